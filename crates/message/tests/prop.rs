@@ -1,0 +1,92 @@
+//! Laws over generated input.
+
+use posthaste_message::{
+    DateTime, Header, Protocol, Received, write_delivered_to, write_return_path,
+};
+use proptest::prelude::*;
+
+/// Any text, with the characters that end lines made common.
+fn hostile() -> impl Strategy<Value = String> {
+    proptest::collection::vec(
+        prop_oneof![
+            Just('\r'),
+            Just('\n'),
+            Just('\0'),
+            Just('\u{85}'),
+            Just('<'),
+            Just('('),
+            Just(' '),
+            any::<char>()
+        ],
+        0..40,
+    )
+    .prop_flat_map(|chars| (Just(chars), prop_oneof![8 => Just(1_usize), 1 => Just(60)]))
+    .prop_map(|(chars, times)| chars.into_iter().collect::<String>().repeat(times))
+}
+
+/// Every line ends in CRLF, holds no other CR or LF, is not too long, and only the first begins a field.
+fn assert_one_field(written: &[u8], lines: usize) {
+    let text = std::str::from_utf8(written).expect("UTF-8 in, UTF-8 out");
+    let found: Vec<&str> = text
+        .strip_suffix("\r\n")
+        .expect("ends in CRLF")
+        .split("\r\n")
+        .collect();
+    assert_eq!(found.len(), lines, "{text:?}");
+    for (at, line) in found.iter().enumerate() {
+        assert!(!line.contains(['\r', '\n', '\0']), "{line:?}");
+        assert!(line.len() <= 998, "{} octets", line.len());
+        assert_eq!(line.starts_with('\t'), at > 0, "{line:?}");
+    }
+    assert_eq!(Header::of(written).fields().count(), 1);
+}
+
+proptest! {
+    #[test]
+    fn no_input_adds_a_line_to_received(
+        helo in hostile(), by in hostile(), id in hostile(), recipient in proptest::option::of(hostile()),
+        secs in any::<i64>(), address in any::<u128>(), utf8 in any::<bool>(),
+    ) {
+        let mut out = Vec::new();
+        Received {
+            helo: &helo, peer: Some(std::net::Ipv6Addr::from_bits(address).into()), by: &by,
+            with: if utf8 { Protocol::Utf8Smtp } else { Protocol::Esmtp }, id: &id,
+            recipient: recipient.as_deref(), date: DateTime::from_unix(secs),
+        }.write_to(&mut out);
+        assert_one_field(&out, 3);
+    }
+
+    #[test]
+    fn no_input_adds_a_line_to_return_path_or_delivered_to(path in hostile()) {
+        let mut out = Vec::new();
+        write_return_path(&mut out, &path);
+        assert_one_field(&out, 1);
+        out.clear();
+        write_delivered_to(&mut out, &path);
+        assert_one_field(&out, 1);
+    }
+
+    #[test]
+    fn any_bytes_can_be_scanned(message in proptest::collection::vec(
+        prop_oneof![Just(b'\r'), Just(b'\n'), Just(b':'), Just(b' '), Just(b'R'), any::<u8>()], 0..200)
+    ) {
+        let header = Header::of(&message);
+        let summary = header.summary();
+        prop_assert_eq!(summary.hops, header.hops());
+        prop_assert!(summary.message_id.is_none_or(|id| id.bytes().all(|b| b.is_ascii_graphic())));
+        let held: usize = header.fields().map(|f| f.name().len() + f.value().len()).sum();
+        prop_assert!(held <= message.len());
+    }
+
+    #[test]
+    fn days_follow_each_other(day in -700_000i64..2_900_000) {
+        // The weekday advances by one each day, whatever the month does.
+        let weekday = |day: i64| DateTime::from_unix(day * 86_400).to_string()[..3].to_owned();
+        let week: Vec<String> = (0..7).map(|n| weekday(day + n)).collect();
+        let mut unique = week.clone();
+        unique.sort();
+        unique.dedup();
+        prop_assert_eq!(unique.len(), 7);
+        prop_assert_eq!(weekday(day + 7), week[0].clone());
+    }
+}
