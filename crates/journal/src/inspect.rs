@@ -1,0 +1,121 @@
+//! A look at a journal from outside, without opening it: what `posthaste journal inspect|verify` shows.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::layout::{BLOCK, KIND_USER, SegmentHeader};
+use crate::recovery::{Damage, read_all, scan};
+use crate::storage::{SegmentFile, Storage, list_segments};
+
+/// What one segment file holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentReport {
+    /// File name.
+    pub name: String,
+    /// File size.
+    pub bytes: u64,
+    /// Its place in the log and its epoch; `None` when it was never used or its header is damaged.
+    pub number: Option<u64>,
+    /// The opening that put it into service.
+    pub epoch: Option<u64>,
+    /// Whole records, the journal's own included.
+    pub records: usize,
+    /// Records that are live, and their payload bytes.
+    pub live_records: usize,
+    /// Payload bytes of the live records.
+    pub live_bytes: u64,
+    /// Offset behind the last whole record.
+    pub used: u64,
+    /// False when the last checkpoint has freed it.
+    pub in_service: bool,
+}
+
+/// What a whole journal holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The segments in the order of the log, then those without a place in it.
+    pub segments: Vec<SegmentReport>,
+    /// Live records: id, kind, payload bytes.
+    pub live: Vec<(u64, u8, u32)>,
+    /// Damaged places behind the last checkpoint.
+    pub damage: Vec<Damage>,
+    /// Everything up to this sequence number is settled by the last checkpoint, but for what it lists as live.
+    pub checkpoint: Option<u64>,
+}
+
+impl Report {
+    /// The first damaged place whose bytes had been promised to be durable.
+    pub fn first_broken_promise(&self) -> Option<&Damage> {
+        self.damage.iter().find(|damage| damage.promised)
+    }
+}
+
+/// Reads the journal in `dir` and says what is in it. Changes nothing; may run beside a server, and then shows some
+/// moment of a log that goes on growing.
+///
+/// # Errors
+/// What the file system said.
+pub fn inspect(dir: &Path) -> io::Result<Report> {
+    let contents = read_all(&ReadOnly(dir.to_owned()))?;
+    let mut live_by_segment: HashMap<u64, (usize, u64)> = HashMap::new();
+    for live in contents.live.values() {
+        let (records, bytes) = live_by_segment.entry(live.segment).or_default();
+        *records += 1;
+        *bytes += u64::from(live.len);
+    }
+    let mut segments = Vec::new();
+    for name in &contents.names {
+        let file = File::open(dir.join(name))?;
+        let mut bytes = vec![0; file.metadata()?.len() as usize];
+        FileExt::read_exact_at(&file, &mut bytes, 0)?;
+        let header = bytes.get(..BLOCK).and_then(SegmentHeader::decode_block);
+        let scanned = header.map(|header| scan(&header, &bytes)).unwrap_or_default();
+        let number = header.map(|header| header.number);
+        let (live_records, live_bytes) = number.and_then(|n| live_by_segment.get(&n).copied()).unwrap_or_default();
+        segments.push(SegmentReport {
+            name: name.clone(),
+            bytes: bytes.len() as u64,
+            number,
+            epoch: header.map(|header| header.epoch),
+            records: scanned.records.len(),
+            live_records,
+            live_bytes,
+            used: scanned.end,
+            in_service: number.is_some_and(|n| contents.segments.contains_key(&n)),
+        });
+    }
+    segments.sort_by_key(|segment| (segment.number.is_none(), segment.number, segment.name.clone()));
+    let mut live: Vec<_> = contents.live.iter().map(|(&id, live)| (id, live.kind, live.len)).collect();
+    live.sort_unstable();
+    assert!(live.iter().all(|&(_, kind, _)| kind >= KIND_USER), "the journal's own records are never live");
+    let checkpoint = contents.checkpoint.map(|checkpoint| checkpoint.through);
+    Ok(Report { segments, live, damage: contents.damage, checkpoint })
+}
+
+/// A journal directory that nobody may write to.
+struct ReadOnly(std::path::PathBuf);
+
+impl Storage for ReadOnly {
+    fn list(&self) -> io::Result<Vec<String>> {
+        list_segments(&self.0)
+    }
+
+    fn create(&self, _: &str, _: u64) -> io::Result<std::sync::Arc<dyn SegmentFile>> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn open(&self, name: &str) -> io::Result<std::sync::Arc<dyn SegmentFile>> {
+        Ok(std::sync::Arc::new(File::open(self.0.join(name))?))
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn set_aside(&self, _: &str, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,369 @@
+//! Reading a journal back: which records are whole, which were finished, and what was damaged.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::Arc;
+
+use crate::layout::{
+    ALIGN, BLOCK, Checkpoint, KIND_CHECKPOINT, KIND_USER, RECORD_HEADER, RecordHeader, SegmentHeader, record_span,
+};
+use crate::pool::Segment;
+use crate::storage::{SegmentFile, Storage};
+
+/// A place in the log where records should be and are not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// Name of the segment file.
+    pub segment: String,
+    /// Byte offset in the file where the first damaged byte may lie: everything before it is whole.
+    pub offset: u64,
+    /// Sequence numbers of the records that are lost, first and last; `None` when the damage does not say.
+    pub seqs: Option<(u64, u64)>,
+    /// True when a later record proves that these had been made durable: promised bytes were damaged afterwards.
+    /// False for a torn tail, which nobody was told about.
+    pub promised: bool,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+/// One record that [`scan`] found whole.
+#[derive(Debug, Clone, Copy)]
+pub struct Located {
+    /// The record's header.
+    pub header: RecordHeader,
+    /// Byte offset of the payload in the segment file.
+    pub payload_offset: u64,
+}
+
+/// What one segment holds.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Whole records in the order of the log.
+    pub records: Vec<Located>,
+    /// Byte ranges that should hold a record and do not, each with the sequence numbers missing there if known.
+    pub gaps: Vec<Gap>,
+    /// Offset behind the last whole record.
+    pub end: u64,
+}
+
+/// Bytes in the midst of a segment that hold no whole record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// First and one past the last byte.
+    pub range: (u64, u64),
+    /// Sequence numbers missing, first and last; `None` when the records around do not tell.
+    pub seqs: Option<(u64, u64)>,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+/// Finds every whole record in a segment's bytes, however damaged the rest may be.
+///
+/// A damaged header hides the length of its record, so the next record is sought at every aligned offset; the random
+/// tag of the segment's use makes a false find as good as impossible, even if a message was written to look like one.
+pub fn scan(segment: &SegmentHeader, bytes: &[u8]) -> Scan {
+    let mut found = Scan { end: BLOCK as u64, ..Scan::default() };
+    let mut at = BLOCK;
+    let mut previous: Option<u64> = None;
+    while let Some(next) = next_header(segment, bytes, at) {
+        let header = RecordHeader::decode(&bytes[next..], segment).expect("next_header decoded it");
+        let gap = |seqs, what| Gap { range: (found.end, next as u64), seqs, what };
+        match previous {
+            Some(p) if header.seq > p + 1 => {
+                found.gaps.push(gap(Some((p + 1, header.seq - 1)), "record header damaged or missing"));
+            }
+            // The first record of a segment starts its first commit. If it does not, what stood before it is lost.
+            None if next != BLOCK => found.gaps.push(gap(None, "first record header damaged")),
+            _ => {}
+        }
+        previous = Some(header.seq);
+        let start = next + RECORD_HEADER;
+        let end = start + header.len as usize;
+        match bytes.get(start..end) {
+            Some(payload) if crc32c::crc32c(payload) == header.payload_crc => {
+                found.records.push(Located { header, payload_offset: start as u64 });
+            }
+            _ => found.gaps.push(Gap {
+                range: (next as u64, end.min(bytes.len()) as u64),
+                seqs: Some((header.seq, header.seq)),
+                what: "payload checksum does not match",
+            }),
+        }
+        at = (next + record_span(header.len as usize)).min(bytes.len());
+        found.end = at as u64;
+    }
+    found
+}
+
+fn next_header(segment: &SegmentHeader, bytes: &[u8], from: usize) -> Option<usize> {
+    let tag = segment.salt.to_le_bytes();
+    (from..bytes.len().saturating_sub(RECORD_HEADER - 1))
+        .step_by(ALIGN)
+        .find(|&at| bytes[at..at + 8] == tag && RecordHeader::decode(&bytes[at..], segment).is_some())
+}
+
+/// A live record's place.
+#[derive(Clone)]
+pub(crate) struct Live {
+    pub segment: u64,
+    pub file: Arc<dyn SegmentFile>,
+    pub offset: u64,
+    pub len: u32,
+    pub kind: u8,
+    pub version: u16,
+    pub payload_crc: u32,
+    pub seq: u64,
+}
+
+impl Live {
+    pub fn read(&self) -> io::Result<Vec<u8>> {
+        let mut payload = vec![0u8; self.len as usize];
+        self.file.read_exact_at(&mut payload, self.offset)?;
+        if crc32c::crc32c(&payload) != self.payload_crc {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "payload checksum does not match"));
+        }
+        Ok(payload)
+    }
+}
+
+/// A segment with records in it.
+pub(crate) struct InService {
+    pub segment: Segment,
+    pub max_seq: u64,
+}
+
+/// A note that was appended after the last checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The note's own sequence number.
+    pub seq: u64,
+    /// Its kind, as given to `append_note`.
+    pub kind: u8,
+    /// Its bytes.
+    pub payload: Vec<u8>,
+}
+
+/// Everything that a directory of segments says.
+pub(crate) struct Contents {
+    pub live: HashMap<u64, Live>,
+    pub notes: Vec<Note>,
+    pub segments: BTreeMap<u64, InService>,
+    pub free: Vec<String>,
+    pub damage: Vec<Damage>,
+    pub max_seq: u64,
+    pub max_number: u64,
+    pub max_epoch: u64,
+    pub bytes_read: u64,
+    pub names: Vec<String>,
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// Reads the segments behind the last checkpoint, newest first, and decides what is live.
+pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
+    let mut out = Contents {
+        live: HashMap::new(),
+        notes: Vec::new(),
+        segments: BTreeMap::new(),
+        free: Vec::new(),
+        damage: Vec::new(),
+        max_seq: 0,
+        max_number: 0,
+        max_epoch: 0,
+        bytes_read: 0,
+        names: storage.list()?,
+        checkpoint: None,
+    };
+    let mut by_number: BTreeMap<u64, Segment> = BTreeMap::new();
+    for name in &out.names {
+        match read_header(storage, name)? {
+            Header::Whole(file, header) => {
+                out.max_epoch = out.max_epoch.max(header.epoch);
+                out.max_number = out.max_number.max(header.number);
+                by_number.insert(header.number, Segment { name: name.clone(), file, header });
+            }
+            Header::NeverUsed => out.free.push(name.clone()),
+            Header::Damaged => out.damage.push(Damage {
+                segment: name.clone(),
+                offset: 0,
+                seqs: None,
+                promised: true,
+                what: "both copies of the segment header are damaged",
+            }),
+        }
+    }
+
+    let mut scans: BTreeMap<u64, Scan> = BTreeMap::new();
+    let mut notes: Vec<(Located, Vec<u8>)> = Vec::new();
+    for (&number, segment) in by_number.iter().rev() {
+        if out.checkpoint.as_ref().is_some_and(|checkpoint| number < checkpoint.low_segment) {
+            break;
+        }
+        let mut bytes = vec![0u8; segment.file.len()? as usize];
+        segment.file.read_exact_at(&mut bytes, 0)?;
+        out.bytes_read += bytes.len() as u64;
+        let scanned = scan(&segment.header, &bytes);
+        for record in &scanned.records {
+            let payload = || {
+                let start = record.payload_offset as usize;
+                &bytes[start..start + record.header.len as usize]
+            };
+            if record.header.kind == KIND_CHECKPOINT
+                && let Some(checkpoint) = Checkpoint::decode(payload())
+                && out.checkpoint.as_ref().is_none_or(|known| known.through <= checkpoint.through)
+            {
+                out.checkpoint = Some(checkpoint);
+            } else if record.header.is_note() && record.header.kind >= KIND_USER {
+                notes.push((*record, payload().to_vec()));
+            }
+        }
+        for gap in &scanned.gaps {
+            let range = gap.range.0 as usize..(gap.range.1 as usize).max(gap.range.0 as usize);
+            // Only for a person to look at; that it cannot be kept must not keep the rest from being recovered.
+            let _ = storage.set_aside(&format!("{}-{:x}.damaged", segment.name, gap.range.0), &bytes[range]);
+        }
+        scans.insert(number, scanned);
+    }
+
+    let low = out.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.low_segment);
+    scans.retain(|&number, _| number >= low);
+    out.damage.extend(judge(&by_number, &scans));
+    let finished = Finished::new(out.checkpoint.as_ref());
+    for (number, segment) in by_number {
+        let Some(scanned) = scans.get(&number).filter(|scanned| scanned.end > BLOCK as u64) else {
+            out.free.push(segment.name);
+            continue;
+        };
+        for record in &scanned.records {
+            let header = record.header;
+            out.max_seq = out.max_seq.max(header.seq).max(header.durable);
+            if header.is_note() || header.kind < KIND_USER || finished.has(&header) {
+                continue;
+            }
+            let live = Live {
+                segment: number,
+                file: segment.file.clone(),
+                offset: record.payload_offset,
+                len: header.len,
+                kind: header.kind,
+                version: header.version,
+                payload_crc: header.payload_crc,
+                seq: header.seq,
+            };
+            let newest = out.live.entry(header.id).or_insert_with(|| live.clone());
+            if (newest.version, newest.seq) < (live.version, live.seq) {
+                *newest = live;
+            }
+        }
+        let max_seq = scanned.records.iter().map(|record| record.header.seq).max().unwrap_or(0);
+        out.segments.insert(number, InService { segment, max_seq });
+    }
+    if let Some(checkpoint) = &out.checkpoint {
+        out.max_seq = out.max_seq.max(checkpoint.through);
+        // Damage to records that a checkpoint had finished costs nobody anything.
+        if checkpoint.live.iter().all(|id| out.live.contains_key(id)) {
+            out.damage.retain(|damage| damage.seqs.is_none_or(|(_, last)| last > checkpoint.through));
+        }
+    }
+    notes.retain(|(record, _)| !finished.has(&record.header));
+    notes.sort_by_key(|(record, _)| record.header.seq);
+    out.notes = notes
+        .into_iter()
+        .map(|(record, payload)| Note { seq: record.header.seq, kind: record.header.kind, payload })
+        .collect();
+    Ok(out)
+}
+
+/// What the last checkpoint has settled.
+struct Finished {
+    through: u64,
+    live: std::collections::HashSet<u64>,
+}
+
+impl Finished {
+    fn new(checkpoint: Option<&Checkpoint>) -> Self {
+        Finished {
+            through: checkpoint.map_or(0, |checkpoint| checkpoint.through),
+            live: checkpoint.map(|checkpoint| checkpoint.live.iter().copied().collect()).unwrap_or_default(),
+        }
+    }
+
+    fn has(&self, header: &RecordHeader) -> bool {
+        header.seq <= self.through && !self.live.contains(&header.id)
+    }
+}
+
+/// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was
+/// promised; what lies behind the last mark was still being written when the power went.
+fn judge(segments: &BTreeMap<u64, Segment>, scans: &BTreeMap<u64, Scan>) -> Vec<Damage> {
+    let mut marks: HashMap<u64, u64> = HashMap::new();
+    for (number, scanned) in scans {
+        let mark = marks.entry(segments[number].header.epoch).or_default();
+        for record in &scanned.records {
+            *mark = (*mark).max(record.header.durable);
+        }
+    }
+    let mut damage = Vec::new();
+    // The last sequence number seen in the epoch so far, and where it ended.
+    let mut last: Option<(u64, u64, String, u64)> = None;
+    for (number, scanned) in scans {
+        let segment = &segments[number];
+        let epoch = segment.header.epoch;
+        let mark = marks[&epoch];
+        let first_seen = scanned.records.iter().map(|record| record.header.seq);
+        let first_gap = scanned.gaps.iter().filter_map(|gap| gap.seqs.map(|seqs| seqs.0));
+        if let Some(first) = first_seen.clone().chain(first_gap).min()
+            && let Some((same_epoch, seq, name, end)) = &last
+            && *same_epoch == epoch
+        {
+            if first > seq + 1 {
+                damage.push(Damage {
+                    segment: name.clone(),
+                    offset: *end,
+                    seqs: Some((seq + 1, first - 1)),
+                    promised: *seq < mark,
+                    what: "records missing",
+                });
+            }
+        } else if let Some(gap) = scanned.gaps.first().filter(|gap| gap.seqs.is_none()) {
+            damage.push(Damage {
+                segment: segment.name.clone(),
+                offset: gap.range.0,
+                seqs: None,
+                promised: mark > 0,
+                what: gap.what,
+            });
+        }
+        damage.extend(scanned.gaps.iter().filter(|gap| gap.seqs.is_some()).map(|gap| Damage {
+            segment: segment.name.clone(),
+            offset: gap.range.0,
+            seqs: gap.seqs,
+            promised: gap.seqs.is_some_and(|(first, _)| first <= mark),
+            what: gap.what,
+        }));
+        let last_gap = scanned.gaps.iter().filter_map(|gap| gap.seqs.map(|seqs| seqs.1));
+        if let Some(seq) = first_seen.chain(last_gap).max() {
+            last = Some((epoch, seq, segment.name.clone(), scanned.end));
+        }
+    }
+    damage
+}
+
+enum Header {
+    Whole(Arc<dyn SegmentFile>, SegmentHeader),
+    NeverUsed,
+    Damaged,
+}
+
+fn read_header(storage: &dyn Storage, name: &str) -> io::Result<Header> {
+    let file = storage.open(name)?;
+    if file.len()? < BLOCK as u64 {
+        return Ok(Header::NeverUsed);
+    }
+    let mut block = vec![0u8; BLOCK];
+    file.read_exact_at(&mut block, 0)?;
+    Ok(match SegmentHeader::decode_block(&block) {
+        Some(header) => Header::Whole(file, header),
+        None if block.iter().all(|&byte| byte == 0) => Header::NeverUsed,
+        None => Header::Damaged,
+    })
+}

@@ -1,0 +1,164 @@
+//! What the journal asks of the place it writes to: a seam, so that a simulated disk can stand in for a file system.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, IFlags};
+
+/// A directory of segment files.
+pub trait Storage: Send + Sync + 'static {
+    /// The names of all segment files, in any order.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Creates a segment file full of zeros. When this returns, its bytes, its size and its name are durable.
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn SegmentFile>>;
+    /// Opens a segment file for reading and writing.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn SegmentFile>>;
+    /// Removes a segment file; need not be durable.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Keeps the bytes of a damaged record under `name`, for a person to look at; replaces an older file of that name.
+    fn set_aside(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// One segment file. Writes never reach past its length.
+pub trait SegmentFile: Send + Sync {
+    /// Bytes in the file.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Fills `buf` from `offset`.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Writes all parts one behind the other, from `offset` on.
+    fn write_all_at(&self, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
+    /// Makes every write that has returned durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Segment files in a directory of a file system.
+pub struct FileStorage {
+    dir: PathBuf,
+    // Held for its lock: a second journal on the same directory must not start.
+    _lock: File,
+}
+
+impl FileStorage {
+    /// Opens `dir`, creating it if needed, and locks it for this process.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when another process has the directory; else what the file system said.
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"))?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        // The directory itself must outlive a power cut, or everything in it is lost with its name.
+        File::open(dir)?.sync_all()?;
+        if let Some(parent) = dir.canonicalize()?.parent() {
+            File::open(parent)?.sync_all()?;
+        }
+        Ok(FileStorage { dir: dir.to_owned(), _lock: lock })
+    }
+
+    fn open_file(&self, name: &str, create: bool) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).create_new(create).mode(0o600).open(self.dir.join(name))
+    }
+}
+
+impl Storage for FileStorage {
+    fn list(&self) -> io::Result<Vec<String>> {
+        list_segments(&self.dir)
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn SegmentFile>> {
+        // Asked first, so that a full disk is not filled to its last block by every message that is refused.
+        let space = rustix::fs::statvfs(&self.dir)?;
+        if space.f_bavail.saturating_mul(space.f_frsize) < len {
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
+        let file = self.open_file(name, true)?;
+        let filled =
+            fill_with_zeros(&file, len).and_then(|()| file.sync_all()).and_then(|()| File::open(&self.dir)?.sync_all());
+        if let Err(error) = filled {
+            // A segment that could not be filled would only hold the space that is missing.
+            let _ = std::fs::remove_file(self.dir.join(name));
+            return Err(error);
+        }
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn SegmentFile>> {
+        Ok(Arc::new(self.open_file(name, false)?))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.dir.join(name))
+    }
+
+    fn set_aside(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        std::fs::write(self.dir.join(name), bytes)
+    }
+}
+
+/// The segment files of a journal directory, whoever has it open.
+pub(crate) fn list_segments(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        if let Ok(name) = entry?.file_name().into_string()
+            && name.ends_with(".seg")
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Zeros are written, not `fallocate`d: only blocks that were written once make a later `fdatasync` free of a
+/// file-system journal commit (ext4 and XFS; the measurement is in ARCHITECTURE.md).
+fn fill_with_zeros(file: &File, len: u64) -> io::Result<()> {
+    // On btrfs copy-on-write would undo the point of overwriting in place. It can be turned off only while the file is
+    // empty, and other file systems do not know the flag: not an error.
+    if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
+        let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
+    }
+    let zeros = vec![0u8; 1 << 20];
+    let mut at = 0;
+    while at < len {
+        let n = zeros.len().min((len - at) as usize);
+        FileExt::write_all_at(file, &zeros[..n], at)?;
+        at += n as u64;
+    }
+    Ok(())
+}
+
+impl SegmentFile for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        FileExt::read_exact_at(self, buf, offset)
+    }
+
+    fn write_all_at(&self, mut parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        while !parts.is_empty() {
+            let now = parts.len().min(IOV_MAX);
+            let n = rustix::io::retry_on_intr(|| rustix::io::pwritev(self, &parts[..now], offset))?;
+            if n == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            offset += n as u64;
+            IoSlice::advance_slices(&mut parts, n);
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// Linux takes at most this many buffers in one call (UIO_MAXIOV).
+const IOV_MAX: usize = 1024;

@@ -1,0 +1,292 @@
+//! The one thread that writes: takes whatever waits, writes it, syncs once, and tells everybody.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::layout::{ALIGN, BLOCK, FLAG_FIRST, FLAG_NOTE, KIND_USER, RECORD_HEADER, RecordHeader, record_span};
+use crate::pool::{Need, Segment};
+use crate::recovery::{InService, Live};
+use crate::{AppendError, RecordId, Shared};
+
+/// One record on its way into the log.
+pub(crate) struct Pending {
+    pub kind: u8,
+    pub note: bool,
+    /// `None`: the record gets its own sequence number as id.
+    pub id: Option<RecordId>,
+    pub version: u16,
+    pub parts: Vec<Bytes>,
+    pub len: u32,
+    pub payload_crc: u32,
+    pub done: Option<oneshot::Sender<Result<RecordId, AppendError>>>,
+}
+
+impl Pending {
+    pub fn new(kind: u8, parts: Vec<Bytes>) -> Self {
+        let len = parts.iter().map(Bytes::len).sum::<usize>();
+        let payload_crc = parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
+        // The callers refuse what is longer than a segment, and a segment is shorter than 4 GiB.
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        Pending { kind, note: false, id: None, version: 0, parts, len, payload_crc, done: None }
+    }
+
+    fn span(&self) -> usize {
+        record_span(self.len as usize)
+    }
+
+    /// Whether the record is part of a checkpoint, which must find room when mail does not.
+    fn frees_space(&self) -> bool {
+        self.kind < KIND_USER || self.id.is_some()
+    }
+
+    fn fail(self, error: &AppendError) {
+        if let Some(done) = self.done {
+            let _ = done.send(Err(error.clone()));
+        }
+    }
+}
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    current: Segment,
+    // Next free byte of `current`; a multiple of BLOCK.
+    offset: u64,
+    segment_bytes: u64,
+    next_seq: u64,
+    // 0 <= synced < next_seq: all up to here is on stable storage.
+    synced: u64,
+    // Written to `current` since its last sync.
+    dirty: bool,
+    // `current` is the last segment there is: for checkpoints alone.
+    in_reserve: bool,
+}
+
+impl Writer {
+    pub fn new(shared: Arc<Shared>, current: Segment, next_seq: u64) -> io::Result<Self> {
+        let segment_bytes = current.file.len()?;
+        let mut writer = Writer {
+            shared,
+            current,
+            offset: BLOCK as u64,
+            segment_bytes,
+            next_seq,
+            synced: 0,
+            dirty: false,
+            in_reserve: false,
+        };
+        writer.enter_service();
+        Ok(writer)
+    }
+
+    /// Runs until the journal is closed and everything that was appended before is written.
+    pub fn run(mut self) {
+        while let Some(batch) = self.shared.next_batch() {
+            self.commit(batch);
+        }
+    }
+
+    /// Writes a batch as one commit, or as several when a segment ends in between.
+    pub fn commit(&mut self, mut batch: Vec<Pending>) {
+        while !batch.is_empty() {
+            if let Some(why) = self.shared.poison() {
+                return batch.into_iter().for_each(|pending| pending.fail(&AppendError::Poisoned(why.clone())));
+            }
+            // Space is looked for before anything is written: a message that finds none is refused whole, and what
+            // frees space, a checkpoint, still goes through.
+            if let Err(error) = self.make_room(&batch) {
+                let error = match self.shared.poison() {
+                    Some(why) => AppendError::Poisoned(why),
+                    None => AppendError::Full(error.to_string().into()),
+                };
+                let (refused, kept): (Vec<_>, Vec<_>) = batch.into_iter().partition(|pending| {
+                    self.shared.poison().is_some()
+                        || !pending.frees_space()
+                        || self.fits(std::slice::from_ref(pending)) == 0
+                });
+                refused.into_iter().for_each(|pending| pending.fail(&error));
+                batch = kept;
+                if batch.is_empty() {
+                    return;
+                }
+            }
+            let fits = self.fits(&batch);
+            if fits == 0 {
+                continue;
+            }
+            let rest = batch.split_off(fits);
+            self.write(batch);
+            batch = rest;
+        }
+    }
+
+    fn fits(&self, batch: &[Pending]) -> usize {
+        let mut room = self.segment_bytes - self.offset;
+        let fits = |pending: &&Pending| match room.checked_sub(pending.span() as u64) {
+            Some(left) => {
+                room = left;
+                true
+            }
+            None => false,
+        };
+        batch.iter().take_while(fits).count()
+    }
+
+    /// Sees that the first record of the batch has a place, and that mail does not take the last one.
+    fn make_room(&mut self, batch: &[Pending]) -> io::Result<()> {
+        if self.in_reserve && batch.iter().any(|pending| !pending.frees_space()) {
+            self.shared.pool.prepare(1)?;
+            self.in_reserve = false;
+        }
+        if self.fits(batch) > 0 {
+            return Ok(());
+        }
+        match self.next_segment(Need::User) {
+            Err(error) if self.shared.poison().is_some() => Err(error),
+            Err(error) => {
+                if batch.iter().any(Pending::frees_space) {
+                    self.next_segment(Need::Checkpoint)?;
+                    self.in_reserve = true;
+                }
+                if batch.iter().all(Pending::frees_space) { Ok(()) } else { Err(error) }
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn next_segment(&mut self, need: Need) -> io::Result<()> {
+        let next = self.shared.pool.take(need)?;
+        if self.dirty {
+            // Later commits will call these bytes durable, and only sync their own segment.
+            self.sync()?;
+        }
+        self.current = next;
+        self.offset = BLOCK as u64;
+        self.segment_bytes = self.current.file.len()?;
+        self.enter_service();
+        self.shared.want_segment();
+        Ok(())
+    }
+
+    fn enter_service(&mut self) {
+        let entry = InService { segment: self.current.clone(), max_seq: self.next_seq - 1 };
+        self.shared.state().segments.insert(self.current.header.number, entry);
+    }
+
+    fn write(&mut self, batch: Vec<Pending>) {
+        let first = self.next_seq;
+        let mut headers = Vec::with_capacity(batch.len());
+        for (index, pending) in batch.iter().enumerate() {
+            let seq = first + index as u64;
+            let header = RecordHeader {
+                seq,
+                id: pending.id.unwrap_or(seq),
+                durable: self.synced,
+                len: pending.len,
+                kind: pending.kind,
+                flags: if index == 0 { FLAG_FIRST } else { 0 } | if pending.note { FLAG_NOTE } else { 0 },
+                version: pending.version,
+                payload_crc: pending.payload_crc,
+            };
+            headers.push((header, header.encode(&self.current.header)));
+        }
+        self.next_seq += batch.len() as u64;
+
+        let start = self.offset;
+        let mut slices = Vec::with_capacity(batch.iter().map(|pending| pending.parts.len() + 2).sum::<usize>() + 1);
+        let mut bytes = 0;
+        for (pending, (_, header)) in batch.iter().zip(&headers) {
+            slices.push(IoSlice::new(header));
+            slices.extend(pending.parts.iter().map(|part| IoSlice::new(part)));
+            let padding = pending.span() - RECORD_HEADER - pending.len as usize;
+            if padding > 0 {
+                slices.push(IoSlice::new(&ZEROS[..padding]));
+            }
+            bytes += pending.span();
+        }
+        let padded = bytes.next_multiple_of(BLOCK);
+        if padded > bytes {
+            slices.push(IoSlice::new(&ZEROS[..padded - bytes]));
+        }
+        if let Err(error) = self.current.file.write_all_at(&mut slices, start) {
+            // Some of the bytes may be in the page cache and become durable without anybody being told.
+            let why = self.shared.poison_with(format!("write failed: {error}"));
+            return batch.into_iter().for_each(|pending| pending.fail(&AppendError::Poisoned(why.clone())));
+        }
+        self.offset += padded as u64;
+        self.dirty = true;
+        let waited_for = batch.iter().any(|pending| pending.done.is_some());
+        if waited_for && let Err(error) = self.sync() {
+            let why = error.to_string().into();
+            return batch.into_iter().for_each(|pending| pending.fail(&AppendError::Poisoned(Arc::clone(&why))));
+        }
+        self.shared.stats.count(batch.len(), bytes);
+        self.publish(start, batch, &headers);
+    }
+
+    /// Enters what was committed into the tables, then tells those who wait.
+    fn publish(&self, start: u64, batch: Vec<Pending>, headers: &[(RecordHeader, [u8; RECORD_HEADER])]) {
+        let mut state = self.shared.state();
+        state.last_seq = self.next_seq - 1;
+        if let Some(entry) = state.segments.get_mut(&self.current.header.number) {
+            entry.max_seq = self.next_seq - 1;
+        }
+        let mut at = start;
+        for (pending, (header, _)) in batch.iter().zip(headers) {
+            let live = Live {
+                segment: self.current.header.number,
+                file: self.current.file.clone(),
+                offset: at + RECORD_HEADER as u64,
+                len: header.len,
+                kind: header.kind,
+                version: header.version,
+                payload_crc: header.payload_crc,
+                seq: header.seq,
+            };
+            at += pending.span() as u64;
+            if pending.note || pending.kind < KIND_USER {
+                continue;
+            }
+            match (pending.id, state.live.get_mut(&header.id)) {
+                // A copy of a record that was settled or replaced meanwhile is of no use any more.
+                (Some(_), Some(known)) if known.version <= live.version => *known = live,
+                (Some(_), _) => {}
+                (None, _) => {
+                    state.live.insert(header.id, live);
+                }
+            }
+        }
+        drop(state);
+        // Read again before anybody is told: a checkpoint may have found out meanwhile that this device lies.
+        let poison = self.shared.poison();
+        for (pending, (header, _)) in batch.into_iter().zip(headers) {
+            match &poison {
+                Some(why) => pending.fail(&AppendError::Poisoned(why.clone())),
+                None => {
+                    if let Some(done) = pending.done {
+                        let _ = done.send(Ok(header.id));
+                    }
+                }
+            }
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        if let Err(error) = self.current.file.sync() {
+            // A failed fsync may have dropped dirty pages, so a second try would only report a comforting lie.
+            let why = self.shared.poison_with(format!("sync failed: {error}"));
+            return Err(io::Error::other(why.to_string()));
+        }
+        self.shared.stats.count_sync(begun.elapsed());
+        self.synced = self.next_seq - 1;
+        self.dirty = false;
+        Ok(())
+    }
+}
+
+const ZEROS: [u8; BLOCK] = [0; BLOCK];
+const _: () = assert!(RECORD_HEADER.is_multiple_of(ALIGN));

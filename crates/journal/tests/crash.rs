@@ -1,0 +1,292 @@
+//! What was acknowledged is there after a cut, a kill, a flipped byte or a second crash; what was not never comes back
+//! changed. All on the simulated disk, so every failure is a seed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_journal::layout::BLOCK;
+use posthaste_journal::sim::{Faults, SimDisk};
+use posthaste_journal::{AppendError, CheckpointError, Config, Journal, KIND_USER, Recovery};
+use proptest::prelude::*;
+
+const MAIL: u8 = KIND_USER;
+const SEGMENT: u64 = 64 * 1024;
+
+fn config() -> Config {
+    Config { segment_bytes: SEGMENT, max_segments: 8, ..Config::default() }
+}
+
+fn open(disk: &SimDisk) -> (Journal, Recovery) {
+    Journal::open_on(Arc::new(disk.clone()), config()).expect("journal opens")
+}
+
+/// Bytes that only this message can have, of a length that differs from message to message.
+fn body(tag: &str, n: usize) -> Bytes {
+    let unit = format!("{tag}-{n}: every message is its own witness. ");
+    unit.bytes().cycle().take(40 + n * 997 % 9000).collect::<Vec<u8>>().into()
+}
+
+/// What is live, by id.
+fn found(journal: &Journal, recovery: &Recovery) -> BTreeMap<u64, Bytes> {
+    recovery.records.iter().map(|record| (record.id, journal.read(record.id).expect("a live record reads").1)).collect()
+}
+
+/// Appends messages in groups until the disk fails; returns what was acknowledged and not settled, and all that was sent.
+fn run(journal: &Journal, tag: &str, count: usize) -> (BTreeMap<u64, Bytes>, Vec<Bytes>) {
+    let (mut acked, mut sent) = (BTreeMap::new(), Vec::new());
+    for group in 0..count / 4 {
+        let bodies: Vec<Bytes> = (0..4).map(|n| body(tag, group * 4 + n)).collect();
+        let appends: Vec<_> =
+            bodies.iter().map(|body| journal.append(MAIL, vec![body.slice(..7), body.slice(7..)])).collect();
+        sent.extend(bodies.iter().cloned());
+        for (append, body) in appends.into_iter().zip(bodies) {
+            if let Ok(id) = append.wait() {
+                acked.insert(id, body);
+            }
+        }
+        // Half of what there is gets done, and now and then a checkpoint makes that final.
+        let done: Vec<u64> = acked.keys().copied().step_by(2).collect();
+        if group % 5 == 4 {
+            for id in done {
+                journal.settle(id);
+                acked.remove(&id);
+            }
+            let _ = journal.checkpoint(|| Ok(()));
+        }
+    }
+    (acked, sent)
+}
+
+#[test]
+fn acknowledged_records_survive_a_power_cut_at_every_sync() {
+    let whole = SimDisk::new(1);
+    let (journal, _) = open(&whole);
+    run(&journal, "m", 80);
+    drop(journal);
+    for seed in 0..3 {
+        for cut in 1..=whole.syncs() {
+            let disk = SimDisk::with_faults(seed, Faults { cut_at_sync: Some(cut), ..Faults::default() });
+            let Ok((journal, _)) = Journal::open_on(Arc::new(disk.clone()), config()) else { continue };
+            let (acked, sent) = run(&journal, "m", 80);
+            drop(journal);
+            let (journal, recovery) = open(&disk.power_cut());
+            let found = found(&journal, &recovery);
+            for (id, body) in &acked {
+                assert_eq!(found.get(id), Some(body), "seed {seed}, cut at sync {cut}: record {id} lost or changed");
+            }
+            assert!(found.values().all(|body| sent.contains(body)), "seed {seed}, cut {cut}: a record nobody wrote");
+            assert!(recovery.damage.iter().all(|damage| !damage.promised), "seed {seed}, cut {cut}: {recovery:?}");
+        }
+    }
+}
+
+#[test]
+fn the_simulated_disk_finds_a_journal_that_does_not_sync() {
+    let lost = (0..20).any(|seed| {
+        let disk = SimDisk::with_faults(seed, Faults { sync_lies: true, ..Faults::default() });
+        let (journal, _) = open(&disk);
+        let (acked, _) = run(&journal, "m", 20);
+        drop(journal);
+        let (journal, recovery) = open(&disk.power_cut());
+        let found = found(&journal, &recovery);
+        acked.keys().any(|id| !found.contains_key(id))
+    });
+    assert!(lost, "with every sync a lie, some cut must lose something, or these tests prove nothing");
+}
+
+#[test]
+fn a_crash_a_short_write_and_a_second_crash_bring_nothing_back() {
+    let whole = SimDisk::new(3);
+    let (journal, _) = open(&whole);
+    run(&journal, "a", 40);
+    drop(journal);
+    for cut in 1..=whole.writes() {
+        let disk = SimDisk::with_faults(cut, Faults { cut_at_write: Some(cut), ..Faults::default() });
+        let Ok((journal, _)) = Journal::open_on(Arc::new(disk.clone()), config()) else { continue };
+        let (acked, _) = run(&journal, "a", 40);
+        drop(journal);
+        let disk = disk.power_cut();
+        let (journal, first) = open(&disk);
+        let before = found(&journal, &first);
+        assert!(acked.iter().all(|(id, body)| before.get(id) == Some(body)), "write {cut}: lost");
+        // A short second life, cut off in the midst of its first write after opening.
+        disk.set_faults(Faults { cut_at_write: Some(disk.writes() + 1), ..Faults::default() });
+        let refused = journal.append(MAIL, vec![body("b", 1)]).wait();
+        assert!(matches!(refused, Err(AppendError::Poisoned(_))), "write {cut}: {refused:?}");
+        drop(journal);
+        let (journal, second) = open(&disk.power_cut());
+        let mut after = found(&journal, &second);
+        after.retain(|id, _| before.contains_key(id) || *id < first.records.last().map_or(0, |last| last.id));
+        assert_eq!(after, before, "write {cut}: the second recovery sees another past than the first");
+    }
+}
+
+#[test]
+fn a_failed_sync_is_final() {
+    let disk = SimDisk::new(4);
+    let (journal, _) = open(&disk);
+    let kept = journal.append(MAIL, vec![body("kept", 1)]).wait().expect("healthy");
+    disk.set_faults(Faults { fail_sync: Some(disk.syncs() + 1), ..Faults::default() });
+    // The preparer syncs too, so the failing sync may hit a spare segment first; write until it hits the log.
+    let failed = journal.append(MAIL, vec![body("lost", 1)]).wait();
+    assert!(matches!(failed, Err(AppendError::Poisoned(_))), "{failed:?}");
+    let after = journal.append(MAIL, vec![body("later", 1)]).wait();
+    assert!(matches!(after, Err(AppendError::Poisoned(_))), "the disk is healthy again, but nobody may believe it");
+    drop(journal);
+    let (journal, recovery) = open(&disk.power_cut());
+    assert_eq!(recovery.records.len(), 1);
+    assert_eq!(found(&journal, &recovery)[&kept], body("kept", 1));
+    journal.append(MAIL, vec![body("again", 1)]).wait().expect("reopened");
+}
+
+#[test]
+fn a_full_journal_refuses_whole_messages_and_takes_mail_again_after_a_checkpoint() {
+    let disk = SimDisk::new(5);
+    let (journal, _) = open(&disk);
+    let mut ids = Vec::new();
+    let refused = loop {
+        match journal.append(MAIL, vec![body("full", ids.len())]).wait() {
+            Ok(id) => ids.push(id),
+            Err(error) => break error,
+        }
+        assert!(ids.len() < 10_000, "a journal of eight small segments never filled up");
+    };
+    assert!(matches!(refused, AppendError::Full(_)), "{refused:?}");
+    for _ in 0..5 {
+        assert!(journal.append(MAIL, vec![body("full", 0)]).wait().is_err());
+    }
+    ids.iter().for_each(|&id| journal.settle(id));
+    let stats = journal.checkpoint(|| Ok(())).expect("a checkpoint finds room when mail does not");
+    assert!(stats.recycled > 3, "{stats:?}");
+    for n in 0..20 {
+        journal.append(MAIL, vec![body("flow", n)]).wait().expect("mail flows again");
+    }
+    drop(journal);
+    let (journal, recovery) = open(&disk.power_cut());
+    assert_eq!(found(&journal, &recovery).len(), 20);
+}
+
+#[test]
+fn a_disk_without_space_is_full_and_not_poisoned() {
+    let disk = SimDisk::with_faults(6, Faults { files_max: Some(3), ..Faults::default() });
+    let (journal, _) = open(&disk);
+    let mut count = 0;
+    while journal.append(MAIL, vec![body("n", count)]).wait().is_ok() {
+        count += 1;
+        assert!(count < 10_000);
+    }
+    disk.set_faults(Faults::default());
+    journal.append(MAIL, vec![body("n", count)]).wait().expect("space has returned");
+}
+
+#[test]
+fn a_failed_checkpoint_frees_nothing() {
+    let disk = SimDisk::new(7);
+    let (journal, _) = open(&disk);
+    let ids: Vec<u64> = (0..40).map(|n| journal.append(MAIL, vec![body("c", n)]).wait().unwrap()).collect();
+    ids.iter().for_each(|&id| journal.settle(id));
+    let failed = journal.checkpoint(|| Err(std::io::ErrorKind::Other.into()));
+    assert!(matches!(failed, Err(CheckpointError::MakeDurable(_))), "{failed:?}");
+    drop(journal);
+    let (journal, recovery) = open(&disk.power_cut());
+    assert_eq!(found(&journal, &recovery).into_keys().collect::<Vec<_>>(), ids);
+}
+
+#[test]
+fn live_records_are_copied_forward_and_keep_their_ids() {
+    let disk = SimDisk::new(8);
+    let (journal, _) = open(&disk);
+    let stuck = journal.append(MAIL, vec![body("stuck", 3)]).wait().unwrap();
+    let mut copied = 0;
+    for n in 0..400 {
+        let id = journal.append(MAIL, vec![body("flow", n)]).wait().unwrap();
+        journal.settle(id);
+        if n % 20 == 19 {
+            copied += journal.checkpoint(|| Ok(())).unwrap().copied;
+        }
+    }
+    assert!(copied > 0, "the log turned over many times, so the old record must have moved");
+    assert_eq!(journal.read(stuck).unwrap(), (MAIL, body("stuck", 3)));
+    assert_eq!(journal.replace(stuck, MAIL + 1, vec![body("less", 1)]).wait(), Ok(stuck));
+    drop(journal);
+    let (journal, recovery) = open(&disk.power_cut());
+    assert_eq!(recovery.records.len(), 1, "{recovery:?}");
+    assert_eq!(journal.read(stuck).unwrap(), (MAIL + 1, body("less", 1)));
+    assert!(disk.files().len() <= 8);
+}
+
+#[test]
+fn notes_outlive_a_kill_until_the_next_checkpoint() {
+    let disk = SimDisk::new(9);
+    let (journal, _) = open(&disk);
+    journal.append_note(MAIL + 4, vec!["first".into()]);
+    journal.append(MAIL, vec!["wakes".into()]).wait().unwrap();
+    let (journal, recovery) = {
+        drop(journal);
+        open(&disk.kill())
+    };
+    assert_eq!(
+        recovery.notes.iter().map(|note| (note.kind, &note.payload[..])).collect::<Vec<_>>(),
+        [(MAIL + 4, &b"first"[..])]
+    );
+    journal.checkpoint(|| Ok(())).unwrap();
+    drop(journal);
+}
+
+/// A journal of one message of each of some sizes, everything acknowledged, and a mark behind it.
+fn sample() -> (SimDisk, BTreeMap<u64, Bytes>) {
+    let disk = SimDisk::new(10);
+    let (journal, _) = open(&disk);
+    let acked: BTreeMap<u64, Bytes> = (0..8)
+        .map(|n| {
+            let body = body("s", n);
+            (journal.append(MAIL, vec![body.clone()]).wait().unwrap(), body)
+        })
+        .collect();
+    drop(journal);
+    // All in the first segment, so that an offset in it can hit any of them.
+    let first = disk.read(&disk.files()[0].0);
+    assert!(first[SEGMENT as usize - BLOCK..].iter().all(|&byte| byte == 0));
+    (disk, acked)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_flipped_byte_loses_at_most_its_own_record(at in 0usize..SEGMENT as usize, bit in 0u32..8) {
+        let (disk, acked) = sample();
+        let name = disk.files()[0].0.clone();
+        disk.edit(&name, |bytes| bytes[at] ^= 1 << bit);
+        let (journal, recovery) = open(&disk);
+        let found = found(&journal, &recovery);
+        prop_assert!(found.iter().all(|(id, body)| acked.get(id) == Some(body)), "a wrong record");
+        prop_assert!(acked.len() - found.len() <= 1, "byte {} cost {} records", at, acked.len() - found.len());
+        prop_assert!(found.len() == acked.len() || !recovery.damage.is_empty(), "a loss without a word");
+    }
+
+    #[test]
+    fn any_truncation_yields_a_prefix_and_never_a_wrong_record(len in 0usize..SEGMENT as usize) {
+        let (disk, acked) = sample();
+        let name = disk.files()[0].0.clone();
+        disk.edit(&name, |bytes| bytes.truncate(len));
+        let (journal, recovery) = open(&disk);
+        let found = found(&journal, &recovery);
+        let prefix: BTreeMap<_, _> = acked.into_iter().take(found.len()).collect();
+        prop_assert!(found == prefix, "length {}: {:?} is no prefix", len, found.keys());
+    }
+
+    #[test]
+    fn hostile_segments_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..3 * BLOCK), at in 0usize..60_000) {
+        let (disk, acked) = sample();
+        let name = disk.files()[0].0.clone();
+        disk.edit(&name, |file| {
+            let end = (at + bytes.len()).min(file.len());
+            file[at..end].copy_from_slice(&bytes[..end - at]);
+        });
+        let (journal, recovery) = open(&disk);
+        let found = found(&journal, &recovery);
+        prop_assert!(found.iter().all(|(id, body)| acked.get(id) == Some(body)), "a wrong record");
+    }
+}
