@@ -1,0 +1,32 @@
+//! Maildirs: names, flags, folders, scans, and delivery that a power cut cannot tear.
+//!
+//! For every program that keeps mail in Maildirs (a delivery agent, an IMAP server, an importer): nothing in here knows
+//! users, UIDs or protocols. Everything works relative to open directories, follows no symbolic link below a mail root,
+//! and a mailbox is named by a checked [`MailboxPath`], never by a string from the network.
+//!
+//! What it promises:
+//!
+//! * A message is written in `tmp/` and renamed into `new/`: no reader of `new/` or `cur/` ever sees part of one.
+//! * Nothing that is written says "durable" by itself: that is what [`MailRoot::sync`] and [`Maildir::sync_message`] are for, and
+//!   a caller that holds the message in a journal may leave both for later.
+//! * A file's name tells its size on disk (`S=`) and on the wire (`W=`), see [`UniqueName`]; line ends are described in [`line_ends`].
+//!
+//! Linux only (5.6 or later, for `openat2`).
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod cleanup;
+pub mod line_ends;
+mod maildir;
+mod mount;
+mod name;
+mod path;
+mod root;
+mod scan;
+
+pub use cleanup::TMP_AGE_MAX;
+pub use maildir::{Found, Maildir, Subdir};
+pub use mount::{Mount, MountFacts};
+pub use name::{Host, NameSource, UniqueName};
+pub use path::{MailboxPath, PathError};
+pub use root::MailRoot;

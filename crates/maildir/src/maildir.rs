@@ -1,0 +1,375 @@
+//! One Maildir: three open directories, and what is done to single messages in them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, IoSlice, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::mount::MountFacts;
+use crate::name::key_of;
+use crate::root::{open_beneath, open_or_make_dir};
+
+/// `writev` takes this many parts at most (`IOV_MAX`).
+const PARTS_AT_ONCE_MAX: usize = 1024;
+
+/// Where a message that readers may see lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subdir {
+    /// `new/`: delivered, not yet seen by any mail program.
+    New,
+    /// `cur/`: taken over by a mail program; the name carries flags.
+    Cur,
+}
+
+impl Subdir {
+    /// `new` or `cur`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Cur => "cur",
+        }
+    }
+}
+
+/// A message as it was found in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// `new/` or `cur/`.
+    pub dir: Subdir,
+    /// The whole file name, flags included.
+    pub name: String,
+    /// Bytes on disk, as the file system says (the name may say otherwise after a power cut).
+    pub size: u64,
+}
+
+/// An open Maildir: descriptors of `tmp/`, `new/` and `cur/`, nothing else; cheap to keep, three descriptors each.
+///
+/// It stays valid when the directory is renamed; see [`is_at`](Self::is_at). All methods take `&self` and may be called from several threads.
+#[derive(Debug)]
+pub struct Maildir {
+    tmp: OwnedFd,
+    new: OwnedFd,
+    cur: OwnedFd,
+    facts: MountFacts,
+    new_inode: u64,
+    /// Some directory was made when this was opened and has not been synced since.
+    fresh: AtomicBool,
+}
+
+impl Maildir {
+    /// Opens or makes a Maildir at any path the caller trusts: absolute, or relative to the working directory. Links in
+    /// the path are followed, but `tmp`, `new` and `cur` themselves must be real directories.
+    ///
+    /// # Errors
+    /// Those of `mkdir` and `open`: `NotADirectory` for a file in its place, `PermissionDenied`, `StorageFull`, ...
+    pub fn open_or_create(path: impl AsRef<Path>) -> io::Result<Self> {
+        let (dir, created) = open_or_create_trusted(path.as_ref())?;
+        Self::open_or_create_in(&dir, created)
+    }
+
+    /// Opens a Maildir that exists, by a trusted path.
+    ///
+    /// # Errors
+    /// `NotFound` if it or one of its directories does not exist; otherwise as [`open_or_create`](Self::open_or_create).
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::open_in(&open_trusted(path.as_ref())?)
+    }
+
+    pub(crate) fn open_or_create_in(dir: &OwnedFd, created: bool) -> io::Result<Self> {
+        let (tmp, tmp_made) = open_or_make_dir(dir, "tmp")?;
+        let (cur, cur_made) = open_or_make_dir(dir, "cur")?;
+        let (new, new_made) = open_or_make_dir(dir, "new")?;
+        Self::with_dirs(tmp, new, cur, created | tmp_made | cur_made | new_made)
+    }
+
+    pub(crate) fn open_in(dir: &OwnedFd) -> io::Result<Self> {
+        let sub = |name| open_beneath(dir, name);
+        Self::with_dirs(sub("tmp")?, sub("new")?, sub("cur")?, false)
+    }
+
+    fn with_dirs(tmp: OwnedFd, new: OwnedFd, cur: OwnedFd, fresh: bool) -> io::Result<Self> {
+        Ok(Self {
+            facts: MountFacts::of(&new)?,
+            new_inode: rustix::fs::fstat(&new)?.st_ino,
+            tmp,
+            new,
+            cur,
+            fresh: AtomicBool::new(fresh),
+        })
+    }
+
+    /// The file system that it is on.
+    pub fn facts(&self) -> MountFacts {
+        self.facts
+    }
+
+    /// Whether `path` still leads to this Maildir: one `stat`. A handle outlives a rename or removal of its directory, so a cache asks this before it uses one.
+    pub fn is_at(&self, path: impl AsRef<Path>) -> bool {
+        rustix::fs::stat(path.as_ref().join("new"))
+            .is_ok_and(|s| (s.st_dev, s.st_ino) == (self.facts.device, self.new_inode))
+    }
+
+    /// Whether this handle made one of its directories and has not seen them synced.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn new_dir(&self) -> BorrowedFd<'_> {
+        self.new.as_fd()
+    }
+
+    pub(crate) fn tmp_dir(&self) -> BorrowedFd<'_> {
+        self.tmp.as_fd()
+    }
+
+    pub(crate) fn dir(&self, dir: Subdir) -> BorrowedFd<'_> {
+        match dir {
+            Subdir::New => self.new.as_fd(),
+            Subdir::Cur => self.cur.as_fd(),
+        }
+    }
+
+    /// Writes one message into `tmp/` (mode 0600, not synced, never over an existing file). Whatever fails, no file is left.
+    ///
+    /// # Errors
+    /// `AlreadyExists`; `InvalidFilename` for a name that is no plain file name of at most 255 bytes; `StorageFull`; others of `open` and `write`.
+    pub fn write_tmp(&self, name: &str, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.write_tmp_open(name, parts).map(drop)
+    }
+
+    /// As [`write_tmp`](Self::write_tmp), and gives back the open file, for a caller that fsyncs it.
+    ///
+    /// # Errors
+    /// As [`write_tmp`](Self::write_tmp).
+    pub fn write_tmp_open(&self, name: &str, parts: &[IoSlice<'_>]) -> io::Result<OwnedFd> {
+        check_name(name)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?;
+        if let Err(e) = write_all(&file, parts) {
+            // Half a message in tmp/ is litter, not mail; if removing it fails too, cleanup_tmp finds it.
+            let _ = self.remove_tmp(name);
+            return Err(e);
+        }
+        Ok(file)
+    }
+
+    /// Removes a file from `tmp/`.
+    ///
+    /// # Errors
+    /// Those of `unlink`: `NotFound`, ...
+    pub fn remove_tmp(&self, name: &str) -> io::Result<()> {
+        check_name(name)?;
+        Ok(rustix::fs::unlinkat(&self.tmp, name, AtFlags::empty())?)
+    }
+
+    /// Renames a message from `tmp/` into `new/`, where readers see it; never over an existing file. Not synced.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if `new/` has that name; `NotFound` if `tmp/` has not; others of `rename`.
+    pub fn publish(&self, name: &str) -> io::Result<()> {
+        check_name(name)?;
+        match rename_exclusive(self.tmp.as_fd(), name, self.new.as_fd(), name) {
+            // The file system has no exclusive rename; a link is exclusive everywhere.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                rustix::fs::linkat(&self.tmp, name, &self.new, name, AtFlags::empty())?;
+                Ok(rustix::fs::unlinkat(&self.tmp, name, AtFlags::empty())?)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    /// Removes a message.
+    ///
+    /// # Errors
+    /// Those of `unlink`: `NotFound` if it was moved or removed meanwhile.
+    pub fn remove(&self, dir: Subdir, name: &str) -> io::Result<()> {
+        check_name(name)?;
+        Ok(rustix::fs::unlinkat(self.dir(dir), name, AtFlags::empty())?)
+    }
+
+    /// Makes one message durable, bytes and name, by fsync of the file and of its directory: for mounts whose `syncfs` is not to be trusted.
+    ///
+    /// # Errors
+    /// Those of `open` and `fsync`; after an error of `fsync` the file must be written anew.
+    pub fn sync_message(&self, dir: Subdir, name: &str) -> io::Result<()> {
+        self.open_message(dir, name)?.sync_all()?;
+        Ok(rustix::fs::fsync(self.dir(dir))?)
+    }
+
+    /// Looks for a message in `new/` and `cur/`, whatever flags or sizes its name has now. `name` is a whole name or only its key
+    /// (what stands before the first `,` or `:`). One `stat` if it still lies in `new/` under exactly `name`, else a scan of both directories.
+    ///
+    /// # Errors
+    /// Those of `open`, `getdents` and `stat`.
+    pub fn find(&self, name: &str) -> io::Result<Option<Found>> {
+        if check_name(name).is_ok()
+            && let Some(found) = self.stat_message(Subdir::New, name)?
+        {
+            return Ok(Some(found));
+        }
+        Ok(self.find_many([name])?.remove(key_of(name)))
+    }
+
+    /// Looks for many messages with one scan of `new/` and one of `cur/`; the answer is by key (what stands before the first `,` or `:`).
+    ///
+    /// A message that moves while the scan runs may be missed by `getdents`, so when some are missing `cur/` is scanned once more.
+    ///
+    /// # Errors
+    /// Those of `open`, `getdents` and `stat`.
+    pub fn find_many<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> io::Result<HashMap<String, Found>> {
+        let mut wanted: std::collections::HashSet<&str> = names.into_iter().map(key_of).collect();
+        let mut all = HashMap::with_capacity(wanted.len());
+        // new/ first: messages move from there to cur/, not back.
+        for dir in [Subdir::New, Subdir::Cur, Subdir::Cur] {
+            if wanted.is_empty() {
+                break;
+            }
+            let mut hits = Vec::new();
+            self.for_each_name(dir, |name| {
+                if let Some(key) = wanted.take(key_of(name)) {
+                    hits.push((key, name.to_owned()));
+                }
+            })?;
+            for (key, name) in hits {
+                match self.stat_message(dir, &name)? {
+                    Some(found) => {
+                        all.insert(key.to_owned(), found);
+                    }
+                    None => {
+                        wanted.insert(key);
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn stat_message(&self, dir: Subdir, name: &str) -> io::Result<Option<Found>> {
+        match rustix::fs::statat(self.dir(dir), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Found { dir, name: name.to_owned(), size: stat.st_size as u64 })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Opens a message for reading; no link is followed.
+    ///
+    /// # Errors
+    /// Those of `open`: `NotFound` if it was moved or removed meanwhile.
+    pub fn open_message(&self, dir: Subdir, name: &str) -> io::Result<File> {
+        check_name(name)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat2(
+            self.dir(dir),
+            name,
+            flags,
+            Mode::empty(),
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+        )?;
+        Ok(File::from(file))
+    }
+
+    /// Reads a whole message as it is on disk.
+    ///
+    /// # Errors
+    /// As [`open_message`](Self::open_message), and those of `read`.
+    pub fn read(&self, dir: Subdir, name: &str) -> io::Result<Vec<u8>> {
+        let mut file = self.open_message(dir, name)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Puts other bytes in the place of a damaged message, under the same name and flags: written to `tmp/` and
+    /// fsynced, then renamed over it. A reader sees the old file or the new one. The rename itself is not synced.
+    ///
+    /// # Errors
+    /// `NotFound` if the message has gone meanwhile (it is not brought back); others of `open`, `write`, `fsync`, `rename`.
+    pub fn replace(&self, found: &Found, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let tmp_name = key_of(&found.name);
+        // Litter of an earlier attempt that a crash cut short.
+        let _ = self.remove_tmp(tmp_name);
+        let file = self.write_tmp_open(tmp_name, parts)?;
+        let put = || -> io::Result<()> {
+            rustix::fs::fsync(&file)?;
+            let dir = self.dir(found.dir);
+            rustix::fs::statat(dir, &*found.name, AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok(rustix::fs::renameat(&self.tmp, tmp_name, dir, &*found.name)?)
+        };
+        put().inspect_err(|_| drop(self.remove_tmp(tmp_name)))
+    }
+}
+
+/// A plain file name: no path, no dots alone, no control characters, at most 255 bytes.
+pub(crate) fn check_name(name: &str) -> io::Result<()> {
+    crate::path::check_component(name).map_err(|e| io::Error::new(io::ErrorKind::InvalidFilename, e))
+}
+
+pub(crate) fn rename_exclusive(
+    from: BorrowedFd<'_>,
+    name: &str,
+    to: BorrowedFd<'_>,
+    new_name: &str,
+) -> Result<(), Errno> {
+    rustix::fs::renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE)
+}
+
+/// Writes all parts, in order, however few bytes the kernel takes at a time.
+fn write_all(file: &OwnedFd, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    let total: usize = parts.iter().map(|part| part.len()).sum();
+    if parts.len() <= PARTS_AT_ONCE_MAX {
+        match rustix::io::writev(file, parts) {
+            Ok(written) if written == total => return Ok(()),
+            Ok(written) => return write_rest(file, parts, written),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    write_rest(file, parts, 0)
+}
+
+#[cold]
+fn write_rest(file: &OwnedFd, parts: &[IoSlice<'_>], written: usize) -> io::Result<()> {
+    let mut parts = parts.to_vec();
+    let mut rest = &mut parts[..];
+    IoSlice::advance_slices(&mut rest, written);
+    while !rest.is_empty() {
+        match rustix::io::writev(file, &rest[..rest.len().min(PARTS_AT_ONCE_MAX)]) {
+            Ok(0) if rest.iter().all(|part| part.is_empty()) => break,
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+fn open_trusted(path: &Path) -> io::Result<OwnedFd> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+fn open_or_create_trusted(path: &Path) -> io::Result<(OwnedFd, bool)> {
+    match open_trusted(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        found => return Ok((found?, false)),
+    }
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let (parent, _) = open_or_create_trusted(parent)?;
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let made = open_trusted(path)?;
+    if !MountFacts::of(&parent)?.syncfs_trusted {
+        rustix::fs::fsync(&parent)?;
+    }
+    Ok((made, true))
+}

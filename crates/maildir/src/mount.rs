@@ -1,0 +1,131 @@
+//! A mounted file system: what its `syncfs` is worth, and one descriptor to call it on.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+
+/// `statfs` magic numbers of the file systems whose `syncfs` waits for data and names and tells errors.
+const EXT4: u64 = 0xEF53;
+const XFS: u64 = 0x5846_5342;
+const BTRFS: u64 = 0x9123_683E;
+
+/// What is known of a mounted file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MountFacts {
+    /// The device number that its files show (`st_dev`).
+    pub device: u64,
+    /// `statfs`'s type number.
+    pub fs_type: u64,
+    /// Whether 0 from `syncfs` means that everything written is on stable storage: ext4, XFS or btrfs, on Linux 5.17 or
+    /// later (earlier kernels lose the error of the file system's own `sync_fs`). Elsewhere each file and directory is fsynced.
+    pub syncfs_trusted: bool,
+    /// Whether an fsync makes all earlier changes of names durable too, as the ordered logs of ext4 and XFS do.
+    pub ordered_log: bool,
+}
+
+impl MountFacts {
+    /// Looks at the file system that `fd` is on.
+    ///
+    /// # Errors
+    /// Those of `fstat` and `fstatfs`.
+    pub fn of(fd: impl AsFd) -> io::Result<Self> {
+        let device = rustix::fs::fstat(&fd)?.st_dev;
+        let fs_type = rustix::fs::fstatfs(&fd)?.f_type as u64 & 0xFFFF_FFFF;
+        let known = matches!(fs_type, EXT4 | XFS | BTRFS);
+        Ok(Self {
+            device,
+            fs_type,
+            syncfs_trusted: known && kernel_reports_syncfs_errors(),
+            ordered_log: matches!(fs_type, EXT4 | XFS),
+        })
+    }
+}
+
+fn kernel_reports_syncfs_errors() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let uname = rustix::system::uname();
+        release_at_least(&uname.release().to_string_lossy(), (5, 17))
+    })
+}
+
+fn release_at_least(release: &str, least: (u32, u32)) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    (next(), next()) >= least
+}
+
+/// A descriptor for `syncfs` on one mount.
+///
+/// The kernel tells a writeback error once to each descriptor, and only errors that happen after it was opened. So
+/// open it before the first write that it is to vouch for, and give it to *one* owner: were two threads to share it, the
+/// error that concerns both would be told to whichever asks first. After an error, drop it and open another.
+#[derive(Debug)]
+pub struct Mount {
+    descriptor: OwnedFd,
+    facts: MountFacts,
+}
+
+impl AsFd for Mount {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl Mount {
+    /// Opens a descriptor of its own on the file system of `dir`, which must be a directory that can be read.
+    ///
+    /// # Errors
+    /// Those of `open`, `fstat` and `fstatfs`.
+    pub fn of_dir(dir: impl AsFd) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::openat(dir, ".", flags, Mode::empty())?;
+        let facts = MountFacts::of(&descriptor)?;
+        Ok(Self { descriptor, facts })
+    }
+
+    /// What is known of the file system.
+    pub fn facts(&self) -> MountFacts {
+        self.facts
+    }
+
+    /// Makes everything that was written to this mount before the call durable: data, names, directories.
+    ///
+    /// # Errors
+    /// Final for all that was written since the last success: a second call may return 0 for pages that the kernel
+    /// has already dropped. `ReadOnlyFilesystem` when the mount has become read-only (ext4 does so after an error in its
+    /// log), for then there may be nothing left to sync. `Unsupported` where `syncfs` is not to be trusted.
+    pub fn sync(&self) -> io::Result<()> {
+        if !self.facts.syncfs_trusted {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        rustix::fs::syncfs(&self.descriptor)?;
+        let state = rustix::fs::fstatvfs(&self.descriptor)?;
+        if state.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_releases_compare_by_number() {
+        for (release, expected) in [
+            ("5.16.20-generic", false),
+            ("5.17.0", true),
+            ("5.17-rc1", true),
+            ("6.1.0-13-amd64", true),
+            ("10.0", true),
+            ("4.19.0", false),
+            ("nonsense", false),
+        ] {
+            assert_eq!(release_at_least(release, (5, 17)), expected, "{release}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The directory under which all mailboxes of a server live.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::maildir::Maildir;
+use crate::mount::{Mount, MountFacts};
+use crate::path::MailboxPath;
+
+/// An open mail root: mailboxes are found below it and nowhere else, and no symbolic link is followed on the way.
+///
+/// It also keeps one descriptor for `syncfs` on each mount that a mailbox was opened on, each opened before that mailbox could be
+/// written to. Another file system may be mounted below the root; then [`sync`](Self::sync) covers both.
+#[derive(Debug)]
+pub struct MailRoot {
+    dir: OwnedFd,
+    facts: MountFacts,
+    mounts: Mutex<BTreeMap<u64, Mount>>,
+}
+
+impl MailRoot {
+    /// Opens a directory that exists. Links in `path` itself are followed: it is the operator's.
+    ///
+    /// # Errors
+    /// Those of `open` and `statfs`; `NotADirectory` for anything else.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path.as_ref(), flags, Mode::empty())?;
+        let mount = Mount::of_dir(&dir)?;
+        let facts = mount.facts();
+        Ok(Self { dir, facts, mounts: Mutex::new(BTreeMap::from([(facts.device, mount)])) })
+    }
+
+    /// The root's own file system. Ask [`Maildir::facts`] for that of a mailbox.
+    pub fn facts(&self) -> MountFacts {
+        self.facts
+    }
+
+    /// Opens a mailbox, making it and the directories above it (mode 0700) if need be. Nothing is synced where `syncfs` is
+    /// trusted, so a new mailbox is durable with the next sync; elsewhere each new directory is fsynced with its parent.
+    ///
+    /// # Errors
+    /// Those of `mkdir` and `openat2`: `FilesystemLoop` (ELOOP) for a symbolic link on the way, `NotADirectory` for a file
+    /// in its place, `PermissionDenied`, `StorageFull`.
+    pub fn mailbox(&self, path: &MailboxPath) -> io::Result<Maildir> {
+        let (dir, created) = self.open_or_create(path)?;
+        let maildir = Maildir::open_or_create_in(&dir, created)?;
+        self.remember_mount(&maildir)?;
+        Ok(maildir)
+    }
+
+    /// Opens a mailbox that exists.
+    ///
+    /// # Errors
+    /// `NotFound` if it, or its `tmp`, `new` or `cur`, does not exist; otherwise as [`mailbox`](Self::mailbox).
+    pub fn existing_mailbox(&self, path: &MailboxPath) -> io::Result<Maildir> {
+        let maildir = Maildir::open_in(&open_beneath(&self.dir, path.as_str())?)?;
+        self.remember_mount(&maildir)?;
+        Ok(maildir)
+    }
+
+    /// Makes all that was written to the mailboxes before this call durable, on every mount that one of them is on.
+    /// Mounts whose `syncfs` is not to be trusted ([`MountFacts::syncfs_trusted`]) are left out: there, use
+    /// [`Maildir::sync_message`] for each message.
+    ///
+    /// # Errors
+    /// The first mount's that failed; the others are synced all the same. The failure is final for everything written
+    /// since the last success, on whichever thread: the descriptor has told it once and is opened anew. Have one owner call this.
+    pub fn sync(&self) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for (device, mount) in self.lock_mounts().iter_mut() {
+            if !mount.facts().syncfs_trusted {
+                continue;
+            }
+            if let Err(e) = mount.sync() {
+                if let Ok(fresh) = Mount::of_dir(&*mount) {
+                    debug_assert_eq!(fresh.facts().device, *device);
+                    *mount = fresh;
+                }
+                outcome = outcome.and(Err(e));
+            }
+        }
+        outcome
+    }
+
+    fn remember_mount(&self, maildir: &Maildir) -> io::Result<()> {
+        let device = maildir.facts().device;
+        if let std::collections::btree_map::Entry::Vacant(vacant) = self.lock_mounts().entry(device) {
+            vacant.insert(Mount::of_dir(maildir.new_dir())?);
+        }
+        Ok(())
+    }
+
+    fn lock_mounts(&self) -> MutexGuard<'_, BTreeMap<u64, Mount>> {
+        // A panic while it was held leaves the map whole: each step is one insertion.
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory at `path`, and whether any of it had to be made.
+    fn open_or_create(&self, path: &MailboxPath) -> io::Result<(OwnedFd, bool)> {
+        match open_beneath(&self.dir, path.as_str()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            found => return Ok((found?, false)),
+        }
+        let mut at: Option<OwnedFd> = None;
+        for component in path.components() {
+            let parent = at.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
+            at = Some(open_or_make_dir(parent, component)?.0);
+        }
+        at.map(|dir| (dir, true)).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+// Without NOFOLLOW: NO_SYMLINKS refuses the last component too, and says ELOOP where NOFOLLOW would say ENOTDIR.
+const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Opens a directory below `dir`, following no symbolic link.
+pub(crate) fn open_beneath(dir: impl AsFd, path: &str) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    loop {
+        match rustix::fs::openat2(&dir, path, DIR_FLAGS, Mode::empty(), resolve) {
+            // A rename elsewhere on the way makes the kernel unsure whether we are still beneath; it asks to try again.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            done => return Ok(done?),
+        }
+    }
+}
+
+/// Opens the directory `name` in `dir`, making it (mode 0700) if it is not there; says whether it did.
+pub(crate) fn open_or_make_dir(dir: impl AsFd, name: &str) -> io::Result<(OwnedFd, bool)> {
+    match open_beneath(&dir, name) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        found => return Ok((found?, false)),
+    }
+    match rustix::fs::mkdirat(&dir, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let made = open_beneath(&dir, name)?;
+    if !MountFacts::of(&dir)?.syncfs_trusted {
+        rustix::fs::fsync(&dir)?;
+    }
+    Ok((made, true))
+}
