@@ -7,14 +7,15 @@
 //! What it promises:
 //!
 //! * A message is written in `tmp/` and renamed into `new/`: no reader of `new/` or `cur/` ever sees part of one.
-//! * Nothing that is written says "durable" by itself: that is what [`MailRoot::sync`] and [`Maildir::sync_message`] are for, and
-//!   a caller that holds the message in a journal may leave both for later.
+//! * [`deliver_batch`] returns `Ok` for a message only when its bytes and its name are on stable storage. The unsynced parts it
+//!   is made of ([`Maildir::write_tmp`], [`Maildir::publish`]) are there for callers that hold the message in a journal and [sync](MailRoot::sync) later.
 //! * A file's name tells its size on disk (`S=`) and on the wire (`W=`), see [`UniqueName`]; line ends are described in [`line_ends`].
 //!
 //! Linux only (5.6 or later, for `openat2`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod batch;
 mod cleanup;
 pub mod line_ends;
 mod maildir;
@@ -24,6 +25,7 @@ mod path;
 mod root;
 mod scan;
 
+pub use batch::{Mounts, Outcomes, Published, StoreError, SyncBy, Synced, Written, deliver_batch, sync};
 pub use cleanup::TMP_AGE_MAX;
 pub use maildir::{Found, Maildir, Subdir};
 pub use mount::{Mount, MountFacts};

@@ -119,6 +119,10 @@ impl Maildir {
         self.fresh.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn set_synced(&self) {
+        self.fresh.store(false, Ordering::Relaxed);
+    }
+
     pub(crate) fn new_dir(&self) -> BorrowedFd<'_> {
         self.new.as_fd()
     }

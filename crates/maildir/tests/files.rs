@@ -3,9 +3,13 @@
 use std::io::{ErrorKind, IoSlice};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use posthaste_maildir::{Host, MailRoot, MailboxPath, Maildir, NameSource, Subdir, TMP_AGE_MAX, UniqueName};
+use posthaste_maildir::{
+    Host, MailRoot, MailboxPath, Maildir, Mounts, NameSource, StoreError, Subdir, TMP_AGE_MAX, UniqueName,
+    deliver_batch,
+};
 
 struct Place {
     dir: tempfile::TempDir,
@@ -230,4 +234,29 @@ fn concurrent_readers_never_see_part_of_a_message() {
             }
         }
     });
+}
+
+#[test]
+fn a_batch_reaches_all_mailboxes_and_a_bad_one_fails_alone() {
+    let place = Place::new();
+    let names = NameSource::new(Host::new("mx")).expect("random bytes");
+    let boxes: Vec<Arc<Maildir>> =
+        (0..5).map(|n| Arc::new(place.root.mailbox(&path(&format!("u{n}"))).expect("opens"))).collect();
+    // The third mailbox disappears under its handle.
+    std::fs::remove_dir_all(place.path("u2")).expect("removed");
+    let bodies: Vec<String> = (0..20).map(|n| format!("message {n}\n")).collect();
+    let messages: Vec<_> = bodies.iter().enumerate().map(|(n, body)| (boxes[n % 5].clone(), body.as_bytes())).collect();
+    let outcomes = deliver_batch(&mut Mounts::new(), &names, SystemTime::now(), &messages);
+    assert_eq!(outcomes.len(), 20);
+    for (n, outcome) in outcomes.iter().enumerate() {
+        match outcome {
+            Ok(name) if n % 5 != 2 => {
+                let found = boxes[n % 5].read(Subdir::New, name.as_str()).expect("readable");
+                assert_eq!(found, bodies[n].as_bytes());
+                assert_eq!(name.wire_size(), Some(bodies[n].len() as u64 + 1));
+            }
+            Err(StoreError::Message(_)) if n % 5 == 2 => {}
+            other => panic!("message {n}: {other:?}"),
+        }
+    }
 }

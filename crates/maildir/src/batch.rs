@@ -1,0 +1,295 @@
+//! Many messages, few syncs: write all, sync, rename all, sync.
+//!
+//! A batch is a value that moves through three states, and only the last gives out success:
+//!
+//! | state | its messages are | a power cut now leaves |
+//! | --- | --- | --- |
+//! | [`Written`] | in `tmp/` | litter in `tmp/`, perhaps empty or torn |
+//! | [`Synced`] | in `tmp/`, their bytes on stable storage | whole files in `tmp/` |
+//! | [`Published`] | in `new/`, the rename not yet on stable storage | each message whole in `new/` or whole in `tmp/` |
+//! | (result) | in `new/`, durable | the message in `new/` |
+//!
+//! [`sync`] takes one `Published` and one `Written` batch: a `syncfs` makes the renames of the one and the bytes of the
+//! other durable at once, so a caller that always has more to write pays for one `syncfs` a batch and not two.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::line_ends::wire_size_as_stored;
+use crate::maildir::{Maildir, Subdir};
+use crate::mount::Mount;
+use crate::name::{NameSource, UniqueName};
+
+/// Why a message of a batch was not stored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It could not be written or renamed. Nothing of it is left behind, and the others are not concerned.
+    #[error("the message could not be stored: {0}")]
+    Message(#[source] io::Error),
+    /// A sync that was to cover it failed. The file was removed, as far as the file system still allows; every other
+    /// message of the batch on the same mount has failed too. Never repaired by another sync: write the message again.
+    #[error("the file system could not be synced: {0}")]
+    Sync(#[source] io::Error),
+}
+
+/// How a message is made durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncBy {
+    /// By `syncfs` of its mount: what many messages share. Where `syncfs` is not to be trusted this means [`SyncBy::File`].
+    FileSystem,
+    /// By fsync of its file and of `new/`: what one message, or a few, get done soonest, and other programs' dirty pages are not
+    /// waited for. Where earlier changes of names would not be covered (a mailbox just made, btrfs) this means `FileSystem`.
+    File,
+}
+
+/// The `syncfs` descriptors of one thread, one for each mount. Not to be shared: see [`Mount`].
+#[derive(Debug, Default)]
+pub struct Mounts(HashMap<u64, Mount>);
+
+impl Mounts {
+    /// No mount yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens a descriptor for the mailbox's mount, unless there is one.
+    fn ensure(&mut self, maildir: &Maildir) -> io::Result<()> {
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.0.entry(maildir.facts().device) {
+            vacant.insert(Mount::of_dir(maildir.new_dir())?);
+        }
+        Ok(())
+    }
+
+    /// One `syncfs`. After an error the descriptor is given up: it has told its error, and the next write opens another.
+    fn sync(&mut self, device: u64) -> io::Result<()> {
+        // Missing only if the caller mixed up its `Mounts`: nothing vouches for what was written before one is opened.
+        let mount = self.0.get(&device).ok_or_else(|| io::Error::other("written with another set of mounts"))?;
+        mount.sync().inspect_err(|_| drop(self.0.remove(&device)))
+    }
+}
+
+#[derive(Debug)]
+struct Item<T> {
+    maildir: Arc<Maildir>,
+    name: UniqueName,
+    /// Open while it awaits its own fsync; `None` when the mount's `syncfs` serves it.
+    file: Option<OwnedFd>,
+    by: SyncBy,
+    tag: T,
+}
+
+/// What became of each message: its tag, and its name in `new/` or the error.
+pub type Outcomes<T> = Vec<(T, Result<UniqueName, StoreError>)>;
+
+/// Messages written to `tmp/`.
+#[derive(Debug)]
+pub struct Written<T>(Vec<Item<T>>);
+
+/// Messages in `tmp/` whose bytes are durable.
+#[derive(Debug)]
+#[must_use = "the messages are not visible yet"]
+pub struct Synced<T>(Vec<Item<T>>);
+
+/// Messages renamed into `new/`; the renames are not durable yet.
+#[derive(Debug)]
+#[must_use = "the messages are not durable yet"]
+pub struct Published<T>(Vec<Item<T>>);
+
+impl<T> Default for Written<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Default for Published<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Written<T> {
+    /// Writes one message into its mailbox's `tmp/`. `tag` comes back with the outcome.
+    ///
+    /// # Errors
+    /// [`StoreError::Message`] with the tag: the others of the batch are not concerned.
+    pub fn write(
+        &mut self,
+        mounts: &mut Mounts,
+        maildir: Arc<Maildir>,
+        name: UniqueName,
+        parts: &[IoSlice<'_>],
+        by: SyncBy,
+        tag: T,
+    ) -> Result<(), (T, StoreError)> {
+        let by = match (maildir.facts().syncfs_trusted, by) {
+            (false, _) => SyncBy::File,
+            (true, SyncBy::File) if maildir.facts().ordered_log && !maildir.is_fresh() => SyncBy::File,
+            (true, _) => SyncBy::FileSystem,
+        };
+        let written = mounts.ensure(&maildir).and_then(|()| maildir.write_tmp_open(name.as_str(), parts));
+        match written {
+            Ok(file) => {
+                let file = (by == SyncBy::File).then_some(file);
+                self.0.push(Item { maildir, name, file, by, tag });
+                Ok(())
+            }
+            Err(e) => Err((tag, StoreError::Message(e))),
+        }
+    }
+
+    /// How many messages were written.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none was.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<T> Synced<T> {
+    /// Renames the messages into `new/`. Those that cannot be are removed and reported at once; the rest is `Published`.
+    pub fn publish(self) -> (Published<T>, Outcomes<T>) {
+        let mut published = Vec::with_capacity(self.0.len());
+        let mut failed = Vec::new();
+        for item in self.0 {
+            match item.maildir.publish(item.name.as_str()) {
+                Ok(()) => published.push(item),
+                Err(e) => failed.push(item.fail_in_tmp(StoreError::Message(e))),
+            }
+        }
+        (Published(published), failed)
+    }
+}
+
+impl<T> Published<T> {
+    /// Whether there is anything to sync.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<T> Item<T> {
+    fn fail_in_tmp(self, error: StoreError) -> (T, Result<UniqueName, StoreError>) {
+        // What cannot be removed now is found by cleanup_tmp.
+        let _ = self.maildir.remove_tmp(self.name.as_str());
+        (self.tag, Err(error))
+    }
+
+    fn fail_in_new(self, error: StoreError) -> (T, Result<UniqueName, StoreError>) {
+        // The sender will try again; a copy that stays would be a duplicate.
+        let _ = self.maildir.remove(Subdir::New, self.name.as_str());
+        (self.tag, Err(error))
+    }
+}
+
+/// Makes the renames of `published` and the bytes of `written` durable: one `syncfs` for each mount that either needs.
+///
+/// The outcomes hold every message of `published`, and those of `written` that failed; the rest of `written` goes on to
+/// [`Synced::publish`].
+pub fn sync<T>(mounts: &mut Mounts, published: Published<T>, written: Written<T>) -> (Synced<T>, Outcomes<T>) {
+    let mut syncs = Syncs::new(mounts);
+    let fresh: Vec<Arc<Maildir>> =
+        written.0.iter().filter(|i| i.maildir.is_fresh()).map(|i| i.maildir.clone()).collect();
+    // All fsyncs and syncfs before the first outcome; a shared one runs once and serves all it covers.
+    let mut outcomes = Vec::with_capacity(published.0.len());
+    for item in published.0 {
+        outcomes.push(match syncs.names(&item) {
+            Ok(()) => (item.tag, Ok(item.name)),
+            Err(e) => item.fail_in_new(StoreError::Sync(e)),
+        });
+    }
+    let mut synced = Vec::with_capacity(written.0.len());
+    for mut item in written.0 {
+        match syncs.bytes(&mut item) {
+            Ok(()) => synced.push(item),
+            Err(e) => outcomes.push(item.fail_in_tmp(StoreError::Sync(e))),
+        }
+    }
+    for maildir in fresh {
+        if syncs.covered(&maildir) {
+            maildir.set_synced();
+        }
+    }
+    (Synced(synced), outcomes)
+}
+
+/// The syncs of one round, each done once and remembered.
+struct Syncs<'a> {
+    mounts: &'a mut Mounts,
+    by_device: HashMap<u64, io::Result<()>>,
+    by_dir: HashMap<*const Maildir, io::Result<()>>,
+}
+
+impl<'a> Syncs<'a> {
+    fn new(mounts: &'a mut Mounts) -> Self {
+        Self { mounts, by_device: HashMap::new(), by_dir: HashMap::new() }
+    }
+
+    fn names<T>(&mut self, item: &Item<T>) -> io::Result<()> {
+        match item.by {
+            SyncBy::FileSystem => self.file_system(&item.maildir),
+            SyncBy::File => {
+                let dir = self.by_dir.entry(Arc::as_ptr(&item.maildir));
+                copy(dir.or_insert_with(|| Ok(rustix::fs::fsync(item.maildir.new_dir())?)))
+            }
+        }
+    }
+
+    fn bytes<T>(&mut self, item: &mut Item<T>) -> io::Result<()> {
+        match item.file.take() {
+            Some(file) => Ok(rustix::fs::fsync(&file)?),
+            None => self.file_system(&item.maildir),
+        }
+    }
+
+    fn file_system(&mut self, maildir: &Maildir) -> io::Result<()> {
+        let device = maildir.facts().device;
+        let mounts = &mut *self.mounts;
+        copy(self.by_device.entry(device).or_insert_with(|| mounts.sync(device)))
+    }
+
+    fn covered(&self, maildir: &Maildir) -> bool {
+        matches!(self.by_device.get(&maildir.facts().device), Some(Ok(())))
+    }
+}
+
+/// An error that several messages share.
+fn copy(result: &io::Result<()>) -> io::Result<()> {
+    match result {
+        Ok(()) => Ok(()),
+        Err(e) => Err(e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error)),
+    }
+}
+
+/// Delivers a batch, to any number of mailboxes on any number of mounts, and returns when it is durable: two `syncfs` a mount in
+/// all. The bodies are written as they are. The outcome of each message stands at its index.
+pub fn deliver_batch(
+    mounts: &mut Mounts,
+    names: &NameSource,
+    now: SystemTime,
+    messages: &[(Arc<Maildir>, &[u8])],
+) -> Vec<Result<UniqueName, StoreError>> {
+    let mut written = Written::default();
+    let mut outcomes = Vec::with_capacity(messages.len());
+    for (index, (maildir, body)) in messages.iter().enumerate() {
+        let name = names.next(now, body.len() as u64, wire_size_as_stored(body));
+        let parts = [IoSlice::new(body)];
+        match written.write(mounts, maildir.clone(), name, &parts, SyncBy::FileSystem, index) {
+            Ok(()) => {}
+            Err((index, e)) => outcomes.push((index, Err(e))),
+        }
+    }
+    let (synced, failed) = sync(mounts, Published::default(), written);
+    outcomes.extend(failed);
+    let (published, failed) = synced.publish();
+    outcomes.extend(failed);
+    outcomes.extend(sync(mounts, published, Written::default()).1);
+    outcomes.sort_unstable_by_key(|(index, _)| *index);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
