@@ -1,0 +1,425 @@
+//! Envelope addresses: what stands between `<` and `>` in MAIL and RCPT (RFC 5321 section 4.1.2, RFC 6531).
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Longest local part in octets as written, quotes included (RFC 5321 section 4.5.3.1.1).
+pub const LOCAL_PART_BYTES_MAX: usize = 64;
+/// Longest domain in octets (RFC 5321 section 4.5.3.1.2).
+pub const DOMAIN_BYTES_MAX: usize = 255;
+/// Longest path in octets, angle brackets and any source route included (RFC 5321 section 4.5.3.1.3).
+pub const PATH_BYTES_MAX: usize = 256;
+
+/// The part behind the `@`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Domain {
+    /// A host or domain name, case as received; contains U-labels only where SMTPUTF8 allows them.
+    Name(String),
+    /// An IPv4 or IPv6 address literal.
+    Ip(IpAddr),
+    /// Another tagged literal, without the brackets (`tag:content`).
+    Literal(String),
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Domain::Name(name) => f.write_str(name),
+            Domain::Ip(IpAddr::V4(ip)) => write!(f, "[{ip}]"),
+            Domain::Ip(IpAddr::V6(ip)) => write!(f, "[IPv6:{ip}]"),
+            Domain::Literal(text) => write!(f, "[{text}]"),
+        }
+    }
+}
+
+/// A mailbox: local part and domain. The local part is kept without quotes and escapes; [`Display`](fmt::Display)
+/// writes them again where they are needed, so `<"a"@b>` and `<a@b>` are equal, as RFC 5321 section 4.1.2 demands.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Address {
+    local_part: String,
+    domain: Domain,
+}
+
+impl Address {
+    /// Reads `local@domain` without angle brackets. UTF-8 is taken (RFC 6531).
+    ///
+    /// # Errors
+    /// Any [`AddressError`] but those about brackets.
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        let (local_part, rest) = split_local_part(text)?;
+        let domain = rest.strip_prefix('@').ok_or(AddressError::NoDomain)?;
+        Ok(Self { local_part, domain: parse_domain(domain)? })
+    }
+
+    /// The local part, unquoted: `a b` for `"a b"@example.org`. May hold any printable character, `/` included.
+    pub fn local_part(&self) -> &str {
+        &self.local_part
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// Whether every octet is ASCII, so that the address may be used without SMTPUTF8.
+    pub fn is_ascii(&self) -> bool {
+        self.local_part.is_ascii()
+            && match &self.domain {
+                Domain::Name(name) | Domain::Literal(name) => name.is_ascii(),
+                Domain::Ip(_) => true,
+            }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_local_part(f, &self.local_part)?;
+        write!(f, "@{}", self.domain)
+    }
+}
+
+impl std::str::FromStr for Address {
+    type Err = AddressError;
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        Self::parse(text)
+    }
+}
+
+/// The sender given in MAIL: `<>` for notifications, else an address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ReversePath {
+    /// `<>`: never bounce this one (RFC 5321 section 4.5.5).
+    Null,
+    /// An ordinary sender.
+    Address(Address),
+}
+
+impl ReversePath {
+    /// Reads a path with its angle brackets, nothing behind it.
+    ///
+    /// # Errors
+    /// See [`AddressError`].
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        let (path, rest) = Self::split(text)?;
+        if rest.is_empty() { Ok(path) } else { Err(AddressError::Trailing) }
+    }
+
+    /// Reads a path at the start of `text` and returns what follows it.
+    pub(crate) fn split(text: &str) -> Result<(Self, &str), AddressError> {
+        if let Some(rest) = text.strip_prefix("<>") {
+            return Ok((Self::Null, rest));
+        }
+        let (inner, rest) = split_brackets(text)?;
+        Ok((Self::Address(Address::parse(drop_source_route(inner)?)?), rest))
+    }
+
+    /// The address, unless this is the null path.
+    pub fn address(&self) -> Option<&Address> {
+        match self {
+            Self::Null => None,
+            Self::Address(address) => Some(address),
+        }
+    }
+}
+
+/// With angle brackets, as it goes on the wire.
+impl fmt::Display for ReversePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("<>"),
+            Self::Address(address) => write!(f, "<{address}>"),
+        }
+    }
+}
+
+/// A recipient given in RCPT.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ForwardPath {
+    /// `<Postmaster>` without a domain: the postmaster of this very host (RFC 5321 section 4.5.1).
+    Postmaster,
+    /// An ordinary recipient.
+    Address(Address),
+}
+
+impl ForwardPath {
+    /// Reads a path with its angle brackets, nothing behind it.
+    ///
+    /// # Errors
+    /// See [`AddressError`].
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        let (path, rest) = Self::split(text)?;
+        if rest.is_empty() { Ok(path) } else { Err(AddressError::Trailing) }
+    }
+
+    /// Reads a path at the start of `text` and returns what follows it.
+    pub(crate) fn split(text: &str) -> Result<(Self, &str), AddressError> {
+        let (inner, rest) = split_brackets(text)?;
+        if inner.eq_ignore_ascii_case("postmaster") {
+            return Ok((Self::Postmaster, rest));
+        }
+        Ok((Self::Address(Address::parse(drop_source_route(inner)?)?), rest))
+    }
+
+    /// The address, unless this is the bare postmaster.
+    pub fn address(&self) -> Option<&Address> {
+        match self {
+            Self::Postmaster => None,
+            Self::Address(address) => Some(address),
+        }
+    }
+}
+
+/// With angle brackets, as it goes on the wire.
+impl fmt::Display for ForwardPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Postmaster => f.write_str("<Postmaster>"),
+            Self::Address(address) => write!(f, "<{address}>"),
+        }
+    }
+}
+
+/// Why a path was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// No `<` at the start or no `>` at the end.
+    #[error("address must stand in angle brackets")]
+    Brackets,
+    /// More than [`PATH_BYTES_MAX`] octets.
+    #[error("path is longer than {PATH_BYTES_MAX} octets")]
+    PathTooLong,
+    /// More than [`LOCAL_PART_BYTES_MAX`] octets before the `@`.
+    #[error("local part is longer than {LOCAL_PART_BYTES_MAX} octets")]
+    LocalPartTooLong,
+    /// More than [`DOMAIN_BYTES_MAX`] octets behind the `@`, or a label of more than 63.
+    #[error("domain is too long")]
+    DomainTooLong,
+    /// Empty, or a character that needs quoting and is not quoted.
+    #[error("bad local part")]
+    LocalPart,
+    /// No `@` and not `<Postmaster>`.
+    #[error("domain is missing")]
+    NoDomain,
+    /// Not a domain name.
+    #[error("bad domain")]
+    Domain,
+    /// Not an address literal.
+    #[error("bad address literal")]
+    Literal,
+    /// A source route that does not end in a colon.
+    #[error("bad source route")]
+    SourceRoute,
+    /// Something follows the path.
+    #[error("unexpected text behind the address")]
+    Trailing,
+}
+
+/// Finds the `>` that ends the path; one inside a quoted local part does not.
+fn split_brackets(text: &str) -> Result<(&str, &str), AddressError> {
+    let inner = text.strip_prefix('<').ok_or(AddressError::Brackets)?;
+    let mut quoted = false;
+    let mut escaped = false;
+    for (at, byte) in inner.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'>' if !quoted => {
+                if at + 2 > PATH_BYTES_MAX {
+                    return Err(AddressError::PathTooLong);
+                }
+                return Ok((&inner[..at], &inner[at + 1..]));
+            }
+            _ => {}
+        }
+    }
+    Err(AddressError::Brackets)
+}
+
+/// Source routes are accepted and ignored (RFC 5321 section 4.1.1.3 and appendix C).
+fn drop_source_route(inner: &str) -> Result<&str, AddressError> {
+    if !inner.starts_with('@') {
+        return Ok(inner);
+    }
+    let (route, address) = inner.split_once(':').ok_or(AddressError::SourceRoute)?;
+    for hop in route.split(',') {
+        parse_domain(hop.strip_prefix('@').ok_or(AddressError::SourceRoute)?)?;
+    }
+    Ok(address)
+}
+
+/// Returns the unquoted local part and what follows it.
+fn split_local_part(text: &str) -> Result<(String, &str), AddressError> {
+    if let Some(inner) = text.strip_prefix('"') {
+        let mut local = String::new();
+        let mut chars = inner.char_indices();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '"' => {
+                    // `at` counts from behind the opening quote, so the written form has `at + 2` octets.
+                    let rest = &inner[at + 1..];
+                    return if at + 2 > LOCAL_PART_BYTES_MAX {
+                        Err(AddressError::LocalPartTooLong)
+                    } else {
+                        Ok((local, rest))
+                    };
+                }
+                '\\' => match chars.next() {
+                    Some((_, c @ ' '..='~')) => local.push(c),
+                    _ => return Err(AddressError::LocalPart),
+                },
+                c if c.is_control() => return Err(AddressError::LocalPart),
+                c => local.push(c),
+            }
+        }
+        return Err(AddressError::LocalPart);
+    }
+    let end = text.find(|c: char| !is_atext(c) && c != '.').unwrap_or(text.len());
+    match &text[..end] {
+        "" => Err(AddressError::LocalPart),
+        local if local.len() > LOCAL_PART_BYTES_MAX => Err(AddressError::LocalPartTooLong),
+        // Dots in odd places are taken as they come: whole mobile networks have issued such addresses.
+        local if text[end..].is_empty() || text[end..].starts_with('@') => Ok((local.to_owned(), &text[end..])),
+        _ => Err(AddressError::LocalPart),
+    }
+}
+
+fn is_atext(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || (!c.is_ascii() && !c.is_control())
+}
+
+fn parse_domain(text: &str) -> Result<Domain, AddressError> {
+    if text.len() > DOMAIN_BYTES_MAX {
+        return Err(AddressError::DomainTooLong);
+    }
+    match text.strip_prefix('[') {
+        Some(rest) => parse_literal(rest.strip_suffix(']').ok_or(AddressError::Literal)?),
+        None => check_name(text).map(|()| Domain::Name(text.to_owned())),
+    }
+}
+
+/// Underscores are tolerated; everything else is RFC 5321 `Domain` with U-labels (RFC 6531).
+fn check_name(name: &str) -> Result<(), AddressError> {
+    for label in name.split('.') {
+        // A U-label may exceed 63 octets in UTF-8; the whole is bounded by DOMAIN_BYTES_MAX.
+        if label.is_ascii() && label.len() > 63 {
+            return Err(AddressError::DomainTooLong);
+        }
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || is_u_label_char(c);
+        if label.is_empty() || label.starts_with('-') || label.ends_with('-') || !label.chars().all(fits) {
+            return Err(AddressError::Domain);
+        }
+    }
+    Ok(())
+}
+
+fn is_u_label_char(c: char) -> bool {
+    !c.is_ascii() && !c.is_control() && !c.is_whitespace()
+}
+
+pub(crate) fn parse_literal(inner: &str) -> Result<Domain, AddressError> {
+    if let Ok(ip) = inner.parse::<Ipv4Addr>() {
+        return Ok(Domain::Ip(ip.into()));
+    }
+    let (tag, content) = inner.split_once(':').ok_or(AddressError::Literal)?;
+    if tag.eq_ignore_ascii_case("ipv6") {
+        return content.parse::<Ipv6Addr>().map(|ip| Domain::Ip(ip.into())).map_err(|_| AddressError::Literal);
+    }
+    let tag_fits =
+        !tag.is_empty() && !tag.ends_with('-') && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let content_fits = !content.is_empty() && content.bytes().all(|b| matches!(b, 33..=90 | 94..=126));
+    if tag_fits && content_fits { Ok(Domain::Literal(inner.to_owned())) } else { Err(AddressError::Literal) }
+}
+
+fn write_local_part(f: &mut fmt::Formatter<'_>, local: &str) -> fmt::Result {
+    if !local.is_empty() && local.split('.').all(|atom| !atom.is_empty() && atom.chars().all(is_atext)) {
+        return f.write_str(local);
+    }
+    f.write_str("\"")?;
+    for c in local.chars() {
+        if c == '"' || c == '\\' {
+            f.write_str("\\")?;
+        }
+        write!(f, "{c}")?;
+    }
+    f.write_str("\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(path: &str, expected: Result<&str, AddressError>) {
+        let got = ForwardPath::parse(path).map(|p| p.to_string());
+        assert_eq!(got.as_deref().map_err(|e| *e), expected, "{path}");
+    }
+
+    #[test]
+    fn ordinary_addresses() {
+        check("<a@example.org>", Ok("<a@example.org>"));
+        check("<a.b+c@x>", Ok("<a.b+c@x>"));
+        check("<a@[192.0.2.1]>", Ok("<a@[192.0.2.1]>"));
+        check("<a@[IPv6:2001:db8::1]>", Ok("<a@[IPv6:2001:db8::1]>"));
+        check("<a@[x-tag:content]>", Ok("<a@[x-tag:content]>"));
+        check("<jürgen@bücher.example>", Ok("<jürgen@bücher.example>"));
+    }
+
+    #[test]
+    fn quotes_are_dropped_where_not_needed_and_kept_where_needed() {
+        check("<\"a\"@x>", Ok("<a@x>"));
+        check("<\"a b\"@x>", Ok("<\"a b\"@x>"));
+        check("<\"a>b\"@x>", Ok("<\"a>b\"@x>"));
+        check("<\"a\\\"\\\\b\"@x>", Ok("<\"a\\\"\\\\b\"@x>"));
+        check("<\"\"@x>", Ok("<\"\"@x>"));
+        check("<a..b@x>", Ok("<\"a..b\"@x>"));
+    }
+
+    #[test]
+    fn source_routes_are_dropped() {
+        check("<@a.example,@b.example:c@d.example>", Ok("<c@d.example>"));
+        check("<@a.example>", Err(AddressError::SourceRoute));
+        check("<@a.example,b:c@d>", Err(AddressError::SourceRoute));
+    }
+
+    #[test]
+    fn postmaster_needs_no_domain() {
+        check("<PostMaster>", Ok("<Postmaster>"));
+        check("<root>", Err(AddressError::NoDomain));
+    }
+
+    #[test]
+    fn the_null_path_is_a_sender_only() {
+        assert_eq!(ReversePath::parse("<>"), Ok(ReversePath::Null));
+        check("<>", Err(AddressError::LocalPart));
+    }
+
+    #[test]
+    fn bad_addresses() {
+        check("a@b", Err(AddressError::Brackets));
+        check("<a@b", Err(AddressError::Brackets));
+        check("<a b@c>", Err(AddressError::LocalPart));
+        check("<a@>", Err(AddressError::Domain));
+        check("<a@b..c>", Err(AddressError::Domain));
+        check("<a@-b>", Err(AddressError::Domain));
+        check("<a@b c>", Err(AddressError::Domain));
+        check("<a@[1.2.3]>", Err(AddressError::Literal));
+        check("<a@[1.2.3.4>", Err(AddressError::Literal));
+        check("<a@b>c", Err(AddressError::Trailing));
+        check("<a@b@c>", Err(AddressError::Domain));
+        check("<a\u{0}@b>", Err(AddressError::LocalPart));
+        check("<\"a\r\"@b>", Err(AddressError::LocalPart));
+    }
+
+    #[test]
+    fn lengths_are_inclusive() {
+        let local = "l".repeat(64);
+        check(&format!("<{local}@x>"), Ok(&format!("<{local}@x>")));
+        check(&format!("<{local}l@x>"), Err(AddressError::LocalPartTooLong));
+        let label = "d".repeat(61);
+        let domain = format!("{label}.{label}.{label}.{label}.dd");
+        assert_eq!(domain.len(), 250);
+        check(&format!("<aaa@{domain}>"), Ok(&format!("<aaa@{domain}>")));
+        check(&format!("<aaaa@{domain}>"), Err(AddressError::PathTooLong));
+    }
+}

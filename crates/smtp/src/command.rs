@@ -1,0 +1,582 @@
+//! Commands: one line in, one [`Command`] out (RFC 5321 section 4.1.1 and the extensions this crate speaks).
+
+use std::fmt;
+
+use crate::address::{AddressError, Domain, ForwardPath, ReversePath, parse_literal};
+use crate::reply::Reply;
+
+/// One command line, understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// HELO with the client's name.
+    Helo(&'a str),
+    /// EHLO with the client's name.
+    Ehlo(&'a str),
+    /// LHLO with the client's name (RFC 2033).
+    Lhlo(&'a str),
+    /// MAIL FROM with its parameters.
+    Mail(MailFrom),
+    /// RCPT TO with its parameters.
+    Rcpt(RcptTo),
+    /// DATA.
+    Data,
+    /// BDAT: so many octets follow the line (RFC 3030).
+    Bdat {
+        /// Octets in the chunk.
+        size: u64,
+        /// Whether the chunk ends the message.
+        last: bool,
+    },
+    /// RSET.
+    Rset,
+    /// NOOP; its argument means nothing.
+    Noop,
+    /// QUIT.
+    Quit,
+    /// VRFY with its argument.
+    Vrfy(&'a str),
+    /// EXPN.
+    Expn,
+    /// HELP.
+    Help,
+    /// STARTTLS (RFC 3207).
+    StartTls,
+    /// AUTH with mechanism and initial response, still in base64 (RFC 4954).
+    Auth {
+        /// Mechanism as written by the client.
+        mechanism: &'a str,
+        /// `None` when the client waits for a challenge; `Some("=")` means empty.
+        initial: Option<&'a str>,
+    },
+}
+
+/// Why a line is not a command. [`CommandError::reply`] is what the client is told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// The line is longer than its command may be; it was discarded to its end.
+    #[error("command line is longer than {limit} octets")]
+    CommandTooLong {
+        /// Octets allowed, CRLF included.
+        limit: usize,
+    },
+    /// The line ends in LF alone.
+    #[error("command line ends in a bare LF")]
+    BareLf,
+    /// The line has a control character, or is not UTF-8.
+    #[error("command line has bad characters")]
+    Characters,
+    /// No such command.
+    #[error("unknown command")]
+    Unknown,
+    /// The command needs an argument, takes none, or has a bad one.
+    #[error("{0}")]
+    Argument(&'static str),
+    /// The BDAT size cannot be read, so what follows it cannot be told from commands: reply, then close.
+    #[error("BDAT size is missing or bad")]
+    BdatSize,
+    /// Bad address in MAIL.
+    #[error("bad sender: {0}")]
+    Sender(AddressError),
+    /// Bad address in RCPT.
+    #[error("bad recipient: {0}")]
+    Recipient(AddressError),
+    /// A parameter that was not announced.
+    #[error("parameter not recognized")]
+    UnknownParameter,
+    /// A known parameter with a bad value, or given twice.
+    #[error("bad value for {0}")]
+    Parameter(&'static str),
+}
+
+impl CommandError {
+    /// The reply for this error.
+    pub fn reply(&self) -> Reply {
+        let (code, enhanced) = match self {
+            Self::CommandTooLong { .. } | Self::BareLf | Self::Characters => (500, "5.5.2"),
+            Self::Unknown => (500, "5.5.1"),
+            Self::Argument(_) | Self::BdatSize | Self::Parameter(_) => (501, "5.5.4"),
+            Self::Sender(_) => (501, "5.1.7"),
+            Self::Recipient(_) => (501, "5.1.3"),
+            Self::UnknownParameter => (555, "5.5.4"),
+        };
+        Reply::new(code, enhanced, self.to_string())
+    }
+}
+
+/// What BODY= announces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BodyType {
+    /// Nothing said, or 7BIT.
+    #[default]
+    SevenBit,
+    /// 8BITMIME (RFC 6152).
+    EightBitMime,
+}
+
+/// RET= (RFC 3461 section 4.3): what a failure notification returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ret {
+    /// The whole message.
+    Full,
+    /// The header only.
+    Headers,
+}
+
+/// A MAIL command: the sender and what was said about the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MailFrom {
+    /// The sender.
+    pub reverse_path: ReversePath,
+    /// SIZE=: octets that the client means to send (RFC 1870).
+    pub size: Option<u64>,
+    /// BODY=.
+    pub body: BodyType,
+    /// SMTPUTF8 (RFC 6531).
+    pub smtputf8: bool,
+    /// RET=.
+    pub ret: Option<Ret>,
+    /// ENVID=, validated xtext, still encoded (RFC 3461 section 4.4).
+    pub envid: Option<String>,
+    /// AUTH=, validated xtext, still encoded (RFC 4954 section 5).
+    pub auth: Option<String>,
+}
+
+impl MailFrom {
+    /// A MAIL command without parameters.
+    pub fn new(reverse_path: ReversePath) -> Self {
+        Self {
+            reverse_path,
+            size: None,
+            body: BodyType::default(),
+            smtputf8: false,
+            ret: None,
+            envid: None,
+            auth: None,
+        }
+    }
+}
+
+/// The command line without CRLF.
+impl fmt::Display for MailFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MAIL FROM:{}", self.reverse_path)?;
+        if let Some(size) = self.size {
+            write!(f, " SIZE={size}")?;
+        }
+        if self.body == BodyType::EightBitMime {
+            f.write_str(" BODY=8BITMIME")?;
+        }
+        if self.smtputf8 {
+            f.write_str(" SMTPUTF8")?;
+        }
+        match self.ret {
+            Some(Ret::Full) => f.write_str(" RET=FULL")?,
+            Some(Ret::Headers) => f.write_str(" RET=HDRS")?,
+            None => {}
+        }
+        if let Some(envid) = &self.envid {
+            write!(f, " ENVID={envid}")?;
+        }
+        self.auth.as_ref().map_or(Ok(()), |auth| write!(f, " AUTH={auth}"))
+    }
+}
+
+/// NOTIFY= (RFC 3461 section 4.1). All three false means NEVER.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Notify {
+    /// Tell the sender of success.
+    pub success: bool,
+    /// Tell the sender of failure.
+    pub failure: bool,
+    /// Tell the sender of delay.
+    pub delay: bool,
+}
+
+impl fmt::Display for Notify {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [(self.success, "SUCCESS"), (self.failure, "FAILURE"), (self.delay, "DELAY")];
+        let chosen: Vec<_> = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+        f.write_str(if chosen.is_empty() { "NEVER".to_owned() } else { chosen.join(",") }.as_str())
+    }
+}
+
+/// A RCPT command: a recipient and what was said about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RcptTo {
+    /// The recipient.
+    pub forward_path: ForwardPath,
+    /// NOTIFY=.
+    pub notify: Option<Notify>,
+    /// ORCPT=, `type;xtext`, validated, still encoded (RFC 3461 section 4.2).
+    pub orcpt: Option<String>,
+}
+
+impl RcptTo {
+    /// A RCPT command without parameters.
+    pub fn new(forward_path: ForwardPath) -> Self {
+        Self { forward_path, notify: None, orcpt: None }
+    }
+}
+
+/// The command line without CRLF.
+impl fmt::Display for RcptTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RCPT TO:{}", self.forward_path)?;
+        if let Some(notify) = self.notify {
+            write!(f, " NOTIFY={notify}")?;
+        }
+        self.orcpt.as_ref().map_or(Ok(()), |orcpt| write!(f, " ORCPT={orcpt}"))
+    }
+}
+
+/// The longest line that `line`'s verb may have, CRLF included, given the base limit of
+/// [`Limits::command_line_bytes`](crate::Limits::command_line_bytes). The first four octets decide.
+pub fn line_bytes_max(line: &[u8], base: usize) -> usize {
+    // Longest parameters, each with its leading space.
+    const SIZE: usize = 26; // RFC 1870
+    const BODY: usize = 17; // RFC 6152
+    const SMTPUTF8: usize = 10; // RFC 6531
+    const RET: usize = 9; // RFC 3461
+    const ENVID: usize = 107; // RFC 3461
+    const AUTH: usize = 500; // RFC 4954
+    const NOTIFY: usize = 29; // RFC 3461
+    const ORCPT: usize = 507; // RFC 3461
+    let mut verb = *line.first_chunk::<4>().unwrap_or(&[0; 4]);
+    verb.make_ascii_uppercase();
+    match &verb {
+        b"MAIL" => base + SIZE + BODY + SMTPUTF8 + RET + ENVID + AUTH,
+        b"RCPT" => base + SMTPUTF8 + NOTIFY + ORCPT,
+        b"AUTH" => base.max(AUTH_LINE_BYTES_MAX),
+        _ => base,
+    }
+}
+
+/// Longest AUTH command or response line, CRLF included (RFC 4954 section 4).
+pub const AUTH_LINE_BYTES_MAX: usize = 12_288;
+
+/// Reads one command line, given without its line end.
+///
+/// # Errors
+/// See [`CommandError`]; each has its reply.
+pub fn parse(line: &[u8]) -> Result<Command<'_>, CommandError> {
+    if line.iter().any(|&b| (b < b' ' && b != b'\t') || b == 127) {
+        return Err(CommandError::Characters);
+    }
+    let line = std::str::from_utf8(line).map_err(|_| CommandError::Characters)?.trim_end_matches([' ', '\t']);
+    let (verb, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+    let rest = rest.trim_start_matches([' ', '\t']);
+    let bare =
+        |command| if rest.is_empty() { Ok(command) } else { Err(CommandError::Argument("no argument is allowed")) };
+    let mut upper = [0_u8; 8];
+    let Some(upper) = upper.get_mut(..verb.len()) else { return Err(CommandError::Unknown) };
+    upper.copy_from_slice(verb.as_bytes());
+    upper.make_ascii_uppercase();
+    match &*upper {
+        b"HELO" => Ok(Command::Helo(helo_name(rest)?)),
+        b"EHLO" => Ok(Command::Ehlo(helo_name(rest)?)),
+        b"LHLO" => Ok(Command::Lhlo(helo_name(rest)?)),
+        b"MAIL" => parse_mail(rest).map(Command::Mail),
+        b"RCPT" => parse_rcpt(rest).map(Command::Rcpt),
+        b"DATA" => bare(Command::Data),
+        b"BDAT" => parse_bdat(rest),
+        b"RSET" => bare(Command::Rset),
+        b"NOOP" => Ok(Command::Noop),
+        b"QUIT" => bare(Command::Quit),
+        b"VRFY" => Ok(Command::Vrfy(rest)),
+        b"EXPN" => Ok(Command::Expn),
+        b"HELP" => Ok(Command::Help),
+        b"STARTTLS" => bare(Command::StartTls),
+        b"AUTH" => parse_auth(rest),
+        _ => Err(CommandError::Unknown),
+    }
+}
+
+/// A name that may go into a Received field as it is: a domain (leniently), or an address literal.
+fn helo_name(text: &str) -> Result<&str, CommandError> {
+    const BAD: CommandError = CommandError::Argument("a host name or address literal is needed");
+    if text.is_empty() || text.len() > crate::address::DOMAIN_BYTES_MAX {
+        return Err(BAD);
+    }
+    if let Some(literal) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        return parse_literal(literal).map(|_: Domain| text).map_err(|_| BAD);
+    }
+    let unfit = |c: char| c.is_whitespace() || c.is_control() || "()<>[]\\,;:@\"".contains(c);
+    if text.contains(unfit) { Err(BAD) } else { Ok(text) }
+}
+
+fn parse_mail(rest: &str) -> Result<MailFrom, CommandError> {
+    let path = after_keyword(rest, "FROM:").ok_or(CommandError::Argument("MAIL needs FROM:<address>"))?;
+    let (reverse_path, params) = ReversePath::split(path).map_err(CommandError::Sender)?;
+    let mut mail = MailFrom::new(reverse_path);
+    let mut body = None;
+    for param in Params::new(params).map_err(|()| CommandError::Sender(AddressError::Trailing))? {
+        match param {
+            Param("SIZE", value) => set(&mut mail.size, "SIZE", value.and_then(parse_number))?,
+            Param("BODY", value) => set(&mut body, "BODY", value.and_then(parse_body))?,
+            Param("RET", value) => set(&mut mail.ret, "RET", value.and_then(parse_ret))?,
+            Param("ENVID", value) => {
+                set(&mut mail.envid, "ENVID", value.filter(|v| v.len() <= 100).and_then(checked_xtext))?
+            }
+            Param("AUTH", value) => set(&mut mail.auth, "AUTH", value.and_then(checked_xtext))?,
+            Param("SMTPUTF8", None) if !mail.smtputf8 => mail.smtputf8 = true,
+            Param("SMTPUTF8", _) => return Err(CommandError::Parameter("SMTPUTF8")),
+            Param(..) => return Err(CommandError::UnknownParameter),
+        }
+    }
+    mail.body = body.unwrap_or_default();
+    Ok(mail)
+}
+
+fn parse_rcpt(rest: &str) -> Result<RcptTo, CommandError> {
+    let path = after_keyword(rest, "TO:").ok_or(CommandError::Argument("RCPT needs TO:<address>"))?;
+    let (forward_path, params) = ForwardPath::split(path).map_err(CommandError::Recipient)?;
+    let mut rcpt = RcptTo::new(forward_path);
+    for param in Params::new(params).map_err(|()| CommandError::Recipient(AddressError::Trailing))? {
+        match param {
+            Param("NOTIFY", value) => set(&mut rcpt.notify, "NOTIFY", value.and_then(parse_notify))?,
+            Param("ORCPT", value) => set(&mut rcpt.orcpt, "ORCPT", value.and_then(parse_orcpt))?,
+            Param(..) => return Err(CommandError::UnknownParameter),
+        }
+    }
+    Ok(rcpt)
+}
+
+/// Blanks behind the colon are tolerated, as some clients write `MAIL FROM: <a@b>`.
+fn after_keyword<'a>(text: &'a str, keyword: &str) -> Option<&'a str> {
+    let (head, rest) = text.split_at_checked(keyword.len())?;
+    head.eq_ignore_ascii_case(keyword).then(|| rest.trim_start_matches([' ', '\t']))
+}
+
+fn set<T>(slot: &mut Option<T>, name: &'static str, value: Option<T>) -> Result<(), CommandError> {
+    match (&slot, value) {
+        (None, Some(value)) => {
+            *slot = Some(value);
+            Ok(())
+        }
+        _ => Err(CommandError::Parameter(name)),
+    }
+}
+
+/// `KEYWORD` or `KEYWORD=value`; a keyword of this crate in upper case, anything else as `""`.
+struct Param<'a>(&'static str, Option<&'a str>);
+
+struct Params<'a>(&'a str);
+
+impl<'a> Params<'a> {
+    /// What follows the path must be nothing or begin with a blank.
+    fn new(text: &'a str) -> Result<Self, ()> {
+        if text.is_empty() || text.starts_with([' ', '\t']) { Ok(Self(text)) } else { Err(()) }
+    }
+}
+
+impl<'a> Iterator for Params<'a> {
+    type Item = Param<'a>;
+    fn next(&mut self) -> Option<Param<'a>> {
+        const KNOWN: [&str; 8] = ["SIZE", "BODY", "SMTPUTF8", "RET", "ENVID", "AUTH", "NOTIFY", "ORCPT"];
+        let text = self.0.trim_start_matches([' ', '\t']);
+        let end = text.find([' ', '\t']).unwrap_or(text.len());
+        let (word, rest) = text.split_at(end);
+        self.0 = rest;
+        if word.is_empty() {
+            return None;
+        }
+        let (keyword, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
+        let known = KNOWN.into_iter().find(|name| keyword.eq_ignore_ascii_case(name));
+        Some(Param(known.unwrap_or(""), value))
+    }
+}
+
+/// Digits only, at most twenty of them (RFC 1870 section 4, RFC 3030 section 2).
+fn parse_number(text: &str) -> Option<u64> {
+    (text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
+}
+
+fn parse_body(value: &str) -> Option<BodyType> {
+    match value {
+        _ if value.eq_ignore_ascii_case("7BIT") => Some(BodyType::SevenBit),
+        _ if value.eq_ignore_ascii_case("8BITMIME") => Some(BodyType::EightBitMime),
+        _ => None,
+    }
+}
+
+fn parse_ret(value: &str) -> Option<Ret> {
+    match value {
+        _ if value.eq_ignore_ascii_case("FULL") => Some(Ret::Full),
+        _ if value.eq_ignore_ascii_case("HDRS") => Some(Ret::Headers),
+        _ => None,
+    }
+}
+
+fn parse_notify(value: &str) -> Option<Notify> {
+    if value.eq_ignore_ascii_case("NEVER") {
+        return Some(Notify::default());
+    }
+    let mut notify = Notify::default();
+    for word in value.split(',') {
+        match word.to_ascii_uppercase().as_str() {
+            "SUCCESS" => notify.success = true,
+            "FAILURE" => notify.failure = true,
+            "DELAY" => notify.delay = true,
+            _ => return None,
+        }
+    }
+    Some(notify)
+}
+
+fn parse_orcpt(value: &str) -> Option<String> {
+    let (kind, address) = value.split_once(';')?;
+    let kind_fits = !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    // RFC 6533 lets the utf-8 type carry UTF-8 as it is.
+    let ascii: String = address.chars().filter(char::is_ascii).collect();
+    let fits = kind_fits && value.len() <= 500 && !address.is_empty();
+    let utf8_fits = address.is_ascii() || kind.eq_ignore_ascii_case("utf-8");
+    (fits && utf8_fits && is_xtext(&ascii)).then(|| value.to_owned())
+}
+
+fn checked_xtext(value: &str) -> Option<String> {
+    (!value.is_empty() && is_xtext(value)).then(|| value.to_owned())
+}
+
+/// Whether `text` is xtext (RFC 3461 section 4): printable ASCII but `+` and `=`, or `+` and two upper-case hex digits.
+pub fn is_xtext(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    let hex = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b));
+    while let Some(byte) = bytes.next() {
+        let fits = match byte {
+            b'+' => hex(bytes.next()) && hex(bytes.next()),
+            b'=' => false,
+            _ => byte.is_ascii_graphic(),
+        };
+        if !fits {
+            return false;
+        }
+    }
+    true
+}
+
+/// Encodes bytes as xtext.
+pub fn encode_xtext(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        match byte {
+            b'+' | b'=' => out.push_str(&format!("+{byte:02X}")),
+            _ if byte.is_ascii_graphic() => out.push(char::from(byte)),
+            _ => out.push_str(&format!("+{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// Decodes xtext; `None` when it is not xtext.
+pub fn decode_xtext(text: &str) -> Option<Vec<u8>> {
+    if !is_xtext(text) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('+') {
+        out.extend_from_slice(&rest.as_bytes()[..at]);
+        out.push(u8::from_str_radix(&rest[at + 1..at + 3], 16).ok()?);
+        rest = &rest[at + 3..];
+    }
+    out.extend_from_slice(rest.as_bytes());
+    Some(out)
+}
+
+fn parse_bdat(rest: &str) -> Result<Command<'static>, CommandError> {
+    let mut words = rest.split_ascii_whitespace();
+    let size = words.next().and_then(parse_number).ok_or(CommandError::BdatSize)?;
+    let last = match words.next() {
+        None => false,
+        Some(word) if word.eq_ignore_ascii_case("LAST") => true,
+        Some(_) => return Err(CommandError::BdatSize),
+    };
+    if words.next().is_some() { Err(CommandError::BdatSize) } else { Ok(Command::Bdat { size, last }) }
+}
+
+fn parse_auth(rest: &str) -> Result<Command<'_>, CommandError> {
+    let mut words = rest.split_ascii_whitespace();
+    let mechanism = words.next().filter(|m| m.len() <= 20).ok_or(CommandError::Argument("AUTH needs a mechanism"))?;
+    let initial = words.next();
+    match words.next() {
+        None => Ok(Command::Auth { mechanism, initial }),
+        Some(_) => Err(CommandError::Argument("AUTH takes a mechanism and one response")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mail(line: &str) -> Result<MailFrom, CommandError> {
+        match parse(line.as_bytes())? {
+            Command::Mail(mail) => Ok(mail),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn check_reply(line: &str, code: u16) {
+        assert_eq!(parse(line.as_bytes()).map_err(|e| e.reply().code()), Err(code), "{line}");
+    }
+
+    #[test]
+    fn parameters_are_not_part_of_the_address() {
+        let mail = mail("MAIL FROM:<a@b> SIZE=1").unwrap();
+        assert_eq!(mail.reverse_path.to_string(), "<a@b>");
+        assert_eq!(mail.size, Some(1));
+    }
+
+    #[test]
+    fn every_parameter_is_kept() {
+        let line = "MAIL FROM:<a@b> SIZE=10 BODY=8BITMIME SMTPUTF8 RET=HDRS ENVID=a+2Bb";
+        assert_eq!(mail(line).unwrap().to_string(), line);
+        let line = "RCPT TO:<a@b> NOTIFY=SUCCESS,DELAY ORCPT=rfc822;a@b";
+        let Ok(Command::Rcpt(rcpt)) = parse(line.as_bytes()) else { panic!() };
+        assert_eq!(rcpt.to_string(), line);
+        assert!(mail("mail from: <a@b> body=8bitmime").is_ok_and(|m| m.body == BodyType::EightBitMime));
+    }
+
+    #[test]
+    fn bad_parameters() {
+        check_reply("MAIL FROM:<a@b> SIZE=1 SIZE=2", 501);
+        check_reply("MAIL FROM:<a@b> SIZE=-1", 501);
+        check_reply("MAIL FROM:<a@b> SIZE=99999999999999999999", 501);
+        check_reply("MAIL FROM:<a@b> BODY=BINARYMIME", 501);
+        check_reply("MAIL FROM:<a@b> ENVID=a+2x", 501);
+        check_reply("MAIL FROM:<a@b> SMTPUTF8=1", 501);
+        check_reply("MAIL FROM:<a@b> FOO=1", 555);
+        check_reply("MAIL FROM:<a@b>SIZE=1", 501);
+        check_reply("RCPT TO:<a@b> NOTIFY=NEVER,FAILURE", 501);
+        check_reply("RCPT TO:<a@b> NOTIFY=", 501);
+        check_reply("RCPT TO:<a@b> ORCPT=a@b", 501);
+        check_reply("RCPT TO:<a@b> SIZE=1", 555);
+    }
+
+    #[test]
+    fn bad_lines() {
+        check_reply("", 500);
+        check_reply("FOO", 500);
+        check_reply("MAILFROM:<a@b>", 500);
+        check_reply("NOOP\rx", 500);
+        check_reply("MAIL", 501);
+        check_reply("MAIL TO:<a@b>", 501);
+        check_reply("DATA x", 501);
+        check_reply("BDAT", 501);
+        check_reply("BDAT 1x", 501);
+        check_reply("BDAT 1 FIRST", 501);
+        check_reply("BDAT +1", 501);
+        check_reply("HELO", 501);
+        check_reply("HELO a b", 501);
+        check_reply("EHLO x)(y", 501);
+        check_reply("EHLO [1.2.3]", 501);
+        assert!(parse(b"NOOP \xff").is_err());
+    }
+
+    #[test]
+    fn xtext_round_trip() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(decode_xtext(&encode_xtext(&all)), Some(all));
+        assert_eq!(decode_xtext("a=b"), None);
+    }
+}

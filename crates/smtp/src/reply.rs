@@ -1,0 +1,292 @@
+//! Replies: written by the server, read by the client (RFC 5321 section 4.2, RFC 2034, RFC 3463).
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Longest reply line that is written, CRLF included (RFC 5321 section 4.5.3.1.5); longer text is folded into more lines.
+pub const REPLY_LINE_BYTES_MAX: usize = 512;
+
+/// An enhanced status code such as 5.1.1 (RFC 3463).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EnhancedCode {
+    /// 2, 4 or 5.
+    pub class: u8,
+    /// 0 to 999.
+    pub subject: u16,
+    /// 0 to 999.
+    pub detail: u16,
+}
+
+impl EnhancedCode {
+    /// Puts a code together.
+    pub const fn new(class: u8, subject: u16, detail: u16) -> Self {
+        Self { class, subject, detail }
+    }
+
+    /// Reads `5.1.1`, nothing behind it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let mut number = |max_digits: usize| {
+            let part = parts.next()?;
+            let fits = !part.is_empty() && part.len() <= max_digits && part.bytes().all(|b| b.is_ascii_digit());
+            if fits { part.parse::<u16>().ok() } else { None }
+        };
+        let (class, subject, detail) = (number(1)?, number(3)?, number(3)?);
+        (parts.next().is_none() && matches!(class, 2 | 4 | 5)).then_some(Self { class: class as u8, subject, detail })
+    }
+}
+
+impl fmt::Display for EnhancedCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.class, self.subject, self.detail)
+    }
+}
+
+/// One reply: code, enhanced code, text. Line feeds in the text separate its lines.
+///
+/// ```
+/// use posthaste_smtp::Reply;
+/// let reply = Reply::new(550, "5.1.1", "No such user here");
+/// assert_eq!(reply.to_string(), "550 5.1.1 No such user here");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    code: u16,
+    enhanced: Option<EnhancedCode>,
+    text: Cow<'static, str>,
+}
+
+impl Reply {
+    /// A reply with an enhanced code, `""` for none.
+    ///
+    /// # Panics
+    /// When `code` is not 200..=599 or `enhanced` is neither empty nor a code of the same class: both are the
+    /// caller's own constants.
+    pub fn new(code: u16, enhanced: &str, text: impl Into<Cow<'static, str>>) -> Self {
+        assert!((200..600).contains(&code), "reply code {code}");
+        let enhanced = match enhanced {
+            "" => None,
+            text => Some(EnhancedCode::parse(text).unwrap_or_else(|| panic!("enhanced code {text}"))),
+        };
+        assert!(enhanced.is_none_or(|e| u16::from(e.class) == code / 100), "reply {code} with {enhanced:?}");
+        Self { code, enhanced, text: text.into() }
+    }
+
+    /// 250 2.0.0.
+    pub fn ok(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(250, "2.0.0", text)
+    }
+
+    /// The three-digit code.
+    pub fn code(&self) -> u16 {
+        self.code
+    }
+
+    /// The enhanced code, if the reply has one.
+    pub fn enhanced(&self) -> Option<EnhancedCode> {
+        self.enhanced
+    }
+
+    /// The text without codes, its lines separated by line feeds.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// 2yz.
+    pub fn is_positive(&self) -> bool {
+        self.code / 100 == 2
+    }
+
+    /// 4yz: the client may try again.
+    pub fn is_transient(&self) -> bool {
+        self.code / 100 == 4
+    }
+
+    /// 5yz: the client must not try again.
+    pub fn is_permanent(&self) -> bool {
+        self.code / 100 == 5
+    }
+
+    /// Appends the wire form. Control characters in the text become `?`, so that no text can forge a second reply; long
+    /// lines are folded at [`REPLY_LINE_BYTES_MAX`].
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let prefix = 4 + self.enhanced.map_or(0, |e| e.to_string().len() + 1);
+        let room = REPLY_LINE_BYTES_MAX - 2 - prefix;
+        let mut lines = Vec::with_capacity(1);
+        for mut line in self.text.split('\n') {
+            line = line.strip_suffix('\r').unwrap_or(line);
+            while line.len() > room {
+                let cut = (0..=room).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(room);
+                lines.push(&line[..cut]);
+                line = &line[cut..];
+            }
+            lines.push(line);
+        }
+        let last = lines.len() - 1;
+        for (index, line) in lines.into_iter().enumerate() {
+            out.extend_from_slice(self.code.to_string().as_bytes());
+            out.push(if index == last { b' ' } else { b'-' });
+            if let Some(enhanced) = self.enhanced {
+                out.extend_from_slice(format!("{enhanced} ").as_bytes());
+            }
+            out.extend(line.bytes().map(|b| if b < b' ' || b == 127 { b'?' } else { b }));
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// The wire form without the last CRLF.
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut wire = Vec::new();
+        self.write(&mut wire);
+        f.write_str(String::from_utf8_lossy(&wire).trim_end_matches("\r\n"))
+    }
+}
+
+/// Why bytes are not a reply. The connection is out of step then and of no further use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplyError {
+    /// More octets without an end of line than [`ReplyParser::LINE_BYTES_MAX`].
+    #[error("reply line is too long")]
+    LineTooLong,
+    /// More lines in one reply than [`ReplyParser::LINES_MAX`].
+    #[error("reply has too many lines")]
+    TooManyLines,
+    /// No three digits at the start, or a code outside 200..=599.
+    #[error("no reply code")]
+    Code,
+    /// The lines of one reply carry different codes.
+    #[error("reply code changes from line to line")]
+    CodesDiffer,
+}
+
+/// Reads replies from a byte stream, however it is split.
+#[derive(Debug, Default)]
+pub struct ReplyParser {
+    code: u16,
+    enhanced: Option<EnhancedCode>,
+    text: String,
+    lines: usize,
+    scanned: usize,
+}
+
+impl ReplyParser {
+    /// Longest line taken, CRLF included. The standard says 512; some servers write longer ones.
+    pub const LINE_BYTES_MAX: usize = 4096;
+    /// Most lines in one reply.
+    pub const LINES_MAX: usize = 128;
+
+    /// Takes one whole reply from the front of `input`; `Ok(None)` means that more bytes are needed.
+    ///
+    /// Bytes that are not UTF-8 are replaced. A bare LF is taken for a line end here: a reply has nothing to smuggle.
+    ///
+    /// # Errors
+    /// See [`ReplyError`].
+    pub fn next(&mut self, input: &mut bytes::BytesMut) -> Result<Option<Reply>, ReplyError> {
+        loop {
+            let Some(found) = memchr::memchr(b'\n', &input[self.scanned..]) else {
+                self.scanned = input.len();
+                return if input.len() > Self::LINE_BYTES_MAX { Err(ReplyError::LineTooLong) } else { Ok(None) };
+            };
+            let end = self.scanned + found + 1;
+            if end > Self::LINE_BYTES_MAX {
+                return Err(ReplyError::LineTooLong);
+            }
+            self.scanned = 0;
+            let line = input.split_to(end);
+            if let Some(reply) = self.line(line[..end - 1].strip_suffix(b"\r").unwrap_or(&line[..end - 1]))? {
+                return Ok(Some(reply));
+            }
+        }
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<Option<Reply>, ReplyError> {
+        let (digits, rest) = line.split_at_checked(3).ok_or(ReplyError::Code)?;
+        if !digits.iter().all(u8::is_ascii_digit) || !(b'2'..=b'5').contains(&digits[0]) {
+            return Err(ReplyError::Code);
+        }
+        let code = digits.iter().fold(0, |code, d| code * 10 + u16::from(d - b'0'));
+        let last = match rest.first() {
+            None | Some(b' ') => true,
+            Some(b'-') => false,
+            Some(_) => return Err(ReplyError::Code),
+        };
+        if self.lines > 0 && code != self.code {
+            return Err(ReplyError::CodesDiffer);
+        }
+        if self.lines >= Self::LINES_MAX {
+            return Err(ReplyError::TooManyLines);
+        }
+        let text = String::from_utf8_lossy(rest.get(1..).unwrap_or_default());
+        let (enhanced, text) = split_enhanced(code, &text);
+        if self.lines > 0 {
+            self.text.push('\n');
+        } else {
+            self.enhanced = enhanced;
+        }
+        self.text.push_str(text);
+        self.code = code;
+        self.lines += 1;
+        if !last {
+            return Ok(None);
+        }
+        let done = std::mem::take(self);
+        Ok(Some(Reply { code: done.code, enhanced: done.enhanced, text: done.text.into() }))
+    }
+}
+
+fn split_enhanced(code: u16, text: &str) -> (Option<EnhancedCode>, &str) {
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    match EnhancedCode::parse(word) {
+        Some(enhanced) if u16::from(enhanced.class) == code / 100 => (Some(enhanced), rest),
+        _ => (None, text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::BytesMut;
+
+    fn read(wire: &str) -> Result<Option<Reply>, ReplyError> {
+        ReplyParser::default().next(&mut BytesMut::from(wire))
+    }
+
+    #[test]
+    fn text_cannot_forge_a_second_reply() {
+        let mut out = Vec::new();
+        Reply::new(550, "5.7.1", "no\r\n250 2.0.0 yes\rx").write(&mut out);
+        assert_eq!(out, b"550-5.7.1 no\r\n550 5.7.1 250 2.0.0 yes?x\r\n");
+    }
+
+    #[test]
+    fn long_text_is_folded() {
+        let mut out = Vec::new();
+        Reply::new(250, "", "é".repeat(600)).write(&mut out);
+        assert!(out.split_inclusive(|b| *b == b'\n').all(|line| line.len() <= REPLY_LINE_BYTES_MAX));
+        let reply = ReplyParser::default().next(&mut BytesMut::from(&out[..])).unwrap().unwrap();
+        assert_eq!(reply.text().replace('\n', ""), "é".repeat(600));
+    }
+
+    #[test]
+    fn replies_are_read() {
+        assert_eq!(read("250 2.1.0 ok\r\n"), Ok(Some(Reply::new(250, "2.1.0", "ok"))));
+        assert_eq!(read("250\r\n"), Ok(Some(Reply::new(250, "", ""))));
+        assert_eq!(read("250 5.1.0 odd\r\n"), Ok(Some(Reply::new(250, "", "5.1.0 odd"))));
+        assert_eq!(read("250-a\r\n250-b c\r\n250 d\r\n"), Ok(Some(Reply::new(250, "", "a\nb c\nd"))));
+        assert_eq!(read("250-a\r\n"), Ok(None));
+    }
+
+    #[test]
+    fn bad_replies_are_errors() {
+        assert_eq!(read("hello\r\n"), Err(ReplyError::Code));
+        assert_eq!(read("25\r\n"), Err(ReplyError::Code));
+        assert_eq!(read("150 x\r\n"), Err(ReplyError::Code));
+        assert_eq!(read("250x\r\n"), Err(ReplyError::Code));
+        assert_eq!(read("250-a\r\n550 b\r\n"), Err(ReplyError::CodesDiffer));
+        assert_eq!(read(&"2".repeat(5000)), Err(ReplyError::LineTooLong));
+        assert_eq!(read(&"250-a\r\n".repeat(200)), Err(ReplyError::TooManyLines));
+    }
+}

@@ -1,0 +1,143 @@
+//! The receiving side as a state machine: bytes in, [`Event`]s and reply bytes out.
+//!
+//! The owner (a *driver*) calls [`Machine::step`] with what it has read until the answer is [`Event::NeedInput`],
+//! then writes [`Machine::output`] in one piece and reads more. All commands in a buffer are handled in one pass.
+//!
+//! ```
+//! use bytes::BytesMut;
+//! use posthaste_smtp::server::{Config, Event, Machine};
+//! use std::sync::Arc;
+//!
+//! let mut machine = Machine::new(Arc::new(Config::new("mx.example.org")));
+//! machine.greet(Ok(()));
+//! let mut input = BytesMut::from("EHLO client.example.net\r\nNOOP\r\n");
+//! assert!(matches!(machine.step(&mut input), Event::NeedInput));
+//! assert!(machine.output().ends_with(b"250 2.0.0 OK\r\n"));
+//! ```
+
+mod machine;
+mod outcome;
+
+use bytes::Bytes;
+
+pub use machine::Machine;
+pub use outcome::MessageOutcome;
+
+use crate::command::{MailFrom, RcptTo};
+use crate::limits::{BareNewlines, Limits, LongLines, NulOctets};
+use crate::scan::{BodyError, Policy};
+
+/// Which of the two protocols is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// SMTP (RFC 5321).
+    #[default]
+    Smtp,
+    /// LMTP (RFC 2033): LHLO instead of HELO, and one reply for each recipient after the body.
+    Lmtp,
+}
+
+/// What a [`Machine`] is told once.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Our name in the greeting and in the reply to EHLO.
+    pub host_name: String,
+    /// SMTP or LMTP.
+    pub protocol: Protocol,
+    /// All bounds.
+    pub limits: Limits,
+    /// Bare CR and LF in messages and commands.
+    pub bare_newlines: BareNewlines,
+    /// NUL in messages.
+    pub nul_octets: NulOctets,
+    /// Long text lines.
+    pub long_lines: LongLines,
+    /// Announce STARTTLS and yield [`Event::StartTls`]. Set it only if the driver can do the handshake.
+    pub starttls: bool,
+    /// AUTH mechanisms to announce; empty for none. Set it only if the driver answers [`Event::Auth`].
+    pub auth_mechanisms: Vec<String>,
+    /// Announce AUTH only after STARTTLS, so that no password crosses the network in the clear. Default true.
+    pub auth_needs_tls: bool,
+}
+
+impl Config {
+    /// Everything at its default.
+    pub fn new(host_name: impl Into<String>) -> Self {
+        Self {
+            host_name: host_name.into(),
+            protocol: Protocol::default(),
+            limits: Limits::default(),
+            bare_newlines: BareNewlines::default(),
+            nul_octets: NulOctets::default(),
+            long_lines: LongLines::default(),
+            starttls: false,
+            auth_mechanisms: Vec::new(),
+            auth_needs_tls: true,
+        }
+    }
+
+    fn body_policy(&self) -> Policy {
+        Policy::new(&self.limits, self.bare_newlines, self.nul_octets, self.long_lines)
+    }
+}
+
+/// Sender and recipients of one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Envelope {
+    /// The MAIL command.
+    pub mail: MailFrom,
+    /// The RCPT commands that were accepted, in their order. Never empty once a body begins.
+    pub recipients: Vec<RcptTo>,
+}
+
+/// What the machine wants. Events marked *asks* stand still until they are answered.
+#[derive(Debug)]
+pub enum Event {
+    /// Everything in the buffer is done: write the output, then read more.
+    NeedInput,
+    /// The output has grown large: write it, then go on.
+    Flush,
+    /// *Asks*: may the sender in [`Machine::mail`] send? Answer with [`Machine::answer`].
+    Mail,
+    /// *Asks*: is the recipient in [`Machine::recipient`] taken? Answer with [`Machine::answer`].
+    Rcpt,
+    /// A message begins.
+    BodyBegin(Envelope),
+    /// A piece of the message, dots removed, CRLF kept: a slice of the input, not a copy.
+    Body(Bytes),
+    /// *Asks*: the message is complete. Answer with [`Machine::finish`] once its fate is known.
+    BodyEnd,
+    /// The message is lost or refused; the machine reads over the rest and replies by itself.
+    BodyAborted(BodyError),
+    /// *Asks*: write the output, do the handshake, then call [`Machine::tls_started`]. The input is empty.
+    StartTls,
+    /// *Asks*: answer with [`Machine::auth_challenge`] or [`Machine::auth_done`].
+    Auth(AuthStep),
+    /// Write the output and close. Nothing more will come.
+    Close,
+}
+
+/// What an authenticating client sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthStep {
+    /// AUTH with its mechanism (as announced) and initial response, still in base64; `=` means empty.
+    Begin {
+        /// As written in [`Config::auth_mechanisms`].
+        mechanism: String,
+        /// `None`: the client waits for a challenge.
+        initial: Option<String>,
+    },
+    /// The answer to a challenge, still in base64.
+    Response(String),
+}
+
+/// What the client is expected to send next: the driver chooses its timeout by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// A command, and no transaction is open: the session is idle.
+    Idle,
+    /// A command within a transaction, or an answer to an AUTH challenge.
+    Command,
+    /// Octets of a message.
+    Body,
+}

@@ -1,0 +1,76 @@
+//! What the owner of a session decides about a message, and how that becomes replies.
+
+use crate::reply::Reply;
+
+/// The verdict on a message, given once its fate is known: a positive reply is a promise to deliver it or to report
+/// failure (RFC 5321 section 4.2.5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MessageOutcome {
+    /// The same for every recipient.
+    All(Reply),
+    /// One reply for each recipient, in the order of [`Envelope::recipients`](super::Envelope::recipients).
+    ///
+    /// LMTP sends them all. SMTP has one reply for the whole message: the first positive one if there is any (the
+    /// failed recipients are then the server's to retry or to report), else the first transient, else the first.
+    Each(Vec<Reply>),
+}
+
+impl MessageOutcome {
+    /// 250 2.0.0 for everybody.
+    pub fn accepted(text: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        Self::All(Reply::ok(text))
+    }
+
+    /// Whether any recipient was accepted.
+    pub fn is_accepted(&self) -> bool {
+        match self {
+            Self::All(reply) => reply.is_positive(),
+            Self::Each(replies) => replies.iter().any(Reply::is_positive),
+        }
+    }
+
+    /// The one reply of SMTP.
+    pub(crate) fn single(&self) -> Reply {
+        let first = |fits: fn(&Reply) -> bool| match self {
+            Self::All(reply) => Some(reply),
+            Self::Each(replies) => replies.iter().find(|reply| fits(reply)),
+        };
+        let chosen = first(Reply::is_positive).or_else(|| first(Reply::is_transient)).or_else(|| first(|_| true));
+        chosen.cloned().unwrap_or_else(Self::missing)
+    }
+
+    /// The reply of LMTP for recipient number `index`.
+    pub(crate) fn of_recipient(&self, index: usize) -> Reply {
+        match self {
+            Self::All(reply) => reply.clone(),
+            Self::Each(replies) => replies.get(index).cloned().unwrap_or_else(Self::missing),
+        }
+    }
+
+    /// A recipient nobody decided about must be tried again.
+    fn missing() -> Reply {
+        Reply::new(451, "4.3.0", "No verdict for this recipient")
+    }
+}
+
+impl From<Reply> for MessageOutcome {
+    fn from(reply: Reply) -> Self {
+        Self::All(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_durable_recipient_makes_smtp_say_250() {
+        let (yes, later, never) =
+            (Reply::ok("yes"), Reply::new(452, "4.2.2", "later"), Reply::new(550, "5.1.1", "never"));
+        let single = |replies: &[&Reply]| MessageOutcome::Each(replies.iter().copied().cloned().collect()).single();
+        assert_eq!(single(&[&never, &later, &yes]), yes);
+        assert_eq!(single(&[&never, &later]), later);
+        assert_eq!(single(&[&never]), never);
+        assert_eq!(single(&[]).code(), 451);
+    }
+}

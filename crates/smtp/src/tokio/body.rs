@@ -1,0 +1,85 @@
+//! A message as its handler reads it.
+
+use bytes::Bytes;
+
+use super::connection::{Connection, Stop};
+use crate::scan::BodyError;
+use crate::server::Event;
+
+/// The message that is being received. Reading it is what reads the connection, so a slow reader slows its client down
+/// and no one else, and nothing piles up in between.
+#[derive(Debug)]
+pub struct Body<'a> {
+    connection: &'a mut Connection,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Reading,
+    /// The end was met and the machine waits for the outcome.
+    Complete,
+    /// The machine replies by itself, or nobody listens any more.
+    Failed(BodyError, Option<Stop>),
+}
+
+/// How a body ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Complete,
+    Refused,
+    Stopped(Stop),
+}
+
+impl<'a> Body<'a> {
+    pub(super) fn new(connection: &'a mut Connection) -> Self {
+        connection.body_begins();
+        Self { connection, state: State::Reading }
+    }
+
+    /// The next piece of the message: wire octets with the dots of transparency removed and CRLF kept, a slice of the
+    /// read buffer and not a copy. A small message that arrived in one read comes as one piece. `None` once the whole
+    /// message was given out. The future may be dropped; nothing is lost.
+    ///
+    /// # Errors
+    /// The message is lost or will be refused, and the client is told so whatever the handler returns. What was read
+    /// before must be thrown away. Further calls return the same error.
+    pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
+        loop {
+            match &self.state {
+                State::Reading => {}
+                State::Complete => return None,
+                State::Failed(error, _) => return Some(Err(error.clone())),
+            }
+            match self.connection.step() {
+                Event::Body(bytes) => return Some(Ok(bytes)),
+                Event::BodyEnd => self.state = State::Complete,
+                Event::BodyAborted(error) => self.state = State::Failed(error, None),
+                Event::Close => self.state = State::Failed(BodyError::Disconnected, None),
+                Event::NeedInput => {
+                    if let Err(stop) = self.connection.fill().await {
+                        self.state = State::Failed(stop.body_error(), Some(stop));
+                    }
+                }
+                Event::Flush => {
+                    if let Err(stop) = self.connection.flush().await {
+                        self.state = State::Failed(stop.body_error(), Some(stop));
+                    }
+                }
+                event @ (Event::Mail | Event::Rcpt | Event::BodyBegin(_) | Event::StartTls | Event::Auth(_)) => {
+                    unreachable!("{event:?} within a body")
+                }
+            }
+        }
+    }
+
+    /// Reads over what the handler left.
+    pub(super) async fn end(mut self) -> End {
+        while let Some(Ok(_)) = self.chunk().await {}
+        match self.state {
+            State::Failed(_, Some(stop)) => End::Stopped(stop),
+            State::Failed(_, None) => End::Refused,
+            State::Complete | State::Reading => End::Complete,
+        }
+    }
+}
