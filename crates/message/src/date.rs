@@ -13,9 +13,7 @@ pub struct DateTime {
 impl DateTime {
     /// The moment `unix_secs` seconds after 1970-01-01 00:00:00 UTC, leap seconds not counted.
     pub fn from_unix(unix_secs: i64) -> Self {
-        Self {
-            unix_secs: unix_secs.clamp(FIRST_SECOND, LAST_SECOND),
-        }
+        Self { unix_secs: unix_secs.clamp(FIRST_SECOND, LAST_SECOND) }
     }
 
     /// Seconds since 1970-01-01 00:00:00 UTC.
@@ -48,16 +46,11 @@ fn civil_from_days(days: i64) -> (i64, usize, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = era * 400 + year_of_era + i64::from(month <= 2);
     (year, month as usize, day)
 }
@@ -68,9 +61,7 @@ const FIRST_SECOND: i64 = -62_135_596_800;
 /// 9999-12-31 23:59:59.
 const LAST_SECOND: i64 = 253_402_300_799;
 const WEEKDAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
-const MONTHS: [&str; 12] = [
-    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-];
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 #[cfg(test)]
 mod tests {

@@ -19,17 +19,11 @@ impl<'a> Header<'a> {
         let mut line_start = 0;
         for newline in memchr_iter(b'\n', message) {
             if matches!(&message[line_start..newline], [] | [b'\r']) {
-                return Self {
-                    bytes: &message[..line_start],
-                    complete: true,
-                };
+                return Self { bytes: &message[..line_start], complete: true };
             }
             line_start = newline + 1;
         }
-        Self {
-            bytes: message,
-            complete: false,
-        }
+        Self { bytes: message, complete: false }
     }
 
     /// Whether the blank line behind the header section was there.
@@ -59,10 +53,7 @@ impl<'a> Header<'a> {
 
     /// What a log line tells about the message.
     pub fn summary(&self) -> Summary {
-        let mut summary = Summary {
-            message_id: None,
-            hops: 0,
-        };
+        let mut summary = Summary { message_id: None, hops: 0 };
         for field in self.fields() {
             if field.is("Received") {
                 summary.hops += 1;
@@ -126,10 +117,7 @@ impl<'a> Iterator for Fields<'a> {
             // White space before the colon is obsolete syntax that must be read (RFC 5322 section 4.5).
             let name = line[..colon].trim_ascii_end();
             if !name.is_empty() && name.iter().all(u8::is_ascii_graphic) {
-                return Some(Field {
-                    name,
-                    value: line[colon + 1..].trim_ascii(),
-                });
+                return Some(Field { name, value: line[colon + 1..].trim_ascii() });
             }
         }
         None
@@ -147,11 +135,7 @@ fn field_len(bytes: &[u8]) -> usize {
 /// The first 250 octets, whatever is not visible ASCII replaced by `?`.
 fn visible(value: &[u8]) -> String {
     let shown = |&b: &u8| {
-        if b.is_ascii_graphic() {
-            char::from(b)
-        } else {
-            '?'
-        }
+        if b.is_ascii_graphic() { char::from(b) } else { '?' }
     };
     value.iter().take(MAX_SUMMARY_VALUE).map(shown).collect()
 }
@@ -165,28 +149,19 @@ mod tests {
     fn check(message: &str, expected: &[(&str, &str)]) {
         let text = |bytes| std::str::from_utf8(bytes).unwrap();
         let header = Header::of(message.as_bytes());
-        let found: Vec<_> = header
-            .fields()
-            .map(|f| (text(f.name()), text(f.value())))
-            .collect();
+        let found: Vec<_> = header.fields().map(|f| (text(f.name()), text(f.value()))).collect();
         assert_eq!(found, expected);
     }
 
     #[test]
     fn fields_keep_their_folds() {
-        check(
-            "A: 1\r\n\t2\r\nB:\r\n\r\nC: body\r\n",
-            &[("A", "1\r\n\t2"), ("B", "")],
-        );
+        check("A: 1\r\n\t2\r\nB:\r\n\r\nC: body\r\n", &[("A", "1\r\n\t2"), ("B", "")]);
         check("A: 1\n 2\nB: 3\n\nC: body\n", &[("A", "1\n 2"), ("B", "3")]);
     }
 
     #[test]
     fn lines_that_are_no_fields_are_passed_over() {
-        check(
-            "junk line\r\n: nameless\r\nA : 1\r\nB: 2",
-            &[("A", "1"), ("B", "2")],
-        );
+        check("junk line\r\n: nameless\r\nA : 1\r\nB: 2", &[("A", "1"), ("B", "2")]);
         check(" leading fold\r\nA: 1\r\n", &[("A", "1")]);
     }
 

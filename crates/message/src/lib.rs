@@ -5,13 +5,13 @@
 //! Nothing that is passed in, however hostile, can add a line to the fields that it writes.
 //!
 //! ```
-//! use posthaste_message::{DateTime, Header, Protocol, Received};
+//! use posthaste_message::{DateTime, Header, Received};
 //!
 //! let received = Received {
 //!     helo: "client.example",
 //!     peer: Some("192.0.2.7".parse().unwrap()),
 //!     by: "mx.example",
-//!     with: Protocol::Esmtp,
+//!     with: "ESMTP",
 //!     id: "1f3a",
 //!     recipient: Some("bob@mx.example"),
 //!     date: DateTime::from_unix(784_111_777),
@@ -29,4 +29,4 @@ mod trace;
 
 pub use date::DateTime;
 pub use header::{Field, Fields, Header, MAX_HOPS, Summary};
-pub use trace::{Protocol, Received, write_delivered_to, write_return_path};
+pub use trace::{Received, write_delivered_to, write_return_path};

@@ -7,60 +7,6 @@ use std::net::IpAddr;
 
 use crate::DateTime;
 
-/// How the message came to us: the `with` clause of Received (RFC 5321 section 4.4, RFC 3848, RFC 6531 section 4.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// After HELO.
-    Smtp,
-    /// After EHLO.
-    Esmtp,
-    /// After EHLO, over TLS.
-    Esmtps,
-    /// After EHLO, authenticated.
-    Esmtpa,
-    /// After EHLO, over TLS and authenticated.
-    Esmtpsa,
-    /// After EHLO, the message needs SMTPUTF8.
-    Utf8Smtp,
-    /// After EHLO, over TLS, the message needs SMTPUTF8.
-    Utf8Smtps,
-    /// After EHLO, authenticated, the message needs SMTPUTF8.
-    Utf8Smtpa,
-    /// After EHLO, over TLS and authenticated, the message needs SMTPUTF8.
-    Utf8Smtpsa,
-    /// After LHLO.
-    Lmtp,
-    /// After LHLO, the message needs SMTPUTF8.
-    Utf8Lmtp,
-}
-
-impl Protocol {
-    /// The registered name, such as `ESMTPS`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Smtp => "SMTP",
-            Self::Esmtp => "ESMTP",
-            Self::Esmtps => "ESMTPS",
-            Self::Esmtpa => "ESMTPA",
-            Self::Esmtpsa => "ESMTPSA",
-            Self::Utf8Smtp => "UTF8SMTP",
-            Self::Utf8Smtps => "UTF8SMTPS",
-            Self::Utf8Smtpa => "UTF8SMTPA",
-            Self::Utf8Smtpsa => "UTF8SMTPSA",
-            Self::Lmtp => "LMTP",
-            Self::Utf8Lmtp => "UTF8LMTP",
-        }
-    }
-
-    /// Whether trace fields of this message may hold UTF-8 (RFC 6531 section 3.7.3).
-    fn allows_utf8(self) -> bool {
-        matches!(
-            self,
-            Self::Utf8Smtp | Self::Utf8Smtps | Self::Utf8Smtpa | Self::Utf8Smtpsa | Self::Utf8Lmtp
-        )
-    }
-}
-
 /// The Received field of one message (RFC 5321 section 4.4).
 #[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
@@ -71,8 +17,9 @@ pub struct Received<'a> {
     pub peer: Option<IpAddr>,
     /// Our own host name.
     pub by: &'a str,
-    /// The protocol.
-    pub with: Protocol,
+    /// The registered name of the protocol, such as `ESMTPS` (RFC 3848, RFC 6531 section 4.3). Trace fields may hold UTF-8
+    /// when it begins with `UTF8` (RFC 6531 section 3.7.3).
+    pub with: &'a str,
     /// What our log calls this message.
     pub id: &'a str,
     /// The recipient, and only when there is just one: more would show blind copies to each other (RFC 5321 section 7.2).
@@ -89,11 +36,11 @@ impl Received<'_> {
         out.extend_from_slice(b"\r\n\tby ");
         push_atom(out, self.by, MAX_DOMAIN);
         out.extend_from_slice(b" with ");
-        out.extend_from_slice(self.with.name().as_bytes());
+        push_atom(out, self.with, MAX_ID);
         out.extend_from_slice(b" id ");
         push_atom(out, self.id, MAX_ID);
         match self.recipient {
-            Some(path) if is_visible_path(path, self.with.allows_utf8()) => {
+            Some(path) if is_visible_path(path, self.with.starts_with("UTF8")) => {
                 out.extend_from_slice(b"\r\n\tfor <");
                 out.extend_from_slice(path.as_bytes());
                 out.extend_from_slice(b">; ");
@@ -148,32 +95,20 @@ pub fn write_delivered_to(out: &mut Vec<u8>, address: &str) {
 }
 
 fn is_domain_or_literal(name: &str) -> bool {
-    let inner = name
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .unwrap_or(name);
+    let inner = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
     !inner.is_empty()
         && name.len() <= MAX_DOMAIN
-        && inner
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':'))
+        && inner.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':'))
 }
 
 fn is_visible_path(path: &str, utf8: bool) -> bool {
-    !path.is_empty()
-        && path.len() <= MAX_PATH
-        && !path.chars().any(char::is_control)
-        && (utf8 || path.is_ascii())
+    !path.is_empty() && path.len() <= MAX_PATH && !path.chars().any(char::is_control) && (utf8 || path.is_ascii())
 }
 
 /// Appends what a domain or an identifier may hold; anything else becomes `?`.
 fn push_atom(out: &mut Vec<u8>, text: &str, max: usize) {
     let safe = |b: u8| {
-        if b.is_ascii_alphanumeric() || b"-._:[]".contains(&b) {
-            b
-        } else {
-            b'?'
-        }
+        if b.is_ascii_alphanumeric() || b"-._:[]".contains(&b) { b } else { b'?' }
     };
     out.extend(text.bytes().take(max).map(safe));
 }
@@ -207,7 +142,7 @@ mod tests {
             helo: "client.example",
             peer: Some("192.0.2.7".parse().unwrap()),
             by: "mx.example",
-            with: Protocol::Esmtp,
+            with: "ESMTP",
             id: "1f3a",
             recipient: Some("bob@mx.example"),
             date: DateTime::from_unix(0),
@@ -232,10 +167,7 @@ mod tests {
     #[test]
     fn received_leaves_the_recipient_out_when_there_are_several() {
         check(
-            Received {
-                recipient: None,
-                ..sample()
-            },
+            Received { recipient: None, ..sample() },
             "Received: from client.example ([192.0.2.7])\r\n\tby mx.example with ESMTP id 1f3a;\r\n\t\
              Thu, 01 Jan 1970 00:00:00 +0000\r\n",
         );
@@ -245,12 +177,7 @@ mod tests {
     fn received_writes_ipv6_as_a_tagged_literal() {
         let peer = Some("2001:db8::1".parse().unwrap());
         check(
-            Received {
-                helo: "[IPv6:2001:db8::1]",
-                peer,
-                recipient: None,
-                ..sample()
-            },
+            Received { helo: "[IPv6:2001:db8::1]", peer, recipient: None, ..sample() },
             "Received: from [IPv6:2001:db8::1] ([IPv6:2001:db8::1])\r\n\tby mx.example with ESMTP id 1f3a;\r\n\t\
              Thu, 01 Jan 1970 00:00:00 +0000\r\n",
         );
@@ -259,22 +186,14 @@ mod tests {
     #[test]
     fn a_mapped_ipv4_address_is_written_as_ipv4() {
         let mut out = Vec::new();
-        Received {
-            peer: Some("::ffff:192.0.2.7".parse().unwrap()),
-            ..sample()
-        }
-        .write_to(&mut out);
+        Received { peer: Some("::ffff:192.0.2.7".parse().unwrap()), ..sample() }.write_to(&mut out);
         assert!(String::from_utf8(out).unwrap().contains("([192.0.2.7])"));
     }
 
     #[test]
     fn a_helo_that_is_no_name_gives_way_to_the_address() {
         check(
-            Received {
-                helo: "x (evil)\r\nSubject: hi",
-                recipient: None,
-                ..sample()
-            },
+            Received { helo: "x (evil)\r\nSubject: hi", recipient: None, ..sample() },
             "Received: from [192.0.2.7] ([192.0.2.7])\r\n\tby mx.example with ESMTP id 1f3a;\r\n\t\
              Thu, 01 Jan 1970 00:00:00 +0000\r\n",
         );
@@ -283,25 +202,15 @@ mod tests {
     #[test]
     fn a_unix_peer_has_no_address() {
         let mut out = Vec::new();
-        Received {
-            peer: None,
-            helo: "",
-            ..sample()
-        }
-        .write_to(&mut out);
+        Received { peer: None, helo: "", ..sample() }.write_to(&mut out);
         assert!(out.starts_with(b"Received: from unknown\r\n\tby "));
     }
 
     #[test]
     fn a_utf8_recipient_shows_only_in_a_utf8_message() {
-        for (with, shown) in [(Protocol::Esmtp, false), (Protocol::Utf8Smtp, true)] {
+        for (with, shown) in [("ESMTP", false), ("UTF8SMTP", true)] {
             let mut out = Vec::new();
-            Received {
-                recipient: Some("jörg@mx.example"),
-                with,
-                ..sample()
-            }
-            .write_to(&mut out);
+            Received { recipient: Some("jörg@mx.example"), with, ..sample() }.write_to(&mut out);
             assert_eq!(String::from_utf8(out).unwrap().contains("jörg"), shown);
         }
     }
@@ -312,9 +221,6 @@ mod tests {
         write_return_path(&mut out, "");
         write_return_path(&mut out, "a@example.org");
         write_delivered_to(&mut out, "b@example\r\nX: y");
-        assert_eq!(
-            out,
-            b"Return-Path: <>\r\nReturn-Path: <a@example.org>\r\nDelivered-To: b@example??X: y\r\n"
-        );
+        assert_eq!(out, b"Return-Path: <>\r\nReturn-Path: <a@example.org>\r\nDelivered-To: b@example??X: y\r\n");
     }
 }
