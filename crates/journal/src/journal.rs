@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use crate::layout::{BLOCK, Checkpoint, KIND_CHECKPOINT, KIND_OPEN, KIND_USER, record_span};
+use crate::layout::{BLOCK, Checkpoint, KIND_BARRIER, KIND_CHECKPOINT, KIND_OPEN, KIND_USER, record_span};
 use crate::pool::{Found, Need, Pool};
 use crate::recovery::{Damage, InService, Live, Note, read_all};
 use crate::storage::{FileStorage, Storage};
@@ -106,8 +106,14 @@ pub enum ReadError {
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The caller could not make durable what the checkpoint would have covered.
-    #[error("what the checkpoint covers could not be made durable: {0}")]
-    MakeDurable(io::Error),
+    #[error("what the checkpoint covers could not be made durable: {error}")]
+    MakeDurable {
+        /// What went wrong.
+        error: io::Error,
+        /// The records that had been settled since the last checkpoint. They are live again: what they led to may be
+        /// damaged and has to be looked at, made anew and settled once more.
+        records: Vec<RecordId>,
+    },
     /// The journal itself could not write it.
     #[error(transparent)]
     Append(#[from] AppendError),
@@ -234,7 +240,8 @@ impl Journal {
         let current = pool.take(Need::Checkpoint)?;
         // A record that was written but torn away may have had a number above any that was found.
         let next_seq = contents.max_seq + 1 + SEQ_GAP;
-        let state = State { live: contents.live, segments: contents.segments, last_seq: next_seq - 1 };
+        let state =
+            State { live: contents.live, settled: HashMap::new(), segments: contents.segments, last_seq: next_seq - 1 };
         let shared = Arc::new(Shared {
             config,
             pool,
@@ -266,6 +273,29 @@ impl Journal {
         self.submit(Pending::new(kind, parts))
     }
 
+    /// As [`Journal::append`], and calls `then` with the outcome on the journal's own thread, in the order of the log and
+    /// whether or not anybody still waits. `then` must be quick and must not block: everybody's commits wait for it.
+    pub fn append_then(
+        &self,
+        kind: u8,
+        parts: Vec<Bytes>,
+        then: impl FnOnce(Result<RecordId, AppendError>) + Send + 'static,
+    ) {
+        assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
+        let pending = Pending { done: Some(Box::new(then)), ..Pending::new(kind, parts) };
+        if let Err((pending, error)) = self.shared().push(pending) {
+            pending.fail(&error);
+        }
+    }
+
+    /// Waits until everything that was appended before this call is durable or refused. Blocks.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn flush(&self) -> Result<(), AppendError> {
+        self.submit(Pending::new(KIND_BARRIER, Vec::new())).wait().map(drop)
+    }
+
     /// Appends a new version of a live record under its old id: recovery will find this one alone.
     ///
     /// Not to be called for the same id from several places at once.
@@ -292,7 +322,10 @@ impl Journal {
     /// Declares that what the record says has been done, visibly though perhaps not durably: the next checkpoint makes
     /// it durable, and only then is the record forgotten.
     pub fn settle(&self, id: RecordId) {
-        self.shared().state().live.remove(&id);
+        let mut state = self.shared().state();
+        if let Some(live) = state.live.remove(&id) {
+            state.settled.insert(id, live);
+        }
     }
 
     /// The kind and payload of a live record, from disk.
@@ -329,11 +362,23 @@ impl Journal {
     ) -> Result<CheckpointStats, CheckpointError> {
         let shared = self.shared();
         let _one_at_a_time = shared.checkpointing.lock().expect("checkpoint lock");
-        let (through, unsettled) = {
-            let state = shared.state();
-            (state.last_seq, state.live.iter().map(|(&id, live)| (id, live.clone())).collect::<Vec<_>>())
+        let (through, unsettled, settled) = {
+            let mut state = shared.state();
+            let unsettled: Vec<_> = state.live.iter().map(|(&id, live)| (id, live.clone())).collect();
+            (state.last_seq, unsettled, std::mem::take(&mut state.settled))
         };
-        make_durable().map_err(CheckpointError::MakeDurable)?;
+        let mut settled = SettledAgain { shared, settled };
+        if let Err(error) = make_durable() {
+            let mut records: Vec<RecordId> = std::mem::take(&mut settled.settled)
+                .into_iter()
+                .map(|(id, live)| {
+                    shared.state().live.insert(id, live);
+                    id
+                })
+                .collect();
+            records.sort_unstable();
+            return Err(CheckpointError::MakeDurable { error, records });
+        }
 
         let low = shared.lowest_worth_keeping(through, &unsettled);
         let mut copied = 0;
@@ -354,6 +399,7 @@ impl Journal {
         let ids = unsettled.into_iter().map(|(id, _)| id).collect();
         let checkpoint = Checkpoint { through, low_segment: low, live: ids };
         self.submit(Pending::new(KIND_CHECKPOINT, vec![checkpoint.encode().into()])).wait()?;
+        settled.settled.clear();
         let freed = {
             let mut state = shared.state();
             let kept = state.segments.split_off(&low);
@@ -403,7 +449,10 @@ impl Journal {
 
     fn submit(&self, pending: Pending) -> Append {
         let (done, receiver) = oneshot::channel();
-        Append(self.shared().push(Pending { done: Some(done), ..pending }).map(|()| receiver))
+        // Nobody may be waiting any more; the record is written all the same.
+        let done = Box::new(move |outcome| drop(done.send(outcome)));
+        let pushed = self.shared().push(Pending { done: Some(done), ..pending });
+        Append(pushed.map(|()| receiver).map_err(|(_, error)| error))
     }
 
     fn shared(&self) -> &Shared {
@@ -481,6 +530,8 @@ struct Queue {
 
 pub(crate) struct State {
     pub live: HashMap<RecordId, Live>,
+    // Settled since the last checkpoint that succeeded.
+    pub settled: HashMap<RecordId, Live>,
     pub segments: BTreeMap<u64, InService>,
     pub last_seq: u64,
 }
@@ -502,21 +553,23 @@ impl Shared {
         self.config.segment_bytes.min(u64::from(u32::MAX)) as usize - BLOCK - record_span(0)
     }
 
-    fn push(&self, pending: Pending) -> Result<(), AppendError> {
+    // A refused record goes back to its sender whole, which is rarer than it is large.
+    #[expect(clippy::result_large_err)]
+    fn push(&self, pending: Pending) -> Result<(), (Pending, AppendError)> {
         let limit = self.max_record_bytes();
         let bytes = pending.parts.iter().map(Bytes::len).sum();
         if bytes > limit {
-            return Err(AppendError::TooLarge { bytes, limit });
+            return Err((pending, AppendError::TooLarge { bytes, limit }));
         }
         if let Some(why) = self.poison() {
-            return Err(AppendError::Poisoned(why));
+            return Err((pending, AppendError::Poisoned(why)));
         }
         let mut queue = self.queue.lock().expect("queue lock");
         if self.closed.load(Ordering::Acquire) {
-            return Err(AppendError::Closed);
+            return Err((pending, AppendError::Closed));
         }
         if queue.bytes + bytes > self.config.max_pending_bytes && !queue.pending.is_empty() {
-            return Err(AppendError::Busy);
+            return Err((pending, AppendError::Busy));
         }
         queue.bytes += bytes;
         queue.pending.push_back(pending);
@@ -595,6 +648,20 @@ impl Shared {
             }
         }
         low
+    }
+}
+
+/// What a checkpoint is about to forget; goes back to the settled ones if it fails before it has.
+struct SettledAgain<'a> {
+    shared: &'a Shared,
+    settled: HashMap<RecordId, Live>,
+}
+
+impl Drop for SettledAgain<'_> {
+    fn drop(&mut self) {
+        if !self.settled.is_empty() {
+            self.shared.state().settled.extend(self.settled.drain());
+        }
     }
 }
 

@@ -26,6 +26,8 @@ pub const FLAG_NOTE: u8 = 2;
 pub const KIND_OPEN: u8 = 1;
 /// Kind of a checkpoint record.
 pub const KIND_CHECKPOINT: u8 = 2;
+/// Kind of a record that says nothing: whoever appended it waits for what came before.
+pub const KIND_BARRIER: u8 = 3;
 /// Kinds from here on belong to the journal's user.
 pub const KIND_USER: u8 = 16;
 

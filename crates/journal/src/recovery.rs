@@ -92,7 +92,22 @@ pub fn scan(segment: &SegmentHeader, bytes: &[u8]) -> Scan {
         at = (next + record_span(header.len as usize)).min(bytes.len());
         found.end = at as u64;
     }
+    found.gaps.extend(unfinished(segment, bytes, at, previous));
     found
+}
+
+/// The remains of a record behind the last whole one, if there are any: a header where one should be that has the
+/// segment's tag or the next number, but not both or not the right checksum.
+fn unfinished(segment: &SegmentHeader, bytes: &[u8], end: usize, previous: Option<u64>) -> Option<Gap> {
+    let next = previous.map(|seq| seq + 1);
+    let looks_like_one = |at: &usize| {
+        let word =
+            |at: usize| bytes.get(at..at + 8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
+        word(*at) == Some(segment.salt) || (next.is_some() && word(*at + 8) == next)
+    };
+    let at = [end, end.next_multiple_of(BLOCK)].into_iter().find(looks_like_one)?;
+    let to = (at + BLOCK).min(bytes.len()) as u64;
+    Some(Gap { range: (at as u64, to), seqs: next.map(|seq| (seq, seq)), what: "record header damaged" })
 }
 
 fn next_header(segment: &SegmentHeader, bytes: &[u8], from: usize) -> Option<usize> {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
 use crate::layout::{ALIGN, BLOCK, FLAG_FIRST, FLAG_NOTE, KIND_USER, RECORD_HEADER, RecordHeader, record_span};
 use crate::pool::{Need, Segment};
 use crate::recovery::{InService, Live};
 use crate::{AppendError, RecordId, Shared};
+
+/// What is called, on the writer's thread, once a record is durable or refused.
+pub(crate) type Done = Box<dyn FnOnce(Result<RecordId, AppendError>) + Send>;
 
 /// One record on its way into the log.
 pub(crate) struct Pending {
@@ -22,7 +24,7 @@ pub(crate) struct Pending {
     pub parts: Vec<Bytes>,
     pub len: u32,
     pub payload_crc: u32,
-    pub done: Option<oneshot::Sender<Result<RecordId, AppendError>>>,
+    pub done: Option<Done>,
 }
 
 impl Pending {
@@ -43,9 +45,9 @@ impl Pending {
         self.kind < KIND_USER || self.id.is_some()
     }
 
-    fn fail(self, error: &AppendError) {
+    pub fn fail(self, error: &AppendError) {
         if let Some(done) = self.done {
-            let _ = done.send(Err(error.clone()));
+            done(Err(error.clone()));
         }
     }
 }
@@ -267,7 +269,7 @@ impl Writer {
                 Some(why) => pending.fail(&AppendError::Poisoned(why.clone())),
                 None => {
                     if let Some(done) = pending.done {
-                        let _ = done.send(Ok(header.id));
+                        done(Ok(header.id));
                     }
                 }
             }

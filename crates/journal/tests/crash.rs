@@ -187,7 +187,8 @@ fn a_failed_checkpoint_frees_nothing() {
     let ids: Vec<u64> = (0..40).map(|n| journal.append(MAIL, vec![body("c", n)]).wait().unwrap()).collect();
     ids.iter().for_each(|&id| journal.settle(id));
     let failed = journal.checkpoint(|| Err(std::io::ErrorKind::Other.into()));
-    assert!(matches!(failed, Err(CheckpointError::MakeDurable(_))), "{failed:?}");
+    let Err(CheckpointError::MakeDurable { records, .. }) = failed else { panic!("{failed:?}") };
+    assert_eq!(records, ids, "what was settled is live again");
     drop(journal);
     let (journal, recovery) = open(&disk.power_cut());
     assert_eq!(found(&journal, &recovery).into_keys().collect::<Vec<_>>(), ids);
