@@ -1,0 +1,118 @@
+//! Bounded caches: open mailboxes, and which file system a path is on.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use posthaste_maildir::Maildir;
+
+/// Descriptors that an open mailbox holds.
+const DESCRIPTORS_EACH: u64 = 3;
+/// Open mailboxes at most, however many descriptors the process may have.
+const MAILBOXES_MAX: u64 = 4096;
+
+/// A map of at most `2 * generation_max` entries that forgets what has not been used for longest, roughly: what was not used
+/// while `generation_max` others came goes. Every operation is O(1) on average.
+#[derive(Debug)]
+pub(crate) struct Recent<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+    generation_max: usize,
+}
+
+impl<K: Eq + Hash, V> Recent<K, V> {
+    pub(crate) fn new(generation_max: usize) -> Self {
+        Self { young: HashMap::new(), old: HashMap::new(), generation_max: generation_max.max(1) }
+    }
+
+    pub(crate) fn get<Q>(&mut self, key: &Q) -> Option<&V>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        if !self.young.contains_key(key) {
+            let (key, value) = self.old.remove_entry(key)?;
+            self.insert(key, value);
+        }
+        self.young.get(key)
+    }
+
+    pub(crate) fn insert(&mut self, key: K, value: V) {
+        if self.young.len() >= self.generation_max && !self.young.contains_key(&key) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, value);
+    }
+
+    pub(crate) fn remove<Q>(&mut self, key: &Q)
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        self.young.remove(key);
+        self.old.remove(key);
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+}
+
+/// Open Maildirs by trusted path. Uses at most a quarter of the descriptors the process may have.
+#[derive(Debug)]
+pub(crate) struct OpenMaildirs(Mutex<Recent<PathBuf, Arc<Maildir>>>);
+
+impl OpenMaildirs {
+    pub(crate) fn new() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let mailboxes = (limit.unwrap_or(u64::MAX) / 4 / DESCRIPTORS_EACH).min(MAILBOXES_MAX);
+        Self(Mutex::new(Recent::new(mailboxes as usize / 2)))
+    }
+
+    /// The Maildir at `path`: the open one if `path` still leads to it, else opened or made now.
+    pub(crate) fn get(&self, path: &Path) -> io::Result<Arc<Maildir>> {
+        let cached = self.lock().get(path).cloned();
+        if let Some(maildir) = cached
+            && maildir.is_at(path)
+        {
+            return Ok(maildir);
+        }
+        // Not under the lock: on a slow file system this takes time, and others want their mailboxes.
+        match Maildir::open_or_create(path) {
+            Ok(maildir) => {
+                let maildir = Arc::new(maildir);
+                self.lock().insert(path.to_owned(), maildir.clone());
+                Ok(maildir)
+            }
+            Err(e) => {
+                self.lock().remove(path);
+                Err(e)
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Recent<PathBuf, Arc<Maildir>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recently_used_stay_and_the_number_is_bounded() {
+        let mut recent = Recent::new(10);
+        for n in 0..1000 {
+            recent.insert(n, n);
+            assert_eq!(recent.get(&0), Some(&0), "after {n}");
+            assert!(recent.len() <= 20, "after {n}");
+        }
+        assert_eq!(recent.get(&500), None);
+        recent.remove(&0);
+        assert_eq!(recent.get(&0), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! Durable mail delivery for programs with many tasks: they hand over messages, one sync is shared by everybody who waits.
+//!
+//! For every async program that files mail (SMTP or LMTP server, IMAP APPEND, importer); it speaks no protocol.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let mailbox = dir.path().join("ann");
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! use posthaste_delivery::DeliveryExecutor;
+//!
+//! let executor = DeliveryExecutor::spawn();
+//! let id = executor.deliver(&mailbox, "Subject: hello\n\nbody\n").await?;
+//! // From here on no power cut takes it away.
+//! assert!(mailbox.join("new").join(id.as_str()).exists());
+//! # Ok::<(), posthaste_delivery::DeliveryError>(())
+//! # })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Standalone mode** ([`DeliveryExecutor::spawn`] and friends): `Ok` means that the message lies in the Maildir's `new/` and that its bytes and
+//! its name are on stable storage. Whatever waits when a flusher is free becomes one batch, whichever mailboxes it is for:
+//! write all, sync, rename all, sync, where one `syncfs` serves the renames of one batch and the bytes of the next.
+//!
+//! One mailbox's error is its own; a failed sync is told to every message it was to cover. Each mounted file
+//! system has its own queue and threads, so one that is slow or hangs delays nobody else's mail.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod cache;
+mod error;
+mod flusher;
+mod lanes;
+mod standalone;
+mod stats;
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use error::{DeliveryError, MessageId};
+pub use stats::Stats;
+
+use standalone::Standalone;
+
+/// Messages in one batch at most.
+///
+pub const DEFAULT_MAX_BATCH: usize = 64;
+
+/// How long a batch that is not full waits for more messages: not at all. What arrives while a batch is being synced forms the next one.
+pub const DEFAULT_MAX_WAIT: Duration = Duration::ZERO;
+
+/// Batches in flight at once, for each mounted file system.
+pub const DEFAULT_MAX_CONCURRENT_FLUSHES: usize = 2;
+
+/// Takes messages from any number of tasks and makes them durable together.
+///
+/// Clones share one executor. When the last is dropped, what was handed over is still flushed and then its threads end; [`shutdown`](Self::shutdown) waits for that.
+#[derive(Clone, Debug)]
+pub struct DeliveryExecutor {
+    mode: Mode,
+}
+
+#[derive(Clone, Debug)]
+enum Mode {
+    Standalone(Standalone),
+}
+
+impl DeliveryExecutor {
+    /// A standalone executor with the defaults.
+    ///
+    /// Threads are started with the first message for each file system; no tokio runtime is needed to call this.
+    pub fn spawn() -> Self {
+        Self::with_config(DEFAULT_MAX_BATCH, DEFAULT_MAX_WAIT)
+    }
+
+    /// A standalone executor with a limit and a waiting time for its batches.
+    pub fn with_config(max_batch: usize, max_wait: Duration) -> Self {
+        Self::with_full_config(max_batch, max_wait, DEFAULT_MAX_CONCURRENT_FLUSHES)
+    }
+
+    /// A standalone executor. Values of 0 for `max_batch` and `max_concurrent_flushes` count as 1.
+    ///
+    /// Queued messages are bounded too: 16 batches for each file system; beyond that `deliver` waits for room.
+    pub fn with_full_config(max_batch: usize, max_wait: Duration, max_concurrent_flushes: usize) -> Self {
+        let config = standalone::Config {
+            max_batch: max_batch.max(1),
+            max_wait,
+            max_concurrent_flushes: max_concurrent_flushes.max(1),
+        };
+        Self { mode: Mode::Standalone(Standalone::new(config)) }
+    }
+
+    /// Delivers one message into the Maildir at `path` and returns when it is durable.
+    ///
+    /// The bytes are written as they are given. The Maildir is made if it does not exist (mode 0700). The path is trusted: absolute, or relative to the working
+    /// directory. Dropping the future once the message is queued does not take it back.
+    ///
+    /// # Errors
+    /// [`DeliveryError`]: each variant says what the caller can do. After an error there is no file of this message, except that a
+    /// failed sync may leave one that could not be removed.
+    pub async fn deliver(&self, path: impl AsRef<Path>, body: impl Into<Bytes>) -> Result<MessageId, DeliveryError> {
+        match &self.mode {
+            Mode::Standalone(standalone) => standalone.deliver(path.as_ref(), body.into()).await,
+        }
+    }
+
+    /// Figures since the start.
+    pub fn stats(&self) -> Stats {
+        match &self.mode {
+            Mode::Standalone(standalone) => standalone.stats(),
+        }
+    }
+
+    /// Takes no more messages, on any clone, and returns when those handed over have been flushed and the threads have ended.
+    pub async fn shutdown(&self) {
+        match &self.mode {
+            Mode::Standalone(standalone) => standalone.shutdown().await,
+        }
+    }
+}

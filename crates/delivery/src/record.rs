@@ -1,0 +1,258 @@
+//! A message as the journal keeps it: where it is to go, and its bytes or the name of the file that has them.
+//!
+//! ARCHITECTURE.md shows the layout as a table.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::session::{SessionTag, TAG_BYTES};
+
+/// A message to be kept: one copy in the journal however many mailboxes it goes to.
+#[derive(Debug, Clone)]
+pub struct Message {
+    /// Where it goes; at least one.
+    pub targets: Vec<Target>,
+    /// Its bytes.
+    pub body: Body,
+    /// What to do with its line ends.
+    pub line_ends: LineEnds,
+}
+
+/// One mailbox that gets the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Header fields that stand in front of the body in this mailbox alone.
+    pub prefix: Bytes,
+}
+
+/// The bytes of a message.
+#[derive(Debug, Clone)]
+pub enum Body {
+    /// In memory, in the pieces in which they came.
+    Memory(Vec<Bytes>),
+    /// In a file of the spool, synced.
+    Spooled(Spooled),
+}
+
+impl Body {
+    /// Bytes of the body.
+    pub fn len(&self) -> u64 {
+        match self {
+            Body::Memory(parts) => parts.iter().map(|part| part.len() as u64).sum(),
+            Body::Spooled(spooled) => spooled.len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A body in a file of its own.
+#[derive(Debug, Clone)]
+pub struct Spooled {
+    /// Number of the file in the spool.
+    pub(crate) file: u64,
+    /// Bytes of the body.
+    pub(crate) len: u64,
+    /// CRLF pairs in it.
+    pub(crate) line_ends: u64,
+    /// Whether all its CRs and LFs are in such pairs.
+    pub(crate) lossless: bool,
+    /// Removes the file when the last handle goes and no record took it over.
+    pub(crate) guard: Option<Arc<crate::spool::Guard>>,
+}
+
+/// How a body is put into a Maildir file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LineEnds {
+    /// Byte by byte as it was given.
+    AsGiven,
+    /// CRLF becomes LF, unless the body has a bare CR or LF and would not come back the same.
+    ToLf,
+}
+
+/// A message as it was read back.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub secs: u64,
+    pub host: Arc<str>,
+    pub message: Message,
+    /// Numbers of the targets; a message that was written again after some were done keeps the others' numbers.
+    pub numbers: Vec<u16>,
+}
+
+pub(crate) const KIND_MESSAGE: u8 = posthaste_journal::KIND_USER;
+pub(crate) const KIND_DELIVERED: u8 = posthaste_journal::KIND_USER + 1;
+
+const VERSION: u8 = 1;
+const BODY_INLINE: u8 = 0;
+const BODY_SPOOLED: u8 = 1;
+
+impl Stored {
+    /// The record's payload, ready to be written without another copy of the body.
+    pub fn encode(&self) -> Vec<Bytes> {
+        let mut head = BytesMut::with_capacity(256);
+        head.put_u8(VERSION);
+        head.put_u8(matches!(self.message.line_ends, LineEnds::ToLf).into());
+        head.put_u64_le(self.secs);
+        put_bytes(&mut head, self.host.as_bytes());
+        head.put_u16_le(self.numbers.len() as u16);
+        for (number, target) in self.numbers.iter().zip(&self.message.targets) {
+            head.put_u16_le(*number);
+            put_bytes(&mut head, target.mailbox.as_bytes());
+            put_bytes(&mut head, &target.prefix);
+        }
+        match &self.message.body {
+            Body::Memory(parts) => {
+                head.put_u8(BODY_INLINE);
+                let mut payload = vec![head.freeze()];
+                payload.extend(parts.iter().cloned());
+                payload
+            }
+            Body::Spooled(spooled) => {
+                head.put_u8(BODY_SPOOLED);
+                head.put_u64_le(spooled.file);
+                head.put_u64_le(spooled.len);
+                head.put_u64_le(spooled.line_ends);
+                head.put_u8(spooled.lossless.into());
+                vec![head.freeze()]
+            }
+        }
+    }
+
+    /// Reads a payload; `None` if it is none of ours.
+    pub fn decode(payload: Bytes) -> Option<Self> {
+        let mut rest = Reader(payload);
+        if rest.u8()? != VERSION {
+            return None;
+        }
+        let line_ends = if rest.u8()? == 0 { LineEnds::AsGiven } else { LineEnds::ToLf };
+        let secs = rest.u64()?;
+        let host = rest.text()?;
+        let count = rest.u16()?;
+        let (mut numbers, mut targets) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            numbers.push(rest.u16()?);
+            targets.push(Target { mailbox: rest.text()?, prefix: rest.bytes()? });
+        }
+        let body = match rest.u8()? {
+            BODY_INLINE => Body::Memory(vec![rest.0]),
+            BODY_SPOOLED => Body::Spooled(Spooled {
+                file: rest.u64()?,
+                len: rest.u64()?,
+                line_ends: rest.u64()?,
+                lossless: rest.u8()? != 0,
+                guard: None,
+            }),
+            _ => return None,
+        };
+        Some(Stored { secs, host, message: Message { targets, body, line_ends }, numbers })
+    }
+}
+
+/// Which targets of which messages became visible, and in which life of the page cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    pub session: SessionTag,
+    pub done: Vec<(u64, u16)>,
+}
+
+impl Delivered {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(TAG_BYTES + self.done.len() * 10);
+        out.put_slice(&self.session.0);
+        for (id, number) in &self.done {
+            out.put_u64_le(*id);
+            out.put_u16_le(*number);
+        }
+        out.freeze()
+    }
+
+    pub fn decode(payload: &[u8]) -> Option<Self> {
+        let (tag, pairs) = payload.split_first_chunk::<TAG_BYTES>()?;
+        let pair = |bytes: &[u8]| {
+            let id = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+            (id, u16::from_le_bytes([bytes[8], bytes[9]]))
+        };
+        let done = pairs.chunks_exact(10).map(pair).collect();
+        pairs.len().is_multiple_of(10).then_some(Delivered { session: SessionTag(*tag), done })
+    }
+}
+
+fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
+    out.put_u32_le(bytes.len() as u32);
+    out.put_slice(bytes);
+}
+
+struct Reader(Bytes);
+
+impl Reader {
+    fn take(&mut self, n: usize) -> Option<Bytes> {
+        (self.0.len() >= n).then(|| self.0.split_to(n))
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_le_bytes(self.take(2)?[..].try_into().ok()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?[..].try_into().ok()?))
+    }
+
+    fn bytes(&mut self) -> Option<Bytes> {
+        let len = u32::from_le_bytes(self.take(4)?[..].try_into().ok()?);
+        self.take(len as usize)
+    }
+
+    fn text(&mut self) -> Option<Arc<str>> {
+        Some(std::str::from_utf8(&self.bytes()?).ok()?.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(body: Body) -> Stored {
+        let target = |mailbox: &str| Target { mailbox: mailbox.into(), prefix: Bytes::from_static(b"Delivered-To: x\r\n") };
+        let message = Message { targets: vec![target("a/Maildir"), target("b/Maildir")], body, line_ends: LineEnds::ToLf };
+        Stored { secs: 1_700_000_000, host: "mx.example".into(), message, numbers: vec![0, 3] }
+    }
+
+    #[test]
+    fn a_message_reads_back_as_written() {
+        let parts = vec![Bytes::from_static(b"Subject: x\r\n"), Bytes::from_static(b"\r\nbody\r\n")];
+        let before = stored(Body::Memory(parts));
+        let after = Stored::decode(before.encode().concat().into()).expect("decodes");
+        assert_eq!((after.secs, &*after.host, &after.numbers[..]), (1_700_000_000, "mx.example", &[0, 3][..]));
+        assert_eq!(after.message.targets, before.message.targets);
+        let Body::Memory(parts) = after.message.body else { panic!("the body was in memory") };
+        assert_eq!(parts.concat(), b"Subject: x\r\n\r\nbody\r\n");
+    }
+
+    #[test]
+    fn a_payload_cut_short_is_refused() {
+        let spooled = Spooled { file: 7, len: 9, line_ends: 1, lossless: true, guard: None };
+        let whole = stored(Body::Spooled(spooled)).encode().concat();
+        for len in 0..whole.len() {
+            assert!(Stored::decode(Bytes::copy_from_slice(&whole[..len])).is_none(), "length {len}");
+        }
+        assert!(Stored::decode(whole.into()).is_some());
+    }
+
+    #[test]
+    fn delivery_notes_read_back() {
+        let note = Delivered { session: SessionTag([7; TAG_BYTES]), done: vec![(1, 0), (1 << 40, 9)] };
+        assert_eq!(Delivered::decode(&note.encode()), Some(note.clone()));
+        assert_eq!(Delivered::decode(&note.encode()[1..]), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! Which life of the page cache this is.
+
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+
+/// Equal tags mean that whatever was written to the mail root under one is still there under the other, synced or not:
+/// the machine has not been started anew, nor the file system mounted anew, in between.
+///
+/// A tag is the kernel's boot id and the mount's unique id, which is never reused within a boot (Linux 6.8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionTag(pub [u8; TAG_BYTES]);
+
+pub(crate) const TAG_BYTES: usize = 24;
+
+impl SessionTag {
+    /// The present one for this directory. Where the kernel cannot tell, one that equals no other: then mail is looked
+    /// for rather than trusted to be there.
+    pub fn of(dir: &Path) -> std::io::Result<Self> {
+        let mut tag = [0; TAG_BYTES];
+        match (boot_id(), mount_id(dir)) {
+            (Some(boot), Some(mount)) => {
+                tag[..16].copy_from_slice(&boot.to_be_bytes());
+                tag[16..].copy_from_slice(&mount.to_be_bytes());
+            }
+            _ => {
+                rustix::rand::getrandom(&mut tag, rustix::rand::GetRandomFlags::empty())?;
+            }
+        }
+        Ok(SessionTag(tag))
+    }
+}
+
+fn boot_id() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+}
+
+fn mount_id(dir: &Path) -> Option<u64> {
+    let unique = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
+    let answer = rustix::fs::statx(CWD, dir, AtFlags::empty(), unique).ok()?;
+    (answer.stx_mask & STATX_MNT_ID_UNIQUE != 0).then_some(answer.stx_mnt_id)
+}
+
+/// From `linux/stat.h`; the crate that we call the kernel through has no name for it yet.
+const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tag_of_a_mount_stays_and_that_of_another_differs() {
+        let here = SessionTag::of(Path::new("/")).unwrap();
+        let kernel_knows = mount_id(Path::new("/")).is_some();
+        assert_eq!(here == SessionTag::of(Path::new("/")).unwrap(), kernel_knows);
+        assert_ne!(here, SessionTag::of(Path::new("/proc")).unwrap());
+    }
+}

@@ -1,0 +1,186 @@
+//! Large bodies: each in a file of its own beside the journal, so that a slow upload holds neither memory nor commits.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use memchr::memchr2_iter;
+
+use crate::error::DeliveryError;
+use crate::record::Spooled;
+
+/// The directory of spooled bodies.
+pub(crate) struct Spool {
+    dir: PathBuf,
+    next: AtomicU64,
+}
+
+impl Spool {
+    /// Opens the spool and removes every file that no live record names.
+    pub fn open(dir: PathBuf, named: &std::collections::HashSet<u64>) -> io::Result<Arc<Self>> {
+        std::fs::create_dir_all(&dir)?;
+        let mut highest = 0;
+        for entry in std::fs::read_dir(&dir)? {
+            let path = entry?.path();
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let Some(number) = stem.and_then(|stem| u64::from_str_radix(stem, 16).ok()) else { continue };
+            highest = highest.max(number);
+            if !named.contains(&number) {
+                std::fs::remove_file(&path)?;
+            }
+        }
+        sync_dir(&dir)?;
+        Ok(Arc::new(Spool { dir, next: AtomicU64::new(highest + 1) }))
+    }
+
+    pub fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("{number:016x}.body"))
+    }
+
+    pub fn open_body(&self, spooled: &Spooled) -> io::Result<File> {
+        let file = File::open(self.path(spooled.file))?;
+        let len = file.metadata()?.len();
+        if len != spooled.len {
+            let what = format!("spooled body {:x} has {len} bytes and should have {}", spooled.file, spooled.len);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Ok(file)
+    }
+
+    /// Forgets a body whose message is durable elsewhere.
+    pub fn remove(&self, number: u64) {
+        // What cannot be removed now is removed when the spool is opened next.
+        let _ = std::fs::remove_file(self.path(number));
+    }
+
+    /// Starts a new body. `bytes_max` is how long it may get; the file system must have that much to spare.
+    pub fn writer(self: &Arc<Self>, bytes_max: u64) -> Result<SpoolWriter, DeliveryError> {
+        let failed = |error: io::Error| DeliveryError::Full(error.to_string().into());
+        let space = rustix::fs::statvfs(&self.dir).map_err(|error| failed(error.into()))?;
+        if space.f_bavail.saturating_mul(space.f_frsize) < bytes_max.saturating_add(SPACE_FLOOR) {
+            return Err(DeliveryError::Full("the spool's file system is full".into()));
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = self.path(number);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+        let guard = Arc::new(Guard { path, kept: AtomicBool::new(false) });
+        let spooled = Spooled { file: number, len: 0, line_ends: 0, lossless: true, guard: Some(guard) };
+        Ok(SpoolWriter { spool: self.clone(), file: Arc::new(file), buffer: Vec::new(), spooled, after_cr: false })
+    }
+}
+
+/// Removes an unfinished or refused body.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    path: PathBuf,
+    kept: AtomicBool,
+}
+
+impl Guard {
+    /// A durable record names the file now.
+    pub fn keep(&self) {
+        self.kept.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !*self.kept.get_mut() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Takes a large body piece by piece. Dropping it unfinished removes what was written.
+pub struct SpoolWriter {
+    spool: Arc<Spool>,
+    file: Arc<File>,
+    buffer: Vec<u8>,
+    spooled: Spooled,
+    after_cr: bool,
+}
+
+impl SpoolWriter {
+    /// Appends a piece. Memory held is bounded by one buffer of 256 KiB and the piece itself.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`] when the file system will not take it.
+    pub async fn write(&mut self, piece: &[u8]) -> Result<(), DeliveryError> {
+        self.count(piece);
+        self.buffer.extend_from_slice(piece);
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.flush(false).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the body and its name durable.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`] or [`DeliveryError::Storage`]; the file is then removed.
+    pub async fn finish(mut self) -> Result<Spooled, DeliveryError> {
+        if self.after_cr {
+            self.spooled.lossless = false;
+        }
+        self.flush(true).await?;
+        Ok(self.spooled)
+    }
+
+    async fn flush(&mut self, last: bool) -> Result<(), DeliveryError> {
+        let (file, dir) = (self.file.clone(), self.spool.dir.clone());
+        let buffer = std::mem::take(&mut self.buffer);
+        let work = move || -> io::Result<Vec<u8>> {
+            (&*file).write_all(&buffer)?;
+            if last {
+                file.sync_all()?;
+                sync_dir(&dir)?;
+            }
+            Ok(buffer)
+        };
+        let done = tokio::task::spawn_blocking(work).await.map_err(|_| DeliveryError::Closed)?;
+        self.buffer = done.map_err(|error| match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DeliveryError::Full(error.to_string().into()),
+            _ => DeliveryError::Storage(error.to_string().into()),
+        })?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Keeps account of the line ends, so that the size on disk is known before a byte is converted.
+    fn count(&mut self, piece: &[u8]) {
+        self.spooled.len += piece.len() as u64;
+        // Everything before this offset is part of a pair that was counted.
+        let mut paired = 0;
+        if self.after_cr && !piece.is_empty() {
+            self.after_cr = false;
+            if piece[0] == b'\n' {
+                self.spooled.line_ends += 1;
+                paired = 1;
+            } else {
+                self.spooled.lossless = false;
+            }
+        }
+        for at in memchr2_iter(b'\r', b'\n', piece) {
+            match (piece[at], piece.get(at + 1)) {
+                (b'\r', Some(b'\n')) => {
+                    self.spooled.line_ends += 1;
+                    paired = at + 2;
+                }
+                (b'\r', None) => self.after_cr = true,
+                (b'\n', _) if at < paired => {}
+                _ => self.spooled.lossless = false,
+            }
+        }
+    }
+}
+
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+const BUFFER_BYTES: usize = 256 << 10;
+/// Left free for the segments of the journal.
+const SPACE_FLOOR: u64 = 64 << 20;

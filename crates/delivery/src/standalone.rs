@@ -1,0 +1,62 @@
+//! Standalone mode: the Maildir files themselves are synced.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use crate::error::{DeliveryError, MessageId};
+use crate::flusher::{Request, Shared};
+use crate::lanes::Lanes;
+use crate::stats::Stats;
+
+/// What the constructors were given; every number at least 1.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Config {
+    pub(crate) max_batch: usize,
+    pub(crate) max_wait: Duration,
+    pub(crate) max_concurrent_flushes: usize,
+}
+
+/// Shared by all clones. Dropping the last one drops the lanes' senders, which ends the flushers once their queues are empty.
+#[derive(Debug, Clone)]
+pub(crate) struct Standalone {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    lanes: Lanes,
+    shared: Arc<Shared>,
+    ended: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Standalone {
+    pub(crate) fn new(config: Config) -> Self {
+        let shared = Arc::new(Shared::default());
+        let (lanes, ended) = Lanes::new(config, shared.clone());
+        Self { inner: Arc::new(Inner { lanes, shared, ended: Mutex::new(ended) }) }
+    }
+
+    pub(crate) async fn deliver(&self, path: &Path, body: Bytes) -> Result<MessageId, DeliveryError> {
+        let lane = self.inner.lanes.for_path(path).await?;
+        let (reply, outcome) = oneshot::channel();
+        let request = Request { path: path.into(), body, reply, queued: Instant::now() };
+        lane.send(request).await.map_err(|_| DeliveryError::Closed)?;
+        drop(lane);
+        // The flusher answers every request it takes, so a missing answer means that it is no more.
+        outcome.await.unwrap_or(Err(DeliveryError::Closed))
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.inner.shared.stats()
+    }
+
+    pub(crate) async fn shutdown(&self) {
+        self.inner.lanes.close();
+        // `recv` gives `None` when the last flusher has dropped its copy of the sender; a second call gets it at once.
+        while self.inner.ended.lock().await.recv().await.is_some() {}
+    }
+}
