@@ -425,13 +425,18 @@ fn parse_notify(value: &str) -> Option<Notify> {
 }
 
 fn parse_orcpt(value: &str) -> Option<String> {
-    let (kind, address) = value.split_once(';')?;
+    is_orcpt(value).then(|| value.to_owned())
+}
+
+/// Whether `value` may stand behind ORCPT= (RFC 3461 section 4.2).
+pub(crate) fn is_orcpt(value: &str) -> bool {
+    let Some((kind, address)) = value.split_once(';') else { return false };
     let kind_fits = !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     // RFC 6533 lets the utf-8 type carry UTF-8 as it is.
     let ascii: String = address.chars().filter(char::is_ascii).collect();
-    let fits = kind_fits && value.len() <= 500 && !address.is_empty();
     let utf8_fits = address.is_ascii() || kind.eq_ignore_ascii_case("utf-8");
-    (fits && utf8_fits && is_xtext(&ascii)).then(|| value.to_owned())
+    let controls = address.contains(char::is_control);
+    kind_fits && utf8_fits && !controls && value.len() <= 500 && !address.is_empty() && is_xtext(&ascii)
 }
 
 fn checked_xtext(value: &str) -> Option<String> {

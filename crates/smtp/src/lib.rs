@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 pub mod address;
+pub mod client;
 pub mod command;
 mod limits;
 pub mod reply;

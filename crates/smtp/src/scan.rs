@@ -247,7 +247,11 @@ impl Scanner {
             pos = self.walk_octets(buf, pos, end);
         }
         // The pairs are only worth comparing where nothing but bare newlines and NUL can be wrong.
-        if self.policy.text_line_bytes.is_none() && pos < end && self.at != At::AfterCr && is_clean(&buf[pos..end]) {
+        if self.policy.text_line_bytes.is_none()
+            && pos < end
+            && self.at != At::AfterCr
+            && is_clean(&buf[pos..end], self.policy.reject_nul)
+        {
             self.at = match buf[end - 1] {
                 b'\n' => At::LineStart,
                 b'\r' => At::AfterCr,
@@ -319,21 +323,23 @@ impl Scanner {
     }
 }
 
-/// Whether every CR is followed by LF, every LF follows a CR, and no octet is NUL; a CR at the very end is left open.
-/// `bytes` does not begin behind a CR.
-fn is_clean(bytes: &[u8]) -> bool {
+/// Whether every CR is followed by LF, every LF follows a CR and, with `no_nul`, no octet is NUL. A CR at the very end is
+/// left open; `bytes` does not begin behind a CR.
+pub(crate) fn is_clean(bytes: &[u8], no_nul: bool) -> bool {
     let (Some(&first), Some(&last)) = (bytes.first(), bytes.last()) else { return true };
-    if first == b'\n' || last == 0 {
+    if first == b'\n' || (no_nul && last == 0) {
         return false;
     }
-    // Blocks keep the accumulator in vector registers and stop early on a hostile body.
+    // Blocks stop early on a hostile body; each shares one octet with the next.
     let mut rest = bytes;
     while rest.len() > 1 {
         let block = &rest[..rest.len().min(4097)];
-        let dirty = block[..block.len() - 1]
-            .iter()
-            .zip(&block[1..])
-            .fold(0_u8, |dirty, (&a, &b)| dirty | (u8::from(a == b'\r') ^ u8::from(b == b'\n')) | u8::from(a == 0));
+        let pairs = block[..block.len() - 1].iter().zip(&block[1..]);
+        let nul = u8::from(no_nul);
+        // One vectorised pass: a bare newline is where exactly one of "this is CR" and "next is LF" holds.
+        let dirty = pairs.fold(0, |dirty, (&a, &b)| {
+            dirty | (u8::from(a == b'\r') ^ u8::from(b == b'\n')) | (u8::from(a == 0) & nul)
+        });
         if dirty != 0 {
             return false;
         }
@@ -343,7 +349,7 @@ fn is_clean(bytes: &[u8]) -> bool {
 }
 
 /// Makes every bare CR and LF a CRLF. A CR at the very end is left open; `after_cr` says that the octet before was one.
-fn fix_newlines(bytes: &[u8], mut after_cr: bool) -> Bytes {
+pub(crate) fn fix_newlines(bytes: &[u8], mut after_cr: bool) -> Bytes {
     let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 16 + 8);
     for &byte in bytes {
         match (after_cr, byte) {

@@ -1,4 +1,4 @@
-//! An embeddable SMTP and LMTP server on tokio.
+//! An embeddable SMTP and LMTP server on tokio, and a client.
 //!
 //! ```
 //! use posthaste_smtp::tokio::{Body, Handler, Server, Session};
@@ -33,6 +33,7 @@
 //! ```
 
 mod body;
+mod client;
 mod connection;
 mod gate;
 mod listen;
@@ -44,6 +45,7 @@ use std::future::{Future, ready};
 use std::net::{IpAddr, SocketAddr};
 
 pub use body::Body;
+pub use client::{Client, ClientTimeouts, ConnectError};
 pub use listen::Backlog;
 pub use server::{RunningServer, Server, ServerBuilder};
 

@@ -1,0 +1,466 @@
+//! The states of a client session.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+use super::stuff::whole_lines;
+use super::{ClientError, Config, Event, Extensions, MessageBody, Outcome, RecipientOutcome, Stage, Stuffer, Transfer};
+use crate::command::{BodyType, MailFrom, RcptTo, is_orcpt, is_xtext};
+use crate::reply::{Reply, ReplyParser};
+use crate::server::Protocol;
+
+/// One client session. See the [module](super) for how it is driven.
+#[derive(Debug)]
+pub struct Machine {
+    config: Config,
+    replies: ReplyParser,
+    /// Commands sent whose replies have not come.
+    expected: VecDeque<Expect>,
+    text: BytesMut,
+    out: Vec<Bytes>,
+    extensions: Extensions,
+    transaction: Option<Box<Transaction>>,
+    /// A transaction is open at the server that we have given up.
+    needs_reset: bool,
+    closed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    Greeting,
+    Hello,
+    Helo,
+    Tls,
+    Reset,
+    Mail,
+    Rcpt(usize),
+    Data,
+    /// The verdict on the message; in LMTP one of several.
+    Verdict,
+    Quit,
+}
+
+#[derive(Debug)]
+struct Transaction {
+    mail: MailFrom,
+    recipients: Vec<RcptTo>,
+    outcomes: Vec<Option<RecipientOutcome>>,
+    body: MessageBody,
+    chunked: bool,
+    /// Recipients whose RCPT has been sent.
+    asked: usize,
+    /// Recipients whose RCPT was accepted and whose verdict has not come.
+    accepted: VecDeque<usize>,
+    mail_sent: bool,
+    body_commanded: bool,
+    stuffer: Option<Stuffer>,
+}
+
+/// Commands sent ahead of their replies: enough to hide the round trip, few enough that the replies fit the sockets'
+/// buffers while nobody reads them.
+const WINDOW_COMMANDS: usize = 100;
+
+impl Machine {
+    /// A session that waits for the server's greeting.
+    ///
+    /// # Panics
+    /// When the name for EHLO is empty or has blanks or control characters.
+    pub fn new(config: Config) -> Self {
+        let name = &config.helo_name;
+        assert!(!name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control()), "name {name:?}");
+        Self {
+            config,
+            replies: ReplyParser::default(),
+            expected: VecDeque::from([Expect::Greeting]),
+            text: BytesMut::new(),
+            out: Vec::new(),
+            extensions: Extensions::default(),
+            transaction: None,
+            needs_reset: false,
+            closed: false,
+        }
+    }
+
+    /// What is to be written, in order.
+    pub fn take_output(&mut self) -> Vec<Bytes> {
+        self.flush_text();
+        std::mem::take(&mut self.out)
+    }
+
+    /// What the server offered.
+    pub fn extensions(&self) -> &Extensions {
+        &self.extensions
+    }
+
+    /// Whether the session is over.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Begins a transaction. Parameters that the server did not offer are left out; if the message cannot go without
+    /// them (SMTPUTF8), it is refused here with 550 5.6.7.
+    ///
+    /// # Panics
+    /// Without recipients, or when the session is not idle.
+    pub fn send(&mut self, mail: MailFrom, recipients: Vec<RcptTo>, body: MessageBody) {
+        assert!(!recipients.is_empty(), "no recipients");
+        assert!(self.expected.is_empty() && self.transaction.is_none() && !self.closed, "sent while busy: {self:?}");
+        let body = match body {
+            MessageBody::Whole(chunks) if self.chunks() => MessageBody::Whole(whole_lines(chunks)),
+            body => body,
+        };
+        let mut mail = mail;
+        if let MessageBody::Whole(chunks) = &body {
+            mail.size = Some(chunks.iter().map(|chunk| chunk.len() as u64).sum());
+        }
+        let transaction = Transaction {
+            outcomes: vec![None; recipients.len()],
+            chunked: self.chunks() && matches!(body, MessageBody::Whole(_)),
+            mail,
+            recipients,
+            body,
+            asked: 0,
+            accepted: VecDeque::new(),
+            mail_sent: false,
+            body_commanded: false,
+            stuffer: None,
+        };
+        self.transaction = Some(Box::new(transaction));
+        if self.lacks_utf8() {
+            let reply = Reply::new(550, "5.6.7", "Server does not offer SMTPUTF8, which the message needs");
+            self.decide_rest(&reply, Stage::Local);
+        } else {
+            self.advance();
+        }
+    }
+
+    /// Gives a piece of a [`MessageBody::Streamed`].
+    ///
+    /// # Panics
+    /// When [`Event::SendBody`] did not ask for it.
+    pub fn body(&mut self, chunk: Bytes) {
+        self.flush_text();
+        let stuffer = self.transaction.as_mut().and_then(|t| t.stuffer.as_mut()).expect("body was asked for");
+        stuffer.push(chunk, &mut |piece| self.out.push(piece));
+    }
+
+    /// Ends a [`MessageBody::Streamed`].
+    ///
+    /// # Panics
+    /// When [`Event::SendBody`] did not ask for it.
+    pub fn body_end(&mut self) {
+        self.flush_text();
+        let stuffer = self.transaction.as_mut().and_then(|t| t.stuffer.take()).expect("body was asked for");
+        stuffer.finish(&mut |piece| self.out.push(piece));
+        self.expected.push_back(Expect::Verdict);
+    }
+
+    /// Says QUIT.
+    ///
+    /// # Panics
+    /// When the session is not idle.
+    pub fn quit(&mut self) {
+        self.idle_command(b"QUIT\r\n", Expect::Quit);
+    }
+
+    /// Says STARTTLS.
+    ///
+    /// # Panics
+    /// When the session is not idle.
+    pub fn start_tls(&mut self) {
+        self.idle_command(b"STARTTLS\r\n", Expect::Tls);
+    }
+
+    /// The handshake is done: what was learned in the clear is forgotten, and EHLO is said again.
+    pub fn tls_started(&mut self) {
+        self.extensions = Extensions::default();
+        self.hello();
+    }
+
+    /// The connection was lost or given up. Returns the outcome of the open transaction, if there is one: recipients
+    /// whose verdict had not come get `reply`, which should be 4yz, as the server may or may not have the message.
+    pub fn abort(&mut self, reply: &Reply) -> Option<Outcome> {
+        self.closed = true;
+        self.expected.clear();
+        self.transaction.as_ref()?;
+        self.decide_rest(reply, Stage::Body);
+        self.take_outcome()
+    }
+
+    /// Goes on with `input`, of which whole replies are taken.
+    ///
+    /// # Errors
+    /// See [`ClientError`]: the connection must be closed; [`Machine::abort`] gives the fate of an open transaction.
+    pub fn step(&mut self, input: &mut BytesMut) -> Result<Event, ClientError> {
+        loop {
+            if let Some(outcome) = self.take_outcome() {
+                return Ok(Event::Sent(outcome));
+            }
+            if self.closed {
+                return Ok(Event::Closed);
+            }
+            if self.transaction.as_ref().is_some_and(|t| t.stuffer.is_some()) {
+                return Ok(Event::SendBody);
+            }
+            let Some(reply) = self.replies.next(input)? else { return Ok(Event::NeedInput) };
+            if let Some(event) = self.reply(reply, input)? {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn reply(&mut self, reply: Reply, input: &BytesMut) -> Result<Option<Event>, ClientError> {
+        let Some(expected) = self.expected.pop_front() else {
+            // A server that shuts down may say 421 at any time (RFC 5321 section 3.8).
+            if reply.code() != 421 {
+                return Err(ClientError::Unexpected(reply));
+            }
+            self.closed = true;
+            return Ok(Some(Event::Closed));
+        };
+        match expected {
+            Expect::Greeting if reply.is_positive() => self.hello(),
+            Expect::Greeting => return Err(ClientError::Greeting(reply)),
+            Expect::Hello if reply.is_positive() => {
+                self.extensions = Extensions::read(&reply);
+                return Ok(Some(Event::Ready));
+            }
+            // A server that does not know EHLO (RFC 5321 section 3.2).
+            Expect::Hello if reply.is_permanent() && self.config.protocol == Protocol::Smtp => {
+                let line = format!("HELO {}\r\n", self.config.helo_name);
+                self.command(line.as_bytes(), Expect::Helo);
+            }
+            Expect::Helo if reply.is_positive() => return Ok(Some(Event::Ready)),
+            Expect::Hello | Expect::Helo => return Err(ClientError::Hello(reply)),
+            Expect::Tls if !reply.is_positive() => return Err(ClientError::Tls(reply)),
+            Expect::Tls if !input.is_empty() => return Err(ClientError::TlsInjection),
+            Expect::Tls => return Ok(Some(Event::TlsReady)),
+            Expect::Quit => {
+                self.closed = true;
+                return Ok(Some(Event::Closed));
+            }
+            Expect::Reset | Expect::Mail | Expect::Rcpt(_) | Expect::Data | Expect::Verdict => {
+                if reply.code() == 421 {
+                    self.closed = true;
+                    self.expected.clear();
+                    self.decide_rest(&reply, stage(expected));
+                } else {
+                    self.transaction_reply(expected, reply);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn transaction_reply(&mut self, expected: Expect, reply: Reply) {
+        let transaction = self.transaction.as_mut().expect("the reply belongs to a transaction");
+        match expected {
+            Expect::Reset if reply.is_positive() => self.needs_reset = false,
+            Expect::Reset => {
+                // RSET cannot fail (RFC 5321 section 4.1.1.5); a server where it does is given up, not the message.
+                self.closed = true;
+                self.decide_rest(&Reply::new(451, "4.5.0", "Server refused RSET"), Stage::Mail);
+            }
+            Expect::Mail if reply.is_positive() => self.needs_reset = true,
+            Expect::Mail => self.decide_rest(&reply, Stage::Mail),
+            Expect::Rcpt(index) if reply.is_positive() => transaction.accepted.push_back(index),
+            Expect::Rcpt(index) => {
+                transaction.outcomes[index].get_or_insert(RecipientOutcome { reply, stage: Stage::Rcpt });
+            }
+            Expect::Data if reply.code() == 354 => self.begin_data(),
+            Expect::Data => {
+                self.decide_rest(&reply, Stage::Data);
+            }
+            Expect::Verdict => self.verdict(reply),
+            Expect::Greeting | Expect::Hello | Expect::Helo | Expect::Tls | Expect::Quit => {
+                unreachable!("{expected:?} is no part of a transaction")
+            }
+        }
+        self.advance();
+    }
+
+    /// The verdict on the body: one for all in SMTP, one for each accepted recipient in LMTP.
+    fn verdict(&mut self, reply: Reply) {
+        self.needs_reset = false;
+        let transaction = self.transaction.as_mut().expect("a verdict has a transaction");
+        match (self.config.protocol, transaction.accepted.pop_front()) {
+            (Protocol::Lmtp, Some(index)) => {
+                transaction.outcomes[index].get_or_insert(RecipientOutcome { reply, stage: Stage::Body });
+                if !transaction.accepted.is_empty() {
+                    self.expected.push_front(Expect::Verdict);
+                }
+            }
+            (Protocol::Smtp, Some(index)) => {
+                for index in std::iter::once(index).chain(std::mem::take(&mut transaction.accepted)) {
+                    let outcome = RecipientOutcome { reply: reply.clone(), stage: Stage::Body };
+                    transaction.outcomes[index].get_or_insert(outcome);
+                }
+            }
+            // Nobody was accepted: all is decided already.
+            (_, None) => {}
+        }
+    }
+
+    /// Sends what can be sent now.
+    fn advance(&mut self) {
+        loop {
+            let may_send = self.extensions.pipelining && self.expected.len() < WINDOW_COMMANDS;
+            if !(may_send || self.expected.is_empty()) {
+                return;
+            }
+            let Some(transaction) = self.transaction.as_mut() else { return };
+            if self.needs_reset && !transaction.mail_sent {
+                if self.expected.contains(&Expect::Reset) {
+                    return;
+                }
+                self.command(b"RSET\r\n", Expect::Reset);
+            } else if !transaction.mail_sent {
+                transaction.mail_sent = true;
+                let line = mail_line(&transaction.mail, &self.extensions);
+                self.command(line.as_bytes(), Expect::Mail);
+            } else if transaction.outcomes.iter().all(Option::is_some) {
+                return;
+            } else if transaction.asked < transaction.recipients.len() {
+                let index = transaction.asked;
+                transaction.asked += 1;
+                let line = rcpt_line(&transaction.recipients[index], &self.extensions);
+                self.command(line.as_bytes(), Expect::Rcpt(index));
+            } else if !transaction.body_commanded && self.may_command_body() {
+                self.command_body();
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// DATA may be pipelined behind the recipients; BDAT carries the body and waits for one that was accepted.
+    fn may_command_body(&self) -> bool {
+        let transaction = self.transaction.as_ref().expect("a body has a transaction");
+        !transaction.chunked || self.expected.is_empty() || self.config.transfer == Transfer::BdatAtOnce
+    }
+
+    fn command_body(&mut self) {
+        let transaction = self.transaction.as_mut().expect("a body has a transaction");
+        transaction.body_commanded = true;
+        if !transaction.chunked {
+            return self.command(b"DATA\r\n", Expect::Data);
+        }
+        let MessageBody::Whole(chunks) = std::mem::replace(&mut transaction.body, MessageBody::Streamed) else {
+            unreachable!("a chunked body is whole")
+        };
+        let size: usize = chunks.iter().map(Bytes::len).sum();
+        self.command(format!("BDAT {size} LAST\r\n").as_bytes(), Expect::Verdict);
+        self.flush_text();
+        self.out.extend(chunks);
+    }
+
+    /// 354 came.
+    fn begin_data(&mut self) {
+        let transaction = self.transaction.as_mut().expect("DATA has a transaction");
+        let mut stuffer = Stuffer::default();
+        let chunks = match std::mem::replace(&mut transaction.body, MessageBody::Streamed) {
+            // Nobody was accepted, yet DATA was (RFC 2920 section 3.1): an empty message, whose verdict means nothing.
+            _ if transaction.accepted.is_empty() => Vec::new(),
+            MessageBody::Whole(chunks) => chunks,
+            MessageBody::Streamed => {
+                transaction.stuffer = Some(stuffer);
+                return;
+            }
+        };
+        self.flush_text();
+        for chunk in chunks {
+            stuffer.push(chunk, &mut |piece| self.out.push(piece));
+        }
+        stuffer.finish(&mut |piece| self.out.push(piece));
+        self.expected.push_back(Expect::Verdict);
+    }
+
+    /// The outcome, once every recipient has one and no reply is outstanding.
+    fn take_outcome(&mut self) -> Option<Outcome> {
+        let transaction = self.transaction.as_mut()?;
+        if !self.expected.is_empty() || !transaction.outcomes.iter().all(Option::is_some) {
+            return None;
+        }
+        let recipients = self.transaction.take()?.outcomes.into_iter().flatten().collect();
+        Some(Outcome { recipients })
+    }
+
+    fn decide_rest(&mut self, reply: &Reply, stage: Stage) {
+        let Some(transaction) = self.transaction.as_mut() else { return };
+        transaction.stuffer = None;
+        for outcome in &mut transaction.outcomes {
+            outcome.get_or_insert_with(|| RecipientOutcome { reply: reply.clone(), stage });
+        }
+    }
+
+    fn hello(&mut self) {
+        let verb = if self.config.protocol == Protocol::Lmtp { "LHLO" } else { "EHLO" };
+        let line = format!("{verb} {}\r\n", self.config.helo_name);
+        self.command(line.as_bytes(), Expect::Hello);
+    }
+
+    fn idle_command(&mut self, line: &[u8], expected: Expect) {
+        assert!(self.expected.is_empty() && self.transaction.is_none() && !self.closed, "busy: {self:?}");
+        self.command(line, expected);
+    }
+
+    fn command(&mut self, line: &[u8], expected: Expect) {
+        self.text.extend_from_slice(line);
+        self.expected.push_back(expected);
+    }
+
+    fn flush_text(&mut self) {
+        if !self.text.is_empty() {
+            self.out.push(self.text.split().freeze());
+        }
+    }
+
+    fn chunks(&self) -> bool {
+        self.extensions.chunking && self.config.transfer != Transfer::Data
+    }
+
+    fn lacks_utf8(&self) -> bool {
+        let Some(transaction) = &self.transaction else { return false };
+        let mut addresses = transaction.recipients.iter().filter_map(|rcpt| rcpt.forward_path.address());
+        let needed = transaction.mail.smtputf8
+            || transaction.mail.reverse_path.address().is_some_and(|a| !a.is_ascii())
+            || addresses.any(|a| !a.is_ascii());
+        needed && !self.extensions.smtputf8
+    }
+}
+
+fn stage(expected: Expect) -> Stage {
+    match expected {
+        Expect::Rcpt(_) => Stage::Rcpt,
+        Expect::Data => Stage::Data,
+        Expect::Verdict => Stage::Body,
+        _ => Stage::Mail,
+    }
+}
+
+fn mail_line(mail: &MailFrom, extensions: &Extensions) -> String {
+    let mut mail = mail.clone();
+    mail.size = mail.size.filter(|_| extensions.size.is_some());
+    if !extensions.eight_bit_mime {
+        // Servers that do not say so take octets above 127 all the same; dropping the message would help nobody.
+        mail.body = BodyType::SevenBit;
+    }
+    if !extensions.dsn {
+        mail.ret = None;
+        mail.envid = None;
+    }
+    // What is not xtext could smuggle a command in; such a value was not made by our parser and is left out.
+    mail.envid = mail.envid.filter(|envid| is_xtext(envid));
+    mail.auth = mail.auth.filter(|auth| is_xtext(auth) && !extensions.auth.is_empty());
+    format!("{mail}\r\n")
+}
+
+fn rcpt_line(rcpt: &RcptTo, extensions: &Extensions) -> String {
+    let mut line = RcptTo::new(rcpt.forward_path.clone());
+    if extensions.dsn {
+        line.notify = rcpt.notify;
+        line.orcpt = rcpt.orcpt.clone().filter(|orcpt| is_orcpt(orcpt));
+    }
+    format!("{line}\r\n")
+}

@@ -1,0 +1,216 @@
+//! The sending side as a state machine: replies in, [`Event`]s and wire bytes out.
+//!
+//! ```
+//! use bytes::BytesMut;
+//! use posthaste_smtp::client::{Config, Event, Machine, MessageBody};
+//! use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
+//!
+//! let mut machine = Machine::new(Config::new("client.example.net"));
+//! let mut input = BytesMut::from("220 mx.example.org ESMTP\r\n");
+//! assert!(matches!(machine.step(&mut input)?, Event::NeedInput));
+//! assert_eq!(machine.take_output().concat(), b"EHLO client.example.net\r\n");
+//! input.extend_from_slice(b"250-mx.example.org\r\n250 PIPELINING\r\n");
+//! assert!(matches!(machine.step(&mut input)?, Event::Ready));
+//!
+//! let mail = MailFrom::new(ReversePath::parse("<a@example.net>").unwrap());
+//! let rcpt = RcptTo::new(ForwardPath::parse("<b@example.org>").unwrap());
+//! machine.send(mail, vec![rcpt], MessageBody::Whole(vec!["Subject: x\r\n\r\n.\r\n".into()]));
+//! let commands = machine.take_output().concat();
+//! assert_eq!(commands, b"MAIL FROM:<a@example.net>\r\nRCPT TO:<b@example.org>\r\nDATA\r\n");
+//! input.extend_from_slice(b"250 ok\r\n250 ok\r\n354 go\r\n");
+//! assert!(matches!(machine.step(&mut input)?, Event::NeedInput));
+//! assert_eq!(machine.take_output().concat(), b"Subject: x\r\n\r\n..\r\n.\r\n");
+//! input.extend_from_slice(b"250 2.0.0 kept\r\n");
+//! let Event::Sent(outcome) = machine.step(&mut input)? else { panic!() };
+//! assert!(outcome.recipients[0].is_delivered());
+//! # Ok::<(), posthaste_smtp::client::ClientError>(())
+//! ```
+
+mod machine;
+mod stuff;
+
+use bytes::Bytes;
+
+pub use machine::Machine;
+pub use stuff::Stuffer;
+
+use crate::reply::{Reply, ReplyError};
+use crate::server::Protocol;
+
+/// What a [`Machine`] is told once.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Our name for EHLO, HELO or LHLO.
+    pub helo_name: String,
+    /// SMTP or LMTP.
+    pub protocol: Protocol,
+    /// How bodies are sent.
+    pub transfer: Transfer,
+}
+
+impl Config {
+    /// SMTP, bodies with DATA.
+    pub fn new(helo_name: impl Into<String>) -> Self {
+        Self { helo_name: helo_name.into(), protocol: Protocol::Smtp, transfer: Transfer::Data }
+    }
+}
+
+/// How bodies are sent. BDAT is used only where it was offered and the body is [`MessageBody::Whole`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transfer {
+    /// DATA: understood everywhere.
+    #[default]
+    Data,
+    /// BDAT once a recipient was accepted.
+    Bdat,
+    /// BDAT right behind the recipients, without waiting: one round trip for a message. The body is wasted if no
+    /// recipient is accepted.
+    BdatAtOnce,
+}
+
+/// The message to send: CRLF line ends, dots not stuffed. Bare CR and LF are made CRLF on the way.
+#[derive(Debug, Clone)]
+pub enum MessageBody {
+    /// All of it, in pieces that need not be joined.
+    Whole(Vec<Bytes>),
+    /// It comes through [`Machine::body`] once [`Event::SendBody`] asks for it. Always sent with DATA.
+    Streamed,
+}
+
+/// What the server offered in its reply to EHLO or LHLO.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Extensions {
+    /// PIPELINING (RFC 2920).
+    pub pipelining: bool,
+    /// SIZE (RFC 1870); the inner value is the limit in octets, if one was given.
+    pub size: Option<Option<u64>>,
+    /// 8BITMIME (RFC 6152).
+    pub eight_bit_mime: bool,
+    /// SMTPUTF8 (RFC 6531).
+    pub smtputf8: bool,
+    /// CHUNKING (RFC 3030).
+    pub chunking: bool,
+    /// DSN (RFC 3461).
+    pub dsn: bool,
+    /// STARTTLS (RFC 3207).
+    pub starttls: bool,
+    /// AUTH mechanisms (RFC 4954).
+    pub auth: Vec<String>,
+    /// RCPTMAX of LIMITS (RFC 9422).
+    pub recipients_max: Option<u64>,
+    /// MAILMAX of LIMITS (RFC 9422).
+    pub messages_max: Option<u64>,
+}
+
+impl Extensions {
+    fn read(reply: &Reply) -> Self {
+        let mut extensions = Self::default();
+        // The first line is the server's name.
+        for line in reply.text().lines().skip(1) {
+            let mut words = line.split_ascii_whitespace();
+            match words.next().unwrap_or_default().to_ascii_uppercase().as_str() {
+                "PIPELINING" => extensions.pipelining = true,
+                "SIZE" => {
+                    let limit = words.next().and_then(|word| word.parse().ok());
+                    extensions.size = Some(limit.filter(|limit| *limit > 0));
+                }
+                "8BITMIME" => extensions.eight_bit_mime = true,
+                "SMTPUTF8" => extensions.smtputf8 = true,
+                "CHUNKING" => extensions.chunking = true,
+                "DSN" => extensions.dsn = true,
+                "STARTTLS" => extensions.starttls = true,
+                "AUTH" => extensions.auth = words.map(String::from).collect(),
+                "LIMITS" => {
+                    for word in words {
+                        match word.split_once('=') {
+                            Some(("RCPTMAX", value)) => extensions.recipients_max = value.parse().ok(),
+                            Some(("MAILMAX", value)) => extensions.messages_max = value.parse().ok(),
+                            _ => {}
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        extensions
+    }
+}
+
+/// What the machine wants.
+#[derive(Debug)]
+pub enum Event {
+    /// Write the output, then read more.
+    NeedInput,
+    /// The session is open and idle: [`Machine::send`], [`Machine::quit`] or [`Machine::start_tls`].
+    Ready,
+    /// Give the body with [`Machine::body`], then [`Machine::body_end`].
+    SendBody,
+    /// The fate of the message is known, and the session is ready for the next unless [`Machine::is_closed`].
+    Sent(Outcome),
+    /// Do the handshake, then call [`Machine::tls_started`].
+    TlsReady,
+    /// The session is over.
+    Closed,
+}
+
+/// How far a recipient came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Refused here, before anything was sent: the server lacks what the message needs.
+    Local,
+    /// MAIL was refused.
+    Mail,
+    /// RCPT was refused.
+    Rcpt,
+    /// DATA or BDAT was refused.
+    Data,
+    /// The whole message was sent and this is the verdict.
+    Body,
+}
+
+/// What became of one recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecipientOutcome {
+    /// The reply that decided.
+    pub reply: Reply,
+    /// What it was the reply to.
+    pub stage: Stage,
+}
+
+impl RecipientOutcome {
+    /// Whether the server has taken responsibility for the message to this recipient.
+    pub fn is_delivered(&self) -> bool {
+        self.stage == Stage::Body && self.reply.is_positive()
+    }
+}
+
+/// What became of one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// For each recipient, in the order given to [`Machine::send`].
+    pub recipients: Vec<RecipientOutcome>,
+}
+
+/// Why a session is of no further use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The server did not greet with 2yz: retry later or elsewhere if 4yz.
+    #[error("server refused the connection: {0}")]
+    Greeting(Reply),
+    /// Neither EHLO (LHLO) nor HELO was accepted.
+    #[error("server refused the greeting: {0}")]
+    Hello(Reply),
+    /// STARTTLS was refused.
+    #[error("server refused STARTTLS: {0}")]
+    Tls(Reply),
+    /// Octets came in the clear behind the reply to STARTTLS; they may be anybody's.
+    #[error("server sent data behind its reply to STARTTLS")]
+    TlsInjection,
+    /// The server does not speak SMTP.
+    #[error("bad reply: {0}")]
+    Reply(#[from] ReplyError),
+    /// A reply came that nothing was asked for.
+    #[error("unexpected reply: {0}")]
+    Unexpected(Reply),
+}
