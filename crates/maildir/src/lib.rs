@@ -17,6 +17,9 @@
 
 mod batch;
 mod cleanup;
+mod flags;
+mod folders;
+mod keywords;
 pub mod line_ends;
 mod maildir;
 mod mount;
@@ -27,6 +30,9 @@ mod scan;
 
 pub use batch::{Mounts, Outcomes, Published, StoreError, SyncBy, Synced, Written, deliver_batch, sync};
 pub use cleanup::TMP_AGE_MAX;
+pub use flags::Flags;
+pub use folders::FolderName;
+pub use keywords::{KEYWORD_BYTES_MAX, KEYWORDS_MAX, Keywords};
 pub use maildir::{Found, Maildir, Subdir};
 pub use mount::{Mount, MountFacts};
 pub use name::{Host, NameSource, UniqueName};

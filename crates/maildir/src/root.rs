@@ -89,6 +89,11 @@ impl MailRoot {
         outcome
     }
 
+    /// The open directory at `path`.
+    pub(crate) fn open_dir(&self, path: &MailboxPath) -> io::Result<OwnedFd> {
+        open_beneath(&self.dir, path.as_str())
+    }
+
     fn remember_mount(&self, maildir: &Maildir) -> io::Result<()> {
         let device = maildir.facts().device;
         if let std::collections::btree_map::Entry::Vacant(vacant) = self.lock_mounts().entry(device) {
@@ -130,6 +135,11 @@ pub(crate) fn open_beneath(dir: impl AsFd, path: &str) -> io::Result<OwnedFd> {
             done => return Ok(done?),
         }
     }
+}
+
+/// Opens the directory above `dir`: the Maildir that a `new/` belongs to, wherever it has been moved.
+pub(crate) fn open_parent(dir: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::openat(dir, "..", DIR_FLAGS, Mode::empty())?)
 }
 
 /// Opens the directory `name` in `dir`, making it (mode 0700) if it is not there; says whether it did.

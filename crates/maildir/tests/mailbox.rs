@@ -1,0 +1,92 @@
+//! Flags, keywords and folders, as mail programs beside us see them.
+
+use std::io::{ErrorKind, IoSlice};
+use std::time::{Duration, SystemTime};
+
+use posthaste_maildir::{Flags, FolderName, Found, KEYWORDS_MAX, MailRoot, MailboxPath, Maildir, Subdir};
+
+fn place() -> (tempfile::TempDir, MailRoot, MailboxPath) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let root = MailRoot::open(dir.path()).expect("mail root opens");
+    (dir, root, MailboxPath::parse("ann").expect("valid"))
+}
+
+fn deliver(maildir: &Maildir, name: &str) -> Found {
+    maildir.write_tmp(name, &[IoSlice::new(b"body")]).expect("written");
+    maildir.publish(name).expect("published");
+    maildir.find(name).expect("scanned").expect("there")
+}
+
+fn folder(name: &str) -> FolderName {
+    FolderName::parse(name).expect("valid")
+}
+
+#[test]
+fn flags_change_by_renames_and_meet_other_programs_half_way() {
+    let (dir, root, inbox) = place();
+    let maildir = root.mailbox(&inbox).expect("opens");
+    let new = deliver(&maildir, "1.a.h,S=4,W=4");
+    let seen = maildir.change_flags(&new, Flags::SEEN, Flags::NONE).expect("renamed");
+    assert_eq!((seen.dir, &*seen.name), (Subdir::Cur, "1.a.h,S=4,W=4:2,S"));
+    // Another program sets F; we know only the old name, and keep its F.
+    let cur = dir.path().join("ann/cur");
+    std::fs::rename(cur.join(&seen.name), cur.join("1.a.h,S=4,W=4:2,FSb")).expect("renamed");
+    let replied = maildir.change_flags(&seen, Flags::REPLIED, Flags::SEEN).expect("renamed");
+    assert_eq!(replied.name, "1.a.h,S=4,W=4:2,FRb");
+    assert_eq!(maildir.set_flags(&replied, Flags::DRAFT).expect("renamed").name, "1.a.h,S=4,W=4:2,D");
+    maildir.remove(Subdir::Cur, "1.a.h,S=4,W=4:2,D").expect("removed");
+    let gone = maildir.change_flags(&replied, Flags::SEEN, Flags::NONE).expect_err("gone");
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn keywords_get_letters_and_the_table_is_locked_as_dovecot_does() {
+    let (dir, root, inbox) = place();
+    let maildir = root.mailbox(&inbox).expect("opens");
+    let now = SystemTime::now();
+    assert_eq!(maildir.keywords().expect("read").flag("Junk"), None);
+    let forwarded = maildir.keyword_flag("$Forwarded", now).expect("added");
+    let junk = maildir.keyword_flag("Junk", now).expect("added");
+    assert_eq!((forwarded.to_string(), junk.to_string()), ("a".into(), "b".into()));
+    assert_eq!(maildir.keyword_flag("JUNK", now).expect("there"), junk);
+    let table = std::fs::read_to_string(dir.path().join("ann/dovecot-keywords")).expect("readable");
+    assert_eq!(table, "0 $Forwarded\n1 Junk\n");
+    assert_eq!(maildir.keyword_flag("two words", now).expect_err("no keyword").kind(), ErrorKind::InvalidInput);
+    // Somebody else's lock is respected, and broken once it is old.
+    std::fs::write(dir.path().join("ann/dovecot-keywords.lock"), b"").expect("written");
+    assert_eq!(maildir.keyword_flag("Todo", now).expect_err("locked").kind(), ErrorKind::WouldBlock);
+    let later = now + Duration::from_secs(120);
+    assert_eq!(maildir.keyword_flag("Todo", later).expect("added").to_string(), "c");
+    for n in 3..KEYWORDS_MAX {
+        maildir.keyword_flag(&format!("k{n}"), later).expect("added");
+    }
+    assert_eq!(maildir.keyword_flag("one-more", later).expect_err("full").kind(), ErrorKind::QuotaExceeded);
+    assert!(!dir.path().join("ann/dovecot-keywords.lock").exists());
+}
+
+#[test]
+fn folders_are_made_listed_renamed_with_those_below_and_removed() {
+    let (dir, root, inbox) = place();
+    root.mailbox(&inbox).expect("opens");
+    for name in ["Lists", "Lists.Rust", "Lists.Rust.Internals", "Listserv", "Sent"] {
+        deliver(&root.folder(&inbox, &folder(name)).expect("made"), "1.a.h");
+    }
+    assert!(dir.path().join("ann/.Lists.Rust/maildirfolder").exists());
+    std::fs::create_dir(dir.path().join("ann/.not-a-maildir")).expect("made");
+    let listed = |root: &MailRoot| -> Vec<String> {
+        root.folders(&inbox).expect("listed").iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(listed(&root), ["Lists", "Lists.Rust", "Lists.Rust.Internals", "Listserv", "Sent"]);
+    assert_eq!(root.rename_folder(&inbox, &folder("Lists"), &folder("Archive.Lists")).expect("renamed"), 3);
+    let expected = ["Archive.Lists", "Archive.Lists.Rust", "Archive.Lists.Rust.Internals", "Listserv", "Sent"];
+    assert_eq!(listed(&root), expected);
+    let rename = |from, to| root.rename_folder(&inbox, &folder(from), &folder(to)).map_err(|e| e.kind());
+    assert_eq!(rename("Sent", "Listserv"), Err(ErrorKind::AlreadyExists));
+    assert_eq!(rename("Sent", "Sent.Old"), Err(ErrorKind::InvalidInput));
+    assert_eq!(rename("None", "Other"), Err(ErrorKind::NotFound));
+    root.remove_folder(&inbox, &folder("Archive.Lists.Rust")).expect("removed");
+    assert_eq!(listed(&root), ["Archive.Lists", "Archive.Lists.Rust.Internals", "Listserv", "Sent"]);
+    std::fs::create_dir(dir.path().join("ann/.Sent/cur/foreign")).expect("made");
+    let kept = root.remove_folder(&inbox, &folder("Sent")).expect_err("something foreign in it");
+    assert_eq!(kept.kind(), ErrorKind::DirectoryNotEmpty);
+}
