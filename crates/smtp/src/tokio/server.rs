@@ -3,8 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use ::tokio::sync::watch;
@@ -149,9 +149,10 @@ impl ServerBuilder {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
         }
         let (phase, receiver) = watch::channel(Phase::Running);
+        let config = Arc::new(RwLock::new(Arc::new(self.config)));
         let shared = Arc::new(Shared {
             handler,
-            config: Arc::new(self.config),
+            config: Arc::clone(&config),
             gate: Gate::new(self.max_connections, self.max_connections_per_address),
             reserve: Reserve::new()?,
             next_id: AtomicU64::new(1),
@@ -162,7 +163,7 @@ impl ServerBuilder {
         let gate = Arc::clone(&shared.gate);
         let accepting =
             listeners.into_iter().map(|listener| ::tokio::spawn(accept(listener, Arc::clone(&shared)))).collect();
-        Ok(RunningServer { local_addrs, backlog, phase, gate, accepting })
+        Ok(RunningServer { local_addrs, backlog, config, phase, gate, accepting })
     }
 }
 
@@ -171,6 +172,7 @@ impl ServerBuilder {
 pub struct RunningServer {
     local_addrs: Vec<SocketAddr>,
     backlog: Backlog,
+    config: Arc<RwLock<Arc<Config>>>,
     phase: watch::Sender<Phase>,
     gate: Arc<Gate>,
     accepting: Vec<JoinHandle<()>>,
@@ -190,6 +192,14 @@ impl RunningServer {
     /// Connections open now.
     pub fn connections(&self) -> usize {
         self.gate.total()
+    }
+
+    /// Puts host name, limits and policies of `settings` in force for connections that begin from now on. Those that are
+    /// open keep theirs; the protocol, the listeners and the numbers of connections stay as they are.
+    pub fn reconfigure(&self, settings: ServerBuilder) {
+        let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let protocol = config.protocol;
+        *config = Arc::new(Config { protocol, ..settings.config });
     }
 
     /// Stops in order: no more connections are taken, idle sessions are told 421 4.3.2 at once, those with an open
@@ -216,13 +226,20 @@ impl RunningServer {
 
 struct Shared<H> {
     handler: H,
-    config: Arc<Config>,
+    config: Arc<RwLock<Arc<Config>>>,
     gate: Arc<Gate>,
     reserve: Reserve,
     next_id: AtomicU64,
     rejecting: AtomicUsize,
     /// Every task keeps one of these, so that a shutdown can tell when all have ended.
     phase: watch::Receiver<Phase>,
+}
+
+impl<H> Shared<H> {
+    /// What applies to a connection that begins now.
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// Clients that are being turned away at once; above it they are closed without waiting for them to read why.
@@ -255,7 +272,7 @@ async fn accept<H: Handler>(listener: Listener, shared: Arc<Shared<H>>) {
 async fn session<H: Handler>(shared: &Shared<H>, stream: Stream, peer: Peer) {
     let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
     let mut phase = shared.phase.clone();
-    let connection = Connection::new(stream, Arc::clone(&shared.config), shared.phase.clone());
+    let connection = Connection::new(stream, shared.config(), shared.phase.clone());
     ::tokio::select! {
         () = connection.serve(&shared.handler, id, peer) => {}
         _ = phase.wait_for(|phase| *phase >= Phase::Gone) => {}
@@ -274,7 +291,7 @@ fn reject<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, reply: &Reply) {
     }
     let shared = Arc::clone(shared);
     ::tokio::spawn(async move {
-        close(stream, last, shared.config.limits.timeouts.linger, true).await;
+        close(stream, last, shared.config().limits.timeouts.linger, true).await;
         shared.rejecting.fetch_sub(1, Ordering::Relaxed);
         shared.reserve.refill();
     });
