@@ -3,7 +3,7 @@
 //! Every mailbox exists and has had one message before the clock starts; protocols are left out.
 //!
 //! `cargo bench -p posthaste-delivery --bench executor` runs it whole, `cargo test` tiny so that it cannot rot.
-//! Options behind `--`: `--json`, `--pairs N`, `--messages N`, `--tasks N`, and `--batch N --flushes N` for ours. The directory is `POSTHASTE_BENCH_DIR`, or the
+//! Options behind `--`: `--json`, `--only SIDE`, `--pairs N`, `--messages N`, `--tasks N`, and `--batch N --flushes N` for ours. The directory is `POSTHASTE_BENCH_DIR`, or the
 //! target directory; it has to be on a real disk.
 
 use std::io::{IoSlice, Write};
@@ -30,6 +30,7 @@ struct Options {
     mailboxes: Vec<usize>,
     max_batch: usize,
     flushes: usize,
+    sides: Vec<Side>,
 }
 
 impl Options {
@@ -39,6 +40,7 @@ impl Options {
             let at = args.iter().position(|arg| arg == name)?;
             args.get(at + 1)?.parse::<usize>().ok()
         };
+        let only = args.iter().position(|arg| arg == "--only").and_then(|at| args.get(at + 1));
         let whole = args.iter().any(|arg| arg == "--bench");
         Self {
             json: args.iter().any(|arg| arg == "--json"),
@@ -49,6 +51,7 @@ impl Options {
             mailboxes: if whole { vec![1, 64, 2000] } else { vec![1, 5] },
             max_batch: value("--batch").unwrap_or(ours::DEFAULT_MAX_BATCH),
             flushes: value("--flushes").unwrap_or(ours::DEFAULT_MAX_CONCURRENT_FLUSHES),
+            sides: Side::ALL.into_iter().filter(|side| only.is_none_or(|only| side.name().contains(&**only))).collect(),
         }
     }
 }
@@ -264,9 +267,9 @@ async fn measure_all(options: &Options, base: &Path) -> Vec<Row> {
     let bodies = bodies();
     let mut rows = Vec::new();
     for &mailboxes in &options.mailboxes {
-        let mut samples = Side::ALL.map(|_| Vec::new());
+        let mut samples = vec![Vec::new(); options.sides.len()];
         for _ in 0..options.pairs {
-            for (side, samples) in Side::ALL.into_iter().zip(&mut samples) {
+            for (side, samples) in options.sides.iter().copied().zip(&mut samples) {
                 let rate = in_fresh_dir(base, async |dir| {
                     let running = Running::start(side, dir, mailboxes, options);
                     throughput(&running, &bodies, mailboxes, options).await
@@ -275,7 +278,7 @@ async fn measure_all(options: &Options, base: &Path) -> Vec<Row> {
             }
         }
         let scenario = format!("{mailboxes} mailboxes");
-        rows.extend(Side::ALL.into_iter().zip(samples).map(|(side, samples)| Row {
+        rows.extend(options.sides.iter().copied().zip(samples).map(|(side, samples)| Row {
             scenario: scenario.clone(),
             side: side.name(),
             durability: side.durability(),
@@ -288,10 +291,10 @@ async fn measure_all(options: &Options, base: &Path) -> Vec<Row> {
 }
 
 async fn measure_lone(options: &Options, base: &Path, bodies: &Arc<Vec<Body>>) -> Vec<Row> {
-    let mut samples = Side::ALL.map(|_| Vec::new());
+    let mut samples = vec![Vec::new(); options.sides.len()];
     let mut plain = Vec::new();
     for _ in 0..options.pairs {
-        for (side, samples) in Side::ALL.into_iter().zip(&mut samples) {
+        for (side, samples) in options.sides.iter().copied().zip(&mut samples) {
             let time = in_fresh_dir(base, async |dir| {
                 let running = Running::start(side, dir, 1, options);
                 lone_us(&running, bodies, options).await

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
+use posthaste_journal::AppendError;
 use posthaste_maildir::{StoreError, UniqueName};
 
 /// The name of a delivered message's file in `new/`.
@@ -52,6 +54,12 @@ pub enum DeliveryError {
     /// device is failing or the file system has gone read-only.
     #[error("the message could not be made durable: {0}")]
     Sync(#[source] io::Error),
+    /// The path names no mailbox that could be: never try it again (553 5.1.3).
+    #[error("not a mailbox: {0}")]
+    BadMailbox(Arc<str>),
+    /// More mail waits to be written than may; nothing was written: try again soon (451 4.3.2).
+    #[error("too much mail waits to be written")]
+    Busy,
     /// The executor was shut down; nothing was written.
     #[error("the delivery executor was shut down")]
     Closed,
@@ -73,6 +81,17 @@ impl From<StoreError> for DeliveryError {
             StoreError::Sync(e) => Self::Sync(e),
             StoreError::Message(e) => Self::of_mailbox(e),
             other => Self::Mailbox(io::Error::other(other)),
+        }
+    }
+}
+
+impl From<AppendError> for DeliveryError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Full(_) => Self::Full(io::Error::new(io::ErrorKind::StorageFull, error)),
+            AppendError::Busy => Self::Busy,
+            AppendError::Closed => Self::Closed,
+            other => Self::Sync(io::Error::other(other)),
         }
     }
 }

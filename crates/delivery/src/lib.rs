@@ -23,24 +23,39 @@
 //! its name are on stable storage. Whatever waits when a flusher is free becomes one batch, whichever mailboxes it is for:
 //! write all, sync, rename all, sync, where one `syncfs` serves the renames of one batch and the bytes of the next.
 //!
+//! **Journaled mode** ([`DeliveryExecutor::with_journal`], [`Journaled`]): `Ok` means that the message is in a journal on stable storage; it gets into its
+//! Maildirs right after, and a checkpoint makes those durable now and then. Opening replays what a crash interrupted.
+//!
 //! One mailbox's error is its own; a failed sync is told to every message it was to cover. Each mounted file
 //! system has its own queue and threads, so one that is slow or hangs delays nobody else's mail.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod cache;
+mod content;
 mod error;
 mod flusher;
+mod journaled;
+#[cfg(test)]
+mod journaled_tests;
 mod lanes;
+mod record;
+mod session;
+mod spool;
 mod standalone;
 mod stats;
+mod workers;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 pub use error::{DeliveryError, MessageId};
+pub use journaled::{Journaled, JournaledConfig, JournaledStats, OpenError, ReplayReport, Waiting};
+pub use record::{Body, LineEnds, Message, Spooled, Target};
+pub use spool::SpoolWriter;
 pub use stats::Stats;
 
 use standalone::Standalone;
@@ -66,6 +81,7 @@ pub struct DeliveryExecutor {
 #[derive(Clone, Debug)]
 enum Mode {
     Standalone(Standalone),
+    Journaled { journaled: Journaled, mail_root: Arc<Path> },
 }
 
 impl DeliveryExecutor {
@@ -93,10 +109,29 @@ impl DeliveryExecutor {
         Self { mode: Mode::Standalone(Standalone::new(config)) }
     }
 
+    /// A journaled executor with its journal in `dir/journal` and its mailboxes below `dir/mail`, and what it found there.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn with_journal(dir: impl AsRef<Path>) -> Result<(Self, ReplayReport), OpenError> {
+        Self::with_journal_config(JournaledConfig::new(dir.as_ref().join("journal"), dir.as_ref().join("mail")))
+    }
+
+    /// A journaled executor. [`Journaled`] itself can do more: several mailboxes for one message, bodies that do not fit into memory.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn with_journal_config(config: JournaledConfig) -> Result<(Self, ReplayReport), OpenError> {
+        let mail_root = config.mail_root.as_path().into();
+        let (journaled, report) = Journaled::open(config)?;
+        Ok((Self { mode: Mode::Journaled { journaled, mail_root } }, report))
+    }
+
     /// Delivers one message into the Maildir at `path` and returns when it is durable.
     ///
     /// The bytes are written as they are given. The Maildir is made if it does not exist (mode 0700). The path is trusted: absolute, or relative to the working
-    /// directory. Dropping the future once the message is queued does not take it back.
+    /// directory. In journaled mode it is below the mail root, absolute or relative to it, and the message becomes visible shortly after this
+    /// returns. Dropping the future once the message is queued does not take it back.
     ///
     /// # Errors
     /// [`DeliveryError`]: each variant says what the caller can do. After an error there is no file of this message, except that a
@@ -104,6 +139,16 @@ impl DeliveryExecutor {
     pub async fn deliver(&self, path: impl AsRef<Path>, body: impl Into<Bytes>) -> Result<MessageId, DeliveryError> {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.deliver(path.as_ref(), body.into()).await,
+            Mode::Journaled { journaled, mail_root } => {
+                let path = path.as_ref();
+                let below = path.strip_prefix(mail_root).unwrap_or(path);
+                let mailbox = below.to_str().ok_or_else(|| DeliveryError::BadMailbox("not UTF-8".into()))?;
+                let target = Target { mailbox: mailbox.into(), prefix: Bytes::new() };
+                let body = Body::Memory(vec![body.into()]);
+                let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
+                let ids = journaled.deliver_message(message).await?;
+                Ok(ids.into_iter().next().expect("one name for one target"))
+            }
         }
     }
 
@@ -111,6 +156,7 @@ impl DeliveryExecutor {
     pub fn stats(&self) -> Stats {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.stats(),
+            Mode::Journaled { journaled, .. } => journaled.stats().into(),
         }
     }
 
@@ -118,6 +164,7 @@ impl DeliveryExecutor {
     pub async fn shutdown(&self) {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.shutdown().await,
+            Mode::Journaled { journaled, .. } => journaled.shutdown().await,
         }
     }
 }

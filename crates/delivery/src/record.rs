@@ -223,8 +223,10 @@ mod tests {
     use super::*;
 
     fn stored(body: Body) -> Stored {
-        let target = |mailbox: &str| Target { mailbox: mailbox.into(), prefix: Bytes::from_static(b"Delivered-To: x\r\n") };
-        let message = Message { targets: vec![target("a/Maildir"), target("b/Maildir")], body, line_ends: LineEnds::ToLf };
+        let target =
+            |mailbox: &str| Target { mailbox: mailbox.into(), prefix: Bytes::from_static(b"Delivered-To: x\r\n") };
+        let message =
+            Message { targets: vec![target("a/Maildir"), target("b/Maildir")], body, line_ends: LineEnds::ToLf };
         Stored { secs: 1_700_000_000, host: "mx.example".into(), message, numbers: vec![0, 3] }
     }
 

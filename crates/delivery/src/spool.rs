@@ -58,14 +58,15 @@ impl Spool {
 
     /// Starts a new body. `bytes_max` is how long it may get; the file system must have that much to spare.
     pub fn writer(self: &Arc<Self>, bytes_max: u64) -> Result<SpoolWriter, DeliveryError> {
-        let failed = |error: io::Error| DeliveryError::Full(error.to_string().into());
-        let space = rustix::fs::statvfs(&self.dir).map_err(|error| failed(error.into()))?;
+        let space = rustix::fs::statvfs(&self.dir).map_err(|error| DeliveryError::Full(error.into()))?;
         if space.f_bavail.saturating_mul(space.f_frsize) < bytes_max.saturating_add(SPACE_FLOOR) {
-            return Err(DeliveryError::Full("the spool's file system is full".into()));
+            let what = "the spool's file system has no room for a message of this size";
+            return Err(DeliveryError::Full(io::Error::new(io::ErrorKind::StorageFull, what)));
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.path(number);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+        let file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(DeliveryError::Full)?;
         let guard = Arc::new(Guard { path, kept: AtomicBool::new(false) });
         let spooled = Spooled { file: number, len: 0, line_ends: 0, lossless: true, guard: Some(guard) };
         Ok(SpoolWriter { spool: self.clone(), file: Arc::new(file), buffer: Vec::new(), spooled, after_cr: false })
@@ -120,7 +121,7 @@ impl SpoolWriter {
     /// Makes the body and its name durable.
     ///
     /// # Errors
-    /// [`DeliveryError::Full`] or [`DeliveryError::Storage`]; the file is then removed.
+    /// [`DeliveryError::Full`] or [`DeliveryError::Sync`]; the file is then removed.
     pub async fn finish(mut self) -> Result<Spooled, DeliveryError> {
         if self.after_cr {
             self.spooled.lossless = false;
@@ -142,8 +143,8 @@ impl SpoolWriter {
         };
         let done = tokio::task::spawn_blocking(work).await.map_err(|_| DeliveryError::Closed)?;
         self.buffer = done.map_err(|error| match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DeliveryError::Full(error.to_string().into()),
-            _ => DeliveryError::Storage(error.to_string().into()),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DeliveryError::Full(error),
+            _ => DeliveryError::Sync(error),
         })?;
         self.buffer.clear();
         Ok(())

@@ -553,8 +553,6 @@ impl Shared {
         self.config.segment_bytes.min(u64::from(u32::MAX)) as usize - BLOCK - record_span(0)
     }
 
-    // A refused record goes back to its sender whole, which is rarer than it is large.
-    #[expect(clippy::result_large_err)]
     fn push(&self, pending: Pending) -> Result<(), (Pending, AppendError)> {
         let limit = self.max_record_bytes();
         let bytes = pending.parts.iter().map(Bytes::len).sum();

@@ -1,0 +1,256 @@
+//! Journaled mode against real directories: what a crash leaves is mended, and every message is there exactly once.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_journal::Journal;
+use tokio::runtime::Runtime;
+
+use crate::record::{Delivered, KIND_DELIVERED, KIND_MESSAGE, Stored};
+use crate::session::SessionTag;
+use crate::{Body, DeliveryError, Journaled, JournaledConfig, LineEnds, Message, ReplayReport, Target};
+
+struct Place {
+    dir: tempfile::TempDir,
+    runtime: Runtime,
+}
+
+impl Place {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        Place { dir: tempfile::tempdir().expect("a directory"), runtime }
+    }
+
+    fn config(&self) -> JournaledConfig {
+        let journal = posthaste_journal::Config { segment_bytes: 1 << 20, ..posthaste_journal::Config::default() };
+        JournaledConfig {
+            journal,
+            host: "mx.example".into(),
+            ..JournaledConfig::new(self.dir.path().join("journal"), self.mail())
+        }
+    }
+
+    fn mail(&self) -> PathBuf {
+        self.dir.path().join("mail")
+    }
+
+    fn open(&self) -> (Journaled, ReplayReport) {
+        Journaled::open(self.config()).expect("opens")
+    }
+
+    fn deliver(&self, journaled: &Journaled, message: Message) -> Result<Vec<crate::MessageId>, DeliveryError> {
+        self.runtime.block_on(journaled.deliver_message(message))
+    }
+
+    /// A journal as a crash leaves it: the messages durable, some of them noted as visible.
+    fn crashed_with(&self, messages: &[Message], visible: impl FnOnce(&[u64]) -> Option<Delivered>) -> Vec<u64> {
+        let (journal, _) = Journal::open(&self.config().journal_dir, self.config().journal).expect("opens");
+        let append = |message: &Message| {
+            let numbers = (0..message.targets.len() as u16).collect();
+            let stored = Stored { secs: 1_700_000_000, host: "mx.example".into(), message: message.clone(), numbers };
+            journal.append(KIND_MESSAGE, stored.encode()).wait().expect("durable")
+        };
+        let ids: Vec<u64> = messages.iter().map(append).collect();
+        if let Some(note) = visible(&ids) {
+            journal.append_note(KIND_DELIVERED, vec![note.encode()]);
+        }
+        ids
+    }
+
+    fn session(&self) -> SessionTag {
+        std::fs::create_dir_all(self.mail()).expect("a mail root");
+        SessionTag::of(&self.mail()).expect("a tag")
+    }
+}
+
+fn message(mailboxes: &[&str], body: &'static str) -> Message {
+    let target = |name: &&str| Target {
+        mailbox: format!("{name}/Maildir").into(),
+        prefix: Bytes::from(format!("Delivered-To: {name}\r\n")),
+    };
+    let targets = mailboxes.iter().map(target).collect();
+    Message { targets, body: Body::Memory(vec![Bytes::from_static(body.as_bytes())]), line_ends: LineEnds::ToLf }
+}
+
+/// Names and contents of a mailbox, `new/` and `cur/` together, sorted.
+fn mailbox(root: &Path, name: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for sub in ["new", "cur"] {
+        let Ok(entries) = std::fs::read_dir(root.join(name).join("Maildir").join(sub)) else { continue };
+        for entry in entries {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
+            all.push((name, std::fs::read_to_string(&path).expect("readable")));
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_message_reaches_each_of_its_mailboxes_once() {
+    let place = Place::new();
+    let (journaled, report) = place.open();
+    assert_eq!((report.messages, report.restored), (0, 0));
+    let ids = place.deliver(&journaled, message(&["ann", "bob"], "Subject: x\r\n\r\nhello\r\n")).expect("accepted");
+    journaled.checkpoint().expect("checkpoint");
+    for (name, id) in ["ann", "bob"].iter().zip(&ids) {
+        let found = mailbox(&place.mail(), name);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].0.starts_with(id.as_str()), "{found:?} is not {id}");
+        assert_eq!(found[0].1, format!("Delivered-To: {name}\nSubject: x\n\nhello\n"));
+    }
+    drop(journaled);
+    let (_, report) = place.open();
+    assert_eq!((report.messages, report.restored), (0, 0), "a clean end leaves nothing to replay");
+}
+
+#[test]
+fn replay_delivers_what_was_committed_and_nothing_twice() {
+    let place = Place::new();
+    let messages = [message(&["ann", "bob"], "a\r\n"), message(&["ann"], "bare \n stays\r\n")];
+    place.crashed_with(&messages, |_| None);
+    let (journaled, report) = place.open();
+    assert_eq!((report.messages, report.restored, report.deferred), (2, 3, 0));
+    let ann: Vec<String> = mailbox(&place.mail(), "ann").into_iter().map(|(_, text)| text).collect();
+    assert_eq!(ann, ["Delivered-To: ann\na\n", "Delivered-To: ann\r\nbare \n stays\r\n"]);
+    assert_eq!(mailbox(&place.mail(), "bob").len(), 1);
+    drop(journaled);
+    let (_, report) = place.open();
+    assert_eq!((report.messages, report.restored), (0, 0));
+}
+
+#[test]
+fn what_was_visible_in_this_life_of_the_page_cache_and_taken_away_does_not_come_back() {
+    let place = Place::new();
+    let session = place.session();
+    place.crashed_with(&[message(&["ann"], "a\r\n"), message(&["ann"], "b\r\n")], |ids| {
+        Some(Delivered { session, done: vec![(ids[0], 0)] })
+    });
+    let (_journaled, report) = place.open();
+    assert_eq!(report.restored, 1);
+    assert_eq!(mailbox(&place.mail(), "ann")[0].1, "Delivered-To: ann\nb\n");
+}
+
+#[test]
+fn after_a_power_cut_a_note_is_not_believed_and_a_damaged_file_is_mended_with_its_flags() {
+    let place = Place::new();
+    let ids = place.crashed_with(&[message(&["ann"], "whole\r\n"), message(&["ann"], "gone\r\n")], |ids| {
+        Some(Delivered { session: SessionTag([9; 24]), done: ids.iter().map(|&id| (id, 0)).collect() })
+    });
+    let cur = place.mail().join("ann/Maildir/cur");
+    std::fs::create_dir_all(&cur).expect("a mailbox");
+    let name = format!("1700000000.J{:x}T0.mx.example,S=24,W=26:2,FS", ids[0]);
+    std::fs::write(cur.join(&name), "").expect("an empty file, as a cut leaves it");
+    let (_journaled, report) = place.open();
+    assert_eq!(report.restored, 2);
+    let found = mailbox(&place.mail(), "ann");
+    assert_eq!(found.len(), 2);
+    assert_eq!(found[0], (name, "Delivered-To: ann\nwhole\n".to_owned()));
+}
+
+#[test]
+fn a_mailbox_that_cannot_be_written_to_waits_alone_and_loses_nothing() {
+    let place = Place::new();
+    let (journaled, _) = place.open();
+    std::fs::create_dir_all(place.mail().join("bad")).expect("a directory");
+    std::fs::write(place.mail().join("bad/Maildir"), "in the way").expect("a file");
+    place.deliver(&journaled, message(&["ann", "bad"], "a\r\n")).expect("accepted: the journal has it");
+    journaled.checkpoint().expect("checkpoint");
+    let waiting = journaled.waiting();
+    assert_eq!(waiting.len(), 1);
+    assert_eq!(waiting[0].mailboxes, [Arc::from("bad/Maildir")]);
+    assert_eq!(mailbox(&place.mail(), "ann").len(), 1);
+    // It is kept over a restart as well, and delivered once the way is free.
+    drop(journaled);
+    let (journaled, report) = place.open();
+    assert_eq!((report.messages, report.restored, report.deferred), (1, 0, 1));
+    drop(journaled);
+    std::fs::remove_file(place.mail().join("bad/Maildir")).expect("cleared");
+    let (_journaled, report) = place.open();
+    assert_eq!((report.messages, report.restored, report.deferred), (1, 1, 0));
+    assert_eq!(mailbox(&place.mail(), "bad")[0].1, "Delivered-To: bad\na\n");
+    assert_eq!(mailbox(&place.mail(), "ann").len(), 1);
+}
+
+#[test]
+fn a_mailbox_is_retried_without_a_restart() {
+    let place = Place::new();
+    let (journaled, _) = place.open();
+    std::fs::create_dir_all(place.mail().join("bad")).expect("a directory");
+    std::fs::write(place.mail().join("bad/Maildir"), "in the way").expect("a file");
+    place.deliver(&journaled, message(&["bad"], "a\r\n")).expect("accepted");
+    journaled.checkpoint().expect("checkpoint");
+    assert_eq!(journaled.waiting().len(), 1);
+    std::fs::remove_file(place.mail().join("bad/Maildir")).expect("cleared");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while mailbox(&place.mail(), "bad").is_empty() {
+        assert!(std::time::Instant::now() < deadline, "never retried: {:?}", journaled.waiting());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_large_body_goes_through_the_spool_and_leaves_nothing_there() {
+    let place = Place::new();
+    let (journaled, _) = place.open();
+    let line = "0123456789 a line of a large message\r\n";
+    let body = place.runtime.block_on(async {
+        let mut writer = journaled.spool(8 << 20).await.expect("space");
+        // Cut so that the pieces end within lines and between CR and LF.
+        let whole = line.repeat(100_000);
+        for piece in whole.as_bytes().chunks(37) {
+            writer.write(piece).await.expect("written");
+        }
+        Body::Spooled(writer.finish().await.expect("synced"))
+    });
+    let large = Message { body, ..message(&["ann", "bob"], "") };
+    place.deliver(&journaled, large).expect("accepted");
+    let in_memory = Bytes::from(line.repeat(60_000));
+    place
+        .deliver(&journaled, Message { body: Body::Memory(vec![in_memory]), ..message(&["eve"], "") })
+        .expect("accepted");
+    journaled.checkpoint().expect("checkpoint");
+    let expected = format!("Delivered-To: ann\n{}", line.replace("\r\n", "\n").repeat(100_000));
+    let found = mailbox(&place.mail(), "ann");
+    assert!(found[0].1 == expected, "the large message came out otherwise");
+    assert!(found[0].0.ends_with(&format!(",S={},W={}", expected.len(), 19 + line.len() * 100_000)), "{}", found[0].0);
+    assert_eq!(mailbox(&place.mail(), "eve")[0].1.len(), 18 + 60_000 * (line.len() - 1));
+    journaled.checkpoint().expect("checkpoint");
+    let left = std::fs::read_dir(place.config().journal_dir.join("spool")).expect("a spool").count();
+    assert_eq!(left, 0, "spooled bodies whose messages are durable");
+}
+
+#[test]
+fn an_abandoned_upload_is_removed() {
+    let place = Place::new();
+    let (journaled, _) = place.open();
+    place.runtime.block_on(async {
+        let mut writer = journaled.spool(1 << 20).await.expect("space");
+        writer.write(b"half of some").await.expect("written");
+    });
+    let left = std::fs::read_dir(place.config().journal_dir.join("spool")).expect("a spool").count();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn paths_out_of_the_mail_root_are_refused() {
+    let place = Place::new();
+    let (journaled, _) = place.open();
+    for path in ["../x", "/etc", "a//b", "", "a/\0b"] {
+        let mut message = message(&["ann"], "a\r\n");
+        message.targets[0].mailbox = path.into();
+        let refused = place.deliver(&journaled, message);
+        assert!(matches!(refused, Err(DeliveryError::BadMailbox(_))), "{path:?}: {refused:?}");
+    }
+}
+
+#[test]
+fn a_second_executor_on_the_same_journal_is_refused() {
+    let place = Place::new();
+    let _first = place.open();
+    let second = Journaled::open(place.config());
+    let locked = matches!(second, Err(crate::OpenError::Journal(posthaste_journal::OpenError::Locked)));
+    assert!(locked, "two executors on one journal");
+}
