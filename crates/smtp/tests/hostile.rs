@@ -36,6 +36,12 @@ fn config(bare: BareNewlines, nul: NulOctets) -> Config {
     Config { bare_newlines: bare, nul_octets: nul, ..Config::new("mx.example.org") }
 }
 
+/// The replies so far as codes, one for each reply.
+fn codes(host: &Host) -> Vec<String> {
+    let text = String::from_utf8(host.output.clone()).unwrap();
+    text.lines().filter(|line| line.as_bytes()[3] == b' ').map(|line| line[..3].to_owned()).collect()
+}
+
 /// Replays `wire` cut at every octet and demands the same result each time.
 fn at_every_cut(config: &Config, wire: &[u8], check: impl Fn(&Host, usize)) {
     for cut in 0..=wire.len() {
@@ -70,7 +76,7 @@ fn a_look_alike_never_ends_a_message() {
                 let fate = if refused { "550" } else { "250" };
                 at_every_cut(&config(bare, nul), &wire, |host, cut| {
                     let name = fake.escape_ascii();
-                    assert_eq!(host.codes(), ["220", "250", "250", "250", "354", fate, "221"], "{name} cut at {cut}");
+                    assert_eq!(codes(host), ["220", "250", "250", "250", "354", fate, "221"], "{name} cut at {cut}");
                     assert_eq!(host.messages.len(), 1, "{name} cut at {cut}");
                     let Ok(body) = &host.messages[0].body else { return };
                     assert!(body.ends_with(b"DATA\r\nforged\r\n"), "{name} cut at {cut}");
@@ -100,14 +106,14 @@ fn a_look_alike_in_a_chunk_is_only_text() {
             let wire = [head.as_bytes(), one, middle.as_bytes(), two, b"QUIT\r\n"].concat();
             let mut host = Host::new(config(BareNewlines::Accept, NulOctets::Accept));
             host.read(&wire);
-            assert_eq!(host.codes(), ["220", "250", "250", "250", "250", "250", "221"]);
+            assert_eq!(codes(&host), ["220", "250", "250", "250", "250", "250", "221"]);
             assert_eq!(host.messages[0].body.as_deref(), Ok(&body[..]), "chunks are not unstuffed");
             if has_bare(&body) {
                 let mut host = Host::new(config(BareNewlines::Reject, NulOctets::Accept));
                 host.read(&wire);
-                assert_eq!(host.codes()[5], "550", "{} first chunk {first}", fake.escape_ascii());
+                assert_eq!(codes(&host)[5], "550", "{} first chunk {first}", fake.escape_ascii());
                 assert_eq!(host.messages.len(), 1);
-                assert_eq!(host.codes().last().unwrap(), "221");
+                assert_eq!(codes(&host).last().unwrap(), "221");
             }
         }
     }
@@ -147,7 +153,7 @@ fn a_refused_chunk_is_read_over_to_its_last_octet() {
         RCPT TO:<unknown@example.org>\r\nBDAT 6 LAST\r\nQUIT\r\nRSET\r\nBDAT 0 LAST\r\nQUIT\r\n";
     at_every_cut(&Config::new("mx"), wire, |host, cut| {
         let expected = ["220", "250", "503", "250", "250", "503", "550", "554", "250", "503", "221"];
-        assert_eq!(host.codes(), expected, "cut at {cut}");
+        assert_eq!(codes(host), expected, "cut at {cut}");
         assert!(host.messages.is_empty());
     });
 }
@@ -159,7 +165,7 @@ fn chunks_make_one_message() {
     );
     at_every_cut(&Config::new("mx"), wire.as_bytes(), |host, cut| {
         let expected = ["220", "250", "250", "250", "250", "250", "250", "503", "503", "250", "503"];
-        assert_eq!(host.codes(), expected, "cut at {cut}");
+        assert_eq!(codes(host), expected, "cut at {cut}");
         assert_eq!(host.messages.len(), 1);
         assert_eq!(host.messages[0].body.as_deref(), Ok(&b"a: b\r\n\r\n"[..]));
     });
@@ -172,7 +178,7 @@ fn a_failed_chunk_fails_those_behind_it() {
     let wire = format!("{OPEN}BDAT 5\r\n12345BDAT 2\r\n12BDAT 1 LAST\r\n1{}", &OPEN[21..]);
     at_every_cut(&config, wire.as_bytes(), |host, cut| {
         let expected = ["220", "250", "250", "250", "552", "552", "552", "250", "250"];
-        assert_eq!(host.codes(), expected, "cut at {cut}");
+        assert_eq!(codes(host), expected, "cut at {cut}");
     });
 }
 
@@ -181,13 +187,13 @@ fn a_chunk_that_cannot_be_measured_ends_the_session() {
     for bad in ["BDAT", "BDAT x", "BDAT -1", "BDAT 1 FIRST", "BDAT 99999999999999999999"] {
         let wire = format!("{OPEN}{bad}\r\nQUIT\r\n");
         at_every_cut(&Config::new("mx"), wire.as_bytes(), |host, cut| {
-            assert_eq!(host.codes(), ["220", "250", "250", "250", "501"], "{bad} cut at {cut}");
+            assert_eq!(codes(host), ["220", "250", "250", "250", "501"], "{bad} cut at {cut}");
             assert!(host.closed);
         });
     }
     let mut host = Host::new(Config::new("mx"));
     host.read(format!("{OPEN}BDAT 18446744073709551615\r\n").as_bytes());
-    assert_eq!(host.codes().last().unwrap(), "552");
+    assert_eq!(codes(&host).last().unwrap(), "552");
     assert!(host.closed, "nobody reads over that many octets");
 }
 
@@ -195,7 +201,7 @@ fn a_chunk_that_cannot_be_measured_ends_the_session() {
 fn reset_between_chunks_gives_the_message_up() {
     let wire = format!("{OPEN}BDAT 3\r\nabcRSET\r\n{}BDAT 2 LAST\r\nok", &OPEN[21..]);
     at_every_cut(&Config::new("mx"), wire.as_bytes(), |host, cut| {
-        assert_eq!(host.codes(), ["220", "250", "250", "250", "250", "250", "250", "250", "250"], "cut at {cut}");
+        assert_eq!(codes(host), ["220", "250", "250", "250", "250", "250", "250", "250", "250"], "cut at {cut}");
         assert_eq!(host.messages.len(), 2);
         assert_eq!(host.messages[0].body, Err(()));
         assert_eq!(host.messages[1].body.as_deref(), Ok(&b"ok"[..]));
@@ -207,16 +213,16 @@ fn octets_behind_starttls_are_never_executed() {
     let config = Config { starttls: true, ..Config::new("mx") };
     let mut host = Host::new(config.clone());
     host.read(b"EHLO c\r\nSTARTTLS\r\nRSET\r\n");
-    assert_eq!(host.codes(), ["220", "250", "554"]);
+    assert_eq!(codes(&host), ["220", "250", "554"]);
     assert!(host.closed);
     // In a read of its own it belongs to the handshake. What was said in the clear is forgotten.
     let mut host = Host::new(config);
     host.read(b"EHLO c\r\nSTARTTLS\r\n");
     host.read(b"MAIL FROM:<a@b.example>\r\nEHLO c\r\nSTARTTLS\r\n");
-    assert_eq!(host.codes(), ["220", "250", "220", "503", "250", "503"]);
+    assert_eq!(codes(&host), ["220", "250", "220", "503", "250", "503"]);
     let mut host = Host::new(Config::new("mx"));
     host.read(b"EHLO c\r\nSTARTTLS\r\nAUTH PLAIN AA==\r\nNOOP\r\n");
-    assert_eq!(host.codes(), ["220", "250", "502", "502", "250"]);
+    assert_eq!(codes(&host), ["220", "250", "502", "502", "250"]);
 }
 
 #[test]
@@ -224,12 +230,12 @@ fn auth_waits_for_tls() {
     let config = Config { starttls: true, auth_mechanisms: vec!["PLAIN".into()], ..Config::new("mx") };
     let mut host = Host::new(config);
     host.read(b"EHLO c\r\nAUTH PLAIN AA==\r\n");
-    assert_eq!(host.codes(), ["220", "250", "538"]);
+    assert_eq!(codes(&host), ["220", "250", "538"]);
     assert!(!String::from_utf8_lossy(&host.output).contains("AUTH PLAIN"));
     host.read(b"STARTTLS\r\n");
     host.read(b"EHLO c\r\nAUTH FOO\r\nAUTH plain AA==\r\n");
     assert!(String::from_utf8_lossy(&host.output).contains("AUTH PLAIN"));
-    assert_eq!(host.codes()[3..], ["220", "250", "504", "535"]);
+    assert_eq!(codes(&host)[3..], ["220", "250", "504", "535"]);
 }
 
 #[test]
@@ -241,7 +247,7 @@ fn an_endless_line_costs_no_memory() {
     }
     assert!(host.input.capacity() < 64 << 10, "{}", host.input.capacity());
     host.read(b"\r\nNOOP\r\n");
-    assert_eq!(host.codes(), ["220", "500", "250"]);
+    assert_eq!(codes(&host), ["220", "500", "250"]);
 }
 
 #[test]
@@ -256,7 +262,7 @@ fn an_endless_message_costs_no_memory_and_ends() {
         assert!(host.input.is_empty());
     }
     assert!(host.closed);
-    assert_eq!(host.codes(), ["220", "250", "250", "250", "354", "552"]);
+    assert_eq!(codes(&host), ["220", "250", "250", "250", "354", "552"]);
 }
 
 #[test]
@@ -272,23 +278,23 @@ fn command_line_limits_are_inclusive_and_per_line() {
     for (line, code) in cases {
         let wire = format!("EHLO c\r\n{line}RSET\r\n");
         at_every_cut(&Config::new("mx"), wire.as_bytes(), |host, cut| {
-            assert_eq!(host.codes(), ["220", "250", code, "250"], "{} octets cut at {cut}", line.len());
+            assert_eq!(codes(host), ["220", "250", code, "250"], "{} octets cut at {cut}", line.len());
         });
     }
     // Many short lines in one read are not one long line.
     let mut host = Host::new(Config::new("mx"));
     host.read("NOOP\r\n".repeat(150).as_bytes());
-    assert!(host.codes()[1..].iter().all(|code| code == "250"));
+    assert!(codes(&host)[1..].iter().all(|code| code == "250"));
 }
 
 #[test]
 fn commands_end_in_crlf() {
     let wire = b"EHLO c\nNOOP\rQUIT\r\nNOOP\0\r\nNOOP\r\n";
     at_every_cut(&Config::new("mx"), wire, |host, cut| {
-        assert_eq!(host.codes(), ["220", "500", "500", "500", "250"], "cut at {cut}");
+        assert_eq!(codes(host), ["220", "500", "500", "500", "250"], "cut at {cut}");
     });
     let lenient = Config { bare_newlines: BareNewlines::Accept, ..Config::new("mx") };
-    at_every_cut(&lenient, b"EHLO c\nNOOP\n", |host, _| assert_eq!(host.codes(), ["220", "250", "250"]));
+    at_every_cut(&lenient, b"EHLO c\nNOOP\n", |host, _| assert_eq!(codes(host), ["220", "250", "250"]));
 }
 
 #[test]
@@ -296,7 +302,7 @@ fn a_session_of_errors_ends() {
     let mut config = Config::new("mx");
     config.limits.errors = 3;
     at_every_cut(&config, b"x\r\nx\r\nx\r\nx\r\nNOOP\r\n", |host, _| {
-        assert_eq!(host.codes(), ["220", "500", "500", "500", "500", "421"]);
+        assert_eq!(codes(host), ["220", "500", "500", "500", "500", "421"]);
         assert!(host.closed);
     });
 }
@@ -306,12 +312,12 @@ fn a_session_of_nothing_ends() {
     let mut config = Config::new("mx");
     config.limits.idle_commands = 3;
     at_every_cut(&config, b"NOOP\r\nRSET\r\nHELP\r\nNOOP\r\nNOOP\r\n", |host, _| {
-        assert_eq!(host.codes(), ["220", "250", "250", "214", "421"]);
+        assert_eq!(codes(host), ["220", "250", "250", "214", "421"]);
     });
     // Mail makes up for it.
     let wire = format!("{OPEN}DATA\r\n.\r\nNOOP\r\nNOOP\r\nNOOP\r\nNOOP\r\n");
     at_every_cut(&config, wire.as_bytes(), |host, _| {
-        assert_eq!(host.codes()[5..], ["250", "250", "250", "250", "421"]);
+        assert_eq!(codes(host)[5..], ["250", "250", "250", "250", "421"]);
     });
 }
 
@@ -323,7 +329,7 @@ fn messages_and_recipients_are_counted() {
     let more = "RCPT TO:<c@example.org>\r\nRCPT TO:<d@example.org>\r\n";
     let wire = format!("{OPEN}{more}DATA\r\n.\r\nMAIL FROM:<>\r\nNOOP\r\n");
     at_every_cut(&config, wire.as_bytes(), |host, _| {
-        assert_eq!(host.codes(), ["220", "250", "250", "250", "250", "452", "354", "250", "421"]);
+        assert_eq!(codes(host), ["220", "250", "250", "250", "250", "452", "354", "250", "421"]);
         assert_eq!(host.messages[0].envelope.recipients.len(), 2);
         assert!(String::from_utf8_lossy(&host.output).contains("250 LIMITS MAILMAX=1 RCPTMAX=2\r\n"));
     });
@@ -338,8 +344,8 @@ fn lmtp_answers_for_each_recipient() {
     );
     at_every_cut(&config, wire.as_bytes(), |host, _| {
         let first = ["220", "500", "250", "250", "250", "550", "250", "354", "451", "250"];
-        assert_eq!(host.codes()[..10], first);
-        assert_eq!(host.codes()[10..], ["250", "250", "550", "250", "250", "550", "550"]);
+        assert_eq!(codes(host)[..10], first);
+        assert_eq!(codes(host)[10..], ["250", "250", "550", "250", "250", "550", "550"]);
     });
 }
 
@@ -348,5 +354,5 @@ fn smtp_says_250_if_anybody_has_it() {
     let mut host = Host::new(Config::new("mx"));
     host.read(format!("{OPEN}RCPT TO:<broken@example.org>\r\nDATA\r\n.\r\n").as_bytes());
     host.read(b"MAIL FROM:<>\r\nRCPT TO:<broken@example.org>\r\nDATA\r\n.\r\n");
-    assert_eq!(host.codes(), ["220", "250", "250", "250", "250", "354", "250", "250", "250", "354", "451"]);
+    assert_eq!(codes(&host), ["220", "250", "250", "250", "250", "354", "250", "250", "250", "354", "451"]);
 }

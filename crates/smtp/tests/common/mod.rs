@@ -118,10 +118,4 @@ impl Host {
     fn flush(&mut self) {
         self.output.append(self.machine.output_mut());
     }
-
-    /// The replies so far as codes, one for each reply.
-    pub fn codes(&self) -> Vec<String> {
-        let text = String::from_utf8(self.output.clone()).unwrap();
-        text.lines().filter(|line| line.as_bytes()[3] == b' ').map(|line| line[..3].to_owned()).collect()
-    }
 }

@@ -1,0 +1,191 @@
+//! Replays the dialogues of `tests/conform` on the bare state machine and, with feature `tokio`, over a socket.
+//!
+//! A line `C: text` is sent with CRLF, `C! text` as it stands; `S: code text` is a reply that begins so, `S: code ~text` one
+//! that has the text in it, `S: closed` the end of the connection. `\r`, `\n`, `\0`, `\xNN` and `\\` are escapes. `@name value`
+//! sets a limit or the protocol.
+
+mod common;
+
+use std::path::Path;
+
+use bytes::BytesMut;
+use common::Host;
+use posthaste_smtp::reply::ReplyParser;
+use posthaste_smtp::server::Config;
+use posthaste_smtp::{Protocol, Reply};
+
+struct Trace {
+    name: String,
+    config: Config,
+    steps: Vec<Step>,
+}
+
+enum Step {
+    Send(Vec<u8>),
+    Expect(String),
+    Closed,
+}
+
+fn traces() -> Vec<Trace> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conform");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let traces: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|e| e == "trace")).map(|p| read(&p)).collect();
+    assert!(traces.len() >= 10, "only {} traces found", traces.len());
+    traces
+}
+
+fn read(path: &Path) -> Trace {
+    let mut trace = Trace {
+        name: path.file_name().unwrap().to_string_lossy().into_owned(),
+        config: Config::new("mx.example.org"),
+        steps: Vec::new(),
+    };
+    for line in std::fs::read_to_string(path).unwrap().lines() {
+        match line.split_at_checked(2).unwrap_or((line, "")) {
+            ("", _) | ("# ", _) => {}
+            ("C:" | "C!", rest) => {
+                let (text, expected) = rest.split_once("  S: ").unwrap_or((rest, ""));
+                let mut bytes = unescape(text.trim_start_matches(' ').trim_end_matches(' '));
+                if line.starts_with("C:") {
+                    bytes.extend_from_slice(b"\r\n");
+                }
+                trace.steps.push(Step::Send(bytes));
+                if !expected.is_empty() {
+                    trace.steps.push(Step::Expect(expected.trim().to_owned()));
+                }
+            }
+            ("S:", " closed") => trace.steps.push(Step::Closed),
+            ("S:", expected) => trace.steps.push(Step::Expect(expected.trim().to_owned())),
+            (_, _) if line.starts_with('@') => configure(&mut trace.config, &line[1..]),
+            _ => panic!("{}: {line}", trace.name),
+        }
+    }
+    trace
+}
+
+fn configure(config: &mut Config, setting: &str) {
+    match setting.split_once(' ').unwrap() {
+        ("protocol", "lmtp") => config.protocol = Protocol::Lmtp,
+        ("message_bytes", value) => config.limits.message_bytes = value.parse().unwrap(),
+        ("recipients", value) => config.limits.recipients = value.parse().unwrap(),
+        ("errors", value) => config.limits.errors = value.parse().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        if first != b'\\' {
+            out.push(first);
+            rest = tail;
+            continue;
+        }
+        let used = match tail[0] {
+            b'r' => (b'\r', 1),
+            b'n' => (b'\n', 1),
+            b'0' => (0, 1),
+            b'\\' => (b'\\', 1),
+            b'x' => (u8::from_str_radix(std::str::from_utf8(&tail[1..3]).unwrap(), 16).unwrap(), 3),
+            other => panic!("escape {other}"),
+        };
+        out.push(used.0);
+        rest = &tail[used.1..];
+    }
+    out
+}
+
+fn check(name: &str, expected: &str, reply: &Reply) {
+    let fits = match expected.split_once(" ~") {
+        Some((code, text)) => reply.code().to_string() == code && reply.text().contains(text),
+        None => reply.to_string().starts_with(expected),
+    };
+    assert!(fits, "{name}: expected {expected:?}, got {reply}");
+}
+
+#[test]
+fn dialogues_on_the_state_machine() {
+    for trace in traces() {
+        let mut host = Host::new(trace.config.clone());
+        host.read(b"");
+        let mut parser = ReplyParser::default();
+        let mut replies = BytesMut::new();
+        for step in &trace.steps {
+            match step {
+                Step::Send(bytes) => {
+                    assert!(replies.is_empty(), "{}: a reply too many: {replies:?}", trace.name);
+                    host.read(bytes);
+                }
+                Step::Expect(expected) => {
+                    replies.extend_from_slice(&std::mem::take(&mut host.output));
+                    let reply = parser.next(&mut replies).unwrap();
+                    check(&trace.name, expected, &reply.unwrap_or_else(|| panic!("{}: no {expected}", trace.name)));
+                }
+                Step::Closed => assert!(host.closed, "{}: not closed", trace.name),
+            }
+        }
+        assert!(replies.is_empty() && host.output.is_empty(), "{}: a reply too many", trace.name);
+    }
+}
+
+#[cfg(feature = "tokio")]
+mod over_a_socket {
+    use super::*;
+    use ::tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use ::tokio::net::TcpStream;
+    use posthaste_smtp::tokio::{Body, Handler, Server, Session};
+    use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo};
+    use std::time::Duration;
+
+    struct Rules;
+
+    impl Handler for Rules {
+        async fn mail(&self, _: &Session, mail: &MailFrom) -> Result<(), Reply> {
+            common::judge_mail(mail)
+        }
+        async fn rcpt(&self, _: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+            common::judge_rcpt(rcpt)
+        }
+        async fn message(&self, _: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+            while let Some(chunk) = body.chunk().await {
+                if let Err(error) = chunk {
+                    return error.reply().into();
+                }
+            }
+            common::judge_message(&envelope)
+        }
+    }
+
+    #[tokio::test]
+    async fn dialogues_over_tcp() {
+        for trace in traces() {
+            let Config { protocol, limits, .. } = trace.config.clone();
+            let builder = Server::builder().host_name("mx.example.org").protocol(protocol).limits(limits);
+            let server = builder.listen("127.0.0.1:0").start(Rules).await.unwrap();
+            let mut stream = TcpStream::connect(server.local_addrs()[0]).await.unwrap();
+            let mut parser = ReplyParser::default();
+            let mut replies = BytesMut::new();
+            for step in &trace.steps {
+                match step {
+                    Step::Send(bytes) => stream.write_all(bytes).await.unwrap(),
+                    Step::Expect(expected) => {
+                        let reply = loop {
+                            if let Some(reply) = parser.next(&mut replies).unwrap() {
+                                break reply;
+                            }
+                            let reading = tokio::time::timeout(Duration::from_secs(10), stream.read_buf(&mut replies));
+                            let read = reading.await.unwrap_or_else(|_| panic!("{}: no {expected}", trace.name));
+                            assert_ne!(read.unwrap(), 0, "{}: closed instead of {expected}", trace.name);
+                        };
+                        check(&trace.name, expected, &reply);
+                    }
+                    Step::Closed => assert_eq!(stream.read_buf(&mut replies).await.unwrap(), 0, "{}", trace.name),
+                }
+            }
+            drop(stream);
+            assert!(server.shutdown(Duration::from_secs(5)).await, "{}: session left over", trace.name);
+        }
+    }
+}
