@@ -146,14 +146,15 @@ impl Reserve {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().is_some()
     }
 
-    /// Takes back what can be had.
-    pub fn refill(&self) {
+    /// Takes back what can be had; `true` if that is all of it.
+    pub fn refill(&self) -> bool {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while files.len() < Self::DESCRIPTORS {
             match Self::open() {
                 Ok(file) => files.push(file),
-                Err(_) => return,
+                Err(_) => return false,
             }
         }
+        true
     }
 }

@@ -254,18 +254,22 @@ async fn accept<H: Handler>(listener: Listener, shared: Arc<Shared<H>>) {
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => match shared.gate.enter(peer.ip()) {
-                Ok(permit) => {
-                    let shared = Arc::clone(&shared);
-                    ::tokio::spawn(async move {
-                        session(&shared, stream, peer).await;
-                        drop(permit);
-                    });
-                }
-                Err(reply) => reject(&shared, stream, &reply),
-            },
+            Ok((stream, peer)) => admit(&shared, stream, peer),
             Err(error) => accept_failed(&listener, &shared, &error).await,
         }
+    }
+}
+
+fn admit<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: Peer) {
+    match shared.gate.enter(peer.ip()) {
+        Ok(permit) => {
+            let shared = Arc::clone(shared);
+            ::tokio::spawn(async move {
+                session(&shared, stream, peer).await;
+                drop(permit);
+            });
+        }
+        Err(reply) => reject(shared, stream, &reply),
     }
 }
 
@@ -308,12 +312,17 @@ async fn accept_failed<H: Handler>(listener: &Listener, shared: &Arc<Shared<H>>,
     }
     if !shared.reserve.give() {
         sleep(PAUSE).await;
-        return shared.reserve.refill();
+        shared.reserve.refill();
+        return;
     }
-    match timeout(PAUSE, listener.accept()).await {
+    let accepted = timeout(PAUSE, listener.accept()).await;
+    let recovered = shared.reserve.refill();
+    match accepted {
+        Ok(Ok((stream, peer))) if recovered => admit(shared, stream, peer),
         Ok(Ok((stream, _))) => {
             reject(shared, stream, &Reply::new(421, "4.3.2", "Too many open files, try again later"))
         }
-        _ => shared.reserve.refill(),
+        // Nobody was waiting after all: without descriptors accept fails before it looks.
+        _ => {}
     }
 }

@@ -1,0 +1,360 @@
+//! The server on real sockets: limits on connections, back-pressure, time, shutdown.
+#![cfg(feature = "tokio")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::tokio::io::{AsyncReadExt, AsyncWriteExt};
+use ::tokio::net::{TcpStream, UnixStream};
+use ::tokio::sync::{Notify, mpsc};
+use ::tokio::time::timeout;
+use bytes::Bytes;
+use posthaste_smtp::client::{self, Transfer};
+use posthaste_smtp::tokio::{
+    Body, Client, ClientTimeouts, Handler, Peer, RunningServer, Server, ServerBuilder, Session,
+};
+use posthaste_smtp::{
+    BodyError, Envelope, ForwardPath, Limits, MailFrom, MessageOutcome, Protocol, RcptTo, Reply, ReversePath, Timeouts,
+};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Tells what arrived, and waits where it is told to.
+struct Recorder {
+    events: mpsc::UnboundedSender<(Session, Envelope, Result<Vec<u8>, BodyError>)>,
+    /// After the first piece of a body.
+    hold: Option<Arc<Notify>>,
+    /// After the body was read.
+    stall: bool,
+}
+
+impl Handler for Recorder {
+    async fn connect(&self, peer: &Peer) -> Result<(), Reply> {
+        assert!(peer.ip().is_none_or(|ip| ip.is_loopback()));
+        Ok(())
+    }
+
+    async fn rcpt(&self, _: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+        match &rcpt.forward_path {
+            ForwardPath::Address(a) if a.local_part() == "unknown" => Err(Reply::new(550, "5.1.1", "unknown")),
+            _ => Ok(()),
+        }
+    }
+
+    async fn message(&self, session: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        let mut hold = self.hold.as_ref();
+        let mut whole = Ok(Vec::new());
+        while let (Ok(bytes), Some(chunk)) = (&mut whole, body.chunk().await) {
+            match chunk {
+                Ok(chunk) => bytes.extend_from_slice(&chunk),
+                Err(error) => whole = Err(error),
+            }
+            if let Some(hold) = hold.take() {
+                hold.notified().await;
+            }
+        }
+        self.events.send((session.clone(), envelope, whole)).unwrap();
+        if self.stall {
+            std::future::pending::<()>().await;
+        }
+        MessageOutcome::accepted("kept")
+    }
+}
+
+type Events = mpsc::UnboundedReceiver<(Session, Envelope, Result<Vec<u8>, BodyError>)>;
+
+async fn start(builder: ServerBuilder) -> (RunningServer, Events) {
+    let (events, received) = mpsc::unbounded_channel();
+    (builder.start(Recorder { events, hold: None, stall: false }).await.unwrap(), received)
+}
+
+fn local() -> ServerBuilder {
+    Server::builder().host_name("mx.example.org").listen("127.0.0.1:0")
+}
+
+fn fast(change: impl FnOnce(&mut Timeouts)) -> Limits {
+    let mut limits = Limits::default();
+    change(&mut limits.timeouts);
+    limits
+}
+
+struct Talk {
+    stream: TcpStream,
+}
+
+impl Talk {
+    async fn to(server: &RunningServer) -> Self {
+        Self { stream: TcpStream::connect(server.local_addrs()[0]).await.unwrap() }
+    }
+
+    async fn say(&mut self, text: &str) -> &mut Self {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+        self
+    }
+
+    /// Reads to the end of a last line that begins with `code`.
+    async fn hear(&mut self, code: &str) -> String {
+        let mut heard = Vec::new();
+        let ends = |heard: &[u8]| {
+            let text = String::from_utf8_lossy(heard);
+            text.ends_with("\r\n") && text.lines().last().is_some_and(|line| line.starts_with(&format!("{code} ")))
+        };
+        while !ends(&heard) {
+            let reading = timeout(LONG, self.stream.read_buf(&mut heard)).await;
+            let Ok(read) = reading else { panic!("no {code} in time, only {:?}", String::from_utf8_lossy(&heard)) };
+            let read = read.unwrap();
+            assert_ne!(read, 0, "closed instead of {code}: {:?}", String::from_utf8_lossy(&heard));
+        }
+        String::from_utf8(heard).unwrap()
+    }
+
+    async fn hear_close(&mut self) {
+        let mut rest = Vec::new();
+        timeout(LONG, self.stream.read_to_end(&mut rest)).await.expect("closed in time").expect("no reset");
+        assert_eq!(String::from_utf8_lossy(&rest), "");
+    }
+
+    async fn open(&mut self) {
+        self.hear("220").await;
+        self.say("EHLO client.example\r\n").await.hear("250").await;
+        self.say("MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nDATA\r\n").await.hear("354").await;
+    }
+}
+
+fn mail() -> MailFrom {
+    MailFrom::new(ReversePath::parse("<a@example.org>").unwrap())
+}
+
+fn rcpt(name: &str) -> RcptTo {
+    RcptTo::new(ForwardPath::parse(&format!("<{name}@example.org>")).unwrap())
+}
+
+#[tokio::test]
+async fn a_message_arrives_as_it_was_sent() {
+    let (server, mut events) = start(local()).await;
+    for transfer in [Transfer::Data, Transfer::Bdat, Transfer::BdatAtOnce] {
+        let config = client::Config { transfer, ..client::Config::new("client.example") };
+        let mut client = Client::connect(server.local_addrs()[0], config, ClientTimeouts::default()).await.unwrap();
+        for length in [0, 1, 100, 10_000, 1_000_000] {
+            let line = Bytes::from_static(b".a line that starts with a dot and is otherwise harmless\r\n");
+            let body: Vec<Bytes> = std::iter::once(Bytes::from_static(b"Subject: x\r\n\r\n"))
+                .chain(std::iter::repeat_n(line, length / 58))
+                .collect();
+            let outcome = client.send(mail(), vec![rcpt("unknown"), rcpt("b")], body.clone()).await;
+            assert_eq!(outcome.recipients[0].reply.code(), 550);
+            assert!(outcome.recipients[1].is_delivered(), "{outcome:?}");
+            let (session, envelope, got) = events.recv().await.unwrap();
+            assert_eq!(got.unwrap(), body.concat());
+            assert_eq!(envelope.recipients, [rcpt("b")]);
+            assert_eq!(session.helo.as_deref(), Some("client.example"));
+            assert_eq!(session.with_keyword(false), "ESMTP");
+        }
+        client.quit().await.unwrap();
+    }
+    assert!(server.shutdown(LONG).await);
+}
+
+#[tokio::test]
+async fn lmtp_runs_over_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lmtp");
+    // A name left behind by a server that died.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let builder = || Server::builder().protocol(Protocol::Lmtp).listen_unix(&path);
+    let (server, mut events) = start(builder()).await;
+    let taken = builder().start(Recorder { events: mpsc::unbounded_channel().0, hold: None, stall: false }).await;
+    assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::AddrInUse, "a living server keeps its socket");
+    let config = client::Config { protocol: Protocol::Lmtp, ..client::Config::new("client.example") };
+    let mut client = Client::connect_unix(&path, config, ClientTimeouts::default()).await.unwrap();
+    let rcpts = vec![rcpt("b"), rcpt("unknown"), rcpt("c")];
+    let outcome = client.send(mail(), rcpts, vec!["x\r\n".into()]).await;
+    let delivered: Vec<_> = outcome.recipients.iter().map(|r| r.is_delivered()).collect();
+    assert_eq!(delivered, [true, false, true]);
+    let (session, _, body) = events.recv().await.unwrap();
+    assert_eq!((session.peer, body.unwrap()), (Peer::Unix, b"x\r\n".to_vec()));
+    client.quit().await.unwrap();
+    assert!(server.shutdown(LONG).await);
+    assert!(UnixStream::connect(&path).await.is_err());
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn too_many_connections_are_told_so() {
+    let (server, _events) = start(local().max_connections(3).max_connections_per_address(2)).await;
+    let mut inside = Vec::new();
+    for _ in 0..2 {
+        let mut talk = Talk::to(&server).await;
+        talk.hear("220").await;
+        inside.push(talk);
+    }
+    for _ in 0..50 {
+        let mut outside = Talk::to(&server).await;
+        // What a client says meanwhile must not reset the connection before it has read why.
+        outside.say("EHLO client.example\r\n").await;
+        assert!(outside.hear("421").await.starts_with("421 4.7.0 "));
+        outside.hear_close().await;
+    }
+    // Those inside are served, and a place that comes free is given out again.
+    inside[0].say("NOOP\r\n").await.hear("250").await;
+    inside.pop().unwrap().say("QUIT\r\n").await.hear("221").await;
+    while server.connections() > 1 {
+        tokio::task::yield_now().await;
+    }
+    Talk::to(&server).await.hear("220").await;
+}
+
+#[tokio::test]
+async fn the_total_is_told_apart_from_the_address() {
+    let (server, _events) = start(local().max_connections(1)).await;
+    let mut first = Talk::to(&server).await;
+    first.hear("220").await;
+    let mut second = Talk::to(&server).await;
+    assert!(second.hear("421").await.starts_with("421 4.3.2 "));
+    second.hear_close().await;
+}
+
+#[tokio::test]
+async fn a_slow_reader_stops_its_client_and_nobody_else() {
+    let hold = Arc::new(Notify::new());
+    let (events, mut received) = mpsc::unbounded_channel();
+    let handler = Recorder { events, hold: Some(Arc::clone(&hold)), stall: false };
+    let server = local().start(handler).await.unwrap();
+    let mut talk = Talk::to(&server).await;
+    talk.open().await;
+    let line = b"a line of a message that does not want to end and is 64 octets\r\n";
+    let text = line.repeat(1024);
+    talk.say("Subject: x\r\n\r\n").await;
+    let mut sent = 0;
+    // Socket buffers take some megabytes; then nothing moves until the handler reads.
+    while let Ok(written) = timeout(Duration::from_millis(500), talk.stream.write(&text[sent % line.len()..])).await {
+        sent += written.unwrap();
+        assert!(sent < 40 << 20, "the server reads what nobody asked for");
+    }
+    let mut other = Talk::to(&server).await;
+    other.hear("220").await;
+    hold.notify_one();
+    let rest = String::from_utf8_lossy(&line[sent % line.len()..]);
+    talk.say(&rest).await.say(".\r\n").await.hear("250").await;
+    assert_eq!(received.recv().await.unwrap().2.unwrap().len(), 14 + sent + rest.len());
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_an_error_of_the_body() {
+    let (server, mut events) = start(local()).await;
+    let mut talk = Talk::to(&server).await;
+    talk.open().await;
+    talk.say("half a mess").await;
+    drop(talk);
+    assert_eq!(events.recv().await.unwrap().2, Err(BodyError::Disconnected));
+}
+
+#[tokio::test]
+async fn a_refused_message_is_an_error_of_the_body_and_of_nothing_else() {
+    let (server, mut events) = start(local()).await;
+    let mut talk = Talk::to(&server).await;
+    talk.open().await;
+    let reply = talk.say("a: b\r\n\r\nbare\nnewline\r\n.\r\n").await.hear("550").await;
+    assert!(reply.starts_with("550 5.6.11 "), "{reply}");
+    assert_eq!(events.recv().await.unwrap().2, Err(BodyError::BareNewline));
+    talk.say("NOOP\r\n").await.hear("250").await;
+}
+
+#[tokio::test]
+async fn silence_and_trickle_end_a_session() {
+    let limits = fast(|t| t.command = Duration::from_millis(200));
+    let (server, _events) = start(local().limits(limits)).await;
+    let mut silent = Talk::to(&server).await;
+    silent.hear("220").await;
+    assert!(silent.hear("421").await.starts_with("421 4.4.2 "));
+    silent.hear_close().await;
+    let mut trickle = Talk::to(&server).await;
+    trickle.hear("220").await;
+    let mut octets = 0;
+    // Octets that end no line do not buy time.
+    while timeout(Duration::from_millis(20), trickle.stream.readable()).await.is_err() {
+        trickle.say("x").await;
+        octets += 1;
+        assert!(octets < 500, "a trickle holds the session");
+    }
+    trickle.hear("421").await;
+}
+
+#[tokio::test]
+async fn silence_within_a_body_ends_it() {
+    let limits = fast(|t| t.body_read = Duration::from_millis(100));
+    let (server, mut events) = start(local().limits(limits)).await;
+    let mut talk = Talk::to(&server).await;
+    talk.open().await;
+    talk.say("half a message").await.hear("421").await;
+    assert_eq!(events.recv().await.unwrap().2, Err(BodyError::TimedOut));
+}
+
+#[tokio::test]
+async fn shutdown_ends_idle_sessions_at_once_and_open_transactions_when_they_are_done() {
+    let (server, mut events) = start(local()).await;
+    let address = server.local_addrs()[0];
+    let mut idle = Talk::to(&server).await;
+    idle.hear("220").await;
+    let mut busy = Talk::to(&server).await;
+    busy.open().await;
+    let shutdown = tokio::spawn(server.shutdown(LONG));
+    assert!(idle.hear("421").await.starts_with("421 4.3.2 "));
+    idle.hear_close().await;
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    busy.say("text\r\n.\r\n").await.hear("421").await;
+    busy.hear_close().await;
+    assert_eq!(events.recv().await.unwrap().2.unwrap(), b"text\r\n");
+    assert!(shutdown.await.unwrap());
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_ever() {
+    let (events, mut received) = mpsc::unbounded_channel();
+    let server = local().start(Recorder { events, hold: None, stall: true }).await.unwrap();
+    let mut unfinished = Talk::to(&server).await;
+    unfinished.open().await;
+    let mut stalled = Talk::to(&server).await;
+    stalled.open().await;
+    stalled.say("text\r\n.\r\n").await;
+    received.recv().await.unwrap().2.unwrap();
+    assert!(!timeout(LONG, server.shutdown(Duration::from_millis(50))).await.expect("ends"));
+    assert_eq!(received.recv().await.unwrap().2, Err(BodyError::ShuttingDown));
+    // Nothing was promised: a handler that was dropped never made a reply.
+    stalled.hear_close().await;
+}
+
+#[tokio::test]
+async fn the_backlog_is_what_the_kernel_grants() {
+    let (server, _events) = start(local().max_connections(usize::MAX)).await;
+    let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    assert_eq!(server.backlog().granted.to_string(), somaxconn.trim());
+    assert!(server.backlog().is_limited_by_somaxconn());
+    let (server, _events) = start(local().max_connections(1)).await;
+    assert!(!server.backlog().is_limited_by_somaxconn());
+}
+
+#[tokio::test]
+async fn a_client_names_what_became_of_a_lost_message() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"220 x\r\n").await.unwrap();
+        let mut heard = Vec::new();
+        for (command, reply) in
+            [("EHLO", "500 what\r\n"), ("HELO", "250 x\r\n"), ("MAIL", "250 x\r\n"), ("RCPT", "250 x\r\n")]
+        {
+            heard.clear();
+            stream.read_buf(&mut heard).await.unwrap();
+            assert!(heard.starts_with(command.as_bytes()));
+            stream.write_all(reply.as_bytes()).await.unwrap();
+        }
+        stream.read_buf(&mut heard).await.unwrap();
+    });
+    let mut client =
+        Client::connect(address, client::Config::new("c.example"), ClientTimeouts::default()).await.unwrap();
+    let outcome = client.send(mail(), vec![rcpt("b")], vec!["x\r\n".into()]).await;
+    assert_eq!(outcome.recipients[0].reply.code(), 451);
+    assert!(!outcome.recipients[0].is_delivered());
+    assert!(!client.is_open());
+}
