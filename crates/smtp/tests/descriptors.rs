@@ -33,7 +33,7 @@ async fn the_last_descriptors_say_421() {
     // Each connection costs this process two descriptors, as it is client and server.
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
     let before = getrlimit(Resource::Nofile);
-    let mut limit = before.clone();
+    let mut limit = before;
     limit.current = Some(open + 40);
     setrlimit(Resource::Nofile, limit).unwrap();
     let mut clients = Vec::new();
