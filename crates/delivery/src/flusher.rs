@@ -19,7 +19,8 @@ use crate::stats::{Counters, Stats};
 /// Queued messages for each file system, in batches; beyond that `deliver` waits.
 const QUEUE_BATCHES: usize = 16;
 
-/// A batch of at most this many is synced file by file, which then takes less time than two `syncfs`.
+/// A batch of at most this many is synced file by file: a lone message took 0.36 to 0.47 ms, with two `syncfs` 0.24 to 0.48, and it
+/// does not wait for the dirty pages of other programs.
 const SYNC_BY_FILE_MAX: usize = 1;
 
 /// One message on its way.

@@ -62,12 +62,20 @@ use standalone::Standalone;
 
 /// Messages in one batch at most.
 ///
+/// Measured (bench `executor`, 256 tasks, 2 cores that others used too, ext4, thousand messages a second at 1 / 64 / 2000 mailboxes, median of 3, two flushes):
+/// 64: 4.1 / 6.8 / 9.0; 128: 3.4 / 6.5 / 10.2; 256: 3.6 / 6.5 / 11.1. Larger batches gain only where
+/// each message has a mailbox of its own, about as much as the runs differ, and everybody in them waits longer.
 pub const DEFAULT_MAX_BATCH: usize = 64;
 
 /// How long a batch that is not full waits for more messages: not at all. What arrives while a batch is being synced forms the next one.
+///
+/// Measured in the same way: a lone message takes 0.4 ms (a plain write and `fdatasync` 0.2 ms); with a window of 10 ms it takes 11.8 ms.
 pub const DEFAULT_MAX_WAIT: Duration = Duration::ZERO;
 
 /// Batches in flight at once, for each mounted file system.
+///
+/// Measured as for [`DEFAULT_MAX_BATCH`], batches of 64: 1 flush 3.5 / 2.9 / 5.7; 2 flushes 4.1 / 6.8 / 9.0; 3 flushes 3.6 / 5.3 / 10.6. The second writes
+/// while the first waits for the device; a third mostly makes batches smaller.
 pub const DEFAULT_MAX_CONCURRENT_FLUSHES: usize = 2;
 
 /// Takes messages from any number of tasks and makes them durable together.

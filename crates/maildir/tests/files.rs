@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use posthaste_maildir::{
-    Host, MailRoot, MailboxPath, Maildir, Mounts, NameSource, StoreError, Subdir, TMP_AGE_MAX, UniqueName,
-    deliver_batch,
+    Host, MailRoot, MailboxPath, Maildir, Mounts, NameSource, Published, StoreError, Subdir, SyncBy, TMP_AGE_MAX,
+    UniqueName, Written, deliver_batch, sync,
 };
 
 struct Place {
@@ -259,4 +259,27 @@ fn a_batch_reaches_all_mailboxes_and_a_bad_one_fails_alone() {
             other => panic!("message {n}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn a_sync_that_cannot_vouch_for_a_batch_fails_all_of_it_and_leaves_nothing() {
+    let place = Place::new();
+    let maildir = Arc::new(place.mailbox());
+    if !maildir.facts().syncfs_trusted {
+        return; // files are then synced one by one, with their own descriptors
+    }
+    let mut mounts = Mounts::new();
+    let mut written = Written::default();
+    for unique in ["A", "B"] {
+        let (name, parts) = (name(unique, b"body"), [IoSlice::new(b"body")]);
+        written.write(&mut mounts, maildir.clone(), name, &parts, SyncBy::FileSystem, unique).expect("written");
+    }
+    // These mounts opened no descriptor before the writes, so a 0 from their syncfs would prove nothing.
+    let (synced, outcomes) = sync(&mut Mounts::new(), Published::default(), written);
+    assert_eq!(outcomes.len(), 2);
+    assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Err(StoreError::Sync(_)))), "{outcomes:?}");
+    let (published, failed) = synced.publish();
+    assert!(published.is_empty() && failed.is_empty());
+    assert_eq!(std::fs::read_dir(place.path("example.org/ann/Maildir/tmp")).expect("tmp/").count(), 0);
+    assert_eq!(maildir.scan().expect("scanned"), []);
 }
