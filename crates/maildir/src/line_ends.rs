@@ -19,8 +19,8 @@ pub struct Conversion {
 
 /// Appends a body to `out` with LF line ends, or verbatim if it has a bare CR or LF.
 ///
-/// The body comes in parts (buffers of the network); how it is cut makes no difference, also between CR and LF. About
-/// 5 GB/s for ordinary mail on one core; nothing but `out` is allocated.
+/// The body comes in parts (buffers of the network); how it is cut makes no difference, also between CR and LF.
+/// One pass; nothing but `out` is allocated.
 pub fn crlf_to_lf<P: AsRef<[u8]>>(parts: &[P], out: &mut Vec<u8>) -> Conversion {
     let start = out.len();
     let wire_size: usize = parts.iter().map(|part| part.as_ref().len()).sum();
