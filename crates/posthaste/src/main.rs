@@ -1,0 +1,132 @@
+//! The command line. What it does is in the crates; here it is only named.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use posthaste_server::config::{self, Config, LogFormat};
+use posthaste_server::inspect_journal;
+
+/// A mail engine: receives mail, and answers 250 only when it is on stable storage.
+#[derive(Parser)]
+#[command(name = "posthaste", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Receive mail and put it into Maildirs, until SIGTERM or Ctrl-C; SIGHUP reads the configuration again
+    Serve(Serve),
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Look into a journal, also that of a running server; nothing is changed
+    #[command(subcommand)]
+    Journal(JournalCommand),
+}
+
+#[derive(Args)]
+struct Serve {
+    /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How log lines look, whatever the configuration says
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<Format>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Plain,
+    Json,
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Say whether a configuration can be used, and where it is wrong
+    Check {
+        /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
+        file: Option<PathBuf>,
+    },
+    /// Print the configuration that applies, defaults included
+    Show {
+        /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print JSON instead of TOML
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Subcommand)]
+enum JournalCommand {
+    /// Show segments, records and live bytes
+    Inspect(Journal),
+    /// Check every record and name the first bad byte; exit status 1 if there is one
+    Verify(Journal),
+}
+
+#[derive(Args)]
+struct Journal {
+    /// The journal's directory
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("posthaste: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    match command {
+        Command::Serve(serve) => {
+            let format = serve.log_format.map(|format| match format {
+                Format::Plain => LogFormat::Plain,
+                Format::Json => LogFormat::Json,
+            });
+            posthaste_server::serve(serve.config, format)?;
+        }
+        Command::Config(ConfigCommand::Check { file }) => {
+            Config::load(file.as_deref())?;
+            print(&match config::found_file(file.as_deref()) {
+                Some(file) => format!("{}: ok\n", file.display()),
+                None => format!("no {}: the defaults apply\n", config::DEFAULT_FILE),
+            })?;
+        }
+        Command::Config(ConfigCommand::Show { config, json }) => {
+            let config = Config::load(config.as_deref())?;
+            print(&if json { config.to_json() + "\n" } else { config.to_toml() })?;
+        }
+        Command::Journal(JournalCommand::Inspect(journal)) => {
+            let report = inspect_journal(&journal.dir)?;
+            print(&if journal.json { report.to_json() } else { report.to_text() })?;
+        }
+        Command::Journal(JournalCommand::Verify(journal)) => {
+            let report = inspect_journal(&journal.dir)?;
+            print(&if journal.json { report.to_json() } else { report.verdict() })?;
+            return Ok(ExitCode::from(u8::from(!report.is_sound())));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes to standard output; that nobody reads any more is no error.
+fn print(text: &str) -> std::io::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}

@@ -1,0 +1,83 @@
+//! The command line: what is printed where, and the exit status.
+
+use crate::support::{ANYBODY, Server, command};
+
+#[test]
+fn config_show_prints_what_config_check_accepts() {
+    let dir = tempfile::tempdir().unwrap();
+    let shown = command(dir.path(), &["config", "show"]).output().unwrap();
+    assert!(shown.status.success(), "{shown:?}");
+    std::fs::write(dir.path().join("posthaste.toml"), &shown.stdout).unwrap();
+    let checked = command(dir.path(), &["config", "check"]).output().unwrap();
+    assert_eq!(String::from_utf8(checked.stdout).unwrap(), "posthaste.toml: ok\n");
+    let json = command(dir.path(), &["config", "show", "--json"]).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["listener"][0]["address"], "127.0.0.1:2525");
+    assert_eq!(json["domain"][0]["name"], "localhost");
+    assert_eq!(json["limits"]["hops"], 50);
+}
+
+#[test]
+fn config_check_points_at_the_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("other.toml");
+    std::fs::write(&file, "[limits]\nmessage_bytes = \"big\"\n").unwrap();
+    let checked = command(dir.path(), &["config", "check", "other.toml"]).output().unwrap();
+    assert_eq!(checked.status.code(), Some(2));
+    assert!(checked.stdout.is_empty());
+    let said = String::from_utf8(checked.stderr).unwrap();
+    assert!(said.starts_with("posthaste: other.toml:2:17: invalid type"), "{said}");
+    assert!(said.contains("\n 2 | message_bytes = \"big\"\n   |                 ^^^^^\n"), "{said}");
+}
+
+#[test]
+fn every_key_is_in_the_manual() {
+    let dir = tempfile::tempdir().unwrap();
+    let shown = command(dir.path(), &["config", "show", "--json"]).output().unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let manual = include_str!("../../../../docs/configuration.md");
+    let mut keys = Vec::new();
+    let mut rest = vec![&config];
+    while let Some(value) = rest.pop() {
+        match value {
+            serde_json::Value::Object(object) => {
+                keys.extend(object.keys().filter(|key| !object[*key].is_object() && !object[*key].is_array()));
+                rest.extend(object.values());
+            }
+            serde_json::Value::Array(array) => rest.extend(array),
+            _ => {}
+        }
+    }
+    assert!(keys.len() > 25, "{keys:?}");
+    for key in keys {
+        assert!(manual.contains(&format!("| `{key}` |")), "`{key}` is missing in docs/configuration.md");
+    }
+}
+
+#[test]
+fn the_journal_can_be_looked_at_beside_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["a@example.org"], b"Subject: x\r\n\r\n");
+    let run = |args: &[&str]| command(dir.path(), args).output().unwrap();
+    let inspected = run(&["journal", "inspect", "posthaste-data/journal", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&inspected.stdout).unwrap();
+    assert_eq!(json["sound"], true, "{json}");
+    assert!(json["segments"].as_array().is_some_and(|segments| !segments.is_empty()), "{json}");
+    let verified = run(&["journal", "verify", "posthaste-data/journal"]);
+    assert!(verified.status.success(), "{verified:?}");
+    assert!(String::from_utf8(verified.stdout).unwrap().starts_with("sound: "));
+    let missing = run(&["journal", "verify", "nowhere"]);
+    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+    server.stop();
+}
+
+#[test]
+fn version_and_misuse() {
+    let dir = tempfile::tempdir().unwrap();
+    let version = command(dir.path(), &["--version"]).output().unwrap();
+    assert_eq!(String::from_utf8(version.stdout).unwrap(), format!("posthaste {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(command(dir.path(), &["serve", "--nonsense"]).output().unwrap().status.code(), Some(2));
+}

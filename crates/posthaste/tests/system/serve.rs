@@ -1,0 +1,315 @@
+//! The server as its clients and its operator meet it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::support::{ANYBODY, Client, Server, command};
+use rustix::process::Signal;
+
+const ROUTED: &str = r#"
+host_name = "mx.example.org"
+[[listener]]
+address = "127.0.0.1:0"
+[[domain]]
+name = "example.org"
+users = ["alice", "bob"]
+aliases = { team = ["alice", "bob"], everybody = ["team", "alice"] }
+"#;
+
+const MESSAGE: &[u8] = b"Subject: hello\r\nMessage-ID: <1@example.net>\r\n\r\nbody\r\n";
+
+#[test]
+fn trace_fields_stand_in_front() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["Alice+tag@Example.ORG"], MESSAGE);
+    let stored = &server.wait_for_mail("example.org", "alice", 1)[0];
+    let text = stored.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "Return-Path: <sender@example.net>");
+    assert_eq!(lines[1], "Delivered-To: Alice+tag@example.org");
+    assert_eq!(lines[2], "Received: from client.example.net ([127.0.0.1])");
+    assert!(lines[3].starts_with("\tby mx.example.org with ESMTP id "), "{text}");
+    assert!(lines[4].starts_with("\tfor <Alice+tag@Example.ORG>; "), "{text}");
+    assert!(lines[4].ends_with(" +0000"), "{text}");
+    assert_eq!(lines[5..], ["Subject: hello", "Message-ID: <1@example.net>", "", "body"]);
+    client.deliver(&["alice@example.org", "bob@example.org"], MESSAGE);
+    let text = server.wait_for_mail("example.org", "bob", 1)[0].text();
+    assert!(!text.contains("alice"), "blind copies must not show each other: {text}");
+    server.stop();
+}
+
+#[test]
+fn recipients_are_routed_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ROUTED);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.expect("MAIL FROM:<sender@example.net>", 250);
+    let mut check = |to: &str, expected: &str| {
+        let reply = client.command(&format!("RCPT TO:<{to}>"));
+        let line = format!("{} {}", reply.code, reply.text);
+        assert!(line.starts_with(expected), "{to}: {line}");
+    };
+    check("alice@example.org", "250 ");
+    check("nobody@example.org", "550 5.1.1 ");
+    check("alice@elsewhere.example", "550 5.7.1 ");
+    check("alice@[127.0.0.1]", "550 5.7.1 ");
+    check("alice%elsewhere.example@example.org", "550 5.1.1 ");
+    check("\"../../etc/passwd\"@example.org", "550 5.1.1 ");
+    check("team@EXAMPLE.org", "250 ");
+    check("everybody@example.org", "250 ");
+    check("bob+lists@example.org", "250 ");
+    check("Postmaster", "250 ");
+    client.expect("DATA", 354);
+    client.send(b"Subject: once\r\n\r\n.\r\n").unwrap();
+    assert_eq!(client.reply().code, 250);
+    for user in ["alice", "bob", "postmaster"] {
+        server.wait_for_mail("example.org", user, 1);
+    }
+    server.stop();
+}
+
+#[test]
+fn hostile_names_stay_in_the_mail_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["\"../../../escape\"@example.org"], MESSAGE);
+    client.deliver(&["\"a/b\"@example.org"], MESSAGE);
+    server.wait_for_mail("example.org", "%2e.%2f..%2f..%2fescape", 1);
+    server.wait_for_mail("example.org", "a%2fb", 1);
+    let mut names: Vec<_> = std::fs::read_dir(dir.path().join("posthaste-data/mail"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.starts_with('.'))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["example.org"]);
+    server.stop();
+}
+
+#[test]
+fn a_loop_ends_at_50_hops() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let message = |hops: usize| ["Received: x\r\n".repeat(hops), "\r\nbody\r\n".to_owned()].concat().into_bytes();
+    client.deliver(&["a@example.org"], &message(49));
+    let reply = client.try_message("s@example.net", &["a@example.org"], &message(50)).unwrap();
+    assert_eq!((reply.code, &reply.text[..6]), (554, "5.4.6 "));
+    // The session goes on.
+    client.deliver(&["a@example.org"], MESSAGE);
+    server.wait_for_mail("example.org", "a", 2);
+    server.stop();
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nconnections = 2\n"));
+    let (first, _second) = (server.connect(), server.connect());
+    let mut third = Client::open(server.addresses[0]).unwrap();
+    let reply = third.reply();
+    assert_eq!((reply.code, &reply.text[..6]), (421, "4.3.2 "));
+    drop(first);
+    // The place comes free when the server has seen the end of the first connection.
+    let mut tries = 0;
+    while Client::open(server.addresses[0]).unwrap().reply().code != 220 {
+        tries += 1;
+        assert!(tries < 10_000, "the place never comes free");
+    }
+    server.stop();
+}
+
+#[test]
+fn large_bodies_come_out_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    // Room for one megabyte in memory, while four clients send three each: most of it takes the way through files.
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nmemory_bytes = 1048576\n"));
+    let body = |client: usize| {
+        let line = format!("{client} {}\r\n", "x".repeat(70));
+        format!("Subject: {client}\r\n\r\n{}", line.repeat(40_000)).into_bytes()
+    };
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let server = &server;
+            scope.spawn(move || {
+                let mut connection = server.connect();
+                connection.expect("EHLO client.example.net", 250);
+                for _ in 0..3 {
+                    connection.deliver(&[&format!("u{client}@example.org")], &body(client));
+                }
+            });
+        }
+    });
+    for client in 0..4 {
+        let expected = String::from_utf8(body(client)).unwrap().replace("\r\n", "\n");
+        for stored in server.wait_for_mail("example.org", &format!("u{client}"), 3) {
+            assert!(stored.without_trace() == expected.as_bytes(), "{}", stored.name);
+        }
+    }
+    let spool = dir.path().join("posthaste-data/journal/spool");
+    server.stop();
+    let left = std::fs::read_dir(spool).map(|entries| entries.count()).unwrap_or(0);
+    assert_eq!(left, 0, "bodies that are delivered leave no file behind");
+}
+
+#[test]
+fn chunks_arrive_as_one_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.expect("MAIL FROM:<s@example.net> BODY=8BITMIME", 250);
+    client.expect("RCPT TO:<a@example.org>", 250);
+    client.send(b"BDAT 14\r\nSubject: x\r\n\r\nBDAT 9 LAST\r\n.\r\n..\r\n\r\n").unwrap();
+    assert_eq!([client.reply().code, client.reply().code], [250, 250]);
+    assert_eq!(server.wait_for_mail("example.org", "a", 1)[0].without_trace(), b"Subject: x\n\n.\n..\n\n");
+    server.stop();
+}
+
+#[test]
+fn lmtp_answers_for_each_recipient() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("{ROUTED}\n[[listener]]\nunix = \"lmtp.sock\"\nprotocol = \"lmtp\"\n");
+    let server = Server::start(dir.path(), &config);
+    let mut stream = UnixStream::connect(dir.path().join("lmtp.sock")).unwrap();
+    stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    stream
+        .write_all(
+            b"LHLO local\r\nMAIL FROM:<>\r\nRCPT TO:<alice@example.org>\r\nRCPT TO:<x@example.org>\r\n\
+              RCPT TO:<bob@example.org>\r\nDATA\r\nSubject: x\r\n\r\n.\r\nQUIT\r\n",
+        )
+        .unwrap();
+    let lines: Vec<String> = BufReader::new(stream).lines().map(Result::unwrap).collect();
+    let finals: Vec<&str> = lines.iter().filter(|line| line.as_bytes()[3] == b' ').map(|line| &line[..3]).collect();
+    assert_eq!(finals, ["220", "250", "250", "250", "550", "250", "354", "250", "250", "221"], "{lines:?}");
+    let text = server.wait_for_mail("example.org", "bob", 1)[0].text();
+    assert!(text.starts_with("Return-Path: <>\n"), "{text}");
+    assert!(text.contains("\nReceived: from local\n\tby mx.example.org with LMTP id "), "{text}");
+    server.stop();
+}
+
+#[test]
+fn sigterm_lets_open_transactions_finish() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), ANYBODY);
+    let mut idle = server.connect();
+    idle.expect("EHLO client.example.net", 250);
+    let mut busy = server.connect();
+    busy.expect("EHLO client.example.net", 250);
+    busy.expect("MAIL FROM:<s@example.net>", 250);
+    busy.expect("RCPT TO:<a@example.org>", 250);
+    busy.expect("DATA", 354);
+    busy.send(b"Subject: half").unwrap();
+    server.signal(Signal::TERM);
+    let reply = idle.reply();
+    assert_eq!((reply.code, &reply.text[..6]), (421, "4.3.2 "));
+    busy.send(b" and half\r\n\r\n.\r\n").unwrap();
+    assert_eq!(busy.reply().code, 250);
+    assert!(server.wait().success());
+    assert!(Client::open(server.addresses[0]).is_err(), "nobody listens any more");
+    assert_eq!(server.mailbox("example.org", "a")[0].without_trace(), b"Subject: half and half\n\n");
+}
+
+#[test]
+fn sighup_reloads_and_keeps_sessions() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ROUTED);
+    let mut session = server.connect();
+    session.expect("EHLO client.example.net", 250);
+    session.expect("MAIL FROM:<s@example.net>", 250);
+    session.expect("RCPT TO:<carol@example.org>", 550);
+
+    let with_carol =
+        ROUTED.replace("\"bob\"]\n", "\"bob\", \"carol\"]\n") + "[limits]\nmessage_bytes = 4096\nconnections = 3\n";
+    std::fs::write(dir.path().join("posthaste.toml"), &with_carol).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    assert!(server.wait_for_log("needs a restart").contains("limits.connections"));
+    session.expect("RCPT TO:<carol@example.org>", 250);
+    let mut fresh = server.connect();
+    let hello = fresh.expect("EHLO client.example.net", 250);
+    assert!(hello.text.lines().any(|line| line == "SIZE 4096"), "{}", hello.text);
+    fresh.expect("MAIL FROM:<s@example.net> SIZE=5000", 552);
+
+    std::fs::write(dir.path().join("posthaste.toml"), "[[domain]]\nnam = \"x\"\n").unwrap();
+    server.signal(Signal::HUP);
+    let line = server.wait_for_log("configuration not reloaded");
+    assert!(line.contains("posthaste.toml:2:1"), "{line}");
+    session.expect("RCPT TO:<carol@example.org>", 250);
+    // Its transaction is open, and the server would wait for it.
+    session.expect("QUIT", 221);
+    server.stop();
+}
+
+#[test]
+fn a_second_server_on_the_same_data_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let second = command(dir.path(), &["serve"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(2), "{second:?}");
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.starts_with("posthaste: posthaste-data: "), "{said}");
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["a@example.org"], MESSAGE);
+    server.stop();
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let config = ANYBODY.replace("127.0.0.1:0", &address);
+    std::fs::write(dir.path().join("posthaste.toml"), config).unwrap();
+    let refused = command(dir.path(), &["serve"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains(&format!("posthaste: cannot listen on {address}: ")), "{said}");
+}
+
+#[test]
+fn the_log_has_one_line_a_message_and_never_the_body() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[log]\nformat = \"json\"\n"));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let hostile = b"Message-ID: <a\x1b[31m\"\r\n\t{\"x\":1}@y>\r\nSubject: secret subject\r\n\r\nsecret body\r\n";
+    client.deliver(&["\"q\\\" x\"@example.org"], hostile);
+    client.expect("MAIL FROM:<s@example.net>", 250);
+    client.expect("RCPT TO:<a@elsewhere.example>", 550);
+    client.expect("QUIT", 221);
+    server.wait_for_log("message kept");
+    server.wait_for_log("recipient refused");
+    let log = server.log_text();
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let kept: Vec<_> = lines.iter().filter(|line| line["message"] == "message kept").collect();
+    assert_eq!(kept.len(), 1, "{log}");
+    assert_eq!(kept[0]["from"], "<sender@example.net>");
+    assert_eq!(kept[0]["to"], "<\"q\\\" x\"@example.org>");
+    assert_eq!(kept[0]["bytes"], hostile.len());
+    assert_eq!(kept[0]["message_id"], "<a?[31m\"???{\"x\":1}@y>");
+    assert!(!log.contains("secret") && !log.contains('\x1b'), "{log}");
+    server.stop();
+}
+
+#[test]
+fn what_the_banner_says_to_try_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    assert!(server.banner.contains("receiving  example.org"), "{}", server.banner);
+    assert!(server.banner.contains("nothing was left unfinished"), "{}", server.banner);
+    let line = server.banner.lines().find(|line| line.contains("curl")).expect("a line to try").trim();
+    let address = server.addresses[0].to_string();
+    assert!(
+        line.contains(&format!("curl smtp://{address} --mail-from you@example.org --mail-rcpt me@example.org -T -"))
+    );
+    server.stop();
+}

@@ -1,0 +1,96 @@
+//! Addresses as names of directories: checked, folded to lower case, and never a path.
+
+/// Why an address cannot name a mailbox. The reply is 550 5.1.3 (bad destination mailbox address syntax).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnusableName;
+
+/// The directory name for a local part or domain.
+///
+/// Letters fold to lower case; `a-z 0-9 - _ + = .` stay as they are; every other octet, and a dot in front, becomes
+/// `%` and two hexadecimal digits. So two different names never share a directory, and none is `.`, `..`, hidden, or
+/// holds a slash.
+///
+/// # Errors
+/// The name is empty, holds a control character, or needs more than 240 octets.
+pub fn directory_name(name: &str) -> Result<String, UnusableName> {
+    if name.is_empty() || name.chars().any(char::is_control) {
+        return Err(UnusableName);
+    }
+    let mut directory = String::with_capacity(name.len());
+    for octet in name.to_lowercase().bytes() {
+        match octet {
+            b'.' if directory.is_empty() => directory.push_str("%2e"),
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'+' | b'=' | b'.' => directory.push(char::from(octet)),
+            _ => directory.push_str(&format!("%{octet:02x}")),
+        }
+    }
+    if directory.len() > MAX_DIRECTORY_NAME { Err(UnusableName) } else { Ok(directory) }
+}
+
+/// Whether `name` can be a domain (RFC 1034 section 3.5, with the underscores that are found in practice).
+pub fn is_domain(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_' || !c.is_ascii())
+            && !label.chars().any(|c| c.is_control() || c.is_whitespace())
+    };
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
+/// The form in which domains are compared: lower case, without a final dot.
+pub fn folded_domain(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_lowercase()
+}
+
+/// Below the 255 octets of a file name, with room for what a file system adds.
+const MAX_DIRECTORY_NAME: usize = 240;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, expected: Option<&str>) {
+        assert_eq!(directory_name(name).ok().as_deref(), expected, "{name:?}");
+    }
+
+    #[test]
+    fn ordinary_names_stay_readable() {
+        check("Alice.B-c_d+e=f", Some("alice.b-c_d+e=f"));
+        check("o'brien", Some("o%27brien"));
+    }
+
+    #[test]
+    fn no_name_is_a_path_or_hidden() {
+        check(".", Some("%2e"));
+        check("..", Some("%2e."));
+        check(".ssh", Some("%2essh"));
+        check("../../etc/passwd", Some("%2e.%2f..%2fetc%2fpasswd"));
+        check("a/b\\c", Some("a%2fb%5cc"));
+        check("a%2fb", Some("a%252fb"));
+        check("a:b,c", Some("a%3ab%2cc"));
+        check("jörg", Some("j%c3%b6rg"));
+    }
+
+    #[test]
+    fn names_that_cannot_be_kept_are_refused() {
+        check("", None);
+        check("a\0b", None);
+        check("a\nb", None);
+        check(&"ö".repeat(41), None);
+        check(&"a".repeat(241), None);
+        check(&"a".repeat(240), Some(&"a".repeat(240)));
+    }
+
+    #[test]
+    fn domains() {
+        for good in ["localhost", "mx.example.org", "xn--bcher-kva.example", "a_b.example", "bücher.example"] {
+            assert!(is_domain(good), "{good}");
+        }
+        for bad in ["", ".", "a..b", "-a.example", "a b.example", "a/b", "[127.0.0.1]", "a.example.", "a\r\nb"] {
+            assert!(!is_domain(bad), "{bad}");
+        }
+        assert_eq!(folded_domain("MX.Example.ORG."), "mx.example.org");
+    }
+}

@@ -1,0 +1,98 @@
+//! What the types cannot say: values that are well formed and still make no sense.
+
+use super::{Config, Limits, Listener};
+use crate::address::is_domain;
+use crate::routing::Routes;
+
+/// One step from the top of the file to a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Key {
+    Name(String),
+    Index(usize),
+}
+
+impl From<&str> for Key {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl From<usize> for Key {
+    fn from(index: usize) -> Self {
+        Self::Index(index)
+    }
+}
+
+/// What is wrong, and with which value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub at: Vec<Key>,
+    pub message: String,
+}
+
+impl Problem {
+    pub fn new(at: impl Into<Vec<Key>>, message: impl Into<String>) -> Self {
+        Self { at: at.into(), message: message.into() }
+    }
+}
+
+/// Finds the first problem of a completed configuration.
+pub(super) fn check(config: &Config) -> Result<(), Problem> {
+    if !is_domain(&config.host_name) || !config.host_name.is_ascii() {
+        return Err(Problem::new(["host_name".into()], "not a host name"));
+    }
+    check_limits(&config.limits)?;
+    for (index, listener) in config.listeners.iter().enumerate() {
+        check_listener(index, listener, &config.listeners[..index])?;
+    }
+    crate::logging::check_level(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
+    Routes::new(config).map(drop)
+}
+
+fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Result<(), Problem> {
+    let at = |key: &str| vec!["listener".into(), index.into(), key.into()];
+    match (&listener.address, &listener.unix) {
+        (None, None) => Err(Problem::new(at(""), "a listener needs `address` or `unix`")),
+        (Some(_), Some(_)) => Err(Problem::new(at("unix"), "a listener has `address` or `unix`, not both")),
+        (Some(address), None) if address.port() != 0 && before.iter().any(|other| other.address == Some(*address)) => {
+            Err(Problem::new(at("address"), format!("there is a listener on {address} already")))
+        }
+        (None, Some(path)) if before.iter().any(|other| other.unix.as_ref() == Some(path)) => {
+            Err(Problem::new(at("unix"), format!("there is a listener on {} already", path.display())))
+        }
+        (None, Some(path)) if path.as_os_str().is_empty() || path.as_os_str().len() > UNIX_PATH_MAX => {
+            Err(Problem::new(at("unix"), format!("a socket's path has 1 to {UNIX_PATH_MAX} octets")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_limits(limits: &Limits) -> Result<(), Problem> {
+    let least: [(&str, u64, u64); 15] = [
+        ("connections", limits.connections as u64, 1),
+        ("connections_per_address", limits.connections_per_address as u64, 1),
+        ("header_bytes", limits.header_bytes, 1024),
+        ("recipients", limits.recipients as u64, 1),
+        ("command_line_bytes", limits.command_line_bytes as u64, 512),
+        ("text_line_bytes", limits.text_line_bytes, 998),
+        ("discard_bytes", limits.discard_bytes, 0),
+        ("errors", limits.errors.into(), 1),
+        ("idle_commands", limits.idle_commands.into(), 5),
+        ("hops", limits.hops as u64, 1),
+        ("memory_bytes", limits.memory_bytes, crate::memory::LARGE_BODY_BYTES as u64),
+        ("command_secs", limits.command_secs, 1),
+        ("body_read_secs", limits.body_read_secs, 1),
+        ("body_total_secs", limits.body_total_secs, 1),
+        ("write_secs", limits.write_secs, 1),
+    ];
+    for (name, value, least) in least {
+        if value < least {
+            let message = format!("must be at least {least}");
+            return Err(Problem::new(["limits".into(), name.into()], message));
+        }
+    }
+    Ok(())
+}
+
+/// `sun_path` of Linux, its final NUL left out.
+const UNIX_PATH_MAX: usize = 107;

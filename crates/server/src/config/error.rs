@@ -1,0 +1,110 @@
+//! Errors that point at the place in the file.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::check::{Key, Problem};
+
+/// Why a configuration cannot be used. Displays as `file:line:column: what`, the line, and a mark below it.
+#[derive(Debug)]
+pub struct ConfigError {
+    file: PathBuf,
+    position: Option<Position>,
+    message: String,
+}
+
+/// A place in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position {
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1, in characters.
+    pub column: usize,
+    text: String,
+    marks: usize,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl ConfigError {
+    /// Where the error is, if it is at one place.
+    pub fn position(&self) -> Option<&Position> {
+        self.position.as_ref()
+    }
+
+    pub(super) fn unreadable(file: &Path, error: &std::io::Error) -> Self {
+        Self { file: file.to_owned(), position: None, message: format!("cannot be read: {error}") }
+    }
+
+    pub(super) fn syntax(file: &Path, text: &str, error: &toml::de::Error) -> Self {
+        Self {
+            file: file.to_owned(),
+            position: error.span().map(|span| Position::of(text, span)),
+            message: error.message().trim_end().replace('\n', ", "),
+        }
+    }
+
+    pub(super) fn meaning(file: &Path, text: &str, problem: &Problem) -> Self {
+        Self {
+            file: file.to_owned(),
+            position: span_of(text, &problem.at).map(|span| Position::of(text, span)),
+            message: problem.message.clone(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.display();
+        let Some(at) = &self.position else {
+            return write!(f, "{file}: {}", self.message);
+        };
+        let number = at.line.to_string();
+        let margin = " ".repeat(number.len());
+        let indent = " ".repeat(at.column - 1);
+        let marks = "^".repeat(at.marks);
+        writeln!(f, "{file}:{}:{}: {}", at.line, at.column, self.message)?;
+        writeln!(f, " {number} | {}", at.text)?;
+        write!(f, " {margin} | {indent}{marks}")
+    }
+}
+
+impl Position {
+    fn of(text: &str, span: Range<usize>) -> Self {
+        let start = span.start.min(text.len());
+        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |offset| start + offset);
+        let marked = &text[start..span.end.clamp(start, line_end)];
+        Self {
+            line: text[..start].matches('\n').count() + 1,
+            column: text[line_start..start].chars().count() + 1,
+            // A tab would put the marks elsewhere than the terminal puts the text.
+            text: text[line_start..line_end].trim_end().replace('\t', " "),
+            marks: marked.trim_end().chars().count().max(1),
+        }
+    }
+}
+
+/// Where in `text` the value at `path` stands; where it is missing, the nearest table around it.
+fn span_of(text: &str, path: &[Key]) -> Option<Range<usize>> {
+    let table = DeTable::parse(text).ok()?;
+    let mut found = None;
+    let mut here: Option<&DeValue<'_>> = None;
+    for key in path {
+        let next = match (key, here) {
+            (Key::Name(name), None) => table.get_ref().get(name.as_str()),
+            (Key::Name(name), Some(DeValue::Table(table))) => table.get(name.as_str()),
+            (Key::Index(index), Some(DeValue::Array(array))) => array.get(*index),
+            // A value that may be given alone or in a list.
+            (Key::Index(_), Some(_)) => break,
+            _ => None,
+        };
+        let Some(value) = next else { break };
+        found = Some(value.span());
+        here = Some(value.get_ref());
+    }
+    found
+}

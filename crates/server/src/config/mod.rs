@@ -1,0 +1,301 @@
+//! What the operator can set: the file's shape, its defaults, and errors that point at the line.
+//!
+//! [`Config`] is the effective configuration: every key has a value, so that `config show` prints what really applies.
+//! A file that sets nothing is valid, and so is no file at all.
+
+mod check;
+mod error;
+mod limits;
+mod values;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use check::{Key, Problem};
+pub use error::{ConfigError, Position};
+pub use limits::Limits;
+pub use values::{Targets, Users};
+
+/// The name under which a configuration is looked for in the working directory.
+pub const DEFAULT_FILE: &str = "posthaste.toml";
+
+/// The whole configuration. See `docs/configuration.md` for every key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// What we call ourselves in the greeting and in Received fields.
+    #[serde(default = "machine_host_name")]
+    pub host_name: String,
+    /// Where things are kept.
+    #[serde(default)]
+    pub storage: Storage,
+    /// How much of anything is accepted.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What is done with messages that break the rules of the line.
+    #[serde(default)]
+    pub policy: Policy,
+    /// The log.
+    #[serde(default)]
+    pub log: Log,
+    /// Where clients connect. None given: SMTP on the loopback address, port 2525.
+    #[serde(default, rename = "listener")]
+    pub listeners: Vec<Listener>,
+    /// What we receive mail for. None given: any user at `localhost` and at the host name.
+    #[serde(default, rename = "domain")]
+    pub domains: Vec<Domain>,
+}
+
+/// Where things are kept. Relative paths are relative to the working directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Storage {
+    /// The directory that holds everything that is not placed elsewhere.
+    pub data: PathBuf,
+    /// The journal's directory; may lie on another file system. Not set: `journal` in `data`.
+    pub journal: PathBuf,
+    /// The directory of the mailboxes. Not set: `mail` in `data`.
+    pub mail: PathBuf,
+}
+
+/// One socket that clients connect to.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Listener {
+    /// IP address and port; port 0 takes a free one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    /// Path of a UNIX socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unix: Option<PathBuf>,
+    /// The protocol spoken there.
+    pub protocol: ListenerProtocol,
+}
+
+impl std::fmt::Display for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.address, &self.unix) {
+            (Some(address), _) => write!(f, "{address}"),
+            (None, Some(path)) => write!(f, "{}", path.display()),
+            (None, None) => f.write_str("nothing"),
+        }
+    }
+}
+
+/// What is spoken on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListenerProtocol {
+    /// SMTP (RFC 5321).
+    #[default]
+    Smtp,
+    /// LMTP (RFC 2033): one reply for each recipient.
+    Lmtp,
+}
+
+/// One domain that we receive mail for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Domain {
+    /// The domain as it stands behind the `@`.
+    pub name: String,
+    /// Who has a mailbox: a list of local parts, or `"any"`.
+    #[serde(default)]
+    pub users: Users,
+    /// The mailbox that takes what nobody else does: a user or alias of this domain, or an address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catch_all: Option<String>,
+    /// What separates a user from a detail, as in `alice+lists`; empty for none.
+    #[serde(default = "default_sub_addressing")]
+    pub sub_addressing: String,
+    /// Other names and lists: local part to a user of this domain, an address in one of our domains, or several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub aliases: BTreeMap<String, Targets>,
+}
+
+/// What is done with messages that break the rules of the line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// A CR or LF that is not part of a CRLF.
+    pub bare_newlines: BareNewlines,
+    /// A text line longer than `limits.text_line_bytes`.
+    pub long_lines: LongLines,
+    /// A NUL octet.
+    pub nul_octets: NulOctets,
+}
+
+/// What is done with a CR or LF that stands alone in a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BareNewlines {
+    /// The message is refused with 550 5.6.11.
+    #[default]
+    Reject,
+    /// Each becomes CRLF. Breaks signatures; the end of data is still CRLF.CRLF alone.
+    Fix,
+    /// The message is kept as it is. What reads it later may see another message in it than we did.
+    Accept,
+}
+
+/// What is done with a text line above the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LongLines {
+    /// The message is kept as it is; many real messages have such lines.
+    #[default]
+    Accept,
+    /// The message is refused.
+    Reject,
+}
+
+/// What is done with a NUL octet in a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NulOctets {
+    /// The message is refused with 550 5.6.0.
+    #[default]
+    Reject,
+    /// The message is kept as it is.
+    Accept,
+}
+
+/// The log, written to standard error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// `plain` or `json`.
+    pub format: LogFormat,
+    /// `error`, `warn`, `info`, `debug` or `trace`, or a filter such as `info,posthaste_smtp=debug`.
+    pub level: String,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Plain,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            host_name: machine_host_name(),
+            storage: Storage::default(),
+            limits: Limits::default(),
+            policy: Policy::default(),
+            log: Log::default(),
+            listeners: Vec::new(),
+            domains: Vec::new(),
+        }
+        .completed()
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::default(), level: "info".to_owned() }
+    }
+}
+
+impl Config {
+    /// Reads `file`; without one, `posthaste.toml` in the working directory; without that, the defaults.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not TOML, has a key that does not exist, or a value that makes no sense.
+    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
+        match found_file(file) {
+            Some(file) => {
+                let text = std::fs::read_to_string(file).map_err(|error| ConfigError::unreadable(file, &error))?;
+                Self::parse(file, &text)
+            }
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// Reads a configuration from `text`; `file` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`Config::load`], apart from reading.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| ConfigError::syntax(file, text, &error))?;
+        let config = config.completed();
+        check::check(&config).map_err(|problem| ConfigError::meaning(file, text, &problem))?;
+        Ok(config)
+    }
+
+    /// The configuration as TOML, every key shown.
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(self).expect("every value of a configuration has a TOML form")
+    }
+
+    /// The configuration as JSON, every key shown.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("every value of a configuration has a JSON form")
+    }
+
+    /// Fills in what depends on other keys.
+    fn completed(mut self) -> Self {
+        if self.storage.data.as_os_str().is_empty() {
+            self.storage.data = PathBuf::from("posthaste-data");
+        }
+        if self.storage.journal.as_os_str().is_empty() {
+            self.storage.journal = self.storage.data.join("journal");
+        }
+        if self.storage.mail.as_os_str().is_empty() {
+            self.storage.mail = self.storage.data.join("mail");
+        }
+        if self.listeners.is_empty() {
+            self.listeners.push(Listener { address: Some(DEFAULT_ADDRESS), ..Listener::default() });
+        }
+        if self.domains.is_empty() {
+            self.domains.push(Domain::open_to_any("localhost"));
+            if !self.host_name.eq_ignore_ascii_case("localhost") {
+                self.domains.push(Domain::open_to_any(&self.host_name));
+            }
+        }
+        self
+    }
+}
+
+impl Domain {
+    fn open_to_any(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            users: Users::Any,
+            catch_all: None,
+            sub_addressing: default_sub_addressing(),
+            aliases: BTreeMap::new(),
+        }
+    }
+}
+
+/// The file that [`Config::load`] would read; `None` when it would use the defaults.
+pub fn found_file(file: Option<&Path>) -> Option<&Path> {
+    file.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists()))
+}
+
+/// The machine's name if it can stand in a greeting, otherwise `localhost`.
+fn machine_host_name() -> String {
+    let uname = rustix::system::uname();
+    match uname.nodename().to_str() {
+        Ok(name) if crate::address::is_domain(name) => name.to_ascii_lowercase(),
+        _ => "localhost".to_owned(),
+    }
+}
+
+fn default_sub_addressing() -> String {
+    "+".to_owned()
+}
+
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 2525);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+use super::*;
+
+fn error_of(text: &str) -> String {
+    Config::parse(Path::new("posthaste.toml"), text).expect_err(text).to_string()
+}
+
+fn check(text: &str, expected: &str) {
+    assert_eq!(error_of(text), expected);
+}
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    assert_eq!(Config::parse(Path::new("x"), "").unwrap(), Config::default());
+    let config = Config::default();
+    assert_eq!(config.listeners[0].address.unwrap().to_string(), "127.0.0.1:2525");
+    assert_eq!(config.storage.mail, Path::new("posthaste-data/mail"));
+    assert_eq!(config.storage.journal, Path::new("posthaste-data/journal"));
+    assert_eq!(config.domains[0].name, "localhost");
+    assert_eq!(config.domains[0].users, Users::Any);
+}
+
+#[test]
+fn what_is_shown_reads_back_as_the_same() {
+    let text = "host_name = \"mx.example\"\n[storage]\ndata = \"/srv/mail\"\n[[listener]]\nunix = \"/run/l\"\n\
+                protocol = \"lmtp\"\n[[domain]]\nname = \"example.org\"\nusers = [\"a\"]\n\
+                aliases = { b = \"a\", c = [\"a\", \"b\"] }\n[policy]\nbare_newlines = \"fix\"\n";
+    let config = Config::parse(Path::new("x"), text).unwrap();
+    assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+    assert_eq!(config.storage.mail, Path::new("/srv/mail/mail"));
+    let json = serde_json::to_value(&config).unwrap();
+    assert_eq!(json["domain"][0]["aliases"]["b"], "a");
+}
+
+#[test]
+fn an_unknown_key_is_pointed_at() {
+    let shown = error_of("host_name = \"a.example\"\n\n[limits]\nmesage_bytes = 7\n");
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines[0].starts_with("posthaste.toml:4:1: unknown field `mesage_bytes`, expected "), "{shown}");
+    assert_eq!(lines[1..], [" 4 | mesage_bytes = 7", "   | ^^^^^^^^^^^^"]);
+}
+
+#[test]
+fn a_wrong_type_is_pointed_at() {
+    check(
+        "[limits]\n  recipients = \"many\"\n",
+        "posthaste.toml:2:16: invalid type: string \"many\", expected usize\n 2 |   recipients = \"many\"\n   |                ^^^^^^",
+    );
+}
+
+#[test]
+fn broken_toml_is_pointed_at() {
+    let shown = error_of("host_name = \"a\nx = 1\n");
+    assert!(shown.starts_with("posthaste.toml:1:1"), "{shown}");
+    assert!(shown.contains(" 1 | host_name = \"a\n"), "{shown}");
+}
+
+#[test]
+fn a_value_that_makes_no_sense_is_pointed_at() {
+    check(
+        "host_name = \"no host\"\n",
+        "posthaste.toml:1:13: not a host name\n 1 | host_name = \"no host\"\n   |             ^^^^^^^^^",
+    );
+    check(
+        "[[domain]]\nname = \"a.example\"\nusers = [\"x\", \"X\"]\n",
+        "posthaste.toml:3:15: the user `X` is there twice\n 3 | users = [\"x\", \"X\"]\n   |               ^^^",
+    );
+    check(
+        "[[domain]]\nname = \"a.example\"\nusers = [\"x\"]\n[domain.aliases]\ny = [\"x\", \"z\"]\n",
+        "posthaste.toml:5:11: there is no user or alias `z`\n 5 | y = [\"x\", \"z\"]\n   |           ^^^",
+    );
+    check(
+        "[[domain]]\nname = \"a.example\"\naliases = { y = \"x@other.example\" }\n",
+        "posthaste.toml:3:17: `other.example` is not one of our domains, and mail is not passed on to others\n \
+         3 | aliases = { y = \"x@other.example\" }\n   |                 ^^^^^^^^^^^^^^^^^",
+    );
+    check(
+        "[limits]\ncommand_line_bytes = 100\n",
+        "posthaste.toml:2:22: must be at least 512\n 2 | command_line_bytes = 100\n   |                      ^^^",
+    );
+}
+
+#[test]
+fn the_second_of_two_equals_is_pointed_at() {
+    let place = |text: &str| {
+        let error = Config::parse(Path::new("x"), text).unwrap_err();
+        let position = error.position().unwrap();
+        (position.line, position.column)
+    };
+    assert_eq!(place("[[domain]]\nname = \"a.example\"\n[[domain]]\nname = \"A.example\"\n"), (4, 8));
+    assert_eq!(place("[[listener]]\naddress = \"[::1]:25\"\n[[listener]]\naddress = \"[::1]:25\"\n"), (4, 11));
+    assert_eq!(place("[[listener]]\nprotocol = \"lmtp\"\n"), (1, 1));
+    assert_eq!(place("log = { level = \"loud=x=y\" }\n"), (1, 17));
+    assert_eq!(place("[[domain]]\nname = \"a.example\"\naliases = { a = \"b\", b = \"a\" }\n"), (3, 17));
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Some(Path::new("/nonexistent/posthaste.toml"))).unwrap_err();
+    assert!(error.to_string().starts_with("/nonexistent/posthaste.toml: cannot be read: "), "{error}");
+}
+
+#[test]
+fn a_tab_or_a_wide_character_does_not_move_the_mark() {
+    let shown = error_of("host_name = \"a.example\"\n[log]\n\tx = 1 # ü\n");
+    assert!(shown.contains(":3:2: unknown field `x`"), "{shown}");
+    assert!(shown.ends_with(" 3 |  x = 1 # ü\n   |  ^"), "{shown}");
+}

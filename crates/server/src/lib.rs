@@ -1,0 +1,18 @@
+//! The Posthaste server: configuration, routing and the wiring between the protocol and the store.
+//!
+//! The binary uses this crate, and so does a test that wants the real server in its own process. It holds no protocol
+//! rules and no storage rules; those are in the crates nearer to the bytes.
+#![forbid(unsafe_code)]
+
+mod address;
+mod body;
+pub mod config;
+mod inspect;
+pub mod logging;
+mod memory;
+mod receive;
+pub mod routing;
+mod serve;
+
+pub use inspect::{JournalReport, inspect_journal};
+pub use serve::{ServeError, Server, serve};

@@ -1,0 +1,304 @@
+//! From a message on the wire to a message in the journal: what the server answers to each recipient and each body.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message, Target};
+use posthaste_message::{DateTime, Received, write_delivered_to, write_return_path};
+use posthaste_smtp::tokio::{Body, Handler, Session};
+use posthaste_smtp::{Envelope, ForwardPath, MessageOutcome, RcptTo, Reply};
+
+use crate::body::{Gathered, Refusal, gather};
+use crate::config::Config;
+use crate::memory::MemoryBudget;
+use crate::routing::{Mailbox, RouteError, Routes};
+
+/// What a reload replaces while sessions go on.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub host_name: String,
+    pub hops: usize,
+    /// Octets that a body can have when the client does not say; `None` for no limit.
+    pub message_bytes: Option<u64>,
+    pub routes: Routes,
+}
+
+impl Settings {
+    /// # Panics
+    /// When `config` was not checked.
+    pub fn new(config: &Config) -> Self {
+        let routes = Routes::new(config).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+        let limits = &config.limits;
+        let message_bytes = Some(limits.message_bytes).filter(|&bytes| bytes > 0);
+        Self { host_name: config.host_name.clone(), hops: limits.hops, message_bytes, routes }
+    }
+}
+
+/// Receives for all listeners. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct Receiver(Arc<Shared>);
+
+struct Shared {
+    settings: RwLock<Arc<Settings>>,
+    store: Journaled,
+    memory: MemoryBudget,
+    ids: Ids,
+}
+
+impl Receiver {
+    pub fn new(settings: Settings, store: Journaled, memory: MemoryBudget) -> Self {
+        let settings = RwLock::new(Arc::new(settings));
+        Self(Arc::new(Shared { settings, store, memory, ids: Ids::new() }))
+    }
+
+    /// Puts new settings in force for whatever begins from now on.
+    pub fn replace(&self, settings: Settings) {
+        *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.0.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads, keeps and answers one message; the log line is the caller's.
+    async fn receive(
+        &self,
+        session: &Session,
+        envelope: &Envelope,
+        body: &mut Body<'_>,
+        log: &mut LogLine,
+    ) -> MessageOutcome {
+        let settings = self.settings();
+        let Some(mailboxes) = route_all(&settings.routes, &envelope.recipients) else {
+            // Each was accepted at RCPT, so the routes have changed since; asked again, the client is told which.
+            return Reply::new(451, "4.3.0", "The configuration has changed, try again").into();
+        };
+        let trace = received_field(&settings, session, envelope, &log.id);
+        let gathered = gather(body, envelope, trace, &settings, &self.0.memory, &self.0.store).await;
+        let Gathered { body, bytes, summary } = match gathered {
+            Ok(gathered) => gathered,
+            Err(Refusal::Body(error)) => {
+                log.why = Some(error.to_string());
+                return error.reply().into();
+            }
+            Err(Refusal::Loop { hops }) => {
+                log.why = Some(format!("{hops} hops"));
+                return Reply::new(554, "5.4.6", "Too many hops, the message is in a loop").into();
+            }
+            Err(Refusal::Delivery(error)) => return log.refused(&error).into(),
+        };
+        (log.bytes, log.message_id) = (bytes, summary.message_id);
+        log.mailboxes = mailboxes.len();
+        let targets = mailboxes.iter().map(|mailbox| target(envelope, mailbox)).collect();
+        let message = Message { targets, body, line_ends: LineEnds::ToLf };
+        match self.0.store.deliver_message(message).await {
+            Ok(_) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
+            Err(error) => log.refused(&error).into(),
+        }
+    }
+}
+
+impl Handler for Receiver {
+    async fn rcpt(&self, session: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+        let settings = self.settings();
+        let reply = match resolve(&settings.routes, rcpt) {
+            // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
+            Ok(mailboxes) if mailboxes.iter().all(|to| self.0.store.check_mailbox(&to.directory).is_ok()) => {
+                return Ok(());
+            }
+            Ok(_) => Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later"),
+            Err(error) => refusal(error),
+        };
+        tracing::info!(
+            peer = session.peer.to_string(),
+            to = rcpt.forward_path.to_string(),
+            reply = reply.to_string(),
+            "recipient refused"
+        );
+        Err(reply)
+    }
+
+    async fn message(&self, session: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        let begun = Instant::now();
+        let mut log = LogLine { id: self.0.ids.next(), ..LogLine::default() };
+        let outcome = self.receive(session, &envelope, body, &mut log).await;
+        log.write(session, &envelope, &outcome, begun);
+        outcome
+    }
+}
+
+/// The mailboxes of a whole envelope, each once.
+fn route_all(routes: &Routes, recipients: &[RcptTo]) -> Option<Vec<Mailbox>> {
+    let mut seen = HashSet::new();
+    let mut mailboxes = Vec::with_capacity(recipients.len());
+    for rcpt in recipients {
+        let new = resolve(routes, rcpt).ok()?.into_iter().filter(|mailbox| seen.insert(Arc::clone(&mailbox.directory)));
+        mailboxes.extend(new);
+    }
+    Some(mailboxes)
+}
+
+fn resolve(routes: &Routes, rcpt: &RcptTo) -> Result<Vec<Mailbox>, RouteError> {
+    match &rcpt.forward_path {
+        ForwardPath::Postmaster => routes.resolve("postmaster", None),
+        ForwardPath::Address(address) => routes.resolve(address.local_part(), Some(&address.domain().to_string())),
+    }
+}
+
+fn refusal(error: RouteError) -> Reply {
+    match error {
+        RouteError::Relay => Reply::new(550, "5.7.1", "We do not relay"),
+        RouteError::UnknownUser => Reply::new(550, "5.1.1", "No such user here"),
+        RouteError::BadName => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
+    }
+}
+
+fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, id: &str) -> Bytes {
+    let only = match envelope.recipients.as_slice() {
+        [one] => one.forward_path.address().map(ToString::to_string),
+        _ => None,
+    };
+    let mut field = Vec::with_capacity(256);
+    Received {
+        helo: session.helo.as_deref().unwrap_or_default(),
+        peer: session.peer.ip(),
+        by: &settings.host_name,
+        with: session.with_keyword(envelope.mail.smtputf8),
+        id,
+        recipient: only.as_deref(),
+        date: DateTime::from_unix(unix_micros() / 1_000_000),
+    }
+    .write_to(&mut field);
+    field.into()
+}
+
+fn target(envelope: &Envelope, mailbox: &Mailbox) -> Target {
+    let mut prefix = Vec::with_capacity(128);
+    let sender = envelope.mail.reverse_path.address().map(ToString::to_string);
+    write_return_path(&mut prefix, sender.as_deref().unwrap_or_default());
+    write_delivered_to(&mut prefix, &mailbox.address);
+    Target { mailbox: Arc::clone(&mailbox.directory), prefix: prefix.into() }
+}
+
+fn reply_to(error: &DeliveryError) -> Reply {
+    match error {
+        DeliveryError::BadMailbox(_) => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
+        DeliveryError::Mailbox(_) => Reply::new(450, "4.2.0", "The mailbox cannot be written, try again later"),
+        DeliveryError::Full(_) => Reply::new(452, "4.3.1", "No space to keep the message, try again later"),
+        DeliveryError::Busy => Reply::new(451, "4.3.2", "Too much mail waits to be written, try again later"),
+        DeliveryError::Closed => Reply::new(421, "4.3.2", "The server is shutting down"),
+        _ => Reply::new(451, "4.3.0", "The message could not be kept, try again later"),
+    }
+}
+
+/// What the one log line of a message tells.
+#[derive(Default)]
+struct LogLine {
+    id: String,
+    bytes: u64,
+    message_id: Option<String>,
+    mailboxes: usize,
+    why: Option<String>,
+}
+
+impl LogLine {
+    /// Notes why nothing was kept.
+    fn refused(&mut self, error: &DeliveryError) -> Reply {
+        if matches!(error, DeliveryError::Sync(_)) {
+            tracing::error!(error = error.to_string(), "stable storage failed; restart once its cause is gone");
+        }
+        self.why = Some(error.to_string());
+        reply_to(error)
+    }
+
+    fn write(&self, session: &Session, envelope: &Envelope, outcome: &MessageOutcome, begun: Instant) {
+        let reply = match outcome {
+            MessageOutcome::All(reply) => reply.to_string(),
+            MessageOutcome::Each(replies) => replies.iter().map(Reply::to_string).collect::<Vec<_>>().join("; "),
+        };
+        // `&str` fields are quoted and escaped by every format; a path is limited, and so is this list of them.
+        let mut to: Vec<String> =
+            envelope.recipients.iter().take(RECIPIENTS_LOGGED).map(|rcpt| rcpt.forward_path.to_string()).collect();
+        if envelope.recipients.len() > RECIPIENTS_LOGGED {
+            to.push(format!("and {} more", envelope.recipients.len() - RECIPIENTS_LOGGED));
+        }
+        let event = if outcome.is_accepted() { "message kept" } else { "message refused" };
+        tracing::info!(
+            id = self.id,
+            peer = session.peer.to_string(),
+            helo = session.helo.as_deref().unwrap_or_default(),
+            with = session.with_keyword(envelope.mail.smtputf8),
+            from = envelope.mail.reverse_path.to_string(),
+            to = to.join(" "),
+            mailboxes = self.mailboxes,
+            bytes = self.bytes,
+            message_id = self.message_id.as_deref().unwrap_or_default(),
+            ms = begun.elapsed().as_millis() as u64,
+            reply,
+            why = self.why.as_deref().unwrap_or_default(),
+            "{event}"
+        );
+    }
+}
+
+/// Names for messages in the log and in Received: the time this server began and a count, so none comes twice.
+struct Ids {
+    begun: String,
+    next: AtomicU64,
+}
+
+impl Ids {
+    fn new() -> Self {
+        Self { begun: base36(unix_micros().unsigned_abs()), next: AtomicU64::new(1) }
+    }
+
+    fn next(&self) -> String {
+        format!("{}.{}", self.begun, base36(self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+fn base36(mut number: u64) -> String {
+    let mut digits = Vec::new();
+    loop {
+        digits.push(char::from_digit((number % 36) as u32, 36).expect("a digit below 36"));
+        number /= 36;
+        if number == 0 {
+            return digits.into_iter().rev().collect();
+        }
+    }
+}
+
+fn unix_micros() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+const RECIPIENTS_LOGGED: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_base_36() {
+        assert_eq!([0, 35, 36, 46655, 46656].map(base36), ["0", "z", "10", "zzz", "1000"]);
+    }
+
+    #[test]
+    fn each_failure_has_its_reply() {
+        let check = |error: DeliveryError, expected: &str| {
+            let reply = reply_to(&error).to_string();
+            assert!(reply.starts_with(expected), "{error}: {reply}");
+        };
+        let error = |kind: std::io::ErrorKind| std::io::Error::from(kind);
+        check(DeliveryError::Full(error(std::io::ErrorKind::StorageFull)), "452 4.3.1 ");
+        check(DeliveryError::Busy, "451 4.3.2 ");
+        check(DeliveryError::Closed, "421 4.3.2 ");
+        check(DeliveryError::Sync(error(std::io::ErrorKind::Other)), "451 4.3.0 ");
+        check(DeliveryError::BadMailbox("..".into()), "550 5.1.3 ");
+        check(DeliveryError::Mailbox(error(std::io::ErrorKind::PermissionDenied)), "450 4.2.0 ");
+    }
+}

@@ -1,0 +1,378 @@
+//! Who gets a message: from a recipient's address to the mailboxes that it stands for.
+//!
+//! Routes are worked out once, when the configuration is read; asking them costs a few look-ups.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::address::{directory_name, folded_domain, is_domain};
+use crate::config::{Config, Domain, Key, Problem, Users};
+
+/// One mailbox that a recipient stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mailbox {
+    /// `domain/user/Maildir`, relative to the mail directory.
+    pub directory: Arc<str>,
+    /// What Delivered-To says.
+    pub address: String,
+}
+
+/// Why a recipient is not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// The domain is not ours: 550 5.7.1.
+    Relay,
+    /// The domain is ours and has no such user: 550 5.1.1.
+    UnknownUser,
+    /// The local part cannot be kept as a directory: 550 5.1.3.
+    BadName,
+}
+
+/// All domains, users and aliases.
+#[derive(Debug)]
+pub struct Routes {
+    domains: HashMap<String, DomainRoutes>,
+    /// Takes `<postmaster>` without a domain.
+    first: String,
+}
+
+#[derive(Debug)]
+struct DomainRoutes {
+    directory: String,
+    /// `None`: anybody.
+    users: Option<HashSet<String>>,
+    aliases: HashMap<String, Arc<[Mailbox]>>,
+    catch_all: Option<Arc<[Mailbox]>>,
+    separator: Option<char>,
+}
+
+impl Routes {
+    /// Works the routes of `config` out; tells what is wrong with its domains.
+    pub(crate) fn new(config: &Config) -> Result<Self, Problem> {
+        let mut domains = HashMap::new();
+        for (index, domain) in config.domains.iter().enumerate() {
+            let routes = DomainRoutes::new(domain).map_err(|problem| within(index, problem))?;
+            if domains.insert(folded_domain(&domain.name), routes).is_some() {
+                let problem = Problem::new(["name".into()], format!("there is a domain `{}` already", domain.name));
+                return Err(within(index, problem));
+            }
+        }
+        let first = config.domains.first().map(|domain| folded_domain(&domain.name)).unwrap_or_default();
+        let mut routes = Self { domains, first };
+        let expanded = Expander::new(config, &routes).all()?;
+        for (domain, (aliases, catch_all)) in expanded {
+            let found = routes.domains.get_mut(&domain).expect("expansions are keyed by the domains above");
+            found.aliases = aliases;
+            found.catch_all = catch_all;
+        }
+        Ok(routes)
+    }
+
+    /// The mailboxes of `local_part@domain`; `None` for a domain is `<postmaster>` (RFC 5321 section 4.1.1.3).
+    ///
+    /// # Errors
+    /// [`RouteError`] says which reply the client gets.
+    pub fn resolve(&self, local_part: &str, domain: Option<&str>) -> Result<Vec<Mailbox>, RouteError> {
+        let name = domain.map_or_else(|| self.first.clone(), folded_domain);
+        let routes = self.domains.get(&name).ok_or(RouteError::Relay)?;
+        routes.resolve(local_part, &name)
+    }
+
+    /// The names of our domains, in order.
+    pub fn domain_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.domains.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+impl DomainRoutes {
+    fn new(domain: &Domain) -> Result<Self, Problem> {
+        if !is_domain(&domain.name) {
+            return Err(Problem::new(["name".into()], "not a domain"));
+        }
+        let directory = directory_name(&folded_domain(&domain.name))
+            .map_err(|_| Problem::new(["name".into()], "the domain is too long to be a directory"))?;
+        let mut separator = domain.sub_addressing.chars();
+        let separator = match (separator.next(), separator.next()) {
+            (None, _) => None,
+            (Some(c), None) if c.is_ascii_punctuation() && !matches!(c, '@' | '.' | '"' | '\\') => Some(c),
+            _ => return Err(Problem::new(["sub_addressing".into()], "one character such as `+` or `-`, or empty")),
+        };
+        let users = match &domain.users {
+            Users::Any => None,
+            Users::Listed(users) => Some(listed(users)?),
+        };
+        Ok(Self { directory, users, aliases: HashMap::new(), catch_all: None, separator })
+    }
+
+    /// Exact names come first, then the part before the separator, then whoever takes the rest.
+    fn resolve(&self, local_part: &str, domain: &str) -> Result<Vec<Mailbox>, RouteError> {
+        let address = format!("{local_part}@{domain}");
+        let name = local_part.to_lowercase();
+        // Also keeps names out that could never be looked up.
+        directory_name(&name).map_err(|_| RouteError::BadName)?;
+        let base = self.separator.and_then(|separator| name.split_once(separator)).map(|(base, _)| base);
+        for name in [Some(name.as_str()), base.filter(|base| !base.is_empty())].into_iter().flatten() {
+            if let Some(mailboxes) = self.aliases.get(name) {
+                return Ok(mailboxes.to_vec());
+            }
+            if self.users.as_ref().is_some_and(|users| users.contains(name)) {
+                return Ok(vec![self.mailbox(name, address)?]);
+            }
+        }
+        let name = base.filter(|base| !base.is_empty()).unwrap_or(&name);
+        if self.users.is_none() {
+            return Ok(vec![self.mailbox(name, address)?]);
+        }
+        match &self.catch_all {
+            Some(mailboxes) => Ok(mailboxes.to_vec()),
+            // RFC 5321 section 4.5.1: mail for the postmaster is accepted by every server.
+            None if name == "postmaster" => Ok(vec![self.mailbox(name, address)?]),
+            None => Err(RouteError::UnknownUser),
+        }
+    }
+
+    fn mailbox(&self, user: &str, address: String) -> Result<Mailbox, RouteError> {
+        let user = directory_name(user).map_err(|_| RouteError::BadName)?;
+        Ok(Mailbox { directory: format!("{}/{user}/Maildir", self.directory).into(), address })
+    }
+}
+
+fn listed(users: &[String]) -> Result<HashSet<String>, Problem> {
+    let mut found = HashSet::new();
+    for (index, user) in users.iter().enumerate() {
+        let at = ["users".into(), index.into()];
+        let folded = user.to_lowercase();
+        if user.contains('@') {
+            return Err(Problem::new(at, "a user is the part before the `@` alone"));
+        }
+        if directory_name(&folded).is_err() {
+            return Err(Problem::new(at, "not a name for a mailbox"));
+        }
+        if !found.insert(folded) {
+            return Err(Problem::new(at, format!("the user `{user}` is there twice")));
+        }
+    }
+    Ok(found)
+}
+
+type Expanded = (HashMap<String, Arc<[Mailbox]>>, Option<Arc<[Mailbox]>>);
+
+/// Follows aliases to mailboxes.
+struct Expander<'a> {
+    config: &'a Config,
+    routes: &'a Routes,
+    by_name: HashMap<String, (&'a Domain, BTreeMap<String, &'a [String]>)>,
+}
+
+impl<'a> Expander<'a> {
+    fn new(config: &'a Config, routes: &'a Routes) -> Self {
+        let folded = |domain: &'a Domain| {
+            let aliases = domain.aliases.iter().map(|(name, targets)| (name.to_lowercase(), targets.0.as_slice()));
+            (folded_domain(&domain.name), (domain, aliases.collect()))
+        };
+        Self { config, routes, by_name: config.domains.iter().map(folded).collect() }
+    }
+
+    fn all(&self) -> Result<Vec<(String, Expanded)>, Problem> {
+        let mut all = Vec::new();
+        for (index, domain) in self.config.domains.iter().enumerate() {
+            let expanded = self.domain(domain).map_err(|problem| within(index, problem))?;
+            all.push((folded_domain(&domain.name), expanded));
+        }
+        Ok(all)
+    }
+
+    fn domain(&self, domain: &Domain) -> Result<Expanded, Problem> {
+        let name = folded_domain(&domain.name);
+        let mut aliases = HashMap::new();
+        for (alias, targets) in &domain.aliases {
+            let at = vec!["aliases".into(), Key::Name(alias.clone())];
+            let folded = alias.to_lowercase();
+            if alias.contains('@') || directory_name(&folded).is_err() {
+                return Err(Problem::new(at, format!("`{alias}` is not the local part of an address")));
+            }
+            if targets.0.is_empty() {
+                return Err(Problem::new(at, format!("the alias `{alias}` leads nowhere")));
+            }
+            let mut path = vec![(folded.clone(), name.clone())];
+            let mut found = Found::default();
+            for (index, target) in targets.0.iter().enumerate() {
+                let problem = |message| Problem::new([at.clone(), vec![index.into()]].concat(), message);
+                self.follow(target, &name, &mut path, &mut found).map_err(problem)?;
+            }
+            if aliases.insert(folded, found.mailboxes.into()).is_some() {
+                return Err(Problem::new(at, format!("there is an alias `{alias}` already")));
+            }
+        }
+        let catch_all = match &domain.catch_all {
+            None => None,
+            Some(_) if domain.users == Users::Any => {
+                return Err(Problem::new(["catch_all".into()], "nothing is left to catch where `users` is \"any\""));
+            }
+            Some(target) => {
+                let mut found = Found::default();
+                self.follow(target, &name, &mut Vec::new(), &mut found)
+                    .map_err(|message| Problem::new(["catch_all".into()], message))?;
+                Some(found.mailboxes.into())
+            }
+        };
+        Ok((aliases, catch_all))
+    }
+
+    /// Adds what `target`, written in `domain`, leads to. `path` holds the aliases that are being followed.
+    fn follow(
+        &self,
+        target: &str,
+        domain: &str,
+        path: &mut Vec<(String, String)>,
+        found: &mut Found,
+    ) -> Result<(), String> {
+        let (local, domain) = match target.rsplit_once('@') {
+            Some((local, domain)) => (local, folded_domain(domain)),
+            None => (target, domain.to_owned()),
+        };
+        let Some((_, aliases)) = self.by_name.get(&domain) else {
+            return Err(format!("`{domain}` is not one of our domains, and mail is not passed on to others"));
+        };
+        let here = (local.to_lowercase(), domain);
+        let back = path.contains(&here);
+        if let (Some(targets), false) = (aliases.get(&here.0), back) {
+            path.push(here.clone());
+            for target in *targets {
+                self.follow(target, &here.1, path, found)?;
+            }
+            path.pop();
+            return Ok(());
+        }
+        // An alias that leads back to itself means the mailbox of the same name, as in `bob = ["bob", "alice"]`.
+        let routes = &self.routes.domains[&here.1];
+        match routes.resolve(local, &here.1) {
+            Ok(mailboxes) => found.add(mailboxes),
+            Err(_) if back => Err(format!("the alias `{target}` leads back to itself")),
+            Err(RouteError::BadName) => Err(format!("`{target}` is not a name for a mailbox")),
+            Err(_) => Err(format!("there is no user or alias `{target}`")),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    mailboxes: Vec<Mailbox>,
+    seen: HashSet<Arc<str>>,
+}
+
+impl Found {
+    fn add(&mut self, mailboxes: Vec<Mailbox>) -> Result<(), String> {
+        for mailbox in mailboxes {
+            if self.seen.insert(mailbox.directory.clone()) {
+                self.mailboxes.push(mailbox);
+            }
+        }
+        match self.mailboxes.len() {
+            0..=ALIAS_MAILBOXES_MAX => Ok(()),
+            _ => Err(format!("leads to more than {ALIAS_MAILBOXES_MAX} mailboxes")),
+        }
+    }
+}
+
+fn within(domain: usize, problem: Problem) -> Problem {
+    let at = [vec!["domain".into(), domain.into()], problem.at].concat();
+    Problem { at, ..problem }
+}
+
+/// One message to an alias becomes this many entries at most.
+const ALIAS_MAILBOXES_MAX: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const CONFIG: &str = r#"
+        host_name = "mx.example"
+
+        [[domain]]
+        name = "Example.ORG"
+        users = ["alice", "Bob"]
+        catch_all = "bob"
+        aliases = { team = ["alice", "bob", "carol@open.example"], both = ["team", "alice"], bob = ["bob", "alice"] }
+
+        [[domain]]
+        name = "open.example"
+        users = "any"
+
+        [[domain]]
+        name = "strict.example"
+        users = ["dash"]
+        sub_addressing = "-"
+    "#;
+
+    fn routes() -> Routes {
+        Routes::new(&Config::parse(Path::new("test.toml"), CONFIG).unwrap()).unwrap()
+    }
+
+    fn check(address: &str, expected: Result<&[&str], RouteError>) {
+        let (local, domain) = address.rsplit_once('@').unwrap();
+        let found = routes()
+            .resolve(local, Some(domain))
+            .map(|mailboxes| mailboxes.iter().map(|mailbox| mailbox.directory.to_string()).collect::<Vec<_>>());
+        assert_eq!(found, expected.map(|list| list.iter().map(|&s| s.to_owned()).collect()), "{address}");
+    }
+
+    #[test]
+    fn users_are_found_without_regard_to_case() {
+        check("ALICE@example.org", Ok(&["example.org/alice/Maildir"]));
+        check("dash@STRICT.example.", Ok(&["strict.example/dash/Maildir"]));
+    }
+
+    #[test]
+    fn a_detail_behind_the_separator_is_the_users_own() {
+        check("alice+lists@example.org", Ok(&["example.org/alice/Maildir"]));
+        check("dash-a-b@strict.example", Ok(&["strict.example/dash/Maildir"]));
+        check("new+x@open.example", Ok(&["open.example/new/Maildir"]));
+        check("+x@open.example", Ok(&["open.example/+x/Maildir"]));
+    }
+
+    #[test]
+    fn aliases_expand_and_each_mailbox_comes_once() {
+        let all = ["example.org/alice/Maildir", "example.org/bob/Maildir", "open.example/carol/Maildir"];
+        let mut found: Vec<String> = routes()
+            .resolve("both", Some("example.org"))
+            .unwrap()
+            .iter()
+            .map(|mailbox| mailbox.directory.to_string())
+            .collect();
+        found.sort();
+        assert_eq!(found, all);
+    }
+
+    #[test]
+    fn an_alias_may_name_the_mailbox_of_its_own_name() {
+        check("bob@example.org", Ok(&["example.org/bob/Maildir", "example.org/alice/Maildir"]));
+    }
+
+    #[test]
+    fn who_is_unknown_goes_to_the_catch_all_or_is_refused() {
+        check("nobody@example.org", Ok(&["example.org/bob/Maildir", "example.org/alice/Maildir"]));
+        check("nobody@strict.example", Err(RouteError::UnknownUser));
+        check("a@elsewhere.example", Err(RouteError::Relay));
+    }
+
+    #[test]
+    fn the_postmaster_is_always_reached() {
+        check("Postmaster@strict.example", Ok(&["strict.example/postmaster/Maildir"]));
+        let found = routes().resolve("postmaster", None).unwrap();
+        assert_eq!(&*found[0].directory, "example.org/bob/Maildir");
+    }
+
+    #[test]
+    fn hostile_names_stay_inside_their_domain() {
+        check("../../etc@open.example", Ok(&["open.example/%2e.%2f..%2fetc/Maildir"]));
+        check("..@open.example", Ok(&["open.example/%2e./Maildir"]));
+        check("a/b@open.example", Ok(&["open.example/a%2fb/Maildir"]));
+        check("a\0b@open.example", Err(RouteError::BadName));
+    }
+}

@@ -1,0 +1,309 @@
+//! Starting, reloading, stopping.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use posthaste_delivery::{Journaled, JournaledConfig, OpenError, ReplayReport};
+use posthaste_smtp::Protocol;
+use posthaste_smtp::tokio::{RunningServer, Server as SmtpServer, ServerBuilder};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{
+    self, BareNewlines, Config, ConfigError, Listener, ListenerProtocol, LogFormat, LongLines, NulOctets,
+};
+use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
+use crate::receive::{Receiver, Settings};
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The configuration cannot be used; nothing was touched.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The journal or the mail directory cannot be used, for example because another server uses it.
+    #[error("{}: {error}", dir.display())]
+    Storage {
+        /// The data directory.
+        dir: PathBuf,
+        /// What is wrong with it.
+        error: OpenError,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {place}: {error}")]
+    Listen {
+        /// The addresses and paths.
+        place: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The system refuses something that every server needs.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// A server at work.
+pub struct Server {
+    config: Config,
+    receiver: Receiver,
+    store: Journaled,
+    running: Vec<RunningServer>,
+    replayed: ReplayReport,
+}
+
+impl Server {
+    /// Opens the store, finishes what an earlier run left, and listens. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// See [`ServeError`]; nothing listens then.
+    pub async fn start(config: Config) -> Result<Self, ServeError> {
+        let (store, replayed) = open_store(&config).await?;
+        let memory = MemoryBudget::new(config.limits.memory_bytes);
+        let receiver = Receiver::new(Settings::new(&config), store.clone(), memory);
+        let mut running = Vec::new();
+        for protocol in [ListenerProtocol::Smtp, ListenerProtocol::Lmtp] {
+            let listeners: Vec<&Listener> = config.listeners.iter().filter(|l| l.protocol == protocol).collect();
+            if listeners.is_empty() {
+                continue;
+            }
+            let started = builder(&config, &listeners).protocol(smtp_protocol(protocol)).start(receiver.clone()).await;
+            match started {
+                Ok(server) => running.push(server),
+                Err(error) => {
+                    for server in running {
+                        server.shutdown(Duration::ZERO).await;
+                    }
+                    store.shutdown().await;
+                    let places: Vec<String> = listeners.iter().map(|listener| listener.to_string()).collect();
+                    return Err(ServeError::Listen { place: places.join(", "), error });
+                }
+            }
+        }
+        Ok(Self { config, receiver, store, running, replayed })
+    }
+
+    /// The TCP addresses that it listens on, with the ports that were taken.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.running.iter().flat_map(|server| server.local_addrs().to_vec()).collect()
+    }
+
+    /// Puts host name, domains, limits and policies of `config` in force for what begins from now on. Sessions go on.
+    /// Returns the keys whose change needs a restart.
+    pub fn reload(&mut self, config: Config) -> Vec<&'static str> {
+        let restart = needs_restart(&self.config, &config);
+        self.receiver.replace(Settings::new(&config));
+        for server in &self.running {
+            server.reconfigure(builder(&config, &[]));
+        }
+        self.config = Config {
+            storage: self.config.storage.clone(),
+            listeners: self.config.listeners.clone(),
+            log: self.config.log.clone(),
+            ..config
+        };
+        restart
+    }
+
+    /// Takes no more connections, lets open transactions finish for `limits.shutdown_secs`, writes out what was
+    /// received, and ends. Returns whether all sessions ended in time.
+    pub async fn shutdown(self) -> bool {
+        let grace = Duration::from_secs(self.config.limits.shutdown_secs);
+        let ending: Vec<_> = self.running.into_iter().map(|server| tokio::spawn(server.shutdown(grace))).collect();
+        let mut in_time = true;
+        for server in ending {
+            in_time &= server.await.unwrap_or(false);
+        }
+        self.store.shutdown().await;
+        in_time
+    }
+
+    /// What is printed at the start: where it listens, what it receives, how to try it.
+    pub fn banner(&self) -> String {
+        let mut out = format!("Posthaste {} as {}\n", env!("CARGO_PKG_VERSION"), self.config.host_name);
+        for server in &self.running {
+            for address in server.local_addrs() {
+                let _ = writeln!(out, "  listening  {address}");
+            }
+            let backlog = server.backlog();
+            if backlog.is_limited_by_somaxconn() {
+                let _ = writeln!(
+                    out,
+                    "  note       {} connections may wait to be accepted, not {}: raise net.core.somaxconn",
+                    backlog.granted, backlog.wanted
+                );
+            }
+        }
+        for path in self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref()) {
+            let _ = writeln!(out, "  listening  {}", path.display());
+        }
+        let domains: Vec<&str> = self.config.domains.iter().map(|domain| domain.name.as_str()).collect();
+        let _ = writeln!(out, "  receiving  {}", domains.join(", "));
+        let _ = writeln!(out, "  mail       {}", self.config.storage.mail.display());
+        let _ = writeln!(out, "  restored   {}", restored(&self.replayed));
+        if let (Some(address), [domain, ..]) = (self.addresses().first(), domains.as_slice()) {
+            let user = example_user(&self.config);
+            let _ = write!(
+                out,
+                "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \
+                 --mail-from you@{domain} --mail-rcpt {user}@{domain} -T -\n  \
+                 cat {}/{domain}/{user}/Maildir/new/*\n",
+                self.config.storage.mail.display()
+            );
+        }
+        out + "Ready; Ctrl-C or SIGTERM ends it.\n"
+    }
+}
+
+/// Runs the server until SIGTERM or SIGINT; what `posthaste serve` does.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn serve(config_file: Option<PathBuf>, log_format: Option<LogFormat>) -> Result<(), ServeError> {
+    let mut config = Config::load(config_file.as_deref())?;
+    config.log.format = log_format.unwrap_or(config.log.format);
+    crate::logging::start(&config.log);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(run(config, config_file.as_deref()))
+}
+
+async fn run(config: Config, config_file: Option<&Path>) -> Result<(), ServeError> {
+    // Before the first promise is made: a signal that comes early must not end us the hard way.
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut server = Server::start(config).await?;
+    print(&server.banner());
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => reload(&mut server, config_file),
+        }
+    }
+    tracing::info!("stopping: no new connections, open transactions may finish");
+    tokio::select! {
+        in_time = server.shutdown() => tracing::info!(in_time, "stopped"),
+        _ = terminate.recv() => tracing::warn!("told twice: stopped without waiting; unfinished work is in the journal"),
+        _ = interrupt.recv() => tracing::warn!("told twice: stopped without waiting; unfinished work is in the journal"),
+    }
+    Ok(())
+}
+
+fn reload(server: &mut Server, config_file: Option<&Path>) {
+    match Config::load(config_file) {
+        Ok(config) => {
+            let file = config::found_file(config_file).map(|file| file.display().to_string());
+            let restart = server.reload(config);
+            tracing::info!(file, "configuration reloaded");
+            if !restart.is_empty() {
+                tracing::warn!(keys = restart.join(", "), "changed, but needs a restart");
+            }
+        }
+        Err(error) => tracing::error!(error = error.to_string(), "configuration not reloaded, the old one stays"),
+    }
+}
+
+async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeError> {
+    let storage = &config.storage;
+    let journaled = JournaledConfig {
+        host: config.host_name.clone(),
+        // Gathered bodies are no larger than this, their trace fields included.
+        inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
+        ..JournaledConfig::new(&storage.journal, &storage.mail)
+    };
+    let opened = tokio::task::spawn_blocking(move || Journaled::open(journaled)).await;
+    let dir = storage.data.clone();
+    let (store, report) = opened.map_err(std::io::Error::from)?.map_err(|error| ServeError::Storage { dir, error })?;
+    for damage in &report.damage {
+        let (segment, what) = (damage.segment.as_str(), damage.what);
+        if damage.promised {
+            tracing::error!(segment, offset = damage.offset, what, "promised mail is damaged in the journal");
+        } else {
+            tracing::info!(segment, offset = damage.offset, what, "torn tail of an earlier run: nothing was promised");
+        }
+    }
+    if report.unreadable > 0 {
+        tracing::error!(records = report.unreadable, "records that this version cannot read stay in the journal");
+    }
+    let ReplayReport { messages, restored, deferred, .. } = report;
+    tracing::info!(messages, restored, deferred, "journal replayed");
+    Ok((store, report))
+}
+
+fn builder(config: &Config, listeners: &[&Listener]) -> ServerBuilder {
+    let limits = &config.limits;
+    let mut builder = SmtpServer::builder()
+        .host_name(&config.host_name)
+        .limits(limits.into())
+        .bare_newlines(match config.policy.bare_newlines {
+            BareNewlines::Reject => posthaste_smtp::BareNewlines::Reject,
+            BareNewlines::Fix => posthaste_smtp::BareNewlines::Fix,
+            BareNewlines::Accept => posthaste_smtp::BareNewlines::Accept,
+        })
+        .nul_octets(match config.policy.nul_octets {
+            NulOctets::Reject => posthaste_smtp::NulOctets::Reject,
+            NulOctets::Accept => posthaste_smtp::NulOctets::Accept,
+        })
+        .long_lines(match config.policy.long_lines {
+            LongLines::Accept => posthaste_smtp::LongLines::Accept,
+            LongLines::Reject => posthaste_smtp::LongLines::Reject,
+        })
+        .max_connections(limits.connections)
+        .max_connections_per_address(limits.connections_per_address);
+    for listener in listeners {
+        builder = match (&listener.address, &listener.unix) {
+            (Some(address), _) => builder.listen(address.to_string()),
+            (None, Some(path)) => builder.listen_unix(path),
+            (None, None) => builder,
+        };
+    }
+    builder
+}
+
+fn smtp_protocol(protocol: ListenerProtocol) -> Protocol {
+    match protocol {
+        ListenerProtocol::Smtp => Protocol::Smtp,
+        ListenerProtocol::Lmtp => Protocol::Lmtp,
+    }
+}
+
+fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let (a, b) = (&old.limits, &new.limits);
+    let changed = [
+        ("storage", old.storage != new.storage),
+        ("listener", old.listeners != new.listeners),
+        ("log", old.log.level != new.log.level),
+        ("limits.connections", a.connections != b.connections),
+        ("limits.connections_per_address", a.connections_per_address != b.connections_per_address),
+        ("limits.memory_bytes", a.memory_bytes != b.memory_bytes),
+    ];
+    changed.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect()
+}
+
+fn restored(report: &ReplayReport) -> String {
+    let of = match report.messages {
+        0 => return "nothing was left unfinished".to_owned(),
+        1 => "1 message in the journal".to_owned(),
+        many => format!("{many} messages in the journal"),
+    };
+    match report.restored {
+        0 => format!("nothing; {of}, all in their mailboxes"),
+        restored => format!("{restored} mailbox entries of {of}"),
+    }
+}
+
+/// A user that the banner can name: the first that there is.
+fn example_user(config: &Config) -> String {
+    match config.domains.first().map(|domain| &domain.users) {
+        Some(config::Users::Listed(users)) => users.first().map_or("postmaster", String::as_str).to_owned(),
+        _ => "me".to_owned(),
+    }
+}
+
+/// Writes to standard output; that nobody reads any more is no reason to stop receiving.
+fn print(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

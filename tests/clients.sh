@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Sends mail with real clients through a real server on the loopback address and looks at what lies in the Maildirs.
+# Needs swaks, curl, python3 and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin:/sbin
+
+if [ -z "${POSTHASTE:-}" ]; then
+    cargo build -q -p posthaste
+    POSTHASTE=${CARGO_TARGET_DIR:-target}/debug/posthaste
+fi
+POSTHASTE=$(realpath "$POSTHASTE")
+dir=$(mktemp -d)
+server=
+finish() {
+    [ -z "$server" ] || kill "$server" 2>/dev/null || true
+    rm -rf "$dir"
+}
+trap finish EXIT
+
+cat >"$dir/posthaste.toml" <<'TOML'
+host_name = "mx.example.org"
+[[listener]]
+address = "127.0.0.1:0"
+[[domain]]
+name = "example.org"
+users = ["alice", "bob", "carol", "dave", "load"]
+TOML
+(cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
+server=$!
+for _ in $(seq 600); do
+    grep -q '^Ready' "$dir/banner" 2>/dev/null && break
+    kill -0 "$server" || { cat "$dir/log"; exit 1; }
+    sleep 0.1
+done
+port=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | head -1)
+
+passed=0 failed=0
+check() { # check NAME COMMAND...: the command must succeed
+    local name=$1
+    shift
+    if "$@" >"$dir/out" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok    $name"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $name"
+        sed 's/^/      /' "$dir/out"
+    fi
+}
+
+# holds USER COUNT TEXT: the mailbox has COUNT messages, and TEXT is a line of each.
+holds() {
+    local new="$dir/posthaste-data/mail/example.org/$1/Maildir/new" count=0
+    for _ in $(seq 300); do
+        count=$(find "$new" -type f 2>/dev/null | wc -l)
+        [ "$count" -ge "$2" ] && break
+        sleep 0.1
+    done
+    [ "$count" -eq "$2" ] || { echo "$count messages, $2 expected"; return 1; }
+    [ "$(find "$new" -type f -print0 | xargs -0 grep -lxF -- "$3" | wc -l)" -eq "$2" ] || {
+        echo "not everywhere: $3"
+        return 1
+    }
+    # LF on disk, one trace field of each kind, in their order.
+    ! find "$new" -type f -print0 | xargs -0 grep -l $'\r' || { echo "CR on disk"; return 1; }
+    find "$new" -type f -print0 | xargs -0 -n1 awk '
+        /^Return-Path: </ && NR == 1 {n++} /^Delivered-To: / && NR == 2 {n++} /^Received: from / && NR == 3 {n++}
+        END {exit n != 3}'
+}
+
+with_swaks() {
+    swaks --silent 1 --server 127.0.0.1 --port "$port" --helo client.example.net --from you@example.net \
+        --to alice@example.org --header 'Subject: swaks' --body $'first\n.\n..dots\nlast from swaks'
+}
+with_swaks_unknown_refused() {
+    ! swaks --silent 1 --server 127.0.0.1 --port "$port" --from you@example.net --to nobody@example.org
+}
+with_swaks_relay_refused() {
+    ! swaks --silent 1 --server 127.0.0.1 --port "$port" --from you@example.net --to you@elsewhere.example
+}
+with_curl() {
+    printf 'Subject: curl\r\n\r\nsent by curl\r\n' |
+        curl -sS --max-time 30 "smtp://127.0.0.1:$port" --mail-from you@example.net --mail-rcpt bob@example.org -T -
+}
+with_python() {
+    PORT=$port python3 - <<'PY'
+import os, smtplib
+from email.message import EmailMessage
+message = EmailMessage()
+message["From"], message["To"], message["Subject"] = "you@example.net", "carol@example.org", "Grüße"
+message.set_content("sent by smtplib\n")
+with smtplib.SMTP("127.0.0.1", int(os.environ["PORT"]), timeout=30) as smtp:
+    smtp.send_message(message)
+    smtp.send_message(message)
+    assert smtp.esmtp_features["size"], smtp.esmtp_features
+    try:
+        smtp.sendmail("you@example.net", ["nobody@example.org"], "Subject: x\r\n\r\n")
+        raise SystemExit("an unknown user was accepted")
+    except smtplib.SMTPRecipientsRefused as refused:
+        code, text = refused.recipients["nobody@example.org"]
+        assert code == 550 and b"5.1.1" in text, refused
+    refused = smtp.sendmail("you@example.net", ["dave@example.org", "you@elsewhere.example"], "Subject: y\r\n\r\nto dave\r\n")
+    assert refused["you@elsewhere.example"][0] == 550, refused
+PY
+}
+with_smtp_source() {
+    smtp-source -s 20 -m 2000 -l 5000 -f you@example.net -t load@example.org "127.0.0.1:$port"
+}
+load_arrived() {
+    holds load 2000 "To: <load@example.org>"
+}
+stops() {
+    kill -TERM "$server"
+    wait "$server"
+}
+
+check "swaks delivers" with_swaks
+check "what swaks sent is in the Maildir" holds alice 1 "last from swaks"
+check "a line of one dot survives" holds alice 1 "."
+check "doubled dots survive" holds alice 1 "..dots"
+check "swaks is refused an unknown user" with_swaks_unknown_refused
+check "swaks is refused a relay" with_swaks_relay_refused
+check "curl delivers" with_curl
+check "what curl sent is in the Maildir" holds bob 1 "sent by curl"
+check "smtplib delivers, and is told of unknown users" with_python
+check "what smtplib sent is in the Maildir" holds carol 2 "sent by smtplib"
+check "the good one of two recipients got it" holds dave 1 "to dave"
+check "smtp-source sends 2000 over 20 connections" with_smtp_source
+check "all 2000 are in the Maildir" load_arrived
+check "SIGTERM ends the server well" stops
+server=
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
