@@ -80,6 +80,11 @@ struct Journal {
     json: bool,
 }
 
+/// Bodies are allocated on one thread and freed on another all day, which the system's allocator is slow at; the gain
+/// is recorded in BENCHMARKS.md.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
