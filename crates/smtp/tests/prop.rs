@@ -130,8 +130,13 @@ fn mended(chunks: &[Bytes], complete_last_line: bool) -> Vec<u8> {
     out
 }
 
+/// A few seconds' worth, or as many as `PROPTEST_CASES` says.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2000)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_split_of_any_session_gives_the_same_replies_and_bodies(

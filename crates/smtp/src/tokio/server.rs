@@ -326,3 +326,41 @@ async fn accept_failed<H: Handler>(listener: &Listener, shared: &Arc<Shared<H>>,
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::RcptTo;
+    use crate::server::{Envelope, MessageOutcome};
+    use crate::tokio::{Body, Session};
+
+    struct Heavy;
+
+    impl Handler for Heavy {
+        async fn rcpt(&self, _: &Session, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+            Ok(())
+        }
+        async fn message(&self, _: &Session, _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+            let ballast = [0_u8; 1 << 16];
+            let _first = body.chunk().await;
+            MessageOutcome::accepted(format!("{}", ballast.len()))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_idle_session_does_not_carry_its_handlers_futures() {
+        let (_phase, receiver) = watch::channel(Phase::Running);
+        let shared = Shared {
+            handler: Heavy,
+            config: Arc::new(RwLock::new(Arc::new(Config::new("mx")))),
+            gate: Gate::new(1, 1),
+            reserve: Reserve::new().unwrap(),
+            next_id: AtomicU64::new(1),
+            rejecting: AtomicUsize::new(0),
+            phase: receiver,
+        };
+        let (stream, _other) = ::tokio::net::UnixStream::pair().unwrap();
+        let session = session(&shared, Stream::Unix(stream), Peer::Unix);
+        assert!(size_of_val(&session) <= 4096, "{} octets", size_of_val(&session));
+    }
+}
