@@ -310,6 +310,9 @@ impl Machine {
                 return;
             }
             let Some(transaction) = self.transaction.as_mut() else { return };
+            if transaction.outcomes.iter().all(Option::is_some) {
+                return;
+            }
             if self.needs_reset && !transaction.mail_sent {
                 if self.expected.contains(&Expect::Reset) {
                     return;
@@ -319,8 +322,6 @@ impl Machine {
                 transaction.mail_sent = true;
                 let line = mail_line(&transaction.mail, &self.extensions);
                 self.command(line.as_bytes(), Expect::Mail);
-            } else if transaction.outcomes.iter().all(Option::is_some) {
-                return;
             } else if transaction.asked < transaction.recipients.len() {
                 let index = transaction.asked;
                 transaction.asked += 1;

@@ -212,10 +212,10 @@ impl Machine {
     /// Answers [`Event::Mail`] and [`Event::Rcpt`]. An error is sent as it is.
     ///
     /// # Panics
-    /// When nothing was asked, or an error is a positive reply.
+    /// When nothing was asked, or an error is not a 4yz or 5yz reply.
     pub fn answer(&mut self, verdict: Result<(), Reply>) {
         if let Err(reply) = &verdict {
-            assert!(!reply.is_positive(), "refused with {reply}");
+            assert!(reply.is_transient() || reply.is_permanent(), "refused with {reply}");
         }
         let text = match std::mem::replace(&mut self.state, State::Command) {
             State::AnswerMail => {
@@ -248,9 +248,10 @@ impl Machine {
     /// Answers [`Event::BodyEnd`]: one reply, or in LMTP one for each recipient.
     ///
     /// # Panics
-    /// When nothing was asked.
+    /// When nothing was asked, or a verdict is a 3yz reply.
     pub fn finish(&mut self, outcome: &MessageOutcome) {
         assert!(matches!(self.state, State::Outcome), "finished in {:?}", self.state);
+        assert!(outcome.is_final(), "finished with {outcome:?}");
         self.state = State::Command;
         if outcome.is_accepted() {
             self.messages += 1;

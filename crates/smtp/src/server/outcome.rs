@@ -29,6 +29,15 @@ impl MessageOutcome {
         }
     }
 
+    /// Whether every reply ends the transaction; a 3yz would leave the client waiting for more.
+    pub(crate) fn is_final(&self) -> bool {
+        let replies = match self {
+            Self::All(reply) => std::slice::from_ref(reply),
+            Self::Each(replies) => replies,
+        };
+        replies.iter().all(|reply| reply.code() / 100 != 3)
+    }
+
     /// The one reply of SMTP.
     pub(crate) fn single(&self) -> Reply {
         let first = |fits: fn(&Reply) -> bool| match self {
