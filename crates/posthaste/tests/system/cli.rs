@@ -81,3 +81,32 @@ fn version_and_misuse() {
     assert_eq!(String::from_utf8(version.stdout).unwrap(), format!("posthaste {}\n", env!("CARGO_PKG_VERSION")));
     assert_eq!(command(dir.path(), &["serve", "--nonsense"]).output().unwrap().status.code(), Some(2));
 }
+
+#[test]
+fn every_path_that_the_documents_name_exists() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut checked = 0;
+    for document in ["README.md", "CHANGELOG.md", "docs/configuration.md", "docs/smtp.md"] {
+        let text = std::fs::read_to_string(root.join(document)).unwrap();
+        let folder = root.join(document).parent().unwrap().to_owned();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if !target.contains("://") {
+                assert!(folder.join(target).exists(), "{document} links to {target}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 8, "only {checked} links found");
+}
+
+#[test]
+fn the_examples_of_the_documents_are_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let documents = [include_str!("../../../../README.md"), include_str!("../../../../docs/configuration.md")];
+    for (number, document) in documents.iter().enumerate() {
+        let example = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+        std::fs::write(dir.path().join("posthaste.toml"), example).unwrap();
+        let checked = command(dir.path(), &["config", "check"]).output().unwrap();
+        assert!(checked.status.success(), "document {number}: {checked:?}");
+    }
+}
