@@ -60,16 +60,21 @@ impl Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Standalone,
+    Journaled,
+    /// The same, until every message is visible and a checkpoint has made it durable there.
+    JournaledToCheckpoint,
     Peer,
     NoSync,
 }
 
 impl Side {
-    const ALL: [Side; 3] = [Side::Standalone, Side::Peer, Side::NoSync];
+    const ALL: [Side; 5] = [Side::Standalone, Side::Journaled, Side::JournaledToCheckpoint, Side::Peer, Side::NoSync];
 
     fn name(self) -> &'static str {
         match self {
             Side::Standalone => "posthaste standalone",
+            Side::Journaled => "posthaste journaled",
+            Side::JournaledToCheckpoint => "posthaste journaled, to disk",
             Side::Peer => "mailrs-delivery-executor 1.2",
             Side::NoSync => "plain writes, 1 thread",
         }
@@ -79,6 +84,8 @@ impl Side {
     fn durability(self) -> &'static str {
         match self {
             Side::Standalone => "bytes and names synced",
+            Side::Journaled => "journal synced",
+            Side::JournaledToCheckpoint => "journal synced, then all of it visible and synced",
             Side::Peer => "directories synced, files not",
             Side::NoSync => "nothing synced",
         }
@@ -89,6 +96,7 @@ impl Side {
 #[derive(Clone)]
 enum Running {
     Standalone(ours::DeliveryExecutor, Arc<Vec<PathBuf>>),
+    Journaled { executor: ours::Journaled, paths: Arc<Vec<Arc<str>>>, to_checkpoint: bool },
     Peer(peer::DeliveryExecutor, Arc<Vec<String>>),
     NoSync(Arc<(NameSource, Vec<Maildir>)>),
 }
@@ -104,6 +112,13 @@ impl Running {
                     options.flushes,
                 );
                 Self::Standalone(executor, Arc::new(paths))
+            }
+            Side::Journaled | Side::JournaledToCheckpoint => {
+                let config = ours::JournaledConfig::new(base.join("journal"), base);
+                let (executor, _) = ours::Journaled::open(config).expect("opens");
+                let paths = (0..mailboxes).map(|n| format!("u{n}").into()).collect();
+                let to_checkpoint = side == Side::JournaledToCheckpoint;
+                Self::Journaled { executor, paths: Arc::new(paths), to_checkpoint }
             }
             Side::Peer => {
                 let text = |path: &PathBuf| path.to_string_lossy().into_owned();
@@ -122,6 +137,15 @@ impl Running {
             Self::Standalone(executor, paths) => {
                 executor.deliver(&paths[mailbox], body.bytes.clone()).await.expect("delivered");
             }
+            Self::Journaled { executor, paths, .. } => {
+                let target = ours::Target { mailbox: paths[mailbox].clone(), prefix: Bytes::new() };
+                let message = ours::Message {
+                    targets: vec![target],
+                    body: ours::Body::Memory(vec![body.bytes.clone()]),
+                    line_ends: ours::LineEnds::AsGiven,
+                };
+                executor.deliver_message(message).await.expect("durable");
+            }
             Self::Peer(executor, paths) => {
                 executor.deliver(paths[mailbox].clone(), body.shared.clone()).await.expect("delivered");
             }
@@ -132,6 +156,13 @@ impl Running {
                 maildir.write_tmp(name.as_str(), &[IoSlice::new(&body.bytes)]).expect("written");
                 maildir.publish(name.as_str()).expect("published");
             }
+        }
+    }
+
+    /// What has to be waited for once everything was handed over.
+    fn finish(&self) {
+        if let Self::Journaled { executor, to_checkpoint: true, .. } = self {
+            executor.checkpoint().expect("checkpoint");
         }
     }
 
@@ -167,8 +198,10 @@ fn bodies() -> Arc<Vec<Body>> {
 /// Messages a second over `messages` messages.
 async fn throughput(running: &Running, bodies: &Arc<Vec<Body>>, mailboxes: usize, options: &Options) -> f64 {
     run_tasks(running, bodies, mailboxes, mailboxes, options).await; // each mailbox once, so that it is open and known
+    running.finish();
     let started = Instant::now();
     run_tasks(running, bodies, mailboxes, options.messages, options).await;
+    running.finish();
     options.messages as f64 / started.elapsed().as_secs_f64()
 }
 

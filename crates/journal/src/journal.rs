@@ -7,12 +7,11 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
 use crate::layout::{BLOCK, Checkpoint, KIND_BARRIER, KIND_CHECKPOINT, KIND_OPEN, KIND_USER, record_span};
 use crate::pool::{Found, Need, Pool};
@@ -165,26 +164,75 @@ pub struct Journal {
 }
 
 /// Resolves when the record is durable: `Ok` carries its id, and from then on a power cut cannot lose it.
-pub struct Append(Result<oneshot::Receiver<Result<RecordId, AppendError>>, AppendError>);
+pub struct Append(Arc<Slot>);
 
 impl Append {
-    /// Blocks the thread until the record is durable or refused. Not for use within an async runtime.
+    /// Blocks the thread until the record is durable or refused.
     ///
     /// # Errors
     /// As [`Journal::append`].
     pub fn wait(self) -> Result<RecordId, AppendError> {
-        self.0?.blocking_recv().unwrap_or(Err(AppendError::Closed))
+        let mut state = self.0.state.lock().expect("slot lock");
+        loop {
+            match &state.outcome {
+                Some(outcome) => return outcome.clone(),
+                None => state = self.0.filled.wait(state).expect("slot lock"),
+            }
+        }
     }
 }
 
 impl Future for Append {
     type Output = Result<RecordId, AppendError>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Ok(receiver) => Pin::new(receiver).poll(cx).map(|sent| sent.unwrap_or(Err(AppendError::Closed))),
-            Err(error) => Poll::Ready(Err(error.clone())),
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.0.state.lock().expect("slot lock");
+        match &state.outcome {
+            Some(outcome) => Poll::Ready(outcome.clone()),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
         }
+    }
+}
+
+/// Where an outcome is put for whoever waits, be it a task or a thread.
+#[derive(Default)]
+struct Slot {
+    state: Mutex<SlotState>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct SlotState {
+    outcome: Option<Result<RecordId, AppendError>>,
+    waker: Option<Waker>,
+}
+
+/// Fills a slot; with [`AppendError::Closed`] if it is dropped before it was told anything.
+struct Fill(Arc<Slot>);
+
+impl Fill {
+    fn with(self, outcome: Result<RecordId, AppendError>) {
+        self.put(outcome);
+    }
+
+    fn put(&self, outcome: Result<RecordId, AppendError>) {
+        let mut state = self.0.state.lock().expect("slot lock");
+        if state.outcome.is_none() {
+            state.outcome = Some(outcome);
+            self.0.filled.notify_all();
+            if let Some(waker) = state.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        self.put(Err(AppendError::Closed));
     }
 }
 
@@ -305,7 +353,10 @@ impl Journal {
     pub fn replace(&self, id: RecordId, kind: u8, parts: Vec<Bytes>) -> Append {
         assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
         let Some(version) = self.shared().state().live.get(&id).map(|live| live.version + 1) else {
-            return Append(Err(AppendError::Closed));
+            return Append(Arc::new(Slot {
+                state: Mutex::new(SlotState { outcome: Some(Err(AppendError::Closed)), waker: None }),
+                ..Slot::default()
+            }));
         };
         self.submit(Pending { id: Some(id), version, ..Pending::new(kind, parts) })
     }
@@ -448,11 +499,13 @@ impl Journal {
     }
 
     fn submit(&self, pending: Pending) -> Append {
-        let (done, receiver) = oneshot::channel();
-        // Nobody may be waiting any more; the record is written all the same.
-        let done = Box::new(move |outcome| drop(done.send(outcome)));
-        let pushed = self.shared().push(Pending { done: Some(done), ..pending });
-        Append(pushed.map(|()| receiver).map_err(|(_, error)| error))
+        let slot = Arc::new(Slot::default());
+        let fill = Fill(slot.clone());
+        let pending = Pending { done: Some(Box::new(move |outcome| fill.with(outcome))), ..pending };
+        if let Err((pending, error)) = self.shared().push(pending) {
+            pending.fail(&error);
+        }
+        Append(slot)
     }
 
     fn shared(&self) -> &Shared {
