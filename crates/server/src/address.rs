@@ -93,4 +93,16 @@ mod tests {
         }
         assert_eq!(folded_domain("MX.Example.ORG."), "mx.example.org");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_name_stays_one_visible_component_and_its_own(name in ".{0,80}", other in ".{0,3}") {
+            if let Ok(directory) = directory_name(&name) {
+                assert!(!directory.starts_with('.') && directory.len() <= MAX_DIRECTORY_NAME);
+                assert!(directory.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && !b.is_ascii_uppercase()));
+                let same = directory_name(&other).is_ok_and(|of_other| of_other == directory);
+                assert_eq!(same, name.to_lowercase() == other.to_lowercase());
+            }
+        }
+    }
 }

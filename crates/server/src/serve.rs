@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_delivery::{Journaled, JournaledConfig, OpenError, ReplayReport};
 use posthaste_smtp::Protocol;
@@ -212,7 +212,7 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
         inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
         ..JournaledConfig::new(&storage.journal, &storage.mail)
     };
-    let opened = tokio::task::spawn_blocking(move || Journaled::open(journaled)).await;
+    let opened = tokio::task::spawn_blocking(move || open_when_free(&journaled)).await;
     let dir = storage.data.clone();
     let (store, report) = opened.map_err(std::io::Error::from)?.map_err(|error| ServeError::Storage { dir, error })?;
     for damage in &report.damage {
@@ -229,6 +229,19 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
     let ReplayReport { messages, restored, deferred, .. } = report;
     tracing::info!(messages, restored, deferred, "journal replayed");
     Ok((store, report))
+}
+
+/// Opens the store. A predecessor that was killed holds its locks until the kernel has taken it apart, so this waits a little.
+fn open_when_free(config: &JournaledConfig) -> Result<(Journaled, ReplayReport), OpenError> {
+    let deadline = Instant::now() + PREDECESSOR_PATIENCE;
+    loop {
+        match Journaled::open(config.clone()) {
+            Err(OpenError::Journal(posthaste_journal::OpenError::Locked)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            opened => return opened,
+        }
+    }
 }
 
 fn builder(config: &Config, listeners: &[&Listener]) -> ServerBuilder {
@@ -307,3 +320,6 @@ fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
+
+/// How long a start waits for a process that is being ended to let the journal go.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);

@@ -313,3 +313,21 @@ fn what_the_banner_says_to_try_works() {
     );
     server.stop();
 }
+
+#[test]
+fn a_start_after_a_crash_tells_what_it_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), ANYBODY);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["a@example.org", "b@example.org"], MESSAGE);
+    server.wait_for_mail("example.org", "b", 1);
+    server.signal(Signal::KILL);
+    server.wait();
+    let server = Server::start_as_it_is(dir.path());
+    assert!(server.banner.contains("nothing; 1 message in the journal, all in their mailboxes"), "{}", server.banner);
+    server.stop();
+    let server = Server::start_as_it_is(dir.path());
+    assert!(server.banner.contains("nothing was left unfinished"), "{}", server.banner);
+    server.stop();
+}
