@@ -503,9 +503,12 @@ impl Core {
         let error = state.last_error.remove(&letter.id);
         let message = &letter.stored.message;
         if failed.is_empty() {
-            state.spooled_done.extend(spooled_in(&letter.stored));
             drop(state);
             self.journal.settle(letter.id);
+            // Only now: a checkpoint in between would remove the body of a record that it still lists as live.
+            if let Some(file) = spooled_in(&letter.stored) {
+                self.keeper.state().spooled_done.push(file);
+            }
             return;
         }
         let mailboxes: Vec<Arc<str>> = failed.iter().map(|&target| message.targets[target].mailbox.clone()).collect();
