@@ -31,7 +31,17 @@ fn main() -> std::io::Result<()> {
         println!("{TASKS} tasks, {MAILBOXES} mailboxes, {time:?} each; times in us");
         println!(
             "{:>7} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>8}  {:>9} {:>9}  {:>11} {:>9}",
-            "bytes", "durable/s", "on disk/s", "p50", "p99", "p99.9", "max", "sync p50", "p99.9", "checkpoints", "longest"
+            "bytes",
+            "durable/s",
+            "on disk/s",
+            "p50",
+            "p99",
+            "p99.9",
+            "max",
+            "sync p50",
+            "p99.9",
+            "checkpoints",
+            "longest"
         );
     }
     for bytes in [1 << 10, 10 << 10, 100 << 10] {
@@ -65,8 +75,7 @@ async fn run(dir: &Path, bytes: usize, time: Duration) -> Run {
                     if begun.elapsed() >= time {
                         break;
                     }
-                    let target =
-                        Target { mailbox: format!("u{}", n * 7919 % MAILBOXES).into(), prefix: Bytes::new() };
+                    let target = Target { mailbox: format!("u{}", n * 7919 % MAILBOXES).into(), prefix: Bytes::new() };
                     let body = Body::Memory(vec![bodies[n % bodies.len()].clone()]);
                     let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
                     let handed_over = Instant::now();
