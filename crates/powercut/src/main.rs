@@ -1,0 +1,160 @@
+//! `powercut`: the command line of the rig.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::{Args, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use posthaste_powercut::campaign::{self, Outcome, Plan};
+use posthaste_powercut::mount::FileSystem;
+use posthaste_powercut::rig::{Environment, Rig, RigError};
+
+/// Cuts the power under a mail server and accounts for every message. Needs root, /dev/fuse and loop devices.
+#[derive(Parser)]
+#[command(name = "powercut", version)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+struct Common {
+    /// The server; without it the `posthaste` beside this program
+    #[arg(long, global = true, value_name = "FILE")]
+    server: Option<PathBuf>,
+    /// Port on the loopback address that the server is given
+    #[arg(long, global = true, default_value_t = 3300)]
+    port: u16,
+    /// Where mount points and logs go
+    #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]
+    scratch: PathBuf,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Record a run and cut it, each cut again during its recovery
+    Cuts(Cuts),
+}
+
+#[derive(Args)]
+struct Cuts {
+    /// File systems, all by default
+    #[arg(long, value_delimiter = ',')]
+    fs: Vec<FileSystem>,
+    /// Cuts on each
+    #[arg(long, default_value_t = 200)]
+    cuts: u64,
+    /// Messages of the recorded run
+    #[arg(long, default_value_t = 800)]
+    messages: u64,
+    /// Connections that send them
+    #[arg(long, default_value_t = 6)]
+    connections: usize,
+    /// Decides the mail, the places of the cuts and what they leave
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("powercut: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<bool, RigError> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, interrupted.clone())?;
+    }
+    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("posthaste"));
+    let environment = Environment {
+        program: cli.common.server.clone().map_or_else(beside, Ok)?,
+        port: cli.common.port,
+        scratch: cli.common.scratch.clone(),
+        interrupted,
+    };
+    match &cli.command {
+        Command::Cuts(cuts) => {
+            let file_systems = if cuts.fs.is_empty() { FileSystem::ALL.to_vec() } else { cuts.fs.clone() };
+            environment.check(&file_systems)?;
+            let mut outcomes = Vec::new();
+            for file_system in file_systems {
+                let plan = Plan {
+                    file_system,
+                    messages: cuts.messages,
+                    connections: cuts.connections,
+                    cuts: cuts.cuts,
+                    seed: cuts.seed,
+                };
+                outcomes.push(cut(&plan, &environment)?);
+            }
+            show(&outcomes, cli.common.json);
+            Ok(outcomes.iter().all(Outcome::is_clean))
+        }
+    }
+}
+
+fn cut(plan: &Plan, environment: &Environment) -> Result<Outcome, RigError> {
+    let rig = Rig::new(environment, plan.file_system, DISK_BYTES)?;
+    let recorded = campaign::record(&rig, plan, environment)?;
+    let bar = ProgressBar::new(plan.cuts).with_prefix(plan.file_system.name());
+    let style = "{prefix:>22} {bar:40} {pos}/{len} {msg} {eta}";
+    bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
+    campaign::cut(&rig, plan, &recorded, environment, |outcome| {
+        bar.set_message(format!("{} findings", outcome.findings.len()));
+        bar.inc(1);
+    })
+}
+
+fn show(outcomes: &[Outcome], json: bool) {
+    if json {
+        println!("{}", serde_json::to_string_pretty(outcomes).expect("an outcome has a JSON form"));
+        return;
+    }
+    println!(
+        "{:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>8} {:>8}",
+        "file system", "cuts", "again", "acked", "looked for", "lost", "twice", "half", "broken", "writes", "flushes"
+    );
+    for o in outcomes {
+        println!(
+            "{:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>8} {:>8}",
+            o.file_system.name(),
+            o.cuts,
+            o.cuts_in_recovery,
+            o.acknowledged,
+            o.looked_for,
+            o.lost,
+            o.duplicated,
+            o.half,
+            o.broken,
+            o.writes,
+            o.flushes
+        );
+    }
+    for (o, finding) in outcomes.iter().flat_map(|o| o.findings.iter().map(move |finding| (o, finding))) {
+        let again = finding.again.map_or_else(String::new, |again| format!(", again at {again}"));
+        println!(
+            "{} cut at {}{again}, seed {}: {}",
+            o.file_system.name(),
+            finding.position,
+            finding.seed,
+            finding.what
+        );
+    }
+}
+
+const DISK_BYTES: u64 = 512 << 20;
