@@ -14,7 +14,7 @@ use posthaste_maildir::{Host, MailRoot, MailboxPath, UniqueName};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::{DeliveryError, MessageId};
-use crate::record::{Body, Delivered, KIND_DELIVERED, KIND_MESSAGE, Message, Spooled, Stored};
+use crate::record::{Body, Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Message, Spooled, Stored};
 use crate::session::SessionTag;
 use crate::spool::{Spool, SpoolWriter};
 use crate::workers::{Desk, Letter, Workers};
@@ -206,8 +206,10 @@ impl Journaled {
             config,
         });
         report.messages = letters.len();
+        // A sync of the mail had failed: what reads well may be in the page cache alone and is written anew.
+        let distrust = recovery.notes.iter().any(|note| note.kind == KIND_DISTRUST);
         for (id, _) in letters {
-            core.replay(id, &visible, &mut report);
+            core.replay(id, &visible, distrust, &mut report);
         }
         let started = || -> io::Result<JoinHandle<()>> {
             for _ in 0..WORKERS {
@@ -260,7 +262,12 @@ impl Journaled {
                     guard.keep();
                 }
                 let names = names(id, &stored);
-                then_core.accepted(Letter::new(id, stored, permit));
+                then_core.accepted(Letter::new(
+                    id,
+                    stored,
+                    then_core.keeper.failed_syncs.load(Ordering::Acquire),
+                    permit,
+                ));
                 names
             });
             // The sender may have gone; the message is delivered all the same.
@@ -413,6 +420,8 @@ struct Keeper {
     wake: Condvar,
     stop: AtomicBool,
     bytes_since_checkpoint: AtomicU64,
+    // Grows while `state` is held, so that who holds it and finds it unchanged settles before the failure is dealt with.
+    failed_syncs: AtomicU64,
 }
 
 #[derive(Default)]
@@ -428,6 +437,12 @@ struct KeeperState {
 struct Deferred {
     due: Option<Instant>,
     waiting: Waiting,
+    // The numbers of the targets that still wait. The others are visible, but perhaps not durable.
+    missing: Vec<u16>,
+    // The record in the journal still names targets that are not missing.
+    is_partial: bool,
+    // How many syncs of the mail had failed before any of those was delivered.
+    era: u64,
 }
 
 impl Keeper {
@@ -460,21 +475,26 @@ impl Core {
     }
 
     /// Sees that a recovered message is in its mailboxes.
-    fn replay(&self, id: u64, visible: &HashSet<(u64, u16)>, report: &mut ReplayReport) {
+    fn replay(&self, id: u64, visible: &HashSet<(u64, u16)>, distrust: bool, report: &mut ReplayReport) {
         let Some(stored) = self.load(id) else { return };
-        let letter = Letter::again(id, stored);
+        let letter = Letter::again(id, stored, self.failed_syncs());
+        let places = self.workers.places();
         let mut failed = Vec::new();
-        for target in 0..letter.stored.numbers.len() {
-            // Renamed in this life of the page cache, so it is there, or its owner has taken it away.
-            if visible.contains(&(id, letter.stored.numbers[target])) {
-                continue;
-            }
-            match self.workers.places().restore(&letter.stored, id, target) {
+        for (target, &number) in letter.stored.numbers.iter().enumerate() {
+            let outcome = match (visible.contains(&(id, number)), distrust) {
+                // Renamed in this life of the page cache, so it is there, or its owner has taken it away.
+                (true, false) => continue,
+                (true, true) => places.restore_synced(&letter.stored, id, target).map(|()| false),
+                (false, true) => places
+                    .restore(&letter.stored, id, target)
+                    .and_then(|written| places.restore_synced(&letter.stored, id, target).map(|()| written)),
+                (false, false) => places.restore(&letter.stored, id, target),
+            };
+            match outcome {
                 Ok(written) => report.restored += usize::from(written),
                 Err(error) => {
-                    let mailbox = letter.stored.message.targets[target].mailbox.clone();
-                    self.failed(&letter, &mailbox, &error);
-                    failed.push(target);
+                    self.failed(&letter, &letter.stored.message.targets[target].mailbox, &error);
+                    failed.push(number);
                     report.deferred += 1;
                 }
             }
@@ -482,59 +502,74 @@ impl Core {
         self.settle_or_defer(&letter, failed);
     }
 
+    fn failed_syncs(&self) -> u64 {
+        self.keeper.failed_syncs.load(Ordering::Acquire)
+    }
+
     fn load(&self, id: u64) -> Option<Stored> {
         let (_, payload) = self.journal.read(id).ok()?;
         Stored::decode(payload)
     }
 
-    fn settle_or_defer(&self, letter: &Letter, failed: Vec<usize>) {
-        let mut state = self.keeper.state();
-        let attempts = match state.deferred.remove(&letter.id) {
-            Some(earlier) => {
-                for mailbox in &earlier.waiting.mailboxes {
-                    if let Some(bytes) = state.waiting_bytes.get_mut(mailbox) {
-                        *bytes = bytes.saturating_sub(earlier.waiting.bytes);
-                    }
-                }
-                earlier.waiting.attempts
+    /// Every target of a letter was tried; `failed` are the numbers of those that it has not reached.
+    fn settle_or_defer(&self, letter: &Letter, mut failed: Vec<u16>) {
+        let mut era = letter.era;
+        let (mut state, whole) = loop {
+            // A retried letter is about some of the record's targets alone. Read before the state is locked: it is slow.
+            let whole = if failed.is_empty() { None } else { self.load(letter.id) };
+            let state = self.keeper.state();
+            if self.failed_syncs() == era {
+                break (state, whole);
             }
-            None => 0,
-        };
-        let error = state.last_error.remove(&letter.id);
-        let message = &letter.stored.message;
-        if failed.is_empty() {
+            era = self.failed_syncs();
             drop(state);
+            self.write_delivered_anew(letter, &mut failed);
+        };
+        let earlier = state.deferred.remove(&letter.id);
+        for mailbox in earlier.iter().flat_map(|earlier| &earlier.waiting.mailboxes) {
+            if let Some(bytes) = state.waiting_bytes.get_mut(mailbox) {
+                *bytes = bytes.saturating_sub(letter.stored.message.body.len());
+            }
+        }
+        let error = state.last_error.remove(&letter.id);
+        if failed.is_empty() {
+            // With the state held: a sync that fails from here on finds the record among the settled ones.
             self.journal.settle(letter.id);
             // Only now: a checkpoint in between would remove the body of a record that it still lists as live.
-            if let Some(file) = spooled_in(&letter.stored) {
-                self.keeper.state().spooled_done.push(file);
-            }
+            state.spooled_done.extend(spooled_in(&letter.stored));
             return;
         }
-        let mailboxes: Vec<Arc<str>> = failed.iter().map(|&target| message.targets[target].mailbox.clone()).collect();
-        let bytes = message.body.len();
+        let stored = whole.unwrap_or_else(|| letter.stored.clone());
+        let mailboxes: Vec<Arc<str>> =
+            stored.clone().only(&failed).message.targets.into_iter().map(|target| target.mailbox).collect();
+        let bytes = stored.message.body.len();
         for mailbox in &mailboxes {
             *state.waiting_bytes.entry(mailbox.clone()).or_default() += bytes;
         }
+        let attempts = earlier.map_or(0, |earlier| earlier.waiting.attempts);
         let wait = RETRY_FIRST.saturating_mul(1 << attempts.min(16)).min(RETRY_MAX);
-        let waiting = Waiting {
-            id: letter.id,
-            mailboxes,
-            bytes,
-            attempts: attempts + 1,
-            error: error.unwrap_or_else(|| "unknown".into()),
-        };
-        state.deferred.insert(letter.id, Deferred { due: Some(Instant::now() + wait), waiting });
+        let error = error.unwrap_or_else(|| "unknown".into());
+        let waiting = Waiting { id: letter.id, mailboxes, bytes, attempts: attempts + 1, error };
+        let is_partial = failed.len() < stored.numbers.len();
+        let deferred = Deferred { due: Some(Instant::now() + wait), waiting, missing: failed, is_partial, era };
+        state.deferred.insert(letter.id, deferred);
         drop(state);
-        if failed.len() < letter.stored.numbers.len() {
-            // From now on the record is about those alone that still wait.
-            let mut rest = letter.stored.clone();
-            rest.numbers = failed.iter().map(|&target| letter.stored.numbers[target]).collect();
-            rest.message.targets = failed.iter().map(|&target| message.targets[target].clone()).collect();
-            // Nobody waits for it: until it is durable the older record says the same and a little more.
-            drop(self.journal.replace(letter.id, KIND_MESSAGE, rest.encode()));
-        }
         self.keeper.wake();
+    }
+
+    /// A sync of the mail has failed since the first target of this letter was delivered and may have dropped it: whatever its record
+    /// says was delivered is written to new files, each synced by itself.
+    fn write_delivered_anew(&self, letter: &Letter, failed: &mut Vec<u16>) {
+        let Some(stored) = self.load(letter.id) else { return };
+        for (target, &number) in stored.numbers.iter().enumerate() {
+            if failed.contains(&number) {
+                continue;
+            }
+            if let Err(error) = self.workers.places().restore_synced(&stored, letter.id, target) {
+                self.failed(letter, &stored.message.targets[target].mailbox, &error);
+                failed.push(number);
+            }
+        }
     }
 
     /// The keeper thread.
@@ -555,7 +590,7 @@ impl Core {
                     if deferred.due.is_some_and(|at| at <= now) {
                         // None while it is being tried.
                         deferred.due = None;
-                        due.push(id);
+                        due.push((id, deferred.missing.clone(), deferred.era));
                     }
                 }
                 let idle_long = last_checkpoint.elapsed() >= self.config.checkpoint_interval
@@ -564,9 +599,9 @@ impl Core {
                 (due, std::mem::take(&mut state.checkpoint_wanted))
             };
             let (due, checkpoint) = due;
-            for id in due {
+            for (id, missing, era) in due {
                 if let Some(stored) = self.load(id) {
-                    self.workers.submit(Arc::new(Letter::again(id, stored)));
+                    self.workers.submit(Arc::new(Letter::again(id, stored.only(&missing), era)));
                 }
             }
             self.workers.relieve(&self);
@@ -582,7 +617,12 @@ impl Core {
         let begun = Instant::now();
         self.keeper.bytes_since_checkpoint.store(0, Ordering::Relaxed);
         let spooled_done = std::mem::take(&mut self.keeper.state().spooled_done);
-        let outcome = self.journal.checkpoint(|| self.workers.places().root().sync());
+        let partial = self.partial();
+        let outcome = self.journal.checkpoint(|| {
+            self.workers.places().root().sync().inspect_err(|_| self.distrust())?;
+            self.narrow(&partial);
+            Ok(())
+        });
         let us = begun.elapsed().as_micros() as u64;
         self.counters.checkpoint_us.fetch_add(us, Ordering::Relaxed);
         self.counters.checkpoint_us_max.fetch_max(us, Ordering::Relaxed);
@@ -602,20 +642,45 @@ impl Core {
         outcome
     }
 
+    /// From now on nothing that was delivered before is believed to become durable by itself: not by those who are about to
+    /// settle it, and not by a server that is started after us on the same page cache.
+    fn distrust(&self) {
+        let _held_by_nobody_who_settles = self.keeper.state();
+        self.keeper.failed_syncs.fetch_add(1, Ordering::AcqRel);
+        self.journal.append_note(KIND_DISTRUST, Vec::new());
+    }
+
+    /// Records of which some targets are visible and others wait, with the numbers of those.
+    fn partial(&self) -> Vec<(u64, Vec<u16>)> {
+        let state = self.keeper.state();
+        let era = self.failed_syncs();
+        let partial = state.deferred.iter().filter(|(_, deferred)| deferred.is_partial && deferred.era == era);
+        partial.map(|(&id, deferred)| (id, deferred.missing.clone())).collect()
+    }
+
+    /// Writes records anew that from now on are about those targets alone that still waited before the sync which has made the others
+    /// durable. Not earlier: until then the record is all that a power cut leaves of the others.
+    fn narrow(&self, partial: &[(u64, Vec<u16>)]) {
+        for (id, missing) in partial {
+            let Some(stored) = self.load(*id) else { continue };
+            // A failure costs nothing: the older record says the same and a little more.
+            if self.journal.replace(*id, KIND_MESSAGE, stored.only(missing).encode()).wait().is_err() {
+                continue;
+            }
+            if let Some(deferred) = self.keeper.state().deferred.get_mut(id) {
+                deferred.is_partial = deferred.missing != *missing;
+            }
+        }
+    }
+
     /// After a failed sync of the mail's file system: what it should have covered is written to new files from the
     /// journal, each synced by itself.
     fn write_anew(&self, records: &[u64]) {
         for &id in records {
             let Some(stored) = self.load(id) else { continue };
-            let letter = Letter::again(id, stored);
+            let letter = Letter::again(id, stored, self.failed_syncs());
             let mut failed = Vec::new();
-            for target in 0..letter.stored.numbers.len() {
-                if let Err(error) = self.workers.places().restore_synced(&letter.stored, id, target) {
-                    let mailbox = letter.stored.message.targets[target].mailbox.clone();
-                    self.failed(&letter, &mailbox, &error);
-                    failed.push(target);
-                }
-            }
+            self.write_delivered_anew(&letter, &mut failed);
             // The body was put down for removal when the message was settled first.
             let spooled = spooled_in(&letter.stored);
             self.keeper.state().spooled_done.retain(|file| Some(*file) != spooled);

@@ -109,8 +109,8 @@ pub enum CheckpointError {
     MakeDurable {
         /// What went wrong.
         error: io::Error,
-        /// The records that had been settled since the last checkpoint. They are live again: what they led to may be
-        /// damaged and has to be looked at, made anew and settled once more.
+        /// The records that had been settled since the last checkpoint that succeeded, up to the moment of the failure. They
+        /// are live again: what they led to may be damaged and has to be looked at, made anew and settled once more.
         records: Vec<RecordId>,
     },
     /// The journal itself could not write it.
@@ -420,13 +420,13 @@ impl Journal {
         };
         let mut settled = SettledAgain { shared, settled };
         if let Err(error) = make_durable() {
-            let mut records: Vec<RecordId> = std::mem::take(&mut settled.settled)
-                .into_iter()
-                .map(|(id, live)| {
-                    shared.state().live.insert(id, live);
-                    id
-                })
-                .collect();
+            let mut state = shared.state();
+            let mut again = std::mem::take(&mut settled.settled);
+            // What was settled while it ran may be among what has failed, and the next one would not tell.
+            again.extend(std::mem::take(&mut state.settled));
+            let mut records: Vec<RecordId> = again.keys().copied().collect();
+            state.live.extend(again);
+            drop(state);
             records.sort_unstable();
             return Err(CheckpointError::MakeDurable { error, records });
         }
