@@ -22,6 +22,8 @@ pub struct Plan {
     pub connections: usize,
     pub cuts: u64,
     pub seed: u64,
+    /// Bytes that the disk writes whole or not at all: 512 or 4096.
+    pub sector: usize,
 }
 
 /// What a cut has shown.
@@ -52,7 +54,9 @@ pub struct Outcome {
     pub lost: u64,
     pub duplicated: u64,
     pub half: u64,
-    /// Cuts after which the disk could not be mounted, the server not start, or a second recovery changed something.
+    /// Cuts after which the file system could not be mounted any more, so that nothing can be said of the server.
+    pub unmountable: u64,
+    /// Cuts after which the server did not start or not stop, or a second recovery changed something.
     pub broken: u64,
     /// What the disk saw.
     pub writes: u64,
@@ -144,7 +148,7 @@ pub fn cut(
     mut progress: impl FnMut(&Outcome),
 ) -> Result<Outcome, RigError> {
     let mut outcome = Outcome::of(plan.file_system, recorded);
-    let mut cutter = Cutter::new(&recorded.recording);
+    let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);
     for (position, seed) in positions(&recorded.recording, plan) {
         environment.go_on()?;
         outcome.cuts += 1;
@@ -152,7 +156,7 @@ pub fn cut(
         if let Some(recovery) = examine(rig, recorded, image, (position, seed, None), &mut outcome) {
             outcome.cuts_in_recovery += 1;
             let again = Rng::of(seed, 1).below(recovery.events.len() as u64 + 1) as usize;
-            let image = Cutter::new(&recovery).cut(again, seed);
+            let image = Cutter::new(&recovery).sectors_of(plan.sector).cut(again, seed);
             examine(rig, recorded, image, (position, seed, Some(again)), &mut outcome);
         }
         progress(&outcome);
@@ -207,7 +211,11 @@ fn examine(
             outcome.broken += u64::from(!misplaced.is_empty());
             format!("lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}")
         }
-        Err(why) => {
+        Err(NotRecovered::Unmountable(why)) => {
+            outcome.unmountable += 1;
+            format!("not mounted: {why}")
+        }
+        Err(NotRecovered::Server(why)) => {
             outcome.broken += 1;
             why
         }
@@ -216,23 +224,39 @@ fn examine(
     None
 }
 
+/// Why there was nothing to account for.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRecovered {
+    /// The file system did not survive: its own matter.
+    #[error("{0}")]
+    Unmountable(String),
+    /// The server did not come up, did not end, or did not leave well alone.
+    #[error("{0}")]
+    Server(String),
+}
+
 /// Switches the machine on with this disk: mount, start, stop, account; then once more, which must change nothing.
 ///
 /// # Errors
-/// In words, what kept the machine from coming up again.
-pub fn recover(rig: &Rig, load: &Load, image: Image, acknowledged: &[u64]) -> Result<(Recording, Account), String> {
-    let said = |error: &dyn std::fmt::Display| error.to_string();
+/// What kept the machine from coming up again.
+pub fn recover(
+    rig: &Rig,
+    load: &Load,
+    image: Image,
+    acknowledged: &[u64],
+) -> Result<(Recording, Account), NotRecovered> {
+    let said = |error: &dyn std::fmt::Display| NotRecovered::Server(error.to_string());
     rig.disk.exchange(image);
     rig.disk.record();
     let setup = rig.setup();
     let found = {
-        let _mounted = rig.mount().map_err(|error| said(&error))?;
+        let _mounted = rig.mount().map_err(|error| NotRecovered::Unmountable(error.to_string()))?;
         unblock(&setup.mail()).map_err(|error| said(&error))?;
-        let start_and_stop = || -> Result<Account, String> {
+        let start_and_stop = || -> Result<Account, NotRecovered> {
             let server = setup.start().map_err(|error| said(&error))?;
             let log = server.read_log();
             if log.contains("promised mail is damaged") {
-                return Err(format!("damage where there can be none: {log}"));
+                return Err(said(&format!("damage where there can be none: {log}")));
             }
             server.stop().map_err(|error| said(&error))?;
             account(&setup.mail(), load, acknowledged.iter().copied()).map_err(|error| said(&error))
@@ -241,7 +265,7 @@ pub fn recover(rig: &Rig, load: &Load, image: Image, acknowledged: &[u64]) -> Re
         let second = start_and_stop()?;
         if first != second {
             let (first, second) = (first.files.len(), second.files.len());
-            return Err(format!("a second start changed the mailboxes: {first} files before, {second} after"));
+            return Err(said(&format!("a second start changed the mailboxes: {first} files before, {second} after")));
         }
         first
     };
@@ -260,6 +284,7 @@ impl Outcome {
             lost: 0,
             duplicated: 0,
             half: 0,
+            unmountable: 0,
             broken: 0,
             writes: count(|event| matches!(event, Event::Write { .. })),
             flushes: count(|event| matches!(event, Event::Flush)),
@@ -270,6 +295,6 @@ impl Outcome {
 
     /// Nothing lost, doubled, half or broken.
     pub fn is_clean(&self) -> bool {
-        self.findings.is_empty()
+        self.findings.len() as u64 == self.unmountable
     }
 }

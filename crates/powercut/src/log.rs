@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::image::Image;
 use crate::rng::Rng;
 
-/// A disk promises that a sector is written whole or not at all.
+/// The smallest sector that a disk writes whole or not at all, and so the hardest for what lies on it.
 pub const SECTOR: usize = 512;
 
 /// One thing that happened, in the order in which the disk saw it.
@@ -30,7 +30,8 @@ pub struct Recording {
 }
 
 /// What is left of writes that no flush had covered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Unflushed {
     /// All of them, as if the disk had no cache.
     Kept,
@@ -64,11 +65,20 @@ pub struct Cutter<'a> {
     applied: usize,
     // The last flush that may be believed lies before this index.
     lies_from: usize,
+    // Bytes that are written whole or not at all.
+    sector: usize,
 }
 
 impl<'a> Cutter<'a> {
     pub fn new(recording: &'a Recording) -> Self {
-        Cutter { events: &recording.events, durable: recording.base.clone(), applied: 0, lies_from: usize::MAX }
+        let (events, durable) = (&recording.events[..], recording.base.clone());
+        Cutter { events, durable, applied: 0, lies_from: usize::MAX, sector: SECTOR }
+    }
+
+    /// A disk whose sectors have this many bytes; [`SECTOR`] without it.
+    pub fn sectors_of(mut self, bytes: usize) -> Self {
+        self.sector = bytes;
+        self
     }
 
     /// A disk that says yes to every flush from event `from` on and does nothing.
@@ -107,9 +117,9 @@ impl<'a> Cutter<'a> {
                 Unflushed::Dropped => {}
                 Unflushed::Reordered if rng.one_in(2) => apply(&mut image, event),
                 Unflushed::Reordered => {}
-                Unflushed::Torn => tear(&mut image, event, rng),
+                Unflushed::Torn => tear(&mut image, event, self.sector, rng),
                 Unflushed::Prefix if index < torn => apply(&mut image, event),
-                Unflushed::Prefix if index == torn => tear(&mut image, event, rng),
+                Unflushed::Prefix if index == torn => tear(&mut image, event, self.sector, rng),
                 Unflushed::Prefix => {}
             }
         }
@@ -126,13 +136,18 @@ fn apply(image: &mut Image, event: &Event) {
 }
 
 /// Keeps each sector of a write or not.
-fn tear(image: &mut Image, event: &Event, rng: &mut Rng) {
+fn tear(image: &mut Image, event: &Event, sector: usize, rng: &mut Rng) {
     match event {
         Event::Write { offset, data } => {
-            for (index, sector) in data.chunks(SECTOR).enumerate() {
+            let mut from = 0;
+            while from < data.len() {
+                // A write may begin within a sector.
+                let within = (*offset as usize + from) % sector;
+                let to = data.len().min(from + sector - within);
                 if rng.one_in(2) {
-                    image.write(offset + (index * SECTOR) as u64, sector);
+                    image.write(offset + from as u64, &data[from..to]);
                 }
+                from = to;
             }
         }
         discard if rng.one_in(2) => apply(image, discard),

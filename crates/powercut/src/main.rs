@@ -9,8 +9,10 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_powercut::campaign::{self, Outcome, Plan};
+use posthaste_powercut::kill::Killed;
 use posthaste_powercut::mount::FileSystem;
-use posthaste_powercut::rig::{Environment, Rig, RigError};
+use posthaste_powercut::rig::{Environment, Rig, RigError, is_installed};
+use posthaste_powercut::selftest::{self, SelfTest};
 
 /// Cuts the power under a mail server and accounts for every message. Needs root, /dev/fuse and loop devices.
 #[derive(Parser)]
@@ -42,6 +44,23 @@ struct Common {
 enum Command {
     /// Record a run and cut it, each cut again during its recovery
     Cuts(Cuts),
+    /// Show that a forgotten flush and a lying disk are found
+    SelfTest {
+        /// Decides the mail and the places of the cuts
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Kill the server (SIGKILL) under load, again and again, and account for its mail
+    Kill {
+        /// How often
+        #[arg(long, default_value_t = 1000)]
+        times: u64,
+        /// Decides the mail and the moments
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Everything in short, in less than two minutes: for every change
+    Ci,
 }
 
 #[derive(Args)]
@@ -61,6 +80,17 @@ struct Cuts {
     /// Decides the mail, the places of the cuts and what they leave
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Bytes that the disk writes whole or not at all. Disks write 4096; file systems' own metadata does not always survive 512
+    #[arg(long, default_value_t = 4096, value_parser = sector)]
+    sector: usize,
+}
+
+fn sector(text: &str) -> Result<usize, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" => Ok(4096),
+        _ => Err("512 or 4096".to_owned()),
+    }
 }
 
 fn main() -> ExitCode {
@@ -99,13 +129,79 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
                     connections: cuts.connections,
                     cuts: cuts.cuts,
                     seed: cuts.seed,
+                    sector: cuts.sector,
                 };
                 outcomes.push(cut(&plan, &environment)?);
             }
             show(&outcomes, cli.common.json);
             Ok(outcomes.iter().all(Outcome::is_clean))
         }
+        Command::SelfTest { seed } => {
+            environment.check(&[FileSystem::Ext4])?;
+            let test = selftest::self_test(&environment, *seed)?;
+            show_self_test(&test, cli.common.json);
+            Ok(test.is_passed())
+        }
+        Command::Kill { times, seed } => {
+            let killed = kill(&environment, *times, *seed)?;
+            show_killed(&killed, cli.common.json);
+            Ok(killed.findings.is_empty())
+        }
+        Command::Ci => ci(&environment),
     }
+}
+
+/// A little of everything, on the file systems whose tools are there.
+fn ci(environment: &Environment) -> Result<bool, RigError> {
+    environment.check(&[FileSystem::Ext4])?;
+    let test = selftest::self_test(environment, 1)?;
+    show_self_test(&test, false);
+    let mut outcomes = Vec::new();
+    for file_system in [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs] {
+        if !is_installed(file_system.maker()) {
+            println!("skipped: {}: {} is not installed", file_system.name(), file_system.maker());
+            continue;
+        }
+        let plan = Plan { file_system, messages: 240, connections: 4, cuts: 20, seed: 1, sector: 4096 };
+        outcomes.push(cut(&plan, environment)?);
+    }
+    show(&outcomes, false);
+    let killed = kill(environment, 20, 1)?;
+    show_killed(&killed, false);
+    Ok(test.is_passed() && outcomes.iter().all(Outcome::is_clean) && killed.findings.is_empty())
+}
+
+fn kill(environment: &Environment, times: u64, seed: u64) -> Result<Killed, RigError> {
+    let bar = ProgressBar::new(times);
+    posthaste_powercut::kill::kill(environment, times, seed, |killed| bar.set_position(killed.times))
+}
+
+fn show_killed(killed: &Killed, json: bool) {
+    if json {
+        println!("{}", serde_json::to_string_pretty(killed).expect("it has a JSON form"));
+        return;
+    }
+    let Killed { times, acknowledged, lost, duplicated, half, findings } = killed;
+    println!("killed {times} times: {acknowledged} acknowledged, {lost} lost, {duplicated} twice, {half} half");
+    findings.iter().for_each(|finding| println!("  {finding}"));
+}
+
+fn show_self_test(test: &SelfTest, json: bool) {
+    if json {
+        println!("{}", serde_json::to_string_pretty(test).expect("it has a JSON form"));
+        return;
+    }
+    let verdict = |good: bool| if good { "ok" } else { "FAILED" };
+    println!("loop device passes on writes, flushes, discards: {}", verdict(test.not_passed_on.is_empty()));
+    test.not_passed_on.iter().for_each(|what| println!("  {what}"));
+    println!(
+        "one flush forgotten: {} of {} found as a loss: {}",
+        test.dropped_flushes_found,
+        test.dropped_flushes,
+        verdict(test.dropped_flushes_found > 0)
+    );
+    println!("the same cuts, no flush forgotten, lose nothing: {}", verdict(test.honest_cuts_lost == 0));
+    println!("a disk that lies about every flush is found: {}", verdict(test.lying_disk_found));
 }
 
 fn cut(plan: &Plan, environment: &Environment) -> Result<Outcome, RigError> {
@@ -126,12 +222,23 @@ fn show(outcomes: &[Outcome], json: bool) {
         return;
     }
     println!(
-        "{:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>8} {:>8}",
-        "file system", "cuts", "again", "acked", "looked for", "lost", "twice", "half", "broken", "writes", "flushes"
+        "{:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
+        "file system",
+        "cuts",
+        "again",
+        "acked",
+        "looked for",
+        "lost",
+        "twice",
+        "half",
+        "broken",
+        "no fs",
+        "writes",
+        "flushes"
     );
     for o in outcomes {
         println!(
-            "{:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>8} {:>8}",
+            "{:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
             o.file_system.name(),
             o.cuts,
             o.cuts_in_recovery,
@@ -141,6 +248,7 @@ fn show(outcomes: &[Outcome], json: bool) {
             o.duplicated,
             o.half,
             o.broken,
+            o.unmountable,
             o.writes,
             o.flushes
         );
