@@ -123,12 +123,12 @@ fn wait_for_mark(disk: &crate::disk::Disk, number: u64, sending: &std::thread::S
 }
 
 /// A file where a mailbox should be: its mail has to wait.
-fn block(mail: &Path) -> std::io::Result<()> {
+pub(crate) fn block(mail: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(mail.join(DOMAIN))?;
     std::fs::write(blocked(mail), "")
 }
 
-fn unblock(mail: &Path) -> std::io::Result<()> {
+pub(crate) fn unblock(mail: &Path) -> std::io::Result<()> {
     if blocked(mail).is_file() { std::fs::remove_file(blocked(mail)) } else { Ok(()) }
 }
 

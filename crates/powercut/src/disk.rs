@@ -3,13 +3,16 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::image::Image;
-use crate::log::{Event, Recording};
+use crate::log::{Cutter, Event, Recording, Unflushed};
+use crate::rng::Rng;
 
 /// What goes wrong with the disk from now on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Writes and discards end with EIO.
     pub writes_fail: bool,
+    /// Writes that contain these bytes end with EIO: a file's data fails, and the file system's own log goes on.
+    pub writes_fail_with: Option<Vec<u8>>,
     /// Flushes end with EIO. What was written stays readable until the disk is cut.
     pub flushes_fail: bool,
     /// Nothing is answered until this is taken back.
@@ -35,12 +38,14 @@ struct State {
     image: Image,
     recording: Option<Recording>,
     faults: Faults,
+    // Requests that were failed or withheld since the faults were set.
+    hit: u64,
 }
 
 impl Disk {
     /// A disk that holds `image`.
     pub fn new(image: Image) -> Self {
-        let state = State { image, recording: None, faults: Faults::default() };
+        let state = State { image, recording: None, faults: Faults::default(), hit: 0 };
         Disk { inner: Arc::new(Inner { state: Mutex::new(state), no_longer_hangs: Condvar::new() }) }
     }
 
@@ -78,6 +83,13 @@ impl Disk {
         self.state().recording.take().expect("record() was called")
     }
 
+    /// What a power cut leaves now if nothing unflushed is kept, as far as the recording reaches back.
+    pub fn after_a_cut(&self) -> Image {
+        let state = self.state();
+        let recording = state.recording.as_ref().expect("record() was called");
+        Cutter::new(recording).cut_with(recording.events.len(), Unflushed::Dropped, &mut Rng::new(0))
+    }
+
     /// The client has been told that this message is safe.
     pub fn mark(&self, number: u64) {
         self.state().note(|| Event::Mark(number));
@@ -95,8 +107,16 @@ impl Disk {
 
     /// What goes wrong from now on; what hung goes on if nothing hangs any more.
     pub fn set_faults(&self, faults: Faults) {
-        self.state().faults = faults;
+        let mut state = self.state();
+        state.faults = faults;
+        state.hit = 0;
+        drop(state);
         self.inner.no_longer_hangs.notify_all();
+    }
+
+    /// Requests that were failed or withheld since the faults were set.
+    pub fn faults_hit(&self) -> u64 {
+        self.state().hit
     }
 
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
@@ -105,8 +125,9 @@ impl Disk {
 
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), Failed> {
         let mut state = self.answering();
-        if state.faults.writes_fail {
-            return Err(Failed);
+        let contains = |wanted: &Vec<u8>| memchr::memmem::find(data, wanted).is_some();
+        if state.faults.writes_fail || state.faults.writes_fail_with.as_ref().is_some_and(contains) {
+            return state.fail();
         }
         state.image.write(offset, data);
         state.note(|| Event::Write { offset, data: data.into() });
@@ -116,7 +137,7 @@ impl Disk {
     pub fn discard(&self, offset: u64, len: u64) -> Result<(), Failed> {
         let mut state = self.answering();
         if state.faults.writes_fail {
-            return Err(Failed);
+            return state.fail();
         }
         state.image.clear(offset, len);
         state.note(|| Event::Discard { offset, len });
@@ -126,7 +147,7 @@ impl Disk {
     pub fn flush(&self) -> Result<(), Failed> {
         let mut state = self.answering();
         if state.faults.flushes_fail {
-            return Err(Failed);
+            return state.fail();
         }
         state.note(|| Event::Flush);
         Ok(())
@@ -134,6 +155,7 @@ impl Disk {
 
     fn answering(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
+        state.hit += u64::from(state.faults.hangs);
         while state.faults.hangs {
             state = self.inner.no_longer_hangs.wait(state).expect("disk lock");
         }
@@ -146,6 +168,11 @@ impl Disk {
 }
 
 impl State {
+    fn fail(&mut self) -> Result<(), Failed> {
+        self.hit += 1;
+        Err(Failed)
+    }
+
     fn note(&mut self, event: impl FnOnce() -> Event) {
         if let Some(recording) = &mut self.recording {
             recording.events.push(event());

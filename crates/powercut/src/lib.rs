@@ -13,6 +13,7 @@
 pub mod account;
 pub mod campaign;
 pub mod disk;
+pub mod faults;
 pub mod fuse;
 pub mod image;
 pub mod kill;

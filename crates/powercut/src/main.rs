@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_powercut::campaign::{self, Outcome, Plan};
+use posthaste_powercut::faults;
 use posthaste_powercut::kill::Killed;
 use posthaste_powercut::mount::FileSystem;
 use posthaste_powercut::rig::{Environment, Rig, RigError, is_installed};
@@ -58,6 +59,11 @@ enum Command {
         /// Decides the mail and the moments
         #[arg(long, default_value_t = 1)]
         seed: u64,
+    },
+    /// Let disks fill up, fail or hang and mailboxes vanish under load
+    Faults {
+        /// Names of faults, all by default
+        only: Vec<String>,
     },
     /// Everything in short, in less than two minutes: for every change
     Ci,
@@ -147,6 +153,7 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
             show_killed(&killed, cli.common.json);
             Ok(killed.findings.is_empty())
         }
+        Command::Faults { only } => faults(&environment, only, cli.common.json),
         Command::Ci => ci(&environment),
     }
 }
@@ -169,6 +176,29 @@ fn ci(environment: &Environment) -> Result<bool, RigError> {
     let killed = kill(environment, 20, 1)?;
     show_killed(&killed, false);
     Ok(test.is_passed() && outcomes.iter().all(Outcome::is_clean) && killed.findings.is_empty())
+}
+
+fn faults(environment: &Environment, only: &[String], json: bool) -> Result<bool, RigError> {
+    if let Some(unknown) = only.iter().find(|name| faults::ALL.iter().all(|fault| fault.name != **name)) {
+        let known: Vec<&str> = faults::ALL.iter().map(|fault| fault.name).collect();
+        return Err(RigError::Unavailable(format!("there is no fault {unknown}, but {}", known.join(", "))));
+    }
+    environment.check(&[FileSystem::Ext4, FileSystem::Xfs])?;
+    let mut rows = Vec::new();
+    for fault in faults::ALL.iter().filter(|fault| only.is_empty() || only.iter().any(|name| name == fault.name)) {
+        environment.go_on()?;
+        let problems = fault.run(environment)?;
+        if !json {
+            let verdict = if problems.is_empty() { "ok" } else { "FAILED" };
+            println!("{:<22} {:<6} {}", fault.name, verdict, fault.promise);
+            problems.iter().for_each(|problem| println!("  {problem}"));
+        }
+        rows.push(serde_json::json!({ "fault": fault.name, "promise": fault.promise, "problems": problems }));
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rows).expect("it has a JSON form"));
+    }
+    Ok(rows.iter().all(|row| row["problems"].as_array().is_some_and(Vec::is_empty)))
 }
 
 fn kill(environment: &Environment, times: u64, seed: u64) -> Result<Killed, RigError> {

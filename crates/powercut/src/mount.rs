@@ -92,6 +92,15 @@ impl FileSystem {
     }
 }
 
+/// Shows the directory `dir` at `on` as well.
+///
+/// # Errors
+/// What `mount` said.
+pub fn bind(dir: &Path, on: &Path) -> Result<Mounted, ToolError> {
+    run(Command::new("mount").arg("--bind").arg(dir).arg(on))?;
+    Ok(Mounted { on: on.to_owned() })
+}
+
 /// A tool of the system failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -119,6 +128,21 @@ impl Mounted {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.on
+    }
+
+    /// Makes it read-only, or writable again; waits a while for files that are being written.
+    ///
+    /// # Errors
+    /// What `mount` said last.
+    pub fn remount(&self, read_only: bool) -> Result<(), ToolError> {
+        let options = if read_only { "remount,ro" } else { "remount,rw" };
+        let deadline = Instant::now() + BUSY_PATIENCE;
+        loop {
+            match run(Command::new("mount").args(["-o", options]).arg(&self.on)) {
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+                done => return done,
+            }
+        }
     }
 }
 

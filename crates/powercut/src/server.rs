@@ -167,6 +167,16 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
+    /// Whether one of its threads whose names begin with `name` waits for a disk (state D).
+    pub fn waits_for_disk(&self, name: &str) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        tasks.into_iter().flatten().flatten().any(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let is_it = stat.split_once('(').is_some_and(|(_, rest)| rest.starts_with(name));
+            is_it && stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
+        })
+    }
+
     fn end(&mut self) {
         // Both fail only if it is gone already.
         let _ = self.child.kill();
