@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use posthaste_journal::{CheckpointError, CheckpointStats, Damage, Journal, StatsSnapshot};
 use posthaste_maildir::{Host, MailRoot, MailboxPath, UniqueName};
 use tokio::sync::{Semaphore, oneshot};
@@ -206,23 +207,29 @@ impl Journaled {
             config,
         });
         report.messages = letters.len();
-        // A sync of the mail had failed: what reads well may be in the page cache alone and is written anew.
-        let distrust = recovery.notes.iter().any(|note| note.kind == KIND_DISTRUST);
+        // A sync of the mail has failed, or we do not know how it ended: what reads well may be in the page cache alone.
+        // In another life of it, what reads well has been read from the disk.
+        let distrust = recovery.notes.iter().any(|note| note.kind == KIND_DISTRUST && note.payload == session.0);
         for (id, _) in letters {
             core.replay(id, &visible, distrust, &mut report);
         }
-        let started = || -> io::Result<JoinHandle<()>> {
+        let started = || -> io::Result<Vec<JoinHandle<()>>> {
             for _ in 0..WORKERS {
                 core.workers.start(&core)?;
             }
-            let keeper = core.clone();
-            std::thread::Builder::new().name("delivery-keep".into()).spawn(move || keeper.keep())
+            let (keeper, syncer) = (core.clone(), core.clone());
+            let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+            // Apart, because a sync of the mail may hang for as long as a disk does, and the mail on others must not wait for it.
+            Ok(vec![
+                named("delivery-keep").spawn(move || keeper.keep())?,
+                named("delivery-sync").spawn(move || syncer.make_checkpoints())?,
+            ])
         };
-        let keeper = started().map_err(at(&core.config.journal_dir))?;
+        let keepers = started().map_err(at(&core.config.journal_dir))?;
         if report.messages > 0 {
             core.want_checkpoint();
         }
-        let handle = Handle { core, keeper: Mutex::new(Some(keeper)) };
+        let handle = Handle { core, keepers: Mutex::new(Some(keepers)) };
         Ok((Journaled { handle: Arc::new(handle) }, report))
     }
 
@@ -367,20 +374,22 @@ impl Journaled {
 /// The last handle ends the executor.
 struct Handle {
     core: Arc<Core>,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    keepers: Mutex<Option<Vec<JoinHandle<()>>>>,
 }
 
 impl Handle {
     fn end(&self) {
-        let Some(keeper) = self.keeper.lock().expect("keeper handle").take() else { return };
+        let Some(keepers) = self.keepers.lock().expect("keeper handles").take() else { return };
         self.core.backlog.close();
         // After a failure of the disk there is nothing to wait for; replay does the rest.
         let _ = self.core.journal.flush();
         self.core.workers.wait_until_idle();
         self.core.keeper.stop.store(true, Ordering::Release);
         self.core.keeper.wake();
-        // A panic of the thread was printed when it happened.
-        let _ = keeper.join();
+        for keeper in keepers {
+            // A panic of the thread was printed when it happened.
+            let _ = keeper.join();
+        }
         self.core.workers.stop();
         let _ = self.core.checkpoint();
     }
@@ -572,18 +581,15 @@ impl Core {
         }
     }
 
-    /// The keeper thread.
+    /// The thread that looks after mail that has to wait.
     fn keep(self: Arc<Self>) {
-        let mut last_checkpoint = Instant::now();
         loop {
             let due = {
-                let mut state = self.keeper.state();
-                if !state.checkpoint_wanted && !self.keeper.stop.load(Ordering::Acquire) {
-                    state = self.keeper.wake.wait_timeout(state, TICK).expect("keeper state").0;
-                }
-                if self.keeper.stop.load(Ordering::Acquire) {
-                    return;
-                }
+                let state = self.keeper.state();
+                let mut state = match self.keeper.stop.load(Ordering::Acquire) {
+                    true => return,
+                    false => self.keeper.wake.wait_timeout(state, TICK).expect("keeper state").0,
+                };
                 let now = Instant::now();
                 let mut due = Vec::new();
                 for (&id, deferred) in &mut state.deferred {
@@ -593,28 +599,47 @@ impl Core {
                         due.push((id, deferred.missing.clone(), deferred.era));
                     }
                 }
-                let idle_long = last_checkpoint.elapsed() >= self.config.checkpoint_interval
-                    && self.keeper.bytes_since_checkpoint.load(Ordering::Relaxed) > 0;
-                state.checkpoint_wanted |= idle_long;
-                (due, std::mem::take(&mut state.checkpoint_wanted))
+                due
             };
-            let (due, checkpoint) = due;
             for (id, missing, era) in due {
                 if let Some(stored) = self.load(id) {
                     self.workers.submit(Arc::new(Letter::again(id, stored.only(&missing), era)));
                 }
             }
             self.workers.relieve(&self);
-            if checkpoint {
-                // It is counted, and tried again when more has come or the interval has passed.
-                let _ = self.checkpoint();
-                last_checkpoint = Instant::now();
+        }
+    }
+
+    /// The thread that makes checkpoints, when they are wanted or the interval has passed.
+    fn make_checkpoints(self: Arc<Self>) {
+        let mut last = Instant::now();
+        loop {
+            {
+                let mut state = self.keeper.state();
+                if !state.checkpoint_wanted && !self.keeper.stop.load(Ordering::Acquire) {
+                    state = self.keeper.wake.wait_timeout(state, TICK).expect("keeper state").0;
+                }
+                if self.keeper.stop.load(Ordering::Acquire) {
+                    return;
+                }
+                let idle_long = last.elapsed() >= self.config.checkpoint_interval
+                    && self.keeper.bytes_since_checkpoint.load(Ordering::Relaxed) > 0;
+                if !std::mem::take(&mut state.checkpoint_wanted) && !idle_long {
+                    continue;
+                }
             }
+            // A failure is counted, and it is tried again when more has come or the interval has passed.
+            let _ = self.checkpoint();
+            last = Instant::now();
         }
     }
 
     fn checkpoint(&self) -> Result<CheckpointStats, CheckpointError> {
         let begun = Instant::now();
+        // Told before, not after: if the sync fails and we are killed before we know, nobody else will ever hear of it. The
+        // checkpoint that succeeds forgets the note.
+        self.journal.append_note(KIND_DISTRUST, vec![Bytes::copy_from_slice(&self.session.0)]);
+        self.journal.flush()?;
         self.keeper.bytes_since_checkpoint.store(0, Ordering::Relaxed);
         let spooled_done = std::mem::take(&mut self.keeper.state().spooled_done);
         let partial = self.partial();
@@ -642,12 +667,10 @@ impl Core {
         outcome
     }
 
-    /// From now on nothing that was delivered before is believed to become durable by itself: not by those who are about to
-    /// settle it, and not by a server that is started after us on the same page cache.
+    /// From now on nothing that was delivered before is believed to become durable with the next sync.
     fn distrust(&self) {
         let _held_by_nobody_who_settles = self.keeper.state();
         self.keeper.failed_syncs.fetch_add(1, Ordering::AcqRel);
-        self.journal.append_note(KIND_DISTRUST, Vec::new());
     }
 
     /// Records of which some targets are visible and others wait, with the numbers of those.

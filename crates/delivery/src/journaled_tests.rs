@@ -239,7 +239,7 @@ fn after_a_failed_sync_what_reads_well_is_written_to_a_new_file_and_what_was_tak
     let before = inode(&file);
     {
         let (journal, _) = Journal::open(&place.config().journal_dir, place.config().journal).expect("opens");
-        journal.append_note(KIND_DISTRUST, Vec::new());
+        journal.append_note(KIND_DISTRUST, vec![Bytes::copy_from_slice(&session.0)]);
     }
     let (_journaled, report) = place.open();
     assert_eq!((report.messages, report.restored), (2, 0));

@@ -88,7 +88,8 @@ pub(crate) struct Stored {
 
 pub(crate) const KIND_MESSAGE: u8 = posthaste_journal::KIND_USER;
 pub(crate) const KIND_DELIVERED: u8 = posthaste_journal::KIND_USER + 1;
-/// A note without content: a sync of the mail has failed, so what the page cache shows of earlier mail may not be on disk.
+/// A note with a session's tag: a sync of the mail begins. A checkpoint that succeeds forgets it; where it is found, the sync has failed or was
+/// never heard of again, and what the page cache shows of earlier mail may not be on disk.
 pub(crate) const KIND_DISTRUST: u8 = posthaste_journal::KIND_USER + 2;
 
 const VERSION: u8 = 1;
