@@ -88,6 +88,9 @@ pub(crate) struct Stored {
 
 pub(crate) const KIND_MESSAGE: u8 = posthaste_journal::KIND_USER;
 pub(crate) const KIND_DELIVERED: u8 = posthaste_journal::KIND_USER + 1;
+/// A note with a session's tag: a sync of the mail begins. A checkpoint that succeeds forgets it; where it is found, the sync has failed or was
+/// never heard of again, and what the page cache shows of earlier mail may not be on disk.
+pub(crate) const KIND_DISTRUST: u8 = posthaste_journal::KIND_USER + 2;
 
 const VERSION: u8 = 1;
 const BODY_INLINE: u8 = 0;
@@ -123,6 +126,17 @@ impl Stored {
                 vec![head.freeze()]
             }
         }
+    }
+
+    /// The same message for those of its targets alone whose numbers these are.
+    pub fn only(mut self, numbers: &[u16]) -> Self {
+        let targets = std::mem::take(&mut self.message.targets);
+        (self.numbers, self.message.targets) = std::mem::take(&mut self.numbers)
+            .into_iter()
+            .zip(targets)
+            .filter(|(number, _)| numbers.contains(number))
+            .unzip();
+        self
     }
 
     /// Reads a payload; `None` if it is none of ours.

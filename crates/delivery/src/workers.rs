@@ -25,27 +25,29 @@ pub(crate) struct Letter {
     pub stored: Stored,
     /// Targets that no thread has dealt with.
     remaining: AtomicUsize,
-    failed: Mutex<Vec<usize>>,
+    failed: Mutex<Vec<u16>>,
     /// It was tried before, so some of it may be there.
     again: bool,
+    /// How many syncs of the mail had failed before any of it was written.
+    pub era: u64,
     /// Its share of the memory that messages under way may take.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Letter {
     /// A message just committed.
-    pub fn new(id: u64, stored: Stored, permit: OwnedSemaphorePermit) -> Self {
-        Letter { _permit: Some(permit), again: false, ..Self::again(id, stored) }
+    pub fn new(id: u64, stored: Stored, era: u64, permit: OwnedSemaphorePermit) -> Self {
+        Letter { _permit: Some(permit), again: false, ..Self::again(id, stored, era) }
     }
 
     /// A message read back from the journal.
-    pub fn again(id: u64, stored: Stored) -> Self {
+    pub fn again(id: u64, stored: Stored, era: u64) -> Self {
         let remaining = AtomicUsize::new(stored.numbers.len());
-        Letter { id, stored, remaining, failed: Mutex::default(), again: true, _permit: None }
+        Letter { id, stored, era, remaining, failed: Mutex::default(), again: true, _permit: None }
     }
 
-    /// Indexes of the targets that failed.
-    pub fn failed(&self) -> Vec<usize> {
+    /// Numbers of the targets that failed.
+    pub fn failed(&self) -> Vec<u16> {
         self.failed.lock().expect("failed targets").clone()
     }
 
@@ -225,7 +227,7 @@ impl Workers {
                 Ok(()) => done.push((job.letter.id, job.letter.stored.numbers[job.target])),
                 Err(error) => {
                     desk.failed(&job.letter, mailbox, &error);
-                    job.letter.failed.lock().expect("failed targets").push(job.target);
+                    job.letter.failed.lock().expect("failed targets").push(job.letter.stored.numbers[job.target]);
                 }
             }
             dealt_with.push(job.letter);

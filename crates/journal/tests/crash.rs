@@ -340,6 +340,23 @@ fn a_failed_checkpoint_frees_nothing() {
 }
 
 #[test]
+fn what_was_settled_while_a_checkpoint_failed_is_live_again_too() {
+    let disk = SimDisk::new(8);
+    let (journal, _) = open(&disk);
+    let ids: Vec<u64> = (0..3).map(|n| journal.append(MAIL, vec![body("m", n)]).wait().unwrap()).collect();
+    journal.settle(ids[0]);
+    let failed = journal.checkpoint(|| {
+        // Written before the sync failed, so the sync may have dropped it, and no later sync would say so.
+        journal.settle(ids[1]);
+        Err(std::io::Error::other("syncfs failed"))
+    });
+    let Err(CheckpointError::MakeDurable { records, .. }) = failed else { panic!("{failed:?}") };
+    assert_eq!(records, ids[..2]);
+    journal.checkpoint(|| Ok(())).unwrap();
+    assert!(ids.iter().all(|&id| journal.read(id).is_ok()), "a record was forgotten");
+}
+
+#[test]
 fn live_records_are_copied_forward_and_keep_their_ids() {
     let disk = SimDisk::new(8);
     let (journal, _) = open(&disk);
