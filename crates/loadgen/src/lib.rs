@@ -4,4 +4,5 @@
 //! or a relay of their own.
 #![forbid(unsafe_code)]
 
+pub mod sink;
 pub mod stamp;
