@@ -1,6 +1,7 @@
 //! The command line. What it does is in the crates; here it is only named.
 #![forbid(unsafe_code)]
 
+mod doctor;
 mod sink;
 
 use std::io::Write;
@@ -25,6 +26,8 @@ enum Command {
     Serve(Serve),
     /// Receive mail and throw it away, or refuse it by rule, or keep it to be looked at
     Sink(Box<sink::SinkArgs>),
+    /// Say what of this machine is worth changing before mail is served or anything measured; exit status 1 if it is serious
+    Doctor(doctor::DoctorArgs),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -109,6 +112,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             posthaste_server::serve(serve.config, format)?;
         }
         Command::Sink(args) => return sink::run(*args),
+        Command::Doctor(args) => return Ok(doctor::run(args)?),
         Command::Config(ConfigCommand::Check { file }) => {
             Config::load(file.as_deref())?;
             print(&match config::found_file(file.as_deref()) {

@@ -77,7 +77,8 @@ pub struct Options {
     pub message_bytes_max: u64,
     /// Octets of all messages in memory, where they are kept or accounted for; above it 452 4.3.1. Default 1 GiB.
     pub memory_bytes_max: usize,
-    /// How long a client may be silent, or not take its replies; then 421 4.4.2. Default 5 minutes.
+    /// How long a client may be silent, or not take its replies; then 421 4.4.2. Silence is noticed after one to two
+    /// times this. Default 5 minutes.
     pub idle_timeout: Duration,
     /// Take messages with bare CR, bare LF or NUL as they are, instead of refusing them. Default false.
     pub lenient: bool,
@@ -332,6 +333,8 @@ fn listen(address: &str) -> io::Result<(TcpListener, SocketAddr)> {
             Ok(listener) => {
                 rustix::net::listen(&listener, i32::MAX)?;
                 listener.set_nonblocking(true)?;
+                // Replies are written whole; waiting to fill a segment would only delay them. Connections inherit it.
+                rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
                 let address = listener.local_addr()?;
                 return Ok((listener, address));
             }

@@ -5,12 +5,13 @@
 //! put aside until its next turn. A read is followed by at most one write.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, TcpListener};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -18,8 +19,9 @@ use posthaste_smtp::Reply;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use super::rules::SlowReadRule;
 use super::session::{Session, Turn};
 use super::shared::Shared;
 use super::tls::TlsMode;
@@ -78,8 +80,6 @@ pub(super) async fn accept(
 }
 
 fn hand_over(stream: TcpStream, client: IpAddr, shared: &Arc<Shared>, workers: &[mpsc::UnboundedSender<Accepted>]) {
-    // Replies are written whole; waiting to fill a segment would only delay them.
-    let _ = stream.set_nodelay(true);
     if shared.open.fetch_add(1, Ordering::Relaxed) >= shared.connections_max {
         shared.open.fetch_sub(1, Ordering::Relaxed);
         shared.tallies[0].turned_away.add(1);
@@ -94,8 +94,10 @@ fn hand_over(stream: TcpStream, client: IpAddr, shared: &Arc<Shared>, workers: &
     shared.opened[worker].fetch_add(1, Ordering::Relaxed);
     if worker == 0 {
         start(shared, worker, Ok(stream), client);
-    } else if let Ok(stream) = stream.into_std() {
-        // Fails only when everything is being stopped.
+        return;
+    }
+    // Both fail only when everything is being stopped; then the stream is closed and the count no longer matters.
+    if let Ok(stream) = stream.into_std() {
         let _ = workers[worker].send((stream, client));
     }
 }
@@ -188,11 +190,17 @@ async fn write_output<S: AsyncWrite + Unpin>(stream: &mut S, session: &mut Sessi
     if output.is_empty() {
         return Ok(());
     }
-    let written = timeout(shared.idle_timeout, async {
-        stream.write_all(output).await?;
-        stream.flush().await
-    });
-    written.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    {
+        let mut writing = pin!(async {
+            stream.write_all(output).await?;
+            stream.flush().await
+        });
+        // Nearly always the socket has room; only otherwise a clock is needed.
+        match poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await {
+            Poll::Ready(written) => written?,
+            Poll::Pending => timeout(shared.idle_timeout, writing).await??,
+        }
+    }
     output.clear();
     Ok(())
 }
@@ -222,15 +230,15 @@ struct Reader {
     /// What the session did not take yet.
     left: BytesMut,
     read_bytes: usize,
-    slow_read: Option<super::rules::SlowReadRule>,
-    idle_timeout: Duration,
+    slow_read: Option<SlowReadRule>,
+    idle: Idle,
 }
 
 impl Reader {
     fn new(shared: &Shared) -> Self {
         let read_bytes = if shared.rules.has_delays() { READ_BYTES_WITH_DELAYS } else { READ_BYTES };
-        let idle_timeout = shared.idle_timeout;
-        Self { left: BytesMut::new(), read_bytes, slow_read: shared.rules.slow_read, idle_timeout }
+        let idle = Idle::new(shared.idle_timeout);
+        Self { left: BytesMut::new(), read_bytes, slow_read: shared.rules.slow_read, idle }
     }
 
     async fn read<S: AsyncRead + Unpin>(&mut self, stream: &mut S, session: &mut Session) -> io::Result<Came> {
@@ -239,23 +247,54 @@ impl Reader {
             sleep(slow.pause).await;
             octets_max = octets_max.min(slow.octets);
         }
-        let idle_timeout = self.idle_timeout;
-        let turn = std::future::poll_fn(|cx| {
+        let Self { left, read_bytes, idle, .. } = self;
+        poll_fn(|cx| {
             BUFFER.with_borrow_mut(|buffer| {
                 // Nobody holds a slice of it any more, so this allocates the first time only.
                 buffer.clear();
-                buffer.reserve(self.left.len() + self.read_bytes);
-                buffer.extend_from_slice(&self.left);
+                buffer.reserve(left.len() + *read_bytes);
+                buffer.extend_from_slice(left);
                 let mut room = (&mut *buffer).limit(octets_max);
-                if ready!(pin!(stream.read_buf(&mut room)).poll(cx))? == 0 {
-                    return Poll::Ready(Ok(Came::End));
+                match pin!(stream.read_buf(&mut room)).poll(cx)? {
+                    Poll::Pending => return idle.poll(cx).map(|()| Ok(Came::Nothing)),
+                    Poll::Ready(0) => return Poll::Ready(Ok(Came::End)),
+                    Poll::Ready(_) => idle.came(),
                 }
                 let turn = session.turn(buffer);
-                self.left.clear();
-                self.left.extend_from_slice(buffer);
+                left.clear();
+                left.extend_from_slice(buffer);
                 Poll::Ready(Ok(Came::Turn(turn)))
             })
-        });
-        timeout(idle_timeout, turn).await.unwrap_or(Ok(Came::Nothing))
+        })
+        .await
+    }
+}
+
+/// Notices silence without setting a timer for every read: one timer runs, and when it ends, what counts is whether
+/// anything came since it was set. So a silent client is noticed after one to two times the limit.
+struct Idle {
+    limit: Duration,
+    timer: Pin<Box<Sleep>>,
+    came: bool,
+}
+
+impl Idle {
+    fn new(limit: Duration) -> Self {
+        Self { limit, timer: Box::pin(sleep(limit)), came: false }
+    }
+
+    fn came(&mut self) {
+        self.came = true;
+    }
+
+    /// Ready when nothing came for too long.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if !std::mem::take(&mut self.came) {
+                return Poll::Ready(());
+            }
+            self.timer.as_mut().reset(Instant::now() + self.limit);
+        }
+        Poll::Pending
     }
 }
