@@ -28,7 +28,7 @@ fn main() {
         return be_the_sink(args[at + 1].parse().expect("a number of threads"));
     }
     let whole = args.iter().any(|arg| arg == "--bench");
-    let (rounds, messages) = if whole { (5, 100_000) } else { (1, 500) };
+    let (rounds, messages) = if whole { (5, 60_000) } else { (1, 500) };
     let mut sinks = vec![Target::ours(2), Target::ours(1)];
     if whole {
         sinks.extend(Target::smtp_sink());
