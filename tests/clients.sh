@@ -127,11 +127,11 @@ start_sink() {
     done
     return 1
 }
-# Five messages: swaks and smtplib encrypted, curl and smtp-source in the clear.
+# Five messages: curl and smtplib encrypted, swaks and smtp-source in the clear.
 sink_takes_mail() {
-    swaks --silent 1 --server 127.0.0.1 --port "$sink_port" --tls --from you@example.net --to alice@example.org || return 1
+    swaks --silent 1 --server 127.0.0.1 --port "$sink_port" --from you@example.net --to alice@example.org || return 1
     printf 'Subject: curl\r\n\r\nto the sink\r\n' |
-        curl -sS --max-time 30 "smtp://127.0.0.1:$sink_port" --mail-from you@example.net --mail-rcpt bob@example.org -T - || return 1
+        curl -sS --max-time 30 --ssl-reqd -k "smtp://127.0.0.1:$sink_port" --mail-from you@example.net --mail-rcpt bob@example.org -T - || return 1
     smtp-source -m 2 -f you@example.net -t load@example.org "127.0.0.1:$sink_port" || return 1
     PORT=$sink_port python3 - <<'PY'
 import os, smtplib

@@ -627,6 +627,16 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_s_example_is_a_rule_file() {
+        let manual = include_str!("../../../../docs/sink.md");
+        let (_, behind) = manual.split_once("```toml\n").expect("an example");
+        let (example, _) = behind.split_once("```").expect("its end");
+        let rules = rules(example);
+        assert_eq!((rules.messages_max, rules.greylist.expect("a greylist").entries), (Some(100), 100_000));
+        assert_eq!(tally(&rules, "x@busy.example", 10_000), [6000, 4000, 0, 0]);
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_refused() {
         for (text, word) in [
             ("[default.rcpt]\ntempfail = 60\npermfail = 41", "between 0 and 100"),
