@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::rules::Stage;
+use super::rule_file::Stage;
 
 /// Counters of one thread, which alone adds to them; anybody may read. Aligned so that threads share no cache line.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::rules::GreylistRule;
+use super::rule_file::GreylistRule;
 
 /// Remembers first attempts by a hash of client address, sender and recipient; keyed, so that nobody can aim at another's.
 #[derive(Debug)]

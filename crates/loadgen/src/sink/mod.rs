@@ -17,6 +17,7 @@ mod chance;
 mod counts;
 mod greylist;
 mod replies;
+mod rule_file;
 mod rules;
 mod session;
 mod shared;
@@ -39,12 +40,13 @@ use tokio::sync::{mpsc, watch};
 
 pub use counts::{Counts, Summary};
 pub use replies::Provider;
-pub use rules::{Delay, DomainRules, GreylistRule, RuleError, RuleFile, Rules, SlowReadRule, Stage, StageRule};
+pub use rule_file::{Delay, DomainRules, GreylistRule, RuleError, RuleFile, SlowReadRule, Stage, StageRule};
 pub use store::StoreKind;
 pub use tls::{Certificate, TlsMode};
 
 use counts::Tally;
 use greylist::Greylist;
+use rules::Rules;
 use shared::Shared;
 use store::{Ledger, Store};
 

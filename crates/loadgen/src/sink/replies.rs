@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use super::rules::Stage;
+use super::rule_file::Stage;
 
 /// Whose manner of refusing is imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]

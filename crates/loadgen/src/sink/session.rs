@@ -10,7 +10,8 @@ use posthaste_smtp::server::{Event, Machine};
 use posthaste_smtp::{Address, Envelope, MessageOutcome, Protocol, RcptTo, Reply};
 
 use super::counts::Tally;
-use super::rules::{Action, Stage, Verdict};
+use super::rule_file::Stage;
+use super::rules::{Action, Verdict};
 use super::shared::Shared;
 use crate::stamp;
 

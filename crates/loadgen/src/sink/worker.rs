@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::rules::SlowReadRule;
+use super::rule_file::SlowReadRule;
 use super::session::{Session, Turn};
 use super::shared::Shared;
 use super::tls::TlsMode;
