@@ -4,4 +4,6 @@
 //! or a relay of their own.
 #![forbid(unsafe_code)]
 
+pub mod doctor;
+pub mod sink;
 pub mod stamp;

@@ -1,6 +1,9 @@
 //! The command line. What it does is in the crates; here it is only named.
 #![forbid(unsafe_code)]
 
+mod doctor;
+mod sink;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,6 +24,10 @@ struct Cli {
 enum Command {
     /// Receive mail and put it into Maildirs, until SIGTERM or Ctrl-C; SIGHUP reads the configuration again
     Serve(Serve),
+    /// Receive mail and throw it away, or refuse it by rule, or keep it to be looked at
+    Sink(Box<sink::SinkArgs>),
+    /// Say what of this machine is worth changing before mail is served or anything measured; exit status 1 if it is serious
+    Doctor(doctor::DoctorArgs),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -104,6 +111,8 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             });
             posthaste_server::serve(serve.config, format)?;
         }
+        Command::Sink(args) => return sink::run(*args),
+        Command::Doctor(args) => return Ok(doctor::run(args)?),
         Command::Config(ConfigCommand::Check { file }) => {
             Config::load(file.as_deref())?;
             print(&match config::found_file(file.as_deref()) {

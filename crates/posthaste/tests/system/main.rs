@@ -4,4 +4,5 @@ mod cli;
 mod corpus;
 mod crash;
 mod serve;
+mod sink;
 mod support;

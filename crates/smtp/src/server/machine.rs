@@ -39,10 +39,16 @@ enum State {
     Command,
     /// Waits for the end of a line that is already too long.
     LongLine { limit: usize },
+    /// The client said hello; [`Event::Hello`] has not been given out yet, for a body that it cut off is told first.
+    AskHello,
+    /// Waits for [`Machine::answer`] about HELO, EHLO or LHLO.
+    AnswerHello,
     /// Waits for [`Machine::answer`] about MAIL.
     AnswerMail,
     /// Waits for [`Machine::answer`] about RCPT.
     AnswerRcpt(Box<RcptTo>),
+    /// Waits for [`Machine::answer`] about DATA.
+    AnswerData,
     /// Waits for CRLF.CRLF.
     Data,
     /// Waits for the rest of a chunk; `refusal` is told instead of 250 once it has been read over.
@@ -209,7 +215,7 @@ impl Machine {
         self.close_with(&Reply::new(421, "4.3.2", format!("{} Service shutting down", self.config.host_name)));
     }
 
-    /// Answers [`Event::Mail`] and [`Event::Rcpt`]. An error is sent as it is.
+    /// Answers [`Event::Hello`], [`Event::Mail`], [`Event::Rcpt`] and [`Event::Data`]. An error is sent as it is.
     ///
     /// # Panics
     /// When nothing was asked, or an error is not a 4yz or 5yz reply.
@@ -218,6 +224,17 @@ impl Machine {
             assert!(reply.is_transient() || reply.is_permanent(), "refused with {reply}");
         }
         let text = match std::mem::replace(&mut self.state, State::Command) {
+            State::AnswerHello if verdict.is_ok() => return self.welcome(),
+            State::AnswerHello => {
+                self.helo = None;
+                self.extended = false;
+                ""
+            }
+            State::AnswerData if verdict.is_ok() => return self.ask_for_body(),
+            State::AnswerData => {
+                self.transaction = None;
+                ""
+            }
             State::AnswerMail => {
                 if verdict.is_err() {
                     self.transaction = None;
@@ -337,7 +354,13 @@ impl Machine {
                     self.state = State::Outcome;
                     Some(Event::BodyEnd)
                 }
+                State::AskHello => {
+                    self.state = State::AnswerHello;
+                    Some(Event::Hello)
+                }
                 State::Greeting
+                | State::AnswerHello
+                | State::AnswerData
                 | State::AnswerMail
                 | State::AnswerRcpt(_)
                 | State::Outcome
@@ -459,12 +482,20 @@ impl Machine {
         }
         self.helo = Some(name.into());
         self.extended = hello != Hello::Helo;
+        if self.config.asks_hello {
+            self.state = State::AskHello;
+        } else {
+            self.welcome();
+        }
+        self.reset()
+    }
+
+    fn welcome(&mut self) {
         if self.extended {
             self.announce();
         } else {
             self.out.extend_from_slice(format!("250 {}\r\n", self.config.host_name).as_bytes());
         }
-        self.reset()
     }
 
     fn announce(&mut self) {
@@ -549,10 +580,18 @@ impl Machine {
             self.refuse(&refusal);
             return None;
         }
+        if self.config.asks_data {
+            self.state = State::AnswerData;
+            return Some(Event::Data);
+        }
+        self.ask_for_body();
+        None
+    }
+
+    fn ask_for_body(&mut self) {
         self.out.extend_from_slice(b"354 End data with <CR><LF>.<CR><LF>\r\n");
         self.open_body(true);
         self.state = State::Data;
-        None
     }
 
     /// A refused chunk is still read over to its last octet (RFC 3030 section 2).
