@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use posthaste_journal::{CheckpointError, CheckpointStats, Damage, Journal, StatsSnapshot};
+use posthaste_journal::storage::make_dir;
+use posthaste_journal::{AppendError, CheckpointError, CheckpointStats, Damage, Journal, StatsSnapshot};
 use posthaste_maildir::{Host, MailRoot, MailboxPath, UniqueName};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::error::{DeliveryError, MessageId};
 use crate::record::{Body, Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Message, Spooled, Stored};
@@ -169,7 +170,7 @@ impl Journaled {
             let path = path.to_owned();
             move |error| OpenError::Io { path, error }
         };
-        std::fs::create_dir_all(&config.mail_root).map_err(at(&config.mail_root))?;
+        make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
         let root = MailRoot::open(&config.mail_root).map_err(at(&config.mail_root))?;
         let session = SessionTag::of(&config.mail_root).map_err(at(&config.mail_root))?;
         let (journal, recovery) = Journal::open(&config.journal_dir, config.journal.clone())?;
@@ -186,7 +187,8 @@ impl Journaled {
         }
         let named: HashSet<u64> = letters.iter().filter_map(|(_, spooled)| *spooled).collect();
         let spool_dir = config.journal_dir.join("spool");
-        let spool = Spool::open(spool_dir.clone(), &named).map_err(at(&spool_dir))?;
+        let all_known = report.unreadable == 0 && !report.damage.iter().any(|damage| damage.promised);
+        let spool = Spool::open(spool_dir.clone(), &named, all_known).map_err(at(&spool_dir))?;
         let visible: HashSet<(u64, u16)> = recovery
             .notes
             .iter()
@@ -198,6 +200,7 @@ impl Journaled {
 
         let workers = Arc::new(Workers::new(root, config.mail_root.clone(), spool));
         let core = Arc::new(Core {
+            nonce: random_nonce(),
             session,
             journal,
             workers,
@@ -256,18 +259,19 @@ impl Journaled {
             Body::Memory(_) => message.body.len(),
             Body::Spooled(_) => 0,
         };
-        let permit = core.backlog.clone().acquire_many_owned(permits(bytes)).await;
+        let permit = core.backlog.clone().acquire_many_owned(core.permits(bytes)).await;
         let permit = permit.map_err(|_| DeliveryError::Closed)?;
         let numbers = (0..message.targets.len() as u16).collect();
         let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let stored = Stored { secs, host: core.config.host.as_str().into(), message, numbers };
+        let stored = Stored { secs, nonce: core.nonce, host: core.config.host.as_str().into(), message, numbers };
         let (done, outcome) = oneshot::channel();
         let then_core = core.clone();
         core.journal.append_then(KIND_MESSAGE, stored.encode(), move |appended| {
+            // After a failure of the disk the record may be there or not: then it must find its body.
+            if let (Some(guard), Ok(_) | Err(AppendError::Poisoned(_))) = (&guard, &appended) {
+                guard.keep();
+            }
             let names = appended.map(|id| {
-                if let Some(guard) = &guard {
-                    guard.keep();
-                }
                 let names = names(id, &stored);
                 then_core.accepted(Letter::new(
                     id,
@@ -383,15 +387,18 @@ impl Handle {
         self.core.backlog.close();
         // After a failure of the disk there is nothing to wait for; replay does the rest.
         let _ = self.core.journal.flush();
-        self.core.workers.wait_until_idle();
+        let hang = self.core.workers.wait_until_idle();
         self.core.keeper.stop.store(true, Ordering::Release);
         self.core.keeper.wake();
-        for keeper in keepers {
-            // A panic of the thread was printed when it happened.
-            let _ = keeper.join();
-        }
         self.core.workers.stop();
-        let _ = self.core.checkpoint();
+        // A disk that hangs may hold these as well; everything is in the journal, and the next opening sees to it.
+        if !hang {
+            for keeper in keepers {
+                // A panic of the thread was printed when it happened.
+                let _ = keeper.join();
+            }
+            let _ = self.core.checkpoint();
+        }
     }
 }
 
@@ -403,6 +410,7 @@ impl Drop for Handle {
 
 struct Core {
     config: JournaledConfig,
+    nonce: u32,
     session: SessionTag,
     journal: Journal,
     workers: Arc<Workers>,
@@ -475,7 +483,7 @@ impl Core {
         if before < limit && before + bytes >= limit {
             self.want_checkpoint();
         }
-        self.workers.submit(Arc::new(letter));
+        self.workers.submit(Arc::new(letter), self);
     }
 
     fn want_checkpoint(&self) {
@@ -486,7 +494,7 @@ impl Core {
     /// Sees that a recovered message is in its mailboxes.
     fn replay(&self, id: u64, visible: &HashSet<(u64, u16)>, distrust: bool, report: &mut ReplayReport) {
         let Some(stored) = self.load(id) else { return };
-        let letter = Letter::again(id, stored, self.failed_syncs());
+        let letter = Letter::again(id, stored, self.failed_syncs(), None);
         let places = self.workers.places();
         let mut failed = Vec::new();
         for (target, &number) in letter.stored.numbers.iter().enumerate() {
@@ -509,6 +517,11 @@ impl Core {
             }
         }
         self.settle_or_defer(&letter, failed);
+    }
+
+    /// The units for a body; a body larger than all that there is takes all of it.
+    fn permits(&self, bytes: u64) -> u32 {
+        permits(bytes).min(permits(self.config.backlog_bytes.into()))
     }
 
     fn failed_syncs(&self) -> u64 {
@@ -590,24 +603,34 @@ impl Core {
                     true => return,
                     false => self.keeper.wake.wait_timeout(state, TICK).expect("keeper state").0,
                 };
-                let now = Instant::now();
-                let mut due = Vec::new();
-                for (&id, deferred) in &mut state.deferred {
-                    if deferred.due.is_some_and(|at| at <= now) {
-                        // None while it is being tried.
-                        deferred.due = None;
-                        due.push((id, deferred.missing.clone(), deferred.era));
-                    }
-                }
-                due
+                self.due(&mut state)
             };
-            for (id, missing, era) in due {
+            for (id, missing, era, permit) in due {
                 if let Some(stored) = self.load(id) {
-                    self.workers.submit(Arc::new(Letter::again(id, stored.only(&missing), era)));
+                    let letter = Letter::again(id, stored.only(&missing), era, Some(permit));
+                    self.workers.submit(Arc::new(letter), &*self);
                 }
             }
+            self.workers.give_up_on_stalled(&*self);
             self.workers.relieve(&self);
         }
+    }
+
+    /// Takes what is to be tried again now, as far as there is memory for it.
+    fn due(&self, state: &mut KeeperState) -> Vec<(u64, Vec<u16>, u64, OwnedSemaphorePermit)> {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for (&id, deferred) in &mut state.deferred {
+            if !deferred.due.is_some_and(|at| at <= now) {
+                continue;
+            }
+            let bytes = deferred.waiting.bytes.min(self.config.inline_bytes_max);
+            let Ok(permit) = self.backlog.clone().try_acquire_many_owned(self.permits(bytes)) else { break };
+            // None while it is being tried.
+            deferred.due = None;
+            due.push((id, deferred.missing.clone(), deferred.era, permit));
+        }
+        due
     }
 
     /// The thread that makes checkpoints, when they are wanted or the interval has passed.
@@ -701,7 +724,7 @@ impl Core {
     fn write_anew(&self, records: &[u64]) {
         for &id in records {
             let Some(stored) = self.load(id) else { continue };
-            let letter = Letter::again(id, stored, self.failed_syncs());
+            let letter = Letter::again(id, stored, self.failed_syncs(), None);
             let mut failed = Vec::new();
             self.write_delivered_anew(&letter, &mut failed);
             // The body was put down for removal when the message was settled first.
@@ -732,7 +755,7 @@ impl Desk for Core {
 fn names(id: u64, stored: &Stored) -> Vec<MessageId> {
     let host = Host::new(&stored.host);
     let name = |&number: &u16| {
-        let name = format!("{}.{}.{}", stored.secs, Letter::unique(id, number), host.as_str());
+        let name = format!("{}.{}.{}", stored.secs, Letter::unique(id, stored.nonce, number), host.as_str());
         MessageId::new(UniqueName::parse(&name).expect("a name without sizes"))
     };
     stored.numbers.iter().map(name).collect()
@@ -748,6 +771,11 @@ fn spooled_in(stored: &Stored) -> Option<u64> {
 /// Memory is counted in units that a semaphore can hold.
 fn permits(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).max(1)
+}
+
+fn random_nonce() -> u32 {
+    // Keyed with random bytes of the system for each of its values.
+    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8) as u32
 }
 
 const PERMIT_BYTES: u64 = 1024;

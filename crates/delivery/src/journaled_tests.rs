@@ -48,7 +48,8 @@ impl Place {
         let (journal, _) = Journal::open(&self.config().journal_dir, self.config().journal).expect("opens");
         let append = |message: &Message| {
             let numbers = (0..message.targets.len() as u16).collect();
-            let stored = Stored { secs: 1_700_000_000, host: "mx.example".into(), message: message.clone(), numbers };
+            let stored =
+                Stored { secs: 1_700_000_000, nonce: 7, host: "mx.example".into(), message: message.clone(), numbers };
             journal.append(KIND_MESSAGE, stored.encode()).wait().expect("durable")
         };
         let ids: Vec<u64> = messages.iter().map(append).collect();
@@ -159,7 +160,7 @@ fn after_a_power_cut_a_note_is_not_believed_and_a_damaged_file_is_mended_with_it
     });
     let cur = place.mail().join("ann/Maildir/cur");
     std::fs::create_dir_all(&cur).expect("a mailbox");
-    let name = format!("1700000000.J{:x}T0.mx.example,S=24,W=26:2,FS", ids[0]);
+    let name = format!("1700000000.J{:x}R00000007T0.mx.example,S=24,W=26:2,FS", ids[0]);
     std::fs::write(cur.join(&name), "").expect("an empty file, as a cut leaves it");
     let (_journaled, report) = place.open();
     assert_eq!(report.restored, 2);
@@ -231,7 +232,7 @@ fn after_a_failed_sync_what_reads_well_is_written_to_a_new_file_and_what_was_tak
         place.crashed_with(&messages, |ids| Some(Delivered { session, done: ids.iter().map(|&id| (id, 0)).collect() }));
     let new = place.mail().join("ann/Maildir/new");
     std::fs::create_dir_all(&new).expect("a mailbox");
-    let file = new.join(format!("1700000000.J{:x}T0.mx.example,S=20,W=22", ids[0]));
+    let file = new.join(format!("1700000000.J{:x}R00000007T0.mx.example,S=20,W=22", ids[0]));
     std::fs::write(&file, "Delivered-To: ann\na\n").expect("visible");
     let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).expect("there"));
     // Held open, so that its inode number is not given to the file that replaces it.
