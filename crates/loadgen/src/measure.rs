@@ -151,6 +151,7 @@ pub struct Stretch {
 pub struct Timeline {
     width: Duration,
     stretches: Vec<Open>,
+    end: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -167,12 +168,13 @@ const STRETCH_FIRST: Duration = Duration::from_millis(250);
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self { width: STRETCH_FIRST, stretches: Vec::new() }
+        Self { width: STRETCH_FIRST, stretches: Vec::new(), end: Duration::ZERO }
     }
 }
 
 impl Timeline {
     fn at(&mut self, time: Duration) -> &mut Open {
+        self.end = self.end.max(time);
         let mut index = (time.as_nanos() / self.width.as_nanos()) as usize;
         while index >= STRETCHES_MAX {
             self.halve();
@@ -230,6 +232,11 @@ impl Timeline {
     /// How long each stretch is, in seconds.
     pub fn width_s(&self) -> f64 {
         self.width.as_secs_f64()
+    }
+
+    /// When the last thing happened, in seconds: the last stretch may not have been whole.
+    pub fn end_s(&self) -> f64 {
+        self.end.as_secs_f64()
     }
 
     /// All stretches so far, empty ones included.

@@ -90,6 +90,8 @@ pub struct PlanSummary {
 pub struct TimelineData {
     /// How long each stretch is.
     pub width_s: f64,
+    /// When the last thing happened; the last stretch ends here.
+    pub end_s: f64,
     pub stretches: Vec<Stretch>,
 }
 
@@ -197,6 +199,7 @@ impl Report {
             curve: outcome.latencies.curve(),
             timeline: TimelineData {
                 width_s: outcome.timeline.width_s(),
+                end_s: outcome.timeline.end_s(),
                 stretches: outcome.timeline.stretches(),
             },
             generator: cost(&outcome.generator),
