@@ -1,6 +1,6 @@
 //! What processes cost while a run goes on, as Linux counts it under /proc; elsewhere there are no figures.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::time::Instant;
 
@@ -19,7 +19,8 @@ pub struct Sample {
     pub written_octets: u64,
     /// System calls that write.
     pub write_calls: u64,
-    /// Context switches of the living threads, voluntary or not.
+    /// Context switches of all threads since the run began, voluntary or not; those after the last look at a thread
+    /// that has ended are not known.
     pub context_switches: u64,
     /// Flushes that all block devices of the machine have completed: syncs, of whatever process.
     pub device_flushes: u64,
@@ -47,6 +48,9 @@ pub struct Sampler {
     roots: Vec<u32>,
     begun: Instant,
     samples: Vec<Sample>,
+    /// Context switches of each thread when it was last seen, and of all threads since the beginning.
+    switches: HashMap<u32, u64>,
+    switches_sum: u64,
     stride: usize,
     skipped: usize,
     memory_octets_max: u64,
@@ -63,6 +67,8 @@ impl Sampler {
             roots: roots.to_vec(),
             begun,
             samples: Vec::new(),
+            switches: HashMap::new(),
+            switches_sum: 0,
             stride: 1,
             skipped: 0,
             memory_octets_max: 0,
@@ -74,10 +80,17 @@ impl Sampler {
 
     /// Takes a sample.
     pub fn sample(&mut self) {
-        let Some(mut sample) = read_tree(&self.roots) else {
+        let Some((mut sample, threads)) = read_tree(&self.roots) else {
             self.has_ended = true;
             return;
         };
+        // A thread takes its count with it when it ends, so the sum is kept here.
+        let is_first = self.samples.is_empty();
+        for (thread, switches) in threads {
+            let before = self.switches.insert(thread, switches).unwrap_or(if is_first { switches } else { 0 });
+            self.switches_sum += switches.saturating_sub(before);
+        }
+        sample.context_switches = self.switches_sum;
         sample.at_s = self.begun.elapsed().as_secs_f64();
         self.memory_octets_max = self.memory_octets_max.max(sample.memory_octets);
         if self.skipped + 1 < self.stride && !self.samples.is_empty() {
@@ -133,8 +146,8 @@ pub fn raise_file_limit(files: u64) -> bool {
     has_room(limit.maximum) && setrlimit(Resource::Nofile, raised).is_ok()
 }
 
-/// `None` when none of the processes is there.
-fn read_tree(roots: &[u32]) -> Option<Sample> {
+/// The sums but for context switches, which are given by thread; `None` when none of the processes is there.
+fn read_tree(roots: &[u32]) -> Option<(Sample, Vec<(u32, u64)>)> {
     let mut pids: BTreeSet<u32> = BTreeSet::new();
     let mut to_visit = roots.to_vec();
     while let Some(pid) = to_visit.pop() {
@@ -143,7 +156,7 @@ fn read_tree(roots: &[u32]) -> Option<Sample> {
         }
     }
     let mut sum = Sample { device_flushes: device_flushes(), ..Sample::default() };
-    let mut is_there = false;
+    let (mut is_there, mut threads) = (false, Vec::new());
     for pid in pids {
         let Some(cpu_s) = cpu_seconds(pid) else { continue };
         is_there = true;
@@ -153,11 +166,11 @@ fn read_tree(roots: &[u32]) -> Option<Sample> {
         sum.write_calls += counter(&format!("/proc/{pid}/io"), "syscw:");
         for thread in numbers_in(&format!("/proc/{pid}/task")) {
             let status = format!("/proc/{pid}/task/{thread}/status");
-            sum.context_switches += counter(&status, "voluntary_ctxt_switches:");
-            sum.context_switches += counter(&status, "nonvoluntary_ctxt_switches:");
+            let switches = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| counter(&status, name));
+            threads.push((thread, switches.iter().sum()));
         }
     }
-    is_there.then_some(sum)
+    is_there.then_some((sum, threads))
 }
 
 fn children(pid: u32) -> Vec<u32> {

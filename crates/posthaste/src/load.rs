@@ -230,6 +230,17 @@ pub struct AccountOfRun {
     json: bool,
 }
 
+/// The command as it was given, under the program's own name and without the password.
+fn command_line() -> Vec<String> {
+    let mut hides_next = false;
+    let word = |word: String| match std::mem::replace(&mut hides_next, word == "--auth-password") {
+        true => "…".to_owned(),
+        false if word.starts_with("--auth-password=") => "--auth-password=…".to_owned(),
+        false => word,
+    };
+    std::iter::once("posthaste".to_owned()).chain(std::env::args().skip(1).map(word)).collect()
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
@@ -247,7 +258,7 @@ impl Load {
         let (plan, corpus_note) = self.plan()?;
         let mut about = About {
             title: self.results.title.clone(),
-            command: std::env::args().collect(),
+            command: command_line(),
             started: SystemTime::now(),
             plan: PlanSummary::new(&plan, self.size_text()),
             notes: corpus_note.into_iter().collect(),

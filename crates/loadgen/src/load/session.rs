@@ -404,9 +404,11 @@ impl Session {
 
     fn after_rcpt(&mut self, reply: Reply<'_>, plan: &Plan) -> Event {
         let current = self.current.as_mut().expect("RCPT belongs to a message");
+        let has_mail = current.failure.as_ref().is_none_or(|failure| failure.class.stage != Stage::Mail);
         if reply.code / 100 == 2 {
-            current.accepted += 1;
-        } else if current.failure.as_ref().is_none_or(|failure| failure.class.stage != Stage::Mail) {
+            // A server that takes recipients for a sender it has refused is not believed.
+            current.accepted += u16::from(has_mail);
+        } else if has_mail {
             // Behind a refused MAIL the 503 to RCPT says nothing new.
             let failure = Failure::reply(Stage::Rcpt, reply.code, reply.wire);
             current.failure.get_or_insert_with(|| failure.clone());

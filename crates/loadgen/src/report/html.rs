@@ -40,7 +40,7 @@ impl Report {
         let total = &self.total;
         let latency = |us: u64| millis(us as f64);
         let mut tiles = vec![
-            ("messages a second", thousands(total.rate.round() as u64), false),
+            ("messages/s", thousands(total.rate.round() as u64), false),
             ("acknowledged", thousands(total.acked), false),
             ("failed", thousands(total.failed), total.failed > 0),
             ("p50", latency(total.latency.p50_us), false),
@@ -52,7 +52,7 @@ impl Report {
             tiles.push(("due and never sent", thousands(total.missed), true));
         }
         if let Some(server) = &self.server {
-            tiles.push(("server CPU a message", format!("{:.0} µs", server.cpu_us_per_message), false));
+            tiles.push(("server CPU/message", format!("{:.0} µs", server.cpu_us_per_message), false));
         }
         if let Some(account) = &self.account {
             tiles.push(("lost", thousands(account.lost.len() as u64), !account.lost.is_empty()));
@@ -82,10 +82,10 @@ impl Report {
             cost.usage.samples.windows(2).map(rate).filter(|(_, value)| value.is_some()).collect()
         };
         let memory = |cost: &Cost| -> Vec<(f64, Option<f64>)> {
-            cost.usage.samples.iter().map(|sample| (sample.at_s, Some(sample.memory_octets as f64))).collect()
+            cost.usage.samples.iter().map(|sample| (sample.at_s, Some(sample.memory_octets as f64 / MIB))).collect()
         };
         plots.push(self.by_side("CPU, in cores", &|cores| format!("{}", (cores * 100.0).round() / 100.0), &cpu));
-        plots.push(self.by_side("Memory", &octets, &memory));
+        plots.push(self.by_side("Memory", &|mib| format!("{} MiB", (mib * 10.0).round() / 10.0), &memory));
         plots
     }
 
@@ -247,6 +247,7 @@ impl Report {
     }
 }
 
+const MIB: f64 = 1_048_576.0;
 /// Classes of errors that have a colour of their own.
 const ERROR_CLASSES_MAX: usize = 5;
 /// Findings that the page lists of each kind.
@@ -274,7 +275,7 @@ fn millis_short(us: f64) -> String {
 /// `99.9 %` for three nines.
 fn percentile(nines: f64) -> String {
     let missing = 10_f64.powf(-nines) * 100.0;
-    let digits = (nines - 2.0 + 1e-9).max(0.0).ceil() as usize;
+    let digits = (nines - 2.0 - 1e-6).max(0.0).ceil() as usize;
     format!("{:.digits$} %", 100.0 - missing)
 }
 
@@ -341,7 +342,7 @@ font:15px/1.45 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-seri
 main{max-width:1240px;margin:0 auto;padding:24px 20px 40px}h1{font-size:24px;margin:0 0 4px;overflow-wrap:anywhere}
 h2{font-size:15px;margin:0 0 8px}header p{margin:0 0 18px;color:var(--dim)}
 .note{margin:0 0 12px;padding:8px 12px;border-left:3px solid var(--bad);background:var(--card)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(128px,1fr));gap:12px;margin-bottom:16px}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin-bottom:16px}
 .tiles div,figure,.tables>div{background:var(--card);border:1px solid var(--line);border-radius:8px}
 .tiles div{padding:12px 14px}.tiles b{display:block;font-size:21px;font-variant-numeric:tabular-nums;white-space:nowrap}
 .tiles span{color:var(--dim);font-size:13px}.tiles .bad b{color:var(--bad)}

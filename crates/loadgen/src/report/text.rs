@@ -70,7 +70,12 @@ impl Report {
             None => write!(text, ", closed loop"),
         }
         .expect(NO_ERROR);
-        write!(text, ", {} octets, {} a connection", plan.size, plan.per_connection).expect(NO_ERROR);
+        write!(text, ", {} octets", plan.size).expect(NO_ERROR);
+        match plan.per_connection.as_str() {
+            "all" => write!(text, ", connections kept"),
+            count => write!(text, ", {count} a connection"),
+        }
+        .expect(NO_ERROR);
         write!(text, ", {}, pipelining {}", plan.transfer, plan.pipelining).expect(NO_ERROR);
         if plan.recipients_per_message > 1 {
             write!(text, ", {} recipients each", plan.recipients_per_message).expect(NO_ERROR);
