@@ -37,14 +37,8 @@ impl Live {
         }
         let recent = progress.recent;
         let of = |us| millis(us as f64);
-        write!(
-            view,
-            "\n          p50 {}  p99 {}  p99.9 {}",
-            of(recent.p50_us),
-            of(recent.p99_us),
-            of(recent.p999_us)
-        )
-        .expect(NO_ERROR);
+        write!(view, "\n          p50 {}  p99 {}  p99.9 {}", of(recent.p50_us), of(recent.p99_us), of(recent.p999_us))
+            .expect(NO_ERROR);
         if progress.failed > 0 || !progress.errors.is_empty() {
             write!(view, "\n          {} failed: {}", thousands(progress.failed), classes(progress)).expect(NO_ERROR);
         }

@@ -181,13 +181,8 @@ impl Timeline {
             index = (time.as_nanos() / self.width.as_nanos()) as usize;
         }
         if index >= self.stretches.len() {
-            let empty = Open {
-                acked: 0,
-                failed: 0,
-                octets: 0,
-                latencies: Latencies::with_digits(2),
-                errors: BTreeMap::new(),
-            };
+            let empty =
+                Open { acked: 0, failed: 0, octets: 0, latencies: Latencies::with_digits(2), errors: BTreeMap::new() };
             self.stretches.resize(index + 1, empty);
         }
         &mut self.stretches[index]

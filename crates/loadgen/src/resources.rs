@@ -166,7 +166,8 @@ fn read_tree(roots: &[u32]) -> Option<(Sample, Vec<(u32, u64)>)> {
         sum.write_calls += counter(&format!("/proc/{pid}/io"), "syscw:");
         for thread in numbers_in(&format!("/proc/{pid}/task")) {
             let status = format!("/proc/{pid}/task/{thread}/status");
-            let switches = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| counter(&status, name));
+            let switches =
+                ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| counter(&status, name));
             threads.push((thread, switches.iter().sum()));
         }
     }
@@ -192,7 +193,8 @@ fn cpu_seconds(pid: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in field 2 may hold blanks and parentheses, so the fields are counted from the last one.
     let (_, fields) = stat.rsplit_once(')')?;
-    let ticks: u64 = fields.split_ascii_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    let ticks: u64 =
+        fields.split_ascii_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 

@@ -1,6 +1,6 @@
 //! `posthaste load` and `posthaste account`: options in, figures out.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -405,7 +405,9 @@ impl Load {
         };
         match recipients.distinct() {
             distinct if distinct >= mail.recipients as usize => Ok(recipients),
-            distinct => Err(format!("--recipients {}: there are only {distinct} to choose from", mail.recipients).into()),
+            distinct => {
+                Err(format!("--recipients {}: there are only {distinct} to choose from", mail.recipients).into())
+            }
         }
     }
 
@@ -482,7 +484,8 @@ impl Show {
         match &self.bar {
             _ if self.is_quiet => {}
             Some(bar) => bar.set_message(self.live.view(progress)),
-            None => eprintln!("{}", live::line(progress)),
+            // That nobody reads it is no error.
+            None => drop(writeln!(std::io::stderr(), "{}", live::line(progress))),
         }
     }
 

@@ -214,12 +214,8 @@ impl Account {
             *(if copy.found > 0 { &mut self.uncertain_found } else { &mut self.uncertain_absent }) += 1;
         }
         let is_altered = copy.altered > 0;
-        let finding = Finding {
-            id: Id { run, number }.to_string(),
-            expected: least,
-            found: copy.found,
-            places: copy.places,
-        };
+        let finding =
+            Finding { id: Id { run, number }.to_string(), expected: least, found: copy.found, places: copy.places };
         if copy.found < least {
             self.lost.push(finding.clone());
         } else if copy.found > most {
@@ -255,8 +251,11 @@ impl Account {
         writeln!(text, "  {}", sums.join(", ")).expect("a String takes everything");
         if self.uncertain_found + self.uncertain_absent > 0 {
             let (found, absent) = (self.uncertain_found, self.uncertain_absent);
-            writeln!(text, "  connection lost before the verdict: {found} of these are there, {absent} are not (either is right)")
-                .expect("a String takes everything");
+            writeln!(
+                text,
+                "  connection lost before the verdict: {found} of these are there, {absent} are not (either is right)"
+            )
+            .expect("a String takes everything");
         }
         if self.other_runs + self.unstamped > 0 {
             writeln!(text, "  passed over: {} of other runs, {} without a stamp", self.other_runs, self.unstamped)

@@ -120,7 +120,6 @@ pub struct Plan {
     pub give_up: Duration,
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -217,13 +217,7 @@ impl Gathered {
             gave_up: false,
             generator: Sampler::new(&[std::process::id()], begun),
             server: (!server.is_empty()).then(|| Sampler::new(server, begun)),
-            seen: Seen {
-                at: begun,
-                acked: 0,
-                acked_in_all: 0,
-                failed_in_all: 0,
-                latencies: Latencies::default(),
-            },
+            seen: Seen { at: begun, acked: 0, acked_in_all: 0, failed_in_all: 0, latencies: Latencies::default() },
         }
     }
 

@@ -52,7 +52,15 @@ pub(super) struct Turn {
 impl Schedule {
     /// A round that starts at `start` with message number `first`, and ends early when `stop` is set.
     pub fn new(pace: Pace, start: Instant, first: u64, stop: Arc<AtomicBool>) -> Self {
-        Self { pace, start, first, claimed: AtomicU64::new(0), measured: AtomicU64::new(0), stop, stopped_at: OnceLock::new() }
+        Self {
+            pace,
+            start,
+            first,
+            claimed: AtomicU64::new(0),
+            measured: AtomicU64::new(0),
+            stop,
+            stopped_at: OnceLock::new(),
+        }
     }
 
     /// Takes the next message if its time has come.

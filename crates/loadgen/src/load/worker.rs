@@ -103,12 +103,7 @@ enum Flow {
 
 impl Worker {
     /// Worker number `index` with its share of the connections.
-    pub fn new(
-        index: usize,
-        plan: Arc<Plan>,
-        schedule: Arc<Schedule>,
-        ticks: Sender<Tick>,
-    ) -> std::io::Result<Self> {
+    pub fn new(index: usize, plan: Arc<Plan>, schedule: Arc<Schedule>, ticks: Sender<Tick>) -> std::io::Result<Self> {
         let poll = Poll::new()?;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)?;
         poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
@@ -571,4 +566,3 @@ fn count(tick: &mut Tick, failure: Failure) {
 }
 
 const TIMER: Token = Token(usize::MAX);
-

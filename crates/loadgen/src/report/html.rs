@@ -138,7 +138,8 @@ impl Report {
         let end = points.last().map_or(1.0, |(last, _)| last.max(1.0));
         let ticks = (0..=end as usize).map(|nines| nines as f64).chain([nines(0.5)]).collect();
         let series = vec![Series { name: "latency".into(), points }];
-        let x = Axis { scale: Scale::Linear, label: "percentile", text: &percentile, end: Some(end), ticks: Some(ticks) };
+        let x =
+            Axis { scale: Scale::Linear, label: "percentile", text: &percentile, end: Some(end), ticks: Some(ticks) };
         let y = Axis { scale: Scale::Log, label: "", text: &millis_short, end: None, ticks: None };
         Plot { title: "Latency by percentile", mark: Mark::Line, x, y, series, first_colour: 2 }.to_svg()
     }

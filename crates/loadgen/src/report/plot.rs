@@ -205,8 +205,12 @@ impl Plot<'_> {
         write!(svg, "<path class=\"axis\" d=\"M{LEFT} {bottom}H{right}\"/>").expect(NO_ERROR);
         let middle = f64::midpoint(LEFT, right);
         let y_text = HEIGHT - 5.0;
-        write!(svg, "<text class=\"label\" x=\"{middle}\" y=\"{y_text}\" text-anchor=\"middle\">{}</text>", escape(self.x.label))
-            .expect(NO_ERROR);
+        write!(
+            svg,
+            "<text class=\"label\" x=\"{middle}\" y=\"{y_text}\" text-anchor=\"middle\">{}</text>",
+            escape(self.x.label)
+        )
+        .expect(NO_ERROR);
     }
 
     fn lines(&self, svg: &mut String, x: &Range, y: &Range) {
@@ -220,12 +224,20 @@ impl Plot<'_> {
                 let (first, last) = (places[0], places[places.len() - 1]);
                 if self.mark == Mark::Area && index == 0 {
                     let bottom = HEIGHT - BOTTOM;
-                    write!(svg, "<path class=\"area {colour}\" d=\"M{:.1} {bottom}L{path}L{:.1} {bottom}Z\"/>", first.0, last.0)
-                        .expect(NO_ERROR);
+                    write!(
+                        svg,
+                        "<path class=\"area {colour}\" d=\"M{:.1} {bottom}L{path}L{:.1} {bottom}Z\"/>",
+                        first.0, last.0
+                    )
+                    .expect(NO_ERROR);
                 }
                 match places.len() {
                     // A line of one point would not be seen.
-                    1 => write!(svg, "<circle class=\"dot {colour}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.5\"/>", first.0, first.1),
+                    1 => write!(
+                        svg,
+                        "<circle class=\"dot {colour}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.5\"/>",
+                        first.0, first.1
+                    ),
                     _ => write!(svg, "<path class=\"line {colour}\" d=\"M{path}\"/>"),
                 }
                 .expect(NO_ERROR);

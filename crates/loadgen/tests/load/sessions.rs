@@ -12,16 +12,15 @@ use posthaste_smtp::server::Protocol;
 
 use crate::support::{TestServer, Treat, errors, go};
 
-/// Runs 200 messages and expects each of them whole.
-fn check(server: &TestServer, change: impl Fn(&mut Plan)) -> u64 {
-    let mut plan = server.plan(200);
+/// Runs `count` messages and expects each of them whole. Returns the number of sessions.
+fn check(server: &TestServer, count: u64, change: impl Fn(&mut Plan)) -> u64 {
+    let mut plan = server.plan(count);
     change(&mut plan);
     let case = format!("{:?} bdat {} {:?}", plan.pipelining, plan.bdat, plan.per_connection);
     let outcome = go(plan);
-    assert_eq!((outcome.total.acked, outcome.total.failed), (200, 0), "{case}: {:?}", outcome.errors);
-    let mut account = account(&outcome.ledger, &server.stores(), None).expect("the store can be read");
+    assert_eq!((outcome.total.acked, outcome.total.failed), (count, 0), "{case}: {:?}", outcome.errors);
+    let account = account(&outcome.ledger, &server.stores(), None).expect("the store can be read");
     assert!(account.is_clean(), "{case}: {}", account.to_text(5));
-    account.lost.clear();
     for entry in std::fs::read_dir(server.store.path()).unwrap() {
         std::fs::remove_file(entry.unwrap().path()).unwrap();
     }
@@ -35,7 +34,7 @@ fn every_way_to_send_delivers_every_message_whole() {
         for pipelining in [Pipelining::Off, Pipelining::On, Pipelining::Ahead] {
             for bdat in [false, true] {
                 for recipients in [1, 3] {
-                    let sessions = check(&server, |plan| {
+                    let sessions = check(&server, 40, |plan| {
                         plan.pipelining = pipelining;
                         plan.bdat = bdat;
                         plan.recipients_per_message = recipients;
@@ -50,8 +49,10 @@ fn every_way_to_send_delivers_every_message_whole() {
 #[test]
 fn connections_carry_as_many_messages_as_asked_for() {
     let server = TestServer::start(|_| Treat::Keep);
-    for (pipelining, count) in [(Pipelining::On, 1), (Pipelining::Ahead, 1), (Pipelining::On, 10), (Pipelining::Ahead, 10)] {
-        let sessions = check(&server, |plan| {
+    for (pipelining, count) in
+        [(Pipelining::On, 1), (Pipelining::Ahead, 1), (Pipelining::On, 10), (Pipelining::Ahead, 10)]
+    {
+        let sessions = check(&server, 200, |plan| {
             plan.per_connection = PerConnection::Count(NonZeroU64::new(count).unwrap());
             plan.pipelining = pipelining;
         });
@@ -107,9 +108,10 @@ fn a_schedule_is_kept() {
 #[test]
 fn real_messages_arrive_as_they_are() {
     let server = TestServer::start(|_| Treat::Keep);
-    let real = vec![b"Subject: dots\r\n\r\n.\r\n..\r\n.x\r\n".to_vec(), "Subject: 8 bit\n\nsm\u{f8}rbr\u{f8}d\n".into()];
+    let real =
+        vec![b"Subject: dots\r\n\r\n.\r\n..\r\n.x\r\n".to_vec(), "Subject: 8 bit\n\nsm\u{f8}rbr\u{f8}d\n".into()];
     for bdat in [false, true] {
-        check(&server, |plan| {
+        check(&server, 40, |plan| {
             plan.pool = Arc::new(Pool::of_messages(real.clone(), &["X-Test: yes".into()]));
             plan.bdat = bdat;
         });

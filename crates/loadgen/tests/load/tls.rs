@@ -111,7 +111,8 @@ fn a_certificate_is_checked_against_its_authority_and_name() {
     let path = dir.path().join("ca.pem");
     std::fs::write(&path, &identity.pem).unwrap();
     let trust = TlsTrust::Authorities(path.clone());
-    let check = |identity: &Identity, name| send(smtps(identity.config.clone()), TlsStart::AtOnce, &trust, name, |_| {});
+    let check =
+        |identity: &Identity, name| send(smtps(identity.config.clone()), TlsStart::AtOnce, &trust, name, |_| {});
     assert_eq!(check(&identity, "localhost").total.acked, 10);
     assert_eq!(errors(&check(&identity, "mx.example.org")), [("tls certificate", 10)]);
     assert_eq!(errors(&check(&self::identity(), "localhost")), [("tls certificate", 10)]);

@@ -3,5 +3,6 @@
 mod cli;
 mod corpus;
 mod crash;
+mod load;
 mod serve;
 mod support;
