@@ -300,7 +300,17 @@ impl Worker {
             return Ok(Flow::Stay);
         }
         live.quiet_since = Instant::now();
-        while is_readable || is_closed {
+        if (is_readable || is_closed) && self.read(slot, live, is_closed)? == Flow::Close {
+            return Ok(Flow::Close);
+        }
+        let stage = live.session.stage();
+        live.connection.write(&mut live.session.output, stage)?;
+        Ok(Flow::Stay)
+    }
+
+    /// Reads and follows what has come; `is_closed`: until the end, as nothing more will be announced.
+    fn read(&mut self, slot: usize, live: &mut Live, is_closed: bool) -> Result<Flow, Failure> {
+        loop {
             let stage = if live.connection.is_handshaking() { Stage::Tls } else { live.session.stage() };
             let got = match live.connection.read(stage, is_closed) {
                 // The server closes after QUIT, with or without an answer.
@@ -311,12 +321,9 @@ impl Worker {
                 return Ok(Flow::Close);
             }
             if got == Got::Nothing {
-                break;
+                return Ok(Flow::Stay);
             }
         }
-        let stage = live.session.stage();
-        live.connection.write(&mut live.session.output, stage)?;
-        Ok(Flow::Stay)
     }
 
     fn take_replies(&mut self, slot: usize, live: &mut Live) -> Result<Flow, Failure> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::plot::{Axis, Mark, Plot, Scale, Series, escape};
+use super::plot::{Axis, Mark, Plot, Point, Scale, Series, escape};
 use super::text::{TableRow, cost_rows, octets, round_rows};
 use super::{Cost, Report};
 use crate::account::Account;
@@ -73,7 +73,7 @@ impl Report {
         if !self.errors.is_empty() {
             plots.push(self.errors_over_time());
         }
-        let cpu = |cost: &Cost| -> Vec<(f64, Option<f64>)> {
+        let cpu = |cost: &Cost| -> Vec<Point> {
             let rate = |pair: &[crate::resources::Sample]| {
                 let time = pair[1].at_s - pair[0].at_s;
                 // Two samples right after one another say nothing: the clock of CPU time ticks every 10 ms.
@@ -81,7 +81,7 @@ impl Report {
             };
             cost.usage.samples.windows(2).map(rate).filter(|(_, value)| value.is_some()).collect()
         };
-        let memory = |cost: &Cost| -> Vec<(f64, Option<f64>)> {
+        let memory = |cost: &Cost| -> Vec<Point> {
             cost.usage.samples.iter().map(|sample| (sample.at_s, Some(sample.memory_octets as f64 / MIB))).collect()
         };
         plots.push(self.by_side("CPU, in cores", &|cores| format!("{}", (cores * 100.0).round() / 100.0), &cpu));
@@ -145,7 +145,7 @@ impl Report {
     }
 
     fn histogram(&self) -> String {
-        let mut points: Vec<(f64, Option<f64>)> = Vec::new();
+        let mut points: Vec<Point> = Vec::new();
         for bucket in &self.histogram {
             // A bar reaches to the next point: one without messages ends it where the next range does not follow at once.
             if points.last().is_some_and(|(end, _)| (end / bucket.from_us - 1.0).abs() < 1e-3) {
@@ -188,12 +188,7 @@ impl Report {
         Plot { title, mark: Mark::Bars, x, y, series, first_colour: 0 }.to_svg()
     }
 
-    fn by_side(
-        &self,
-        title: &str,
-        text: &dyn Fn(f64) -> String,
-        points: &dyn Fn(&Cost) -> Vec<(f64, Option<f64>)>,
-    ) -> String {
+    fn by_side(&self, title: &str, text: &dyn Fn(f64) -> String, points: &dyn Fn(&Cost) -> Vec<Point>) -> String {
         let mut series: Vec<Series> =
             self.server.iter().map(|cost| Series { name: "server".into(), points: points(cost) }).collect();
         series.push(Series { name: "generator".into(), points: points(&self.generator) });
@@ -232,9 +227,9 @@ impl Report {
 
     fn machine(&self, page: &mut String) {
         let host = &self.host;
-        write!(
+        writeln!(
             page,
-            "<footer><p>{}, {} cores ({}), {} of memory, Linux {}, Posthaste {}, run {}</p><pre>{}</pre></footer>\n",
+            "<footer><p>{}, {} cores ({}), {} of memory, Linux {}, Posthaste {}, run {}</p><pre>{}</pre></footer>",
             escape(&self.started),
             host.cores,
             escape(&host.cpu),

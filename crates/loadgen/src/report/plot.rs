@@ -21,11 +21,14 @@ pub(super) enum Mark {
     Bars,
 }
 
-/// One series of points; `None` interrupts a line.
+/// Where on the x axis, and the value there if there is one; `None` interrupts a line and ends bars.
+pub(super) type Point = (f64, Option<f64>);
+
+/// One series of points.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub name: String,
-    pub points: Vec<(f64, Option<f64>)>,
+    pub points: Vec<Point>,
 }
 
 /// One plot.
