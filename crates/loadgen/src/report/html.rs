@@ -52,7 +52,7 @@ impl Report {
             tiles.push(("due and never sent", thousands(total.missed), true));
         }
         if let Some(server) = &self.server {
-            tiles.push(("server CPU/message", format!("{:.0} µs", server.cpu_us_per_message), false));
+            tiles.push(("server CPU/msg", format!("{:.0} µs", server.cpu_us_per_message), false));
         }
         if let Some(account) = &self.account {
             tiles.push(("lost", thousands(account.lost.len() as u64), !account.lost.is_empty()));
