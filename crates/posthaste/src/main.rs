@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod doctor;
+mod load;
+mod report;
 mod sink;
 
 use std::io::Write;
@@ -34,6 +36,13 @@ enum Command {
     /// Look into a journal, also that of a running server; nothing is changed
     #[command(subcommand)]
     Journal(JournalCommand),
+    /// Send mail to a server under load and measure what it does with it
+    Load(Box<load::Load>),
+    /// Compare what a run of `load` was acknowledged with what stores hold; exit status 1 if anything is amiss
+    Account(load::AccountOfRun),
+    /// Look at reports of `load`
+    #[command(subcommand)]
+    Report(report::ReportCommand),
 }
 
 #[derive(Args)]
@@ -133,6 +142,9 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             print(&if journal.json { report.to_json() } else { report.verdict() })?;
             return Ok(ExitCode::from(u8::from(!report.is_sound())));
         }
+        Command::Load(load) => return load.run(),
+        Command::Account(account) => return account.run(),
+        Command::Report(command) => return command.run(),
     }
     Ok(ExitCode::SUCCESS)
 }

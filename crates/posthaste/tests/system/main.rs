@@ -3,6 +3,7 @@
 mod cli;
 mod corpus;
 mod crash;
+mod load;
 mod serve;
 mod sink;
 mod support;
