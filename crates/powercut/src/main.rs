@@ -65,6 +65,8 @@ enum Command {
         /// Names of faults, all by default
         only: Vec<String>,
     },
+    /// Say whether this machine can run all this; exit status 2 and the reason if not
+    Check,
     /// Everything in short, in less than two minutes: for every change
     Ci,
 }
@@ -154,6 +156,13 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
             Ok(killed.findings.is_empty())
         }
         Command::Faults { only } => faults(&environment, only, cli.common.json),
+        Command::Check => {
+            environment.check(&[FileSystem::Ext4])?;
+            let unavailable = |error: RigError| RigError::Unavailable(error.to_string());
+            let rig = Rig::new(&environment, FileSystem::Ext4, 0).map_err(unavailable)?;
+            drop(rig.mount().map_err(|error| RigError::Unavailable(error.to_string()))?);
+            Ok(true)
+        }
         Command::Ci => ci(&environment),
     }
 }
@@ -175,7 +184,9 @@ fn ci(environment: &Environment) -> Result<bool, RigError> {
     show(&outcomes, false);
     let killed = kill(environment, 20, 1)?;
     show_killed(&killed, false);
-    Ok(test.is_passed() && outcomes.iter().all(Outcome::is_clean) && killed.findings.is_empty())
+    let few = ["journal-flush-error", "mail-write-error-kill", "mail-hangs", "two-servers"].map(str::to_owned);
+    let held = faults(environment, &few, false)?;
+    Ok(held && test.is_passed() && outcomes.iter().all(Outcome::is_clean) && killed.findings.is_empty())
 }
 
 fn faults(environment: &Environment, only: &[String], json: bool) -> Result<bool, RigError> {
@@ -183,7 +194,7 @@ fn faults(environment: &Environment, only: &[String], json: bool) -> Result<bool
         let known: Vec<&str> = faults::ALL.iter().map(|fault| fault.name).collect();
         return Err(RigError::Unavailable(format!("there is no fault {unknown}, but {}", known.join(", "))));
     }
-    environment.check(&[FileSystem::Ext4, FileSystem::Xfs])?;
+    environment.check(&[FileSystem::Ext4])?;
     let mut rows = Vec::new();
     for fault in faults::ALL.iter().filter(|fault| only.is_empty() || only.iter().any(|name| name == fault.name)) {
         environment.go_on()?;
