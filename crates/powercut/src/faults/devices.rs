@@ -35,6 +35,7 @@ fn journal_fails(environment: &Environment, faults: Faults) -> Result<Problems, 
         if !after.acknowledged.is_empty() {
             problems.push(format!("250 {when}"));
         }
+        problems.extend(unexpected(&after, "451 4.3.0"));
         sent.add(after);
         disks.journal.disk.set_faults(Faults::default());
     }
