@@ -161,3 +161,18 @@ pub(crate) fn open_or_make_dir(dir: impl AsFd, name: &str) -> io::Result<(OwnedF
     }
     Ok((made, true))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_that_hangs_keeps_no_mailbox_from_being_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = MailRoot::open(dir.path()).unwrap();
+        let mounts: Vec<_> = lock(&root.mounts).values().cloned().collect();
+        // What `sync` holds for as long as the disk does not answer.
+        let _hanging: Vec<_> = mounts.iter().map(|mount| lock(mount)).collect();
+        root.mailbox(&MailboxPath::parse("a/Maildir").unwrap()).unwrap();
+    }
+}

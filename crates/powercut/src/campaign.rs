@@ -69,7 +69,13 @@ pub struct Outcome {
 pub struct Recorded {
     pub recording: Recording,
     pub load: Load,
-    pub sent: Sent,
+}
+
+impl Recorded {
+    /// A recording that was saved, of a run with this seed.
+    pub fn of(recording: Recording, seed: u64) -> Self {
+        Recorded { recording, load: Load::mixed(seed) }
+    }
 }
 
 /// Runs the server under load on a fresh file system and records what reaches the disk.
@@ -112,7 +118,7 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
             return Err(RigError::LostWithoutCut(Box::new(Account { files: BTreeMap::new(), ..found })));
         }
     }
-    Ok(Recorded { recording: rig.disk.recorded(), load, sent })
+    Ok(Recorded { recording: rig.disk.recorded(), load })
 }
 
 /// Waits until a message from `number` on is acknowledged, or the load has ended without.
@@ -147,9 +153,24 @@ pub fn cut(
     environment: &Environment,
     mut progress: impl FnMut(&Outcome),
 ) -> Result<Outcome, RigError> {
+    cut_at(rig, plan, recorded, environment, &positions(&recorded.recording, plan), &mut progress)
+}
+
+/// Makes cuts at given positions, in order, with given seeds: those of an earlier campaign.
+///
+/// # Errors
+/// As [`cut`].
+pub fn cut_at(
+    rig: &Rig,
+    plan: &Plan,
+    recorded: &Recorded,
+    environment: &Environment,
+    positions: &[(usize, u64)],
+    progress: &mut impl FnMut(&Outcome),
+) -> Result<Outcome, RigError> {
     let mut outcome = Outcome::of(plan.file_system, recorded);
     let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);
-    for (position, seed) in positions(&recorded.recording, plan) {
+    for &(position, seed) in positions {
         environment.go_on()?;
         outcome.cuts += 1;
         let image = cutter.cut(position, seed);
@@ -279,7 +300,7 @@ impl Outcome {
             file_system,
             cuts: 0,
             cuts_in_recovery: 0,
-            acknowledged: recorded.sent.acknowledged.len() as u64,
+            acknowledged: count(|event| matches!(event, Event::Mark(_))),
             looked_for: 0,
             lost: 0,
             duplicated: 0,

@@ -20,7 +20,7 @@ pub fn journal_flushes_fail(environment: &Environment) -> Result<Problems, RigEr
 }
 
 fn journal_fails(environment: &Environment, faults: Faults) -> Result<Problems, RigError> {
-    let mut disks = TwoDisks::new(environment, FileSystem::Xfs, 0)?;
+    let mut disks = TwoDisks::new(environment, FileSystem::Ext4, 192 << 20)?;
     let load = Load::mixed(21);
     let server = disks.setup.start()?;
     let acknowledged = AtomicU64::new(0);
@@ -35,6 +35,7 @@ fn journal_fails(environment: &Environment, faults: Faults) -> Result<Problems, 
         if !after.acknowledged.is_empty() {
             problems.push(format!("250 {when}"));
         }
+        problems.extend(unexpected(&after, "451 4.3.0"));
         sent.add(after);
         disks.journal.disk.set_faults(Faults::default());
     }
