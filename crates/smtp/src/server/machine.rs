@@ -28,6 +28,7 @@ pub struct Machine {
     idle_commands: u32,
     messages: u32,
     lines: u64,
+    bodies: u64,
     said_goodbye: bool,
 }
 
@@ -99,6 +100,7 @@ impl Machine {
             idle_commands: 0,
             messages: 0,
             lines: 0,
+            bodies: 0,
             said_goodbye: false,
         }
     }
@@ -183,6 +185,11 @@ impl Machine {
     /// Counts finished command lines: while it stands still, the same command is being waited for.
     pub fn lines(&self) -> u64 {
         self.lines
+    }
+
+    /// Counts bodies that began, each message and each refused chunk: while it stands still, octets belong to the same one.
+    pub fn bodies(&self) -> u64 {
+        self.bodies
     }
 
     /// A sensible room for the next read, in octets: little for commands, growing with the message for bodies.
@@ -567,6 +574,7 @@ impl Machine {
             self.close_with(&Reply::new(552, "5.3.4", "Chunk is too large to be read over, closing"));
             return self.reset();
         }
+        self.bodies += u64::from(refusal.is_some());
         self.state = State::Chunk { left: size, size, last, refusal: refusal.map(Box::new) };
         None
     }
@@ -575,6 +583,7 @@ impl Machine {
         let scanner = Scanner::new(self.config.body_policy(), dots);
         let transaction = self.transaction.as_mut().expect("a body has a transaction");
         transaction.body = Some(Body { scanner, begun: false, aborted: false });
+        self.bodies += 1;
     }
 
     /// The first event of a body.

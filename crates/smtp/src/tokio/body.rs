@@ -33,7 +33,6 @@ pub(super) enum End {
 
 impl<'a> Body<'a> {
     pub(super) fn new(connection: &'a mut Connection) -> Self {
-        connection.body_begins();
         Self { connection, state: State::Reading }
     }
 

@@ -67,6 +67,8 @@ pub(super) struct Connection {
     /// The command line that is being waited for, and when it has to be there.
     line: u64,
     line_deadline: Instant,
+    /// The body that is being received, and when all of it has to be there.
+    body: u64,
     body_deadline: Instant,
 }
 
@@ -84,6 +86,7 @@ impl Connection {
             input: BytesMut::new(),
             line: 0,
             line_deadline: now + config.limits.timeouts.command,
+            body: 0,
             body_deadline: now,
             config,
             phase,
@@ -96,10 +99,6 @@ impl Connection {
 
     pub fn step(&mut self) -> Event {
         self.machine.step(&mut self.input)
-    }
-
-    pub fn body_begins(&mut self) {
-        self.body_deadline = Instant::now() + self.timeouts().body_total;
     }
 
     /// Writes all replies at once.
@@ -160,6 +159,10 @@ impl Connection {
         let now = Instant::now();
         if waiting == Waiting::Body {
             self.line = u64::MAX;
+            if self.body != self.machine.bodies() {
+                self.body = self.machine.bodies();
+                self.body_deadline = now + self.timeouts().body_total;
+            }
             return self.body_deadline.min(now + self.timeouts().body_read);
         }
         if self.line != self.machine.lines() {
