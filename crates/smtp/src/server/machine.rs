@@ -39,7 +39,7 @@ enum State {
     /// Waits for a command line.
     Command,
     /// Waits for the end of a line that is already too long.
-    LongLine { limit: usize },
+    LongLine { limit: usize, chunk: bool },
     /// Waits for [`Machine::answer`] about MAIL.
     AnswerMail,
     /// Waits for [`Machine::answer`] about RCPT.
@@ -320,10 +320,7 @@ impl Machine {
                 State::Command | State::AuthResponse | State::LongLine { .. } => match self.take_line(input) {
                     None => return Event::NeedInput,
                     Some(Ok(line)) => self.line(&line, input),
-                    Some(Err(error)) => {
-                        self.refuse(&error.reply());
-                        None
-                    }
+                    Some(Err(bad)) => self.misread(&bad),
                 },
                 State::Data | State::Chunk { .. } => {
                     if let Some(event) = self.begin_body() {
@@ -358,9 +355,9 @@ impl Machine {
     }
 
     /// Takes one line without its line end. `None`: there is no whole line yet.
-    fn take_line(&mut self, input: &mut BytesMut) -> Option<Result<Bytes, CommandError>> {
+    fn take_line(&mut self, input: &mut BytesMut) -> Option<Result<Bytes, BadLine>> {
         let end = memchr::memchr(b'\n', input);
-        if let State::LongLine { limit } = self.state {
+        if let State::LongLine { limit, chunk } = self.state {
             let Some(end) = end else {
                 input.clear();
                 return None;
@@ -368,17 +365,20 @@ impl Machine {
             drop(input.split_to(end + 1));
             self.state = State::Command;
             self.lines += 1;
-            return Some(Err(CommandError::CommandTooLong { limit }));
+            return Some(Err(BadLine { error: CommandError::CommandTooLong { limit }, chunk }));
         }
-        let limit = match self.state {
-            State::AuthResponse => command::AUTH_LINE_BYTES_MAX,
-            _ => command::line_bytes_max(input, self.config.limits.command_line_bytes),
+        let (limit, chunk) = match self.state {
+            State::AuthResponse => (command::AUTH_LINE_BYTES_MAX, false),
+            _ => {
+                let limit = command::line_bytes_max(input, self.config.limits.command_line_bytes);
+                (limit, command::begins_chunk(input))
+            }
         };
         let Some(end) = end else {
             // `limit` octets without a line feed: the line with it has more.
             if input.len() >= limit {
                 input.clear();
-                self.state = State::LongLine { limit };
+                self.state = State::LongLine { limit, chunk };
             }
             return None;
         };
@@ -386,7 +386,7 @@ impl Machine {
         self.lines += 1;
         if line.len() > limit {
             self.state = State::Command;
-            return Some(Err(CommandError::CommandTooLong { limit }));
+            return Some(Err(BadLine { error: CommandError::CommandTooLong { limit }, chunk }));
         }
         line.truncate(end);
         match line.last() {
@@ -394,11 +394,22 @@ impl Machine {
             // RFC 5321 section 2.3.8: only CRLF ends a line. Each such line is refused, none is executed.
             _ if self.config.bare_newlines == BareNewlines::Reject => {
                 self.state = State::Command;
-                return Some(Err(CommandError::BareLf));
+                return Some(Err(BadLine { error: CommandError::BareLf, chunk }));
             }
             _ => {}
         }
         Some(Ok(line))
+    }
+
+    /// Refuses a line that was no command.
+    fn misread(&mut self, bad: &BadLine) -> Option<Event> {
+        self.refuse(&bad.error.reply());
+        if bad.chunk {
+            // Where the chunk ends is not known, and message octets must never be taken for commands.
+            self.state = State::Closed;
+            return self.reset();
+        }
+        None
     }
 
     fn line(&mut self, line: &Bytes, input: &BytesMut) -> Option<Event> {
@@ -407,14 +418,7 @@ impl Machine {
         }
         let command = match command::parse(line) {
             Ok(command) => command,
-            Err(error) => {
-                self.refuse(&error.reply());
-                if error == CommandError::BdatSize {
-                    // Where the chunk ends is not known, and message octets must never be taken for commands.
-                    self.state = State::Closed;
-                }
-                return None;
-            }
+            Err(error) => return self.misread(&BadLine { error, chunk: command::begins_chunk(line) }),
         };
         self.count_idle(&command);
         if matches!(self.state, State::Closed) {
@@ -767,6 +771,13 @@ impl Machine {
         reply.write(&mut self.out);
         self.state = State::Closed;
     }
+}
+
+/// A line that is not a command.
+struct BadLine {
+    error: CommandError,
+    /// It would have been BDAT, and octets of a message follow it.
+    chunk: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
