@@ -2,7 +2,7 @@
 //! small packets with pauses.
 //!
 //! A line `C: text` is sent with CRLF, `C! text` as it stands; `S: code text` is a reply that begins so, `S: code ~text` one
-//! that has the text in it, `S: closed` the end of the connection. `\r`, `\n`, `\0`, `\xNN` and `\\` are escapes. `@name value`
+//! that has the text in it (`!~` not), `S: closed` the end of the connection. `\r`, `\n`, `\0`, `\xNN` and `\\` are escapes. `@name value`
 //! sets a limit or the protocol.
 
 mod common;
@@ -67,6 +67,7 @@ fn read(path: &Path) -> Trace {
 
 fn configure(config: &mut Config, setting: &str) {
     match setting.split_once(' ').unwrap() {
+        ("dsn", value) => config.dsn = value.parse().unwrap(),
         ("protocol", "lmtp") => config.protocol = Protocol::Lmtp,
         ("message_bytes", value) => config.limits.message_bytes = value.parse().unwrap(),
         ("recipients", value) => config.limits.recipients = value.parse().unwrap(),
@@ -99,9 +100,10 @@ fn unescape(text: &str) -> Vec<u8> {
 }
 
 fn check(name: &str, expected: &str, reply: &Reply) {
-    let fits = match expected.split_once(" ~") {
-        Some((code, text)) => reply.code().to_string() == code && reply.text().contains(text),
-        None => reply.to_string().starts_with(expected),
+    let fits = match (expected.split_once(" !~"), expected.split_once(" ~")) {
+        (Some((code, text)), _) => reply.code().to_string() == code && !reply.text().contains(text),
+        (None, Some((code, text))) => reply.code().to_string() == code && reply.text().contains(text),
+        (None, None) => reply.to_string().starts_with(expected),
     };
     assert!(fits, "{name}: expected {expected:?}, got {reply}");
 }
@@ -176,8 +178,8 @@ mod over_a_socket {
 
     async fn replay(packets: fn(&[u8]) -> Vec<&[u8]>) {
         for trace in traces() {
-            let Config { protocol, limits, .. } = trace.config.clone();
-            let builder = Server::builder().host_name("mx.example.org").protocol(protocol).limits(limits);
+            let Config { protocol, limits, dsn, .. } = trace.config.clone();
+            let builder = Server::builder().host_name("mx.example.org").protocol(protocol).limits(limits).dsn(dsn);
             let server = builder.listen("127.0.0.1:0").start(Rules).await.unwrap();
             let mut stream = TcpStream::connect(server.local_addrs()[0]).await.unwrap();
             stream.set_nodelay(true).unwrap();

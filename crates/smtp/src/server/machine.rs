@@ -81,6 +81,7 @@ struct Body {
     aborted: bool,
 }
 
+const DSN_NOT_OFFERED: &str = "DSN parameters are not offered";
 /// Replies beyond this are written before more commands are looked at.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
@@ -483,7 +484,10 @@ impl Machine {
         let limits = &config.limits;
         let mut lines = vec![config.host_name.clone(), "PIPELINING".into()];
         lines.push(if limits.message_bytes == 0 { "SIZE".into() } else { format!("SIZE {}", limits.message_bytes) });
-        lines.extend(["8BITMIME", "SMTPUTF8", "CHUNKING", "ENHANCEDSTATUSCODES", "DSN"].map(String::from));
+        lines.extend(["8BITMIME", "SMTPUTF8", "CHUNKING", "ENHANCEDSTATUSCODES"].map(String::from));
+        if config.dsn {
+            lines.push("DSN".into());
+        }
         if config.starttls && !self.tls {
             lines.push("STARTTLS".into());
         }
@@ -517,6 +521,9 @@ impl Machine {
         if mail.auth.is_some() && self.config.auth_mechanisms.is_empty() {
             return self.error(555, "5.5.4", "AUTH= is not offered");
         }
+        if !self.config.dsn && (mail.ret.is_some() || mail.envid.is_some()) {
+            return self.error(555, "5.5.4", DSN_NOT_OFFERED);
+        }
         if !mail.smtputf8 && mail.reverse_path.address().is_some_and(|a| !a.is_ascii()) {
             return self.error(553, "5.6.7", "Address needs SMTPUTF8");
         }
@@ -530,6 +537,9 @@ impl Machine {
         let Some(transaction) = self.transaction.as_mut().filter(|t| t.body.is_none()) else {
             return self.error(503, "5.5.1", "Not now: MAIL comes before RCPT");
         };
+        if !self.config.dsn && (rcpt.notify.is_some() || rcpt.orcpt.is_some()) {
+            return self.error(555, "5.5.4", DSN_NOT_OFFERED);
+        }
         if transaction.recipients >= self.config.limits.recipients {
             // 452 and not 552: RFC 5321 section 4.5.3.1.10. The client sends the rest in another transaction.
             return self.say(b"452 4.5.3 Too many recipients\r\n");

@@ -93,6 +93,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Whether DSN is announced and its parameters are taken; see [`Config::dsn`]. Default: no.
+    pub fn dsn(mut self, honoured: bool) -> Self {
+        self.config.dsn = honoured;
+        self
+    }
+
     /// Connections served at once, over all listeners. Above it a client is accepted, told 421 4.3.2 and closed.
     /// Default [`ServerBuilder::MAX_CONNECTIONS`].
     pub fn max_connections(mut self, max: usize) -> Self {
