@@ -23,6 +23,9 @@ pub struct Limits {
     pub recipients: usize,
     /// Commands answered with 5yz since the last accepted message. Beyond it: 421 4.7.0 and close. Default 50.
     pub errors: u32,
+    /// Recipients answered with 4yz since the last accepted message, those beyond [`Limits::recipients`] among them. Beyond it: 421
+    /// 4.7.0 and close. Default 2000, so that a client may try a long list in one go.
+    pub deferred_recipients: u32,
     /// HELO, EHLO, MAIL, RSET, NOOP, VRFY, EXPN and HELP since the last accepted message. Beyond it: 421 4.7.0 and
     /// close. Default 200.
     pub idle_commands: u32,
@@ -42,6 +45,7 @@ impl Default for Limits {
             discard_bytes: 256 << 20,
             recipients: 1000,
             errors: 50,
+            deferred_recipients: 2000,
             idle_commands: 200,
             messages: None,
             timeouts: Timeouts::default(),

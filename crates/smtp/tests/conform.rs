@@ -71,6 +71,7 @@ fn configure(config: &mut Config, setting: &str) {
         ("protocol", "lmtp") => config.protocol = Protocol::Lmtp,
         ("message_bytes", value) => config.limits.message_bytes = value.parse().unwrap(),
         ("recipients", value) => config.limits.recipients = value.parse().unwrap(),
+        ("deferred_recipients", value) => config.limits.deferred_recipients = value.parse().unwrap(),
         ("errors", value) => config.limits.errors = value.parse().unwrap(),
         other => panic!("{other:?}"),
     }

@@ -68,7 +68,7 @@ fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Res
 }
 
 fn check_limits(limits: &Limits) -> Result<(), Problem> {
-    let least: [(&str, u64, u64); 15] = [
+    let least: [(&str, u64, u64); 16] = [
         ("connections", limits.connections as u64, 1),
         ("connections_per_address", limits.connections_per_address as u64, 1),
         ("header_bytes", limits.header_bytes, 1024),
@@ -77,6 +77,7 @@ fn check_limits(limits: &Limits) -> Result<(), Problem> {
         ("text_line_bytes", limits.text_line_bytes, 998),
         ("discard_bytes", limits.discard_bytes, 0),
         ("errors", limits.errors.into(), 1),
+        ("deferred_recipients", limits.deferred_recipients.into(), 1),
         ("idle_commands", limits.idle_commands.into(), 5),
         ("hops", limits.hops as u64, 1),
         ("memory_bytes", limits.memory_bytes, crate::memory::LARGE_BODY_BYTES as u64),

@@ -25,6 +25,7 @@ pub struct Machine {
     authenticated: bool,
     transaction: Option<Box<Transaction>>,
     errors: u32,
+    deferred_recipients: u32,
     idle_commands: u32,
     messages: u32,
     lines: u64,
@@ -98,6 +99,7 @@ impl Machine {
             authenticated: false,
             transaction: None,
             errors: 0,
+            deferred_recipients: 0,
             idle_commands: 0,
             messages: 0,
             lines: 0,
@@ -225,7 +227,9 @@ impl Machine {
         if let Err(reply) = &verdict {
             assert!(reply.is_transient() || reply.is_permanent(), "refused with {reply}");
         }
-        let text = match std::mem::replace(&mut self.state, State::Command) {
+        let asked = std::mem::replace(&mut self.state, State::Command);
+        let rcpt = matches!(asked, State::AnswerRcpt(_));
+        let text = match asked {
             State::AnswerMail => {
                 if verdict.is_err() {
                     self.transaction = None;
@@ -249,6 +253,7 @@ impl Machine {
             Ok(()) => self.out.extend_from_slice(text.as_bytes()),
             // A handler's 421 ends the session (RFC 5321 section 3.8).
             Err(reply) if reply.code() == 421 => self.close_with(&reply),
+            Err(reply) if rcpt && reply.is_transient() => self.defer_recipient(&reply),
             Err(reply) => self.refuse(&reply),
         }
     }
@@ -264,6 +269,7 @@ impl Machine {
         if outcome.is_accepted() {
             self.messages += 1;
             self.errors = 0;
+            self.deferred_recipients = 0;
             self.idle_commands = 0;
         }
         self.conclude(outcome);
@@ -542,7 +548,8 @@ impl Machine {
         }
         if transaction.recipients >= self.config.limits.recipients {
             // 452 and not 552: RFC 5321 section 4.5.3.1.10. The client sends the rest in another transaction.
-            return self.say(b"452 4.5.3 Too many recipients\r\n");
+            self.defer_recipient(&Reply::new(452, "4.5.3", "Too many recipients"));
+            return None;
         }
         if !transaction.envelope.mail.smtputf8 && rcpt.forward_path.address().is_some_and(|a| !a.is_ascii()) {
             transaction.refused = true;
@@ -767,6 +774,15 @@ impl Machine {
         reply.write(&mut self.out);
         if reply.is_permanent() {
             self.count_error();
+        }
+    }
+
+    /// Sends a 4yz reply to RCPT. No error of the client's, yet a session must not live on nothing else.
+    fn defer_recipient(&mut self, reply: &Reply) {
+        reply.write(&mut self.out);
+        self.deferred_recipients += 1;
+        if self.deferred_recipients > self.config.limits.deferred_recipients {
+            self.close_with(&Reply::new(421, "4.7.0", "Too many recipients without a message"));
         }
     }
 
