@@ -315,7 +315,7 @@ fn command_line_limits_are_inclusive_and_per_line() {
     ];
     for (line, code) in cases {
         let wire = format!("EHLO c\r\n{line}RSET\r\n");
-        at_every_cut(&Config::new("mx"), wire.as_bytes(), |host, cut| {
+        at_every_cut(&Config { dsn: true, ..Config::new("mx") }, wire.as_bytes(), |host, cut| {
             assert_eq!(codes(host), ["220", "250", code, "250"], "{} octets cut at {cut}", line.len());
         });
     }
