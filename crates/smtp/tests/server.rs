@@ -324,6 +324,41 @@ async fn a_refused_chunk_cannot_be_spun_out() {
 }
 
 #[tokio::test]
+async fn a_client_that_takes_no_replies_is_given_up() {
+    let limits = Limits { idle_commands: u32::MAX, ..fast(|t| t.write = Duration::from_millis(200)) };
+    let (server, _events) = start(local().limits(limits)).await;
+    let mut deaf = Talk::to(&server).await;
+    let commands = b"HELP\r\n".repeat(1000);
+    let pouring = async {
+        let mut sent = 0;
+        while let Ok(written) = deaf.stream.write(&commands[sent % 6..]).await {
+            sent += written;
+        }
+    };
+    // When it is given up, its connection is reset, as nobody will read what it still sends.
+    timeout(LONG, pouring).await.expect("given up in time");
+    while server.connections() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn replies_do_not_wait_for_the_handler() {
+    struct Stuck;
+    impl Handler for Stuck {
+        async fn rcpt(&self, _: &Session, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+            Ok(())
+        }
+        async fn message(&self, _: &Session, _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+            std::future::pending().await
+        }
+    }
+    let server = local().start(Stuck).await.unwrap();
+    let mut talk = Talk::to(&server).await;
+    talk.open().await;
+}
+
+#[tokio::test]
 async fn shutdown_ends_idle_sessions_at_once_and_open_transactions_when_they_are_done() {
     let (server, mut events) = start(local()).await;
     let address = server.local_addrs()[0];

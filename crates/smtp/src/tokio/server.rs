@@ -284,8 +284,11 @@ async fn session<H: Handler>(shared: &Shared<H>, stream: Stream, peer: Peer) {
     let mut phase = shared.phase.clone();
     let connection = Connection::new(stream, shared.config(), shared.phase.clone());
     ::tokio::select! {
-        () = connection.serve(&shared.handler, id, peer) => {}
+        // First, so that it waits for a change of phase before the connection looks at the phase: every change wakes this
+        // task, and both are polled.
+        biased;
         _ = phase.wait_for(|phase| *phase >= Phase::Gone) => {}
+        () = connection.serve(&shared.handler, id, peer) => {}
     }
 }
 
