@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message, Target};
 use posthaste_message::{DateTime, Received, write_delivered_to, write_return_path};
 use posthaste_smtp::tokio::{Body, Handler, Session};
 use posthaste_smtp::{Envelope, ForwardPath, MessageOutcome, RcptTo, Reply};
+use tokio::time::timeout;
 
 use crate::body::{Gathered, Refusal, gather};
 use crate::config::Config;
@@ -78,7 +79,7 @@ impl Receiver {
         };
         let trace = received_field(&settings, session, envelope, &log.id);
         let gathered = gather(body, envelope, trace, &settings, &self.0.memory, &self.0.store).await;
-        let Gathered { body, bytes, summary } = match gathered {
+        let Gathered { body, bytes, summary, room } = match gathered {
             Ok(gathered) => gathered,
             Err(Refusal::Body(error)) => {
                 log.why = Some(error.to_string());
@@ -89,14 +90,19 @@ impl Receiver {
                 return Reply::new(554, "5.4.6", "Too many hops, the message is in a loop").into();
             }
             Err(Refusal::Delivery(error)) => return log.refused(&error).into(),
+            Err(Refusal::Slow) => return log.too_slow().into(),
         };
         (log.bytes, log.message_id) = (bytes, summary.message_id);
         log.mailboxes = mailboxes.len();
         let targets = mailboxes.iter().map(|mailbox| target(envelope, mailbox)).collect();
         let message = Message { targets, body, line_ends: LineEnds::ToLf };
-        match self.0.store.deliver_message(message).await {
-            Ok(_) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
-            Err(error) => log.refused(&error).into(),
+        let kept = timeout(STORE_PATIENCE, self.0.store.deliver_message(message)).await;
+        drop(room);
+        match kept {
+            Ok(Ok(_)) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
+            Ok(Err(error)) => log.refused(&error).into(),
+            // It may be kept all the same, and then comes twice, as it would if the client had lost patience.
+            Err(_) => log.too_slow().into(),
         }
     }
 }
@@ -214,6 +220,12 @@ impl LogLine {
         reply_to(error)
     }
 
+    /// Notes that the store did not answer in time.
+    fn too_slow(&mut self) -> Reply {
+        self.why = Some("the storage is too slow".to_owned());
+        Reply::new(452, "4.3.1", "The storage is too slow, try again later")
+    }
+
     fn write(&self, session: &Session, envelope: &Envelope, outcome: &MessageOutcome, begun: Instant) {
         let reply = match outcome {
             MessageOutcome::All(reply) => reply.to_string(),
@@ -277,6 +289,9 @@ fn unix_micros() -> i64 {
 }
 
 const RECIPIENTS_LOGGED: usize = 5;
+/// How long the store may take over a message before the client is told to come back. The client's own patience is ten minutes
+/// (RFC 5321 section 4.5.3.2.6).
+pub(crate) const STORE_PATIENCE: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {

@@ -210,6 +210,7 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
         host: config.host_name.clone(),
         // Gathered bodies are no larger than this, their trace fields included.
         inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
+        backlog_bytes: MemoryBudget::of_store(config.limits.memory_bytes),
         ..JournaledConfig::new(&storage.journal, &storage.mail)
     };
     let opened = tokio::task::spawn_blocking(move || open_when_free(&journaled)).await;

@@ -72,6 +72,12 @@ impl<'a> Body<'a> {
         }
     }
 
+    /// Octets of memory that the connection keeps ready for what comes next. A piece is a slice of the same memory, so one who
+    /// keeps all pieces of a message holds their lengths and this.
+    pub fn buffer_bytes(&self) -> usize {
+        self.connection.buffer_bytes()
+    }
+
     /// Reads over what the handler left.
     pub(super) async fn end(mut self) -> End {
         while let Some(Ok(_)) = self.chunk().await {}

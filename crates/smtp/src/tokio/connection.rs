@@ -130,6 +130,10 @@ impl Connection {
         self.machine.step(&mut self.input)
     }
 
+    pub fn buffer_bytes(&self) -> usize {
+        self.input.capacity()
+    }
+
     /// Writes all replies at once.
     pub async fn flush(&mut self) -> Result<(), Stop> {
         if self.machine.output().is_empty() {
