@@ -9,7 +9,7 @@ use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message, Target};
 use posthaste_message::{DateTime, Received, write_delivered_to, write_return_path};
 use posthaste_smtp::tokio::{Body, Handler, Session};
-use posthaste_smtp::{Envelope, ForwardPath, MessageOutcome, RcptTo, Reply};
+use posthaste_smtp::{BodyError, Envelope, ForwardPath, MessageOutcome, RcptTo, Reply};
 use tokio::time::timeout;
 
 use crate::body::{Gathered, Refusal, gather};
@@ -82,6 +82,7 @@ impl Receiver {
         let Gathered { body, bytes, summary, room } = match gathered {
             Ok(gathered) => gathered,
             Err(Refusal::Body(error)) => {
+                log.abandoned = is_abandoned(&error);
                 log.why = Some(error.to_string());
                 return error.reply().into();
             }
@@ -200,6 +201,11 @@ fn reply_to(error: &DeliveryError) -> Reply {
     }
 }
 
+/// Whether the message ended because its client did, in one way or another.
+fn is_abandoned(error: &BodyError) -> bool {
+    matches!(error, BodyError::Reset | BodyError::Disconnected | BodyError::TimedOut | BodyError::Io(_))
+}
+
 /// What the one log line of a message tells.
 #[derive(Default)]
 struct LogLine {
@@ -207,6 +213,8 @@ struct LogLine {
     bytes: u64,
     message_id: Option<String>,
     mailboxes: usize,
+    /// The client did not send it to its end, and no reply to it was sent.
+    abandoned: bool,
     why: Option<String>,
 }
 
@@ -228,6 +236,7 @@ impl LogLine {
 
     fn write(&self, session: &Session, envelope: &Envelope, outcome: &MessageOutcome, begun: Instant) {
         let reply = match outcome {
+            _ if self.abandoned => String::new(),
             MessageOutcome::All(reply) => reply.to_string(),
             MessageOutcome::Each(replies) => replies.iter().map(Reply::to_string).collect::<Vec<_>>().join("; "),
         };
@@ -237,7 +246,11 @@ impl LogLine {
         if envelope.recipients.len() > RECIPIENTS_LOGGED {
             to.push(format!("and {} more", envelope.recipients.len() - RECIPIENTS_LOGGED));
         }
-        let event = if outcome.is_accepted() { "message kept" } else { "message refused" };
+        let event = match outcome.is_accepted() {
+            _ if self.abandoned => "message abandoned",
+            true => "message kept",
+            false => "message refused",
+        };
         tracing::info!(
             id = self.id,
             peer = session.peer.to_string(),

@@ -301,6 +301,29 @@ fn the_log_has_one_line_a_message_and_never_the_body() {
 }
 
 #[test]
+fn a_message_that_its_client_gave_up_is_not_logged_as_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[log]\nformat = \"json\"\n"));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.expect("MAIL FROM:<s@example.net>", 250);
+    client.expect("RCPT TO:<a@example.org>", 250);
+    client.send(b"BDAT 3\r\nx\r\n").unwrap();
+    assert_eq!(client.reply().code, 250);
+    client.expect("RSET", 250);
+    let line: serde_json::Value = serde_json::from_str(&server.wait_for_log("gave the message up")).unwrap();
+    assert_eq!((&line["message"], &line["reply"]), (&"message abandoned".into(), &"".into()));
+    client.expect("MAIL FROM:<s@example.net>", 250);
+    client.expect("RCPT TO:<a@example.org>", 250);
+    client.expect("DATA", 354);
+    drop(client);
+    let line: serde_json::Value = serde_json::from_str(&server.wait_for_log("connection ended")).unwrap();
+    assert_eq!(line["message"], "message abandoned");
+    assert!(!server.log_text().contains("message kept"));
+    server.stop();
+}
+
+#[test]
 fn what_the_banner_says_to_try_works() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), ANYBODY);
