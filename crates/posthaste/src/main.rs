@@ -102,7 +102,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Format::Plain => LogFormat::Plain,
                 Format::Json => LogFormat::Json,
             });
-            posthaste_server::serve(serve.config, format)?;
+            posthaste_server::serve(serve.config, format, || std::process::exit(1))?;
         }
         Command::Config(ConfigCommand::Check { file }) => {
             Config::load(file.as_deref())?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use posthaste_delivery::{Journaled, JournaledConfig, OpenError, ReplayReport};
@@ -156,19 +156,42 @@ impl Server {
     }
 }
 
-/// Runs the server until SIGTERM or SIGINT; what `posthaste serve` does.
+/// Runs the server until SIGTERM or SIGINT; what `posthaste serve` does. A second of these signals calls `at_once`, which ends
+/// the process: nothing may be waited for then, not even a store whose disk does not answer.
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve(config_file: Option<PathBuf>, log_format: Option<LogFormat>) -> Result<(), ServeError> {
-    let mut config = Config::load(config_file.as_deref())?;
-    config.log.format = log_format.unwrap_or(config.log.format);
+pub fn serve(
+    config_file: Option<PathBuf>,
+    log_format: Option<LogFormat>,
+    at_once: impl FnOnce() -> std::convert::Infallible,
+) -> Result<(), ServeError> {
+    let source = Source { file: config_file, log_format };
+    let config = source.load()?;
     crate::logging::start(&config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(run(config, config_file.as_deref()))
+    runtime.block_on(run(config, &source, at_once))
 }
 
-async fn run(config: Config, config_file: Option<&Path>) -> Result<(), ServeError> {
+/// Where the configuration comes from.
+struct Source {
+    file: Option<PathBuf>,
+    log_format: Option<LogFormat>,
+}
+
+impl Source {
+    fn load(&self) -> Result<Config, ConfigError> {
+        let mut config = Config::load(self.file.as_deref())?;
+        config.log.format = self.log_format.unwrap_or(config.log.format);
+        Ok(config)
+    }
+}
+
+async fn run(
+    config: Config,
+    source: &Source,
+    at_once: impl FnOnce() -> std::convert::Infallible,
+) -> Result<(), ServeError> {
     // Before the first promise is made: a signal that comes early must not end us the hard way.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -178,22 +201,28 @@ async fn run(config: Config, config_file: Option<&Path>) -> Result<(), ServeErro
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hang_up.recv() => reload(&mut server, config_file),
+            _ = hang_up.recv() => reload(&mut server, source),
         }
     }
     tracing::info!("stopping: no new connections, open transactions may finish");
+    let shutdown = server.shutdown();
+    let mut shutdown = std::pin::pin!(shutdown);
     tokio::select! {
-        in_time = server.shutdown() => tracing::info!(in_time, "stopped"),
-        _ = terminate.recv() => tracing::warn!("told twice: stopped without waiting; unfinished work is in the journal"),
-        _ = interrupt.recv() => tracing::warn!("told twice: stopped without waiting; unfinished work is in the journal"),
+        in_time = &mut shutdown => {
+            tracing::info!(in_time, "stopped");
+            return Ok(());
+        }
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
-    Ok(())
+    tracing::warn!("told twice: stopped without waiting; unfinished work is in the journal");
+    match at_once() {}
 }
 
-fn reload(server: &mut Server, config_file: Option<&Path>) {
-    match Config::load(config_file) {
+fn reload(server: &mut Server, source: &Source) {
+    match source.load() {
         Ok(config) => {
-            let file = config::found_file(config_file).map(|file| file.display().to_string());
+            let file = config::found_file(source.file.as_deref()).map(|file| file.display().to_string());
             let restart = server.reload(config);
             tracing::info!(file, "configuration reloaded");
             if !restart.is_empty() {

@@ -324,6 +324,23 @@ fn a_message_that_its_client_gave_up_is_not_logged_as_kept() {
 }
 
 #[test]
+fn a_second_signal_waits_for_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nshutdown_secs = 3600\n"));
+    let mut busy = server.connect();
+    busy.expect("EHLO client.example.net", 250);
+    busy.deliver(&["a@example.org"], MESSAGE);
+    busy.expect("MAIL FROM:<s@example.net>", 250);
+    server.signal(Signal::TERM);
+    server.wait_for_log("stopping");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(1), "unfinished, and it says so");
+    let server = Server::start_as_it_is(dir.path());
+    assert_eq!(server.wait_for_mail("example.org", "a", 1).len(), 1);
+    server.stop();
+}
+
+#[test]
 fn what_the_banner_says_to_try_works() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), ANYBODY);
