@@ -316,7 +316,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let changed = [
         ("storage", old.storage != new.storage),
         ("listener", old.listeners != new.listeners),
-        ("log", old.log.level != new.log.level),
+        ("log", old.log != new.log),
         ("limits.connections", a.connections != b.connections),
         ("limits.connections_per_address", a.connections_per_address != b.connections_per_address),
         ("limits.memory_bytes", a.memory_bytes != b.memory_bytes),

@@ -227,11 +227,11 @@ fn sighup_reloads_and_keeps_sessions() {
     session.expect("RCPT TO:<carol@example.org>", 550);
 
     let with_carol =
-        ROUTED.replace("\"bob\"]\n", "\"bob\", \"carol\"]\n") + "[limits]\nmessage_bytes = 4096\nconnections = 3\n";
+        ROUTED.replace("\"bob\"]\n", "\"bob\", \"carol\"]\n") + "[limits]\nmessage_bytes = 4096\nconnections = 3\n[log]\nformat = \"json\"\n";
     std::fs::write(dir.path().join("posthaste.toml"), &with_carol).unwrap();
     server.signal(Signal::HUP);
     server.wait_for_log("configuration reloaded");
-    assert!(server.wait_for_log("needs a restart").contains("limits.connections"));
+    assert!(server.wait_for_log("needs a restart").contains("\"log, limits.connections\""));
     session.expect("RCPT TO:<carol@example.org>", 250);
     let mut fresh = server.connect();
     let hello = fresh.expect("EHLO client.example.net", 250);
