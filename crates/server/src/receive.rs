@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message, Target};
+use posthaste_journal::AppendError;
 use posthaste_message::{DateTime, Received, write_delivered_to, write_return_path};
 use posthaste_smtp::tokio::{Body, Handler, Session};
 use posthaste_smtp::{BodyError, Envelope, ForwardPath, MessageOutcome, RcptTo, Reply};
@@ -198,6 +199,7 @@ fn target(envelope: &Envelope, mailbox: &Mailbox) -> Target {
 
 fn reply_to(error: &DeliveryError) -> Reply {
     match error {
+        error if is_too_large(error) => Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept"),
         DeliveryError::BadMailbox(_) => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
         DeliveryError::Mailbox(_) => Reply::new(450, "4.2.0", "The mailbox cannot be written, try again later"),
         DeliveryError::Full(_) => Reply::new(452, "4.3.1", "No space to keep the message, try again later"),
@@ -210,6 +212,13 @@ fn reply_to(error: &DeliveryError) -> Reply {
 /// Whether the message ended because its client did, in one way or another.
 fn is_abandoned(error: &BodyError) -> bool {
     matches!(error, BodyError::Reset | BodyError::Disconnected | BodyError::TimedOut | BodyError::Io(_))
+}
+
+/// Whether the journal has no place for a record of this size, ever. Nothing is wrong with the storage then.
+fn is_too_large(error: &DeliveryError) -> bool {
+    let DeliveryError::Sync(error) = error else { return false };
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<AppendError>());
+    matches!(cause, Some(AppendError::TooLarge { .. }))
 }
 
 /// What the one log line of a message tells.
@@ -227,7 +236,7 @@ struct LogLine {
 impl LogLine {
     /// Notes why nothing was kept.
     fn refused(&mut self, error: &DeliveryError) -> Reply {
-        if matches!(error, DeliveryError::Sync(_)) {
+        if matches!(error, DeliveryError::Sync(_)) && !is_too_large(error) {
             tracing::error!(error = error.to_string(), "stable storage failed; restart once its cause is gone");
         }
         self.why = Some(error.to_string());
@@ -335,6 +344,8 @@ mod tests {
         check(DeliveryError::Busy, "451 4.3.2 ");
         check(DeliveryError::Closed, "421 4.3.2 ");
         check(DeliveryError::Sync(error(std::io::ErrorKind::Other)), "451 4.3.0 ");
+        check(AppendError::TooLarge { bytes: 2, limit: 1 }.into(), "552 5.3.4 ");
+        check(AppendError::Poisoned("a sync failed".into()).into(), "451 4.3.0 ");
         check(DeliveryError::BadMailbox("..".into()), "550 5.1.3 ");
         check(DeliveryError::Mailbox(error(std::io::ErrorKind::PermissionDenied)), "450 4.2.0 ");
     }

@@ -15,6 +15,7 @@ use crate::config::{
 };
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::receive::{Receiver, Settings};
+use crate::watch::Watch;
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,7 @@ pub struct Server {
     store: Journaled,
     running: Vec<RunningServer>,
     replayed: ReplayReport,
+    watch: Watch,
 }
 
 impl Server {
@@ -81,7 +83,8 @@ impl Server {
                 }
             }
         }
-        Ok(Self { config, receiver, store, running, replayed })
+        let watch = Watch::begin(store.clone());
+        Ok(Self { config, receiver, store, running, replayed, watch })
     }
 
     /// The TCP addresses that it listens on, with the ports that were taken.
@@ -115,6 +118,7 @@ impl Server {
         for server in ending {
             in_time &= server.await.unwrap_or(false);
         }
+        drop(self.watch);
         self.store.shutdown().await;
         in_time
     }

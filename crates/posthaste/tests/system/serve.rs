@@ -341,6 +341,24 @@ fn a_second_signal_waits_for_nothing() {
 }
 
 #[test]
+fn mail_that_waits_for_a_mailbox_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let domain = dir.path().join("posthaste-data/mail/example.org");
+    std::fs::create_dir_all(&domain).unwrap();
+    std::fs::write(domain.join("a"), "in the way of a mailbox").unwrap();
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["a@example.org"], MESSAGE);
+    let line = server.wait_for_log("mail waits for mailboxes");
+    assert!(line.contains("WARN") && line.contains("messages=1 "), "{line}");
+    assert!(line.contains("example.org/a/Maildir") && line.contains("error="), "{line}");
+    std::fs::remove_file(domain.join("a")).unwrap();
+    server.wait_for_mail("example.org", "a", 1);
+    server.stop();
+}
+
+#[test]
 fn what_the_banner_says_to_try_works() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), ANYBODY);
