@@ -10,12 +10,12 @@ use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message, Target};
 use posthaste_journal::AppendError;
 use posthaste_message::{DateTime, Received, write_delivered_to, write_return_path};
 use posthaste_smtp::tokio::{Body, Handler, Session};
-use posthaste_smtp::{BodyError, Envelope, ForwardPath, MessageOutcome, RcptTo, Reply};
+use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply};
 use tokio::time::timeout;
 
 use crate::body::{Gathered, Refusal, gather};
 use crate::config::Config;
-use crate::memory::MemoryBudget;
+use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::routing::{Mailbox, RouteError, Routes};
 
 /// What a reload replaces while sessions go on.
@@ -110,6 +110,14 @@ impl Receiver {
 }
 
 impl Handler for Receiver {
+    /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
+    async fn mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
+        let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
+        let Err(error) = self.0.store.spool(size).await else { return Ok(()) };
+        tracing::warn!(peer = session.peer.to_string(), size, error = error.to_string(), "no room for a large message");
+        Err(reply_to(&error))
+    }
+
     async fn rcpt(&self, session: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
         let settings = self.settings();
         let reply = match resolve(&settings.routes, rcpt) {

@@ -56,3 +56,19 @@ fn a_message_in_single_octets_costs_its_size() {
     let body = server.wait_for_mail("example.org", "a", 1)[0].without_trace().lines().nth(2).unwrap().unwrap();
     assert_eq!(body.len(), OCTETS);
 }
+
+#[test]
+fn a_message_that_cannot_fit_is_refused_before_it_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nmessage_bytes = 0\n"));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let reply = client.expect("MAIL FROM:<s@example.net> SIZE=9000000000000000000", 452);
+    assert!(reply.text.starts_with("4.3.1 "), "{reply:?}");
+    client.expect("MAIL FROM:<s@example.net> SIZE=2000000", 250);
+    let spool = std::fs::read_dir(dir.path().join("posthaste-data/journal/spool")).unwrap();
+    assert_eq!(spool.count(), 0, "asking leaves no file behind");
+    client.expect("RCPT TO:<a@example.org>", 250);
+    client.expect("QUIT", 221);
+    server.stop();
+}
