@@ -301,7 +301,11 @@ fn builder(config: &Config, listeners: &[&Listener]) -> ServerBuilder {
     for listener in listeners {
         builder = match (&listener.address, &listener.unix) {
             (Some(address), _) => builder.listen(address.to_string()),
-            (None, Some(path)) => builder.listen_unix(path),
+            (None, Some(path)) => {
+                let access = listener.unix_access();
+                let access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+                builder.listen_unix_with(path, access)
+            }
             (None, None) => builder,
         };
     }

@@ -1,6 +1,7 @@
 //! The server as its clients and its operator meet it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use crate::support::{ANYBODY, Client, Server, command};
@@ -176,8 +177,10 @@ fn chunks_arrive_as_one_message() {
 #[test]
 fn lmtp_answers_for_each_recipient() {
     let dir = tempfile::tempdir().unwrap();
-    let config = format!("{ROUTED}\n[[listener]]\nunix = \"lmtp.sock\"\nprotocol = \"lmtp\"\n");
+    let config = format!("{ROUTED}\n[[listener]]\nunix = \"lmtp.sock\"\nmode = \"0606\"\nprotocol = \"lmtp\"\n");
     let server = Server::start(dir.path(), &config);
+    let mode = std::fs::metadata(dir.path().join("lmtp.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o606, "{mode:o}");
     let mut stream = UnixStream::connect(dir.path().join("lmtp.sock")).unwrap();
     stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
     stream

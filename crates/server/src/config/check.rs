@@ -63,7 +63,9 @@ fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Res
         (None, Some(path)) if path.as_os_str().is_empty() || path.as_os_str().len() > UNIX_PATH_MAX => {
             Err(Problem::new(at("unix"), format!("a socket's path has 1 to {UNIX_PATH_MAX} octets")))
         }
-        _ => Ok(()),
+        (Some(_), None) if listener.mode.is_some() => Err(Problem::new(at("mode"), "only for `unix`")),
+        (Some(_), None) if listener.group.is_some() => Err(Problem::new(at("group"), "only for `unix`")),
+        _ => listener.unix_access().map(drop).map_err(|(key, message)| Problem::new(at(key), message)),
     }
 }
 

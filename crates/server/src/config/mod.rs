@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use posthaste_smtp::tokio::UnixAccess;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use check::{Key, Problem};
@@ -71,6 +72,12 @@ pub struct Listener {
     /// Path of a UNIX socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
+    /// Permission bits of that socket, in octal: who may write may connect. Not set: `0660`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The group that the socket is given to, by name or number. Not set: the server's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// The protocol spoken there.
     pub protocol: ListenerProtocol,
 }
@@ -83,6 +90,37 @@ impl std::fmt::Display for Listener {
             (None, None) => f.write_str("nothing"),
         }
     }
+}
+
+impl Listener {
+    /// Who may connect to a UNIX socket.
+    ///
+    /// # Errors
+    /// The key that is wrong, and how.
+    pub(crate) fn unix_access(&self) -> Result<UnixAccess, (&'static str, String)> {
+        let mut access = UnixAccess::default();
+        if let Some(mode) = &self.mode {
+            let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o777);
+            access.mode = bits.ok_or_else(|| ("mode", "permission bits in octal, such as \"0660\"".to_owned()))?;
+        }
+        if let Some(group) = &self.group {
+            let number = group_number(group).ok_or_else(|| ("group", format!("there is no group `{group}`")))?;
+            access.group = Some(number);
+        }
+        Ok(access)
+    }
+}
+
+/// The number of a group, as /etc/group has it; one from another directory service can be given as a number.
+fn group_number(group: &str) -> Option<u32> {
+    if let Ok(number) = group.parse() {
+        return Some(number);
+    }
+    let groups = std::fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok())?
+    })
 }
 
 /// What is spoken on a listener.

@@ -46,7 +46,7 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use body::Body;
 pub use client::{Client, ClientTimeouts, ConnectError};
-pub use listen::Backlog;
+pub use listen::{Backlog, UnixAccess};
 pub use server::{RunningServer, Server, ServerBuilder};
 
 use crate::command::{MailFrom, RcptTo};
