@@ -10,9 +10,7 @@ use posthaste_smtp::Protocol;
 use posthaste_smtp::tokio::{RunningServer, Server as SmtpServer, ServerBuilder};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{
-    self, BareNewlines, Config, ConfigError, Listener, ListenerProtocol, LogFormat, LongLines, NulOctets,
-};
+use crate::config::{self, Config, ConfigError, Listener, ListenerProtocol, LogFormat};
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::receive::{Receiver, Settings};
 use crate::watch::Watch;
@@ -283,19 +281,9 @@ fn builder(config: &Config, listeners: &[&Listener]) -> ServerBuilder {
     let mut builder = SmtpServer::builder()
         .host_name(&config.host_name)
         .limits(limits.into())
-        .bare_newlines(match config.policy.bare_newlines {
-            BareNewlines::Reject => posthaste_smtp::BareNewlines::Reject,
-            BareNewlines::Fix => posthaste_smtp::BareNewlines::Fix,
-            BareNewlines::Accept => posthaste_smtp::BareNewlines::Accept,
-        })
-        .nul_octets(match config.policy.nul_octets {
-            NulOctets::Reject => posthaste_smtp::NulOctets::Reject,
-            NulOctets::Accept => posthaste_smtp::NulOctets::Accept,
-        })
-        .long_lines(match config.policy.long_lines {
-            LongLines::Accept => posthaste_smtp::LongLines::Accept,
-            LongLines::Reject => posthaste_smtp::LongLines::Reject,
-        })
+        .bare_newlines(config.policy.bare_newlines)
+        .nul_octets(config.policy.nul_octets)
+        .long_lines(config.policy.long_lines)
         .max_connections(limits.connections)
         .max_connections_per_address(limits.connections_per_address);
     for listener in listeners {

@@ -38,7 +38,10 @@ struct Told {
 impl Told {
     fn look(&mut self, store: &Journaled) {
         if let Some(why) = store.poisoned().filter(|_| !std::mem::replace(&mut self.poisoned, true)) {
-            tracing::error!(why = &*why, "stable storage failed: no mail is accepted until a restart, once its cause is gone");
+            tracing::error!(
+                why = &*why,
+                "stable storage failed: no mail is accepted until a restart, once its cause is gone"
+            );
         }
         if !self.is_due(store.stats().waiting, Instant::now()) {
             return;

@@ -85,6 +85,7 @@ impl Default for Timeouts {
 ///
 /// Whatever is chosen, only CRLF.CRLF ends a message: a bare CR or LF never takes part in an end of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum BareNewlines {
     /// Read the message to its true end, then refuse it with 550 5.6.11.
     #[default]
@@ -99,6 +100,7 @@ pub enum BareNewlines {
 
 /// What to do about NUL octets in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum NulOctets {
     /// Refuse with 550 5.6.0: RFC 5322 forbids NUL, readers written in C end the text there, and so two programs see
     /// two different messages.
@@ -110,6 +112,7 @@ pub enum NulOctets {
 
 /// What to do about text lines longer than [`Limits::text_line_bytes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum LongLines {
     /// Store as received. The default, because much real mail (one-line HTML, unfolded fields) breaks the rule and no
     /// reader of a Maildir minds.

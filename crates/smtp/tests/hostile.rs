@@ -114,7 +114,8 @@ fn a_chunk_whose_size_cannot_be_read_ends_the_session() {
     for (line, code) in lines {
         // With a transaction, within a chunked message, and without either.
         for (before, replies) in [(OPEN, 3), (&*format!("{OPEN}BDAT 3\r\nx\r\n"), 4), ("EHLO client.example\r\n", 1)] {
-            let smuggled = b"RSET\r\nMAIL FROM:<forged@example.org>\r\nRCPT TO:<b@example.org>\r\nDATA\r\nforged\r\n.\r\n";
+            let smuggled =
+                b"RSET\r\nMAIL FROM:<forged@example.org>\r\nRCPT TO:<b@example.org>\r\nDATA\r\nforged\r\n.\r\n";
             let wire = [before.as_bytes(), line, smuggled].concat();
             at_every_cut(&config(BareNewlines::Reject, NulOctets::Reject), &wire, |host, cut| {
                 let name = line.escape_ascii();

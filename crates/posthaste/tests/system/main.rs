@@ -1,7 +1,7 @@
 //! Tests through the real server process. One program, so that what they share is compiled once.
 
-mod cli;
 mod bounds;
+mod cli;
 mod corpus;
 mod crash;
 mod serve;

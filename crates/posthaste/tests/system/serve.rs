@@ -229,8 +229,8 @@ fn sighup_reloads_and_keeps_sessions() {
     session.expect("MAIL FROM:<s@example.net>", 250);
     session.expect("RCPT TO:<carol@example.org>", 550);
 
-    let with_carol =
-        ROUTED.replace("\"bob\"]\n", "\"bob\", \"carol\"]\n") + "[limits]\nmessage_bytes = 4096\nconnections = 3\n[log]\nformat = \"json\"\n";
+    let with_carol = ROUTED.replace("\"bob\"]\n", "\"bob\", \"carol\"]\n")
+        + "[limits]\nmessage_bytes = 4096\nconnections = 3\n[log]\nformat = \"json\"\n";
     std::fs::write(dir.path().join("posthaste.toml"), &with_carol).unwrap();
     server.signal(Signal::HUP);
     server.wait_for_log("configuration reloaded");

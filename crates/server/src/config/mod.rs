@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use check::{Key, Problem};
 pub use error::{ConfigError, Position};
 pub use limits::Limits;
+pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets};
 pub use values::{Targets, Users};
 
 /// The name under which a configuration is looked for in the working directory.
@@ -164,41 +165,6 @@ pub struct Policy {
     pub long_lines: LongLines,
     /// A NUL octet.
     pub nul_octets: NulOctets,
-}
-
-/// What is done with a CR or LF that stands alone in a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BareNewlines {
-    /// The message is refused with 550 5.6.11.
-    #[default]
-    Reject,
-    /// Each becomes CRLF. Breaks signatures; the end of data is still CRLF.CRLF alone.
-    Fix,
-    /// The message is kept as it is. What reads it later may see another message in it than we did.
-    Accept,
-}
-
-/// What is done with a text line above the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LongLines {
-    /// The message is kept as it is; many real messages have such lines.
-    #[default]
-    Accept,
-    /// The message is refused.
-    Reject,
-}
-
-/// What is done with a NUL octet in a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NulOctets {
-    /// The message is refused with 550 5.6.0.
-    #[default]
-    Reject,
-    /// The message is kept as it is.
-    Accept,
 }
 
 /// The log, written to standard error.
