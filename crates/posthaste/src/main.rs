@@ -118,7 +118,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Format::Plain => LogFormat::Plain,
                 Format::Json => LogFormat::Json,
             });
-            posthaste_server::serve(serve.config, format)?;
+            posthaste_server::serve(serve.config, format, || std::process::exit(1))?;
         }
         Command::Sink(args) => return sink::run(*args),
         Command::Doctor(args) => return Ok(doctor::run(args)?),

@@ -1,5 +1,7 @@
 //! Addresses as names of directories: checked, folded to lower case, and never a path.
 
+pub use posthaste_smtp::address::is_domain;
+
 /// Why an address cannot name a mailbox. The reply is 550 5.1.3 (bad destination mailbox address syntax).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnusableName;
@@ -25,18 +27,6 @@ pub fn directory_name(name: &str) -> Result<String, UnusableName> {
         }
     }
     if directory.len() > MAX_DIRECTORY_NAME { Err(UnusableName) } else { Ok(directory) }
-}
-
-/// Whether `name` can be a domain (RFC 1034 section 3.5, with the underscores that are found in practice).
-pub fn is_domain(name: &str) -> bool {
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_' || !c.is_ascii())
-            && !label.chars().any(|c| c.is_control() || c.is_whitespace())
-    };
-    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 /// The form in which domains are compared: lower case, without a final dot.

@@ -1,13 +1,14 @@
 //! Gathering a body: in memory while it is small and there is room, otherwise into a file while it arrives.
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_delivery::{Body as StoredBody, DeliveryError, Journaled};
 use posthaste_message::{Header, Summary};
 use posthaste_smtp::tokio::Body;
 use posthaste_smtp::{BodyError, Envelope};
+use tokio::time::timeout;
 
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
-use crate::receive::Settings;
+use crate::receive::{STORE_PATIENCE, Settings};
 
 /// A whole body, the trace field in front.
 pub(crate) struct Gathered {
@@ -15,6 +16,8 @@ pub(crate) struct Gathered {
     /// Octets as the client sent them.
     pub bytes: u64,
     pub summary: Summary,
+    /// Covers the body until the store has it in its own books.
+    pub room: Reservation,
 }
 
 /// Why a body was not gathered.
@@ -25,6 +28,8 @@ pub(crate) enum Refusal {
     Loop { hops: usize },
     /// No room to keep it.
     Delivery(DeliveryError),
+    /// Too many large bodies arrive already, or the disk does not answer.
+    Slow,
 }
 
 impl From<DeliveryError> for Refusal {
@@ -42,61 +47,97 @@ pub(crate) async fn gather(
     memory: &MemoryBudget,
     store: &Journaled,
 ) -> Result<Gathered, Refusal> {
-    // What the client announced is only a guess; a body that outgrows it asks again.
-    let announced =
-        envelope.mail.size.map_or(FIRST_RESERVATION_BYTES, |size| size.min(LARGE_BODY_BYTES as u64) as usize);
-    let mut reservation = memory.reserve(announced.max(FIRST_RESERVATION_BYTES)).await;
-    let mut parts = vec![trace];
+    let mut room = memory.nothing();
+    let mut parts = Parts::new(trace);
     let mut header = HeaderWatch::default();
-    let mut bytes = 0;
     while let Some(chunk) = body.chunk().await {
         let chunk = chunk.map_err(Refusal::Body)?;
-        bytes += chunk.len();
         header.push(&chunk);
         parts.push(chunk);
-        if bytes > LARGE_BODY_BYTES || !memory.try_grow(&mut reservation, bytes) {
-            return spool(body, envelope, parts, header, settings, store).await;
+        // Room is taken for what has come, not for what was announced, and nobody waits for it: a client that says nothing
+        // more holds no more than it sent, and what finds no room goes to a file.
+        let held = parts.held_bytes() + header.held_bytes() + body.buffer_bytes();
+        if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, held) {
+            return spool(body, envelope, parts, header, room, (settings, memory, store)).await;
         }
     }
     let summary = header.finish(settings.hops)?;
-    Ok(Gathered { body: StoredBody::Memory(held(parts, reservation)), bytes: bytes as u64, summary })
+    Ok(Gathered { bytes: parts.bytes, body: StoredBody::Memory(parts.finish()), summary, room })
 }
 
 /// Writes what has come so far, and then each piece as it comes.
 async fn spool(
     body: &mut Body<'_>,
     envelope: &Envelope,
-    parts: Vec<Bytes>,
+    parts: Parts,
     mut header: HeaderWatch,
-    settings: &Settings,
-    store: &Journaled,
+    mut room: Reservation,
+    (settings, memory, store): (&Settings, &MemoryBudget, &Journaled),
 ) -> Result<Gathered, Refusal> {
+    let _place = memory.place_to_spool().await.ok_or(Refusal::Slow)?;
     // The room that has to be there before the first octet is written.
     let announced = envelope.mail.size.or(settings.message_bytes).unwrap_or(0);
     let mut writer = store.spool(announced).await?;
-    let mut bytes = 0;
-    for (index, part) in parts.iter().enumerate() {
-        // The first part is our own.
-        bytes += if index == 0 { 0 } else { part.len() as u64 };
-        writer.write(part).await?;
+    let mut bytes = parts.bytes;
+    for part in parts.finish() {
+        timeout(STORE_PATIENCE, writer.write(&part)).await.map_err(|_| Refusal::Slow)??;
     }
-    drop(parts);
+    room.release();
     while let Some(chunk) = body.chunk().await {
         let chunk = chunk.map_err(Refusal::Body)?;
         bytes += chunk.len() as u64;
         header.push(&chunk);
-        writer.write(&chunk).await?;
+        timeout(STORE_PATIENCE, writer.write(&chunk)).await.map_err(|_| Refusal::Slow)??;
     }
     let summary = header.finish(settings.hops)?;
-    Ok(Gathered { body: StoredBody::Spooled(writer.finish().await?), bytes, summary })
+    let spooled = timeout(STORE_PATIENCE, writer.finish()).await.map_err(|_| Refusal::Slow)??;
+    Ok(Gathered { body: StoredBody::Spooled(spooled), bytes, summary, room })
 }
 
-/// Ties the reservation to the largest part, which lives as long as the message does.
-fn held(mut parts: Vec<Bytes>, reservation: Reservation) -> Vec<Bytes> {
-    if let Some(last) = parts.pop() {
-        parts.push(reservation.hold(last));
+/// The pieces of a body. Small ones are joined, so that their number is bounded by the body's size and not by how it was cut: a
+/// piece of one octet would cost a hundred, and keep the whole buffer alive that it was read into.
+struct Parts {
+    done: Vec<Bytes>,
+    /// Small pieces behind the last of `done`.
+    tail: BytesMut,
+    /// Octets that the client sent.
+    bytes: u64,
+    /// Octets of memory in `done`.
+    done_bytes: usize,
+}
+
+impl Parts {
+    fn new(trace: Bytes) -> Self {
+        Self { done_bytes: trace.len(), done: vec![trace], tail: BytesMut::new(), bytes: 0 }
     }
-    parts
+
+    fn push(&mut self, piece: Bytes) {
+        self.bytes += piece.len() as u64;
+        if piece.len() < SMALL_PIECE_BYTES {
+            self.tail.put_slice(&piece);
+            return;
+        }
+        self.close_tail();
+        self.done_bytes += piece.len();
+        self.done.push(piece);
+    }
+
+    fn close_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.done_bytes += self.tail.capacity();
+            self.done.push(std::mem::take(&mut self.tail).freeze());
+        }
+    }
+
+    /// Octets of memory, but for the buffer that the last piece was read into.
+    fn held_bytes(&self) -> usize {
+        self.done_bytes + self.tail.capacity()
+    }
+
+    fn finish(mut self) -> Vec<Bytes> {
+        self.close_tail();
+        self.done
+    }
 }
 
 /// Collects the header section, which may come in many pieces, without looking at any octet more than a few times.
@@ -133,14 +174,18 @@ impl HeaderWatch {
         }
     }
 
+    fn held_bytes(&self) -> usize {
+        self.head.capacity()
+    }
+
     fn finish(self, hops_max: usize) -> Result<Summary, Refusal> {
         let summary = self.found.unwrap_or_else(|| Header::of(&self.head).summary());
         if summary.hops >= hops_max { Err(Refusal::Loop { hops: summary.hops }) } else { Ok(summary) }
     }
 }
 
-/// Covers most mail; less would only mean asking twice.
-const FIRST_RESERVATION_BYTES: usize = 32 << 10;
+/// A piece below this is copied; above it costs less to keep it where it is.
+const SMALL_PIECE_BYTES: usize = 4 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -160,6 +205,37 @@ mod tests {
             assert_eq!((found.hops, found.message_id.as_deref()), (2, Some("<x@y>")), "pieces of {piece}");
         }
         assert_eq!(summary_of(b"Received: a\r\nReceived: b", 3).hops, 2);
+    }
+
+    #[test]
+    fn a_body_in_single_octets_is_one_part_and_one_buffer() {
+        let mut parts = Parts::new(Bytes::from_static(b"trace"));
+        // Each is a slice of a read buffer that it would keep alive.
+        let buffer = Bytes::from(vec![b'x'; 4096]);
+        for at in 0..1_000_000 {
+            parts.push(buffer.slice(at % 4096..at % 4096 + 1));
+        }
+        assert!(parts.held_bytes() < 3 << 20, "{}", parts.held_bytes());
+        assert!(buffer.try_into_mut().is_ok(), "no piece keeps its read buffer");
+        let parts = parts.finish();
+        assert_eq!((parts.len(), parts[1].len()), (2, 1_000_000));
+    }
+
+    #[test]
+    fn the_number_of_parts_is_bounded_by_the_size() {
+        // The worst: a small piece between any two that are just not small.
+        let mut parts = Parts::new(Bytes::new());
+        let mut sent = Vec::new();
+        while parts.bytes <= LARGE_BODY_BYTES as u64 {
+            for len in [1, SMALL_PIECE_BYTES] {
+                let piece = vec![sent.len() as u8; len];
+                sent.extend_from_slice(&piece);
+                parts.push(piece.into());
+            }
+        }
+        let parts = parts.finish();
+        assert!(parts.len() <= 2 * LARGE_BODY_BYTES / SMALL_PIECE_BYTES + 3, "{}", parts.len());
+        assert_eq!(parts.concat(), sent);
     }
 
     #[test]

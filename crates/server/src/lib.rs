@@ -13,6 +13,7 @@ mod memory;
 mod receive;
 pub mod routing;
 mod serve;
+mod watch;
 
 pub use inspect::{JournalReport, inspect_journal};
 pub use serve::{ServeError, Server, serve};

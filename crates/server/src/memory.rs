@@ -1,12 +1,14 @@
 //! How much of all message bodies may be in memory at a time.
 //!
-//! A session reserves a little before it reads a body and may grow without waiting up to [`LARGE_BODY_BYTES`]. Nobody
-//! waits while it holds something, so sessions cannot block each other for ever: what cannot grow goes to a file.
+//! What is allowed is cut in four: one part for small bodies while they arrive, one for the buffers of large ones that go to files, and
+//! two for what is accepted and not yet in its mailboxes, which the store counts. Nobody waits for memory: a body that finds no
+//! room goes to a file. For a place to write one a body waits, and not for ever.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// A body that grows beyond this is written to a file of its own while it arrives.
 pub const LARGE_BODY_BYTES: usize = 1 << 20;
@@ -15,41 +17,56 @@ pub const LARGE_BODY_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct MemoryBudget {
     units: Arc<Semaphore>,
+    spools: Arc<Semaphore>,
 }
 
-/// A part of the budget. It returns when the last body that was put under it is dropped.
+/// A part of the budget, given back on drop.
 #[derive(Debug)]
-pub struct Reservation {
-    permit: OwnedSemaphorePermit,
-}
+pub struct Reservation(Option<OwnedSemaphorePermit>);
 
 impl MemoryBudget {
     /// A budget of `bytes` octets, in steps of 4 KiB.
     pub fn new(bytes: u64) -> Self {
-        let units = usize::try_from(bytes / UNIT_BYTES as u64).unwrap_or(usize::MAX);
-        Self { units: Arc::new(Semaphore::new(units.clamp(units_of(LARGE_BODY_BYTES), Semaphore::MAX_PERMITS))) }
+        let part = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
+        let units = (part / UNIT_BYTES).clamp(units_of(2 * LARGE_BODY_BYTES), Semaphore::MAX_PERMITS);
+        let spools = (part / SPOOL_BYTES).clamp(SPOOLS_MIN, Semaphore::MAX_PERMITS);
+        Self { units: Arc::new(Semaphore::new(units)), spools: Arc::new(Semaphore::new(spools)) }
     }
 
-    /// Waits for `bytes` octets, at most [`LARGE_BODY_BYTES`], in order of arrival.
-    pub async fn reserve(&self, bytes: usize) -> Reservation {
-        let units = units_of(bytes.min(LARGE_BODY_BYTES));
-        let acquired = Arc::clone(&self.units).acquire_many_owned(units as u32).await;
-        Reservation { permit: acquired.expect("the semaphore is never closed") }
+    /// What the store may hold, of the same `bytes` octets.
+    pub fn of_store(bytes: u64) -> u32 {
+        u32::try_from(bytes / 2).unwrap_or(u32::MAX).max(8 * LARGE_BODY_BYTES as u32)
+    }
+
+    /// A reservation to begin with.
+    pub fn nothing(&self) -> Reservation {
+        Reservation(None)
     }
 
     /// Lets `reservation` cover `bytes` octets if there is room right now.
     pub fn try_grow(&self, reservation: &mut Reservation, bytes: usize) -> bool {
-        let missing = units_of(bytes).saturating_sub(reservation.permit.num_permits());
+        let held = reservation.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let missing = units_of(bytes).saturating_sub(held);
         if missing == 0 {
             return true;
         }
-        match Arc::clone(&self.units).try_acquire_many_owned(missing as u32) {
+        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+        match Arc::clone(&self.units).try_acquire_many_owned(missing) {
             Ok(more) => {
-                reservation.permit.merge(more);
+                match &mut reservation.0 {
+                    Some(permit) => permit.merge(more),
+                    none => *none = Some(more),
+                }
                 true
             }
             Err(_) => false,
         }
+    }
+
+    /// Waits for one of the places for bodies that are written to files; `None` if there is none in time.
+    pub async fn place_to_spool(&self) -> Option<OwnedSemaphorePermit> {
+        let place = timeout(SPOOL_PATIENCE, Arc::clone(&self.spools).acquire_owned()).await.ok()?;
+        Some(place.expect("the semaphore is never closed"))
     }
 
     /// Octets that nobody has reserved.
@@ -60,53 +77,62 @@ impl MemoryBudget {
 }
 
 impl Reservation {
-    /// Ties the reservation to `bytes`: it is given back when the last clone of the result is dropped.
-    pub fn hold(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Held { bytes, _permit: self.permit })
-    }
-}
-
-struct Held {
-    bytes: Bytes,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
+    /// Gives all of it back.
+    pub fn release(&mut self) {
+        self.0 = None;
     }
 }
 
 fn units_of(bytes: usize) -> usize {
-    bytes.div_ceil(UNIT_BYTES).max(1)
+    bytes.div_ceil(UNIT_BYTES)
 }
 
 const UNIT_BYTES: usize = 4096;
+/// What a body on its way to a file holds: a read buffer and a write buffer.
+const SPOOL_BYTES: usize = 512 << 10;
+const SPOOLS_MIN: usize = 16;
+/// Long enough for others to finish, short enough for the client, who waits ten minutes (RFC 5321 section 4.5.3.2.6).
+const SPOOL_PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn what_is_held_returns_with_the_last_clone() {
-        let budget = MemoryBudget::new(2 << 20);
-        let held = budget.reserve(5000).await.hold(Bytes::from_static(b"body"));
-        assert_eq!(budget.available_bytes(), (2 << 20) - 8192);
-        let slice = held.slice(1..2);
+    #[test]
+    fn what_is_held_returns_on_drop() {
+        let budget = MemoryBudget::new(8 << 20);
+        let all = budget.available_bytes();
+        let mut held = budget.nothing();
+        assert!(budget.try_grow(&mut held, 1) && budget.try_grow(&mut held, 5000));
+        assert_eq!(budget.available_bytes(), all - 8192);
+        held.release();
+        assert_eq!(budget.available_bytes(), all);
+        assert!(budget.try_grow(&mut held, 5000));
         drop(held);
-        assert_eq!(budget.available_bytes(), (2 << 20) - 8192);
-        drop(slice);
-        assert_eq!(budget.available_bytes(), 2 << 20);
+        assert_eq!(budget.available_bytes(), all);
     }
 
-    #[tokio::test]
-    async fn growth_never_waits() {
-        let budget = MemoryBudget::new(1 << 20);
-        let mut first = budget.reserve(4096).await;
-        assert!(budget.try_grow(&mut first, 1 << 19));
-        let mut second = budget.reserve(1 << 19).await;
-        assert!(!budget.try_grow(&mut second, (1 << 19) + 1));
+    #[test]
+    fn growth_never_waits() {
+        let budget = MemoryBudget::new(0);
+        let (mut first, mut second) = (budget.nothing(), budget.nothing());
+        assert!(budget.try_grow(&mut first, LARGE_BODY_BYTES + 1));
+        assert!(budget.try_grow(&mut second, LARGE_BODY_BYTES - UNIT_BYTES));
+        assert!(!budget.try_grow(&mut second, LARGE_BODY_BYTES));
+        assert!(!budget.try_grow(&mut second, usize::MAX));
         drop(first);
-        assert!(budget.try_grow(&mut second, 1 << 20));
+        assert!(budget.try_grow(&mut second, LARGE_BODY_BYTES));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_to_spool_is_waited_for_but_not_for_ever() {
+        let budget = MemoryBudget::new(0);
+        let mut places = Vec::new();
+        for _ in 0..SPOOLS_MIN {
+            places.push(budget.place_to_spool().await.expect("a free place"));
+        }
+        assert!(budget.place_to_spool().await.is_none());
+        places.pop();
+        assert!(budget.place_to_spool().await.is_some());
     }
 }

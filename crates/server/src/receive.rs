@@ -3,17 +3,19 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message, Target};
+use posthaste_journal::AppendError;
 use posthaste_message::{DateTime, Received, write_delivered_to, write_return_path};
 use posthaste_smtp::tokio::{Body, Handler, Session};
-use posthaste_smtp::{Envelope, ForwardPath, MessageOutcome, RcptTo, Reply};
+use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply};
+use tokio::time::timeout;
 
 use crate::body::{Gathered, Refusal, gather};
 use crate::config::Config;
-use crate::memory::MemoryBudget;
+use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::routing::{Mailbox, RouteError, Routes};
 
 /// What a reload replaces while sessions go on.
@@ -78,9 +80,10 @@ impl Receiver {
         };
         let trace = received_field(&settings, session, envelope, &log.id);
         let gathered = gather(body, envelope, trace, &settings, &self.0.memory, &self.0.store).await;
-        let Gathered { body, bytes, summary } = match gathered {
+        let Gathered { body, bytes, summary, room } = match gathered {
             Ok(gathered) => gathered,
             Err(Refusal::Body(error)) => {
+                log.abandoned = is_abandoned(&error);
                 log.why = Some(error.to_string());
                 return error.reply().into();
             }
@@ -89,19 +92,32 @@ impl Receiver {
                 return Reply::new(554, "5.4.6", "Too many hops, the message is in a loop").into();
             }
             Err(Refusal::Delivery(error)) => return log.refused(&error).into(),
+            Err(Refusal::Slow) => return log.too_slow().into(),
         };
         (log.bytes, log.message_id) = (bytes, summary.message_id);
         log.mailboxes = mailboxes.len();
         let targets = mailboxes.iter().map(|mailbox| target(envelope, mailbox)).collect();
         let message = Message { targets, body, line_ends: LineEnds::ToLf };
-        match self.0.store.deliver_message(message).await {
-            Ok(_) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
-            Err(error) => log.refused(&error).into(),
+        let kept = timeout(STORE_PATIENCE, self.0.store.deliver_message(message)).await;
+        drop(room);
+        match kept {
+            Ok(Ok(_)) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
+            Ok(Err(error)) => log.refused(&error).into(),
+            // It may be kept all the same, and then comes twice, as it would if the client had lost patience.
+            Err(_) => log.too_slow().into(),
         }
     }
 }
 
 impl Handler for Receiver {
+    /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
+    async fn mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
+        let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
+        let Err(error) = self.0.store.spool(size).await else { return Ok(()) };
+        tracing::warn!(peer = session.peer.to_string(), size, error = error.to_string(), "no room for a large message");
+        Err(reply_to(&error))
+    }
+
     async fn rcpt(&self, session: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
         let settings = self.settings();
         let reply = match resolve(&settings.routes, rcpt) {
@@ -112,6 +128,9 @@ impl Handler for Receiver {
             Ok(_) => Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later"),
             Err(error) => refusal(error),
         };
+        if !tracing::enabled!(tracing::Level::INFO) {
+            return Err(reply);
+        }
         tracing::info!(
             peer = session.peer.to_string(),
             to = rcpt.forward_path.to_string(),
@@ -132,6 +151,9 @@ impl Handler for Receiver {
 
 /// The mailboxes of a whole envelope, each once.
 fn route_all(routes: &Routes, recipients: &[RcptTo]) -> Option<Vec<Mailbox>> {
+    if let [only] = recipients {
+        return resolve(routes, only).ok();
+    }
     let mut seen = HashSet::new();
     let mut mailboxes = Vec::with_capacity(recipients.len());
     for rcpt in recipients {
@@ -185,6 +207,7 @@ fn target(envelope: &Envelope, mailbox: &Mailbox) -> Target {
 
 fn reply_to(error: &DeliveryError) -> Reply {
     match error {
+        error if is_too_large(error) => Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept"),
         DeliveryError::BadMailbox(_) => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
         DeliveryError::Mailbox(_) => Reply::new(450, "4.2.0", "The mailbox cannot be written, try again later"),
         DeliveryError::Full(_) => Reply::new(452, "4.3.1", "No space to keep the message, try again later"),
@@ -194,6 +217,18 @@ fn reply_to(error: &DeliveryError) -> Reply {
     }
 }
 
+/// Whether the message ended because its client did, in one way or another.
+fn is_abandoned(error: &BodyError) -> bool {
+    matches!(error, BodyError::Reset | BodyError::Disconnected | BodyError::TimedOut | BodyError::Io(_))
+}
+
+/// Whether the journal has no place for a record of this size, ever. Nothing is wrong with the storage then.
+fn is_too_large(error: &DeliveryError) -> bool {
+    let DeliveryError::Sync(error) = error else { return false };
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<AppendError>());
+    matches!(cause, Some(AppendError::TooLarge { .. }))
+}
+
 /// What the one log line of a message tells.
 #[derive(Default)]
 struct LogLine {
@@ -201,21 +236,33 @@ struct LogLine {
     bytes: u64,
     message_id: Option<String>,
     mailboxes: usize,
+    /// The client did not send it to its end, and no reply to it was sent.
+    abandoned: bool,
     why: Option<String>,
 }
 
 impl LogLine {
     /// Notes why nothing was kept.
     fn refused(&mut self, error: &DeliveryError) -> Reply {
-        if matches!(error, DeliveryError::Sync(_)) {
+        if matches!(error, DeliveryError::Sync(_)) && !is_too_large(error) {
             tracing::error!(error = error.to_string(), "stable storage failed; restart once its cause is gone");
         }
         self.why = Some(error.to_string());
         reply_to(error)
     }
 
+    /// Notes that the store did not answer in time.
+    fn too_slow(&mut self) -> Reply {
+        self.why = Some("the storage is too slow".to_owned());
+        Reply::new(452, "4.3.1", "The storage is too slow, try again later")
+    }
+
     fn write(&self, session: &Session, envelope: &Envelope, outcome: &MessageOutcome, begun: Instant) {
+        if !tracing::enabled!(tracing::Level::INFO) {
+            return;
+        }
         let reply = match outcome {
+            _ if self.abandoned => String::new(),
             MessageOutcome::All(reply) => reply.to_string(),
             MessageOutcome::Each(replies) => replies.iter().map(Reply::to_string).collect::<Vec<_>>().join("; "),
         };
@@ -225,7 +272,11 @@ impl LogLine {
         if envelope.recipients.len() > RECIPIENTS_LOGGED {
             to.push(format!("and {} more", envelope.recipients.len() - RECIPIENTS_LOGGED));
         }
-        let event = if outcome.is_accepted() { "message kept" } else { "message refused" };
+        let event = match outcome.is_accepted() {
+            _ if self.abandoned => "message abandoned",
+            true => "message kept",
+            false => "message refused",
+        };
         tracing::info!(
             id = self.id,
             peer = session.peer.to_string(),
@@ -277,6 +328,9 @@ fn unix_micros() -> i64 {
 }
 
 const RECIPIENTS_LOGGED: usize = 5;
+/// How long the store may take over a message before the client is told to come back. The client's own patience is ten minutes
+/// (RFC 5321 section 4.5.3.2.6).
+pub(crate) const STORE_PATIENCE: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
@@ -298,6 +352,8 @@ mod tests {
         check(DeliveryError::Busy, "451 4.3.2 ");
         check(DeliveryError::Closed, "421 4.3.2 ");
         check(DeliveryError::Sync(error(std::io::ErrorKind::Other)), "451 4.3.0 ");
+        check(AppendError::TooLarge { bytes: 2, limit: 1 }.into(), "552 5.3.4 ");
+        check(AppendError::Poisoned("a sync failed".into()).into(), "451 4.3.0 ");
         check(DeliveryError::BadMailbox("..".into()), "550 5.1.3 ");
         check(DeliveryError::Mailbox(error(std::io::ErrorKind::PermissionDenied)), "450 4.2.0 ");
     }

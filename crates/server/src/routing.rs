@@ -78,13 +78,6 @@ impl Routes {
         let routes = self.domains.get(&name).ok_or(RouteError::Relay)?;
         routes.resolve(local_part, &name)
     }
-
-    /// The names of our domains, in order.
-    pub fn domain_names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.domains.keys().map(String::as_str).collect();
-        names.sort_unstable();
-        names
-    }
 }
 
 impl DomainRoutes {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use posthaste_delivery::{Journaled, JournaledConfig, OpenError, ReplayReport};
@@ -10,11 +10,10 @@ use posthaste_smtp::Protocol;
 use posthaste_smtp::tokio::{RunningServer, Server as SmtpServer, ServerBuilder};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{
-    self, BareNewlines, Config, ConfigError, Listener, ListenerProtocol, LogFormat, LongLines, NulOctets,
-};
+use crate::config::{self, Config, ConfigError, Listener, ListenerProtocol, LogFormat};
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::receive::{Receiver, Settings};
+use crate::watch::Watch;
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +50,7 @@ pub struct Server {
     store: Journaled,
     running: Vec<RunningServer>,
     replayed: ReplayReport,
+    watch: Watch,
 }
 
 impl Server {
@@ -81,7 +81,8 @@ impl Server {
                 }
             }
         }
-        Ok(Self { config, receiver, store, running, replayed })
+        let watch = Watch::begin(store.clone());
+        Ok(Self { config, receiver, store, running, replayed, watch })
     }
 
     /// The TCP addresses that it listens on, with the ports that were taken.
@@ -115,6 +116,7 @@ impl Server {
         for server in ending {
             in_time &= server.await.unwrap_or(false);
         }
+        drop(self.watch);
         self.store.shutdown().await;
         in_time
     }
@@ -156,19 +158,42 @@ impl Server {
     }
 }
 
-/// Runs the server until SIGTERM or SIGINT; what `posthaste serve` does.
+/// Runs the server until SIGTERM or SIGINT; what `posthaste serve` does. A second of these signals calls `at_once`, which ends
+/// the process: nothing may be waited for then, not even a store whose disk does not answer.
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve(config_file: Option<PathBuf>, log_format: Option<LogFormat>) -> Result<(), ServeError> {
-    let mut config = Config::load(config_file.as_deref())?;
-    config.log.format = log_format.unwrap_or(config.log.format);
+pub fn serve(
+    config_file: Option<PathBuf>,
+    log_format: Option<LogFormat>,
+    at_once: impl FnOnce() -> std::convert::Infallible,
+) -> Result<(), ServeError> {
+    let source = Source { file: config_file, log_format };
+    let config = source.load()?;
     crate::logging::start(&config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(run(config, config_file.as_deref()))
+    runtime.block_on(run(config, &source, at_once))
 }
 
-async fn run(config: Config, config_file: Option<&Path>) -> Result<(), ServeError> {
+/// Where the configuration comes from.
+struct Source {
+    file: Option<PathBuf>,
+    log_format: Option<LogFormat>,
+}
+
+impl Source {
+    fn load(&self) -> Result<Config, ConfigError> {
+        let mut config = Config::load(self.file.as_deref())?;
+        config.log.format = self.log_format.unwrap_or(config.log.format);
+        Ok(config)
+    }
+}
+
+async fn run(
+    config: Config,
+    source: &Source,
+    at_once: impl FnOnce() -> std::convert::Infallible,
+) -> Result<(), ServeError> {
     // Before the first promise is made: a signal that comes early must not end us the hard way.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -178,22 +203,28 @@ async fn run(config: Config, config_file: Option<&Path>) -> Result<(), ServeErro
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hang_up.recv() => reload(&mut server, config_file),
+            _ = hang_up.recv() => reload(&mut server, source),
         }
     }
     tracing::info!("stopping: no new connections, open transactions may finish");
+    let shutdown = server.shutdown();
+    let mut shutdown = std::pin::pin!(shutdown);
     tokio::select! {
-        in_time = server.shutdown() => tracing::info!(in_time, "stopped"),
-        _ = terminate.recv() => tracing::warn!("told twice: stopped without waiting; unfinished work is in the journal"),
-        _ = interrupt.recv() => tracing::warn!("told twice: stopped without waiting; unfinished work is in the journal"),
+        in_time = &mut shutdown => {
+            tracing::info!(in_time, "stopped");
+            return Ok(());
+        }
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
-    Ok(())
+    tracing::warn!("told twice: stopped without waiting; unfinished work is in the journal");
+    match at_once() {}
 }
 
-fn reload(server: &mut Server, config_file: Option<&Path>) {
-    match Config::load(config_file) {
+fn reload(server: &mut Server, source: &Source) {
+    match source.load() {
         Ok(config) => {
-            let file = config::found_file(config_file).map(|file| file.display().to_string());
+            let file = config::found_file(source.file.as_deref()).map(|file| file.display().to_string());
             let restart = server.reload(config);
             tracing::info!(file, "configuration reloaded");
             if !restart.is_empty() {
@@ -217,6 +248,7 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
         },
         checkpoint_bytes: storage.checkpoint_bytes,
         checkpoint_interval: Duration::from_secs(storage.checkpoint_secs),
+        backlog_bytes: MemoryBudget::of_store(config.limits.memory_bytes),
         ..JournaledConfig::new(&storage.journal, &storage.mail)
     };
     let opened = tokio::task::spawn_blocking(move || open_when_free(&journaled)).await;
@@ -256,25 +288,19 @@ fn builder(config: &Config, listeners: &[&Listener]) -> ServerBuilder {
     let mut builder = SmtpServer::builder()
         .host_name(&config.host_name)
         .limits(limits.into())
-        .bare_newlines(match config.policy.bare_newlines {
-            BareNewlines::Reject => posthaste_smtp::BareNewlines::Reject,
-            BareNewlines::Fix => posthaste_smtp::BareNewlines::Fix,
-            BareNewlines::Accept => posthaste_smtp::BareNewlines::Accept,
-        })
-        .nul_octets(match config.policy.nul_octets {
-            NulOctets::Reject => posthaste_smtp::NulOctets::Reject,
-            NulOctets::Accept => posthaste_smtp::NulOctets::Accept,
-        })
-        .long_lines(match config.policy.long_lines {
-            LongLines::Accept => posthaste_smtp::LongLines::Accept,
-            LongLines::Reject => posthaste_smtp::LongLines::Reject,
-        })
+        .bare_newlines(config.policy.bare_newlines)
+        .nul_octets(config.policy.nul_octets)
+        .long_lines(config.policy.long_lines)
         .max_connections(limits.connections)
         .max_connections_per_address(limits.connections_per_address);
     for listener in listeners {
         builder = match (&listener.address, &listener.unix) {
             (Some(address), _) => builder.listen(address.to_string()),
-            (None, Some(path)) => builder.listen_unix(path),
+            (None, Some(path)) => {
+                let access = listener.unix_access();
+                let access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+                builder.listen_unix_with(path, access)
+            }
             (None, None) => builder,
         };
     }
@@ -293,7 +319,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let changed = [
         ("storage", old.storage != new.storage),
         ("listener", old.listeners != new.listeners),
-        ("log", old.log.level != new.log.level),
+        ("log", old.log != new.log),
         ("limits.connections", a.connections != b.connections),
         ("limits.connections_per_address", a.connections_per_address != b.connections_per_address),
         ("limits.memory_bytes", a.memory_bytes != b.memory_bytes),

@@ -306,6 +306,11 @@ fn parse_domain(text: &str) -> Result<Domain, AddressError> {
     }
 }
 
+/// Whether `name` can stand behind the `@` of an address as a name: see [`Domain::Name`].
+pub fn is_domain(name: &str) -> bool {
+    name.len() <= DOMAIN_BYTES_MAX && check_name(name).is_ok()
+}
+
 /// Underscores are tolerated; everything else is RFC 5321 `Domain` with U-labels (RFC 6531).
 fn check_name(name: &str) -> Result<(), AddressError> {
     for label in name.split('.') {

@@ -72,7 +72,8 @@ pub enum CommandError {
     /// The command needs an argument, takes none, or has a bad one.
     #[error("{0}")]
     Argument(&'static str),
-    /// The BDAT size cannot be read, so what follows it cannot be told from commands: reply, then close.
+    /// The BDAT size cannot be read. As with any bad line that begins with BDAT, what follows it cannot be told from
+    /// commands: reply, then close.
     #[error("BDAT size is missing or bad")]
     BdatSize,
     /// Bad address in MAIL.
@@ -250,6 +251,12 @@ pub fn line_bytes_max(line: &[u8], base: usize) -> usize {
         b"AUTH" => base.max(AUTH_LINE_BYTES_MAX),
         _ => base,
     }
+}
+
+/// Whether `line` means to be BDAT, well formed or not: octets that are no commands follow it.
+pub(crate) fn begins_chunk(line: &[u8]) -> bool {
+    let Some((verb, rest)) = line.split_first_chunk::<4>() else { return false };
+    verb.eq_ignore_ascii_case(b"BDAT") && !rest.first().is_some_and(u8::is_ascii_alphanumeric)
 }
 
 /// Longest AUTH command or response line, CRLF included (RFC 4954 section 4).

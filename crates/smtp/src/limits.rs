@@ -23,6 +23,9 @@ pub struct Limits {
     pub recipients: usize,
     /// Commands answered with 5yz since the last accepted message. Beyond it: 421 4.7.0 and close. Default 50.
     pub errors: u32,
+    /// Recipients answered with 4yz since the last accepted message, those beyond [`Limits::recipients`] among them. Beyond it: 421
+    /// 4.7.0 and close. Default 2000, so that a client may try a long list in one go.
+    pub deferred_recipients: u32,
     /// HELO, EHLO, MAIL, RSET, NOOP, VRFY, EXPN and HELP since the last accepted message. Beyond it: 421 4.7.0 and
     /// close. Default 200.
     pub idle_commands: u32,
@@ -42,6 +45,7 @@ impl Default for Limits {
             discard_bytes: 256 << 20,
             recipients: 1000,
             errors: 50,
+            deferred_recipients: 2000,
             idle_commands: 200,
             messages: None,
             timeouts: Timeouts::default(),
@@ -81,6 +85,7 @@ impl Default for Timeouts {
 ///
 /// Whatever is chosen, only CRLF.CRLF ends a message: a bare CR or LF never takes part in an end of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum BareNewlines {
     /// Read the message to its true end, then refuse it with 550 5.6.11.
     #[default]
@@ -95,6 +100,7 @@ pub enum BareNewlines {
 
 /// What to do about NUL octets in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum NulOctets {
     /// Refuse with 550 5.6.0: RFC 5322 forbids NUL, readers written in C end the text there, and so two programs see
     /// two different messages.
@@ -106,6 +112,7 @@ pub enum NulOctets {
 
 /// What to do about text lines longer than [`Limits::text_line_bytes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum LongLines {
     /// Store as received. The default, because much real mail (one-line HTML, unfolded fields) breaks the rule and no
     /// reader of a Maildir minds.

@@ -66,7 +66,8 @@ impl BodyError {
             Self::DataLineTooLong { .. } => (554, "5.6.0"),
             Self::BareNewline => (550, "5.6.11"),
             Self::Nul => (550, "5.6.0"),
-            Self::Reset => (250, "2.0.0"),
+            // Never sent, as the client has had its reply to RSET; and nothing was accepted.
+            Self::Reset => (451, "4.3.0"),
             Self::Disconnected | Self::TimedOut | Self::Io(_) => (421, "4.4.2"),
             Self::ShuttingDown => (421, "4.3.2"),
         };

@@ -224,6 +224,31 @@ fn a_message_that_needs_smtputf8_does_not_go_without() {
 }
 
 #[test]
+fn smtputf8_is_said_where_an_address_needs_it() {
+    let mut script = Script::open(Transfer::Data, &["SMTPUTF8", "PIPELINING"]);
+    script.send(&["b"], "x");
+    script.said("MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\nDATA\r\n");
+    let mut script = Script::open(Transfer::Data, &["SMTPUTF8", "PIPELINING"]);
+    script.send(&["b", "jürgen"], "x");
+    script.said("MAIL FROM:<a@d> SMTPUTF8\r\nRCPT TO:<b@d>\r\nRCPT TO:<jürgen@d>\r\nDATA\r\n");
+    let mut script = Script::open(Transfer::Data, &["SMTPUTF8", "PIPELINING"]);
+    script.machine.send(mail("jürgen"), vec![rcpt("b")], whole("x"));
+    script.said("MAIL FROM:<jürgen@d> SMTPUTF8\r\nRCPT TO:<b@d>\r\nDATA\r\n");
+    // Without it the others are still reached, unless the sender or the message itself needs it.
+    let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
+    script.send(&["b", "jürgen", "c"], "x\r\n");
+    script.said("MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\nRCPT TO:<c@d>\r\nDATA\r\n");
+    script.server("250 ok\r\n250 ok\r\n550 no\r\n354 go\r\n", "x\r\n.\r\n");
+    assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Body), (550, Stage::Local), (550, Stage::Rcpt)]);
+    for from in [mail("jürgen"), MailFrom { smtputf8: true, ..mail("a") }] {
+        let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
+        script.machine.send(from, vec![rcpt("b")], whole("x"));
+        script.said("");
+        assert_eq!(fates(&script.sent("")), [(550, Stage::Local)]);
+    }
+}
+
+#[test]
 fn a_streamed_body_is_asked_for() {
     let mut script = Script::open(Transfer::BdatAtOnce, &["PIPELINING", "CHUNKING"]);
     script.machine.send(mail("a"), vec![rcpt("b")], MessageBody::Streamed);

@@ -96,6 +96,45 @@ fn has_bare(bytes: &[u8]) -> bool {
 }
 
 #[test]
+fn a_chunk_whose_size_cannot_be_read_ends_the_session() {
+    let long = format!("BDAT {:0>600}\r\n", 60);
+    let lines: [(&[u8], &str); 11] = [
+        (b"BDAT 60\n", "500"),
+        (b"bdat 60 LAST\n", "500"),
+        (b"BDAT 60 LAST \x08\r\n", "500"),
+        (b"BDAT 60 LAST \xff\r\n", "500"),
+        (b"BDAT\0 60\r\n", "500"),
+        (b"BDAT\x0b60\r\n", "500"),
+        (b"BDAT\r\n", "501"),
+        (b"BDAT 6O LAST\r\n", "501"),
+        (b"BDAT -1\r\n", "501"),
+        (b"BDAT 99999999999999999999\r\n", "501"),
+        (long.as_bytes(), "500"),
+    ];
+    for (line, code) in lines {
+        // With a transaction, within a chunked message, and without either.
+        for (before, replies) in [(OPEN, 3), (&*format!("{OPEN}BDAT 3\r\nx\r\n"), 4), ("EHLO client.example\r\n", 1)] {
+            let smuggled =
+                b"RSET\r\nMAIL FROM:<forged@example.org>\r\nRCPT TO:<b@example.org>\r\nDATA\r\nforged\r\n.\r\n";
+            let wire = [before.as_bytes(), line, smuggled].concat();
+            at_every_cut(&config(BareNewlines::Reject, NulOctets::Reject), &wire, |host, cut| {
+                let name = line.escape_ascii();
+                let mut expected = vec!["220"];
+                expected.extend(vec!["250"; replies]);
+                expected.push(code);
+                assert_eq!(codes(host), expected, "{name} cut at {cut}");
+                assert!(host.closed, "{name} cut at {cut}");
+                assert!(host.messages.iter().all(|message| message.body.is_err()), "{name} cut at {cut}");
+            });
+        }
+    }
+    // What only looks alike is a command like any other.
+    let mut host = Host::new(Config::new("mx.example.org"));
+    host.read(b"BDATA 5\r\nBDA\r\nQUIT\r\n");
+    assert_eq!(codes(&host), ["220", "500", "500", "221"]);
+}
+
+#[test]
 fn a_look_alike_in_a_chunk_is_only_text() {
     for fake in LOOK_ALIKES {
         let body = [b"Subject: first\r\n\r\ntext", fake, b"MAIL FROM:<forged@example.org>\r\n"].concat();
@@ -277,7 +316,7 @@ fn command_line_limits_are_inclusive_and_per_line() {
     ];
     for (line, code) in cases {
         let wire = format!("EHLO c\r\n{line}RSET\r\n");
-        at_every_cut(&Config::new("mx"), wire.as_bytes(), |host, cut| {
+        at_every_cut(&Config { dsn: true, ..Config::new("mx") }, wire.as_bytes(), |host, cut| {
             assert_eq!(codes(host), ["220", "250", code, "250"], "{} octets cut at {cut}", line.len());
         });
     }

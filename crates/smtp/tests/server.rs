@@ -290,6 +290,75 @@ async fn silence_within_a_body_ends_it() {
 }
 
 #[tokio::test]
+async fn a_refused_chunk_has_the_time_of_a_body() {
+    let (server, mut events) = start(local()).await;
+    let mut talk = Talk::to(&server).await;
+    talk.hear("220").await;
+    talk.say("EHLO client.example\r\n").await.hear("250").await;
+    // Nobody asked for it, and its octets come in a packet of their own.
+    talk.say("BDAT 6 LAST\r\n").await;
+    assert!(timeout(Duration::from_millis(50), talk.stream.readable()).await.is_err(), "answered before it came");
+    assert!(talk.say("QUIT\r\n").await.hear("503").await.starts_with("503 5.5.1 "));
+    talk.say("MAIL FROM:<a@example.org>\r\nRCPT TO:<unknown@example.org>\r\nBDAT 4 LAST\r\n").await.hear("550").await;
+    assert!(timeout(Duration::from_millis(50), talk.stream.readable()).await.is_err(), "answered before it came");
+    assert!(talk.say("x\r\n\n").await.hear("554").await.starts_with("554 5.5.1 "));
+    talk.say("QUIT\r\n").await.hear("221").await;
+    assert!(server.shutdown(LONG).await);
+    assert!(events.recv().await.is_none());
+}
+
+#[tokio::test]
+async fn a_refused_chunk_cannot_be_spun_out() {
+    let limits = fast(|t| t.body_total = Duration::from_millis(200));
+    let (server, _events) = start(local().limits(limits)).await;
+    let mut talk = Talk::to(&server).await;
+    talk.hear("220").await;
+    talk.say("BDAT 100000 LAST\r\n").await;
+    let mut octets = 0;
+    while timeout(Duration::from_millis(20), talk.stream.readable()).await.is_err() {
+        talk.say("x").await;
+        octets += 1;
+        assert!(octets < 500, "a trickle holds the session");
+    }
+    assert!(talk.hear("421").await.starts_with("421 4.4.2 "));
+}
+
+#[tokio::test]
+async fn a_client_that_takes_no_replies_is_given_up() {
+    let limits = Limits { idle_commands: u32::MAX, ..fast(|t| t.write = Duration::from_millis(200)) };
+    let (server, _events) = start(local().limits(limits)).await;
+    let mut deaf = Talk::to(&server).await;
+    let commands = b"HELP\r\n".repeat(1000);
+    let pouring = async {
+        let mut sent = 0;
+        while let Ok(written) = deaf.stream.write(&commands[sent % 6..]).await {
+            sent += written;
+        }
+    };
+    // When it is given up, its connection is reset, as nobody will read what it still sends.
+    timeout(LONG, pouring).await.expect("given up in time");
+    while server.connections() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn replies_do_not_wait_for_the_handler() {
+    struct Stuck;
+    impl Handler for Stuck {
+        async fn rcpt(&self, _: &Session, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+            Ok(())
+        }
+        async fn message(&self, _: &Session, _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+            std::future::pending().await
+        }
+    }
+    let server = local().start(Stuck).await.unwrap();
+    let mut talk = Talk::to(&server).await;
+    talk.open().await;
+}
+
+#[tokio::test]
 async fn shutdown_ends_idle_sessions_at_once_and_open_transactions_when_they_are_done() {
     let (server, mut events) = start(local()).await;
     let address = server.local_addrs()[0];

@@ -1,6 +1,7 @@
 //! The server as its clients and its operator meet it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use crate::support::{ANYBODY, Client, Server, command};
@@ -176,8 +177,10 @@ fn chunks_arrive_as_one_message() {
 #[test]
 fn lmtp_answers_for_each_recipient() {
     let dir = tempfile::tempdir().unwrap();
-    let config = format!("{ROUTED}\n[[listener]]\nunix = \"lmtp.sock\"\nprotocol = \"lmtp\"\n");
+    let config = format!("{ROUTED}\n[[listener]]\nunix = \"lmtp.sock\"\nmode = \"0606\"\nprotocol = \"lmtp\"\n");
     let server = Server::start(dir.path(), &config);
+    let mode = std::fs::metadata(dir.path().join("lmtp.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o606, "{mode:o}");
     let mut stream = UnixStream::connect(dir.path().join("lmtp.sock")).unwrap();
     stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
     stream
@@ -226,12 +229,12 @@ fn sighup_reloads_and_keeps_sessions() {
     session.expect("MAIL FROM:<s@example.net>", 250);
     session.expect("RCPT TO:<carol@example.org>", 550);
 
-    let with_carol =
-        ROUTED.replace("\"bob\"]\n", "\"bob\", \"carol\"]\n") + "[limits]\nmessage_bytes = 4096\nconnections = 3\n";
+    let with_carol = ROUTED.replace("\"bob\"]\n", "\"bob\", \"carol\"]\n")
+        + "[limits]\nmessage_bytes = 4096\nconnections = 3\n[log]\nformat = \"json\"\n";
     std::fs::write(dir.path().join("posthaste.toml"), &with_carol).unwrap();
     server.signal(Signal::HUP);
     server.wait_for_log("configuration reloaded");
-    assert!(server.wait_for_log("needs a restart").contains("limits.connections"));
+    assert!(server.wait_for_log("needs a restart").contains("\"log, limits.connections\""));
     session.expect("RCPT TO:<carol@example.org>", 250);
     let mut fresh = server.connect();
     let hello = fresh.expect("EHLO client.example.net", 250);
@@ -297,6 +300,64 @@ fn the_log_has_one_line_a_message_and_never_the_body() {
     assert_eq!(kept[0]["bytes"], hostile.len());
     assert_eq!(kept[0]["message_id"], "<a?[31m\"???{\"x\":1}@y>");
     assert!(!log.contains("secret") && !log.contains('\x1b'), "{log}");
+    server.stop();
+}
+
+#[test]
+fn a_message_that_its_client_gave_up_is_not_logged_as_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[log]\nformat = \"json\"\n"));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.expect("MAIL FROM:<s@example.net>", 250);
+    client.expect("RCPT TO:<a@example.org>", 250);
+    client.send(b"BDAT 3\r\nx\r\n").unwrap();
+    assert_eq!(client.reply().code, 250);
+    client.expect("RSET", 250);
+    let line: serde_json::Value = serde_json::from_str(&server.wait_for_log("gave the message up")).unwrap();
+    assert_eq!((&line["message"], &line["reply"]), (&"message abandoned".into(), &"".into()));
+    client.expect("MAIL FROM:<s@example.net>", 250);
+    client.expect("RCPT TO:<a@example.org>", 250);
+    client.expect("DATA", 354);
+    drop(client);
+    let line: serde_json::Value = serde_json::from_str(&server.wait_for_log("connection ended")).unwrap();
+    assert_eq!(line["message"], "message abandoned");
+    assert!(!server.log_text().contains("message kept"));
+    server.stop();
+}
+
+#[test]
+fn a_second_signal_waits_for_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nshutdown_secs = 3600\n"));
+    let mut busy = server.connect();
+    busy.expect("EHLO client.example.net", 250);
+    busy.deliver(&["a@example.org"], MESSAGE);
+    busy.expect("MAIL FROM:<s@example.net>", 250);
+    server.signal(Signal::TERM);
+    server.wait_for_log("stopping");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(1), "unfinished, and it says so");
+    let server = Server::start_as_it_is(dir.path());
+    assert_eq!(server.wait_for_mail("example.org", "a", 1).len(), 1);
+    server.stop();
+}
+
+#[test]
+fn mail_that_waits_for_a_mailbox_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let domain = dir.path().join("posthaste-data/mail/example.org");
+    std::fs::create_dir_all(&domain).unwrap();
+    std::fs::write(domain.join("a"), "in the way of a mailbox").unwrap();
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["a@example.org"], MESSAGE);
+    let line = server.wait_for_log("mail waits for mailboxes");
+    assert!(line.contains("WARN") && line.contains("messages=1 "), "{line}");
+    assert!(line.contains("example.org/a/Maildir") && line.contains("error="), "{line}");
+    std::fs::remove_file(domain.join("a")).unwrap();
+    server.wait_for_mail("example.org", "a", 1);
     server.stop();
 }
 

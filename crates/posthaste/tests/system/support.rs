@@ -130,6 +130,13 @@ impl Server {
         found(&lines).unwrap_or_else(|| panic!("the log does not tell of {text:?}:\n{}", lines.join("\n")))
     }
 
+    /// Memory that the process has to itself.
+    pub fn memory_bytes(&self) -> usize {
+        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).expect("read smaps");
+        let pss = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).expect("a line of Pss");
+        pss.trim().trim_end_matches(" kB").parse::<usize>().expect("kilobytes") << 10
+    }
+
     /// What lies in the mailbox `domain/user`, by file name.
     pub fn mailbox(&self, domain: &str, user: &str) -> Vec<Stored> {
         mailbox(&self.dir, domain, user)

@@ -82,12 +82,14 @@ fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Res
         (None, Some(path)) if path.as_os_str().is_empty() || path.as_os_str().len() > UNIX_PATH_MAX => {
             Err(Problem::new(at("unix"), format!("a socket's path has 1 to {UNIX_PATH_MAX} octets")))
         }
-        _ => Ok(()),
+        (Some(_), None) if listener.mode.is_some() => Err(Problem::new(at("mode"), "only for `unix`")),
+        (Some(_), None) if listener.group.is_some() => Err(Problem::new(at("group"), "only for `unix`")),
+        _ => listener.unix_access().map(drop).map_err(|(key, message)| Problem::new(at(key), message)),
     }
 }
 
 fn check_limits(limits: &Limits) -> Result<(), Problem> {
-    let least: [(&str, u64, u64); 15] = [
+    let least: [(&str, u64, u64); 16] = [
         ("connections", limits.connections as u64, 1),
         ("connections_per_address", limits.connections_per_address as u64, 1),
         ("header_bytes", limits.header_bytes, 1024),
@@ -96,6 +98,7 @@ fn check_limits(limits: &Limits) -> Result<(), Problem> {
         ("text_line_bytes", limits.text_line_bytes, 998),
         ("discard_bytes", limits.discard_bytes, 0),
         ("errors", limits.errors.into(), 1),
+        ("deferred_recipients", limits.deferred_recipients.into(), 1),
         ("idle_commands", limits.idle_commands.into(), 5),
         ("hops", limits.hops as u64, 1),
         ("memory_bytes", limits.memory_bytes, crate::memory::LARGE_BODY_BYTES as u64),

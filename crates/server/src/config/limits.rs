@@ -29,6 +29,8 @@ pub struct Limits {
     pub discard_bytes: u64,
     /// Commands answered with 5yz since the last accepted message.
     pub errors: u32,
+    /// Recipients answered with 4yz since the last accepted message.
+    pub deferred_recipients: u32,
     /// Commands that moved nothing forward since the last accepted message.
     pub idle_commands: u32,
     /// Received fields in a message before it is taken to be in a loop.
@@ -61,6 +63,7 @@ impl Default for Limits {
             text_line_bytes: smtp.text_line_bytes,
             discard_bytes: smtp.discard_bytes,
             errors: smtp.errors,
+            deferred_recipients: smtp.deferred_recipients,
             idle_commands: smtp.idle_commands,
             hops: posthaste_message::MAX_HOPS,
             memory_bytes: 256 << 20,
@@ -83,6 +86,7 @@ impl From<&Limits> for SmtpLimits {
             discard_bytes: limits.discard_bytes,
             recipients: limits.recipients,
             errors: limits.errors,
+            deferred_recipients: limits.deferred_recipients,
             idle_commands: limits.idle_commands,
             messages: Some(limits.messages_per_session).filter(|&messages| messages > 0),
             timeouts: Timeouts {

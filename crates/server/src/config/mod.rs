@@ -12,11 +12,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use posthaste_smtp::tokio::UnixAccess;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use check::{Key, Problem};
 pub use error::{ConfigError, Position};
 pub use limits::Limits;
+pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets};
 pub use values::{Targets, Users};
 
 /// The name under which a configuration is looked for in the working directory.
@@ -79,6 +81,12 @@ pub struct Listener {
     /// Path of a UNIX socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
+    /// Permission bits of that socket, in octal: who may write may connect. Not set: `0660`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The group that the socket is given to, by name or number. Not set: the server's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// The protocol spoken there.
     pub protocol: ListenerProtocol,
 }
@@ -91,6 +99,37 @@ impl std::fmt::Display for Listener {
             (None, None) => f.write_str("nothing"),
         }
     }
+}
+
+impl Listener {
+    /// Who may connect to a UNIX socket.
+    ///
+    /// # Errors
+    /// The key that is wrong, and how.
+    pub(crate) fn unix_access(&self) -> Result<UnixAccess, (&'static str, String)> {
+        let mut access = UnixAccess::default();
+        if let Some(mode) = &self.mode {
+            let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o777);
+            access.mode = bits.ok_or_else(|| ("mode", "permission bits in octal, such as \"0660\"".to_owned()))?;
+        }
+        if let Some(group) = &self.group {
+            let number = group_number(group).ok_or_else(|| ("group", format!("there is no group `{group}`")))?;
+            access.group = Some(number);
+        }
+        Ok(access)
+    }
+}
+
+/// The number of a group, as /etc/group has it; one from another directory service can be given as a number.
+fn group_number(group: &str) -> Option<u32> {
+    if let Ok(number) = group.parse() {
+        return Some(number);
+    }
+    let groups = std::fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok())?
+    })
 }
 
 /// What is spoken on a listener.
@@ -134,41 +173,6 @@ pub struct Policy {
     pub long_lines: LongLines,
     /// A NUL octet.
     pub nul_octets: NulOctets,
-}
-
-/// What is done with a CR or LF that stands alone in a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BareNewlines {
-    /// The message is refused with 550 5.6.11.
-    #[default]
-    Reject,
-    /// Each becomes CRLF. Breaks signatures; the end of data is still CRLF.CRLF alone.
-    Fix,
-    /// The message is kept as it is. What reads it later may see another message in it than we did.
-    Accept,
-}
-
-/// What is done with a text line above the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LongLines {
-    /// The message is kept as it is; many real messages have such lines.
-    #[default]
-    Accept,
-    /// The message is refused.
-    Reject,
-}
-
-/// What is done with a NUL octet in a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NulOctets {
-    /// The message is refused with 550 5.6.0.
-    #[default]
-    Reject,
-    /// The message is kept as it is.
-    Accept,
 }
 
 /// The log, written to standard error.

@@ -91,6 +91,25 @@ fn a_value_that_makes_no_sense_is_pointed_at() {
 }
 
 #[test]
+fn who_may_connect_to_a_socket() {
+    let access = |keys: &str| {
+        let text = format!("[[listener]]\nunix = \"l\"\n{keys}");
+        let config = Config::parse(Path::new("x"), &text).map_err(|error| error.position().unwrap().line);
+        config.map(|config| config.listeners[0].unix_access().map(|access| (access.mode, access.group)).unwrap())
+    };
+    assert_eq!(access(""), Ok((0o660, None)));
+    assert_eq!(access("mode = \"0666\"\ngroup = \"root\"\n"), Ok((0o666, Some(0))));
+    assert_eq!(access("group = \"4711\"\n"), Ok((0o660, Some(4711))));
+    assert_eq!(access("mode = \"0888\"\n"), Err(3));
+    assert_eq!(access("mode = \"1777\"\n"), Err(3));
+    assert_eq!(access("group = \"no such group\"\n"), Err(3));
+    check(
+        "[[listener]]\naddress = \"127.0.0.1:1\"\nmode = \"0660\"\n",
+        "posthaste.toml:3:8: only for `unix`\n 3 | mode = \"0660\"\n   |        ^^^^^^",
+    );
+}
+
+#[test]
 fn the_second_of_two_equals_is_pointed_at() {
     let place = |text: &str| {
         let error = Config::parse(Path::new("x"), text).unwrap_err();

@@ -98,8 +98,8 @@ impl Machine {
         self.closed
     }
 
-    /// Begins a transaction. Parameters that the server did not offer are left out; if the message cannot go without
-    /// them (SMTPUTF8), it is refused here with 550 5.6.7.
+    /// Begins a transaction. Parameters that the server did not offer are left out. SMTPUTF8 is said where an address needs it;
+    /// if it was not offered, who cannot be reached without it is refused here: [`Stage::Local`], 550 5.6.7.
     ///
     /// # Panics
     /// Without recipients, or when the session is not idle.
@@ -127,12 +127,8 @@ impl Machine {
             stuffer: None,
         };
         self.transaction = Some(Box::new(transaction));
-        if self.lacks_utf8() {
-            let reply = Reply::new(550, "5.6.7", "Server does not offer SMTPUTF8, which the message needs");
-            self.decide_rest(&reply, Stage::Local);
-        } else {
-            self.advance();
-        }
+        self.settle_utf8();
+        self.advance();
     }
 
     /// Gives a piece of a [`MessageBody::Streamed`].
@@ -325,6 +321,9 @@ impl Machine {
             } else if transaction.asked < transaction.recipients.len() {
                 let index = transaction.asked;
                 transaction.asked += 1;
+                if transaction.outcomes[index].is_some() {
+                    continue;
+                }
                 let line = rcpt_line(&transaction.recipients[index], &self.extensions);
                 self.command(line.as_bytes(), Expect::Rcpt(index));
             } else if !transaction.body_commanded && self.may_command_body() {
@@ -421,13 +420,24 @@ impl Machine {
         self.extensions.chunking && self.config.transfer != Transfer::Data
     }
 
-    fn lacks_utf8(&self) -> bool {
-        let Some(transaction) = &self.transaction else { return false };
-        let mut addresses = transaction.recipients.iter().filter_map(|rcpt| rcpt.forward_path.address());
-        let needed = transaction.mail.smtputf8
-            || transaction.mail.reverse_path.address().is_some_and(|a| !a.is_ascii())
-            || addresses.any(|a| !a.is_ascii());
-        needed && !self.extensions.smtputf8
+    /// Sees that no address goes out that the server was not told to expect (RFC 6531 section 3.3).
+    fn settle_utf8(&mut self) {
+        let Some(transaction) = self.transaction.as_mut() else { return };
+        let needs = |rcpt: &RcptTo| rcpt.forward_path.address().is_some_and(|a| !a.is_ascii());
+        let mail = &mut transaction.mail;
+        mail.smtputf8 |= mail.reverse_path.address().is_some_and(|a| !a.is_ascii());
+        if self.extensions.smtputf8 {
+            mail.smtputf8 |= transaction.recipients.iter().any(needs);
+            return;
+        }
+        // Without it a message for others can still go to them.
+        let all = mail.smtputf8;
+        for (rcpt, outcome) in transaction.recipients.iter().zip(&mut transaction.outcomes) {
+            if all || needs(rcpt) {
+                let reply = Reply::new(550, "5.6.7", "Server does not offer SMTPUTF8, which is needed here");
+                *outcome = Some(RecipientOutcome { reply, stage: Stage::Local });
+            }
+        }
     }
 }
 

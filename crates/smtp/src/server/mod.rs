@@ -52,6 +52,9 @@ pub struct Config {
     pub nul_octets: NulOctets,
     /// Long text lines.
     pub long_lines: LongLines,
+    /// Announce DSN and take its parameters (RFC 3461). Set it only if whoever gets the envelope honours NOTIFY, RET, ENVID and
+    /// ORCPT: the announcement is a promise. Otherwise they are refused with 555 5.5.4. Default false.
+    pub dsn: bool,
     /// Announce STARTTLS and yield [`Event::StartTls`]. Set it only if the driver can do the handshake.
     pub starttls: bool,
     /// AUTH mechanisms to announce; empty for none. Set it only if the driver answers [`Event::Auth`].
@@ -74,6 +77,7 @@ impl Config {
             bare_newlines: BareNewlines::default(),
             nul_octets: NulOctets::default(),
             long_lines: LongLines::default(),
+            dsn: false,
             starttls: false,
             auth_mechanisms: Vec::new(),
             auth_needs_tls: true,

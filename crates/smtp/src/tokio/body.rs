@@ -33,7 +33,6 @@ pub(super) enum End {
 
 impl<'a> Body<'a> {
     pub(super) fn new(connection: &'a mut Connection) -> Self {
-        connection.body_begins();
         Self { connection, state: State::Reading }
     }
 
@@ -75,6 +74,12 @@ impl<'a> Body<'a> {
                 | Event::Auth(_)) => unreachable!("{event:?} within a body"),
             }
         }
+    }
+
+    /// Octets of memory that the connection keeps ready for what comes next. A piece is a slice of the same memory, so one who
+    /// keeps all pieces of a message holds their lengths and this.
+    pub fn buffer_bytes(&self) -> usize {
+        self.connection.buffer_bytes()
     }
 
     /// Reads over what the handler left.

@@ -1,12 +1,15 @@
 //! One session: the state machine, its socket, its clock.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use ::tokio::io::{AsyncReadExt, AsyncWriteExt};
+use ::tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use ::tokio::sync::watch;
-use ::tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use ::tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use bytes::BytesMut;
 
 use super::body::{Body, End};
@@ -60,18 +63,45 @@ impl From<io::Error> for Stop {
 pub(super) struct Connection {
     machine: Machine,
     stream: Stream,
-    /// Has no memory while it is empty and the client is silent, so that idle sessions stay cheap.
+    /// Has no memory while the session is idle, so that idle sessions stay cheap.
     input: BytesMut,
     config: Arc<Config>,
+    /// Only looked at: whoever polls the session sees to it that a change wakes its task.
     phase: watch::Receiver<Phase>,
+    alarm: Alarm,
     /// The command line that is being waited for, and when it has to be there.
     line: u64,
     line_deadline: Instant,
+    /// The body that is being received, and when all of it has to be there.
+    body: u64,
     body_deadline: Instant,
+}
+
+/// One timer for all waits of a session. Deadlines mostly move on before they are met, so it stays as it was set while it is due
+/// earlier, and is set anew when it has rung: a wait costs no timer operation.
+#[derive(Debug, Default)]
+struct Alarm(Option<Pin<Box<Sleep>>>);
+
+impl Alarm {
+    fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if sleep.deadline() > deadline {
+            sleep.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(sleep.as_mut().poll(cx));
+            if sleep.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(deadline);
+        }
+    }
 }
 
 /// Room below which a new buffer is taken for the next read.
 const READ_BYTES_MIN: usize = 1 << 10;
+/// The same within a body.
+const BODY_BYTES_MIN: usize = 4 << 10;
 /// Reply buffers larger than this are given back after they were written.
 const OUTPUT_BYTES_KEPT: usize = 256;
 
@@ -82,8 +112,10 @@ impl Connection {
             machine: Machine::new(Arc::clone(&config)),
             stream,
             input: BytesMut::new(),
+            alarm: Alarm::default(),
             line: 0,
             line_deadline: now + config.limits.timeouts.command,
+            body: 0,
             body_deadline: now,
             config,
             phase,
@@ -98,8 +130,8 @@ impl Connection {
         self.machine.step(&mut self.input)
     }
 
-    pub fn body_begins(&mut self) {
-        self.body_deadline = Instant::now() + self.timeouts().body_total;
+    pub fn buffer_bytes(&self) -> usize {
+        self.input.capacity()
     }
 
     /// Writes all replies at once.
@@ -107,59 +139,98 @@ impl Connection {
         if self.machine.output().is_empty() {
             return Ok(());
         }
-        let limit = self.timeouts().write;
-        let mut ending = self.phase.clone();
+        let (mut sent, mut deadline) = (0, None);
+        let written = poll_fn(|cx| self.poll_flush(&mut sent, &mut deadline, cx)).await;
         let out = self.machine.output_mut();
-        let written = ::tokio::select! {
-            biased;
-            written = timeout(limit, self.stream.write_all(out)) => written.map_err(|_| Stop::TimedOut),
-            _ = ending.wait_for(|phase| *phase >= Phase::Ending) => Err(Stop::ShuttingDown),
-        };
-        if !matches!(written, Ok(Ok(()))) {
-            // How much of it went out is not known; nothing may be written behind it.
-            out.clear();
-        }
-        written??;
+        // After a failure how much of it went out is not known; nothing may be written behind it.
         if out.capacity() > OUTPUT_BYTES_KEPT {
             *out = Vec::new()
         } else {
             out.clear()
         }
-        Ok(())
+        written
+    }
+
+    /// Looks at clock and phase only if the socket takes no more.
+    fn poll_flush(
+        &mut self,
+        sent: &mut usize,
+        deadline: &mut Option<Instant>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Stop>> {
+        loop {
+            let rest = &self.machine.output()[*sent..];
+            if rest.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            match Pin::new(&mut self.stream).poll_write(cx, rest) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(Stop::Io(io::ErrorKind::WriteZero))),
+                Poll::Ready(Ok(written)) => *sent += written,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Pending if *self.phase.borrow() >= Phase::Ending => return Poll::Ready(Err(Stop::ShuttingDown)),
+                Poll::Pending => {
+                    let write = self.timeouts().write;
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + write);
+                    return self.alarm.poll(deadline, cx).map(|()| Err(Stop::TimedOut));
+                }
+            }
+        }
     }
 
     /// Writes all replies, then waits for more input and reads it.
     pub async fn fill(&mut self) -> Result<(), Stop> {
         self.flush().await?;
+        let now = Instant::now();
         let waiting = self.machine.waiting();
-        let deadline = self.deadline(waiting);
-        // An idle session ends as soon as the server drains; an open transaction has the server's grace.
-        let last_phase = if waiting == Waiting::Idle { Phase::Draining } else { Phase::Ending };
-        if self.input.is_empty() {
-            self.input = BytesMut::new();
-            ::tokio::select! {
-                biased;
-                _ = self.phase.wait_for(|phase| *phase >= last_phase) => return Err(Stop::ShuttingDown),
-                ready = self.stream.readable() => ready?,
-                () = sleep_until(deadline) => return Err(Stop::TimedOut),
-            }
+        let deadline = self.deadline(waiting, now);
+        // A client that never pauses is never waited for.
+        if deadline <= now {
+            return Err(Stop::TimedOut);
         }
-        if self.input.capacity() - self.input.len() < READ_BYTES_MIN {
-            self.input.reserve(self.machine.read_bytes_hint());
-        }
-        let read = ::tokio::select! {
-            biased;
-            _ = self.phase.wait_for(|phase| *phase >= last_phase) => return Err(Stop::ShuttingDown),
-            read = self.stream.read_buf(&mut self.input) => read?,
-            () = sleep_until(deadline) => return Err(Stop::TimedOut),
-        };
-        if read == 0 { Err(Stop::Disconnected) } else { Ok(()) }
+        poll_fn(|cx| self.poll_fill(waiting, deadline, cx)).await
     }
 
-    fn deadline(&mut self, waiting: Waiting) -> Instant {
-        let now = Instant::now();
+    fn poll_fill(&mut self, waiting: Waiting, deadline: Instant, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        // An idle session ends as soon as the server drains; an open transaction has the server's grace.
+        let last_phase = if waiting == Waiting::Idle { Phase::Draining } else { Phase::Ending };
+        if *self.phase.borrow() >= last_phase {
+            return Poll::Ready(Err(Stop::ShuttingDown));
+        }
+        match self.poll_read(waiting, cx) {
+            Poll::Ready(Ok(0)) => Poll::Ready(Err(Stop::Disconnected)),
+            Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+            Poll::Pending => self.alarm.poll(deadline, cx).map(|()| Err(Stop::TimedOut)),
+        }
+    }
+
+    fn poll_read(&mut self, waiting: Waiting, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let idle = waiting == Waiting::Idle && self.input.is_empty();
+        if idle {
+            self.input = BytesMut::new();
+            ready!(self.stream.poll_read_ready(cx))?;
+        }
+        let room = self.input.capacity() - self.input.len();
+        let hint = self.machine.read_bytes_hint();
+        // What is left of a buffer for commands would cut a body into small pieces.
+        let enough = if waiting == Waiting::Body { BODY_BYTES_MIN.min(hint / 4) } else { READ_BYTES_MIN };
+        if room < enough {
+            self.input.reserve(hint);
+        }
+        let read = pin!(self.stream.read_buf(&mut self.input)).poll(cx);
+        if idle && read.is_pending() {
+            self.input = BytesMut::new();
+        }
+        read
+    }
+
+    fn deadline(&mut self, waiting: Waiting, now: Instant) -> Instant {
         if waiting == Waiting::Body {
             self.line = u64::MAX;
+            if self.body != self.machine.bodies() {
+                self.body = self.machine.bodies();
+                self.body_deadline = now + self.timeouts().body_total;
+            }
             return self.body_deadline.min(now + self.timeouts().body_read);
         }
         if self.line != self.machine.lines() {
@@ -195,6 +266,10 @@ impl Connection {
                     Ok(())
                 }
                 Event::BodyBegin(envelope) => {
+                    // The handler may take its time, and the client waits for the replies to what came before.
+                    if let Err(stop) = self.flush().await {
+                        break Some(stop);
+                    }
                     let mut body = Body::new(&mut self);
                     let outcome = Box::pin(handler.message(&session, envelope, &mut body)).await;
                     match Box::pin(body.end()).await {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,6 +35,30 @@ impl Backlog {
     }
 }
 
+/// Who may connect to a UNIX socket: the right to write decides (unix(7)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnixAccess {
+    /// Permission bits. Default 0o660.
+    pub mode: u32,
+    /// Number of the group that the socket is given to; `None` leaves it to the process's own.
+    pub group: Option<u32>,
+}
+
+impl Default for UnixAccess {
+    fn default() -> Self {
+        Self { mode: 0o660, group: None }
+    }
+}
+
+impl UnixAccess {
+    fn apply(self, path: &Path) -> io::Result<()> {
+        if self.group.is_some() {
+            std::os::unix::fs::chown(path, None, self.group)?;
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(self.mode))
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Listener {
     Tcp(TcpListener),
@@ -62,11 +87,17 @@ impl Listener {
         Ok(listeners)
     }
 
-    pub async fn bind_unix(path: &Path, backlog: Backlog) -> io::Result<Self> {
+    pub async fn bind_unix(path: &Path, access: UnixAccess, backlog: Backlog) -> io::Result<Self> {
         let bind = || {
             let socket = UnixSocket::new_stream()?;
             socket.bind(path)?;
-            socket.listen(backlog.granted)
+            // Before it listens, so that nobody connects who may not.
+            let set = access.apply(path).and_then(|()| socket.listen(backlog.granted));
+            if set.is_err() {
+                // Ours, and of no use to anybody.
+                let _ = std::fs::remove_file(path);
+            }
+            set
         };
         let listener = match bind() {
             // A name left behind by a server that died: nobody answers on it.

@@ -46,7 +46,7 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use body::Body;
 pub use client::{Client, ClientTimeouts, ConnectError};
-pub use listen::Backlog;
+pub use listen::{Backlog, UnixAccess};
 pub use server::{RunningServer, Server, ServerBuilder};
 
 use crate::command::{MailFrom, RcptTo};
@@ -76,7 +76,7 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Reply>> + Send;
 
     /// A message arrives. The client gets its reply only when this future is done, and until then nothing more is read
-    /// from it than `body` is asked for. The 354 for DATA goes out with the first call of [`Body::chunk`].
+    /// from it than `body` is asked for. The replies to all that came before, the 354 for DATA among them, have gone out.
     ///
     /// A positive outcome counts only if the body came whole and passed the policies; otherwise the client is told what
     /// was wrong with it. Returning before the end of the body is allowed: the rest is read and dropped. The future is

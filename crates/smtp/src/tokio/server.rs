@@ -13,7 +13,7 @@ use ::tokio::time::{sleep, timeout};
 
 use super::connection::{Connection, Phase, close};
 use super::gate::Gate;
-use super::listen::{Backlog, Listener, Reserve};
+use super::listen::{Backlog, Listener, Reserve, UnixAccess};
 use super::stream::Stream;
 use super::{Handler, Peer};
 use crate::limits::{BareNewlines, Limits, LongLines, NulOctets};
@@ -48,7 +48,7 @@ pub struct ServerBuilder {
 #[derive(Debug)]
 enum Place {
     Tcp(String),
-    Unix(PathBuf),
+    Unix(PathBuf, UnixAccess),
     BoundTcp(std::net::TcpListener),
     BoundUnix(std::os::unix::net::UnixListener),
 }
@@ -93,6 +93,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Whether DSN is announced and its parameters are taken; see [`Config::dsn`]. Default: no.
+    pub fn dsn(mut self, honoured: bool) -> Self {
+        self.config.dsn = honoured;
+        self
+    }
+
     /// Connections served at once, over all listeners. Above it a client is accepted, told 421 4.3.2 and closed.
     /// Default [`ServerBuilder::MAX_CONNECTIONS`].
     pub fn max_connections(mut self, max: usize) -> Self {
@@ -113,8 +119,14 @@ impl ServerBuilder {
     }
 
     /// Listens on a UNIX socket. A name left behind by a dead server is replaced; ours is removed at the end.
-    pub fn listen_unix(mut self, path: impl Into<PathBuf>) -> Self {
-        self.places.push(Place::Unix(path.into()));
+    /// Its owner and group may connect; see [`ServerBuilder::listen_unix_with`].
+    pub fn listen_unix(self, path: impl Into<PathBuf>) -> Self {
+        self.listen_unix_with(path, UnixAccess::default())
+    }
+
+    /// As [`ServerBuilder::listen_unix`], open to whom `access` says.
+    pub fn listen_unix_with(mut self, path: impl Into<PathBuf>, access: UnixAccess) -> Self {
+        self.places.push(Place::Unix(path.into(), access));
         self
     }
 
@@ -140,7 +152,7 @@ impl ServerBuilder {
         for place in self.places {
             match place {
                 Place::Tcp(address) => listeners.extend(Listener::bind_tcp(&address, backlog).await?),
-                Place::Unix(path) => listeners.push(Listener::bind_unix(&path, backlog).await?),
+                Place::Unix(path, access) => listeners.push(Listener::bind_unix(&path, access, backlog).await?),
                 Place::BoundTcp(listener) => listeners.push(Listener::from_tcp(listener)?),
                 Place::BoundUnix(listener) => listeners.push(Listener::from_unix(listener)?),
             }
@@ -278,8 +290,11 @@ async fn session<H: Handler>(shared: &Shared<H>, stream: Stream, peer: Peer) {
     let mut phase = shared.phase.clone();
     let connection = Connection::new(stream, shared.config(), shared.phase.clone());
     ::tokio::select! {
-        () = connection.serve(&shared.handler, id, peer) => {}
+        // First, so that it waits for a change of phase before the connection looks at the phase: every change wakes this
+        // task, and both are polled.
+        biased;
         _ = phase.wait_for(|phase| *phase >= Phase::Gone) => {}
+        () = connection.serve(&shared.handler, id, peer) => {}
     }
 }
 

@@ -14,11 +14,11 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Waits until there is something to read, without needing a buffer for it.
-    pub async fn readable(&self) -> io::Result<()> {
+    /// Waits until there may be something to read, without needing a buffer for it.
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(stream) => stream.readable().await,
-            Self::Unix(stream) => stream.readable().await,
+            Self::Tcp(stream) => stream.poll_read_ready(cx),
+            Self::Unix(stream) => stream.poll_read_ready(cx),
         }
     }
 

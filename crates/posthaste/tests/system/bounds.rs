@@ -1,0 +1,74 @@
+//! What one client can make the server hold, and what others notice of it.
+
+use std::io::BufRead;
+
+use crate::support::{ANYBODY, Client, Server};
+
+const MESSAGE: &[u8] = b"Subject: hello\r\n\r\nbody\r\n";
+
+/// A client whose message has begun.
+fn begun(server: &Server) -> Client {
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.expect("MAIL FROM:<s@example.net>", 250);
+    client.expect("RCPT TO:<a@example.org>", 250);
+    client
+}
+
+#[test]
+fn clients_that_stall_keep_nobody_from_sending() {
+    let dir = tempfile::tempdir().unwrap();
+    // The least there can be.
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nmemory_bytes = 1048576\n"));
+    let mut stalled = Vec::new();
+    for octets in [0, 100, 48 << 10] {
+        for _ in 0..40 {
+            let mut client = begun(&server);
+            // Answered at once, whatever the others hold.
+            client.expect("DATA", 354);
+            client.send(&vec![b'x'; octets]).unwrap();
+            stalled.push(client);
+        }
+        let mut client = server.connect();
+        client.expect("EHLO client.example.net", 250);
+        client.deliver(&["b@example.org"], MESSAGE);
+    }
+    assert_eq!(server.wait_for_mail("example.org", "b", 3).len(), 3);
+}
+
+#[test]
+fn a_message_in_single_octets_costs_its_size() {
+    const OCTETS: usize = 20_000;
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let mut client = begun(&server);
+    client.send(b"BDAT 14\r\nSubject: x\r\n\r\n").unwrap();
+    assert_eq!(client.reply().code, 250);
+    let before = server.memory_bytes();
+    for _ in 0..OCTETS {
+        // Each in a packet and a read of its own.
+        client.send(b"BDAT 1\r\nx").unwrap();
+        assert_eq!(client.reply().code, 250);
+    }
+    let grown = server.memory_bytes().saturating_sub(before);
+    assert!(grown < 8 << 20, "{OCTETS} octets cost {grown}");
+    client.expect("BDAT 0 LAST", 250);
+    let body = server.wait_for_mail("example.org", "a", 1)[0].without_trace().lines().nth(2).unwrap().unwrap();
+    assert_eq!(body.len(), OCTETS);
+}
+
+#[test]
+fn a_message_that_cannot_fit_is_refused_before_it_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nmessage_bytes = 0\n"));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let reply = client.expect("MAIL FROM:<s@example.net> SIZE=9000000000000000000", 452);
+    assert!(reply.text.starts_with("4.3.1 "), "{reply:?}");
+    client.expect("MAIL FROM:<s@example.net> SIZE=2000000", 250);
+    let spool = std::fs::read_dir(dir.path().join("posthaste-data/journal/spool")).unwrap();
+    assert_eq!(spool.count(), 0, "asking leaves no file behind");
+    client.expect("RCPT TO:<a@example.org>", 250);
+    client.expect("QUIT", 221);
+    server.stop();
+}

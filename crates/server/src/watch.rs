@@ -1,0 +1,93 @@
+//! What the operator has to know and no client is told: a look at the store now and then, and a line in the log.
+
+use std::time::Duration;
+
+use posthaste_delivery::Journaled;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+/// Looks at the store until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch(JoinHandle<()>);
+
+impl Watch {
+    pub fn begin(store: Journaled) -> Self {
+        Self(tokio::spawn(async move {
+            let mut told = Told::default();
+            loop {
+                sleep(LOOK_INTERVAL).await;
+                told.look(&store);
+            }
+        }))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What has been said already.
+#[derive(Debug, Default)]
+struct Told {
+    poisoned: bool,
+    waiting: Option<Instant>,
+}
+
+impl Told {
+    fn look(&mut self, store: &Journaled) {
+        if let Some(why) = store.poisoned().filter(|_| !std::mem::replace(&mut self.poisoned, true)) {
+            tracing::error!(
+                why = &*why,
+                "stable storage failed: no mail is accepted until a restart, once its cause is gone"
+            );
+        }
+        if !self.is_due(store.stats().waiting, Instant::now()) {
+            return;
+        }
+        let waiting = store.waiting();
+        let Some(oldest) = waiting.first() else { return };
+        tracing::warn!(
+            messages = waiting.len(),
+            bytes = waiting.iter().map(|message| message.bytes).sum::<u64>(),
+            mailbox = oldest.mailboxes.first().map(|mailbox| &**mailbox),
+            attempts = oldest.attempts,
+            error = &*oldest.error,
+            "mail waits for mailboxes that cannot be written to; the oldest is named"
+        );
+    }
+
+    /// Whether `waiting` messages are worth a line: at once, and then each minute while there are any.
+    fn is_due(&mut self, waiting: usize, now: Instant) -> bool {
+        if waiting == 0 {
+            self.waiting = None;
+            return false;
+        }
+        let due = self.waiting.is_none_or(|last| now.duration_since(last) >= REPEAT_INTERVAL);
+        if due {
+            self.waiting = Some(now);
+        }
+        due
+    }
+}
+
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_mail_is_told_at_once_and_then_each_minute() {
+        let mut told = Told::default();
+        let begun = Instant::now();
+        let mut due = |waiting, secs| told.is_due(waiting, begun + Duration::from_secs(secs));
+        let looks = [(0, 0), (1, 2), (1, 4), (5, 61), (5, 62), (5, 64), (0, 66), (1, 68)];
+        assert_eq!(
+            looks.map(|(waiting, secs)| due(waiting, secs)),
+            [false, true, false, false, true, false, false, true]
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! DATA, BDAT and the verdict on a message.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Machine, State};
+use crate::command::MailFrom;
+use crate::reply::Reply;
+use crate::scan::Scanner;
+use crate::server::{Envelope, Event, MessageOutcome, Protocol};
+
+#[derive(Debug)]
+pub(super) struct Body {
+    pub scanner: Scanner,
+    /// [`Event::BodyBegin`] has been given out.
+    pub begun: bool,
+    /// [`Event::BodyAborted`] has been given out.
+    pub aborted: bool,
+}
+
+impl Machine {
+    pub(super) fn begin_data(&mut self) -> Option<Event> {
+        if self.transaction.as_ref().is_some_and(|t| t.body.is_some()) {
+            return self.error(503, "5.5.1", "BDAT and DATA do not mix");
+        }
+        if let Some(refusal) = self.body_refusal() {
+            self.refuse(&refusal);
+            return None;
+        }
+        if self.config.asks_data {
+            self.state = State::AnswerData;
+            return Some(Event::Data);
+        }
+        self.ask_for_body();
+        None
+    }
+
+    pub(super) fn ask_for_body(&mut self) {
+        self.out.extend_from_slice(b"354 End data with <CR><LF>.<CR><LF>\r\n");
+        self.open_body(true);
+        self.state = State::Data;
+    }
+
+    /// A refused chunk is still read over to its last octet (RFC 3030 section 2).
+    pub(super) fn begin_chunk(&mut self, size: u64, last: bool) -> Option<Event> {
+        let refusal = self.body_refusal();
+        if refusal.is_none() && self.transaction.as_ref().is_some_and(|t| t.body.is_none()) {
+            self.open_body(false);
+        }
+        let limits = &self.config.limits;
+        let discard_bytes = limits.message_bytes.saturating_add(limits.discard_bytes);
+        if limits.message_bytes > 0 && size > discard_bytes {
+            self.close_with(&Reply::new(552, "5.3.4", "Chunk is too large to be read over, closing"));
+            return self.reset();
+        }
+        self.bodies += u64::from(refusal.is_some());
+        self.state = State::Chunk { left: size, size, last, refusal: refusal.map(Box::new) };
+        None
+    }
+
+    /// Why no body may begin now.
+    pub(super) fn body_refusal(&self) -> Option<Reply> {
+        match &self.transaction {
+            None => Some(Reply::new(503, "5.5.1", "MAIL and RCPT come first")),
+            Some(t) if t.recipients > 0 => None,
+            Some(t) if t.refused => Some(Reply::new(554, "5.5.1", "No valid recipients")),
+            Some(_) => Some(Reply::new(503, "5.5.1", "RCPT comes first")),
+        }
+    }
+
+    pub(super) fn open_body(&mut self, dots: bool) {
+        let scanner = Scanner::new(self.config.body_policy(), dots);
+        let transaction = self.transaction.as_mut().expect("a body has a transaction");
+        transaction.body = Some(Body { scanner, begun: false, aborted: false });
+        self.bodies += 1;
+    }
+
+    /// The first event of a body.
+    pub(super) fn begin_body(&mut self) -> Option<Event> {
+        let transaction = self.transaction.as_mut()?;
+        let body = transaction.body.as_mut().filter(|body| !body.begun)?;
+        body.begun = true;
+        let mail = MailFrom::new(crate::address::ReversePath::Null);
+        let empty = Envelope { mail, recipients: Vec::new() };
+        Some(Event::BodyBegin(std::mem::replace(&mut transaction.envelope, empty)))
+    }
+
+    pub(super) fn data(&mut self, input: &mut BytesMut) -> Option<Event> {
+        let body = self.transaction.as_mut().and_then(|t| t.body.as_mut()).expect("DATA has a body");
+        let scanned = body.scanner.scan(input);
+        if scanned.ended {
+            self.state = State::Complete;
+        }
+        self.piece(scanned.bytes)
+    }
+
+    pub(super) fn chunk_is_done(&self) -> bool {
+        matches!(self.state, State::Chunk { left: 0, .. })
+    }
+
+    pub(super) fn chunk(&mut self, input: &mut BytesMut) -> Option<Event> {
+        let State::Chunk { left, size, last, refusal } = &mut self.state else { unreachable!("not in a chunk") };
+        let take = (*left).min(input.len() as u64);
+        *left -= take;
+        let (left, size, last) = (*left, *size, *last);
+        let mut part = input.split_to(take as usize);
+        if refusal.is_some() {
+            if left == 0 {
+                let reply = refusal.take();
+                self.state = State::Command;
+                self.refuse(&reply.expect("a refusal"));
+            }
+            return None;
+        }
+        let body = self.transaction.as_mut().and_then(|t| t.body.as_mut()).expect("BDAT has a body");
+        let mut bytes = body.scanner.scan(&mut part).bytes;
+        if left == 0 && last {
+            let tail = body.scanner.finish();
+            if !tail.is_empty() {
+                bytes = [&bytes[..], &tail].concat().into();
+            }
+            self.state = State::Complete;
+        }
+        let event = self.piece(bytes);
+        if left == 0 && !last && !matches!(self.state, State::Closed) {
+            self.state = State::Command;
+            let body = self.transaction.as_ref().and_then(|t| t.body.as_ref()).expect("BDAT has a body");
+            match body.scanner.fault() {
+                // Told for each chunk; those already in the pipeline are read over in the same way.
+                Some(error) => self.refuse(&error.reply()),
+                None => self.out.extend_from_slice(format!("250 2.0.0 {size} octets received\r\n").as_bytes()),
+            }
+        }
+        event
+    }
+
+    /// Hands out octets of a message, or notices that they are no longer wanted.
+    pub(super) fn piece(&mut self, bytes: Bytes) -> Option<Event> {
+        let transaction = self.transaction.as_mut().expect("a piece has a transaction");
+        let body = transaction.body.as_mut().expect("a piece has a body");
+        let complete = matches!(self.state, State::Complete);
+        let Some(error) = body.scanner.fault() else {
+            return (!bytes.is_empty()).then_some(Event::Body(bytes));
+        };
+        let over = body.scanner.size().saturating_sub(self.config.limits.message_bytes);
+        let too_much = self.config.limits.message_bytes > 0 && over > self.config.limits.discard_bytes;
+        let first = !std::mem::replace(&mut body.aborted, true);
+        if too_much {
+            self.transaction = None;
+            self.close_with(&error.reply());
+        } else if complete {
+            self.state = State::Command;
+            self.conclude(&MessageOutcome::All(error.reply()));
+        }
+        first.then_some(Event::BodyAborted(error))
+    }
+
+    /// Answers [`Event::BodyEnd`]: one reply, or in LMTP one for each recipient.
+    ///
+    /// # Panics
+    /// When nothing was asked, or a verdict is a 3yz reply.
+    pub fn finish(&mut self, outcome: &MessageOutcome) {
+        assert!(matches!(self.state, State::Outcome), "finished in {:?}", self.state);
+        assert!(outcome.is_final(), "finished with {outcome:?}");
+        self.state = State::Command;
+        if outcome.is_accepted() {
+            self.messages += 1;
+            self.errors = 0;
+            self.deferred_recipients = 0;
+            self.idle_commands = 0;
+        }
+        self.conclude(outcome);
+    }
+
+    /// Ends the transaction with its replies.
+    pub(super) fn conclude(&mut self, outcome: &MessageOutcome) {
+        let recipients = self.transaction.take().map_or(0, |t| t.recipients);
+        if self.config.protocol == Protocol::Smtp {
+            let reply = outcome.single();
+            return match reply.code() {
+                421 => self.close_with(&reply),
+                _ if reply.is_positive() => reply.write(&mut self.out),
+                _ => self.refuse(&reply),
+            };
+        }
+        for index in 0..recipients {
+            outcome.of_recipient(index).write(&mut self.out);
+        }
+        if !outcome.is_accepted() {
+            self.count_error();
+        }
+    }
+
+    /// A sensible room for the next read, in octets: little for commands, growing with the message for bodies.
+    pub fn read_bytes_hint(&self) -> usize {
+        const COMMANDS: u64 = 4 << 10;
+        const SMALL_BODY: u64 = 16 << 10;
+        const LARGE_BODY: u64 = 256 << 10;
+        let received = self.transaction.as_ref().and_then(|t| t.body.as_ref()).map_or(0, |b| b.scanner.size());
+        let bytes = match self.state {
+            State::Chunk { left, .. } => left.saturating_add(512).clamp(COMMANDS, LARGE_BODY),
+            State::Data => received.saturating_mul(4).clamp(SMALL_BODY, LARGE_BODY),
+            _ => COMMANDS,
+        };
+        bytes as usize
+    }
+}

@@ -1,0 +1,243 @@
+//! Command lines: where they end, what they say, and the commands that need no module of their own.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Machine, State, Transaction};
+use crate::command::{self, Command, CommandError, MailFrom, RcptTo};
+use crate::limits::BareNewlines;
+use crate::reply::Reply;
+use crate::server::{Envelope, Event, Protocol};
+
+/// A line that is not a command.
+pub(super) struct BadLine {
+    error: CommandError,
+    /// It would have been BDAT, and octets of a message follow it.
+    chunk: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hello {
+    Helo,
+    Ehlo,
+    Lhlo,
+}
+
+const DSN_NOT_OFFERED: &str = "DSN parameters are not offered";
+
+impl Machine {
+    /// Takes one line without its line end. `None`: there is no whole line yet.
+    pub(super) fn take_line(&mut self, input: &mut BytesMut) -> Option<Result<Bytes, BadLine>> {
+        let end = memchr::memchr(b'\n', input);
+        if let State::LongLine { limit, chunk } = self.state {
+            let Some(end) = end else {
+                input.clear();
+                return None;
+            };
+            drop(input.split_to(end + 1));
+            self.state = State::Command;
+            self.lines += 1;
+            return Some(Err(BadLine { error: CommandError::CommandTooLong { limit }, chunk }));
+        }
+        let (limit, chunk) = match self.state {
+            State::AuthResponse => (command::AUTH_LINE_BYTES_MAX, false),
+            _ => {
+                let limit = command::line_bytes_max(input, self.config.limits.command_line_bytes);
+                (limit, command::begins_chunk(input))
+            }
+        };
+        let Some(end) = end else {
+            // `limit` octets without a line feed: the line with it has more.
+            if input.len() >= limit {
+                input.clear();
+                self.state = State::LongLine { limit, chunk };
+            }
+            return None;
+        };
+        let mut line = input.split_to(end + 1).freeze();
+        self.lines += 1;
+        if line.len() > limit {
+            self.state = State::Command;
+            return Some(Err(BadLine { error: CommandError::CommandTooLong { limit }, chunk }));
+        }
+        line.truncate(end);
+        match line.last() {
+            Some(b'\r') => line.truncate(end - 1),
+            // RFC 5321 section 2.3.8: only CRLF ends a line. Each such line is refused, none is executed.
+            _ if self.config.bare_newlines == BareNewlines::Reject => {
+                self.state = State::Command;
+                return Some(Err(BadLine { error: CommandError::BareLf, chunk }));
+            }
+            _ => {}
+        }
+        Some(Ok(line))
+    }
+
+    /// Refuses a line that was no command.
+    pub(super) fn misread(&mut self, bad: &BadLine) -> Option<Event> {
+        self.refuse(&bad.error.reply());
+        if bad.chunk {
+            // Where the chunk ends is not known, and message octets must never be taken for commands.
+            self.state = State::Closed;
+            return self.reset();
+        }
+        None
+    }
+
+    pub(super) fn line(&mut self, line: &Bytes, input: &BytesMut) -> Option<Event> {
+        if matches!(self.state, State::AuthResponse) {
+            return self.auth_response(line);
+        }
+        let command = match command::parse(line) {
+            Ok(command) => command,
+            Err(error) => return self.misread(&BadLine { error, chunk: command::begins_chunk(line) }),
+        };
+        self.count_idle(&command);
+        if matches!(self.state, State::Closed) {
+            return None;
+        }
+        match command {
+            Command::Helo(name) => self.hello(name, Hello::Helo),
+            Command::Ehlo(name) => self.hello(name, Hello::Ehlo),
+            Command::Lhlo(name) => self.hello(name, Hello::Lhlo),
+            Command::Mail(mail) => self.mail_from(mail),
+            Command::Rcpt(rcpt) => self.rcpt_to(rcpt),
+            Command::Data => self.begin_data(),
+            Command::Bdat { size, last } => self.begin_chunk(size, last),
+            Command::Rset => {
+                self.out.extend_from_slice(b"250 2.0.0 OK\r\n");
+                self.reset()
+            }
+            Command::Noop => self.say(b"250 2.0.0 OK\r\n"),
+            Command::Quit => {
+                self.out.extend_from_slice(format!("221 2.0.0 {} Bye\r\n", self.config.host_name).as_bytes());
+                self.state = State::Closed;
+                self.said_goodbye = true;
+                self.reset()
+            }
+            Command::Vrfy(_) => self.say(b"252 2.5.0 Cannot verify, will take mail and try\r\n"),
+            Command::Expn => self.error(502, "5.5.1", "EXPN is not offered"),
+            Command::Help => self.say(b"214 2.0.0 See RFC 5321\r\n"),
+            Command::StartTls => self.start_tls(input),
+            Command::Auth { mechanism, initial } => self.begin_auth(mechanism, initial),
+        }
+    }
+
+    /// Commands that bring no mail are counted; see [`Limits::idle_commands`](crate::Limits::idle_commands).
+    pub(super) fn count_idle(&mut self, command: &Command<'_>) {
+        if matches!(command, Command::Rcpt(_) | Command::Data | Command::Bdat { .. } | Command::Quit) {
+            return;
+        }
+        self.idle_commands += 1;
+        if self.idle_commands > self.config.limits.idle_commands {
+            self.close_with(&Reply::new(421, "4.7.0", "Too many commands without a message"));
+        }
+    }
+
+    pub(super) fn hello(&mut self, name: &str, hello: Hello) -> Option<Event> {
+        let lmtp = self.config.protocol == Protocol::Lmtp;
+        if lmtp != (hello == Hello::Lhlo) {
+            // RFC 2033 section 4.1: an LMTP server must not accept HELO or EHLO.
+            return self.error(500, "5.5.1", if lmtp { "This is LMTP: say LHLO" } else { "This is SMTP: say EHLO" });
+        }
+        self.helo = Some(name.into());
+        self.extended = hello != Hello::Helo;
+        if self.config.asks_hello {
+            self.state = State::AskHello;
+        } else {
+            self.welcome();
+        }
+        self.reset()
+    }
+
+    pub(super) fn welcome(&mut self) {
+        if self.extended {
+            self.announce();
+        } else {
+            self.out.extend_from_slice(format!("250 {}\r\n", self.config.host_name).as_bytes());
+        }
+    }
+
+    fn announce(&mut self) {
+        let config = &self.config;
+        let limits = &config.limits;
+        let mut lines = vec![config.host_name.clone(), "PIPELINING".into()];
+        lines.push(if limits.message_bytes == 0 { "SIZE".into() } else { format!("SIZE {}", limits.message_bytes) });
+        lines.extend(["8BITMIME", "SMTPUTF8", "CHUNKING", "ENHANCEDSTATUSCODES"].map(String::from));
+        if config.dsn {
+            lines.push("DSN".into());
+        }
+        if config.starttls && !self.tls {
+            lines.push("STARTTLS".into());
+        }
+        if self.offers_auth() {
+            lines.push(format!("AUTH {}", config.auth_mechanisms.join(" ")));
+        }
+        let mail_max = limits.messages.map_or(String::new(), |max| format!(" MAILMAX={max}"));
+        lines.push(format!("LIMITS{mail_max} RCPTMAX={}", limits.recipients));
+        Reply::new(250, "", lines.join("\n")).write(&mut self.out);
+    }
+
+    pub(super) fn mail_from(&mut self, mail: MailFrom) -> Option<Event> {
+        let limits = &self.config.limits;
+        if self.helo.is_none() {
+            return self.error(503, "5.5.1", "Say hello first");
+        }
+        if self.transaction.is_some() {
+            return self.error(503, "5.5.1", "Sender already given");
+        }
+        if limits.messages.is_some_and(|max| self.messages >= max) {
+            self.close_with(&Reply::new(421, "4.7.0", "Too many messages in one session, come again"));
+            return None;
+        }
+        if limits.message_bytes > 0 && mail.size.is_some_and(|size| size > limits.message_bytes) {
+            return self.error(552, "5.3.4", "Message is larger than this server takes");
+        }
+        if mail.auth.is_some() && self.config.auth_mechanisms.is_empty() {
+            return self.error(555, "5.5.4", "AUTH= is not offered");
+        }
+        if !self.config.dsn && (mail.ret.is_some() || mail.envid.is_some()) {
+            return self.error(555, "5.5.4", DSN_NOT_OFFERED);
+        }
+        if !mail.smtputf8 && mail.reverse_path.address().is_some_and(|a| !a.is_ascii()) {
+            return self.error(553, "5.6.7", "Address needs SMTPUTF8");
+        }
+        let envelope = Envelope { mail, recipients: Vec::new() };
+        self.transaction = Some(Box::new(Transaction { envelope, recipients: 0, refused: false, body: None }));
+        self.state = State::AnswerMail;
+        Some(Event::Mail)
+    }
+
+    pub(super) fn rcpt_to(&mut self, rcpt: RcptTo) -> Option<Event> {
+        let Some(transaction) = self.transaction.as_mut().filter(|t| t.body.is_none()) else {
+            return self.error(503, "5.5.1", "Not now: MAIL comes before RCPT");
+        };
+        if !self.config.dsn && (rcpt.notify.is_some() || rcpt.orcpt.is_some()) {
+            return self.error(555, "5.5.4", DSN_NOT_OFFERED);
+        }
+        if transaction.recipients >= self.config.limits.recipients {
+            // 452 and not 552: RFC 5321 section 4.5.3.1.10. The client sends the rest in another transaction.
+            self.defer_recipient(&Reply::new(452, "4.5.3", "Too many recipients"));
+            return None;
+        }
+        if !transaction.envelope.mail.smtputf8 && rcpt.forward_path.address().is_some_and(|a| !a.is_ascii()) {
+            transaction.refused = true;
+            return self.error(553, "5.6.7", "Address needs SMTPUTF8");
+        }
+        self.state = State::AnswerRcpt(Box::new(rcpt));
+        Some(Event::Rcpt)
+    }
+
+    /// Sends a 4yz reply to RCPT. No error of the client's, yet a session must not live on nothing else.
+    pub(super) fn defer_recipient(&mut self, reply: &Reply) {
+        reply.write(&mut self.out);
+        self.deferred_recipients += 1;
+        if self.deferred_recipients > self.config.limits.deferred_recipients {
+            self.close_with(&Reply::new(421, "4.7.0", "Too many recipients without a message"));
+        }
+    }
+
+    pub(super) fn say(&mut self, reply: &[u8]) -> Option<Event> {
+        self.out.extend_from_slice(reply);
+        None
+    }
+}

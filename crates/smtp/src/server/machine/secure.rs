@@ -1,0 +1,100 @@
+//! STARTTLS and AUTH.
+
+use bytes::BytesMut;
+
+use super::{Machine, State};
+use crate::reply::Reply;
+use crate::server::{AuthStep, Event};
+
+impl Machine {
+    pub(super) fn start_tls(&mut self, input: &BytesMut) -> Option<Event> {
+        if !self.config.starttls {
+            return self.error(502, "5.5.1", "STARTTLS is not offered");
+        }
+        if self.tls || self.transaction.is_some() || self.helo.is_none() || !self.extended {
+            return self.error(503, "5.5.1", "STARTTLS is out of place");
+        }
+        if !input.is_empty() {
+            // Octets sent in the clear must not be taken for octets of the encrypted session (CVE-2011-0411).
+            self.close_with(&Reply::new(554, "5.5.0", "Data behind STARTTLS, closing"));
+            return None;
+        }
+        self.out.extend_from_slice(b"220 2.0.0 Ready to start TLS\r\n");
+        self.state = State::Tls;
+        Some(Event::StartTls)
+    }
+
+    /// The handshake asked for by [`Event::StartTls`] is done. The session starts over, as RFC 3207 section 4.2 demands.
+    ///
+    /// # Panics
+    /// When nothing was asked.
+    pub fn tls_started(&mut self) {
+        assert!(matches!(self.state, State::Tls), "TLS started in {:?}", self.state);
+        self.state = State::Command;
+        self.tls = true;
+        self.helo = None;
+        self.extended = false;
+        self.authenticated = false;
+        self.transaction = None;
+    }
+
+    pub(super) fn offers_auth(&self) -> bool {
+        !self.config.auth_mechanisms.is_empty() && !self.authenticated && (self.tls || !self.config.auth_needs_tls)
+    }
+
+    pub(super) fn begin_auth(&mut self, mechanism: &str, initial: Option<&str>) -> Option<Event> {
+        if self.authenticated || self.transaction.is_some() || !self.extended {
+            return self.error(503, "5.5.1", "AUTH is out of place");
+        }
+        if self.config.auth_mechanisms.is_empty() {
+            return self.error(502, "5.5.1", "AUTH is not offered");
+        }
+        if !self.offers_auth() {
+            return self.error(538, "5.7.11", "Encryption is required for AUTH");
+        }
+        let Some(known) = self.config.auth_mechanisms.iter().find(|m| m.eq_ignore_ascii_case(mechanism)) else {
+            return self.error(504, "5.5.4", "Mechanism is not offered");
+        };
+        let (mechanism, initial) = (known.clone(), initial.map(String::from));
+        self.state = State::AuthAnswer;
+        Some(Event::Auth(AuthStep::Begin { mechanism, initial }))
+    }
+
+    /// Answers [`Event::Auth`] with a challenge in base64; its reply comes as [`AuthStep::Response`].
+    ///
+    /// # Panics
+    /// When nothing was asked.
+    pub fn auth_challenge(&mut self, base64: &str) {
+        assert!(matches!(self.state, State::AuthAnswer), "challenged in {:?}", self.state);
+        self.state = State::AuthResponse;
+        self.out.extend_from_slice(format!("334 {base64}\r\n").as_bytes());
+    }
+
+    pub(super) fn auth_response(&mut self, line: &[u8]) -> Option<Event> {
+        self.state = State::Command;
+        match std::str::from_utf8(line) {
+            Ok("*") => self.error(501, "5.7.0", "Authentication cancelled"),
+            Ok(text) if text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/=".contains(&b)) => {
+                self.state = State::AuthAnswer;
+                Some(Event::Auth(AuthStep::Response(text.into())))
+            }
+            _ => self.error(501, "5.5.2", "Not base64"),
+        }
+    }
+
+    /// Answers [`Event::Auth`]: the client is who it says, or gets the error (usually 535 5.7.8).
+    ///
+    /// # Panics
+    /// When nothing was asked.
+    pub fn auth_done(&mut self, verdict: Result<(), Reply>) {
+        assert!(matches!(self.state, State::AuthAnswer), "AUTH done in {:?}", self.state);
+        self.state = State::Command;
+        match verdict {
+            Ok(()) => {
+                self.authenticated = true;
+                self.out.extend_from_slice(b"235 2.7.0 Authentication succeeded\r\n");
+            }
+            Err(reply) => self.refuse(&reply),
+        }
+    }
+}
