@@ -35,7 +35,9 @@ pub mod text;
 mod text_index;
 pub mod threads;
 mod update;
+mod verify;
 
-pub use search::{Bitmap, Message, Searcher, Sort, split_addresses};
+pub use search::{Bitmap, Message, Searcher, Sort, TreeLine, split_addresses, tree};
 pub use text_index::Head;
-pub use update::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions};
+pub use update::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions, nothing_to_do};
+pub use verify::{Verdict, verify};

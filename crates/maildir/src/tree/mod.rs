@@ -10,5 +10,5 @@
 mod stat;
 mod walk;
 
-pub use stat::{FileFacts, StatWay, stat_files};
+pub use stat::{FileFacts, stat_files};
 pub use walk::{Folder, Stamp, Tree, TreeError, TreeOptions, flag_letters_of, key_of_name, walk};

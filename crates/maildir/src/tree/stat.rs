@@ -19,16 +19,6 @@ pub struct FileFacts {
     pub mtime_ns: i64,
 }
 
-/// How files are looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StatWay {
-    /// One `statx` after the other.
-    #[default]
-    Syscalls,
-    /// Batches of `statx` through io_uring; `Syscalls` where the feature, the kernel or `POSTHASTE_DISABLE_IO_URING=1` does not allow it.
-    IoUring,
-}
-
 /// Looks at files of one directory, in the order of their inode numbers, which is the order they lie in on disk: on a cold cache
 /// that is the difference between reading the inode table once and reading it everywhere.
 ///
@@ -37,13 +27,10 @@ pub enum StatWay {
 ///
 /// # Errors
 /// Those of opening the directory, and of `statx` but for `ENOENT`.
-pub fn stat_files(dir: &Path, files: &mut [(String, u64)], way: StatWay) -> io::Result<Vec<Option<FileFacts>>> {
+pub fn stat_files(dir: &Path, files: &mut [(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {
     files.sort_unstable_by_key(|(_, inode)| *inode);
     let dir = open_dir(CWD, dir)?;
-    match way {
-        StatWay::Syscalls => one_by_one(&dir, files),
-        StatWay::IoUring => one_by_one(&dir, files),
-    }
+    one_by_one(&dir, files)
 }
 
 fn one_by_one(dir: &OwnedFd, files: &[(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {

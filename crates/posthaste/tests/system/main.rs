@@ -3,5 +3,6 @@
 mod cli;
 mod corpus;
 mod crash;
+mod search;
 mod serve;
 mod support;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
-use jiff::{Span, Timestamp, ToSpan, Zoned};
+use jiff::{Span, ToSpan, Zoned};
 
 /// The stretch that `text` stands for, in the time zone of `now`. `None` if it is no date.
 ///
@@ -80,7 +80,7 @@ fn absolute(text: &str, zone: &TimeZone) -> Option<Range<i64>> {
     if unit.get_days() != 1 {
         return None;
     }
-    let parts: Vec<i8> = time.split(':').map(|part| two_digits(part)).collect::<Option<_>>()?;
+    let parts: Vec<i8> = time.split(':').map(two_digits).collect::<Option<_>>()?;
     let (time, length) = match parts[..] {
         [hour] => (Time::new(hour, 0, 0, 0), 1.hour()),
         [hour, minute] => (Time::new(hour, minute, 0, 0), 1.minute()),
@@ -125,15 +125,10 @@ fn midnight(date: Date, zone: &TimeZone) -> Option<i64> {
     date.to_zoned(zone.clone()).ok().map(|zoned| zoned.timestamp().as_second())
 }
 
-/// A second since 1970 in the zone of `now`; times beyond what a calendar has are brought to its ends.
-pub(crate) fn zoned(seconds: i64, zone: &TimeZone) -> Zoned {
-    let bounded = seconds.clamp(Timestamp::MIN.as_second() + 86_400, Timestamp::MAX.as_second() - 86_400);
-    Timestamp::from_second(bounded).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(zone.clone())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::Timestamp;
 
     /// A Wednesday.
     fn now() -> Zoned {

@@ -5,6 +5,7 @@
 
 mod bitmap;
 mod terms;
+mod tree;
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -21,6 +22,7 @@ use crate::text_index::{Head, TextIndex};
 use crate::update::{IndexError, text_error};
 
 pub use bitmap::Bitmap;
+pub use tree::{TreeLine, tree};
 
 /// What hits are ordered by. Ties are broken by message number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -111,6 +113,23 @@ impl Searcher {
         let segments: tantivy::Result<Vec<Segment>> = reader.searcher().segment_readers().iter().map(segment).collect();
         let segments = segments.map_err(fail)?;
         Ok(Self { dir: dir.to_owned(), snapshot, text, segments, columns: Columns::default() })
+    }
+
+    pub(crate) fn text(&self) -> &TextIndex {
+        &self.text
+    }
+
+    /// Numbers that the text index has, and has not deleted.
+    pub(crate) fn numbers_with_text(&self) -> Bitmap {
+        let mut numbers = Bitmap::empty(self.len());
+        for segment in &self.segments {
+            segment.for_each_number(|document, number| {
+                if !segment.reader.is_deleted(document) {
+                    numbers.set(number);
+                }
+            });
+        }
+        numbers
     }
 
     /// What is known of all messages together.
@@ -253,7 +272,7 @@ impl Searcher {
     pub fn page(&self, found: &Bitmap, sort: Sort, reverse: bool, offset: usize, limit: usize) -> Result<Vec<u32>> {
         let mut numbers: Vec<u32> = found.iter().collect();
         match sort {
-            Sort::Number => keep_page(&mut numbers, offset, limit, reverse, |number| std::cmp::Reverse(number)),
+            Sort::Number => keep_page(&mut numbers, offset, limit, reverse, std::cmp::Reverse),
             Sort::Date => {
                 let dates = self.wide(&self.columns.date, Column::Date)?;
                 let key = |number: u32| (std::cmp::Reverse(dates[number as usize].cast_signed()), number);
@@ -379,6 +398,39 @@ impl Searcher {
             .collect();
         all.sort_unstable_by(|a, b| (std::cmp::Reverse(a.2), &a.1).cmp(&(std::cmp::Reverse(b.2), &b.1)));
         Ok(all)
+    }
+
+    /// How many messages have each of the directory's sets of tags.
+    ///
+    /// # Errors
+    /// [`IndexError::State`].
+    pub fn messages_by_tag_set(&self) -> Result<Vec<u64>> {
+        let sets = self.narrow(&self.columns.tags, Column::Tags)?;
+        let mut counts = vec![0; self.directory().tag_sets.len()];
+        for number in self.alive()?.iter() {
+            if let Some(count) = counts.get_mut(sets[number as usize] as usize) {
+                *count += 1;
+            }
+        }
+        Ok(counts)
+    }
+
+    /// The numbers of the threads that these messages are in.
+    ///
+    /// # Errors
+    /// [`IndexError::State`].
+    pub fn threads_of(&self, numbers: &[u32]) -> Result<Vec<u32>> {
+        let threads = self.narrow(&self.columns.thread, Column::Thread)?;
+        Ok(numbers.iter().map(|&number| threads[number as usize]).collect())
+    }
+
+    /// Bytes of these messages' files together.
+    ///
+    /// # Errors
+    /// [`IndexError::State`].
+    pub fn bytes_of(&self, found: &Bitmap) -> Result<u64> {
+        let sizes = self.wide(&self.columns.size, Column::Size)?;
+        Ok(found.iter().map(|number| sizes[number as usize]).sum())
     }
 
     fn alive(&self) -> Result<Bitmap> {

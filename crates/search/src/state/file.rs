@@ -58,6 +58,8 @@ pub enum StateError {
 pub struct Directory {
     /// Message numbers given out so far, those of gone messages included.
     pub messages: u32,
+    /// Messages that are there: numbers without those of gone messages.
+    pub present: u64,
     chunks: Vec<ChunkPlace>,
     /// Maildir trees, absolute.
     pub roots: Vec<PathBuf>,
@@ -85,6 +87,8 @@ pub struct FolderState {
     pub root: u32,
     /// Relative to the root; empty for the root itself.
     pub path: String,
+    /// Whether the folder was there at the last update.
+    pub present: bool,
     /// `None` if it must be listed again.
     pub new: Option<Seen>,
     /// As `new`.
@@ -293,8 +297,6 @@ impl StateWriter {
     /// # Errors
     /// [`StateError`], without `Missing` and `Locked`.
     pub fn open(dir: &Path) -> Result<Self, StateError> {
-        let mut empty = Directory::default();
-        empty.tag_sets.push(Vec::new());
         match Snapshot::open(dir) {
             Ok(snapshot) => {
                 let records = snapshot.records()?;
@@ -307,14 +309,20 @@ impl StateWriter {
                     current,
                 })
             }
-            Err(StateError::Missing(_)) => Ok(Self {
-                dir: dir.to_owned(),
-                records: Vec::new(),
-                dirty: BTreeSet::new(),
-                directory: empty,
-                current: None,
-            }),
+            Err(StateError::Missing(_)) => Ok(Self::begin_anew(dir)),
             Err(e) => Err(e),
+        }
+    }
+
+    /// An empty store to take the place of whatever is in `dir`, with its first commit. The caller holds the [`Lock`].
+    pub fn begin_anew(dir: &Path) -> Self {
+        let directory = Directory { tag_sets: vec![Vec::new()], ..Directory::default() };
+        Self {
+            dir: dir.to_owned(),
+            records: Vec::new(),
+            dirty: BTreeSet::new(),
+            directory,
+            current: read_current(dir).ok(),
         }
     }
 
@@ -383,6 +391,8 @@ impl StateWriter {
             at += u64::from(length);
         }
         self.directory.messages = u32::try_from(self.records.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        self.directory.present =
+            self.records.iter().filter(|record| record.flags & chunk::bits::GONE == 0).count() as u64;
         let bytes = serde_json::to_vec(&self.directory)?;
         file.write_all_at(&bytes, at)?;
         file.sync_data()?;

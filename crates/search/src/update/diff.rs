@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use posthaste_maildir::Subdir;
-use posthaste_maildir::tree::{Folder, Stamp, StatWay, Tree, flag_letters_of, key_of_name, stat_files};
+use posthaste_maildir::tree::{Folder, Stamp, Tree, flag_letters_of, key_of_name, stat_files};
 
 use super::{Report, UpdateOptions};
-use crate::state::{FolderState, Seen, StateWriter, bits};
+use crate::state::{Directory, FolderState, Seen, StateWriter, bits};
 
 /// A file that the index does not know under this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,9 @@ pub(super) struct Rename {
     pub name: String,
 }
 
+/// Of `new/` and `cur/`.
+pub(super) type Stamps = (Option<Seen>, Option<Seen>);
+
 /// What is to be done.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
@@ -44,7 +47,7 @@ pub(super) struct Changes {
     /// Numbers of messages that are not where they were.
     pub missing: Vec<u32>,
     /// Stamps of folders that were listed, to be kept when all is done.
-    pub settled: Vec<(usize, (Option<Seen>, Option<Seen>))>,
+    pub settled: Vec<(usize, Stamps)>,
 }
 
 /// Lists what changed. Adds new folders to the directory; changes nothing else.
@@ -69,35 +72,21 @@ pub(super) fn compare(
         for folder in &tree.folders {
             let folders = &mut state.directory.folders;
             let index = *known.entry((root, folder.path.clone())).or_insert_with(|| {
-                folders.push(FolderState { root, path: folder.path.clone(), new: None, cur: None });
+                folders.push(FolderState { root, path: folder.path.clone(), present: true, new: None, cur: None });
                 folders.len() - 1
             });
             found.insert(index);
-            let unchanged = |seen: Option<Seen>, stamp: Option<Stamp>| match (seen, stamp) {
-                (Some(seen), Some(stamp)) => seen == Seen(stamp.inode, stamp.mtime_ns),
-                (None, None) => true,
-                _ => false,
-            };
-            let state = &state.directory.folders[index];
-            let quiet = unchanged(state.new, folder.new) && unchanged(state.cur, folder.cur);
-            if options.list_all || options.check_files || !quiet {
+            let state = &mut state.directory.folders[index];
+            state.present = true;
+            if options.list_all || options.check_files || !is_at_rest(state, folder) {
                 to_list.push((index, folder));
             }
         }
     }
-    // What lies below something unreadable or frozen is unknown, not gone.
-    let unknown = |folder: &FolderState| {
-        let tree = &trees[folder.root as usize];
-        let below = |above: &str| {
-            above.is_empty()
-                || folder.path == above
-                || folder.path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
-        };
-        tree.frozen.iter().any(|path| below(path)) || tree.troubles.iter().any(|(path, _)| below(path))
-    };
     let gone: Vec<usize> = (0..state.directory.folders.len())
-        .filter(|index| !found.contains(index) && !unknown(&state.directory.folders[*index]))
+        .filter(|index| !found.contains(index) && !is_unknown(&state.directory.folders[*index], trees))
         .collect();
+    gone.iter().for_each(|index| state.directory.folders[*index].present = false);
     let by_folder = numbers_by_folder(state, to_list.iter().map(|(index, _)| *index).chain(gone.iter().copied()));
     for index in gone {
         changes.missing.extend(&by_folder[&index]);
@@ -114,6 +103,45 @@ pub(super) fn compare(
     }
     changes.added.sort_unstable_by_key(|candidate| candidate.inode);
     changes
+}
+
+/// Whether nothing was added, removed or renamed in a folder since it was listed.
+fn is_at_rest(state: &FolderState, folder: &Folder) -> bool {
+    let same = |seen: Option<Seen>, stamp: Option<Stamp>| match (seen, stamp) {
+        (Some(seen), Some(stamp)) => seen == Seen(stamp.inode, stamp.mtime_ns),
+        (None, None) => true,
+        _ => false,
+    };
+    same(state.new, folder.new) && same(state.cur, folder.cur)
+}
+
+/// What lies below something unreadable or frozen is unknown, not gone.
+fn is_unknown(folder: &FolderState, trees: &[Tree]) -> bool {
+    let tree = &trees[folder.root as usize];
+    let is_below = |above: &str| {
+        above.is_empty() || folder.path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    tree.frozen.iter().any(|path| is_below(path)) || tree.troubles.iter().any(|(path, _)| is_below(path))
+}
+
+/// Whether an update would find nothing to do, as far as directories tell. `trees` are those of all roots, in their order.
+pub(super) fn is_quiet(directory: &Directory, trees: &[Tree]) -> bool {
+    let known: HashMap<(u32, &str), &FolderState> =
+        directory.folders.iter().map(|folder| ((folder.root, folder.path.as_str()), folder)).collect();
+    let mut found = 0;
+    for (root, tree) in (0u32..).zip(trees) {
+        if !tree.troubles.is_empty() || !tree.frozen.is_empty() {
+            return false;
+        }
+        for folder in &tree.folders {
+            if !known.get(&(root, folder.path.as_str())).is_some_and(|state| state.present && is_at_rest(state, folder))
+            {
+                return false;
+            }
+            found += 1;
+        }
+    }
+    found == directory.folders.iter().filter(|folder| folder.present).count()
 }
 
 fn numbers_by_folder(state: &StateWriter, folders: impl Iterator<Item = usize>) -> HashMap<usize, Vec<u32>> {
@@ -200,7 +228,7 @@ fn changed_files(
         return Ok(HashSet::new());
     }
     let dir: PathBuf = folder.dir.join(subdir.as_str());
-    let facts = stat_files(&dir, names, StatWay::default())?;
+    let facts = stat_files(&dir, names)?;
     let changed = names.iter().zip(facts).filter(|((name, _), facts)| {
         let known = by_key.get(key_of_name(name)).into_iter().flatten().map(|number| &records[*number as usize]);
         let mut known = known.filter(|record| record.name == *name);

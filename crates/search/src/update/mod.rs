@@ -9,16 +9,16 @@
 
 mod diff;
 mod read;
+mod tagging;
 
-use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use posthaste_maildir::tree::{TreeError, TreeOptions, walk};
+use posthaste_maildir::tree::{Tree, TreeError, TreeOptions, walk};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::state::{Lock, Record, StateError, StateWriter, bits};
-use crate::tags::{self, AllTags, TagError, TagStore, Tags};
+use crate::tags::{TagError, TagStore};
 use crate::text::{base_subject, fold};
 use crate::text_index::{Head, TextIndex};
 use crate::threads::{Item, SubjectRule, thread};
@@ -46,9 +46,17 @@ pub enum IndexError {
     /// The tags could not be read or written.
     #[error(transparent)]
     Tags(#[from] TagError),
-    /// A Maildir tree is not there. Its messages stay in the index; take the tree out with `forget` if it will not come back.
+    /// A Maildir tree that was named is not there.
     #[error(transparent)]
     Tree(#[from] TreeError),
+    /// A tree with one inside that has an index already: its messages would be in it twice. Use another index.
+    #[error("{} holds {}, which is in this index already; use another index for it", above.display(), below.display())]
+    Overlap {
+        /// The tree that was named.
+        above: PathBuf,
+        /// The tree that is known.
+        below: PathBuf,
+    },
     /// There is nothing to index: no tree was named, now or earlier.
     #[error("no Maildir to index: name one")]
     NoRoot,
@@ -120,6 +128,30 @@ pub struct Report {
     pub took: Duration,
 }
 
+/// Looks whether an update would find anything to do, without reading more than directories' times, and without waiting for a writer.
+///
+/// `Some` with the report if there is nothing to do. `None` if there is, or if there is no index.
+pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> Option<Report> {
+    let started = Instant::now();
+    let snapshot = crate::state::Snapshot::open(dir).ok()?;
+    let directory = snapshot.directory();
+    let named = |root: &PathBuf| std::path::absolute(root).ok();
+    let is_known =
+        |root: &PathBuf| named(root).is_some_and(|root| directory.roots.iter().any(|known| root.starts_with(known)));
+    let asks_for_more = options.list_all || options.check_files || options.into_noupdate || !roots.iter().all(is_known);
+    if asks_for_more || directory.roots.is_empty() || dir.join(tagging::PENDING).exists() {
+        return None;
+    }
+    let trees: Vec<Tree> =
+        directory.roots.iter().map(|root| walk(root, &TreeOptions::default()).ok()).collect::<Option<_>>()?;
+    diff::is_quiet(directory, &trees).then(|| Report {
+        folders: trees.iter().map(|tree| tree.folders.len()).sum(),
+        messages: directory.present,
+        took: started.elapsed(),
+        ..Report::default()
+    })
+}
+
 /// An index open for writing. There is one at a time.
 pub struct Indexer {
     dir: PathBuf,
@@ -135,7 +167,10 @@ impl Indexer {
     /// # Errors
     /// [`IndexError`] but for `Tree` and `NoRoot`.
     pub fn open(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, IndexError> {
-        let lock = Lock::acquire(dir, waiting)?;
+        Self::open_locked(dir, Lock::acquire(dir, waiting)?)
+    }
+
+    fn open_locked(dir: &Path, lock: Lock) -> Result<Self, IndexError> {
         let state = StateWriter::open(dir)?;
         let text_dir = dir.join("text");
         let text = TextIndex::open_or_create(&text_dir).map_err(|error| text_error(&text_dir, error))?;
@@ -151,18 +186,17 @@ impl Indexer {
         let lock = Lock::acquire(dir, waiting)?;
         let roots =
             crate::state::Snapshot::open(dir).map(|snapshot| snapshot.directory().roots.clone()).unwrap_or_default();
-        let io = |error| StateError::Io { dir: dir.to_owned(), error };
-        let gone = |result: std::io::Result<()>| match result {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            result => result.map_err(io),
-        };
-        // The pointer first: without it there is no index, whatever else a crash leaves.
-        gone(std::fs::remove_file(dir.join("current")))?;
-        gone(std::fs::remove_dir_all(dir.join("text")))?;
-        drop(lock);
-        let mut indexer = Self::open(dir, waiting)?;
-        indexer.state.directory.roots = roots;
-        Ok(indexer)
+        // The side store first, in one step: it knows the trees, and without messages in it the old texts are nobody's.
+        let mut state = StateWriter::begin_anew(dir);
+        state.directory.roots = roots;
+        state.commit()?;
+        match std::fs::remove_dir_all(dir.join("text")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StateError::Io { dir: dir.to_owned(), error }.into());
+            }
+            _ => {}
+        }
+        Self::open_locked(dir, lock)
     }
 
     /// Looks at the trees of earlier updates and at `roots`, and takes over what changed.
@@ -178,12 +212,9 @@ impl Indexer {
         let started = Instant::now();
         let looked_at = SystemTime::now();
         progress(Progress::Looking);
-        for root in roots {
-            let root = std::path::absolute(root).unwrap_or_else(|_| root.clone());
-            if !self.state.directory.roots.contains(&root) {
-                self.state.directory.roots.push(root);
-            }
-        }
+        let named: Vec<PathBuf> =
+            roots.iter().map(|root| std::path::absolute(root).unwrap_or_else(|_| root.clone())).collect();
+        named.iter().try_for_each(|root| self.add_root(root))?;
         if self.state.directory.roots.is_empty() {
             return Err(IndexError::NoRoot);
         }
@@ -191,13 +222,34 @@ impl Indexer {
         let tree_options = TreeOptions { into_noupdate: options.into_noupdate };
         let mut trees = Vec::new();
         for root in &self.state.directory.roots {
-            trees.push(walk(root, &tree_options)?);
+            trees.push(match walk(root, &tree_options) {
+                // An earlier tree that is away (a disk not mounted) is unknown; one that was just named must be there.
+                Err(TreeError::Root { error, .. }) if !named.contains(root) => {
+                    Tree { troubles: vec![(String::new(), error)], ..Tree::default() }
+                }
+                walked => walked?,
+            });
         }
         let changes = diff::compare(&mut self.state, &trees, options, looked_at, &mut report);
         self.apply(changes, options, progress, &mut report)?;
         report.messages = self.state.records().iter().filter(|record| record.flags & bits::GONE == 0).count() as u64;
         report.took = started.elapsed();
         Ok(report)
+    }
+
+    /// A tree inside one that is known needs no place of its own.
+    fn add_root(&mut self, root: &Path) -> Result<(), IndexError> {
+        let roots = &mut self.state.directory.roots;
+        if roots.iter().any(|known| root.starts_with(known)) {
+            return Ok(());
+        }
+        match roots.iter().find(|known| known.starts_with(root)) {
+            Some(known) => Err(IndexError::Overlap { above: root.to_owned(), below: known.clone() }),
+            None => {
+                roots.push(root.to_owned());
+                Ok(())
+            }
+        }
     }
 
     fn apply(
@@ -214,14 +266,13 @@ impl Indexer {
         }
         report.renamed = changes.renamed.len() as u64;
         let mut missing = read::Missing::new(self.state.records(), &changes.missing);
-        let tags = self.tags.all()?;
         let mut added = changes.added;
         let total = added.len() as u64;
         let mut done = read::Done::default();
         while !added.is_empty() {
             let rest = added.split_off(added.len().min(ROUND_MESSAGES));
             let batch = std::mem::replace(&mut added, rest);
-            self.read_round(batch, &mut missing, options, &mut done, total, &tags, progress, report)?;
+            self.read_round(batch, &mut missing, options, &mut done, total, progress, report)?;
             if !added.is_empty() {
                 self.thread_and_commit(progress)?;
             }
@@ -249,8 +300,12 @@ impl Indexer {
                 (folder.new, folder.cur) = (None, None);
             }
         }
+        let tags = self.tags.all()?;
+        self.apply_tags(&tags);
         let text_changed = total > 0 || !gone.is_empty();
-        if text_changed { self.thread_and_commit(progress) } else { self.commit(progress) }
+        if text_changed { self.thread_and_commit(progress) } else { self.commit(progress) }?;
+        self.end_tags();
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments, reason = "the state of one update, used here only")]
@@ -261,7 +316,6 @@ impl Indexer {
         options: &UpdateOptions,
         done: &mut read::Done,
         total: u64,
-        tags: &AllTags,
         progress: &(dyn Fn(Progress) + Sync),
         report: &mut Report,
     ) -> Result<(), IndexError> {
@@ -295,12 +349,7 @@ impl Indexer {
                 self.state.directory.problems.insert(new.number, problem.to_owned());
                 report.problems.push((new.path, problem.to_owned()));
             }
-            let mut record = new.record;
-            if !tags.is_empty() {
-                let found = tags.of(&tags::id_of(&new.message_id, record.digest), record.digest);
-                record.tags = self.state.tag_set(found.into_iter().collect());
-            }
-            self.state.push(record);
+            self.state.push(new.record);
             report.added += 1;
         }
         progress(Progress::Committing);
@@ -364,80 +413,6 @@ impl Indexer {
             let record = self.state.change(number);
             (record.thread, record.parent) = (place.thread, place.parent);
         }
-    }
-
-    /// Changes the tags of messages: to each, `add` is added and then `remove` is taken away. Says how many messages changed.
-    ///
-    /// # Errors
-    /// [`IndexError::Tags`], [`IndexError::State`], [`IndexError::Text`].
-    pub fn tag(&mut self, messages: &[(u32, String)], add: &[String], remove: &[String]) -> Result<u64, IndexError> {
-        let mut changes: Vec<(u32, String, u128, Tags)> = Vec::new();
-        for (number, message_id) in messages {
-            let record = &self.state.records()[*number as usize];
-            let old: Tags = self.state.directory.tag_sets[record.tags as usize].iter().cloned().collect();
-            let mut new = old.clone();
-            new.extend(add.iter().cloned());
-            remove.iter().for_each(|tag| drop(new.remove(tag)));
-            if new != old {
-                changes.push((*number, tags::id_of(message_id, record.digest), record.digest, new));
-            }
-        }
-        // The truth first; a crash before the side store's commit is mended by the next update or rebuild.
-        self.tags.set(changes.iter().map(|(_, id, digest, tags)| (id.as_str(), *digest, tags)))?;
-        let changed = changes.len() as u64;
-        for (number, _, _, tags) in changes {
-            let set = self.state.tag_set(tags.into_iter().collect());
-            self.state.change(number).tags = set;
-        }
-        self.commit(&|_| {})?;
-        Ok(changed)
-    }
-
-    /// All tags, in notmuch's text format.
-    ///
-    /// # Errors
-    /// [`IndexError::Tags`].
-    pub fn dump_tags(&self) -> Result<String, IndexError> {
-        Ok(tags::dump(&self.tags.all()?))
-    }
-
-    /// Gives messages the tags of a dump, and no others; messages that it does not name keep theirs. `ids` are the Message-IDs of
-    /// messages in the index. Ids that are not in the index are kept for when they come. Says how many messages changed.
-    ///
-    /// # Errors
-    /// [`IndexError::Tags`], [`IndexError::State`].
-    pub fn restore_tags(&mut self, text: &str, ids: &[(u32, String)]) -> Result<u64, IndexError> {
-        let wanted = tags::restore(text)?;
-        let mut by_id: HashMap<&str, Vec<u32>> = HashMap::new();
-        let ids: Vec<(u32, String)> = ids
-            .iter()
-            .map(|(number, id)| (*number, tags::id_of(id, self.state.records()[*number as usize].digest)))
-            .collect();
-        ids.iter().for_each(|(number, id)| by_id.entry(id).or_default().push(*number));
-        let mut rows: Vec<(&str, u128, &Tags)> = Vec::new();
-        let mut changed: BTreeMap<u32, &Tags> = BTreeMap::new();
-        for (id, tags) in &wanted {
-            match by_id.get(id.as_str()) {
-                None => rows.push((id, 0, tags)),
-                Some(numbers) => {
-                    for &number in numbers {
-                        rows.push((id, self.state.records()[number as usize].digest, tags));
-                        changed.insert(number, tags);
-                    }
-                }
-            }
-        }
-        self.tags.set(rows)?;
-        let mut count = 0;
-        for (number, tags) in changed {
-            let set = self.state.tag_set(tags.iter().cloned().collect());
-            if self.state.records()[number as usize].tags != set {
-                self.state.change(number).tags = set;
-                count += 1;
-            }
-        }
-        self.commit(&|_| {})?;
-        Ok(count)
     }
 
     fn text_error(&self, error: tantivy::TantivyError) -> IndexError {

@@ -64,7 +64,6 @@ pub(super) struct Moved {
 pub(super) struct New {
     pub number: u32,
     pub record: Record,
-    pub message_id: String,
     pub problem: Option<&'static str>,
     pub path: PathBuf,
 }
@@ -200,7 +199,7 @@ impl Shared<'_> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         builder.add(number, &message)?;
         let record = record(candidate, digest, facts, &message, number);
-        round.new.push(New { number, record, message_id: message.message_id, problem: message.problem, path });
+        round.new.push(New { number, record, problem: message.problem, path });
         Ok(())
     }
 }
