@@ -15,7 +15,7 @@ use tantivy::columnar::ColumnValues;
 use tantivy::schema::document::{DeserializeError, DocumentDeserialize, DocumentDeserializer};
 use tantivy::{ReloadPolicy, SegmentReader};
 
-use crate::query::{Flag, Leaf, Pattern, Query, TextField, ThreadOf};
+use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::text::{Priority, fold};
 use crate::text_index::{Head, TextIndex};
@@ -354,6 +354,11 @@ impl Searcher {
 
     /// Calls `each` with the stored header fields of every message.
     fn for_each_head(&self, mut each: impl FnMut(u32, &Head)) -> Result<()> {
+        self.for_each_packed(|number, packed| each(number, &Head::unpack(packed)))
+    }
+
+    /// The same, as it is stored: for those who need a part of it.
+    fn for_each_packed(&self, mut each: impl FnMut(u32, &[u8])) -> Result<()> {
         for segment in &self.segments {
             let store = segment.reader.get_store_reader(1).map_err(|error| self.fail(error.into()))?;
             let mut numbers = Vec::new();
@@ -361,7 +366,7 @@ impl Searcher {
             // Without the set of deleted documents, so that the count stays in step with the numbers.
             for (packed, number) in store.iter::<Packed>(None).zip(numbers) {
                 let packed = packed.map_err(|error| self.fail(error))?;
-                each(number, &Head::unpack(&packed.0));
+                each(number, &packed.0);
             }
         }
         Ok(())
@@ -541,23 +546,6 @@ pub fn split_addresses(field: &str) -> Vec<(String, String)> {
         }
     }
     all
-}
-
-/// The header texts that a field means.
-fn head_texts(field: TextField, head: &Head) -> Vec<&str> {
-    match field {
-        TextField::Any => vec![&head.subject, &head.from, &head.to, &head.cc, &head.bcc],
-        TextField::Contact => vec![&head.from, &head.to, &head.cc, &head.bcc],
-        TextField::Recipient => vec![&head.to, &head.cc, &head.bcc],
-        TextField::Subject => vec![&head.subject],
-        TextField::From => vec![&head.from],
-        TextField::To => vec![&head.to],
-        TextField::Cc => vec![&head.cc],
-        TextField::Bcc => vec![&head.bcc],
-        TextField::List => vec![&head.list],
-        TextField::File => head.files.iter().map(String::as_str).collect(),
-        TextField::Body => Vec::new(),
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::termdict::TermDictionary;
 use tantivy::{DocSet, TERMINATED, Term};
 
-use super::{Bitmap, Result, Searcher, Segment, head_texts};
+use super::{Bitmap, Result, Searcher, Segment};
 use crate::query::{Pattern, TextField};
 use crate::text::{Kind, fold, tokens};
 
@@ -122,8 +122,10 @@ impl Searcher {
         let Pattern::Matches(regex) = pattern else { return self.words(field, pattern_text(pattern), false) };
         let mut found = Bitmap::empty(self.len());
         if field != TextField::Body {
-            self.for_each_head(|number, head| {
-                if head_texts(field, head).into_iter().any(|text| regex.is_match(&fold(text))) {
+            self.for_each_packed(|number, packed| {
+                let mut texts =
+                    packed.split(|&byte| byte == 0).enumerate().filter(|(place, _)| is_meant(field, *place));
+                if texts.any(|(place, text)| (place < FILES_PLACE || !text.is_empty()) && fits(regex, text)) {
                     found.set(number);
                 }
             })?;
@@ -147,6 +149,32 @@ impl Searcher {
         }
         Ok(found)
     }
+}
+
+/// Names of attachments are the last values of a packed [`Head`](crate::Head), however many there are.
+const FILES_PLACE: usize = 7;
+
+/// Whether the value at a place of a packed [`Head`](crate::Head) belongs to a field.
+fn is_meant(field: TextField, place: usize) -> bool {
+    match field {
+        TextField::From => place == 0,
+        TextField::To => place == 1,
+        TextField::Cc => place == 2,
+        TextField::Bcc => place == 3,
+        TextField::Subject => place == 4,
+        TextField::List => place == 6,
+        TextField::File => place >= FILES_PLACE,
+        TextField::Recipient => (1..=3).contains(&place),
+        TextField::Contact => place <= 3,
+        TextField::Any => place <= 4,
+        TextField::Body => false,
+    }
+}
+
+/// The expression has no regard to case, so that text without accents need not be folded first.
+fn fits(regex: &regex::Regex, text: &[u8]) -> bool {
+    std::str::from_utf8(text)
+        .is_ok_and(|text| if text.is_ascii() { regex.is_match(text) } else { regex.is_match(&fold(text)) })
 }
 
 fn pattern_text(pattern: &Pattern) -> &str {
