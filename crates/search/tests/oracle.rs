@@ -159,6 +159,10 @@ fn hits_are_those_of_a_plain_scan() {
         let regex = regex::RegexBuilder::new(expression).case_insensitive(true).build().unwrap();
         oracle.check(&format!("subject:/{expression}/"), |message| regex.is_match(&fold(&message.message.subject)));
     }
+    for expression in ["^th[aeiou]s?$", "^patch", "ing$", "^ab*o"] {
+        let regex = regex::Regex::new(expression).unwrap();
+        oracle.check(&format!("body:/{expression}/"), |message| message.body.iter().any(|word| regex.is_match(word)));
+    }
     oracle.check("mime:text/html", |message| message.message.mimes.iter().any(|mime| mime == "text/html"));
     oracle.check("mime:image/*", |message| message.message.mimes.iter().any(|mime| mime.starts_with("image/")));
     oracle.check("flag:attach", |message| message.message.traits.attachment);

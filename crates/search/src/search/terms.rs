@@ -131,10 +131,11 @@ impl Searcher {
             })?;
         }
         if matches!(field, TextField::Body | TextField::Any) {
+            let start = literal_start(regex.as_str());
             for segment in &self.segments {
                 let mut add = || -> tantivy::Result<()> {
                     let index = segment.reader.inverted_index(self.text.fields.body)?;
-                    for_each_term(index.terms(), "", |term, info| {
+                    for_each_term(index.terms(), &start, |term, info| {
                         if std::str::from_utf8(term).is_ok_and(|term| regex.is_match(term)) {
                             segment.add_all(
                                 index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?,
@@ -175,6 +176,15 @@ fn is_meant(field: TextField, place: usize) -> bool {
 fn fits(regex: &regex::Regex, text: &[u8]) -> bool {
     std::str::from_utf8(text)
         .is_ok_and(|text| if text.is_ascii() { regex.is_match(text) } else { regex.is_match(&fold(text)) })
+}
+
+/// What every word that matches begins with, so that only those words need be looked at. May be shorter than it could be.
+fn literal_start(pattern: &str) -> String {
+    let Some(rest) = pattern.strip_prefix('^').filter(|rest| !rest.contains('|')) else { return String::new() };
+    let length = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+    // A repetition that may be none makes the letter before it optional.
+    let is_optional = rest[length..].starts_with(['*', '?', '{']);
+    rest[..length - usize::from(is_optional && length > 0)].to_ascii_lowercase()
 }
 
 fn pattern_text(pattern: &Pattern) -> &str {
@@ -243,6 +253,23 @@ impl Words {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_anchored_expression_tells_how_words_begin() {
+        let cases = [
+            ("^lm9[0-9]$", "lm9"),
+            ("^AB*c", "a"),
+            ("^ab+", "ab"),
+            ("^a{0,2}b", ""),
+            ("^a|b", ""),
+            ("ab", ""),
+            ("^", ""),
+            ("^a?", ""),
+        ];
+        for (pattern, start) in cases {
+            assert_eq!(literal_start(pattern), start, "{pattern}");
+        }
+    }
 
     #[test]
     fn a_query_becomes_what_stands_in_the_index() {
