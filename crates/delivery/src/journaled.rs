@@ -621,7 +621,7 @@ impl Core {
         let now = Instant::now();
         let mut due = Vec::new();
         for (&id, deferred) in &mut state.deferred {
-            if !deferred.due.is_some_and(|at| at <= now) {
+            if deferred.due.is_none_or(|at| at > now) {
                 continue;
             }
             let bytes = deferred.waiting.bytes.min(self.config.inline_bytes_max);

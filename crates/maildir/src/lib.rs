@@ -27,6 +27,7 @@ mod name;
 mod path;
 mod root;
 mod scan;
+pub mod tree;
 
 pub use batch::{Mounts, Outcomes, Published, StoreError, SyncBy, Synced, Written, deliver_batch, sync};
 pub use cleanup::TMP_AGE_MAX;

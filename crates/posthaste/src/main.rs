@@ -1,10 +1,20 @@
 //! The command line. What it does is in the crates; here it is only named.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod doctor;
+mod extract;
+mod find;
+mod find_output;
+mod index;
+mod info;
 mod load;
 mod report;
+mod search_common;
 mod sink;
+mod tag;
+mod threads;
+mod view;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -33,6 +43,22 @@ enum Command {
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Index Maildirs for `find`: the first time all of them, later what changed
+    Index(index::Index),
+    /// Find messages in the index
+    Find(find::Find),
+    /// Find conversations in the index
+    Threads(threads::Threads),
+    /// Show a message
+    View(view::View),
+    /// List or save a message's attachments
+    Extract(extract::Extract),
+    /// List the addresses in messages and how often they occur
+    Addresses(addresses::Addresses),
+    /// Add, take away, list, dump and restore tags
+    Tag(tag::Tag),
+    /// Say what is in the search index
+    Info(info::Info),
     /// Look into a journal, also that of a running server; nothing is changed
     #[command(subcommand)]
     Journal(JournalCommand),
@@ -133,6 +159,14 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             let config = Config::load(config.as_deref())?;
             print(&if json { config.to_json() + "\n" } else { config.to_toml() })?;
         }
+        Command::Index(args) => return index::run(args),
+        Command::Find(args) => return find::run(args),
+        Command::Threads(args) => return threads::run(args),
+        Command::View(args) => return view::run(args),
+        Command::Extract(args) => return extract::run(args),
+        Command::Addresses(args) => return addresses::run(args),
+        Command::Tag(args) => return tag::run(args),
+        Command::Info(args) => return info::run(args),
         Command::Journal(JournalCommand::Inspect(journal)) => {
             let report = inspect_journal(&journal.dir)?;
             print(&if journal.json { report.to_json() } else { report.to_text() })?;

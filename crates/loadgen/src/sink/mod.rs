@@ -310,6 +310,7 @@ fn protocol(options: &Options, rules: &Rules) -> Config {
         // Refusing for as long as it is asked to is what a sink is for.
         errors: u32::MAX,
         idle_commands: u32::MAX,
+        deferred_recipients: u32::MAX,
         ..Limits::default()
     };
     let mut config = Config {

@@ -5,6 +5,7 @@ mod cli;
 mod corpus;
 mod crash;
 mod load;
+mod search;
 mod serve;
 mod sink;
 mod support;

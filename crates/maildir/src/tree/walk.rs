@@ -1,0 +1,268 @@
+//! The walk: which directories are folders, and when they changed.
+
+use std::collections::HashSet;
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
+
+use crate::maildir::Subdir;
+
+/// Bytes of directory entries fetched at once. The kernel fills as much as fits; above this, nothing was gained.
+const BUFFER_BYTES: usize = 256 * 1024;
+/// Directories nested deeper than this are passed over: something is wrong with them.
+const DEPTH_MAX: usize = 64;
+/// A directory that changed less than this before it was looked at may change again without its mtime moving: file systems
+/// keep it to a tick of the clock, some only to two seconds.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// What to walk into.
+#[derive(Debug, Clone, Default)]
+pub struct TreeOptions {
+    /// Also look below directories that hold a file `.noupdate`.
+    pub into_noupdate: bool,
+}
+
+/// Why a tree could not be walked. Trouble below the root is in [`Tree::troubles`] instead.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TreeError {
+    /// The root is not there or no directory: nothing can be said about its messages, least of all that they are gone.
+    #[error("{}: {error}", root.display())]
+    Root {
+        /// The root as it was given.
+        root: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// A walked tree.
+#[derive(Debug, Default)]
+pub struct Tree {
+    /// Folders, sorted by path.
+    pub folders: Vec<Folder>,
+    /// Paths (as in [`Folder::path`]) of subtrees that hold `.noupdate` and were left alone.
+    pub frozen: Vec<String>,
+    /// Directories that could not be read. What lies below them is unknown, not gone.
+    pub troubles: Vec<(String, io::Error)>,
+}
+
+/// A directory with `new/` or `cur/`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Folder {
+    /// Relative to the root, without a slash at either end; empty for the root itself.
+    pub path: String,
+    /// Absolute, or relative to the working directory as the root was given.
+    pub dir: PathBuf,
+    /// State of `new/`, if there is one.
+    pub new: Option<Stamp>,
+    /// State of `cur/`, if there is one.
+    pub cur: Option<Stamp>,
+}
+
+/// When a directory last changed, and which one it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp {
+    /// Inode number; another directory put in its place is a change.
+    pub inode: u64,
+    /// Nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
+impl Stamp {
+    fn of(stat: &Stat) -> Self {
+        let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
+        Self { inode: stat.st_ino, mtime_ns: stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(nanos) }
+    }
+
+    /// Whether the directory had come to rest when it was looked at: only then does the same stamp later mean the same content.
+    ///
+    /// `looked_at` is a time before the directory was opened.
+    pub fn is_settled(self, looked_at: SystemTime) -> bool {
+        let looked_at = looked_at.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(SETTLE);
+        i128::from(self.mtime_ns) < i128::try_from(looked_at.as_nanos()).unwrap_or(0)
+    }
+}
+
+/// Finds all folders below `root`.
+///
+/// Passed over: directories that hold `.noindex`, `tmp`, `dovecot*`, `.notmuch`, `.nnmaildir`, `.mu`, `.git`, names that begin with `#` or `.#`.
+///
+/// # Errors
+/// [`TreeError::Root`].
+pub fn walk(root: &Path, options: &TreeOptions) -> Result<Tree, TreeError> {
+    let error = |error| TreeError::Root { root: root.to_owned(), error };
+    let dir = open_dir(CWD, root).map_err(error)?;
+    let mut walker =
+        Walker { options, tree: Tree::default(), visited: HashSet::new(), buffer: Vec::with_capacity(BUFFER_BYTES) };
+    walker.directory(&dir, root, "", 0).map_err(error)?;
+    walker.tree.folders.sort_unstable();
+    Ok(walker.tree)
+}
+
+struct Walker<'a> {
+    options: &'a TreeOptions,
+    tree: Tree,
+    /// Device and inode of every directory seen: symbolic links can make circles.
+    visited: HashSet<(u64, u64)>,
+    buffer: Vec<u8>,
+}
+
+impl Walker<'_> {
+    fn directory(&mut self, dir: &OwnedFd, at: &Path, path: &str, depth: usize) -> io::Result<()> {
+        let stat = rustix::fs::fstat(dir)?;
+        if depth > DEPTH_MAX || !self.visited.insert((stat.st_dev, stat.st_ino)) {
+            return Ok(());
+        }
+        let mut inside = Inside::default();
+        entries(dir, &mut self.buffer, |name, kind, _| inside.note(name, kind))?;
+        if inside.noindex {
+            return Ok(());
+        }
+        if inside.noupdate && !self.options.into_noupdate {
+            self.tree.frozen.push(path.to_owned());
+            return Ok(());
+        }
+        if inside.maildir {
+            let folder =
+                Folder { path: path.to_owned(), dir: at.to_owned(), new: stamp(dir, "new")?, cur: stamp(dir, "cur")? };
+            if folder.new.is_some() || folder.cur.is_some() {
+                self.tree.folders.push(folder);
+            }
+        }
+        inside.below.sort_unstable();
+        for (name, is_link) in inside.below {
+            let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            match open_dir(dir, Path::new(&name)) {
+                Ok(opened) => {
+                    if let Err(e) = self.directory(&opened, &at.join(&name), &below, depth + 1) {
+                        self.tree.troubles.push((below, e));
+                    }
+                }
+                // A link to a file, or to nothing; or gone since it was listed.
+                Err(e) if is_link || e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => self.tree.troubles.push((below, e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a directory holds, as far as the walk cares.
+#[derive(Default)]
+struct Inside {
+    noindex: bool,
+    noupdate: bool,
+    maildir: bool,
+    /// Directories to walk into, and whether each is a symbolic link.
+    below: Vec<(String, bool)>,
+}
+
+impl Inside {
+    fn note(&mut self, name: &CStr, kind: FileType) {
+        let Ok(name) = name.to_str() else { return };
+        match name {
+            "." | ".." | "tmp" => return,
+            ".noindex" => self.noindex = true,
+            ".noupdate" => self.noupdate = true,
+            "new" | "cur" => {
+                self.maildir = true;
+                return;
+            }
+            _ => {}
+        }
+        let may_be_dir = matches!(kind, FileType::Directory | FileType::Symlink | FileType::Unknown);
+        if may_be_dir && !is_furniture(name) {
+            self.below.push((name.to_owned(), kind != FileType::Directory));
+        }
+    }
+}
+
+/// What mail programs keep among folders.
+fn is_furniture(name: &str) -> bool {
+    name.starts_with("dovecot")
+        || name.starts_with('#')
+        || name.starts_with(".#")
+        || matches!(
+            name,
+            ".notmuch" | ".nnmaildir" | ".mu" | ".git" | ".mbsyncstate" | ".uidvalidity" | "hcache" | ".header_cache"
+        )
+}
+
+impl Folder {
+    /// Lists the messages of `new/` or `cur/`: `each(name, inode)`, in the directory's own order.
+    ///
+    /// Names that begin with a dot or are not UTF-8 are left out, and what is no regular file or link to one. No file is looked
+    /// at, except links and on file systems that do not tell what an entry is. A file renamed meanwhile may come twice or not at all.
+    ///
+    /// # Errors
+    /// Those of `open` and `getdents`; a directory that is not there has no messages.
+    pub fn for_each_name(&self, subdir: Subdir, mut each: impl FnMut(&str, u64)) -> io::Result<()> {
+        let dir = match open_dir(CWD, &self.dir.join(subdir.as_str())) {
+            Ok(dir) => dir,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+        entries(&dir, &mut buffer, |name, kind, inode| {
+            let is_file = match kind {
+                FileType::RegularFile => true,
+                FileType::Symlink | FileType::Unknown => is_file(&dir, name),
+                _ => false,
+            };
+            if let (true, Ok(name)) = (is_file, name.to_str())
+                && !name.starts_with('.')
+            {
+                each(name, inode);
+            }
+        })
+    }
+}
+
+/// The letters after the separator and `2,`: `:` as the Maildir standard has it, `;` and `!` where a file system has no `:`.
+pub fn flag_letters_of(name: &str) -> &str {
+    separator(name).and_then(|at| name[at + 1..].strip_prefix("2,")).unwrap_or("")
+}
+
+/// The part of a file name that stays while flags and sizes change: everything before the flags and the first comma.
+pub fn key_of_name(name: &str) -> &str {
+    let base = separator(name).map_or(name, |at| &name[..at]);
+    base.split(',').next().unwrap_or(base)
+}
+
+fn separator(name: &str) -> Option<usize> {
+    name.rfind([':', ';', '!']).filter(|&at| name[at + 1..].starts_with("2,"))
+}
+
+fn is_file(dir: &OwnedFd, name: &CStr) -> bool {
+    rustix::fs::statat(dir, name, AtFlags::empty())
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+}
+
+fn stamp(dir: &OwnedFd, name: &str) -> io::Result<Option<Stamp>> {
+    match rustix::fs::statat(dir, name, AtFlags::empty()) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Ok(Some(Stamp::of(&stat))),
+        Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+pub(super) fn open_dir(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, path, flags, Mode::empty())?)
+}
+
+fn entries(dir: &OwnedFd, buffer: &mut Vec<u8>, mut each: impl FnMut(&CStr, FileType, u64)) -> io::Result<()> {
+    let space: &mut [MaybeUninit<u8>] = buffer.spare_capacity_mut();
+    let mut entries = RawDir::new(dir, space);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        each(entry.file_name(), entry.file_type(), entry.ino());
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! `posthaste extract`: a message's attachments, listed or saved.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use posthaste_search::text::{Part, parts, safe_file_name};
+use serde_json::json;
+
+use crate::find_output::harmless;
+use crate::search_common::{Failure, IndexDir, print};
+use crate::view::files;
+
+#[derive(Args)]
+pub struct Extract {
+    /// A message file, or a query: then the newest that matches
+    #[arg(value_name = "FILE|QUERY", required = true)]
+    query: Vec<String>,
+    #[command(flatten)]
+    index: IndexDir,
+    /// Save all attachments
+    #[arg(long, short = 'a')]
+    save_attachments: bool,
+    /// Save these parts, by the numbers that the list shows
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    parts: Vec<usize>,
+    /// Where to save
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    target_dir: PathBuf,
+    /// Write over files that are there
+    #[arg(long)]
+    overwrite: bool,
+    /// Print the list as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit status 1: no such message or part, or a file was there already.
+pub fn run(args: Extract) -> Result<ExitCode, Failure> {
+    let Some(file) = files(&args.query, &args.index, 1)?.into_iter().next() else {
+        return Ok(ExitCode::from(1));
+    };
+    let bytes = fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let all = parts(&bytes);
+    if !args.save_attachments && args.parts.is_empty() {
+        print(&list(&all, args.json))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let wanted =
+        |number: usize, part: &Part| args.parts.contains(&number) || (args.save_attachments && part.is_attachment);
+    let (mut saved, mut refused) = (0, 0);
+    for (number, part) in (1..).zip(&all).filter(|(number, part)| wanted(*number, part)) {
+        let name = safe_file_name(part.name.as_deref().unwrap_or(""), &format!("part-{number}"));
+        let path = args.target_dir.join(&name);
+        let mut options = File::options();
+        // Not through a link that somebody put there, unless writing over things is what was asked for.
+        let opened = if args.overwrite {
+            options.write(true).create(true).truncate(true).open(&path)
+        } else {
+            options.write(true).create_new(true).open(&path)
+        };
+        match opened {
+            Ok(mut file) => {
+                file.write_all(&part.content).map_err(|error| format!("{}: {error}", path.display()))?;
+                print(&format!("{}\n", path.display()))?;
+                saved += 1;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                eprintln!("posthaste: {} is there already; --overwrite writes over it", path.display());
+                refused += 1;
+            }
+            Err(error) => return Err(format!("{}: {error}", path.display()).into()),
+        }
+    }
+    Ok(ExitCode::from(u8::from(refused > 0 || saved == 0)))
+}
+
+fn list(all: &[Part], as_json: bool) -> String {
+    if as_json {
+        let rows = (1..).zip(all).map(|(number, part): (usize, &Part)| {
+            json!({"part": number, "name": part.name, "type": part.media_type, "bytes": part.content.len(), "attachment": part.is_attachment})
+        });
+        return serde_json::Value::from_iter(rows).to_string() + "\n";
+    }
+    let row = |(number, part): (usize, &Part)| {
+        let name = part.name.as_deref().map(harmless).unwrap_or_default();
+        format!("{number:>4}  {:<28} {:>10}  {name}\n", part.media_type, part.content.len())
+    };
+    (1..).zip(all).map(row).collect()
+}

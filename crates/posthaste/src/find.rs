@@ -1,0 +1,143 @@
+//! `posthaste find`: what matches a query, in the form that is wanted.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use posthaste_search::{Bitmap, Message, Searcher, Sort, tree};
+
+use crate::find_output::{self, Field, Style};
+use crate::search_common::{Failure, IndexDir, is_colourful, parse, print};
+
+/// What is shown unless `--fields` says otherwise.
+const FIELDS: &str = "date,from,subject,tags";
+
+#[derive(Args)]
+#[command(
+    after_help = "Query: words, \"phrases\", word*, /regex/, and or not xor ( ); from: to: cc: recip: contact: subject: body: list: file: \
+                        date:2024..2025 date:3d.. size:>1M flag:unread tag: maildir: mime: msgid: thread:{...} prio:. Without a query: everything."
+)]
+pub struct Find {
+    /// The query
+    #[arg(value_name = "QUERY", trailing_var_arg = true, allow_hyphen_values = true)]
+    query: Vec<String>,
+    #[command(flatten)]
+    index: IndexDir,
+    /// What to show, in this order: date from to cc subject size flags tags maildir path msgid list thread prio, or mu's letters
+    #[arg(long, short, value_name = "FIELDS", default_value = FIELDS)]
+    fields: String,
+    /// How to print it
+    #[arg(long, short = 'o', value_enum, default_value = "plain")]
+    format: Format,
+    /// Print JSON
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+    /// With --format links: the Maildir to fill with links
+    #[arg(long, value_name = "DIR")]
+    linksdir: Option<PathBuf>,
+    /// With --format links: remove the links that are there first
+    #[arg(long)]
+    clearlinks: bool,
+    /// Order: date and size greatest first, names from A to Z
+    #[arg(long, short, value_enum, default_value = "date")]
+    sort: By,
+    /// The other way round
+    #[arg(long, short = 'z')]
+    reverse: bool,
+    /// At most this many messages
+    #[arg(long, short = 'n', visible_alias = "maxnum", value_name = "N")]
+    limit: Option<usize>,
+    /// Leave out the first ones
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    offset: usize,
+    /// Show threads as trees
+    #[arg(long, short)]
+    threads: bool,
+    /// Also the other messages of the threads that were found
+    #[arg(long, short = 'r')]
+    include_related: bool,
+    /// Of messages with the same Message-ID only one
+    #[arg(long, short = 'u')]
+    skip_dups: bool,
+    /// Print only how many there are
+    #[arg(long)]
+    count: bool,
+    /// Print the first lines of each message's text below it
+    #[arg(long, value_name = "LINES", default_value_t = 0, hide_default_value = true)]
+    summary_len: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Plain,
+    Json,
+    Sexp,
+    Mbox,
+    Links,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum By {
+    Date,
+    Size,
+    Subject,
+    From,
+}
+
+/// Exit status 1: nothing was found.
+pub fn run(args: Find) -> Result<ExitCode, Failure> {
+    let fields = find_output::fields(&args.fields)?;
+    let query = parse(&args.query)?;
+    let searcher = args.index.open()?;
+    let found = found(&searcher, &query, &args)?;
+    let nothing = ExitCode::from(u8::from(found.count() == 0));
+    if args.count {
+        print(&format!("{}\n", found.count()))?;
+        return Ok(nothing);
+    }
+    let sort = match args.sort {
+        By::Date => Sort::Date,
+        By::Size => Sort::Size,
+        By::Subject => Sort::Subject,
+        By::From => Sort::From,
+    };
+    let page = searcher.page(&found, sort, args.reverse, args.offset, args.limit.unwrap_or(usize::MAX))?;
+    let messages = searcher.messages(&page)?;
+    write(&args, &fields, &messages)?;
+    Ok(nothing)
+}
+
+fn found(searcher: &Searcher, query: &posthaste_search::query::Query, args: &Find) -> Result<Bitmap, Failure> {
+    let mut found = searcher.find(query)?;
+    if args.include_related {
+        found = searcher.whole_threads(&found)?;
+    }
+    if args.skip_dups {
+        found = searcher.without_duplicates(&found)?;
+    }
+    Ok(found)
+}
+
+fn write(args: &Find, fields: &[Field], messages: &[Message]) -> Result<(), Failure> {
+    match if args.json { Format::Json } else { args.format } {
+        Format::Plain => {
+            let style = Style { colours: is_colourful(), summary_lines: args.summary_len };
+            if args.threads {
+                let lines: Vec<_> =
+                    tree(messages).into_iter().map(|line| (&messages[line.index], line.branch())).collect();
+                print(&find_output::plain(&lines, fields, &style))?;
+            } else {
+                let lines: Vec<_> = messages.iter().map(|message| (message, String::new())).collect();
+                print(&find_output::plain(&lines, fields, &style))?;
+            }
+        }
+        Format::Json => print(&find_output::json(messages))?,
+        Format::Sexp => print(&find_output::sexp(messages))?,
+        Format::Mbox => find_output::mbox(messages)?,
+        Format::Links => {
+            let dir = args.linksdir.as_deref().ok_or("--format links needs --linksdir DIR")?;
+            find_output::links(messages, dir, args.clearlinks)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,327 @@
+//! The forms in which `find` prints messages.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use posthaste_search::state::bits;
+use posthaste_search::text::extract;
+use posthaste_search::{Message, split_addresses};
+use serde_json::json;
+
+use crate::search_common::{Failure, local, print};
+
+/// What can stand on a line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    Date,
+    From,
+    To,
+    Cc,
+    Subject,
+    Size,
+    Flags,
+    Tags,
+    Maildir,
+    Path,
+    MessageId,
+    List,
+    Thread,
+    Priority,
+}
+
+/// Reads `date,from,subject`, `date from subject`, or mu's `dfs` and `d f s`.
+pub fn fields(text: &str) -> Result<Vec<Field>, Failure> {
+    let mut all = Vec::new();
+    for name in text.split([',', ' ']).filter(|name| !name.is_empty()) {
+        match long_name(name) {
+            Some(field) => all.push(field),
+            None => {
+                let unknown = || format!("--fields: there is no field `{name}`");
+                all.extend(name.chars().map(letter).collect::<Option<Vec<_>>>().ok_or_else(unknown)?);
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn long_name(name: &str) -> Option<Field> {
+    Some(match name {
+        "date" => Field::Date,
+        "from" => Field::From,
+        "to" => Field::To,
+        "cc" => Field::Cc,
+        "subject" => Field::Subject,
+        "size" => Field::Size,
+        "flags" => Field::Flags,
+        "tags" => Field::Tags,
+        "maildir" | "folder" => Field::Maildir,
+        "path" => Field::Path,
+        "msgid" | "id" => Field::MessageId,
+        "list" => Field::List,
+        "thread" => Field::Thread,
+        "prio" => Field::Priority,
+        _ => return None,
+    })
+}
+
+fn letter(letter: char) -> Option<Field> {
+    Some(match letter {
+        'd' => Field::Date,
+        'f' => Field::From,
+        't' => Field::To,
+        'c' => Field::Cc,
+        's' => Field::Subject,
+        'z' => Field::Size,
+        'g' => Field::Flags,
+        'x' => Field::Tags,
+        'm' => Field::Maildir,
+        'l' => Field::Path,
+        'i' => Field::MessageId,
+        'v' => Field::List,
+        'w' => Field::Thread,
+        'p' => Field::Priority,
+        _ => return None,
+    })
+}
+
+/// How plain lines look.
+pub struct Style {
+    pub colours: bool,
+    pub summary_lines: usize,
+}
+
+/// One line for each message, the tree's branch before the subject.
+pub fn plain(lines: &[(&Message, String)], fields: &[Field], style: &Style) -> String {
+    let mut out = String::new();
+    for (message, branch) in lines {
+        let values =
+            fields.iter().map(|field| (*field, value(*field, message, branch))).filter(|(_, value)| !value.is_empty());
+        let parts: Vec<String> = values.map(|(field, value)| paint(field, &value, message, style)).collect();
+        out.push_str(&parts.join("  "));
+        out.push('\n');
+        if style.summary_lines > 0 {
+            out.push_str(&summary(&message.path, style.summary_lines));
+        }
+    }
+    out
+}
+
+fn value(field: Field, message: &Message, branch: &str) -> String {
+    let text = match field {
+        Field::Date => local(message.date).strftime("%Y-%m-%d %H:%M").to_string(),
+        Field::From => sender(&message.head.from),
+        Field::To => message.head.to.clone(),
+        Field::Cc => message.head.cc.clone(),
+        Field::Subject => {
+            format!("{branch}{}", if message.head.subject.is_empty() { "(no subject)" } else { &message.head.subject })
+        }
+        Field::Size => human(message.size),
+        Field::Flags => flags(message.flags).join(","),
+        Field::Tags if message.tags.is_empty() => String::new(),
+        Field::Tags => format!("({})", message.tags.join(" ")),
+        Field::Maildir => message.folder.clone(),
+        Field::Path => message.path.display().to_string(),
+        Field::MessageId => message.head.message_id.clone(),
+        Field::List => message.head.list.clone(),
+        Field::Thread => format!("{:08x}", message.thread),
+        Field::Priority => priority(message.flags).to_owned(),
+    };
+    harmless(&text)
+}
+
+/// No escape sequence of a stranger's reaches the terminal.
+pub fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+fn paint(field: Field, value: &str, message: &Message, style: &Style) -> String {
+    if !style.colours {
+        return value.to_owned();
+    }
+    let unread = message.flags & bits::letters("S") == 0 || message.flags & bits::NEW != 0;
+    let code = match field {
+        Field::Date => "36",
+        Field::From => "32",
+        Field::Tags | Field::Flags => "33",
+        Field::Subject if unread => "1",
+        _ => return value.to_owned(),
+    };
+    format!("\x1b[{code}m{value}\x1b[0m")
+}
+
+/// The sender's name, without one the address.
+fn sender(from: &str) -> String {
+    match split_addresses(from).first() {
+        Some((name, _)) if !name.is_empty() => name.clone(),
+        Some((_, address)) => address.clone(),
+        None => from.to_owned(),
+    }
+}
+
+fn human(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes}"),
+        10_000..10_000_000 => format!("{}k", bytes / 1000),
+        _ => format!("{}M", bytes / 1_000_000),
+    }
+}
+
+/// The first lines of the text that are neither empty nor quoted.
+fn summary(path: &Path, lines: usize) -> String {
+    let Ok(bytes) = fs::read(path) else { return String::new() };
+    let text = extract(&bytes).body;
+    let wanted = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('>')).take(lines);
+    wanted.map(|line| format!("    {}\n", harmless(line))).collect()
+}
+
+/// mu's names, in its order.
+pub fn flags(flags: u64) -> Vec<&'static str> {
+    let letter = |letter| bits::letters(letter);
+    let unread = flags & letter("S") == 0 || flags & bits::NEW != 0;
+    let named = [
+        (letter("D"), "draft"),
+        (letter("F"), "flagged"),
+        (bits::NEW, "new"),
+        (letter("P"), "passed"),
+        (letter("R"), "replied"),
+        (letter("S"), "seen"),
+        (letter("T"), "trashed"),
+        (bits::ATTACHMENT, "attach"),
+        (bits::ENCRYPTED, "encrypted"),
+        (bits::SIGNED, "signed"),
+        (bits::LIST, "list"),
+        (bits::CALENDAR, "calendar"),
+    ];
+    let mut names: Vec<&str> = named.into_iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| name).collect();
+    names.extend(unread.then_some("unread"));
+    names
+}
+
+fn priority(flags: u64) -> &'static str {
+    if flags & bits::PRIORITY_HIGH != 0 {
+        "high"
+    } else if flags & bits::PRIORITY_LOW != 0 {
+        "low"
+    } else {
+        "normal"
+    }
+}
+
+/// An array, one object on a line.
+pub fn json(messages: &[Message]) -> String {
+    let address = |field: &str| -> serde_json::Value {
+        split_addresses(field).into_iter().map(|(name, address)| json!({"name": name, "address": address})).collect()
+    };
+    let object = |message: &Message| {
+        let head = &message.head;
+        json!({
+            "message_id": head.message_id, "thread": format!("{:08x}", message.thread), "date": message.date, "subject": head.subject,
+            "from": address(&head.from), "to": address(&head.to), "cc": address(&head.cc), "bcc": address(&head.bcc), "list": head.list,
+            "attachments": head.files, "size": message.size, "flags": flags(message.flags), "priority": priority(message.flags),
+            "tags": message.tags, "maildir": message.folder, "path": message.path.to_string_lossy(),
+        })
+        .to_string()
+    };
+    let rows: Vec<String> = messages.iter().map(object).collect();
+    format!("[{}]\n", rows.join(",\n"))
+}
+
+/// One property list for each message, with mu4e's property names.
+pub fn sexp(messages: &[Message]) -> String {
+    let quote = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+    let address = |field: &str| {
+        let each = |(name, address): (String, String)| {
+            let name = if name.is_empty() { String::new() } else { format!(" :name {}", quote(&name)) };
+            format!("(:email {}{name})", quote(&address))
+        };
+        split_addresses(field).into_iter().map(each).collect::<Vec<_>>().join(" ")
+    };
+    let mut out = String::new();
+    for message in messages {
+        let head = &message.head;
+        // Emacs has times in two halves.
+        let (high, low) = (message.date >> 16, message.date & 0xffff);
+        let _ = write!(
+            out,
+            "(:path {} :size {} :date ({high} {low} 0)",
+            quote(&message.path.to_string_lossy()),
+            message.size
+        );
+        let _ = write!(out, " :message-id {} :subject {}", quote(&head.message_id), quote(&head.subject));
+        for (name, field) in [("from", &head.from), ("to", &head.to), ("cc", &head.cc), ("bcc", &head.bcc)] {
+            if !field.is_empty() {
+                let _ = write!(out, " :{name} ({})", address(field));
+            }
+        }
+        let tags: Vec<String> = message.tags.iter().map(|tag| quote(tag)).collect();
+        let _ = write!(out, " :maildir {} :priority {}", quote(&message.folder), priority(message.flags));
+        let _ = writeln!(out, " :flags ({}) :tags ({}))", flags(message.flags).join(" "), tags.join(" "));
+    }
+    out
+}
+
+/// An mbox (the `mboxrd` kind: every line that begins with `From ` after any `>` gets one more `>`).
+pub fn mbox(messages: &[Message]) -> Result<(), Failure> {
+    for message in messages {
+        let bytes = fs::read(&message.path).map_err(|error| format!("{}: {error}", message.path.display()))?;
+        let sender = split_addresses(&message.head.from)
+            .into_iter()
+            .next()
+            .map_or("MAILER-DAEMON".to_owned(), |(_, address)| address);
+        let sender = sender.replace(|c: char| c.is_whitespace() || c.is_control(), "");
+        let mut out = format!(
+            "From {sender} {}\n",
+            local(message.date).with_time_zone(jiff::tz::TimeZone::UTC).strftime("%a %b %e %H:%M:%S %Y")
+        )
+        .into_bytes();
+        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+            let quotes = line.iter().take_while(|&&byte| byte == b'>').count();
+            if line[quotes..].starts_with(b"From ") {
+                out.push(b'>');
+            }
+            out.extend_from_slice(line);
+        }
+        if !out.ends_with(b"\n") {
+            out.push(b'\n');
+        }
+        out.push(b'\n');
+        match io::stdout().write_all(&out) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+/// A Maildir of symbolic links, for a mail program that shall show what was found.
+pub fn links(messages: &[Message], dir: &Path, clear: bool) -> Result<(), Failure> {
+    let fail = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+    for sub in ["new", "cur", "tmp"] {
+        let sub = dir.join(sub);
+        fs::create_dir_all(&sub).map_err(|error| fail(&sub, error))?;
+        if clear {
+            for entry in fs::read_dir(&sub).map_err(|error| fail(&sub, error))? {
+                let entry = entry?;
+                if entry.file_type()?.is_symlink() {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+        }
+    }
+    // The program that reads the links must not index them as mail of their own.
+    let mark = dir.join(".noindex");
+    fs::write(&mark, "").map_err(|error| fail(&mark, error))?;
+    for message in messages {
+        let name = message.path.file_name().unwrap_or_default().to_string_lossy();
+        let sub = if message.flags & bits::NEW != 0 { "new" } else { "cur" };
+        let link = dir.join(sub).join(format!("{:08x}-{name}", message.number));
+        match std::os::unix::fs::symlink(&message.path, &link) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(&link, error).into()),
+            _ => {}
+        }
+    }
+    print(&format!("{} links in {}\n", messages.len(), dir.display()))?;
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! `posthaste index`: brings the search index up to date.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use posthaste_search::{Indexer, Progress, Report, UpdateOptions, nothing_to_do};
+use serde_json::json;
+
+use crate::search_common::{Failure, IndexDir, print, waiting};
+
+#[derive(Args)]
+pub struct Index {
+    /// What to do instead of an update
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    update: Update,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Remove the index (never the tags) and build it again from the mail
+    Rebuild(Update),
+    /// Check every part of the index against its checksum; exit status 1 if one is wrong
+    Verify {
+        #[command(flatten)]
+        index: IndexDir,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+struct Update {
+    /// Maildirs or directories with Maildirs below them; remembered, so that later runs need none
+    #[arg(value_name = "MAILDIR")]
+    roots: Vec<PathBuf>,
+    #[command(flatten)]
+    index: IndexDir,
+    /// List every folder, also where the directory's time says that nothing changed
+    #[arg(long)]
+    list_all: bool,
+    /// Look at size and time of every file, and read again what differs
+    #[arg(long)]
+    check_files: bool,
+    /// Also below directories that hold `.noupdate`
+    #[arg(long)]
+    noupdate: bool,
+    /// Threads; by default one for each core
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    threads: usize,
+    /// Memory for new messages' index, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    memory: usize,
+    /// Print nothing but errors
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Index) -> Result<ExitCode, Failure> {
+    match args.action {
+        None => update(&args.update, false),
+        Some(Action::Rebuild(options)) => update(&options, true),
+        Some(Action::Verify { index, json }) => verify(&index.path()?, json),
+    }
+}
+
+fn update(args: &Update, rebuild: bool) -> Result<ExitCode, Failure> {
+    let dir = args.index.path()?;
+    let bar = progress_bar();
+    let options = UpdateOptions {
+        list_all: args.list_all,
+        check_files: args.check_files,
+        into_noupdate: args.noupdate,
+        threads: args.threads,
+        memory_bytes: args.memory.clamp(32, 1 << 20) << 20,
+    };
+    if let Some(report) = (!rebuild).then(|| nothing_to_do(&dir, &args.roots, &options)).flatten() {
+        return tell(args, &report);
+    }
+    let wait = || waiting(&dir);
+    let mut indexer = if rebuild { Indexer::rebuild(&dir, Some(&wait))? } else { Indexer::open(&dir, Some(&wait))? };
+    let report = indexer.update(&args.roots, &options, &|progress| show(&bar, progress))?;
+    bar.finish_and_clear();
+    tell(args, &report)
+}
+
+fn tell(args: &Update, report: &Report) -> Result<ExitCode, Failure> {
+    for (path, trouble) in &report.troubles {
+        eprintln!("posthaste: {}: {trouble}", path.display());
+    }
+    if args.json {
+        print(&(json_report(report).to_string() + "\n"))?;
+    } else if !args.quiet {
+        print(&text_report(report))?;
+    }
+    Ok(ExitCode::from(u8::from(!report.troubles.is_empty())))
+}
+
+fn progress_bar() -> ProgressBar {
+    // Draws on a terminal only.
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len}  {per_sec}  {eta}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    match progress {
+        Progress::Looking => bar.set_message("looking"),
+        Progress::Reading { done, total, .. } => {
+            bar.set_message("reading");
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+        Progress::Committing => bar.set_message("writing"),
+    }
+}
+
+fn text_report(report: &Report) -> String {
+    let mut text = format!(
+        "{} messages in {} folders: {} new ({:.1} MB), {} moved, {} changed flags, {} gone; {:.2} s\n",
+        report.messages,
+        report.folders,
+        report.added,
+        report.bytes as f64 / 1e6,
+        report.moved,
+        report.renamed,
+        report.removed,
+        report.took.as_secs_f64()
+    );
+    for (path, problem) in &report.problems {
+        text.push_str(&format!("not fully indexed: {}: {problem}\n", path.display()));
+    }
+    text
+}
+
+fn json_report(report: &Report) -> serde_json::Value {
+    let list = |rows: &[(PathBuf, String)]| -> serde_json::Value {
+        rows.iter().map(|(path, why)| json!({"path": path.to_string_lossy(), "why": why})).collect()
+    };
+    json!({
+        "messages": report.messages, "folders": report.folders, "directories_listed": report.listed,
+        "added": report.added, "bytes_read": report.bytes, "moved": report.moved, "flags_changed": report.renamed, "removed": report.removed,
+        "seconds": report.took.as_secs_f64(), "problems": list(&report.problems), "troubles": list(&report.troubles),
+    })
+}
+
+fn verify(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let verdict = posthaste_search::verify(dir)?;
+    if json {
+        let rows: Vec<_> = verdict.damage.iter().map(|(part, what)| json!({"part": part, "what": what})).collect();
+        print(&(json!({"messages": verdict.messages, "damage": rows}).to_string() + "\n"))?;
+    } else if verdict.damage.is_empty() {
+        print(&format!("{}: {} messages, sound\n", dir.display(), verdict.messages))?;
+    } else {
+        let rows: String = verdict.damage.iter().map(|(part, what)| format!("{part}: {what}\n")).collect();
+        print(&format!("{rows}damaged: `posthaste index rebuild` builds it again; tags are kept\n"))?;
+    }
+    Ok(ExitCode::from(u8::from(!verdict.damage.is_empty())))
+}

@@ -1,0 +1,74 @@
+//! `posthaste info`: what is in the index, and where it is.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+use posthaste_search::query::Query;
+use serde_json::json;
+
+use crate::search_common::{Failure, IndexDir, local, print};
+
+#[derive(Args)]
+pub struct Info {
+    #[command(flatten)]
+    index: IndexDir,
+    /// Also list messages that are not fully indexed
+    #[arg(long)]
+    problems: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Info) -> Result<ExitCode, Failure> {
+    let dir = args.index.path()?;
+    let searcher = args.index.open()?;
+    let all = searcher.find(&Query::All)?;
+    let mail_bytes = searcher.bytes_of(&all)?;
+    let directory = searcher.directory();
+    let (text, state) = (bytes_in(&dir.join("text")), bytes_in(&dir));
+    let (updated, roots) = (local(directory.updated), &directory.roots);
+    let problems: Vec<(u32, &String)> =
+        directory.problems.iter().filter(|(number, _)| all.get(**number)).map(|(number, why)| (*number, why)).collect();
+    if args.json {
+        let value = json!({
+            "index": dir.to_string_lossy(), "roots": roots.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>(),
+            "messages": all.count(), "mail_bytes": mail_bytes, "folders": directory.folders.len(), "text_bytes": text, "state_bytes": state,
+            "updated": directory.updated, "not_fully_indexed": problems.len(),
+        });
+        print(&(value.to_string() + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mega = |bytes: u64| bytes as f64 / 1e6;
+    let mut out = format!("index     {}\n", dir.display());
+    roots.iter().for_each(|root| out.push_str(&format!("mail      {}\n", root.display())));
+    let share = if mail_bytes > 0 { 100.0 * (text + state) as f64 / mail_bytes as f64 } else { 0.0 };
+    out.push_str(&format!(
+        "messages  {} in {} folders, {:.1} MB\n",
+        all.count(),
+        directory.folders.len(),
+        mega(mail_bytes)
+    ));
+    out.push_str(&format!(
+        "size      text {:.1} MB, side store and tags {:.1} MB: {share:.1} % of the mail\n",
+        mega(text),
+        mega(state)
+    ));
+    out.push_str(&format!("updated   {}\n", updated.strftime("%Y-%m-%d %H:%M:%S")));
+    out.push_str(&format!("problems  {} messages are not fully indexed\n", problems.len()));
+    if args.problems {
+        let numbers: Vec<u32> = problems.iter().map(|(number, _)| *number).collect();
+        for (message, (_, why)) in searcher.messages(&numbers)?.iter().zip(&problems) {
+            out.push_str(&format!("{}: {why}\n", message.path.display()));
+        }
+    }
+    print(&out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Bytes of the files in a directory, not those below it.
+fn bytes_in(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok().filter(std::fs::Metadata::is_file)).map(|file| file.len()).sum()
+}

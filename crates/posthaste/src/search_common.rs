@@ -1,0 +1,71 @@
+//! What the commands around the search index share: where it is, how trouble is told, how things are printed.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use posthaste_search::query::{self, Query};
+use posthaste_search::{IndexError, Searcher};
+
+/// What ends a command. `main` prints it and exits with 2.
+pub type Failure = Box<dyn std::error::Error>;
+
+#[derive(Args, Clone)]
+pub struct IndexDir {
+    /// Directory of the index and the tags; by default posthaste/search in $XDG_DATA_HOME (~/.local/share)
+    #[arg(long, value_name = "DIR", env = "POSTHASTE_INDEX", hide_env = true)]
+    index: Option<PathBuf>,
+}
+
+impl IndexDir {
+    /// Tags are a person's own words, so the directory is among data, not in a cache that may be emptied.
+    pub fn path(&self) -> Result<PathBuf, Failure> {
+        if let Some(dir) = &self.index {
+            return Ok(dir.clone());
+        }
+        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+        let data = data.ok_or("where is the index? neither $XDG_DATA_HOME nor $HOME is set; use --index DIR")?;
+        Ok(data.join("posthaste/search"))
+    }
+
+    pub fn open(&self) -> Result<Searcher, Failure> {
+        let dir = self.path()?;
+        Searcher::open(&dir).map_err(|error| match error {
+            IndexError::State(posthaste_search::state::StateError::Missing(_)) => {
+                format!("no index in {}: make one with `posthaste index MAILDIR`", dir.display()).into()
+            }
+            error => error.into(),
+        })
+    }
+}
+
+/// Said before waiting for another writer.
+pub fn waiting(dir: &Path) {
+    eprintln!("posthaste: another process is writing to {}; waiting for it", dir.display());
+}
+
+/// Parses the words of a command line as one query.
+pub fn parse(words: &[String]) -> Result<Query, Failure> {
+    let text = words.join(" ");
+    query::parse(&text, &jiff::Zoned::now()).map_err(|error| error.show(&text).into())
+}
+
+/// Writes to standard output; that nobody reads any more is no error.
+pub fn print(text: &str) -> std::io::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Whether a person is looking: then there may be colours.
+pub fn is_colourful() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A local time as `2025-03-04 10:40`.
+pub fn local(seconds: i64) -> jiff::Zoned {
+    let bounded = seconds.clamp(jiff::Timestamp::MIN.as_second() + 86_400, jiff::Timestamp::MAX.as_second() - 86_400);
+    jiff::Timestamp::from_second(bounded).unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_zoned(jiff::tz::TimeZone::system())
+}

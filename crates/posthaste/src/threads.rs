@@ -1,0 +1,99 @@
+//! `posthaste threads`: conversations instead of messages, a line each.
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+
+use clap::Args;
+use posthaste_search::{Message, Sort, split_addresses};
+use serde_json::json;
+
+use crate::find_output::harmless;
+use crate::search_common::{Failure, IndexDir, local, parse, print};
+
+/// Names of writers that are shown of a thread.
+const WRITERS_MAX: usize = 4;
+
+#[derive(Args)]
+pub struct Threads {
+    /// The query: threads with a message that matches
+    #[arg(value_name = "QUERY", trailing_var_arg = true, allow_hyphen_values = true)]
+    query: Vec<String>,
+    #[command(flatten)]
+    index: IndexDir,
+    /// At most this many, newest first
+    #[arg(long, short = 'n', value_name = "N")]
+    limit: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit status 1: nothing was found.
+pub fn run(args: Threads) -> Result<ExitCode, Failure> {
+    let query = parse(&args.query)?;
+    let searcher = args.index.open()?;
+    let matched = searcher.find(&query)?;
+    let all = searcher.whole_threads(&matched)?;
+    let numbers = searcher.page(&all, Sort::Date, false, 0, usize::MAX)?;
+    let threads = searcher.threads_of(&numbers)?;
+    let mut order: Vec<u32> = Vec::new();
+    let mut members: HashMap<u32, Vec<u32>> = HashMap::new();
+    for (number, thread) in numbers.into_iter().zip(threads) {
+        let known = members.entry(thread).or_default();
+        if known.is_empty() {
+            order.push(thread);
+        }
+        known.push(number);
+    }
+    order.truncate(args.limit.unwrap_or(usize::MAX));
+    let mut rows = Vec::new();
+    for thread in &order {
+        let numbers = &members[thread];
+        let hits = numbers.iter().filter(|number| matched.get(**number)).count();
+        rows.push(row(*thread, &searcher.messages(numbers)?, hits, args.json));
+    }
+    print(&if args.json { format!("[{}]\n", rows.join(",\n")) } else { rows.concat() })?;
+    Ok(ExitCode::from(u8::from(order.is_empty())))
+}
+
+/// `messages` newest first.
+fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool) -> String {
+    let (Some(newest), Some(oldest)) = (messages.first(), messages.last()) else { return String::new() };
+    let mut writers: Vec<String> = Vec::new();
+    let mut tags: Vec<&str> = Vec::new();
+    for message in messages.iter().rev() {
+        let writer = split_addresses(&message.head.from).into_iter().next();
+        let writer = writer
+            .map_or_else(|| message.head.from.clone(), |(name, address)| if name.is_empty() { address } else { name });
+        if !writers.contains(&writer) {
+            writers.push(writer);
+        }
+        message.tags.iter().for_each(|tag| {
+            if !tags.contains(&tag.as_str()) {
+                tags.push(tag)
+            }
+        });
+    }
+    tags.sort_unstable();
+    if as_json {
+        return json!({
+            "thread": format!("{thread:08x}"), "newest": newest.date, "oldest": oldest.date, "matched": hits, "total": messages.len(),
+            "authors": writers, "subject": oldest.head.subject, "tags": tags,
+        })
+        .to_string();
+    }
+    let more = writers.len().saturating_sub(WRITERS_MAX);
+    writers.truncate(WRITERS_MAX);
+    let mut names = writers.join(", ");
+    if more > 0 {
+        names.push_str(&format!(" and {more} more"));
+    }
+    let date = local(newest.date).strftime("%Y-%m-%d %H:%M").to_string();
+    let tags = if tags.is_empty() { String::new() } else { format!(" ({})", harmless(&tags.join(" "))) };
+    let total = messages.len();
+    format!(
+        "thread:{thread:08x}  {date} [{hits}/{total}] {}; {}{tags}\n",
+        harmless(&names),
+        harmless(&oldest.head.subject)
+    )
+}

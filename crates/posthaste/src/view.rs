@@ -1,0 +1,116 @@
+//! `posthaste view`: a message as a person reads it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use posthaste_search::Sort;
+use posthaste_search::text::{extract, parts};
+
+use crate::find_output::harmless;
+use crate::search_common::{Failure, IndexDir, is_colourful, local, parse};
+
+#[derive(Args)]
+pub struct View {
+    /// A message file, or a query: then the newest that matches
+    #[arg(value_name = "FILE|QUERY", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    query: Vec<String>,
+    #[command(flatten)]
+    index: IndexDir,
+    /// What to print
+    #[arg(long, short = 'o', value_enum, default_value = "text")]
+    format: Format,
+    /// How many of the messages that match, newest first
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
+    limit: usize,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// Header fields of interest and the text
+    Text,
+    /// The HTML parts as they are
+    Html,
+    /// The file as it is
+    Raw,
+    /// All header fields
+    Headers,
+}
+
+/// The files that a query or a file name means, newest first.
+pub fn files(words: &[String], index: &IndexDir, limit: usize) -> Result<Vec<PathBuf>, Failure> {
+    if let [one] = words
+        && Path::new(one).is_file()
+    {
+        return Ok(vec![one.into()]);
+    }
+    let searcher = index.open()?;
+    let found = searcher.find(&parse(words)?)?;
+    let page = searcher.page(&found, Sort::Date, false, 0, limit)?;
+    Ok(searcher.messages(&page)?.into_iter().map(|message| message.path).collect())
+}
+
+/// Exit status 1: nothing was found.
+pub fn run(args: View) -> Result<ExitCode, Failure> {
+    let files = files(&args.query, &args.index, args.limit)?;
+    for (count, file) in files.iter().enumerate() {
+        let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let shown = match args.format {
+            Format::Text => text(&bytes).into_bytes(),
+            Format::Raw => bytes,
+            Format::Headers => header(&bytes).to_vec(),
+            Format::Html => {
+                let html = parts(&bytes).into_iter().filter(|part| part.media_type == "text/html");
+                html.flat_map(|part| part.content).collect()
+            }
+        };
+        let between = if count > 0 { &b"\n\x0c\n"[..] } else { b"" };
+        match io::stdout().write_all(&[between, &shown].concat()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            result => result?,
+        }
+    }
+    Ok(ExitCode::from(u8::from(files.is_empty())))
+}
+
+/// Up to and with the first empty line.
+fn header(bytes: &[u8]) -> &[u8] {
+    let mut end = 0;
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        end += line.len();
+        if line == b"\n" || line == b"\r\n" {
+            break;
+        }
+    }
+    &bytes[..end]
+}
+
+fn text(bytes: &[u8]) -> String {
+    let message = extract(bytes);
+    let colours = is_colourful();
+    let date =
+        message.date.map(|date| local(date).strftime("%a, %-d %b %Y %H:%M:%S %z").to_string()).unwrap_or_default();
+    let attachments = message.files.join(", ");
+    let mut out = String::new();
+    for (name, value) in [
+        ("From", &message.from),
+        ("To", &message.to),
+        ("Cc", &message.cc),
+        ("Subject", &message.subject),
+        ("Date", &date),
+        ("Attachments", &attachments),
+    ] {
+        if !value.is_empty() {
+            let name = if colours { format!("\x1b[36m{name}\x1b[0m") } else { name.to_owned() };
+            out.push_str(&format!("{name}: {}\n", harmless(value)));
+        }
+    }
+    out.push('\n');
+    for line in message.body.lines() {
+        out.extend(line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }));
+        out.push('\n');
+    }
+    out
+}

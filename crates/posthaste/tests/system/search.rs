@@ -1,0 +1,163 @@
+//! Index, find, threads, view, extract, addresses, tag, info: what is printed where, and the exit status.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use crate::support::command;
+
+const FIRST: &str = "From: Ann <ann@example.org>\nTo: Bob <bob@example.net>\nSubject: Rye bread\nMessage-ID: <1@example.org>\n\
+                     Date: Tue, 04 Mar 2025 10:40:00 +0000\n\nTwo days of work.\nFrom here on: flour.\n";
+const ANSWER: &str = "From: Bob <bob@example.net>\nTo: Ann <ann@example.org>\nSubject: Re: Rye bread\nMessage-ID: <2@example.net>\n\
+                      In-Reply-To: <1@example.org>\nDate: Wed, 05 Mar 2025 10:40:00 +0000\nContent-Type: multipart/mixed; boundary=b\n\n\
+                      --b\n\nWhich oven?\x1b[31m\n--b\nContent-Type: text/plain; name=\"../oven list.txt\"\nContent-Disposition: attachment\n\nwood\n--b--\n";
+
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["mail", "mail/.Sent"] {
+            for sub in ["new", "cur", "tmp"] {
+                fs::create_dir_all(dir.path().join(folder).join(sub)).unwrap();
+            }
+        }
+        fs::write(dir.path().join("mail/cur/1.a.host:2,S"), FIRST).unwrap();
+        fs::write(dir.path().join("mail/.Sent/new/2.b.host"), ANSWER).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn run(&self, line: &[&str]) -> Output {
+        command(self.path(), line).env("TZ", "UTC").env("XDG_DATA_HOME", self.path().join("data")).output().unwrap()
+    }
+
+    /// Standard output; the exit status must be `code`.
+    fn says(&self, code: i32, line: &[&str]) -> String {
+        let output = self.run(line);
+        assert_eq!(output.status.code(), Some(code), "{line:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+#[test]
+fn the_first_minute_needs_no_configuration() {
+    let place = Place::new();
+    let lost = place.run(&["find", "x"]);
+    assert_eq!(lost.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&lost.stderr).contains("make one with `posthaste index MAILDIR`"));
+    assert!(place.says(0, &["index", "mail"]).starts_with("2 messages in 2 folders: 2 new"));
+    assert!(place.path().join("data/posthaste/search/current").is_file());
+    assert_eq!(
+        place.says(0, &["find", "rye"]),
+        "2025-03-05 10:40  Bob  Re: Rye bread\n2025-03-04 10:40  Ann  Rye bread\n"
+    );
+    assert_eq!(
+        place.says(0, &["find", "--threads", "rye"]),
+        "2025-03-04 10:40  Ann  Rye bread\n2025-03-05 10:40  Bob  └▸Re: Rye bread\n"
+    );
+    assert_eq!(place.says(0, &["find", "--count", "flag:unread"]), "1\n");
+    assert_eq!(place.says(1, &["find", "wheat"]), "");
+    assert_eq!(place.says(0, &["find", "-f", "m,i", "maildir:/.Sent"]), "/.Sent  2@example.net\n");
+    assert_eq!(place.says(0, &["find", "-n", "1", "--offset", "1", "-f", "s"]), "Rye bread\n");
+    assert_eq!(place.says(0, &["find", "-u", "-r", "--reverse", "-f", "from", "ann and not to:ann"]), "Ann\nBob\n");
+    assert_eq!(place.says(0, &["index", "verify"]).lines().count(), 1);
+}
+
+#[test]
+fn a_wrong_query_is_pointed_at() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    let wrong = place.run(&["find", "rye and", "form:ann"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    let said = String::from_utf8(wrong.stderr).unwrap();
+    assert!(
+        said.contains("did you mean `from:`?") && said.ends_with("\n  rye and form:ann\n          ^^^^\n"),
+        "{said}"
+    );
+    assert!(wrong.stdout.is_empty());
+}
+
+#[test]
+fn formats_are_what_other_programs_read() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    let json: serde_json::Value = serde_json::from_str(&place.says(0, &["find", "--json", "oven"])).unwrap();
+    assert_eq!(json[0]["subject"], "Re: Rye bread");
+    assert_eq!(json[0]["from"][0]["address"], "bob@example.net");
+    assert_eq!(json[0]["attachments"][0], "../oven list.txt");
+    let sexp = place.says(0, &["find", "-o", "sexp", "from:ann"]);
+    assert!(
+        sexp.contains(":from ((:email \"ann@example.org\" :name \"Ann\"))") && sexp.contains(":flags (seen)"),
+        "{sexp}"
+    );
+    let mbox = place.says(0, &["find", "-o", "mbox", "from:ann"]);
+    assert!(
+        mbox.starts_with("From ann@example.org Tue Mar  4 10:40:00 2025\nFrom: Ann")
+            && mbox.contains("\n>From here on"),
+        "{mbox}"
+    );
+    place.says(0, &["find", "-o", "links", "--linksdir", "found", "rye"]);
+    let link = fs::read_dir(place.path().join("found/cur")).unwrap().next().unwrap().unwrap();
+    assert_eq!(fs::read_to_string(link.path()).unwrap(), FIRST);
+    place.says(0, &["find", "-o", "links", "--linksdir", "found", "--clearlinks", "nonsense or oven"]);
+    assert_eq!(fs::read_dir(place.path().join("found/cur")).unwrap().count(), 0);
+    let threads: serde_json::Value = serde_json::from_str(&place.says(0, &["threads", "--json", "oven"])).unwrap();
+    assert_eq!((&threads[0]["matched"], &threads[0]["total"]), (&1.into(), &2.into()));
+    assert!(place.says(0, &["threads", "oven"]).ends_with("2025-03-05 10:40 [1/2] Ann, Bob; Rye bread\n"));
+}
+
+#[test]
+fn messages_are_shown_and_attachments_saved_without_harm() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    let text = place.says(0, &["view", "from:bob"]);
+    assert!(text.contains("Subject: Re: Rye bread\n") && text.contains("Which oven?\u{fffd}[31m\n"), "{text}");
+    assert_eq!(place.says(0, &["view", "-o", "raw", "mail/cur/1.a.host:2,S"]), FIRST);
+    assert!(place.says(0, &["view", "-o", "headers", "from:ann"]).ends_with("+0000\n\n"));
+    assert!(place.says(0, &["extract", "from:bob"]).contains("../oven list.txt"));
+    place.says(0, &["extract", "-a", "--target-dir", "data", "from:bob"]);
+    assert_eq!(fs::read_to_string(place.path().join("data/oven list.txt")).unwrap().trim(), "wood");
+    place.says(1, &["extract", "-a", "--target-dir", "data", "from:bob"]);
+    assert_eq!(place.says(0, &["addresses", "-n", "1"]), "      2  Ann <ann@example.org>\n");
+}
+
+#[test]
+fn tags_are_kept_dumped_and_restored() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    assert_eq!(place.says(0, &["tag", "+baking", "+todo", "--", "rye"]), "2 messages changed\n");
+    assert_eq!(place.says(0, &["tag", "-todo", "from:ann"]), "1 messages changed\n");
+    assert_eq!(place.says(0, &["find", "-f", "s,x", "tag:todo"]), "Re: Rye bread  (baking todo)\n");
+    assert_eq!(place.says(0, &["tag", "--list"]), "      2  baking\n      1  todo\n");
+    let dump = place.says(0, &["tag", "--dump"]);
+    assert_eq!(
+        dump,
+        "#notmuch-dump batch-tag:3 tags\n+baking -- id:1@example.org\n+baking +todo -- id:2@example.net\n"
+    );
+    place.says(0, &["index", "rebuild", "--quiet"]);
+    assert_eq!(place.says(0, &["find", "--count", "tag:baking"]), "2\n");
+    fs::write(place.path().join("dump"), "+later -- id:1@example.org\n+early -- id:9@example.org\n").unwrap();
+    assert_eq!(place.says(0, &["tag", "--restore", "dump"]), "1 messages changed\n");
+    assert_eq!(place.says(0, &["find", "-f", "x", "from:ann"]), "(later)\n");
+    // A message that comes after its tags.
+    fs::write(place.path().join("mail/cur/9.c.host:2,"), "Message-ID: <9@example.org>\nSubject: nine\n\nx\n").unwrap();
+    place.says(0, &["index", "--quiet"]);
+    assert_eq!(place.says(0, &["find", "-f", "s", "tag:early"]), "nine\n");
+    assert_eq!(place.run(&["tag", "rye"]).status.code(), Some(2));
+    assert_eq!(place.run(&["tag", "+x", "--", "nothing"]).status.code(), Some(1));
+}
+
+#[test]
+fn info_says_what_there_is() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    let info: serde_json::Value = serde_json::from_str(&place.says(0, &["info", "--json"])).unwrap();
+    assert_eq!((&info["messages"], &info["folders"]), (&2.into(), &2.into()));
+    assert_eq!(info["mail_bytes"], (FIRST.len() + ANSWER.len()) as u64);
+}

@@ -1,0 +1,43 @@
+//! Finds messages in Maildirs of any size: scan, index, query language, threads, tags.
+//!
+//! For whoever has mail in Maildirs and wants to find it: the command line, an IMAP server's SEARCH, another mail program. Nothing here writes
+//! into a Maildir; what is derived from the mail can be removed and built again at any time, and the tags, which cannot, are kept apart.
+//!
+//! * [`Indexer`] brings an index up to date; there is one at a time. [`Searcher`] reads a commit of it, as many as there are, and waits for nobody.
+//! * [`query::parse`] reads mu's and notmuch's query language; errors point at the character.
+//!
+//! ```
+//! use posthaste_search::{Indexer, Searcher, Sort, UpdateOptions, query};
+//!
+//! let mail = tempfile::tempdir()?;
+//! for sub in ["new", "cur", "tmp"] {
+//!     std::fs::create_dir(mail.path().join(sub))?;
+//! }
+//! std::fs::write(mail.path().join("cur/1.a.host:2,S"), "From: Ann <ann@example.org>\nSubject: Rye bread\n\nTwo days.\n")?;
+//! let dir = tempfile::tempdir()?;
+//! Indexer::open(dir.path(), None)?.update(&[mail.path().to_owned()], &UpdateOptions::default(), &|_| {})?;
+//!
+//! let searcher = Searcher::open(dir.path())?;
+//! let query = query::parse("from:example.org \"rye bread\" not flag:unread", &jiff::Zoned::now())?;
+//! let found = searcher.find(&query)?;
+//! let page = searcher.page(&found, Sort::Date, false, 0, 50)?;
+//! assert_eq!(searcher.messages(&page)?[0].head.subject, "Rye bread");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod query;
+mod search;
+pub mod state;
+pub mod tags;
+pub mod text;
+mod text_index;
+pub mod threads;
+mod update;
+mod verify;
+
+pub use search::{Bitmap, Message, Searcher, Sort, TreeLine, split_addresses, tree};
+pub use text_index::Head;
+pub use update::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions, nothing_to_do};
+pub use verify::{Verdict, verify};

@@ -1,0 +1,145 @@
+//! What a query is once it is understood.
+
+use std::ops::Range;
+
+use crate::text::Priority;
+
+/// Byte offsets in the query's text.
+pub type Span = Range<usize>;
+
+/// A query.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Query {
+    /// Every message.
+    All,
+    /// One condition.
+    Leaf(Leaf),
+    /// What does not match.
+    Not(Box<Query>),
+    /// What matches all; at least two.
+    And(Vec<Query>),
+    /// What matches any; at least two.
+    Or(Vec<Query>),
+    /// What matches an odd number; at least two.
+    Xor(Vec<Query>),
+}
+
+/// One condition.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Leaf {
+    /// Words next to each other.
+    Text {
+        /// Where.
+        field: TextField,
+        /// As typed; at least one token in it.
+        text: String,
+        /// Whether the last word may go on.
+        prefix: bool,
+    },
+    /// Header text, or single words of the body, that match.
+    Regex {
+        /// Where.
+        field: TextField,
+        /// On folded text.
+        pattern: Pattern,
+    },
+    /// From the first second to before the second, since 1970.
+    Date(Range<i64>),
+    /// Bytes: from the first to before the second.
+    Size(Range<u64>),
+    /// A flag or property.
+    Flag(Flag),
+    /// A tag.
+    Tag(Pattern),
+    /// A folder's path without slashes at its ends; a prefix takes in what lies below.
+    Folder(Pattern),
+    /// A media type of a part.
+    Mime(Pattern),
+    /// The Message-ID, without angle brackets.
+    MessageId(Pattern),
+    /// Whole threads.
+    Thread(ThreadOf),
+    /// How urgent the sender says it is.
+    Priority(Priority),
+}
+
+/// Fields with words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TextField {
+    /// Subject, body, and all addresses.
+    Any,
+    /// Decoded text of all parts.
+    Body,
+    /// The subject.
+    Subject,
+    /// The sender.
+    From,
+    /// `To`.
+    To,
+    /// `Cc`.
+    Cc,
+    /// `Bcc`.
+    Bcc,
+    /// `To`, `Cc` and `Bcc`.
+    Recipient,
+    /// All four.
+    Contact,
+    /// The list's id.
+    List,
+    /// Names of attachments.
+    File,
+}
+
+/// What a value must be.
+#[derive(Debug, Clone)]
+pub enum Pattern {
+    /// Exactly this.
+    Is(String),
+    /// Anything that begins so.
+    StartsWith(String),
+    /// Anything in which this is found.
+    Matches(regex::Regex),
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Is(a), Self::Is(b)) | (Self::StartsWith(a), Self::StartsWith(b)) => a == b,
+            (Self::Matches(a), Self::Matches(b)) => a.as_str() == b.as_str(),
+            _ => false,
+        }
+    }
+}
+
+impl Pattern {
+    /// Whether `value` is what is looked for.
+    pub fn accepts(&self, value: &str) -> bool {
+        match self {
+            Self::Is(wanted) => value == wanted,
+            Self::StartsWith(wanted) => value.starts_with(wanted.as_str()),
+            Self::Matches(regex) => regex.is_match(value),
+        }
+    }
+}
+
+/// What can be said of a message by a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flag {
+    /// A flag letter, as a bit of [`bits`](crate::state::bits).
+    Letter(u64),
+    /// Neither seen nor out of `new/`.
+    Unread,
+    /// Seen, and out of `new/`.
+    Read,
+    /// One of the other bits.
+    Property(u64),
+}
+
+/// Which threads.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ThreadOf {
+    /// The thread with this number.
+    Number(u32),
+    /// Threads with a message that matches.
+    Query(Box<Query>),
+}

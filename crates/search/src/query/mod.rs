@@ -1,0 +1,19 @@
+//! The query language: mu's and notmuch's fields and habits, one parser, errors that point at the character.
+//!
+//! ```text
+//! query   = { xor "or" } ; xor = { and "xor" } ; and = { unary ["and"] }
+//! unary   = "not" unary | "-" unary | "(" query ")" | field ":" "(" query ")" | [field ":"] value
+//! value   = word | word "*" | "\"" phrase "\"" | "/" regular expression "/" | range | "{" query "}"
+//! ```
+//!
+//! Operators may be written in upper case. Words match without regard to case, accents and width. What holds several words, such as
+//! `ann@example.org` or `foo_bar`, is a phrase. `*` alone and nothing at all match everything.
+
+mod ast;
+mod date;
+mod fields;
+mod parse;
+mod values;
+
+pub use ast::{Flag, Leaf, Pattern, Query, Span, TextField, ThreadOf};
+pub use parse::{ParseError, parse};

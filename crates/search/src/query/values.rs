@@ -1,0 +1,164 @@
+//! Values of fields: what stands behind the colon.
+
+use std::ops::Range;
+
+use super::ast::{Leaf, Pattern, Query, Span, TextField};
+use super::fields;
+use super::parse::ParseError;
+use crate::text::{Priority, fold, tokens};
+
+/// Bytes of a compiled regular expression.
+const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// A value and how it was written.
+pub(super) enum Value {
+    /// Without quotes.
+    Bare(String),
+    Quoted(String),
+    Regex(String),
+}
+
+pub(super) fn is_relative(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit()) && text.contains(|c: char| c.is_ascii_alphabetic() && c != 'T')
+}
+
+pub(super) fn plain(value: Value, span: &Span) -> Result<String, ParseError> {
+    match value {
+        Value::Bare(text) | Value::Quoted(text) => Ok(text),
+        Value::Regex(_) => Err(ParseError::new(span.clone(), "this field takes no regular expression")),
+    }
+}
+
+pub(super) fn text_leaf(field: TextField, value: Value, span: Span) -> Result<Leaf, ParseError> {
+    let (text, prefix) = match value {
+        Value::Regex(pattern) => {
+            let pattern = Pattern::Matches(regex(&pattern, &span)?);
+            return Ok(Leaf::Regex { field, pattern });
+        }
+        Value::Quoted(text) => (text, false),
+        Value::Bare(text) => match text.strip_suffix('*') {
+            Some(stem) => (stem.to_owned(), true),
+            None => (text, false),
+        },
+    };
+    if tokens(&text).is_empty() {
+        return Err(ParseError::new(span, "there is no letter or digit in this to search for"));
+    }
+    Ok(Leaf::Text { field, text, prefix })
+}
+
+/// Compiled for folded text, so folded itself: but not its escapes and classes (`\S` is not `\s`).
+fn regex(pattern: &str, span: &Span) -> Result<regex::Regex, ParseError> {
+    let mut folded = String::with_capacity(pattern.len());
+    let mut escaped = false;
+    for c in pattern.chars() {
+        if escaped || c.is_ascii() {
+            folded.push(c)
+        } else {
+            folded.push_str(&fold(c.encode_utf8(&mut [0; 4])))
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    let built = regex::RegexBuilder::new(&folded).case_insensitive(true).size_limit(REGEX_BYTES_MAX).build();
+    built.map_err(|error| {
+        // The last line of the message says what is wrong; the others draw the pattern again.
+        let text = error.to_string();
+        let what = text.lines().last().unwrap_or("").trim_start_matches("error: ").to_owned();
+        ParseError::new(span.clone(), format!("not a regular expression: {what}"))
+    })
+}
+
+pub(super) fn pattern(value: Value, span: Span, normal: impl Fn(&str) -> String) -> Result<Pattern, ParseError> {
+    Ok(match value {
+        Value::Regex(pattern) => Pattern::Matches(regex(&pattern, &span)?),
+        Value::Quoted(text) => Pattern::Is(normal(&text)),
+        Value::Bare(text) => match text.strip_suffix('*') {
+            Some(stem) => Pattern::StartsWith(normal(stem)),
+            None => Pattern::Is(normal(&text)),
+        },
+    })
+}
+
+/// `/Lists/rust`, `Lists/*`, notmuch's `Lists/**`: slashes at the ends do not count.
+pub(super) fn folder_pattern(value: Value, span: Span) -> Result<Pattern, ParseError> {
+    let trimmed = |text: &str| text.trim_matches('/').to_owned();
+    Ok(match value {
+        Value::Bare(text) if text.ends_with('*') => {
+            Pattern::StartsWith(text.trim_end_matches('*').trim_start_matches('/').to_owned())
+        }
+        value => pattern(value, span, trimmed)?,
+    })
+}
+
+pub(super) fn flag_leaf(name: &str, span: Span) -> Result<Leaf, ParseError> {
+    let known = "draft flagged passed replied seen trashed new unread read attach signed encrypted list calendar";
+    fields::flag(name)
+        .map(Leaf::Flag)
+        .ok_or_else(|| ParseError::new(span, format!("there is no flag `{name}`; there are {known}")))
+}
+
+/// A tag that has a flag's name is that flag too: notmuch keeps flags as tags.
+pub(super) fn tag_query(value: Value, span: Span) -> Result<Query, ParseError> {
+    let flag = match &value {
+        Value::Bare(name) | Value::Quoted(name) if name.len() > 1 => fields::flag(name),
+        _ => None,
+    };
+    let tag = Query::Leaf(Leaf::Tag(pattern(value, span, str::to_owned)?));
+    Ok(match flag {
+        Some(flag) => Query::Or(vec![tag, Query::Leaf(Leaf::Flag(flag))]),
+        None => tag,
+    })
+}
+
+pub(super) fn priority_leaf(name: &str, span: Span) -> Result<Leaf, ParseError> {
+    let priority = match name.to_ascii_lowercase().as_str() {
+        "high" | "h" => Priority::High,
+        "normal" | "n" => Priority::Normal,
+        "low" | "l" => Priority::Low,
+        _ => return Err(ParseError::new(span, "a priority is high, normal or low")),
+    };
+    Ok(Leaf::Priority(priority))
+}
+
+/// Threads are shown as hexadecimal numbers, as notmuch shows them.
+pub(super) fn thread_number(text: &str, span: Span) -> Result<u32, ParseError> {
+    u32::from_str_radix(text, 16)
+        .map_err(|_| ParseError::new(span, "a thread is a hexadecimal number, or a query in braces: thread:{from:ann}"))
+}
+
+pub(super) fn size_range(text: &str, span: Span) -> Result<Range<u64>, ParseError> {
+    let one = |part: &str| {
+        size(part).ok_or_else(|| ParseError::new(span.clone(), format!("`{part}` is no size; try 500, 20k or 3M")))
+    };
+    if let Some((from, to)) = text.split_once("..") {
+        let start = if from.is_empty() { 0 } else { one(from)? };
+        let end = if to.is_empty() { u64::MAX } else { one(to)?.saturating_add(1) };
+        return Ok(start..end);
+    }
+    if let Some(least) = text.strip_prefix(">=") {
+        return Ok(one(least)?..u64::MAX);
+    }
+    if let Some(most) = text.strip_prefix("<=") {
+        return Ok(0..one(most)?.saturating_add(1));
+    }
+    if let Some(above) = text.strip_prefix('>') {
+        return Ok(one(above)?.saturating_add(1)..u64::MAX);
+    }
+    if let Some(below) = text.strip_prefix('<') {
+        return Ok(0..one(below)?);
+    }
+    let exact = one(text)?;
+    Ok(exact..exact.saturating_add(1))
+}
+
+fn size(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let factor = match text[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1 << 10,
+        "m" | "mb" => 1 << 20,
+        "g" | "gb" => 1 << 30,
+        _ => return None,
+    };
+    text[..digits].parse::<u64>().ok()?.checked_mul(factor)
+}

@@ -1,0 +1,289 @@
+//! Conditions on text: words, phrases, prefixes, expressions.
+
+use tantivy::postings::BlockSegmentPostings;
+use tantivy::query::{EnableScoring, PhraseQuery, Query as _};
+use tantivy::schema::{Field, IndexRecordOption};
+use tantivy::termdict::TermDictionary;
+use tantivy::{DocSet, TERMINATED, Term};
+
+use super::{Bitmap, Result, Searcher, Segment};
+use crate::query::{Pattern, TextField};
+use crate::text::{Kind, fold, tokens};
+
+impl Searcher {
+    fn fields_of(&self, field: TextField) -> Vec<Field> {
+        let fields = &self.text.fields;
+        match field {
+            TextField::Any => vec![fields.body, fields.subject, fields.from, fields.to, fields.cc, fields.bcc],
+            TextField::Contact => vec![fields.from, fields.to, fields.cc, fields.bcc],
+            TextField::Recipient => vec![fields.to, fields.cc, fields.bcc],
+            TextField::Body => vec![fields.body],
+            TextField::Subject => vec![fields.subject],
+            TextField::From => vec![fields.from],
+            TextField::To => vec![fields.to],
+            TextField::Cc => vec![fields.cc],
+            TextField::Bcc => vec![fields.bcc],
+            TextField::List => vec![fields.list],
+            TextField::File => vec![fields.file],
+        }
+    }
+
+    /// Messages with these words next to each other in one of the fields.
+    pub(super) fn words(&self, field: TextField, text: &str, prefix: bool) -> Result<Bitmap> {
+        let words = Words::of(text, prefix);
+        let mut found = Bitmap::empty(self.len());
+        for segment in &self.segments {
+            for field in self.fields_of(field) {
+                self.words_in(segment, field, &words, &mut found).map_err(|error| self.fail(error))?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn words_in(&self, segment: &Segment, field: Field, words: &Words, found: &mut Bitmap) -> tantivy::Result<()> {
+        let index = segment.reader.inverted_index(field)?;
+        let terms = index.terms();
+        match (words.exact.as_slice(), &words.last) {
+            ([one], None) => {
+                if let Some(info) = terms.get(one)? {
+                    segment.add_all(index.read_block_postings_from_terminfo(&info, IndexRecordOption::Basic)?, found);
+                }
+                Ok(())
+            }
+            ([], Some(start)) => for_each_term(terms, start, |_, info| {
+                segment.add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, found);
+                Ok(())
+            }),
+            (exact, None) => self.phrase(segment, field, exact, found),
+            (exact, Some(start)) => {
+                if !exact
+                    .iter()
+                    .try_fold(true, |all, word| Ok::<_, tantivy::TantivyError>(all && terms.get(word)?.is_some()))?
+                {
+                    return Ok(());
+                }
+                let mut endings = Vec::new();
+                for_each_term(terms, start, |term, _| {
+                    endings.extend(std::str::from_utf8(term).ok().map(str::to_owned));
+                    Ok(())
+                })?;
+                let mut phrase = exact.to_vec();
+                for ending in endings {
+                    phrase.push(ending);
+                    self.phrase(segment, field, &phrase, found)?;
+                    phrase.pop();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn phrase(&self, segment: &Segment, field: Field, words: &[String], found: &mut Bitmap) -> tantivy::Result<()> {
+        let terms = words.iter().enumerate().map(|(at, word)| (at, Term::from_field_text(field, word))).collect();
+        let query = PhraseQuery::new_with_offset(terms);
+        let schema = self.text.index.schema();
+        let weight = query.weight(EnableScoring::disabled_from_schema(&schema))?;
+        let mut documents = weight.scorer(&segment.reader, 1.0)?;
+        let mut document = documents.doc();
+        while document != TERMINATED {
+            found.set(segment.number(document));
+            document = documents.advance();
+        }
+        Ok(())
+    }
+
+    /// Messages with a value that fits, in a field of whole values.
+    pub(super) fn exact(&self, field: Field, pattern: &Pattern) -> Result<Bitmap> {
+        let mut found = Bitmap::empty(self.len());
+        for segment in &self.segments {
+            let mut add = || -> tantivy::Result<()> {
+                let index = segment.reader.inverted_index(field)?;
+                let mut take = |info: &tantivy::postings::TermInfo| -> tantivy::Result<()> {
+                    segment
+                        .add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, &mut found);
+                    Ok(())
+                };
+                match pattern {
+                    Pattern::Is(value) => index.terms().get(value)?.iter().try_for_each(take),
+                    Pattern::StartsWith(start) => for_each_term(index.terms(), start, |_, info| take(info)),
+                    Pattern::Matches(regex) => for_each_term(index.terms(), "", |term, info| {
+                        let fits = std::str::from_utf8(term).is_ok_and(|term| regex.is_match(&fold(term)));
+                        if fits { take(info) } else { Ok(()) }
+                    }),
+                }
+            };
+            add().map_err(|error| self.fail(error))?;
+        }
+        Ok(found)
+    }
+
+    /// Header fields are matched whole, the body word by word: it is not stored.
+    pub(super) fn regex(&self, field: TextField, pattern: &Pattern) -> Result<Bitmap> {
+        let Pattern::Matches(regex) = pattern else { return self.words(field, pattern_text(pattern), false) };
+        let mut found = Bitmap::empty(self.len());
+        if field != TextField::Body {
+            self.for_each_packed(|number, packed| {
+                let mut texts =
+                    packed.split(|&byte| byte == 0).enumerate().filter(|(place, _)| is_meant(field, *place));
+                if texts.any(|(place, text)| (place < FILES_PLACE || !text.is_empty()) && fits(regex, text)) {
+                    found.set(number);
+                }
+            })?;
+        }
+        if matches!(field, TextField::Body | TextField::Any) {
+            let start = literal_start(regex.as_str());
+            for segment in &self.segments {
+                let mut add = || -> tantivy::Result<()> {
+                    let index = segment.reader.inverted_index(self.text.fields.body)?;
+                    for_each_term(index.terms(), &start, |term, info| {
+                        if std::str::from_utf8(term).is_ok_and(|term| regex.is_match(term)) {
+                            segment.add_all(
+                                index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?,
+                                &mut found,
+                            );
+                        }
+                        Ok(())
+                    })
+                };
+                add().map_err(|error| self.fail(error))?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Names of attachments are the last values of a packed [`Head`](crate::Head), however many there are.
+const FILES_PLACE: usize = 7;
+
+/// Whether the value at a place of a packed [`Head`](crate::Head) belongs to a field.
+fn is_meant(field: TextField, place: usize) -> bool {
+    match field {
+        TextField::From => place == 0,
+        TextField::To => place == 1,
+        TextField::Cc => place == 2,
+        TextField::Bcc => place == 3,
+        TextField::Subject => place == 4,
+        TextField::List => place == 6,
+        TextField::File => place >= FILES_PLACE,
+        TextField::Recipient => (1..=3).contains(&place),
+        TextField::Contact => place <= 3,
+        TextField::Any => place <= 4,
+        TextField::Body => false,
+    }
+}
+
+/// The expression has no regard to case, so that text without accents need not be folded first.
+fn fits(regex: &regex::Regex, text: &[u8]) -> bool {
+    std::str::from_utf8(text)
+        .is_ok_and(|text| if text.is_ascii() { regex.is_match(text) } else { regex.is_match(&fold(text)) })
+}
+
+/// What every word that matches begins with, so that only those words need be looked at. May be shorter than it could be.
+fn literal_start(pattern: &str) -> String {
+    let Some(rest) = pattern.strip_prefix('^').filter(|rest| !rest.contains('|')) else { return String::new() };
+    let length = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+    // A repetition that may be none makes the letter before it optional.
+    let is_optional = rest[length..].starts_with(['*', '?', '{']);
+    rest[..length - usize::from(is_optional && length > 0)].to_ascii_lowercase()
+}
+
+fn pattern_text(pattern: &Pattern) -> &str {
+    match pattern {
+        Pattern::Is(text) | Pattern::StartsWith(text) => text,
+        Pattern::Matches(regex) => regex.as_str(),
+    }
+}
+
+impl Segment {
+    fn number(&self, document: u32) -> u32 {
+        u32::try_from(self.numbers.get_val(document)).unwrap_or(u32::MAX)
+    }
+
+    fn add_all(&self, mut postings: BlockSegmentPostings, found: &mut Bitmap) {
+        let mut numbers = [0; 128];
+        while postings.block_len() > 0 {
+            let documents = postings.docs();
+            let numbers = &mut numbers[..documents.len()];
+            self.numbers.get_vals(documents, numbers);
+            numbers.iter().for_each(|&number| found.set(u32::try_from(number).unwrap_or(u32::MAX)));
+            postings.advance();
+        }
+    }
+}
+
+/// Calls `each` for the terms that begin with `start`.
+fn for_each_term(
+    terms: &TermDictionary,
+    start: &str,
+    mut each: impl FnMut(&[u8], &tantivy::postings::TermInfo) -> tantivy::Result<()>,
+) -> tantivy::Result<()> {
+    let mut stream = terms.range().ge(start).into_stream()?;
+    while let Some((term, info)) = stream.next() {
+        if !term.starts_with(start.as_bytes()) {
+            break;
+        }
+        each(term, info)?;
+    }
+    Ok(())
+}
+
+/// A query's words as they stand in the index.
+struct Words {
+    /// One after the other.
+    exact: Vec<String>,
+    /// How the next one begins.
+    last: Option<String>,
+}
+
+impl Words {
+    fn of(text: &str, prefix: bool) -> Self {
+        let mut all = tokens(text);
+        // The last pair has that character already, and in a longer text it does not stand alone.
+        if all.last().is_some_and(|(_, kind)| *kind == Kind::Tail) {
+            all.pop();
+        }
+        // A single character of a script without spaces begins every pair that it is in, and every run ends with it alone.
+        let open = all.last().is_some_and(|(_, kind)| *kind == Kind::Single || (prefix && *kind == Kind::Word));
+        let mut exact: Vec<String> = all.into_iter().map(|(token, _)| token).collect();
+        let last = if open { exact.pop() } else { None };
+        Self { exact, last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_anchored_expression_tells_how_words_begin() {
+        let cases = [
+            ("^lm9[0-9]$", "lm9"),
+            ("^AB*c", "a"),
+            ("^ab+", "ab"),
+            ("^a{0,2}b", ""),
+            ("^a|b", ""),
+            ("ab", ""),
+            ("^", ""),
+            ("^a?", ""),
+        ];
+        for (pattern, start) in cases {
+            assert_eq!(literal_start(pattern), start, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_query_becomes_what_stands_in_the_index() {
+        let check = |text: &str, prefix: bool, exact: &[&str], last: Option<&str>| {
+            let words = Words::of(text, prefix);
+            assert_eq!(
+                (words.exact.as_slice(), words.last.as_deref()),
+                (exact.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>().as_slice(), last)
+            );
+        };
+        check("ann@example.org", false, &["ann", "example", "org"], None);
+        check("foo ba", true, &["foo"], Some("ba"));
+        check("東京都", false, &["東京", "京都"], None);
+        check("字", false, &[], Some("字"));
+        check("東京", true, &["東京"], None);
+    }
+}

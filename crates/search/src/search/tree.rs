@@ -1,0 +1,102 @@
+//! Found messages as threads: who answers whom, drawn as a tree.
+
+use std::collections::HashMap;
+
+use super::Message;
+use crate::state::NO_PARENT;
+
+/// One line of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeLine {
+    /// Index into the messages.
+    pub index: usize,
+    /// For each level above: whether more follows there. Empty for the first of a thread.
+    pub more: Vec<bool>,
+}
+
+impl TreeLine {
+    /// `├─ `, `└─ `, `│  `.
+    pub fn branch(&self) -> String {
+        let Some((last, above)) = self.more.split_last() else { return String::new() };
+        let mut drawn: String = above.iter().map(|more| if *more { "│ " } else { "  " }).collect();
+        drawn.push_str(if *last { "├▸" } else { "└▸" });
+        drawn
+    }
+}
+
+/// Brings messages into the order of their threads: threads as their first message comes in `messages`, answers by date below
+/// what they answer. An answer to a message that is not among them hangs under the next one above that is, where that is known.
+pub fn tree(messages: &[Message]) -> Vec<TreeLine> {
+    let at: HashMap<u32, usize> = messages.iter().enumerate().map(|(index, message)| (message.number, index)).collect();
+    let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
+    let mut tops: HashMap<u32, Vec<usize>> = HashMap::new();
+    let mut threads = Vec::new();
+    for (index, message) in messages.iter().enumerate() {
+        if !threads.contains(&message.thread) && !tops.contains_key(&message.thread) {
+            threads.push(message.thread);
+            tops.insert(message.thread, Vec::new());
+        }
+        match at.get(&message.parent).filter(|_| message.parent != NO_PARENT) {
+            Some(&parent) => children.entry(parent).or_default().push(index),
+            None => tops.entry(message.thread).or_default().push(index),
+        }
+    }
+    let by_date =
+        |indexes: &mut Vec<usize>| indexes.sort_by_key(|&index| (messages[index].date, messages[index].number));
+    children.values_mut().chain(tops.values_mut()).for_each(by_date);
+    let mut lines = Vec::with_capacity(messages.len());
+    for thread in threads {
+        for &top in &tops[&thread] {
+            // Not recursive: a thread may be as deep as it is long.
+            let mut stack = vec![(top, Vec::new())];
+            while let Some((index, more)) = stack.pop() {
+                let below = children.get(&index).map_or(&[][..], Vec::as_slice);
+                for (position, &child) in below.iter().enumerate().rev() {
+                    let mut deeper: Vec<bool> = more.clone();
+                    deeper.push(position + 1 < below.len());
+                    stack.push((child, deeper));
+                }
+                lines.push(TreeLine { index, more });
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text_index::Head;
+
+    fn message(number: u32, thread: u32, parent: u32) -> Message {
+        Message {
+            number,
+            date: i64::from(number),
+            size: 0,
+            flags: 0,
+            thread,
+            parent,
+            tags: Vec::new(),
+            folder: String::new(),
+            path: std::path::PathBuf::new(),
+            head: Head::default(),
+        }
+    }
+
+    #[test]
+    fn answers_stand_below_what_they_answer() {
+        let none = NO_PARENT;
+        let messages = [
+            message(9, 9, none),
+            message(3, 0, 1),
+            message(1, 0, 0),
+            message(0, 0, none),
+            message(2, 0, 0),
+            message(7, 0, 77),
+        ];
+        let drawn: Vec<String> =
+            tree(&messages).iter().map(|line| format!("{}{}", line.branch(), messages[line.index].number)).collect();
+        assert_eq!(drawn, ["9", "0", "├▸1", "│ └▸3", "└▸2", "7"]);
+        assert_eq!(tree(&[]), []);
+    }
+}

@@ -1,0 +1,19 @@
+//! The side store: everything about a message that can change, by message number, in columns.
+//!
+//! The text index is written once for a message; flags, folder, file name, thread and tags change all the time. They are kept here so that a
+//! change of ten thousand flags rewrites some columns and reads no mail. A query takes whole columns as filters, which costs 4 or 8 bytes a message.
+//!
+//! ```text
+//! current      JSON, one line: format version, name of the state file, where its newest directory is, and that one's checksum
+//! state.<n>    chunks and directories, only ever appended to; superseded parts stay until the file is written anew
+//! lock         held (flock) by the one writer
+//! ```
+//!
+//! A commit appends the chunks that changed (4096 messages each) and a new directory, syncs the file, then replaces `current` by rename. What a reader
+//! opened stays as it was, whatever a writer does; after a crash `current` names the last commit, and what lies behind it in the file is dead.
+
+mod chunk;
+mod file;
+
+pub use chunk::{Column, NO_PARENT, Record, bits};
+pub use file::{Directory, FolderState, Lock, Seen, Snapshot, StateError, StateWriter};

@@ -1,0 +1,286 @@
+//! Tags: what a person has said about messages, which no index can derive again.
+//!
+//! Kept in `tags.redb` beside the index and never removed by a rebuild. The key is the Message-ID and the content's digest: a message that is
+//! moved, renamed, or fetched again keeps its tags. Where only one of several contents under an id was tagged, or a server added a header, the
+//! id alone decides. [`dump`] and [`restore`] speak the text format of `notmuch dump` (batch-tag).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+
+const TABLE: TableDefinition<'_, (&str, u128), &str> = TableDefinition::new("tags");
+/// Between the tags of one message; a tag cannot hold it.
+const SEPARATOR: char = '\n';
+/// The digest of tags that were restored for a message that is not here (yet).
+const ANY_CONTENT: u128 = 0;
+
+/// Why tags could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TagError {
+    /// The store itself.
+    #[error("{}: {error}", path.display())]
+    Store {
+        /// The file.
+        path: PathBuf,
+        /// What the database said.
+        error: Box<redb::Error>,
+    },
+    /// A line that is no line of a dump; nothing was changed.
+    #[error("line {line}: {why}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A tag is empty, too long, begins with `-`, or holds a line end.
+    #[error("{0:?} cannot be a tag")]
+    Name(String),
+}
+
+/// Bytes of one tag.
+pub const TAG_BYTES_MAX: usize = 200;
+
+/// Checks a tag's name.
+///
+/// # Errors
+/// [`TagError::Name`].
+pub fn check_tag(tag: &str) -> Result<(), TagError> {
+    let bad = tag.is_empty() || tag.len() > TAG_BYTES_MAX || tag.starts_with('-') || tag.chars().any(char::is_control);
+    if bad { Err(TagError::Name(tag.to_owned())) } else { Ok(()) }
+}
+
+/// The open store; one process at a time, the one that holds the index's lock.
+pub struct TagStore {
+    path: PathBuf,
+    database: Database,
+}
+
+/// A message's tags.
+pub type Tags = BTreeSet<String>;
+
+impl TagStore {
+    /// Opens or makes the store in the index's directory.
+    ///
+    /// # Errors
+    /// [`TagError::Store`].
+    pub fn open(dir: &Path) -> Result<Self, TagError> {
+        let path = dir.join("tags.redb");
+        let store = |error: redb::Error| TagError::Store { path: path.clone(), error: Box::new(error) };
+        let database = Database::create(&path).map_err(|e| store(e.into()))?;
+        let write = database.begin_write().map_err(|e| store(e.into()))?;
+        write.open_table(TABLE).map_err(|e| store(e.into()))?;
+        write.commit().map_err(|e| store(e.into()))?;
+        Ok(Self { database, path })
+    }
+
+    /// All tags there are, by Message-ID and digest.
+    ///
+    /// # Errors
+    /// [`TagError::Store`].
+    pub fn all(&self) -> Result<AllTags, TagError> {
+        self.try_all().map_err(|error| self.error(error))
+    }
+
+    fn try_all(&self) -> Result<AllTags, redb::Error> {
+        let mut all = AllTags::default();
+        let read = self.database.begin_read()?;
+        for entry in read.open_table(TABLE)?.iter()? {
+            let (key, value) = entry?;
+            let (id, digest) = key.value();
+            let tags = value.value().split(SEPARATOR).map(str::to_owned).collect();
+            all.by_id.entry(id.to_owned()).or_default().insert(digest, tags);
+        }
+        Ok(all)
+    }
+
+    /// Sets the tags of messages, in one durable transaction. No tags takes the message out of the store.
+    ///
+    /// # Errors
+    /// [`TagError::Name`], [`TagError::Store`]: nothing was changed.
+    pub fn set<'a>(&self, changes: impl IntoIterator<Item = (&'a str, u128, &'a Tags)>) -> Result<(), TagError> {
+        let mut rows = Vec::new();
+        for (id, digest, tags) in changes {
+            tags.iter().try_for_each(|tag| check_tag(tag))?;
+            rows.push((id, digest, tags.iter().cloned().collect::<Vec<_>>().join("\n")));
+        }
+        self.try_set(&rows).map_err(|error| self.error(error))
+    }
+
+    fn try_set(&self, rows: &[(&str, u128, String)]) -> Result<(), redb::Error> {
+        let write = self.database.begin_write()?;
+        {
+            let mut table = write.open_table(TABLE)?;
+            for (id, digest, tags) in rows {
+                if tags.is_empty() {
+                    table.remove((*id, *digest))?;
+                } else {
+                    table.insert((*id, *digest), tags.as_str())?;
+                }
+                if *digest != ANY_CONTENT {
+                    // What was restored before the message came is now the message's own.
+                    table.remove((*id, ANY_CONTENT))?;
+                }
+            }
+        }
+        Ok(write.commit()?)
+    }
+
+    fn error(&self, error: redb::Error) -> TagError {
+        TagError::Store { path: self.path.clone(), error: Box::new(error) }
+    }
+}
+
+/// The whole store in memory.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct AllTags {
+    by_id: BTreeMap<String, BTreeMap<u128, Tags>>,
+}
+
+impl AllTags {
+    /// Whether nothing is tagged.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// A message's tags. Without an entry for this very content, those of the id.
+    pub fn of(&self, id: &str, digest: u128) -> Tags {
+        let Some(contents) = self.by_id.get(id) else { return Tags::new() };
+        contents.get(&digest).or_else(|| contents.values().next()).cloned().unwrap_or_default()
+    }
+
+    /// Ids with their tags, those of several contents together.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Tags)> {
+        self.by_id.iter().map(|(id, contents)| (id.as_str(), contents.values().flatten().cloned().collect()))
+    }
+}
+
+/// The id under which a message without Message-ID is tagged and dumped.
+pub fn id_of(message_id: &str, digest: u128) -> String {
+    if message_id.is_empty() { format!("posthaste-{digest:032x}") } else { message_id.to_owned() }
+}
+
+/// Writes tags as `notmuch dump` does: a header line, then `+tag +tag -- id:message-id`, sorted by id.
+pub fn dump(tags: &AllTags) -> String {
+    let mut out = "#notmuch-dump batch-tag:3 tags\n".to_owned();
+    for (id, tags) in tags.iter() {
+        for tag in &tags {
+            let _ = write!(out, "+{} ", hex_encode(tag));
+        }
+        let _ = writeln!(out, "-- id:{}", hex_encode(id));
+    }
+    out
+}
+
+/// Reads a dump: ids with the tags each is to have. Comments, empty lines, and notmuch's lines of other kinds (`#=`, `#@`) are passed over.
+///
+/// # Errors
+/// [`TagError::Line`], [`TagError::Name`].
+pub fn restore(text: &str) -> Result<BTreeMap<String, Tags>, TagError> {
+    let mut all = BTreeMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim_end();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let error = |why| TagError::Line { line: number + 1, why };
+        let (tags, query) = match line.strip_prefix("-- ") {
+            Some(query) => ("", query),
+            None => line.split_once(" -- ").ok_or(error("no ` -- id:...`"))?,
+        };
+        let id = query.trim().strip_prefix("id:").ok_or(error("only id: can be restored"))?;
+        let id = hex_decode(id.trim_matches('"')).ok_or(error("a `%` without two hexadecimal digits behind it"))?;
+        let mut set = Tags::new();
+        for tag in tags.split_ascii_whitespace() {
+            let tag = tag.strip_prefix('+').ok_or(error("a tag without `+`"))?;
+            let tag = hex_decode(tag).ok_or(error("a `%` without two hexadecimal digits behind it"))?;
+            check_tag(&tag)?;
+            set.insert(tag);
+        }
+        all.insert(id, set);
+    }
+    Ok(all)
+}
+
+/// The same characters stay as in notmuch: letters, digits, `+-_@=.,`.
+fn hex_encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"+-_@=.,".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02x}");
+        }
+    }
+    out
+}
+
+fn hex_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        if *first == b'%' {
+            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &after[2..];
+        } else {
+            bytes.push(*first);
+            rest = after;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tags(names: &[&str]) -> Tags {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_dump_restores_to_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = TagStore::open(dir.path()).unwrap();
+        let (one, two) = (tags(&["inbox", "übermäßig wichtig"]), tags(&["a+b%"]));
+        store.set([("1@example.org", 1, &one), ("x y/z\"@example.org", 2, &two)]).unwrap();
+        let text = dump(&store.all().unwrap());
+        assert!(text.contains("+a+b%25 -- id:x%20y%2fz%22@example.org\n"), "{text}");
+        let restored = restore(&text).unwrap();
+        assert_eq!(restored["1@example.org"], one);
+        assert_eq!(restored["x y/z\"@example.org"], two);
+    }
+
+    #[test]
+    fn the_content_decides_and_without_it_the_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = TagStore::open(dir.path()).unwrap();
+        store.set([("id", ANY_CONTENT, &tags(&["early"]))]).unwrap();
+        assert_eq!(store.all().unwrap().of("id", 5), tags(&["early"]));
+        store.set([("id", 5, &tags(&["five"])), ("id", 6, &tags(&["six"]))]).unwrap();
+        let all = store.all().unwrap();
+        assert_eq!((all.of("id", 5), all.of("id", 6)), (tags(&["five"]), tags(&["six"])));
+        assert!(!all.of("id", 7).is_empty(), "changed on the way");
+        assert!(all.of("other", 5).is_empty());
+        store.set([("id", 5, &Tags::new()), ("id", 6, &Tags::new())]).unwrap();
+        assert!(store.all().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_dump_is_refused_with_its_line() {
+        let check = |text: &str, line: usize| match restore(text) {
+            Err(TagError::Line { line: found, .. }) => assert_eq!(found, line, "{text}"),
+            other => panic!("{text}: {other:?}"),
+        };
+        check("#notmuch-dump batch-tag:3 tags\n+a -- id:x\n+b\n", 3);
+        check("a -- id:x", 1);
+        check("+a -- from:x", 1);
+        check("+a% -- id:x", 1);
+        assert_eq!(restore("# c\n\n -- id:x\n-- id:y\n").unwrap().len(), 2);
+        assert!(matches!(restore("+-x -- id:x"), Err(TagError::Name(_))));
+    }
+}

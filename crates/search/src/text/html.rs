@@ -1,0 +1,196 @@
+//! HTML to text, for searching and for reading in a terminal: what a browser would show, and nothing that it would run.
+//!
+//! No tree is built. Input may be cut off anywhere and nested in any way: each byte is looked at once, and the result is
+//! never longer than the input by more than a line end for each tag.
+
+/// The text of an HTML document: block elements on lines of their own, cells apart, entities decoded; `head` (but for the
+/// title), `style`, `script`, `template` and comments left out; `alt` texts kept.
+pub fn html_to_text(html: &str) -> String {
+    let mut text = Text { out: String::with_capacity(html.len() / 2), space: false, keep_spaces: 0 };
+    let mut rest = html;
+    while let Some(at) = rest.find(['<', '&']) {
+        text.push(&rest[..at]);
+        rest = if rest.as_bytes()[at] == b'&' { entity(&rest[at..], &mut text) } else { tag(&rest[at..], &mut text) };
+    }
+    text.push(rest);
+    text.out.truncate(text.out.trim_end().len());
+    text.out
+}
+
+struct Text {
+    out: String,
+    /// White space was seen and is written before the next word.
+    space: bool,
+    /// Depth of `pre` elements.
+    keep_spaces: u32,
+}
+
+impl Text {
+    fn push(&mut self, piece: &str) {
+        if self.keep_spaces > 0 {
+            self.out.push_str(piece);
+            return;
+        }
+        for c in piece.chars() {
+            if c.is_ascii_whitespace() {
+                self.space = true;
+            } else {
+                self.push_char(c);
+            }
+        }
+    }
+
+    fn push_char(&mut self, c: char) {
+        if std::mem::take(&mut self.space) && !self.out.is_empty() && !self.out.ends_with('\n') {
+            self.out.push(' ');
+        }
+        self.out.push(c);
+    }
+
+    /// Ends the line, if one was begun.
+    fn line(&mut self) {
+        self.space = false;
+        if !self.out.is_empty() && !self.out.ends_with('\n') {
+            self.out.push('\n');
+        }
+    }
+}
+
+/// Longest name of a character reference that is looked up, `&` and `;` included.
+const ENTITY_BYTES_MAX: usize = 34;
+
+/// Reads a character reference; text that only looks like one stays as it is.
+fn entity<'a>(rest: &'a str, text: &mut Text) -> &'a str {
+    let bytes = rest.as_bytes();
+    let end = bytes.iter().take(ENTITY_BYTES_MAX).position(|&b| b == b';');
+    if let Some(end) =
+        end.filter(|&end| bytes[1..end].iter().all(|b| b.is_ascii_alphanumeric() || *b == b'#') && end > 1)
+    {
+        let mut decoded = String::new();
+        mail_parser::decoders::html::add_html_token(&mut decoded, &bytes[..=end], false);
+        if decoded == "\u{a0}" {
+            text.space = true;
+        } else {
+            decoded.chars().for_each(|c| text.push_char(c));
+        }
+        return &rest[end + 1..];
+    }
+    text.push_char('&');
+    &rest[1..]
+}
+
+/// Reads one tag, comment or declaration and returns what follows it.
+fn tag<'a>(rest: &'a str, text: &mut Text) -> &'a str {
+    if let Some(comment) = rest.strip_prefix("<!--") {
+        return comment.find("-->").map_or("", |end| &comment[end + 3..]);
+    }
+    let inner = &rest[1..];
+    let (closing, inner) = inner.strip_prefix('/').map_or((false, inner), |inner| (true, inner));
+    if !inner.starts_with(|c: char| c.is_ascii_alphabetic() || c == '!' || c == '?') {
+        // A lone `<`: as text, like browsers do.
+        text.push_char('<');
+        return &rest[1..];
+    }
+    let name_len = inner.bytes().position(|b| !b.is_ascii_alphanumeric()).unwrap_or(inner.len());
+    let (name, attributes) = inner.split_at(name_len);
+    let end = tag_end(attributes);
+    let after = attributes.get(end + 1..).unwrap_or("");
+    let name = name.to_ascii_lowercase();
+    match name.as_str() {
+        "style" | "script" | "template" | "noembed" if !closing => return skip_element(after, &name),
+        "br" | "p" | "div" | "tr" | "li" | "ul" | "ol" | "table" | "blockquote" | "h1" | "h2" | "h3" | "h4" | "h5"
+        | "h6" | "hr" | "dt" | "dd" | "title" | "section" | "article" | "header" | "footer" | "head" | "body"
+        | "center" => text.line(),
+        "td" | "th" => text.space = true,
+        "pre" => {
+            text.line();
+            text.keep_spaces =
+                if closing { text.keep_spaces.saturating_sub(1) } else { text.keep_spaces.saturating_add(1) };
+        }
+        "img" | "area" if !closing => {
+            if let Some(alt) =
+                attribute(&attributes[..end.min(attributes.len())], "alt").filter(|alt| !alt.trim().is_empty())
+            {
+                text.space = true;
+                text.push(alt);
+                text.space = true;
+            }
+        }
+        _ => {}
+    }
+    after
+}
+
+/// Where a tag's `>` is; a `>` inside quotes does not count. The whole length if there is none.
+fn tag_end(attributes: &str) -> usize {
+    let mut quote = None;
+    let mut after_equals = false;
+    for (at, byte) in attributes.bytes().enumerate() {
+        match (quote, byte) {
+            (None, b'>') => return at,
+            // Quotes count only where a value can begin, so that a stray one does not swallow the document.
+            (None, b'"' | b'\'') if after_equals => quote = Some(byte),
+            (Some(open), _) if open == byte => quote = None,
+            _ => {}
+        }
+        after_equals = byte == b'=' || (after_equals && byte.is_ascii_whitespace());
+    }
+    // An unclosed quote: take the first `>` after all.
+    attributes.find('>').unwrap_or(attributes.len())
+}
+
+/// What follows `</name`, or nothing if the element is never closed.
+fn skip_element<'a>(rest: &'a str, name: &str) -> &'a str {
+    let mut from = rest;
+    while let Some(at) = from.find("</") {
+        let candidate = &from[at + 2..];
+        if candidate.get(..name.len()).is_some_and(|tag| tag.eq_ignore_ascii_case(name)) {
+            return candidate.find('>').map_or("", |end| &candidate[end + 1..]);
+        }
+        from = candidate;
+    }
+    ""
+}
+
+/// The value of an attribute.
+fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
+    let mut rest = attributes;
+    loop {
+        let equals = rest.find('=')?;
+        let key = rest[..equals].trim_end().rsplit(|c: char| c.is_ascii_whitespace()).next()?;
+        let value = rest[equals + 1..].trim_start();
+        let (value, after) = match value.chars().next()? {
+            quote @ ('"' | '\'') => value[1..].split_once(quote)?,
+            _ => value.split_at(value.find(|c: char| c.is_ascii_whitespace()).unwrap_or(value.len())),
+        };
+        if key.eq_ignore_ascii_case(name) {
+            return Some(value);
+        }
+        rest = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(html: &str, expected: &str) {
+        assert_eq!(html_to_text(html), expected, "{html:?}");
+    }
+
+    #[test]
+    fn what_a_browser_shows_is_what_is_found() {
+        check("<p>One <b>t</b>wo</p><p>three", "One two\nthree");
+        check("<style type=\"text/css\">p { x: y }</style>a<script src=x>bad()</script >b", "ab");
+        check("<td>left</td><td>right</td>", "left right");
+        check("a<!-- hidden --> b <!-- open", "a b");
+        check("Stra&szlig;e &lt;x&gt; &#228;&#xe4; &nosuch; AT&T &", "Straße <x> ää &nosuch; AT&T &");
+        check("<img src=a alt='a > picture'>", "a > picture");
+        check("x<br/>y\n\n  z", "x\ny z");
+        check("<pre>a\n  b</pre>c", "a\n  b\nc");
+        check("1 < 2 and <", "1 < 2 and <");
+        check("<title>T</title><body>x", "T\nx");
+        check("<a href=\"unclosed>text</a> more", "text more");
+        check("", "");
+    }
+}

@@ -1,0 +1,17 @@
+//! From a message's bytes to what is searched: MIME and charsets, HTML to text, folding, tokens.
+
+pub(crate) mod extract;
+pub(crate) mod fold;
+pub(crate) mod html;
+pub(crate) mod parts;
+pub(crate) mod prune;
+pub(crate) mod subject;
+pub(crate) mod tokens;
+
+pub use extract::{Extracted, Priority, Traits, extract};
+pub use fold::fold;
+pub use html::html_to_text;
+pub use parts::{Part, parts, safe_file_name};
+pub use prune::prune_into;
+pub use subject::{BaseSubject, base_subject};
+pub use tokens::{Kind, TOKEN_BYTES_MAX, Tokens, tokens};

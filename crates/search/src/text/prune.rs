@@ -1,0 +1,96 @@
+//! Leaves out of a text what nobody searches for and what would fill the index: armour and encoded data.
+
+/// A line of at least this many bytes that is one unbroken run of the base64 or uuencode alphabet is data, not text.
+const ENCODED_LINE_BYTES_MIN: usize = 60;
+
+/// Appends `text` without ASCII-armoured blocks (PGP signatures, keys and messages, certificates) and without lines of encoded data
+/// (base64, binary patches). Everything else stays, quoted text too: it may be all that is left of the message it quotes.
+pub fn prune_into(text: &str, out: &mut String) {
+    let mut armour = false;
+    for line in text.split_inclusive('\n') {
+        let bare = line.trim_end();
+        if bare.starts_with("-----") && bare.ends_with("-----") && bare.len() > 15 {
+            // A signed message's text stands between "BEGIN PGP SIGNED MESSAGE" and "BEGIN PGP SIGNATURE".
+            armour = bare.starts_with("-----BEGIN ") && !bare.contains("SIGNED MESSAGE");
+            continue;
+        }
+        if armour && is_armour_line(bare) || is_encoded(bare) {
+            continue;
+        }
+        // Armour that was never closed ends where lines stop looking like it.
+        armour = false;
+        out.push_str(line);
+    }
+}
+
+/// Data, a header such as `Version: GnuPG v2`, or blank.
+fn is_armour_line(line: &str) -> bool {
+    let no_space = !line.contains(' ');
+    let header =
+        line.split_once(": ").is_some_and(|(key, _)| key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'));
+    line.is_empty() || header || no_space && line.bytes().all(is_base64)
+}
+
+fn is_encoded(line: &str) -> bool {
+    if line.len() < ENCODED_LINE_BYTES_MIN {
+        return false;
+    }
+    let mut seen = 0u8;
+    for byte in line.bytes() {
+        match byte {
+            b'a'..=b'z' => seen |= 1,
+            b'A'..=b'Z' => seen |= 2,
+            b'0'..=b'9' => seen |= 4,
+            // The alphabets of base64 and of git's base 85.
+            b'+'
+            | b'/'
+            | b'='
+            | b'!'
+            | b'#'..=b'&'
+            | b'('
+            | b')'
+            | b'*'
+            | b'-'
+            | b';'..=b'@'
+            | b'^'..=b'`'
+            | b'{'..=b'~' => {}
+            _ => return false,
+        }
+    }
+    // Long identifiers, rulers and addresses have not all of lower case, upper case and digits; data nearly always has.
+    seen == 7 && !line.contains("://") && !line.contains('@')
+}
+
+fn is_base64(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pruned(text: &str) -> String {
+        let mut out = String::new();
+        prune_into(text, &mut out);
+        out
+    }
+
+    #[test]
+    fn signatures_and_encoded_lines_go_and_text_stays() {
+        let signed = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA1\n\nHello\n-----BEGIN PGP SIGNATURE-----\nVersion: GnuPG v2\n\n\
+                      iQEcBAEBAgAGBQJ\n=abcd\n-----END PGP SIGNATURE-----\nafter\n";
+        assert_eq!(pruned(signed), "Hash: SHA1\n\nHello\nafter\n");
+        let data = format!("{}\n", "aB3/".repeat(15));
+        assert_eq!(pruned(&format!("one\n{data}{data}two")), "one\ntwo");
+        let link = "https://example.org/AbC123/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+        let long_line = format!("{}\n", "word ".repeat(40));
+        assert_eq!(pruned(&long_line), long_line);
+        assert_eq!(pruned(link), link);
+    }
+
+    #[test]
+    fn armour_that_is_never_closed_hides_no_text() {
+        assert_eq!(pruned("-----BEGIN PGP SIGNATURE-----\niQEc\nthen words\nmore"), "then words\nmore");
+        assert_eq!(pruned("----- Original Message -----\nwords"), "words");
+    }
+}

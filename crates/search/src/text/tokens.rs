@@ -1,0 +1,212 @@
+//! Text to tokens: one rule for the index and for queries.
+//!
+//! A word is a run of letters and digits; everything else, `_`, `.`, `@` and `-` too, ends it. So `foo_bar.c` and
+//! `ann@example.org` are found by each of their parts, and as a whole because a query for them becomes a phrase. Scripts that
+//! are written without spaces are cut into overlapping pairs, and the last character of a run stands alone.
+
+use crate::text::fold::{Class, class, fold_into};
+
+/// Bytes of a token; what goes beyond is cut off, in the index and in queries alike.
+pub const TOKEN_BYTES_MAX: usize = 64;
+
+/// What a token is made of. A query needs to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole word.
+    Word,
+    /// Two neighbours in a script without spaces.
+    Pair,
+    /// The last character of such a run, already part of the pair before it.
+    Tail,
+    /// A run of a single character.
+    Single,
+}
+
+/// Cuts a text into tokens. The caller brings the buffer, so nothing is allocated for each token.
+#[derive(Debug, Clone)]
+pub struct Tokens<'a> {
+    text: &'a str,
+    at: usize,
+    /// The character of a pair's second half that has yet to be the first half of the next.
+    gram: Option<(char, bool)>,
+    start: usize,
+}
+
+/// Letters and digits in lower case; 0 for everything else.
+static LOWER: [u8; 128] = {
+    let mut table = [0; 128];
+    let mut byte = 0;
+    while byte < 128 {
+        if (byte as u8).is_ascii_alphanumeric() {
+            table[byte] = (byte as u8).to_ascii_lowercase();
+        }
+        byte += 1;
+    }
+    table
+};
+
+impl<'a> Tokens<'a> {
+    /// Begins at the start of `text`.
+    pub fn new(text: &'a str) -> Self {
+        Self { text, at: 0, gram: None, start: 0 }
+    }
+
+    /// Puts the next token into `token`. `None` at the end.
+    pub fn next_into(&mut self, token: &mut String) -> Option<Kind> {
+        token.clear();
+        loop {
+            if let Some((first, had_pair)) = self.gram.take() {
+                fold_into(first, token);
+                let kind = match self.next_gram() {
+                    Some(second) => {
+                        fold_into(second, token);
+                        self.gram = Some((second, true));
+                        Kind::Pair
+                    }
+                    None if had_pair => Kind::Tail,
+                    None => Kind::Single,
+                };
+                if token.is_empty() {
+                    continue;
+                }
+                return Some(kind);
+            }
+            if !self.skip_to_start() {
+                return None;
+            }
+            if self.gram.is_none() {
+                self.read_word(token);
+                if !token.is_empty() {
+                    return Some(Kind::Word);
+                }
+            }
+        }
+    }
+
+    /// Byte offset in the text at which the token last returned begins (exact for words).
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Moves to the first byte of a word, or takes the first character of a run into `gram`. False at the end.
+    fn skip_to_start(&mut self) -> bool {
+        let bytes = self.text.as_bytes();
+        while let Some(&byte) = bytes.get(self.at) {
+            self.start = self.at;
+            if byte < 128 {
+                if LOWER[usize::from(byte)] != 0 {
+                    return true;
+                }
+                self.at += 1;
+                continue;
+            }
+            let c = self.char_here();
+            match class(c) {
+                Class::Word => return true,
+                Class::Gram => {
+                    self.at += c.len_utf8();
+                    self.gram = Some((c, false));
+                    return true;
+                }
+                Class::Nothing | Class::Border => self.at += c.len_utf8(),
+            }
+        }
+        false
+    }
+
+    /// The next character, if it goes on with the run.
+    fn next_gram(&mut self) -> Option<char> {
+        while self.text.as_bytes().get(self.at).is_some_and(|&byte| byte >= 128) {
+            let c = self.char_here();
+            match class(c) {
+                Class::Gram => {
+                    self.start = self.at;
+                    self.at += c.len_utf8();
+                    return Some(c);
+                }
+                Class::Nothing => self.at += c.len_utf8(),
+                Class::Word | Class::Border => return None,
+            }
+        }
+        None
+    }
+
+    fn read_word(&mut self, token: &mut String) {
+        let bytes = self.text.as_bytes();
+        while let Some(&byte) = bytes.get(self.at) {
+            if byte < 128 {
+                let lower = LOWER[usize::from(byte)];
+                if lower == 0 {
+                    return;
+                }
+                if token.len() < TOKEN_BYTES_MAX {
+                    token.push(char::from(lower));
+                }
+                self.at += 1;
+                continue;
+            }
+            let c = self.char_here();
+            match class(c) {
+                Class::Word if token.len() + 4 <= TOKEN_BYTES_MAX => fold_into(c, token),
+                Class::Word | Class::Nothing => {}
+                Class::Gram | Class::Border => return,
+            }
+            self.at += c.len_utf8();
+        }
+    }
+
+    fn char_here(&self) -> char {
+        self.text[self.at..].chars().next().unwrap_or('\0')
+    }
+}
+
+/// All tokens of a text with their kinds: for queries, and for whoever wants to see what is indexed.
+pub fn tokens(text: &str) -> Vec<(String, Kind)> {
+    let mut source = Tokens::new(text);
+    let mut token = String::new();
+    let mut all = Vec::new();
+    while let Some(kind) = source.next_into(&mut token) {
+        all.push((token.clone(), kind));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &[&str]) {
+        let found: Vec<String> = tokens(text).into_iter().map(|(token, _)| token).collect();
+        assert_eq!(found, expected, "{text:?}");
+    }
+
+    #[test]
+    fn words_end_at_everything_that_is_no_letter_or_digit() {
+        check("foo_bar.baz() C++ CVE-2024-12345", &["foo", "bar", "baz", "c", "cve", "2024", "12345"]);
+        check("a.b+c@corpus.example", &["a", "b", "c", "corpus", "example"]);
+        check("co-operate naïve  Straße", &["co", "operate", "naive", "strasse"]);
+        check("", &[]);
+        check(" ---\n", &[]);
+    }
+
+    #[test]
+    fn scripts_without_spaces_become_pairs() {
+        check("東京都", &["東京", "京都", "都"]);
+        check("iPhone手机x", &["iphone", "手机", "机", "x"]);
+        check("字", &["字"]);
+        assert_eq!(tokens("字"), [("字".to_owned(), Kind::Single)]);
+        assert_eq!(tokens("東京").last(), Some(&("京".to_owned(), Kind::Tail)));
+        check("한글", &["한글", "글"]);
+        check("东\u{200b}京", &["东京", "京"]);
+    }
+
+    #[test]
+    fn long_words_are_cut_alike_in_text_and_query() {
+        let long = "x".repeat(200);
+        check(&long, &[&"x".repeat(TOKEN_BYTES_MAX)]);
+        assert_eq!(tokens(&long), tokens(&format!("{long}yy")));
+        for (token, _) in tokens(&"é".repeat(300)).iter().chain(&tokens(&"ﷺ".repeat(30))) {
+            assert!(token.len() <= TOKEN_BYTES_MAX + 40, "{}", token.len());
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Compares the trees with what the index knows, by names alone.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use posthaste_maildir::Subdir;
+use posthaste_maildir::tree::{Folder, Stamp, Tree, flag_letters_of, key_of_name, stat_files};
+
+use super::{Report, UpdateOptions};
+use crate::state::{Directory, FolderState, Seen, StateWriter, bits};
+
+/// A file that the index does not know under this name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Candidate {
+    /// Index into the directory's folders.
+    pub folder: u32,
+    pub is_new: bool,
+    pub name: String,
+    pub inode: u64,
+}
+
+impl Candidate {
+    /// What follows from name and place.
+    pub fn flags(&self) -> u64 {
+        bits::letters(flag_letters_of(&self.name)) | if self.is_new { bits::NEW } else { 0 }
+    }
+}
+
+/// A known message under a new name in its folder.
+#[derive(Debug)]
+pub(super) struct Rename {
+    pub number: u32,
+    pub flags: u64,
+    pub name: String,
+}
+
+/// Of `new/` and `cur/`.
+pub(super) type Stamps = (Option<Seen>, Option<Seen>);
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub renamed: Vec<Rename>,
+    /// In inode order.
+    pub added: Vec<Candidate>,
+    /// Numbers of messages that are not where they were.
+    pub missing: Vec<u32>,
+    /// Stamps of folders that were listed, to be kept when all is done.
+    pub settled: Vec<(usize, Stamps)>,
+}
+
+/// Lists what changed. Adds new folders to the directory; changes nothing else.
+pub(super) fn compare(
+    state: &mut StateWriter,
+    trees: &[Tree],
+    options: &UpdateOptions,
+    looked_at: SystemTime,
+    report: &mut Report,
+) -> Changes {
+    let mut known: HashMap<(u32, String), usize> = HashMap::new();
+    for (index, folder) in state.directory.folders.iter().enumerate() {
+        known.insert((folder.root, folder.path.clone()), index);
+    }
+    let mut changes = Changes::default();
+    let mut found = HashSet::new();
+    let mut to_list: Vec<(usize, &Folder)> = Vec::new();
+    for (root, tree) in (0u32..).zip(trees) {
+        let root_path = state.directory.roots[root as usize].clone();
+        report.folders += tree.folders.len();
+        report.troubles.extend(tree.troubles.iter().map(|(path, error)| (root_path.join(path), error.to_string())));
+        for folder in &tree.folders {
+            let folders = &mut state.directory.folders;
+            let index = *known.entry((root, folder.path.clone())).or_insert_with(|| {
+                folders.push(FolderState { root, path: folder.path.clone(), present: true, new: None, cur: None });
+                folders.len() - 1
+            });
+            found.insert(index);
+            let state = &mut state.directory.folders[index];
+            state.present = true;
+            if options.list_all || options.check_files || !is_at_rest(state, folder) {
+                to_list.push((index, folder));
+            }
+        }
+    }
+    let gone: Vec<usize> = (0..state.directory.folders.len())
+        .filter(|index| !found.contains(index) && !is_unknown(&state.directory.folders[*index], trees))
+        .collect();
+    gone.iter().for_each(|index| state.directory.folders[*index].present = false);
+    let by_folder = numbers_by_folder(state, to_list.iter().map(|(index, _)| *index).chain(gone.iter().copied()));
+    for index in gone {
+        changes.missing.extend(&by_folder[&index]);
+    }
+    for (index, folder) in to_list {
+        if let Err(error) = list(state, index, folder, &by_folder[&index], options, &mut changes, report) {
+            report.troubles.push((folder.dir.clone(), error.to_string()));
+            continue;
+        }
+        let settled = |stamp: Option<Stamp>| {
+            stamp.filter(|stamp| stamp.is_settled(looked_at)).map(|stamp| Seen(stamp.inode, stamp.mtime_ns))
+        };
+        changes.settled.push((index, (settled(folder.new), settled(folder.cur))));
+    }
+    changes.added.sort_unstable_by_key(|candidate| candidate.inode);
+    changes
+}
+
+/// Whether nothing was added, removed or renamed in a folder since it was listed.
+fn is_at_rest(state: &FolderState, folder: &Folder) -> bool {
+    let same = |seen: Option<Seen>, stamp: Option<Stamp>| match (seen, stamp) {
+        (Some(seen), Some(stamp)) => seen == Seen(stamp.inode, stamp.mtime_ns),
+        (None, None) => true,
+        _ => false,
+    };
+    same(state.new, folder.new) && same(state.cur, folder.cur)
+}
+
+/// What lies below something unreadable or frozen is unknown, not gone.
+fn is_unknown(folder: &FolderState, trees: &[Tree]) -> bool {
+    let tree = &trees[folder.root as usize];
+    let is_below = |above: &str| {
+        above.is_empty() || folder.path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    tree.frozen.iter().any(|path| is_below(path)) || tree.troubles.iter().any(|(path, _)| is_below(path))
+}
+
+/// Whether an update would find nothing to do, as far as directories tell. `trees` are those of all roots, in their order.
+pub(super) fn is_quiet(directory: &Directory, trees: &[Tree]) -> bool {
+    let known: HashMap<(u32, &str), &FolderState> =
+        directory.folders.iter().map(|folder| ((folder.root, folder.path.as_str()), folder)).collect();
+    let mut found = 0;
+    for (root, tree) in (0u32..).zip(trees) {
+        if !tree.troubles.is_empty() || !tree.frozen.is_empty() {
+            return false;
+        }
+        for folder in &tree.folders {
+            if !known.get(&(root, folder.path.as_str())).is_some_and(|state| state.present && is_at_rest(state, folder))
+            {
+                return false;
+            }
+            found += 1;
+        }
+    }
+    found == directory.folders.iter().filter(|folder| folder.present).count()
+}
+
+fn numbers_by_folder(state: &StateWriter, folders: impl Iterator<Item = usize>) -> HashMap<usize, Vec<u32>> {
+    let mut by_folder: HashMap<usize, Vec<u32>> = folders.map(|index| (index, Vec::new())).collect();
+    if by_folder.is_empty() {
+        return by_folder;
+    }
+    for (number, record) in (0u32..).zip(state.records()) {
+        if record.flags & bits::GONE == 0
+            && let Some(numbers) = by_folder.get_mut(&(record.folder as usize))
+        {
+            numbers.push(number);
+        }
+    }
+    by_folder
+}
+
+fn list(
+    state: &StateWriter,
+    index: usize,
+    folder: &Folder,
+    numbers: &[u32],
+    options: &UpdateOptions,
+    changes: &mut Changes,
+    report: &mut Report,
+) -> std::io::Result<()> {
+    let records = state.records();
+    let mut by_key: HashMap<&str, Vec<u32>> = HashMap::with_capacity(numbers.len());
+    for &number in numbers {
+        by_key.entry(key_of_name(&records[number as usize].name)).or_default().push(number);
+    }
+    let mut listed = Vec::new();
+    for subdir in [Subdir::New, Subdir::Cur] {
+        report.listed += 1;
+        let mut names = Vec::new();
+        folder.for_each_name(subdir, |name, inode| names.push((name.to_owned(), inode)))?;
+        let changed = if options.check_files {
+            changed_files(folder, subdir, &mut names, records, &by_key)?
+        } else {
+            HashSet::new()
+        };
+        for (name, inode) in names {
+            let rewritten = changed.contains(&name);
+            listed.push((Candidate { folder: index as u32, is_new: subdir == Subdir::New, name, inode }, rewritten));
+        }
+    }
+    // Exact names first, so that of two files with one key the known one stays itself.
+    let mut rest = Vec::new();
+    for (candidate, rewritten) in listed {
+        let flags = candidate.flags();
+        let same = |number: &u32| {
+            let record = &records[*number as usize];
+            record.name == candidate.name && record.flags & bits::MUTABLE == flags
+        };
+        let numbers = by_key.get_mut(key_of_name(&candidate.name));
+        match numbers.and_then(|numbers| numbers.iter().position(same).map(|at| numbers.swap_remove(at))) {
+            Some(number) if rewritten => {
+                changes.missing.push(number);
+                changes.added.push(candidate);
+            }
+            Some(_) => {}
+            None => rest.push(candidate),
+        }
+    }
+    for candidate in rest {
+        match by_key.get_mut(key_of_name(&candidate.name)).and_then(Vec::pop) {
+            Some(number) => changes.renamed.push(Rename { number, flags: candidate.flags(), name: candidate.name }),
+            None => changes.added.push(candidate),
+        }
+    }
+    changes.missing.extend(by_key.into_values().flatten());
+    Ok(())
+}
+
+/// Names of files whose size or time is not what the index knows.
+fn changed_files(
+    folder: &Folder,
+    subdir: Subdir,
+    names: &mut [(String, u64)],
+    records: &[crate::state::Record],
+    by_key: &HashMap<&str, Vec<u32>>,
+) -> std::io::Result<HashSet<String>> {
+    if names.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let dir: PathBuf = folder.dir.join(subdir.as_str());
+    let facts = stat_files(&dir, names)?;
+    let changed = names.iter().zip(facts).filter(|((name, _), facts)| {
+        let known = by_key.get(key_of_name(name)).into_iter().flatten().map(|number| &records[*number as usize]);
+        let mut known = known.filter(|record| record.name == *name);
+        known
+            .next()
+            .zip(*facts)
+            .is_some_and(|(record, facts)| (record.size, record.mtime_ns) != (facts.size, facts.mtime_ns))
+    });
+    Ok(changed.map(|((name, _), _)| name.clone()).collect())
+}

@@ -1,0 +1,283 @@
+//! Reads new messages on all cores and builds their part of the text index.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::diff::Candidate;
+use super::{UpdateOptions, id_hash, subject_hash};
+use crate::state::{NO_PARENT, Record, StateWriter, bits};
+use crate::text::{Extracted, Priority, extract};
+use crate::text_index::{FinishedSegment, Head, SegmentBuilder, TextIndex};
+
+/// Bytes of one message that are read; the rest of a larger one is passed over and reported.
+const MESSAGE_BYTES_MAX: u64 = 256 << 20;
+/// Messages that a thread takes at once: neighbours on disk.
+const TAKE: usize = 128;
+/// References that are kept of one message, the newest: enough to place it in its thread.
+const REFERENCES_MAX: usize = 64;
+
+/// Messages that are not where they were, by content.
+pub(super) struct Missing {
+    by_digest: Mutex<HashMap<u128, Vec<u32>>>,
+}
+
+impl Missing {
+    pub fn new(records: &[Record], numbers: &[u32]) -> Self {
+        let mut by_digest: HashMap<u128, Vec<u32>> = HashMap::new();
+        for &number in numbers {
+            by_digest.entry(records[number as usize].digest).or_default().push(number);
+        }
+        Self { by_digest: Mutex::new(by_digest) }
+    }
+
+    fn take(&self, digest: u128) -> Option<u32> {
+        self.by_digest.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&digest)?.pop()
+    }
+
+    /// The numbers that were not found again, sorted.
+    pub fn left(self) -> Vec<u32> {
+        let by_digest = self.by_digest.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut left: Vec<u32> = by_digest.into_values().flatten().collect();
+        left.sort_unstable();
+        left
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Done {
+    pub messages: u64,
+    pub bytes: u64,
+}
+
+pub(super) struct Moved {
+    pub number: u32,
+    pub candidate: Candidate,
+}
+
+pub(super) struct New {
+    pub number: u32,
+    pub record: Record,
+    pub problem: Option<&'static str>,
+    pub path: PathBuf,
+}
+
+/// What one round of reading found.
+#[derive(Default)]
+pub(super) struct Round {
+    /// By number, ascending; some numbers may be left out.
+    pub new: Vec<New>,
+    pub moved: Vec<Moved>,
+    pub segments: Vec<FinishedSegment>,
+    pub troubles: Vec<(PathBuf, String)>,
+    pub done: Done,
+}
+
+/// Reads all of `batch`. The first new message gets the number `first`. `step` is told messages and bytes done.
+pub(super) fn read(
+    text: &TextIndex,
+    state: &StateWriter,
+    batch: Vec<Candidate>,
+    missing: &Missing,
+    options: &UpdateOptions,
+    first: usize,
+    step: &(dyn Fn(u64, u64) + Sync),
+) -> tantivy::Result<Round> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let threads = if options.threads == 0 { cores } else { options.threads }.min(batch.len().div_ceil(TAKE)).max(1);
+    let shared = Shared {
+        dirs: directories(state),
+        batch: &batch,
+        taken: AtomicUsize::new(0),
+        next_number: AtomicU32::new(u32::try_from(first).unwrap_or(u32::MAX)),
+        messages: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        missing,
+        step,
+    };
+    let stamp = AtomicU64::new(1);
+    let memory_bytes = options.memory_bytes / threads;
+    let parts: Vec<tantivy::Result<Round>> = std::thread::scope(|scope| {
+        let work = || shared.work(SegmentBuilder::new(text, memory_bytes, &stamp));
+        let running: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let mine = work();
+        let others =
+            running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        others.chain(std::iter::once_with(|| mine)).collect()
+    });
+    let mut round = Round::default();
+    for part in parts {
+        let part = part?;
+        round.new.extend(part.new);
+        round.moved.extend(part.moved);
+        round.segments.extend(part.segments);
+        round.troubles.extend(part.troubles);
+    }
+    round.new.sort_unstable_by_key(|new| new.number);
+    round.done = Done { messages: shared.messages.into_inner(), bytes: shared.bytes.into_inner() };
+    Ok(round)
+}
+
+/// The directory of each folder.
+fn directories(state: &StateWriter) -> Vec<PathBuf> {
+    let roots = &state.directory.roots;
+    state.directory.folders.iter().map(|folder| roots[folder.root as usize].join(&folder.path)).collect()
+}
+
+struct Shared<'a> {
+    dirs: Vec<PathBuf>,
+    batch: &'a [Candidate],
+    taken: AtomicUsize,
+    next_number: AtomicU32,
+    messages: AtomicU64,
+    bytes: AtomicU64,
+    missing: &'a Missing,
+    step: &'a (dyn Fn(u64, u64) + Sync),
+}
+
+impl Shared<'_> {
+    fn work(&self, mut builder: SegmentBuilder<'_>) -> tantivy::Result<Round> {
+        let mut round = Round::default();
+        let mut buffer = Vec::new();
+        loop {
+            let from = self.taken.fetch_add(TAKE, Ordering::Relaxed);
+            let Some(mine) = self.batch.get(from..self.batch.len().min(from + TAKE)).filter(|mine| !mine.is_empty())
+            else {
+                break;
+            };
+            let mut bytes = 0;
+            for candidate in mine {
+                let path = self.path(candidate);
+                match read_file(&path, &mut buffer) {
+                    Ok(facts) => {
+                        bytes += buffer.len() as u64;
+                        self.take(candidate, path, &buffer, facts, &mut builder, &mut round)?;
+                    }
+                    // Renamed or removed since it was listed: the directory's time has moved, so the next update finds it.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    Err(e) => round.troubles.push((path, e.to_string())),
+                }
+            }
+            let messages = self.messages.fetch_add(mine.len() as u64, Ordering::Relaxed) + mine.len() as u64;
+            let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            (self.step)(messages, bytes);
+        }
+        round.segments = builder.finish()?;
+        Ok(round)
+    }
+
+    fn path(&self, candidate: &Candidate) -> PathBuf {
+        let mut path = self.dirs[candidate.folder as usize].join(if candidate.is_new { "new" } else { "cur" });
+        path.push(&candidate.name);
+        path
+    }
+
+    fn take(
+        &self,
+        candidate: &Candidate,
+        path: PathBuf,
+        bytes: &[u8],
+        facts: Facts,
+        builder: &mut SegmentBuilder<'_>,
+        round: &mut Round,
+    ) -> tantivy::Result<()> {
+        let digest = digest(bytes);
+        if let Some(number) = self.missing.take(digest) {
+            round.moved.push(Moved { number, candidate: candidate.clone() });
+            return Ok(());
+        }
+        let mut message = extract(bytes);
+        if facts.size > bytes.len() as u64 {
+            message.problem = Some("longer than 256 MiB");
+        }
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        builder.add(number, &message)?;
+        let record = record(candidate, digest, facts, &message, number);
+        round.new.push(New { number, record, problem: message.problem, path });
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Facts {
+    size: u64,
+    mtime_ns: i64,
+}
+
+fn read_file(path: &Path, buffer: &mut Vec<u8>) -> io::Result<Facts> {
+    let mut file = File::open(path)?;
+    let stat = file.metadata()?;
+    buffer.clear();
+    buffer.reserve(usize::try_from(stat.len().min(MESSAGE_BYTES_MAX)).unwrap_or(0) + 1);
+    io::Read::by_ref(&mut file).take(MESSAGE_BYTES_MAX).read_to_end(buffer)?;
+    Ok(Facts {
+        size: stat.len(),
+        mtime_ns: stat.mtime().saturating_mul(1_000_000_000).saturating_add(stat.mtime_nsec()),
+    })
+}
+
+/// The content's digest: XXH3-128 with CRLF counted as LF, so that a message keeps it when another program stores it with other line ends.
+fn digest(bytes: &[u8]) -> u128 {
+    if !bytes.contains(&b'\r') {
+        return xxh3_128(bytes);
+    }
+    let mut plain = Vec::with_capacity(bytes.len());
+    for (at, &byte) in bytes.iter().enumerate() {
+        if byte != b'\r' || bytes.get(at + 1) != Some(&b'\n') {
+            plain.push(byte);
+        }
+    }
+    xxh3_128(&plain)
+}
+
+fn record(candidate: &Candidate, digest: u128, facts: Facts, message: &Extracted, number: u32) -> Record {
+    let (subject, is_reply) = subject_hash(&Head { subject: message.subject.clone(), ..Head::default() });
+    let mut flags = candidate.flags();
+    for (is_set, bit) in [
+        (message.traits.attachment, bits::ATTACHMENT),
+        (message.traits.signed, bits::SIGNED),
+        (message.traits.encrypted, bits::ENCRYPTED),
+        (message.traits.list, bits::LIST),
+        (message.traits.calendar, bits::CALENDAR),
+        (message.priority == Priority::Low, bits::PRIORITY_LOW),
+        (message.priority == Priority::High, bits::PRIORITY_HIGH),
+        (is_reply, bits::REPLY),
+    ] {
+        flags |= if is_set { bit } else { 0 };
+    }
+    let skipped = message.references.len().saturating_sub(REFERENCES_MAX);
+    Record {
+        digest,
+        // Without a usable date: when the file was written.
+        date: message.date.unwrap_or(facts.mtime_ns / 1_000_000_000),
+        size: facts.size,
+        mtime_ns: facts.mtime_ns,
+        flags,
+        id: id_hash(&message.message_id),
+        subject,
+        folder: candidate.folder,
+        thread: number,
+        parent: NO_PARENT,
+        tags: 0,
+        name: candidate.name.clone(),
+        references: message.references[skipped..].iter().map(|id| id_hash(id)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_ends_do_not_change_the_digest() {
+        assert_eq!(digest(b"a\r\nb\r\n"), digest(b"a\nb\n"));
+        assert_ne!(digest(b"a\rb"), digest(b"ab"));
+        assert_ne!(digest(b"a\r"), digest(b"a"));
+    }
+}

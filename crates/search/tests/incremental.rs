@@ -1,0 +1,381 @@
+//! However mail came, moved, changed flags and went: the index is the one that a first run over the same mail makes.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{hits, maildir, update};
+use posthaste_search::{Indexer, Searcher, UpdateOptions, nothing_to_do, query};
+use proptest::prelude::*;
+
+const FOLDERS: [&str; 3] = ["", ".Lists", "work/deep"];
+
+#[derive(Debug, Clone)]
+enum Step {
+    Add {
+        folder: usize,
+        text: u8,
+    },
+    /// To another folder, under a name of its own or the old one.
+    Move {
+        which: usize,
+        folder: usize,
+        keep_name: bool,
+    },
+    Flags {
+        which: usize,
+        flags: &'static str,
+    },
+    Copy {
+        which: usize,
+        folder: usize,
+    },
+    Remove {
+        which: usize,
+    },
+    Tag {
+        which: usize,
+    },
+    Update,
+    /// The text index was committed, the side store was not.
+    CrashBetweenCommits,
+    RemoveFolder {
+        folder: usize,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let which = 0..100usize;
+    let folder = 0..FOLDERS.len();
+    prop::collection::vec(
+        prop_oneof![
+            5 => (folder.clone(), any::<u8>()).prop_map(|(folder, text)| Step::Add { folder, text }),
+            2 => (which.clone(), folder.clone(), any::<bool>()).prop_map(|(which, folder, keep_name)| Step::Move { which, folder, keep_name }),
+            2 => (which.clone(), prop::sample::select(vec!["", "S", "FS", "R", "T"])).prop_map(|(which, flags)| Step::Flags { which, flags }),
+            1 => (which.clone(), folder.clone()).prop_map(|(which, folder)| Step::Copy { which, folder }),
+            1 => which.clone().prop_map(|which| Step::Remove { which }),
+            1 => which.prop_map(|which| Step::Tag { which }),
+            3 => Just(Step::Update),
+            1 => Just(Step::CrashBetweenCommits),
+            1 => folder.prop_map(|folder| Step::RemoveFolder { folder }),
+        ],
+        1..30,
+    )
+}
+
+struct World {
+    mail: PathBuf,
+    index: PathBuf,
+    next: usize,
+}
+
+impl World {
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        for folder in FOLDERS {
+            for sub in ["new", "cur"] {
+                if let Ok(entries) = fs::read_dir(self.mail.join(folder).join(sub)) {
+                    files.extend(entries.map(|entry| entry.unwrap().path()));
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+
+    fn pick(&self, which: usize) -> Option<PathBuf> {
+        let files = self.files();
+        (!files.is_empty()).then(|| files[which % files.len()].clone())
+    }
+
+    fn fresh_name(&mut self) -> String {
+        self.next += 1;
+        format!("{}.unique.host", self.next)
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Add { folder, text } => {
+                maildir(&self.mail, FOLDERS[*folder]);
+                let (name, n) = (self.fresh_name(), self.next);
+                let references =
+                    if text % 3 == 0 { String::new() } else { format!("References: <{}@example.org>\n", text % 8) };
+                // Some messages share an id, some have none.
+                let id = if text % 11 == 0 { String::new() } else { format!("Message-ID: <{}@example.org>\n", n % 9) };
+                let message = format!(
+                    "From: P{} <p{}@example.org>\nSubject: {}topic {}\nDate: Tue, 04 Mar 2025 10:{:02}:00 +0000\n{id}{references}\nword{text} common {n}\n",
+                    text % 5,
+                    text % 5,
+                    if text % 2 == 0 { "Re: " } else { "" },
+                    text % 4,
+                    n % 60
+                );
+                fs::write(self.mail.join(FOLDERS[*folder]).join("new").join(name), message).unwrap();
+            }
+            Step::Move { which, folder, keep_name } => {
+                let Some(file) = self.pick(*which) else { return };
+                maildir(&self.mail, FOLDERS[*folder]);
+                let name = if *keep_name {
+                    file.file_name().unwrap().to_string_lossy().into_owned()
+                } else {
+                    self.fresh_name()
+                };
+                let to = self.mail.join(FOLDERS[*folder]).join("cur").join(name);
+                if !to.exists() {
+                    fs::rename(file, to).unwrap();
+                }
+            }
+            Step::Flags { which, flags } => {
+                let Some(file) = self.pick(*which) else { return };
+                let base = common::base_name(&file);
+                let to = file.parent().unwrap().parent().unwrap().join("cur").join(format!("{base}:2,{flags}"));
+                if !to.exists() {
+                    fs::rename(file, to).unwrap();
+                }
+            }
+            Step::Copy { which, folder } => {
+                let Some(file) = self.pick(*which) else { return };
+                maildir(&self.mail, FOLDERS[*folder]);
+                let name = self.fresh_name();
+                fs::copy(file, self.mail.join(FOLDERS[*folder]).join("cur").join(name)).unwrap();
+            }
+            Step::Remove { which } => {
+                if let Some(file) = self.pick(*which) {
+                    fs::remove_file(file).unwrap();
+                }
+            }
+            Step::Tag { which } => {
+                update(&self.index, &self.mail);
+                let searcher = Searcher::open(&self.index).unwrap();
+                let numbers: Vec<u32> = searcher.find(&query::Query::All).unwrap().iter().collect();
+                if !numbers.is_empty() {
+                    let number = numbers[which % numbers.len()];
+                    let id = searcher.heads(&[number]).unwrap()[0].message_id.clone();
+                    Indexer::open(&self.index, None)
+                        .unwrap()
+                        .tag(&[(number, id)], &[format!("tag{}", which % 3)], &[])
+                        .unwrap();
+                }
+            }
+            Step::Update
+                if nothing_to_do(&self.index, std::slice::from_ref(&self.mail), &UpdateOptions::default())
+                    .is_some() => {}
+            Step::Update => drop(update(&self.index, &self.mail)),
+            Step::CrashBetweenCommits => self.crash_between_commits(),
+            Step::RemoveFolder { folder } if !FOLDERS[*folder].is_empty() => {
+                drop(fs::remove_dir_all(self.mail.join(FOLDERS[*folder])))
+            }
+            Step::RemoveFolder { .. } => {}
+        }
+    }
+
+    /// Updates, then puts back the side store as it was before.
+    fn crash_between_commits(&self) {
+        let state = |dir: &Path| -> Vec<(PathBuf, Vec<u8>)> {
+            let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+            let files = entries.map(|entry| entry.unwrap().path()).filter(|path| {
+                let name = path.file_name().unwrap().to_string_lossy();
+                name == "current" || name.starts_with("state.")
+            });
+            files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+        };
+        let before = state(&self.index);
+        update(&self.index, &self.mail);
+        state(&self.index).into_iter().for_each(|(path, _)| fs::remove_file(path).unwrap());
+        before.into_iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+    }
+}
+
+/// Everything that can be asked of an index, without the numbers that it gives.
+#[derive(Debug, PartialEq)]
+struct Content {
+    messages: BTreeMap<PathBuf, (u64, i64, u64, String, String)>,
+    threads: BTreeSet<BTreeSet<PathBuf>>,
+    hits: Vec<BTreeSet<String>>,
+}
+
+fn content(index: &Path) -> Content {
+    let verdict = posthaste_search::verify(index).unwrap();
+    assert_eq!(verdict.damage, []);
+    let searcher = Searcher::open(index).unwrap();
+    let numbers: Vec<u32> = searcher.find(&query::Query::All).unwrap().iter().collect();
+    let messages = searcher.messages(&numbers).unwrap();
+    assert_eq!(verdict.messages, messages.len() as u64);
+    let mut threads: BTreeMap<u32, BTreeSet<PathBuf>> = BTreeMap::new();
+    for message in &messages {
+        threads.entry(message.thread).or_default().insert(message.path.clone());
+    }
+    let queries = [
+        "common",
+        "from:p1",
+        "topic",
+        "flag:seen",
+        "flag:new",
+        "maildir:/.Lists",
+        "subject:\"topic 2\" not flag:flagged",
+        "word1*",
+        "thread:{from:p2}",
+    ];
+    Content {
+        messages: messages
+            .into_iter()
+            .map(|m| (m.path, (m.flags, m.date, m.size, m.head.subject, m.head.message_id)))
+            .collect(),
+        threads: threads.into_values().collect(),
+        hits: queries.iter().map(|query| hits(&searcher, query)).collect(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn any_history_ends_in_the_index_of_a_first_run(steps in steps()) {
+        let (mail, index, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        maildir(mail.path(), "");
+        let mut world = World { mail: mail.path().to_owned(), index: index.path().to_owned(), next: 0 };
+        steps.iter().for_each(|step| world.step(step));
+        update(index.path(), mail.path());
+        update(scratch.path(), mail.path());
+        let known: Vec<PathBuf> = content(scratch.path()).messages.into_keys().collect();
+        prop_assert_eq!(known, world.files());
+        prop_assert_eq!(content(index.path()), content(scratch.path()));
+    }
+}
+
+fn message(mail: &Path, name: &str, word: &str) {
+    fs::write(mail.join("cur").join(name), format!("Subject: {word}\nMessage-ID: <{word}@example.org>\n\n{word}\n"))
+        .unwrap();
+}
+
+#[test]
+fn what_arrives_during_a_scan_is_found_by_the_next() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "1.a.h:2,", "one");
+    update(index.path(), mail.path());
+    // In the same tick of the clock as the scan, as far as the directory's time tells: put that back to what the scan saw.
+    let cur = fs::File::open(mail.path().join("cur")).unwrap();
+    let seen = cur.metadata().unwrap().modified().unwrap();
+    message(mail.path(), "2.a.h:2,", "two");
+    cur.set_modified(seen).unwrap();
+    let report = update(index.path(), mail.path());
+    assert_eq!((report.added, report.messages), (1, 2));
+}
+
+#[test]
+fn a_folder_at_rest_is_not_listed_again() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "1.a.h:2,", "one");
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(100);
+    for sub in ["new", "cur"] {
+        fs::File::open(mail.path().join(sub)).unwrap().set_modified(long_ago).unwrap();
+    }
+    assert_eq!(update(index.path(), mail.path()).listed, 2);
+    assert_eq!(update(index.path(), mail.path()).listed, 0);
+    let quiet = || nothing_to_do(index.path(), &[mail.path().to_owned()], &UpdateOptions::default());
+    assert_eq!(quiet().map(|report| (report.messages, report.folders)), Some((1, 1)));
+    maildir(mail.path(), ".New");
+    assert_eq!(quiet(), None);
+    fs::remove_dir_all(mail.path().join(".New")).unwrap();
+    assert!(quiet().is_some());
+    fs::rename(mail.path().join("cur/1.a.h:2,"), mail.path().join("cur/1.a.h:2,S")).unwrap();
+    let report = update(index.path(), mail.path());
+    assert_eq!((report.listed, report.renamed, report.bytes), (2, 1, 0), "a flag is a name, no file is read for it");
+}
+
+#[test]
+fn a_moved_message_keeps_its_number_and_its_tags() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    maildir(mail.path(), ".Archive");
+    message(mail.path(), "1.a.h:2,", "one");
+    update(index.path(), mail.path());
+    Indexer::open(index.path(), None)
+        .unwrap()
+        .tag(&[(0, "one@example.org".to_owned())], &["todo".to_owned()], &[])
+        .unwrap();
+    fs::rename(mail.path().join("cur/1.a.h:2,"), mail.path().join(".Archive/cur/99.other.name:2,F")).unwrap();
+    let report = update(index.path(), mail.path());
+    assert_eq!((report.moved, report.added, report.removed), (1, 0, 0));
+    let searcher = Searcher::open(index.path()).unwrap();
+    assert_eq!(hits(&searcher, "tag:todo maildir:/.Archive flag:flagged one").len(), 1);
+    assert_eq!(searcher.directory().messages, 1);
+
+    let mut rebuilt = Indexer::rebuild(index.path(), None).unwrap();
+    rebuilt.update(&[], &Default::default(), &|_| {}).unwrap();
+    drop(rebuilt);
+    assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "tag:todo").len(), 1, "tags survive a rebuild");
+}
+
+#[test]
+fn a_tree_that_is_not_there_loses_no_messages() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let root = mail.path().join("mail");
+    maildir(&root, "");
+    message(&root, "1.a.h:2,", "one");
+    update(index.path(), &root);
+    fs::rename(&root, mail.path().join("elsewhere")).unwrap();
+    let report = Indexer::open(index.path(), None).unwrap().update(&[], &Default::default(), &|_| {}).unwrap();
+    assert_eq!((report.troubles.len(), report.removed, report.messages), (1, 0, 1));
+    assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "one").len(), 1);
+    let mut indexer = Indexer::open(index.path(), None).unwrap();
+    assert!(indexer.update(&[root], &Default::default(), &|_| {}).is_err(), "named, so it must be there");
+}
+
+#[test]
+fn trees_inside_each_other_are_indexed_once() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "sub");
+    message(&mail.path().join("sub"), "1.a.h:2,", "one");
+    update(index.path(), &mail.path().join("sub"));
+    let mut indexer = Indexer::open(index.path(), None).unwrap();
+    assert!(indexer.update(&[mail.path().to_owned()], &Default::default(), &|_| {}).is_err());
+    drop(indexer);
+    let other = tempfile::tempdir().unwrap();
+    update(other.path(), mail.path());
+    assert_eq!(update(other.path(), &mail.path().join("sub")).messages, 1);
+}
+
+#[test]
+fn tags_that_a_crash_kept_from_the_index_come_with_the_next_update() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "1.a.h:2,", "one");
+    update(index.path(), mail.path());
+    let store = posthaste_search::tags::TagStore::open(index.path()).unwrap();
+    let tags = ["todo".to_owned()].into();
+    store.set([("one@example.org", 0, &tags)]).unwrap();
+    drop(store);
+    update(index.path(), mail.path());
+    assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "tag:todo").len(), 1);
+}
+
+#[test]
+fn readers_search_while_a_writer_writes() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "0.a.h:2,", "word0");
+    update(index.path(), mail.path());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..40 {
+                message(mail.path(), &format!("{n}.a.h:2,"), &format!("word{n}"));
+                update(index.path(), mail.path());
+            }
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
+        let mut last = 0;
+        while !done.load(std::sync::atomic::Ordering::Acquire) {
+            let searcher = Searcher::open(index.path()).unwrap();
+            let found = hits(&searcher, "word*").len();
+            assert!(found >= last.max(1), "{found} after {last}");
+            assert_eq!(hits(&searcher, "*").len(), found, "both halves are of one state");
+            last = found;
+        }
+    });
+    assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "word*").len(), 40);
+}
