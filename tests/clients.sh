@@ -11,9 +11,10 @@ if [ -z "${POSTHASTE:-}" ]; then
 fi
 POSTHASTE=$(realpath "$POSTHASTE")
 dir=$(mktemp -d)
-server=
+server= sink=
 finish() {
     [ -z "$server" ] || kill "$server" 2>/dev/null || true
+    [ -z "$sink" ] || kill "$sink" 2>/dev/null || true
     rm -rf "$dir"
 }
 trap finish EXIT
@@ -115,6 +116,48 @@ stops() {
     wait "$server"
 }
 
+start_sink() {
+    "$POSTHASTE" sink 127.0.0.1:0 --tls starttls --store "dir:$dir/sink" --json >"$dir/sink.json" 2>"$dir/sink.log" &
+    sink=$!
+    for _ in $(seq 100); do
+        sink_port=$(sed -n 's/^posthaste: sink listens on .*:\([0-9]*\)$/\1/p' "$dir/sink.log")
+        [ -n "$sink_port" ] && return
+        kill -0 "$sink" || { cat "$dir/sink.log"; return 1; }
+        sleep 0.1
+    done
+    return 1
+}
+# Five messages: curl and smtplib encrypted, swaks and smtp-source in the clear.
+sink_takes_mail() {
+    swaks --silent 1 --server 127.0.0.1 --port "$sink_port" --from you@example.net --to alice@example.org || return 1
+    printf 'Subject: curl\r\n\r\nto the sink\r\n' |
+        curl -sS --max-time 30 --ssl-reqd -k "smtp://127.0.0.1:$sink_port" --mail-from you@example.net --mail-rcpt bob@example.org -T - || return 1
+    smtp-source -m 2 -f you@example.net -t load@example.org "127.0.0.1:$sink_port" || return 1
+    PORT=$sink_port python3 - <<'PY'
+import os, smtplib
+with smtplib.SMTP("127.0.0.1", int(os.environ["PORT"]), timeout=30) as smtp:
+    smtp.starttls()
+    refused = smtp.sendmail("you@example.net", ["carol@example.org", "452-full@example.org"], "Subject: y\r\n\r\nx\r\n")
+    assert refused == {"452-full@example.org": (452, b"you said 452-full")}, refused
+    try:
+        smtp.sendmail("you@example.net", ["554-eod-spam@example.org"], "Subject: z\r\n\r\nx\r\n")
+        raise SystemExit("a message that asked for 554 was accepted")
+    except smtplib.SMTPDataError as error:
+        assert error.smtp_code == 554, error
+PY
+}
+sink_ends_with_its_summary() {
+    kill -TERM "$sink" && wait "$sink" || return 1
+    sink=
+    JSON=$dir/sink.json python3 - <<'PY' || return 1
+import json, os
+summary = json.load(open(os.environ["JSON"]))
+assert (summary["messages"], summary["tls_sessions"]) == (5, 2), summary
+assert summary["refusals"] == {"rcpt": {"452": 1}, "end-of-data": {"554": 1}}, summary
+PY
+    [ "$(find "$dir/sink" -name '*.eml' | wc -l)" -eq 5 ] && grep -lx $'to the sink\r' "$dir"/sink/*.eml
+}
+
 check "swaks delivers" with_swaks
 check "what swaks sent is in the Maildir" holds alice 1 "last from swaks"
 check "a line of one dot survives" holds alice 1 "."
@@ -130,5 +173,8 @@ check "smtp-source sends 2000 over 20 connections" with_smtp_source
 check "all 2000 are in the Maildir" load_arrived
 check "SIGTERM ends the server well" stops
 server=
+check "the sink starts" start_sink
+check "the sink takes mail of swaks, curl, smtp-source and smtplib, and refuses as asked" sink_takes_mail
+check "SIGTERM ends the sink with its summary" sink_ends_with_its_summary
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -6,6 +6,8 @@
 //! Options behind `--`: `--json`, `--only SIDE`, `--pairs N`, `--messages N`, `--tasks N`, and `--batch N --flushes N` for ours. The directory is `POSTHASTE_BENCH_DIR`, or the
 //! target directory; it has to be on a real disk.
 
+mod common;
+
 use std::io::{IoSlice, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +20,6 @@ use posthaste_delivery as ours;
 use posthaste_maildir::{Host, MailRoot, Maildir, NameSource};
 
 const BODY_BYTES: usize = 10 * 1024;
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 #[derive(Debug, Clone)]
 struct Options {
@@ -178,23 +179,6 @@ struct Body {
     shared: Arc<Vec<u8>>,
 }
 
-/// 64 bodies of printable text in lines, from a fixed seed.
-fn bodies() -> Arc<Vec<Body>> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    let body = |_| {
-        let text: Vec<u8> =
-            (0..BODY_BYTES).map(|at| if at % 72 == 71 { b'\n' } else { b' ' + (next() % 95) as u8 }).collect();
-        Body { bytes: Bytes::from(text.clone()), shared: Arc::new(text) }
-    };
-    Arc::new((0..64).map(body).collect())
-}
-
 /// Messages a second over `messages` messages.
 async fn throughput(running: &Running, bodies: &Arc<Vec<Body>>, mailboxes: usize, options: &Options) -> f64 {
     run_tasks(running, bodies, mailboxes, mailboxes, options).await; // each mailbox once, so that it is open and known
@@ -274,31 +258,6 @@ impl Row {
     }
 }
 
-fn bench_dir() -> PathBuf {
-    let base = std::env::var_os("POSTHASTE_BENCH_DIR").map_or_else(
-        || {
-            let program = std::env::current_exe().expect("this program has a path");
-            program.ancestors().nth(2).expect("it lies in the target directory").to_owned()
-        },
-        PathBuf::from,
-    );
-    let root = MailRoot::open(&base).expect("the bench directory opens");
-    assert_ne!(root.facts().fs_type, TMPFS_MAGIC, "{base:?} is in memory: set POSTHASTE_BENCH_DIR to a disk");
-    base
-}
-
-/// A directory that is removed at the end, and whose subdirectories lie far apart on the disk where the file system can
-/// do that. ext4 does not use an inode again for minutes after its file was removed, and looks at all such inodes each
-/// time it makes a file near them: a run close to what an earlier one removed was up to ten times as slow.
-fn scratch() -> std::io::Result<tempfile::TempDir> {
-    use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
-    let base = tempfile::tempdir_in(bench_dir())?;
-    let dir = open(base.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-    // A file system without such a flag has no need of it.
-    let _ = ioctl_getflags(&dir).and_then(|flags| ioctl_setflags(&dir, flags | IFlags::TOPDIR));
-    Ok(base)
-}
-
 /// Runs one measurement in a directory of its own, with nothing of the last one left to be written back.
 async fn in_fresh_dir<T>(base: &Path, measure: impl AsyncFnOnce(&Path) -> T) -> T {
     let dir = tempfile::tempdir_in(base).expect("a directory for the run").keep();
@@ -307,7 +266,8 @@ async fn in_fresh_dir<T>(base: &Path, measure: impl AsyncFnOnce(&Path) -> T) -> 
 }
 
 async fn measure_all(options: &Options, base: &Path) -> Vec<Row> {
-    let bodies = bodies();
+    let body = |text: Vec<u8>| Body { bytes: Bytes::from(text.clone()), shared: Arc::new(text) };
+    let bodies = Arc::new(common::bodies(BODY_BYTES).into_iter().map(body).collect());
     let mut rows = Vec::new();
     for &mailboxes in &options.mailboxes {
         let mut samples = vec![Vec::new(); options.sides.len()];
@@ -391,7 +351,7 @@ fn print_json(rows: &[Row], options: &Options, out: &mut impl Write) -> std::io:
 
 fn main() -> std::io::Result<()> {
     let options = Options::from_args();
-    let base = scratch()?;
+    let base = common::scratch()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let rows = runtime.block_on(measure_all(&options, base.path()));
     let mut out = std::io::stdout().lock();

@@ -46,7 +46,7 @@ impl Content {
                 disk_size += head.len() as u64;
                 let wire_size = match line_ends {
                     LineEnds::ToLf => target.prefix.len() as u64 + spooled.len,
-                    LineEnds::AsGiven => disk_size,
+                    LineEnds::AsGiven => disk_size + spooled.lone_lfs,
                 };
                 Ok(Content { disk_size, wire_size, head, tail: Some(Tail { file, strip_cr }) })
             }

@@ -9,12 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use posthaste_journal::{CheckpointError, CheckpointStats, Damage, Journal, StatsSnapshot};
+use bytes::Bytes;
+use posthaste_journal::storage::make_dir;
+use posthaste_journal::{AppendError, CheckpointError, CheckpointStats, Damage, Journal, StatsSnapshot};
 use posthaste_maildir::{Host, MailRoot, MailboxPath, UniqueName};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::error::{DeliveryError, MessageId};
-use crate::record::{Body, Delivered, KIND_DELIVERED, KIND_MESSAGE, Message, Spooled, Stored};
+use crate::record::{Body, Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Message, Spooled, Stored};
 use crate::session::SessionTag;
 use crate::spool::{Spool, SpoolWriter};
 use crate::workers::{Desk, Letter, Workers};
@@ -168,7 +170,7 @@ impl Journaled {
             let path = path.to_owned();
             move |error| OpenError::Io { path, error }
         };
-        std::fs::create_dir_all(&config.mail_root).map_err(at(&config.mail_root))?;
+        make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
         let root = MailRoot::open(&config.mail_root).map_err(at(&config.mail_root))?;
         let session = SessionTag::of(&config.mail_root).map_err(at(&config.mail_root))?;
         let (journal, recovery) = Journal::open(&config.journal_dir, config.journal.clone())?;
@@ -185,7 +187,8 @@ impl Journaled {
         }
         let named: HashSet<u64> = letters.iter().filter_map(|(_, spooled)| *spooled).collect();
         let spool_dir = config.journal_dir.join("spool");
-        let spool = Spool::open(spool_dir.clone(), &named).map_err(at(&spool_dir))?;
+        let all_known = report.unreadable == 0 && !report.damage.iter().any(|damage| damage.promised);
+        let spool = Spool::open(spool_dir.clone(), &named, all_known).map_err(at(&spool_dir))?;
         let visible: HashSet<(u64, u16)> = recovery
             .notes
             .iter()
@@ -197,6 +200,7 @@ impl Journaled {
 
         let workers = Arc::new(Workers::new(root, config.mail_root.clone(), spool));
         let core = Arc::new(Core {
+            nonce: random_nonce(),
             session,
             journal,
             workers,
@@ -206,21 +210,29 @@ impl Journaled {
             config,
         });
         report.messages = letters.len();
+        // A sync of the mail has failed, or we do not know how it ended: what reads well may be in the page cache alone.
+        // In another life of it, what reads well has been read from the disk.
+        let distrust = recovery.notes.iter().any(|note| note.kind == KIND_DISTRUST && note.payload == session.0);
         for (id, _) in letters {
-            core.replay(id, &visible, &mut report);
+            core.replay(id, &visible, distrust, &mut report);
         }
-        let started = || -> io::Result<JoinHandle<()>> {
+        let started = || -> io::Result<Vec<JoinHandle<()>>> {
             for _ in 0..WORKERS {
                 core.workers.start(&core)?;
             }
-            let keeper = core.clone();
-            std::thread::Builder::new().name("delivery-keep".into()).spawn(move || keeper.keep())
+            let (keeper, syncer) = (core.clone(), core.clone());
+            let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+            // Apart, because a sync of the mail may hang for as long as a disk does, and the mail on others must not wait for it.
+            Ok(vec![
+                named("delivery-keep").spawn(move || keeper.keep())?,
+                named("delivery-sync").spawn(move || syncer.make_checkpoints())?,
+            ])
         };
-        let keeper = started().map_err(at(&core.config.journal_dir))?;
+        let keepers = started().map_err(at(&core.config.journal_dir))?;
         if report.messages > 0 {
             core.want_checkpoint();
         }
-        let handle = Handle { core, keeper: Mutex::new(Some(keeper)) };
+        let handle = Handle { core, keepers: Mutex::new(Some(keepers)) };
         Ok((Journaled { handle: Arc::new(handle) }, report))
     }
 
@@ -247,20 +259,26 @@ impl Journaled {
             Body::Memory(_) => message.body.len(),
             Body::Spooled(_) => 0,
         };
-        let permit = core.backlog.clone().acquire_many_owned(permits(bytes)).await;
+        let permit = core.backlog.clone().acquire_many_owned(core.permits(bytes)).await;
         let permit = permit.map_err(|_| DeliveryError::Closed)?;
         let numbers = (0..message.targets.len() as u16).collect();
         let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let stored = Stored { secs, host: core.config.host.as_str().into(), message, numbers };
+        let stored = Stored { secs, nonce: core.nonce, host: core.config.host.as_str().into(), message, numbers };
         let (done, outcome) = oneshot::channel();
         let then_core = core.clone();
         core.journal.append_then(KIND_MESSAGE, stored.encode(), move |appended| {
+            // After a failure of the disk the record may be there or not: then it must find its body.
+            if let (Some(guard), Ok(_) | Err(AppendError::Poisoned(_))) = (&guard, &appended) {
+                guard.keep();
+            }
             let names = appended.map(|id| {
-                if let Some(guard) = &guard {
-                    guard.keep();
-                }
                 let names = names(id, &stored);
-                then_core.accepted(Letter::new(id, stored, permit));
+                then_core.accepted(Letter::new(
+                    id,
+                    stored,
+                    then_core.keeper.failed_syncs.load(Ordering::Acquire),
+                    permit,
+                ));
                 names
             });
             // The sender may have gone; the message is delivered all the same.
@@ -360,22 +378,27 @@ impl Journaled {
 /// The last handle ends the executor.
 struct Handle {
     core: Arc<Core>,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    keepers: Mutex<Option<Vec<JoinHandle<()>>>>,
 }
 
 impl Handle {
     fn end(&self) {
-        let Some(keeper) = self.keeper.lock().expect("keeper handle").take() else { return };
+        let Some(keepers) = self.keepers.lock().expect("keeper handles").take() else { return };
         self.core.backlog.close();
         // After a failure of the disk there is nothing to wait for; replay does the rest.
         let _ = self.core.journal.flush();
-        self.core.workers.wait_until_idle();
+        let hang = self.core.workers.wait_until_idle();
         self.core.keeper.stop.store(true, Ordering::Release);
         self.core.keeper.wake();
-        // A panic of the thread was printed when it happened.
-        let _ = keeper.join();
         self.core.workers.stop();
-        let _ = self.core.checkpoint();
+        // A disk that hangs may hold these as well; everything is in the journal, and the next opening sees to it.
+        if !hang {
+            for keeper in keepers {
+                // A panic of the thread was printed when it happened.
+                let _ = keeper.join();
+            }
+            let _ = self.core.checkpoint();
+        }
     }
 }
 
@@ -387,6 +410,7 @@ impl Drop for Handle {
 
 struct Core {
     config: JournaledConfig,
+    nonce: u32,
     session: SessionTag,
     journal: Journal,
     workers: Arc<Workers>,
@@ -413,6 +437,8 @@ struct Keeper {
     wake: Condvar,
     stop: AtomicBool,
     bytes_since_checkpoint: AtomicU64,
+    // Grows while `state` is held, so that who holds it and finds it unchanged settles before the failure is dealt with.
+    failed_syncs: AtomicU64,
 }
 
 #[derive(Default)]
@@ -428,6 +454,12 @@ struct KeeperState {
 struct Deferred {
     due: Option<Instant>,
     waiting: Waiting,
+    // The numbers of the targets that still wait. The others are visible, but perhaps not durable.
+    missing: Vec<u16>,
+    // The record in the journal still names targets that are not missing.
+    is_partial: bool,
+    // How many syncs of the mail had failed before any of those was delivered.
+    era: u64,
 }
 
 impl Keeper {
@@ -451,7 +483,7 @@ impl Core {
         if before < limit && before + bytes >= limit {
             self.want_checkpoint();
         }
-        self.workers.submit(Arc::new(letter));
+        self.workers.submit(Arc::new(letter), self);
     }
 
     fn want_checkpoint(&self) {
@@ -460,21 +492,26 @@ impl Core {
     }
 
     /// Sees that a recovered message is in its mailboxes.
-    fn replay(&self, id: u64, visible: &HashSet<(u64, u16)>, report: &mut ReplayReport) {
+    fn replay(&self, id: u64, visible: &HashSet<(u64, u16)>, distrust: bool, report: &mut ReplayReport) {
         let Some(stored) = self.load(id) else { return };
-        let letter = Letter::again(id, stored);
+        let letter = Letter::again(id, stored, self.failed_syncs(), None);
+        let places = self.workers.places();
         let mut failed = Vec::new();
-        for target in 0..letter.stored.numbers.len() {
-            // Renamed in this life of the page cache, so it is there, or its owner has taken it away.
-            if visible.contains(&(id, letter.stored.numbers[target])) {
-                continue;
-            }
-            match self.workers.places().restore(&letter.stored, id, target) {
+        for (target, &number) in letter.stored.numbers.iter().enumerate() {
+            let outcome = match (visible.contains(&(id, number)), distrust) {
+                // Renamed in this life of the page cache, so it is there, or its owner has taken it away.
+                (true, false) => continue,
+                (true, true) => places.restore_synced(&letter.stored, id, target).map(|()| false),
+                (false, true) => places
+                    .restore(&letter.stored, id, target)
+                    .and_then(|written| places.restore_synced(&letter.stored, id, target).map(|()| written)),
+                (false, false) => places.restore(&letter.stored, id, target),
+            };
+            match outcome {
                 Ok(written) => report.restored += usize::from(written),
                 Err(error) => {
-                    let mailbox = letter.stored.message.targets[target].mailbox.clone();
-                    self.failed(&letter, &mailbox, &error);
-                    failed.push(target);
+                    self.failed(&letter, &letter.stored.message.targets[target].mailbox, &error);
+                    failed.push(number);
                     report.deferred += 1;
                 }
             }
@@ -482,66 +519,125 @@ impl Core {
         self.settle_or_defer(&letter, failed);
     }
 
+    /// The units for a body; a body larger than all that there is takes all of it.
+    fn permits(&self, bytes: u64) -> u32 {
+        permits(bytes).min(permits(self.config.backlog_bytes.into()))
+    }
+
+    fn failed_syncs(&self) -> u64 {
+        self.keeper.failed_syncs.load(Ordering::Acquire)
+    }
+
     fn load(&self, id: u64) -> Option<Stored> {
         let (_, payload) = self.journal.read(id).ok()?;
         Stored::decode(payload)
     }
 
-    fn settle_or_defer(&self, letter: &Letter, failed: Vec<usize>) {
-        let mut state = self.keeper.state();
-        let attempts = match state.deferred.remove(&letter.id) {
-            Some(earlier) => {
-                for mailbox in &earlier.waiting.mailboxes {
-                    if let Some(bytes) = state.waiting_bytes.get_mut(mailbox) {
-                        *bytes = bytes.saturating_sub(earlier.waiting.bytes);
-                    }
-                }
-                earlier.waiting.attempts
+    /// Every target of a letter was tried; `failed` are the numbers of those that it has not reached.
+    fn settle_or_defer(&self, letter: &Letter, mut failed: Vec<u16>) {
+        let mut era = letter.era;
+        let (mut state, whole) = loop {
+            // A retried letter is about some of the record's targets alone. Read before the state is locked: it is slow.
+            let whole = if failed.is_empty() { None } else { self.load(letter.id) };
+            let state = self.keeper.state();
+            if self.failed_syncs() == era {
+                break (state, whole);
             }
-            None => 0,
-        };
-        let error = state.last_error.remove(&letter.id);
-        let message = &letter.stored.message;
-        if failed.is_empty() {
+            era = self.failed_syncs();
             drop(state);
+            self.write_delivered_anew(letter, &mut failed);
+        };
+        let earlier = state.deferred.remove(&letter.id);
+        for mailbox in earlier.iter().flat_map(|earlier| &earlier.waiting.mailboxes) {
+            if let Some(bytes) = state.waiting_bytes.get_mut(mailbox) {
+                *bytes = bytes.saturating_sub(letter.stored.message.body.len());
+            }
+        }
+        let error = state.last_error.remove(&letter.id);
+        if failed.is_empty() {
+            // With the state held: a sync that fails from here on finds the record among the settled ones.
             self.journal.settle(letter.id);
             // Only now: a checkpoint in between would remove the body of a record that it still lists as live.
-            if let Some(file) = spooled_in(&letter.stored) {
-                self.keeper.state().spooled_done.push(file);
-            }
+            state.spooled_done.extend(spooled_in(&letter.stored));
             return;
         }
-        let mailboxes: Vec<Arc<str>> = failed.iter().map(|&target| message.targets[target].mailbox.clone()).collect();
-        let bytes = message.body.len();
+        let stored = whole.unwrap_or_else(|| letter.stored.clone());
+        let mailboxes: Vec<Arc<str>> =
+            stored.clone().only(&failed).message.targets.into_iter().map(|target| target.mailbox).collect();
+        let bytes = stored.message.body.len();
         for mailbox in &mailboxes {
             *state.waiting_bytes.entry(mailbox.clone()).or_default() += bytes;
         }
+        let attempts = earlier.map_or(0, |earlier| earlier.waiting.attempts);
         let wait = RETRY_FIRST.saturating_mul(1 << attempts.min(16)).min(RETRY_MAX);
-        let waiting = Waiting {
-            id: letter.id,
-            mailboxes,
-            bytes,
-            attempts: attempts + 1,
-            error: error.unwrap_or_else(|| "unknown".into()),
-        };
-        state.deferred.insert(letter.id, Deferred { due: Some(Instant::now() + wait), waiting });
+        let error = error.unwrap_or_else(|| "unknown".into());
+        let waiting = Waiting { id: letter.id, mailboxes, bytes, attempts: attempts + 1, error };
+        let is_partial = failed.len() < stored.numbers.len();
+        let deferred = Deferred { due: Some(Instant::now() + wait), waiting, missing: failed, is_partial, era };
+        state.deferred.insert(letter.id, deferred);
         drop(state);
-        if failed.len() < letter.stored.numbers.len() {
-            // From now on the record is about those alone that still wait.
-            let mut rest = letter.stored.clone();
-            rest.numbers = failed.iter().map(|&target| letter.stored.numbers[target]).collect();
-            rest.message.targets = failed.iter().map(|&target| message.targets[target].clone()).collect();
-            // Nobody waits for it: until it is durable the older record says the same and a little more.
-            drop(self.journal.replace(letter.id, KIND_MESSAGE, rest.encode()));
-        }
         self.keeper.wake();
     }
 
-    /// The keeper thread.
+    /// A sync of the mail has failed since the first target of this letter was delivered and may have dropped it: whatever its record
+    /// says was delivered is written to new files, each synced by itself.
+    fn write_delivered_anew(&self, letter: &Letter, failed: &mut Vec<u16>) {
+        let Some(stored) = self.load(letter.id) else { return };
+        for (target, &number) in stored.numbers.iter().enumerate() {
+            if failed.contains(&number) {
+                continue;
+            }
+            if let Err(error) = self.workers.places().restore_synced(&stored, letter.id, target) {
+                self.failed(letter, &stored.message.targets[target].mailbox, &error);
+                failed.push(number);
+            }
+        }
+    }
+
+    /// The thread that looks after mail that has to wait.
     fn keep(self: Arc<Self>) {
-        let mut last_checkpoint = Instant::now();
         loop {
             let due = {
+                let state = self.keeper.state();
+                let mut state = match self.keeper.stop.load(Ordering::Acquire) {
+                    true => return,
+                    false => self.keeper.wake.wait_timeout(state, TICK).expect("keeper state").0,
+                };
+                self.due(&mut state)
+            };
+            for (id, missing, era, permit) in due {
+                if let Some(stored) = self.load(id) {
+                    let letter = Letter::again(id, stored.only(&missing), era, Some(permit));
+                    self.workers.submit(Arc::new(letter), &*self);
+                }
+            }
+            self.workers.give_up_on_stalled(&*self);
+            self.workers.relieve(&self);
+        }
+    }
+
+    /// Takes what is to be tried again now, as far as there is memory for it.
+    fn due(&self, state: &mut KeeperState) -> Vec<(u64, Vec<u16>, u64, OwnedSemaphorePermit)> {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for (&id, deferred) in &mut state.deferred {
+            if !deferred.due.is_some_and(|at| at <= now) {
+                continue;
+            }
+            let bytes = deferred.waiting.bytes.min(self.config.inline_bytes_max);
+            let Ok(permit) = self.backlog.clone().try_acquire_many_owned(self.permits(bytes)) else { break };
+            // None while it is being tried.
+            deferred.due = None;
+            due.push((id, deferred.missing.clone(), deferred.era, permit));
+        }
+        due
+    }
+
+    /// The thread that makes checkpoints, when they are wanted or the interval has passed.
+    fn make_checkpoints(self: Arc<Self>) {
+        let mut last = Instant::now();
+        loop {
+            {
                 let mut state = self.keeper.state();
                 if !state.checkpoint_wanted && !self.keeper.stop.load(Ordering::Acquire) {
                     state = self.keeper.wake.wait_timeout(state, TICK).expect("keeper state").0;
@@ -549,40 +645,32 @@ impl Core {
                 if self.keeper.stop.load(Ordering::Acquire) {
                     return;
                 }
-                let now = Instant::now();
-                let mut due = Vec::new();
-                for (&id, deferred) in &mut state.deferred {
-                    if deferred.due.is_some_and(|at| at <= now) {
-                        // None while it is being tried.
-                        deferred.due = None;
-                        due.push(id);
-                    }
-                }
-                let idle_long = last_checkpoint.elapsed() >= self.config.checkpoint_interval
+                let idle_long = last.elapsed() >= self.config.checkpoint_interval
                     && self.keeper.bytes_since_checkpoint.load(Ordering::Relaxed) > 0;
-                state.checkpoint_wanted |= idle_long;
-                (due, std::mem::take(&mut state.checkpoint_wanted))
-            };
-            let (due, checkpoint) = due;
-            for id in due {
-                if let Some(stored) = self.load(id) {
-                    self.workers.submit(Arc::new(Letter::again(id, stored)));
+                if !std::mem::take(&mut state.checkpoint_wanted) && !idle_long {
+                    continue;
                 }
             }
-            self.workers.relieve(&self);
-            if checkpoint {
-                // It is counted, and tried again when more has come or the interval has passed.
-                let _ = self.checkpoint();
-                last_checkpoint = Instant::now();
-            }
+            // A failure is counted, and it is tried again when more has come or the interval has passed.
+            let _ = self.checkpoint();
+            last = Instant::now();
         }
     }
 
     fn checkpoint(&self) -> Result<CheckpointStats, CheckpointError> {
         let begun = Instant::now();
+        // Told before, not after: if the sync fails and we are killed before we know, nobody else will ever hear of it. The
+        // checkpoint that succeeds forgets the note.
+        self.journal.append_note(KIND_DISTRUST, vec![Bytes::copy_from_slice(&self.session.0)]);
+        self.journal.flush()?;
         self.keeper.bytes_since_checkpoint.store(0, Ordering::Relaxed);
         let spooled_done = std::mem::take(&mut self.keeper.state().spooled_done);
-        let outcome = self.journal.checkpoint(|| self.workers.places().root().sync());
+        let partial = self.partial();
+        let outcome = self.journal.checkpoint(|| {
+            self.workers.places().root().sync().inspect_err(|_| self.distrust())?;
+            self.narrow(&partial);
+            Ok(())
+        });
         let us = begun.elapsed().as_micros() as u64;
         self.counters.checkpoint_us.fetch_add(us, Ordering::Relaxed);
         self.counters.checkpoint_us_max.fetch_max(us, Ordering::Relaxed);
@@ -602,20 +690,43 @@ impl Core {
         outcome
     }
 
+    /// From now on nothing that was delivered before is believed to become durable with the next sync.
+    fn distrust(&self) {
+        let _held_by_nobody_who_settles = self.keeper.state();
+        self.keeper.failed_syncs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Records of which some targets are visible and others wait, with the numbers of those.
+    fn partial(&self) -> Vec<(u64, Vec<u16>)> {
+        let state = self.keeper.state();
+        let era = self.failed_syncs();
+        let partial = state.deferred.iter().filter(|(_, deferred)| deferred.is_partial && deferred.era == era);
+        partial.map(|(&id, deferred)| (id, deferred.missing.clone())).collect()
+    }
+
+    /// Writes records anew that from now on are about those targets alone that still waited before the sync which has made the others
+    /// durable. Not earlier: until then the record is all that a power cut leaves of the others.
+    fn narrow(&self, partial: &[(u64, Vec<u16>)]) {
+        for (id, missing) in partial {
+            let Some(stored) = self.load(*id) else { continue };
+            // A failure costs nothing: the older record says the same and a little more.
+            if self.journal.replace(*id, KIND_MESSAGE, stored.only(missing).encode()).wait().is_err() {
+                continue;
+            }
+            if let Some(deferred) = self.keeper.state().deferred.get_mut(id) {
+                deferred.is_partial = deferred.missing != *missing;
+            }
+        }
+    }
+
     /// After a failed sync of the mail's file system: what it should have covered is written to new files from the
     /// journal, each synced by itself.
     fn write_anew(&self, records: &[u64]) {
         for &id in records {
             let Some(stored) = self.load(id) else { continue };
-            let letter = Letter::again(id, stored);
+            let letter = Letter::again(id, stored, self.failed_syncs(), None);
             let mut failed = Vec::new();
-            for target in 0..letter.stored.numbers.len() {
-                if let Err(error) = self.workers.places().restore_synced(&letter.stored, id, target) {
-                    let mailbox = letter.stored.message.targets[target].mailbox.clone();
-                    self.failed(&letter, &mailbox, &error);
-                    failed.push(target);
-                }
-            }
+            self.write_delivered_anew(&letter, &mut failed);
             // The body was put down for removal when the message was settled first.
             let spooled = spooled_in(&letter.stored);
             self.keeper.state().spooled_done.retain(|file| Some(*file) != spooled);
@@ -644,7 +755,7 @@ impl Desk for Core {
 fn names(id: u64, stored: &Stored) -> Vec<MessageId> {
     let host = Host::new(&stored.host);
     let name = |&number: &u16| {
-        let name = format!("{}.{}.{}", stored.secs, Letter::unique(id, number), host.as_str());
+        let name = format!("{}.{}.{}", stored.secs, Letter::unique(id, stored.nonce, number), host.as_str());
         MessageId::new(UniqueName::parse(&name).expect("a name without sizes"))
     };
     stored.numbers.iter().map(name).collect()
@@ -660,6 +771,11 @@ fn spooled_in(stored: &Stored) -> Option<u64> {
 /// Memory is counted in units that a semaphore can hold.
 fn permits(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).max(1)
+}
+
+fn random_nonce() -> u32 {
+    // Keyed with random bytes of the system for each of its values.
+    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8) as u32
 }
 
 const PERMIT_BYTES: u64 = 1024;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use posthaste_journal::Journal;
 use tokio::runtime::Runtime;
 
-use crate::record::{Delivered, KIND_DELIVERED, KIND_MESSAGE, Stored};
+use crate::record::{Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Stored};
 use crate::session::SessionTag;
 use crate::{Body, DeliveryError, Journaled, JournaledConfig, LineEnds, Message, ReplayReport, Target};
 
@@ -48,7 +48,8 @@ impl Place {
         let (journal, _) = Journal::open(&self.config().journal_dir, self.config().journal).expect("opens");
         let append = |message: &Message| {
             let numbers = (0..message.targets.len() as u16).collect();
-            let stored = Stored { secs: 1_700_000_000, host: "mx.example".into(), message: message.clone(), numbers };
+            let stored =
+                Stored { secs: 1_700_000_000, nonce: 7, host: "mx.example".into(), message: message.clone(), numbers };
             journal.append(KIND_MESSAGE, stored.encode()).wait().expect("durable")
         };
         let ids: Vec<u64> = messages.iter().map(append).collect();
@@ -56,6 +57,24 @@ impl Place {
             journal.append_note(KIND_DELIVERED, vec![note.encode()]);
         }
         ids
+    }
+
+    /// The mailboxes that each record of the journal names, were the power to go now: nothing of the mail is synced then, and
+    /// what no record names is lost.
+    fn promised(&self) -> Vec<Vec<String>> {
+        let copy = Place::new();
+        std::fs::create_dir_all(copy.config().journal_dir).expect("a directory");
+        for entry in std::fs::read_dir(self.config().journal_dir).expect("a journal") {
+            let from = entry.expect("an entry").path();
+            if from.extension().is_some_and(|extension| extension == "seg") {
+                let to = copy.config().journal_dir.join(from.file_name().expect("a name"));
+                std::fs::copy(&from, to).expect("copied");
+            }
+        }
+        let (journal, recovery) = Journal::open(&copy.config().journal_dir, copy.config().journal).expect("opens");
+        let records = recovery.records.iter().filter(|record| record.kind == KIND_MESSAGE);
+        let stored = records.map(|record| Stored::decode(journal.read(record.id).expect("read").1).expect("a message"));
+        stored.map(|stored| stored.message.targets.iter().map(|target| target.mailbox.to_string()).collect()).collect()
     }
 
     fn session(&self) -> SessionTag {
@@ -141,7 +160,7 @@ fn after_a_power_cut_a_note_is_not_believed_and_a_damaged_file_is_mended_with_it
     });
     let cur = place.mail().join("ann/Maildir/cur");
     std::fs::create_dir_all(&cur).expect("a mailbox");
-    let name = format!("1700000000.J{:x}T0.mx.example,S=24,W=26:2,FS", ids[0]);
+    let name = format!("1700000000.J{:x}R00000007T0.mx.example,S=24,W=26:2,FS", ids[0]);
     std::fs::write(cur.join(&name), "").expect("an empty file, as a cut leaves it");
     let (_journaled, report) = place.open();
     assert_eq!(report.restored, 2);
@@ -172,6 +191,62 @@ fn a_mailbox_that_cannot_be_written_to_waits_alone_and_loses_nothing() {
     assert_eq!((report.messages, report.restored, report.deferred), (1, 1, 0));
     assert_eq!(mailbox(&place.mail(), "bad")[0].1, "Delivered-To: bad\na\n");
     assert_eq!(mailbox(&place.mail(), "ann").len(), 1);
+}
+
+#[test]
+fn what_was_delivered_to_some_mailboxes_stays_promised_until_it_is_durable_there() {
+    let place = Place::new();
+    let (journaled, _) = place.open();
+    std::fs::create_dir_all(place.mail().join("bad")).expect("a directory");
+    std::fs::write(place.mail().join("bad/Maildir"), "in the way").expect("a file");
+    place.deliver(&journaled, message(&["ann", "bad", "cid"], "a\r\n")).expect("accepted");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    // Once it has been tried again, the outcome of the first attempt has long been dealt with.
+    while journaled.waiting().iter().all(|waiting| waiting.attempts < 2) {
+        assert!(std::time::Instant::now() < deadline, "never retried: {:?}", journaled.waiting());
+        std::thread::yield_now();
+    }
+    // No checkpoint yet: nobody has made the files of the others durable.
+    assert_eq!(place.promised(), [["ann/Maildir", "bad/Maildir", "cid/Maildir"]]);
+    // Behind a checkpoint the record is about the one that waits: what their owners take from the others stays taken.
+    journaled.checkpoint().expect("checkpoint");
+    assert_eq!(place.promised(), [["bad/Maildir"]]);
+    std::fs::remove_file(place.mail().join("bad/Maildir")).expect("cleared");
+    while !journaled.waiting().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "never delivered: {:?}", journaled.waiting());
+        std::thread::yield_now();
+    }
+    journaled.checkpoint().expect("checkpoint");
+    assert_eq!(place.promised(), Vec::<Vec<String>>::new());
+    for name in ["ann", "bad", "cid"] {
+        assert_eq!(mailbox(&place.mail(), name).len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn after_a_failed_sync_what_reads_well_is_written_to_a_new_file_and_what_was_taken_away_stays_away() {
+    let place = Place::new();
+    let session = place.session();
+    let messages = [message(&["ann"], "a\r\n"), message(&["ann"], "b\r\n")];
+    let ids =
+        place.crashed_with(&messages, |ids| Some(Delivered { session, done: ids.iter().map(|&id| (id, 0)).collect() }));
+    let new = place.mail().join("ann/Maildir/new");
+    std::fs::create_dir_all(&new).expect("a mailbox");
+    let file = new.join(format!("1700000000.J{:x}R00000007T0.mx.example,S=20,W=22", ids[0]));
+    std::fs::write(&file, "Delivered-To: ann\na\n").expect("visible");
+    let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).expect("there"));
+    // Held open, so that its inode number is not given to the file that replaces it.
+    let held = std::fs::File::open(&file).expect("readable");
+    let before = inode(&file);
+    {
+        let (journal, _) = Journal::open(&place.config().journal_dir, place.config().journal).expect("opens");
+        journal.append_note(KIND_DISTRUST, vec![Bytes::copy_from_slice(&session.0)]);
+    }
+    let (_journaled, report) = place.open();
+    assert_eq!((report.messages, report.restored), (2, 0));
+    assert_eq!(mailbox(&place.mail(), "ann").len(), 1);
+    assert_ne!(inode(&file), before, "the old file may exist in the page cache alone");
+    drop(held);
 }
 
 #[test]

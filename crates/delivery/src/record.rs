@@ -63,6 +63,8 @@ pub struct Spooled {
     pub(crate) line_ends: u64,
     /// Whether all its CRs and LFs are in such pairs.
     pub(crate) lossless: bool,
+    /// LFs, if it has no CR at all; otherwise 0. What it has more on the wire when it is kept as it is.
+    pub(crate) lone_lfs: u64,
     /// Removes the file when the last handle goes and no record took it over.
     pub(crate) guard: Option<Arc<crate::spool::Guard>>,
 }
@@ -80,6 +82,8 @@ pub enum LineEnds {
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub secs: u64,
+    /// Random for each opening, and part of every file name, so that no two journals make the same one.
+    pub nonce: u32,
     pub host: Arc<str>,
     pub message: Message,
     /// Numbers of the targets; a message that was written again after some were done keeps the others' numbers.
@@ -88,6 +92,9 @@ pub(crate) struct Stored {
 
 pub(crate) const KIND_MESSAGE: u8 = posthaste_journal::KIND_USER;
 pub(crate) const KIND_DELIVERED: u8 = posthaste_journal::KIND_USER + 1;
+/// A note with a session's tag: a sync of the mail begins. A checkpoint that succeeds forgets it; where it is found, the sync has failed or was
+/// never heard of again, and what the page cache shows of earlier mail may not be on disk.
+pub(crate) const KIND_DISTRUST: u8 = posthaste_journal::KIND_USER + 2;
 
 const VERSION: u8 = 1;
 const BODY_INLINE: u8 = 0;
@@ -100,6 +107,7 @@ impl Stored {
         head.put_u8(VERSION);
         head.put_u8(matches!(self.message.line_ends, LineEnds::ToLf).into());
         head.put_u64_le(self.secs);
+        head.put_u32_le(self.nonce);
         put_bytes(&mut head, self.host.as_bytes());
         head.put_u16_le(self.numbers.len() as u16);
         for (number, target) in self.numbers.iter().zip(&self.message.targets) {
@@ -120,9 +128,21 @@ impl Stored {
                 head.put_u64_le(spooled.len);
                 head.put_u64_le(spooled.line_ends);
                 head.put_u8(spooled.lossless.into());
+                head.put_u64_le(spooled.lone_lfs);
                 vec![head.freeze()]
             }
         }
+    }
+
+    /// The same message for those of its targets alone whose numbers these are.
+    pub fn only(mut self, numbers: &[u16]) -> Self {
+        let targets = std::mem::take(&mut self.message.targets);
+        (self.numbers, self.message.targets) = std::mem::take(&mut self.numbers)
+            .into_iter()
+            .zip(targets)
+            .filter(|(number, _)| numbers.contains(number))
+            .unzip();
+        self
     }
 
     /// Reads a payload; `None` if it is none of ours.
@@ -133,6 +153,7 @@ impl Stored {
         }
         let line_ends = if rest.u8()? == 0 { LineEnds::AsGiven } else { LineEnds::ToLf };
         let secs = rest.u64()?;
+        let nonce = rest.u32()?;
         let host = rest.text()?;
         let count = rest.u16()?;
         let (mut numbers, mut targets) = (Vec::new(), Vec::new());
@@ -147,11 +168,12 @@ impl Stored {
                 len: rest.u64()?,
                 line_ends: rest.u64()?,
                 lossless: rest.u8()? != 0,
+                lone_lfs: rest.u64()?,
                 guard: None,
             }),
             _ => return None,
         };
-        Some(Stored { secs, host, message: Message { targets, body, line_ends }, numbers })
+        Some(Stored { secs, nonce, host, message: Message { targets, body, line_ends }, numbers })
     }
 }
 
@@ -204,12 +226,16 @@ impl Reader {
         Some(u16::from_le_bytes(self.take(2)?[..].try_into().ok()?))
     }
 
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?[..].try_into().ok()?))
+    }
+
     fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?[..].try_into().ok()?))
     }
 
     fn bytes(&mut self) -> Option<Bytes> {
-        let len = u32::from_le_bytes(self.take(4)?[..].try_into().ok()?);
+        let len = self.u32()?;
         self.take(len as usize)
     }
 
@@ -227,7 +253,7 @@ mod tests {
             |mailbox: &str| Target { mailbox: mailbox.into(), prefix: Bytes::from_static(b"Delivered-To: x\r\n") };
         let message =
             Message { targets: vec![target("a/Maildir"), target("b/Maildir")], body, line_ends: LineEnds::ToLf };
-        Stored { secs: 1_700_000_000, host: "mx.example".into(), message, numbers: vec![0, 3] }
+        Stored { secs: 1_700_000_000, nonce: 0xfeed, host: "mx.example".into(), message, numbers: vec![0, 3] }
     }
 
     #[test]
@@ -243,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_payload_cut_short_is_refused() {
-        let spooled = Spooled { file: 7, len: 9, line_ends: 1, lossless: true, guard: None };
+        let spooled = Spooled { file: 7, len: 9, line_ends: 1, lossless: true, lone_lfs: 0, guard: None };
         let whole = stored(Body::Spooled(spooled)).encode().concat();
         for len in 0..whole.len() {
             assert!(Stored::decode(Bytes::copy_from_slice(&whole[..len])).is_none(), "length {len}");

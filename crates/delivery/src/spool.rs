@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memchr::memchr2_iter;
+use posthaste_journal::storage::make_dir;
 
 use crate::error::DeliveryError;
 use crate::record::Spooled;
@@ -19,17 +20,25 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
-    /// Opens the spool and removes every file that no live record names.
-    pub fn open(dir: PathBuf, named: &std::collections::HashSet<u64>) -> io::Result<Arc<Self>> {
-        std::fs::create_dir_all(&dir)?;
+    /// Opens the spool and removes every file that no live record names. If some records cannot be read, what they name is
+    /// not known: then such files are moved to `orphans/`.
+    pub fn open(dir: PathBuf, named: &std::collections::HashSet<u64>, all_known: bool) -> io::Result<Arc<Self>> {
+        make_dir(&dir)?;
+        let orphans = dir.join("orphans");
         let mut highest = 0;
         for entry in std::fs::read_dir(&dir)? {
             let path = entry?.path();
             let stem = path.file_stem().and_then(|stem| stem.to_str());
             let Some(number) = stem.and_then(|stem| u64::from_str_radix(stem, 16).ok()) else { continue };
             highest = highest.max(number);
-            if !named.contains(&number) {
+            if named.contains(&number) {
+                continue;
+            }
+            if all_known {
                 std::fs::remove_file(&path)?;
+            } else {
+                make_dir(&orphans)?;
+                std::fs::rename(&path, orphans.join(format!("{number:016x}.body")))?;
             }
         }
         sync_dir(&dir)?;
@@ -68,8 +77,15 @@ impl Spool {
         let file =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(DeliveryError::Full)?;
         let guard = Arc::new(Guard { path, kept: AtomicBool::new(false) });
-        let spooled = Spooled { file: number, len: 0, line_ends: 0, lossless: true, guard: Some(guard) };
-        Ok(SpoolWriter { spool: self.clone(), file: Arc::new(file), buffer: Vec::new(), spooled, after_cr: false })
+        let spooled = Spooled { file: number, len: 0, line_ends: 0, lossless: true, lone_lfs: 0, guard: Some(guard) };
+        Ok(SpoolWriter {
+            spool: self.clone(),
+            file: Arc::new(file),
+            buffer: Vec::new(),
+            spooled,
+            after_cr: false,
+            has_cr: false,
+        })
     }
 }
 
@@ -102,6 +118,7 @@ pub struct SpoolWriter {
     buffer: Vec<u8>,
     spooled: Spooled,
     after_cr: bool,
+    has_cr: bool,
 }
 
 impl SpoolWriter {
@@ -125,6 +142,9 @@ impl SpoolWriter {
     pub async fn finish(mut self) -> Result<Spooled, DeliveryError> {
         if self.after_cr {
             self.spooled.lossless = false;
+        }
+        if self.has_cr {
+            self.spooled.lone_lfs = 0;
         }
         self.flush(true).await?;
         Ok(self.spooled)
@@ -165,6 +185,10 @@ impl SpoolWriter {
             }
         }
         for at in memchr2_iter(b'\r', b'\n', piece) {
+            match piece[at] {
+                b'\r' => self.has_cr = true,
+                _ => self.spooled.lone_lfs += 1,
+            }
             match (piece[at], piece.get(at + 1)) {
                 (b'\r', Some(b'\n')) => {
                     self.spooled.line_ends += 1;
@@ -184,4 +208,4 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// Left free for the segments of the journal.
-const SPACE_FLOOR: u64 = 64 << 20;
+const SPACE_FLOOR: u64 = 256 << 20;

@@ -25,33 +25,51 @@ pub(crate) struct Letter {
     pub stored: Stored,
     /// Targets that no thread has dealt with.
     remaining: AtomicUsize,
-    failed: Mutex<Vec<usize>>,
+    failed: Mutex<Vec<u16>>,
     /// It was tried before, so some of it may be there.
     again: bool,
+    /// How many syncs of the mail had failed before any of it was written.
+    pub era: u64,
     /// Its share of the memory that messages under way may take.
-    _permit: Option<OwnedSemaphorePermit>,
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Letter {
     /// A message just committed.
-    pub fn new(id: u64, stored: Stored, permit: OwnedSemaphorePermit) -> Self {
-        Letter { _permit: Some(permit), again: false, ..Self::again(id, stored) }
+    pub fn new(id: u64, stored: Stored, era: u64, permit: OwnedSemaphorePermit) -> Self {
+        Letter { again: false, ..Self::again(id, stored, era, Some(permit)) }
     }
 
     /// A message read back from the journal.
-    pub fn again(id: u64, stored: Stored) -> Self {
+    pub fn again(id: u64, stored: Stored, era: u64, permit: Option<OwnedSemaphorePermit>) -> Self {
         let remaining = AtomicUsize::new(stored.numbers.len());
-        Letter { id, stored, remaining, failed: Mutex::default(), again: true, _permit: None }
+        Letter { id, stored, era, remaining, failed: Mutex::default(), again: true, permit: Mutex::new(permit) }
     }
 
-    /// Indexes of the targets that failed.
-    pub fn failed(&self) -> Vec<usize> {
+    /// Gives back its share of memory although it is not done: others must not wait for a disk that hangs.
+    fn release(&self) {
+        drop(self.permit.lock().expect("permit").take());
+    }
+
+    fn fail(&self, target: usize, error: &io::Error, desk: &impl Desk) {
+        desk.failed(self, &self.stored.message.targets[target].mailbox, error);
+        self.failed.lock().expect("failed targets").push(self.stored.numbers[target]);
+    }
+
+    fn dealt_with(&self, desk: &impl Desk) {
+        if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+            desk.finished(self);
+        }
+    }
+
+    /// Numbers of the targets that failed.
+    pub fn failed(&self) -> Vec<u16> {
         self.failed.lock().expect("failed targets").clone()
     }
 
     /// The part of the file name that is the same wherever the sizes and flags go.
-    pub fn unique(id: u64, number: u16) -> String {
-        format!("J{id:x}T{number}")
+    pub fn unique(id: u64, nonce: u32, number: u16) -> String {
+        format!("J{id:x}R{nonce:08x}T{number}")
     }
 }
 
@@ -82,6 +100,8 @@ struct State {
     queues: HashMap<Arc<str>, Queue>,
     ready: VecDeque<Arc<str>>,
     running: usize,
+    // Of these, mailboxes that have not answered for so long that nobody waits for them any more.
+    stalled: usize,
     waiting: usize,
     taken: Instant,
     stop: bool,
@@ -90,7 +110,9 @@ struct State {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    running: bool,
+    // What a thread is working on, and since when.
+    running: Option<(Instant, Vec<Arc<Letter>>)>,
+    stalled: bool,
 }
 
 impl Workers {
@@ -99,6 +121,7 @@ impl Workers {
             queues: HashMap::new(),
             ready: VecDeque::new(),
             running: 0,
+            stalled: 0,
             waiting: 0,
             taken: Instant::now(),
             stop: false,
@@ -116,18 +139,54 @@ impl Workers {
         &self.places
     }
 
-    pub fn submit(&self, letter: Arc<Letter>) {
+    /// Queues a message for each of its mailboxes. Those that do not answer have failed at once.
+    pub fn submit(&self, letter: Arc<Letter>, desk: &impl Desk) {
+        let mut refused = Vec::new();
         let mut state = self.state();
-        for target in 0..letter.stored.message.targets.len() {
-            let mailbox = letter.stored.message.targets[target].mailbox.clone();
-            let queue = state.queues.entry(mailbox.clone()).or_default();
+        for (target, to) in letter.stored.message.targets.iter().enumerate() {
+            let queue = state.queues.entry(to.mailbox.clone()).or_default();
+            if queue.stalled {
+                refused.push(target);
+                continue;
+            }
             queue.jobs.push_back(Job { letter: letter.clone(), target });
-            if !queue.running && queue.jobs.len() == 1 {
-                state.ready.push_back(mailbox);
+            if queue.running.is_none() && queue.jobs.len() == 1 {
+                state.ready.push_back(to.mailbox.clone());
                 if state.waiting > 0 {
                     self.work.notify_one();
                 }
             }
+        }
+        drop(state);
+        for target in refused {
+            letter.fail(target, &no_answer(), desk);
+            letter.dealt_with(desk);
+        }
+    }
+
+    /// Gives up on mailboxes that have held a thread for too long: what waits for them waits in the journal from now on,
+    /// and not in memory. To be called now and then.
+    pub fn give_up_on_stalled(&self, desk: &impl Desk) {
+        let mut given_up = Vec::new();
+        let mut state = self.state();
+        let mut stalled = 0;
+        for queue in state.queues.values_mut().filter(|queue| !queue.stalled) {
+            let Some((since, letters)) = &queue.running else { continue };
+            if since.elapsed() >= STALLED {
+                letters.iter().for_each(|letter| letter.release());
+                given_up.extend(queue.jobs.drain(..));
+                queue.stalled = true;
+                stalled += 1;
+            }
+        }
+        state.stalled += stalled;
+        drop(state);
+        if stalled > 0 {
+            self.idle.notify_all();
+        }
+        for job in given_up {
+            job.letter.fail(job.target, &no_answer(), desk);
+            job.letter.dealt_with(desk);
         }
     }
 
@@ -151,20 +210,25 @@ impl Workers {
         Ok(())
     }
 
-    /// Waits until nothing is queued or being written.
-    pub fn wait_until_idle(&self) {
+    /// Waits until nothing is queued or being written, but for mailboxes that do not answer; returns whether there is one.
+    pub fn wait_until_idle(&self) -> bool {
         let mut state = self.state();
-        while state.running > 0 || !state.ready.is_empty() {
+        while state.running > state.stalled || !state.ready.is_empty() {
             state = self.idle.wait(state).expect("worker state");
         }
+        state.stalled > 0
     }
 
-    /// Ends the threads; what is still queued stays in the journal.
+    /// Ends the threads, but for those that a mailbox holds; what is still queued stays in the journal.
     pub fn stop(&self) {
-        self.state().stop = true;
+        let hang = {
+            let mut state = self.state();
+            state.stop = true;
+            state.stalled > 0
+        };
         self.work.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock().expect("thread list"));
-        for thread in threads {
+        for thread in threads.into_iter().filter(|_| !hang) {
             // A panic of a thread was printed when it happened.
             let _ = thread.join();
         }
@@ -178,7 +242,7 @@ impl Workers {
         let mut state = self.state();
         loop {
             let Some(mailbox) = state.ready.pop_front() else {
-                if state.running == 0 {
+                if state.running == state.stalled {
                     self.idle.notify_all();
                 }
                 if state.stop {
@@ -192,20 +256,21 @@ impl Workers {
             state.running += 1;
             state.taken = Instant::now();
             let queue = state.queues.get_mut(&mailbox).expect("a ready mailbox has a queue");
-            queue.running = true;
-            let count = queue.jobs.len().min(GROUP_MAX);
-            let jobs: Vec<Job> = queue.jobs.drain(..count).collect();
+            let jobs = queue.take_group();
+            queue.running = Some((Instant::now(), jobs.iter().map(|job| job.letter.clone()).collect()));
             drop(state);
             self.work_off(&mailbox, jobs, desk);
             state = self.state();
             state.running -= 1;
             let queue = state.queues.get_mut(&mailbox).expect("only its own thread removes a queue");
-            queue.running = false;
+            queue.running = None;
+            let was_stalled = std::mem::take(&mut queue.stalled);
             if queue.jobs.is_empty() {
                 state.queues.remove(&mailbox);
             } else {
                 state.ready.push_back(mailbox);
             }
+            state.stalled -= usize::from(was_stalled);
         }
     }
 
@@ -223,10 +288,7 @@ impl Workers {
             };
             match outcome {
                 Ok(()) => done.push((job.letter.id, job.letter.stored.numbers[job.target])),
-                Err(error) => {
-                    desk.failed(&job.letter, mailbox, &error);
-                    job.letter.failed.lock().expect("failed targets").push(job.target);
-                }
+                Err(error) => job.letter.fail(job.target, &error, desk),
             }
             dealt_with.push(job.letter);
         }
@@ -234,12 +296,26 @@ impl Workers {
         if !done.is_empty() {
             desk.delivered(done);
         }
-        for letter in dealt_with {
-            if letter.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
-                desk.finished(&letter);
-            }
-        }
+        dealt_with.iter().for_each(|letter| letter.dealt_with(desk));
     }
+}
+
+impl Queue {
+    /// What a thread does at once: bounded, so that a mailbox that hangs holds little.
+    fn take_group(&mut self) -> Vec<Job> {
+        let mut bytes = 0;
+        let fits = |job: &&Job| {
+            let before = bytes;
+            bytes += job.letter.stored.message.body.len();
+            before < GROUP_BYTES_MAX
+        };
+        let count = self.jobs.iter().take(GROUP_MAX).take_while(fits).count();
+        self.jobs.drain(..count).collect()
+    }
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer")
 }
 
 /// Where messages go: the mail root, its open mailboxes, and the spool that large bodies come from.
@@ -303,7 +379,7 @@ impl Places {
         }?;
         match maildir.facts().syncfs_trusted {
             true => Ok(()),
-            false => maildir.sync_message(posthaste_maildir::Subdir::New, name.as_str()),
+            false => sync_found(maildir, name.as_str()),
         }
     }
 
@@ -318,10 +394,14 @@ impl Places {
             let _ = maildir.remove_tmp(name.as_str());
             return self.deliver(&maildir, stored, id, target).map(|()| true);
         };
-        if content.is_in(maildir.open_message(found.dir, &found.name)?)? {
+        // Where each file is fsynced by itself, what reads well may be what an fsync has failed to write.
+        if maildir.facts().syncfs_trusted && content.is_in(maildir.open_message(found.dir, &found.name)?)? {
             return Ok(false);
         }
         maildir.replace(&found, &[io::IoSlice::new(&content.bytes()?)])?;
+        if !maildir.facts().syncfs_trusted {
+            sync_found(&maildir, name.as_str())?;
+        }
         Ok(true)
     }
 
@@ -345,12 +425,23 @@ impl Places {
 
 /// The name of one target's file: it follows from the record, so that replay finds what was delivered before.
 fn name_of(stored: &Stored, id: u64, target: usize, content: &Content) -> UniqueName {
-    let unique = Letter::unique(id, stored.numbers[target]);
+    let unique = Letter::unique(id, stored.nonce, stored.numbers[target]);
     UniqueName::new(stored.secs, &unique, &Host::new(&stored.host), content.disk_size, content.wire_size)
 }
 
-/// Messages for one mailbox that a thread takes at once.
+/// Makes a message durable by itself, wherever its reader has moved it.
+fn sync_found(maildir: &Maildir, name: &str) -> io::Result<()> {
+    match maildir.find(name)? {
+        Some(found) => maildir.sync_message(found.dir, &found.name),
+        None => Ok(()),
+    }
+}
+
+/// Messages for one mailbox that a thread takes at once, and about how many bytes of them.
 const GROUP_MAX: usize = 64;
+const GROUP_BYTES_MAX: u64 = 4 << 20;
+/// How long a group may take before its mailbox counts as hanging.
+const STALLED: Duration = Duration::from_secs(5);
 const THREADS_MAX: usize = 64;
 const STUCK: Duration = Duration::from_millis(100);
 /// Open mailboxes in each of two generations.

@@ -1,23 +1,22 @@
 //! The handle: append, settle, read, checkpoint.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::future::Future;
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::layout::{BLOCK, Checkpoint, KIND_BARRIER, KIND_CHECKPOINT, KIND_OPEN, KIND_USER, record_span};
-use crate::pool::{Found, Need, Pool};
-use crate::recovery::{Damage, InService, Live, Note, read_all};
+use crate::layout::{KIND_BARRIER, KIND_USER};
+use crate::pool::{Found, Pool};
+use crate::recovery::{Damage, Note, read_all};
+use crate::shared::{Shared, State};
 use crate::storage::{FileStorage, Storage};
 use crate::writer::{Pending, Writer};
+use crate::{Append, AppendError, StatsSnapshot};
 
 /// Names a record for as long as it is live: the sequence number under which it was first appended.
 pub type RecordId = u64;
@@ -49,33 +48,6 @@ impl Default for Config {
     }
 }
 
-/// Why an append was refused. In every case nothing of the record will be found by a later recovery, except after
-/// [`AppendError::Poisoned`], when it may or may not.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AppendError {
-    /// No space for it now, and nothing was written. A checkpoint or the operator may make some: reply 452.
-    #[error("no space in the journal: {0}")]
-    Full(Arc<str>),
-    /// An earlier write or sync failed; nothing is accepted until the journal is opened again.
-    #[error("the journal is closed to writing after a failure: {0}")]
-    Poisoned(Arc<str>),
-    /// Longer than a segment can hold; keep the bytes in a file of their own.
-    #[error("a record of {bytes} bytes is over the limit of {limit}")]
-    TooLarge {
-        /// Payload bytes of the record.
-        bytes: usize,
-        /// Payload bytes that fit.
-        limit: usize,
-    },
-    /// More bytes wait than [`Config::max_pending_bytes`]: come back when some are written.
-    #[error("too many bytes wait to be written")]
-    Busy,
-    /// The journal was closed.
-    #[error("the journal is closed")]
-    Closed,
-}
-
 /// Why a journal could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -98,37 +70,6 @@ pub enum ReadError {
     /// The disk failed, or gave back other bytes than were written.
     #[error("cannot read record {0}: {1}")]
     Io(RecordId, io::Error),
-}
-
-/// Why a checkpoint freed nothing.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckpointError {
-    /// The caller could not make durable what the checkpoint would have covered.
-    #[error("what the checkpoint covers could not be made durable: {error}")]
-    MakeDurable {
-        /// What went wrong.
-        error: io::Error,
-        /// The records that had been settled since the last checkpoint. They are live again: what they led to may be
-        /// damaged and has to be looked at, made anew and settled once more.
-        records: Vec<RecordId>,
-    },
-    /// The journal itself could not write it.
-    #[error(transparent)]
-    Append(#[from] AppendError),
-}
-
-/// What a checkpoint did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CheckpointStats {
-    /// Everything up to this sequence number is finished or listed as live.
-    pub through: u64,
-    /// Segments that can be used again.
-    pub recycled: usize,
-    /// Live records that were copied out of them first.
-    pub copied: usize,
-    /// Live records that remain.
-    pub live: usize,
 }
 
 /// What opening found.
@@ -163,83 +104,11 @@ pub struct Journal {
     threads: Arc<Threads>,
 }
 
-/// Resolves when the record is durable: `Ok` carries its id, and from then on a power cut cannot lose it.
-pub struct Append(Arc<Slot>);
-
-impl Append {
-    /// Blocks the thread until the record is durable or refused.
-    ///
-    /// # Errors
-    /// As [`Journal::append`].
-    pub fn wait(self) -> Result<RecordId, AppendError> {
-        let mut state = self.0.state.lock().expect("slot lock");
-        loop {
-            match &state.outcome {
-                Some(outcome) => return outcome.clone(),
-                None => state = self.0.filled.wait(state).expect("slot lock"),
-            }
-        }
-    }
-}
-
-impl Future for Append {
-    type Output = Result<RecordId, AppendError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.state.lock().expect("slot lock");
-        match &state.outcome {
-            Some(outcome) => Poll::Ready(outcome.clone()),
-            None => {
-                state.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-/// Where an outcome is put for whoever waits, be it a task or a thread.
-#[derive(Default)]
-struct Slot {
-    state: Mutex<SlotState>,
-    filled: Condvar,
-}
-
-#[derive(Default)]
-struct SlotState {
-    outcome: Option<Result<RecordId, AppendError>>,
-    waker: Option<Waker>,
-}
-
-/// Fills a slot; with [`AppendError::Closed`] if it is dropped before it was told anything.
-struct Fill(Arc<Slot>);
-
-impl Fill {
-    fn with(self, outcome: Result<RecordId, AppendError>) {
-        self.put(outcome);
-    }
-
-    fn put(&self, outcome: Result<RecordId, AppendError>) {
-        let mut state = self.0.state.lock().expect("slot lock");
-        if state.outcome.is_none() {
-            state.outcome = Some(outcome);
-            self.0.filled.notify_all();
-            if let Some(waker) = state.waker.take() {
-                waker.wake();
-            }
-        }
-    }
-}
-
-impl Drop for Fill {
-    fn drop(&mut self) {
-        self.put(Err(AppendError::Closed));
-    }
-}
-
 impl Journal {
     /// Opens the journal in `dir`, creating it if there is none, and recovers what a crash left.
     ///
-    /// Reads only the segments behind the last checkpoint. Starts a new epoch, durable before this returns.
+    /// Reads only the segments behind the last checkpoint, and takes no space. Whatever is appended belongs to a new epoch,
+    /// which is durable before the first of it.
     ///
     /// # Errors
     /// [`OpenError::Locked`] if another process has it; [`OpenError::Io`] if the file system fails.
@@ -285,29 +154,14 @@ impl Journal {
             bytes_read: contents.bytes_read,
             epoch,
         };
-        let current = pool.take(Need::Checkpoint)?;
         // A record that was written but torn away may have had a number above any that was found.
         let next_seq = contents.max_seq + 1 + SEQ_GAP;
         let state =
             State { live: contents.live, settled: HashMap::new(), segments: contents.segments, last_seq: next_seq - 1 };
-        let shared = Arc::new(Shared {
-            config,
-            pool,
-            queue: Mutex::default(),
-            arrived: Condvar::new(),
-            state: Mutex::new(state),
-            poison: OnceLock::new(),
-            stats: Stats::default(),
-            segment_wanted: (Mutex::new(false), Condvar::new()),
-            closed: AtomicBool::new(false),
-            checkpointing: Mutex::new(()),
-        });
-        let writer = Writer::new(shared.clone(), current, next_seq)?;
+        let shared = Arc::new(Shared::new(config, pool, state));
+        // No segment is taken before the first append: opening a full journal takes no space.
+        let writer = Writer::new(shared.clone(), next_seq);
         let journal = Journal { threads: Arc::new(Threads::start(shared, writer)?) };
-        journal
-            .submit(Pending::new(KIND_OPEN, vec![Bytes::copy_from_slice(&epoch.to_le_bytes())]))
-            .wait()
-            .map_err(|error| io::Error::other(error.to_string()))?;
         Ok((journal, recovery))
     }
 
@@ -353,10 +207,7 @@ impl Journal {
     pub fn replace(&self, id: RecordId, kind: u8, parts: Vec<Bytes>) -> Append {
         assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
         let Some(version) = self.shared().state().live.get(&id).map(|live| live.version + 1) else {
-            return Append(Arc::new(Slot {
-                state: Mutex::new(SlotState { outcome: Some(Err(AppendError::Closed)), waker: None }),
-                ..Slot::default()
-            }));
+            return Append::refused(AppendError::Closed);
         };
         self.submit(Pending { id: Some(id), version, ..Pending::new(kind, parts) })
     }
@@ -384,82 +235,11 @@ impl Journal {
     /// # Errors
     /// See [`ReadError`].
     pub fn read(&self, id: RecordId) -> Result<(u8, Bytes), ReadError> {
-        let find = || self.shared().state().live.get(&id).cloned().ok_or(ReadError::NotFound(id));
-        let live = find()?;
-        match live.read() {
-            Ok(payload) => Ok((live.kind, payload.into())),
-            // A checkpoint may have moved the record while it was read.
-            Err(error) => match find()? {
-                moved if moved.seq != live.seq => {
-                    let payload = moved.read().map_err(|error| ReadError::Io(id, error))?;
-                    Ok((moved.kind, payload.into()))
-                }
-                _ => Err(ReadError::Io(id, error)),
-            },
+        match self.shared().read(id) {
+            Ok(Some((live, payload))) => Ok((live.kind, payload.into())),
+            Ok(None) => Err(ReadError::NotFound(id)),
+            Err(error) => Err(ReadError::Io(id, error)),
         }
-    }
-
-    /// Frees the segments whose records were all settled before this call. `make_durable` must put onto stable storage
-    /// whatever the settled records led to. Blocks; one checkpoint runs at a time, appends go on meanwhile.
-    ///
-    /// Order: note what is settled; `make_durable`; copy live records out of the segments to be freed; append the
-    /// checkpoint and sync it; only then are the segments used again.
-    ///
-    /// # Errors
-    /// See [`CheckpointError`]; a failed checkpoint frees nothing.
-    pub fn checkpoint(
-        &self,
-        make_durable: impl FnOnce() -> io::Result<()>,
-    ) -> Result<CheckpointStats, CheckpointError> {
-        let shared = self.shared();
-        let _one_at_a_time = shared.checkpointing.lock().expect("checkpoint lock");
-        let (through, unsettled, settled) = {
-            let mut state = shared.state();
-            let unsettled: Vec<_> = state.live.iter().map(|(&id, live)| (id, live.clone())).collect();
-            (state.last_seq, unsettled, std::mem::take(&mut state.settled))
-        };
-        let mut settled = SettledAgain { shared, settled };
-        if let Err(error) = make_durable() {
-            let mut records: Vec<RecordId> = std::mem::take(&mut settled.settled)
-                .into_iter()
-                .map(|(id, live)| {
-                    shared.state().live.insert(id, live);
-                    id
-                })
-                .collect();
-            records.sort_unstable();
-            return Err(CheckpointError::MakeDurable { error, records });
-        }
-
-        let low = shared.lowest_worth_keeping(through, &unsettled);
-        let mut copied = 0;
-        let mut waiting = Vec::new();
-        for (id, live) in unsettled.iter().filter(|(_, live)| live.segment < low) {
-            // The record may have been replaced since: then the newer one is what recovery takes, wherever this goes.
-            let payload = live.read().map_err(|error| AppendError::Full(error.to_string().into()))?;
-            let copy = Pending::new(live.kind, vec![payload.into()]);
-            waiting.push(self.submit(Pending { id: Some(*id), version: live.version, ..copy }));
-            copied += 1;
-            if waiting.len() == COPIES_IN_FLIGHT {
-                waiting.drain(..).try_for_each(|copy| copy.wait().map(drop))?;
-            }
-        }
-        waiting.into_iter().try_for_each(|copy| copy.wait().map(drop))?;
-
-        let live = unsettled.len();
-        let ids = unsettled.into_iter().map(|(id, _)| id).collect();
-        let checkpoint = Checkpoint { through, low_segment: low, live: ids };
-        self.submit(Pending::new(KIND_CHECKPOINT, vec![checkpoint.encode().into()])).wait()?;
-        settled.settled.clear();
-        let freed = {
-            let mut state = shared.state();
-            let kept = state.segments.split_off(&low);
-            std::mem::replace(&mut state.segments, kept)
-        };
-        let recycled = freed.len();
-        freed.into_values().for_each(|entry| shared.pool.give_back(entry.segment));
-        shared.want_segment();
-        Ok(CheckpointStats { through, recycled, copied, live })
     }
 
     /// Counters since opening.
@@ -498,221 +278,17 @@ impl Journal {
         self.shared().max_record_bytes()
     }
 
-    fn submit(&self, pending: Pending) -> Append {
-        let slot = Arc::new(Slot::default());
-        let fill = Fill(slot.clone());
-        let pending = Pending { done: Some(Box::new(move |outcome| fill.with(outcome))), ..pending };
+    pub(crate) fn submit(&self, pending: Pending) -> Append {
+        let (append, fill) = Append::pending();
+        let pending = Pending { done: Some(Box::new(move |outcome| fill.put(outcome))), ..pending };
         if let Err((pending, error)) = self.shared().push(pending) {
             pending.fail(&error);
         }
-        Append(slot)
+        append
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.threads.shared
-    }
-}
-
-/// Counters of a journal; times in nanoseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StatsSnapshot {
-    /// Records written, notes and the journal's own included.
-    pub records: u64,
-    /// Bytes of those records with their headers.
-    pub bytes: u64,
-    /// Commits written.
-    pub commits: u64,
-    /// Syncs made.
-    pub syncs: u64,
-    /// Time spent in them.
-    pub sync_ns: u64,
-    /// The longest of them.
-    pub sync_ns_max: u64,
-    /// Records not settled.
-    pub live_records: usize,
-    /// Segments that hold records.
-    pub segments_in_service: usize,
-    /// Segment files in all.
-    pub segments: usize,
-}
-
-#[derive(Default)]
-pub(crate) struct Stats {
-    records: AtomicU64,
-    bytes: AtomicU64,
-    commits: AtomicU64,
-    syncs: AtomicU64,
-    sync_ns: AtomicU64,
-    sync_ns_max: AtomicU64,
-}
-
-impl Stats {
-    pub fn count(&self, records: usize, bytes: usize) {
-        self.records.fetch_add(records as u64, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.commits.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub fn count_sync(&self, took: Duration) {
-        let ns = took.as_nanos() as u64;
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        self.sync_ns.fetch_add(ns, Ordering::Relaxed);
-        self.sync_ns_max.fetch_max(ns, Ordering::Relaxed);
-    }
-}
-
-/// What the handle, the writer and the preparer share.
-pub(crate) struct Shared {
-    config: Config,
-    pub pool: Pool,
-    queue: Mutex<Queue>,
-    arrived: Condvar,
-    state: Mutex<State>,
-    poison: OnceLock<Arc<str>>,
-    pub stats: Stats,
-    segment_wanted: (Mutex<bool>, Condvar),
-    closed: AtomicBool,
-    checkpointing: Mutex<()>,
-}
-
-#[derive(Default)]
-struct Queue {
-    pending: VecDeque<Pending>,
-    bytes: usize,
-}
-
-pub(crate) struct State {
-    pub live: HashMap<RecordId, Live>,
-    // Settled since the last checkpoint that succeeded.
-    pub settled: HashMap<RecordId, Live>,
-    pub segments: BTreeMap<u64, InService>,
-    pub last_seq: u64,
-}
-
-impl Shared {
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("state lock")
-    }
-
-    pub fn poison(&self) -> Option<Arc<str>> {
-        self.poison.get().cloned()
-    }
-
-    pub fn poison_with(&self, why: String) -> Arc<str> {
-        self.poison.get_or_init(|| why.into()).clone()
-    }
-
-    fn max_record_bytes(&self) -> usize {
-        self.config.segment_bytes.min(u64::from(u32::MAX)) as usize - BLOCK - record_span(0)
-    }
-
-    fn push(&self, pending: Pending) -> Result<(), (Pending, AppendError)> {
-        let limit = self.max_record_bytes();
-        let bytes = pending.parts.iter().map(Bytes::len).sum();
-        if bytes > limit {
-            return Err((pending, AppendError::TooLarge { bytes, limit }));
-        }
-        if let Some(why) = self.poison() {
-            return Err((pending, AppendError::Poisoned(why)));
-        }
-        let mut queue = self.queue.lock().expect("queue lock");
-        if self.closed.load(Ordering::Acquire) {
-            return Err((pending, AppendError::Closed));
-        }
-        if queue.bytes + bytes > self.config.max_pending_bytes && !queue.pending.is_empty() {
-            return Err((pending, AppendError::Busy));
-        }
-        queue.bytes += bytes;
-        queue.pending.push_back(pending);
-        if queue.pending.len() == 1 {
-            self.arrived.notify_one();
-        }
-        Ok(())
-    }
-
-    /// Everything that waits, up to a batch; `None` when the journal was closed and nothing waits.
-    pub fn next_batch(&self) -> Option<Vec<Pending>> {
-        let mut queue = self.queue.lock().expect("queue lock");
-        while queue.pending.is_empty() {
-            if self.closed.load(Ordering::Acquire) {
-                return None;
-            }
-            queue = self.arrived.wait(queue).expect("queue lock");
-        }
-        if !self.config.max_wait.is_zero() {
-            let deadline = Instant::now() + self.config.max_wait;
-            while queue.pending.len() < self.config.max_batch && !self.closed.load(Ordering::Acquire) {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                queue = self.arrived.wait_timeout(queue, left).expect("queue lock").0;
-            }
-        }
-        let count = queue.pending.len().min(self.config.max_batch.max(1));
-        let batch: Vec<Pending> = queue.pending.drain(..count).collect();
-        queue.bytes -= batch.iter().map(|pending| pending.len as usize).sum::<usize>();
-        Some(batch)
-    }
-
-    pub fn want_segment(&self) {
-        *self.segment_wanted.0.lock().expect("preparer lock") = true;
-        self.segment_wanted.1.notify_one();
-    }
-
-    /// Keeps segments ready ahead of the writer.
-    fn prepare_segments(&self) {
-        loop {
-            let mut wanted = self.segment_wanted.0.lock().expect("preparer lock");
-            while !*wanted && !self.closed.load(Ordering::Acquire) {
-                wanted = self.segment_wanted.1.wait(wanted).expect("preparer lock");
-            }
-            if self.closed.load(Ordering::Acquire) {
-                return;
-            }
-            *wanted = false;
-            drop(wanted);
-            // One to move on to and one that mail may not take. If there is no space the writer will find out itself
-            // and say so.
-            while self.pool.prepare(READY_AHEAD).is_ok_and(|()| self.pool.ready() < READY_AHEAD) {}
-        }
-    }
-
-    /// The lowest segment to keep: the prefix below it is finished, or holds so few live bytes that copying them
-    /// forward frees at least twice what it costs.
-    fn lowest_worth_keeping(&self, through: u64, unsettled: &[(RecordId, Live)]) -> u64 {
-        let mut live_bytes: HashMap<u64, u64> = HashMap::new();
-        for (_, live) in unsettled {
-            *live_bytes.entry(live.segment).or_default() += record_span(live.len as usize) as u64;
-        }
-        let state = self.state();
-        let active = state.segments.keys().next_back().copied().unwrap_or(0);
-        let (mut low, mut freed, mut cost) = (state.segments.keys().next().copied().unwrap_or(0), 0, 0);
-        for (&number, entry) in &state.segments {
-            if number == active || entry.max_seq > through {
-                break;
-            }
-            freed += self.config.segment_bytes;
-            cost += live_bytes.get(&number).copied().unwrap_or(0);
-            if cost * 2 <= freed {
-                low = number + 1;
-            }
-        }
-        low
-    }
-}
-
-/// What a checkpoint is about to forget; goes back to the settled ones if it fails before it has.
-struct SettledAgain<'a> {
-    shared: &'a Shared,
-    settled: HashMap<RecordId, Live>,
-}
-
-impl Drop for SettledAgain<'_> {
-    fn drop(&mut self) {
-        if !self.settled.is_empty() {
-            self.shared.state().settled.extend(self.settled.drain());
-        }
     }
 }
 
@@ -738,13 +314,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        {
-            let _no_more_appends = self.shared.queue.lock().expect("queue lock");
-            let _preparer = self.shared.segment_wanted.0.lock().expect("preparer lock");
-            self.shared.closed.store(true, Ordering::Release);
-        }
-        self.shared.arrived.notify_all();
-        self.shared.segment_wanted.1.notify_all();
+        self.shared.close();
         for thread in self.running.get_mut().expect("thread list").drain(..) {
             // A panic of a thread was printed when it happened.
             let _ = thread.join();
@@ -759,7 +329,3 @@ fn next_file(names: &[String]) -> u64 {
 
 /// Sequence numbers skipped at each opening: more than a crash can have torn away, so that none is ever used twice.
 const SEQ_GAP: u64 = 1 << 20;
-/// Segments kept ready.
-const READY_AHEAD: usize = 2;
-/// Copies that are read into memory before the first is waited for.
-const COPIES_IN_FLIGHT: usize = 64;

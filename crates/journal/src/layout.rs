@@ -22,11 +22,9 @@ pub const FLAG_FIRST: u8 = 1;
 /// The record is a note: handed back on recovery, never copied forward.
 pub const FLAG_NOTE: u8 = 2;
 
-/// Kind of the record that every open writes before anything else.
-pub const KIND_OPEN: u8 = 1;
 /// Kind of a checkpoint record.
 pub const KIND_CHECKPOINT: u8 = 2;
-/// Kind of a record that says nothing: whoever appended it waits for what came before.
+/// Never written: whoever queues it waits for what came before.
 pub const KIND_BARRIER: u8 = 3;
 /// Kinds from here on belong to the journal's user.
 pub const KIND_USER: u8 = 16;

@@ -18,20 +18,22 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod append;
+mod checkpoint;
 pub mod inspect;
 mod journal;
 pub mod layout;
 mod pool;
 mod recovery;
+mod shared;
 pub mod sim;
+mod stats;
 pub mod storage;
 mod writer;
 
-pub use journal::{
-    Append, AppendError, CheckpointError, CheckpointStats, Config, Journal, OpenError, ReadError, RecordId, Recovered,
-    Recovery, StatsSnapshot,
-};
+pub use append::{Append, AppendError};
+pub use checkpoint::{CheckpointError, CheckpointStats};
+pub use journal::{Config, Journal, OpenError, ReadError, RecordId, Recovered, Recovery};
 pub use layout::KIND_USER;
 pub use recovery::{Damage, Gap, Located, Note, Scan, scan};
-
-use journal::Shared;
+pub use stats::StatsSnapshot;

@@ -20,7 +20,7 @@ pub(crate) struct Segment {
 pub(crate) enum Need {
     /// Mail: gets a segment only when another one remains behind it.
     User,
-    /// A checkpoint, which is what frees space, and may therefore take the last.
+    /// A checkpoint, which is what frees space: it may take the last one, and one more than there should be.
     Checkpoint,
 }
 
@@ -37,7 +37,8 @@ pub(crate) struct Pool {
 struct Inner {
     free: Vec<String>,
     ready: VecDeque<Segment>,
-    // Files in the directory: free, ready and in service. 0 <= total <= max_segments, but for what was there at open.
+    // Files in the directory: free, ready and in service. Above max_segments only what was there at open and what
+    // checkpoints needed; those are removed instead of being used again.
     total: usize,
     next_number: u64,
     next_file: u64,
@@ -63,19 +64,19 @@ impl Pool {
     pub fn take(&self, need: Need) -> io::Result<Segment> {
         let wanted = if need == Need::User { 2 } else { 1 };
         while self.ready() < wanted {
-            self.prepare(wanted)?;
+            self.prepare(wanted, need)?;
         }
         let mut inner = self.inner.lock().expect("pool lock");
         Ok(inner.ready.pop_front().expect("only the one writer takes segments"))
     }
 
     /// Makes one more segment ready unless `wanted` are already.
-    pub fn prepare(&self, wanted: usize) -> io::Result<()> {
+    pub fn prepare(&self, wanted: usize, need: Need) -> io::Result<()> {
         let _one_at_a_time = self.preparing.lock().expect("prepare lock");
         if self.ready() >= wanted {
             return Ok(());
         }
-        let (name, file) = self.file()?;
+        let (name, file) = self.file(need)?;
         let header = {
             let mut inner = self.inner.lock().expect("pool lock");
             inner.next_number += 1;
@@ -102,7 +103,7 @@ impl Pool {
     pub fn give_back(&self, segment: Segment) {
         let reusable = segment.file.len().is_ok_and(|len| len == self.segment_bytes);
         let mut inner = self.inner.lock().expect("pool lock");
-        if reusable {
+        if reusable && inner.total <= self.max_segments {
             inner.free.push(segment.name);
         } else {
             inner.total -= 1;
@@ -119,7 +120,7 @@ impl Pool {
         self.inner.lock().expect("pool lock").ready.len()
     }
 
-    fn file(&self) -> io::Result<(String, Arc<dyn SegmentFile>)> {
+    fn file(&self, need: Need) -> io::Result<(String, Arc<dyn SegmentFile>)> {
         let mut inner = self.inner.lock().expect("pool lock");
         if let Some(name) = inner.free.pop() {
             drop(inner);
@@ -129,7 +130,7 @@ impl Pool {
             }
             return Ok((name, opened?));
         }
-        if inner.total >= self.max_segments {
+        if inner.total >= self.max_segments && need == Need::User {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the journal has as many segments as it may"));
         }
         let name = segment_file_name(inner.next_file);

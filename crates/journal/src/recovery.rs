@@ -106,8 +106,8 @@ fn unfinished(segment: &SegmentHeader, bytes: &[u8], end: usize, previous: Optio
         word(*at) == Some(segment.salt) || (next.is_some() && word(*at + 8) == next)
     };
     let at = [end, end.next_multiple_of(BLOCK)].into_iter().find(looks_like_one)?;
-    let to = (at + BLOCK).min(bytes.len()) as u64;
-    Some(Gap { range: (at as u64, to), seqs: next.map(|seq| (seq, seq)), what: "record header damaged" })
+    let to = bytes.iter().rposition(|&byte| byte != 0).map_or(at, |last| last + 1).max(at);
+    Some(Gap { range: (at as u64, to as u64), seqs: next.map(|seq| (seq, seq)), what: "record header damaged" })
 }
 
 fn next_header(segment: &SegmentHeader, bytes: &[u8], from: usize) -> Option<usize> {
@@ -121,7 +121,6 @@ fn next_header(segment: &SegmentHeader, bytes: &[u8], from: usize) -> Option<usi
 #[derive(Clone)]
 pub(crate) struct Live {
     pub segment: u64,
-    pub file: Arc<dyn SegmentFile>,
     pub offset: u64,
     pub len: u32,
     pub kind: u8,
@@ -131,9 +130,9 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub fn read(&self) -> io::Result<Vec<u8>> {
+    pub fn read(&self, file: &dyn SegmentFile) -> io::Result<Vec<u8>> {
         let mut payload = vec![0u8; self.len as usize];
-        self.file.read_exact_at(&mut payload, self.offset)?;
+        file.read_exact_at(&mut payload, self.offset)?;
         if crc32c::crc32c(&payload) != self.payload_crc {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "payload checksum does not match"));
         }
@@ -244,7 +243,9 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
     out.damage.extend(judge(&by_number, &scans));
     let finished = Finished::new(out.checkpoint.as_ref());
     for (number, segment) in by_number {
-        let Some(scanned) = scans.get(&number).filter(|scanned| scanned.end > BLOCK as u64) else {
+        // One in which something was damaged stays until a checkpoint, even if nothing in it could be read.
+        let in_use = |scanned: &&Scan| scanned.end > BLOCK as u64 || !scanned.gaps.is_empty();
+        let Some(scanned) = scans.get(&number).filter(in_use) else {
             out.free.push(segment.name);
             continue;
         };
@@ -256,7 +257,6 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
             }
             let live = Live {
                 segment: number,
-                file: segment.file.clone(),
                 offset: record.payload_offset,
                 len: header.len,
                 kind: header.kind,
@@ -376,9 +376,11 @@ fn read_header(storage: &dyn Storage, name: &str) -> io::Result<Header> {
     }
     let mut block = vec![0u8; BLOCK];
     file.read_exact_at(&mut block, 0)?;
+    let mut first = vec![0u8; BLOCK.min(file.len()? as usize - BLOCK)];
+    file.read_exact_at(&mut first, BLOCK as u64)?;
     Ok(match SegmentHeader::decode_block(&block) {
         Some(header) => Header::Whole(file, header),
-        None if block.iter().all(|&byte| byte == 0) => Header::NeverUsed,
+        None if block.iter().chain(&first).all(|&byte| byte == 0) => Header::NeverUsed,
         None => Header::Damaged,
     })
 }

@@ -1,8 +1,8 @@
 //! What the journal asks of the place it writes to: a seam, so that a simulated disk can stand in for a file system.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,13 +23,10 @@ pub trait Storage: Send + Sync + 'static {
 }
 
 /// One segment file. Writes never reach past its length.
+#[expect(clippy::len_without_is_empty, reason = "no segment is empty")]
 pub trait SegmentFile: Send + Sync {
     /// Bytes in the file.
     fn len(&self) -> io::Result<u64>;
-    /// Whether the file has no bytes.
-    fn is_empty(&self) -> io::Result<bool> {
-        Ok(self.len()? == 0)
-    }
     /// Fills `buf` from `offset`.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
     /// Writes all parts one behind the other, from `offset` on.
@@ -51,14 +48,9 @@ impl FileStorage {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when another process has the directory; else what the file system said.
     pub fn open(dir: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(dir)?;
+        make_dir(dir)?;
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        // The directory itself must outlive a power cut, or everything in it is lost with its name.
-        File::open(dir)?.sync_all()?;
-        if let Some(parent) = dir.canonicalize()?.parent() {
-            File::open(parent)?.sync_all()?;
-        }
         Ok(FileStorage { dir: dir.to_owned(), _lock: lock })
     }
 
@@ -98,8 +90,28 @@ impl Storage for FileStorage {
     }
 
     fn set_aside(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        std::fs::write(self.dir.join(name), bytes)
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(self.dir.join(name))?;
+        FileExt::write_all_at(&file, bytes, 0)
     }
+}
+
+/// Makes a directory (mode 0700) and those above it that are missing, each durable before what lies in it: otherwise a
+/// power cut could take a name, and everything below it.
+///
+/// # Errors
+/// What `mkdir` and `fsync` say.
+pub fn make_dir(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    make_dir(parent)?;
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+        made => made?,
+    }
+    File::open(dir)?.sync_all()?;
+    File::open(parent)?.sync_all()
 }
 
 /// The segment files of a journal directory, whoever has it open.

@@ -6,10 +6,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::layout::{ALIGN, BLOCK, FLAG_FIRST, FLAG_NOTE, KIND_USER, RECORD_HEADER, RecordHeader, record_span};
+use crate::layout::{
+    ALIGN, BLOCK, FLAG_FIRST, FLAG_NOTE, KIND_BARRIER, KIND_USER, RECORD_HEADER, RecordHeader, record_span,
+};
 use crate::pool::{Need, Segment};
 use crate::recovery::{InService, Live};
-use crate::{AppendError, RecordId, Shared};
+use crate::shared::Shared;
+use crate::{AppendError, RecordId};
 
 /// What is called, on the writer's thread, once a record is durable or refused.
 pub(crate) type Done = Box<dyn FnOnce(Result<RecordId, AppendError>) + Send>;
@@ -21,6 +24,8 @@ pub(crate) struct Pending {
     /// `None`: the record gets its own sequence number as id.
     pub id: Option<RecordId>,
     pub version: u16,
+    /// The same record again, so that a checkpoint can free its old place.
+    pub is_copy: bool,
     pub parts: Vec<Bytes>,
     pub len: u32,
     pub payload_crc: u32,
@@ -33,7 +38,7 @@ impl Pending {
         let payload_crc = parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
         // The callers refuse what is longer than a segment, and a segment is shorter than 4 GiB.
         let len = u32::try_from(len).unwrap_or(u32::MAX);
-        Pending { kind, note: false, id: None, version: 0, parts, len, payload_crc, done: None }
+        Pending { kind, note: false, id: None, version: 0, is_copy: false, parts, len, payload_crc, done: None }
     }
 
     fn span(&self) -> usize {
@@ -42,7 +47,7 @@ impl Pending {
 
     /// Whether the record is part of a checkpoint, which must find room when mail does not.
     fn frees_space(&self) -> bool {
-        self.kind < KIND_USER || self.id.is_some()
+        self.kind < KIND_USER || self.is_copy
     }
 
     pub fn fail(self, error: &AppendError) {
@@ -54,7 +59,8 @@ impl Pending {
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
-    current: Segment,
+    // None until the first append after opening.
+    current: Option<Segment>,
     // Next free byte of `current`; a multiple of BLOCK.
     offset: u64,
     segment_bytes: u64,
@@ -68,20 +74,17 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn new(shared: Arc<Shared>, current: Segment, next_seq: u64) -> io::Result<Self> {
-        let segment_bytes = current.file.len()?;
-        let mut writer = Writer {
+    pub fn new(shared: Arc<Shared>, next_seq: u64) -> Self {
+        Writer {
             shared,
-            current,
-            offset: BLOCK as u64,
-            segment_bytes,
+            current: None,
+            offset: 0,
+            segment_bytes: 0,
             next_seq,
             synced: 0,
             dirty: false,
             in_reserve: false,
-        };
-        writer.enter_service();
-        Ok(writer)
+        }
     }
 
     /// Runs until the journal is closed and everything that was appended before is written.
@@ -92,7 +95,20 @@ impl Writer {
     }
 
     /// Writes a batch as one commit, or as several when a segment ends in between.
-    pub fn commit(&mut self, mut batch: Vec<Pending>) {
+    pub fn commit(&mut self, batch: Vec<Pending>) {
+        let (barriers, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|pending| pending.kind == KIND_BARRIER);
+        self.commit_records(batch);
+        if !barriers.is_empty() {
+            let synced = if self.dirty { self.sync() } else { Ok(()) };
+            let error = synced.err().map(|error| AppendError::Poisoned(error.to_string().into()));
+            let error = error.or_else(|| self.shared.poison().map(AppendError::Poisoned));
+            for done in barriers.into_iter().filter_map(|barrier| barrier.done) {
+                done(error.clone().map_or(Ok(self.next_seq - 1), Err));
+            }
+        }
+    }
+
+    fn commit_records(&mut self, mut batch: Vec<Pending>) {
         while !batch.is_empty() {
             if let Some(why) = self.shared.poison() {
                 return batch.into_iter().for_each(|pending| pending.fail(&AppendError::Poisoned(why.clone())));
@@ -139,23 +155,27 @@ impl Writer {
 
     /// Sees that the first record of the batch has a place, and that mail does not take the last one.
     fn make_room(&mut self, batch: &[Pending]) -> io::Result<()> {
-        if self.in_reserve && batch.iter().any(|pending| !pending.frees_space()) {
-            self.shared.pool.prepare(1)?;
+        let mail = batch.iter().any(|pending| !pending.frees_space());
+        if mail && self.shared.state().live.len() >= self.shared.live_max() {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "the journal has as many live records as it may"));
+        }
+        if mail && self.in_reserve {
+            self.shared.pool.prepare(1, Need::User)?;
             self.in_reserve = false;
         }
         if self.fits(batch) > 0 {
             return Ok(());
         }
         match self.next_segment(Need::User) {
-            Err(error) if self.shared.poison().is_some() => Err(error),
-            Err(error) => {
-                if batch.iter().any(Pending::frees_space) {
-                    self.next_segment(Need::Checkpoint)?;
-                    self.in_reserve = true;
-                }
-                if batch.iter().all(Pending::frees_space) { Ok(()) } else { Err(error) }
-            }
             Ok(()) => Ok(()),
+            Err(error) if self.shared.poison().is_some() || batch.iter().all(|pending| !pending.frees_space()) => {
+                Err(error)
+            }
+            Err(error) => {
+                self.next_segment(Need::Checkpoint)?;
+                self.in_reserve = true;
+                if mail { Err(error) } else { Ok(()) }
+            }
         }
     }
 
@@ -165,20 +185,17 @@ impl Writer {
             // Later commits will call these bytes durable, and only sync their own segment.
             self.sync()?;
         }
-        self.current = next;
         self.offset = BLOCK as u64;
-        self.segment_bytes = self.current.file.len()?;
-        self.enter_service();
+        self.segment_bytes = next.file.len()?;
+        let entry = InService { segment: next.clone(), max_seq: self.next_seq - 1 };
+        self.shared.state().segments.insert(next.header.number, entry);
+        self.current = Some(next);
         self.shared.want_segment();
         Ok(())
     }
 
-    fn enter_service(&mut self) {
-        let entry = InService { segment: self.current.clone(), max_seq: self.next_seq - 1 };
-        self.shared.state().segments.insert(self.current.header.number, entry);
-    }
-
     fn write(&mut self, batch: Vec<Pending>) {
+        let current = self.current.clone().expect("something fits, so there is a segment");
         let first = self.next_seq;
         let mut headers = Vec::with_capacity(batch.len());
         for (index, pending) in batch.iter().enumerate() {
@@ -193,7 +210,7 @@ impl Writer {
                 version: pending.version,
                 payload_crc: pending.payload_crc,
             };
-            headers.push((header, header.encode(&self.current.header)));
+            headers.push((header, header.encode(&current.header)));
         }
         self.next_seq += batch.len() as u64;
 
@@ -213,7 +230,7 @@ impl Writer {
         if padded > bytes {
             slices.push(IoSlice::new(&ZEROS[..padded - bytes]));
         }
-        if let Err(error) = self.current.file.write_all_at(&mut slices, start) {
+        if let Err(error) = current.file.write_all_at(&mut slices, start) {
             // Some of the bytes may be in the page cache and become durable without anybody being told.
             let why = self.shared.poison_with(format!("write failed: {error}"));
             return batch.into_iter().for_each(|pending| pending.fail(&AppendError::Poisoned(why.clone())));
@@ -226,21 +243,26 @@ impl Writer {
             return batch.into_iter().for_each(|pending| pending.fail(&AppendError::Poisoned(Arc::clone(&why))));
         }
         self.shared.stats.count(batch.len(), bytes);
-        self.publish(start, batch, &headers);
+        self.publish(&current, start, batch, &headers);
     }
 
     /// Enters what was committed into the tables, then tells those who wait.
-    fn publish(&self, start: u64, batch: Vec<Pending>, headers: &[(RecordHeader, [u8; RECORD_HEADER])]) {
+    fn publish(
+        &self,
+        current: &Segment,
+        start: u64,
+        batch: Vec<Pending>,
+        headers: &[(RecordHeader, [u8; RECORD_HEADER])],
+    ) {
         let mut state = self.shared.state();
         state.last_seq = self.next_seq - 1;
-        if let Some(entry) = state.segments.get_mut(&self.current.header.number) {
+        if let Some(entry) = state.segments.get_mut(&current.header.number) {
             entry.max_seq = self.next_seq - 1;
         }
         let mut at = start;
         for (pending, (header, _)) in batch.iter().zip(headers) {
             let live = Live {
-                segment: self.current.header.number,
-                file: self.current.file.clone(),
+                segment: current.header.number,
                 offset: at + RECORD_HEADER as u64,
                 len: header.len,
                 kind: header.kind,
@@ -252,13 +274,15 @@ impl Writer {
             if pending.note || pending.kind < KIND_USER {
                 continue;
             }
-            match (pending.id, state.live.get_mut(&header.id)) {
-                // A copy of a record that was settled or replaced meanwhile is of no use any more.
-                (Some(_), Some(known)) if known.version <= live.version => *known = live,
-                (Some(_), _) => {}
-                (None, _) => {
-                    state.live.insert(header.id, live);
-                }
+            if pending.id.is_none() {
+                state.live.insert(header.id, live);
+                continue;
+            }
+            // A copy or a replacement. Nobody needs it if the record was replaced or forgotten meanwhile.
+            if let Some(known) = state.place_mut(header.id)
+                && known.version <= live.version
+            {
+                *known = live;
             }
         }
         drop(state);
@@ -278,7 +302,8 @@ impl Writer {
 
     fn sync(&mut self) -> io::Result<()> {
         let begun = Instant::now();
-        if let Err(error) = self.current.file.sync() {
+        let Some(current) = &self.current else { return Ok(()) };
+        if let Err(error) = current.file.sync() {
             // A failed fsync may have dropped dirty pages, so a second try would only report a comforting lie.
             let why = self.shared.poison_with(format!("sync failed: {error}"));
             return Err(io::Error::other(why.to_string()));

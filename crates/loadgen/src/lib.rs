@@ -2,6 +2,21 @@
 //!
 //! It does not depend on the server: what it proves of one it can prove of all. Others use it to test a mail server
 //! or a relay of their own.
+//!
+//! - [`load::run`] sends the messages of a [`load::Plan`] and gathers what came of them;
+//! - [`account`] compares what was acknowledged with what stores hold;
+//! - [`report`] puts the figures into JSON, Markdown and a page with plots, and compares reports;
+//! - [`stamp`] is the field by which a message is found again.
 #![forbid(unsafe_code)]
 
+pub mod account;
+pub mod doctor;
+pub mod live;
+pub mod load;
+pub mod mailfiles;
+pub mod measure;
+pub mod report;
+pub mod resources;
+pub mod sink;
 pub mod stamp;
+pub mod values;

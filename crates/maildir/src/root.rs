@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -21,7 +21,8 @@ use crate::path::MailboxPath;
 pub struct MailRoot {
     dir: OwnedFd,
     facts: MountFacts,
-    mounts: Mutex<BTreeMap<u64, Mount>>,
+    // Each mount has a lock of its own: a sync that hangs must not keep a mailbox elsewhere from being opened.
+    mounts: Mutex<BTreeMap<u64, Arc<Mutex<Mount>>>>,
 }
 
 impl MailRoot {
@@ -34,7 +35,7 @@ impl MailRoot {
         let dir = rustix::fs::open(path.as_ref(), flags, Mode::empty())?;
         let mount = Mount::of_dir(&dir)?;
         let facts = mount.facts();
-        Ok(Self { dir, facts, mounts: Mutex::new(BTreeMap::from([(facts.device, mount)])) })
+        Ok(Self { dir, facts, mounts: Mutex::new(BTreeMap::from([(facts.device, Arc::new(Mutex::new(mount)))])) })
     }
 
     /// The root's own file system. Ask [`Maildir::facts`] for that of a mailbox.
@@ -74,13 +75,15 @@ impl MailRoot {
     /// since the last success, on whichever thread: the descriptor has told it once and is opened anew. Have one owner call this.
     pub fn sync(&self) -> io::Result<()> {
         let mut outcome = Ok(());
-        for (device, mount) in self.lock_mounts().iter_mut() {
+        let mounts: Vec<_> = lock(&self.mounts).iter().map(|(device, mount)| (*device, mount.clone())).collect();
+        for (device, mount) in mounts {
+            let mut mount = lock(&mount);
             if !mount.facts().syncfs_trusted {
                 continue;
             }
             if let Err(e) = mount.sync() {
                 if let Ok(fresh) = Mount::of_dir(&*mount) {
-                    debug_assert_eq!(fresh.facts().device, *device);
+                    debug_assert_eq!(fresh.facts().device, device);
                     *mount = fresh;
                 }
                 outcome = outcome.and(Err(e));
@@ -96,15 +99,10 @@ impl MailRoot {
 
     fn remember_mount(&self, maildir: &Maildir) -> io::Result<()> {
         let device = maildir.facts().device;
-        if let std::collections::btree_map::Entry::Vacant(vacant) = self.lock_mounts().entry(device) {
-            vacant.insert(Mount::of_dir(maildir.new_dir())?);
+        if let std::collections::btree_map::Entry::Vacant(vacant) = lock(&self.mounts).entry(device) {
+            vacant.insert(Arc::new(Mutex::new(Mount::of_dir(maildir.new_dir())?)));
         }
         Ok(())
-    }
-
-    fn lock_mounts(&self) -> MutexGuard<'_, BTreeMap<u64, Mount>> {
-        // A panic while it was held leaves the map whole: each step is one insertion.
-        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The directory at `path`, and whether any of it had to be made.
@@ -120,6 +118,11 @@ impl MailRoot {
         }
         at.map(|dir| (dir, true)).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while it was held leaves what it guards whole: each step is one assignment or insertion.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // Without NOFOLLOW: NO_SYMLINKS refuses the last component too, and says ELOOP where NOFOLLOW would say ENOTDIR.
@@ -157,4 +160,19 @@ pub(crate) fn open_or_make_dir(dir: impl AsFd, name: &str) -> io::Result<(OwnedF
         rustix::fs::fsync(&dir)?;
     }
     Ok((made, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_that_hangs_keeps_no_mailbox_from_being_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = MailRoot::open(dir.path()).unwrap();
+        let mounts: Vec<_> = lock(&root.mounts).values().cloned().collect();
+        // What `sync` holds for as long as the disk does not answer.
+        let _hanging: Vec<_> = mounts.iter().map(|mount| lock(mount)).collect();
+        root.mailbox(&MailboxPath::parse("a/Maildir").unwrap()).unwrap();
+    }
 }

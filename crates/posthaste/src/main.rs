@@ -1,6 +1,11 @@
 //! The command line. What it does is in the crates; here it is only named.
 #![forbid(unsafe_code)]
 
+mod doctor;
+mod load;
+mod report;
+mod sink;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,12 +26,23 @@ struct Cli {
 enum Command {
     /// Receive mail and put it into Maildirs, until SIGTERM or Ctrl-C; SIGHUP reads the configuration again
     Serve(Serve),
+    /// Receive mail and throw it away, or refuse it by rule, or keep it to be looked at
+    Sink(Box<sink::SinkArgs>),
+    /// Say what of this machine is worth changing before mail is served or anything measured; exit status 1 if it is serious
+    Doctor(doctor::DoctorArgs),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Look into a journal, also that of a running server; nothing is changed
     #[command(subcommand)]
     Journal(JournalCommand),
+    /// Send mail to a server under load and measure what it does with it
+    Load(Box<load::Load>),
+    /// Compare what a run of `load` was acknowledged with what stores hold; exit status 1 if anything is amiss
+    Account(load::AccountOfRun),
+    /// Look at reports of `load`
+    #[command(subcommand)]
+    Report(report::ReportCommand),
 }
 
 #[derive(Args)]
@@ -104,6 +120,8 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             });
             posthaste_server::serve(serve.config, format, || std::process::exit(1))?;
         }
+        Command::Sink(args) => return sink::run(*args),
+        Command::Doctor(args) => return Ok(doctor::run(args)?),
         Command::Config(ConfigCommand::Check { file }) => {
             Config::load(file.as_deref())?;
             print(&match config::found_file(file.as_deref()) {
@@ -124,6 +142,9 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             print(&if journal.json { report.to_json() } else { report.verdict() })?;
             return Ok(ExitCode::from(u8::from(!report.is_sound())));
         }
+        Command::Load(load) => return load.run(),
+        Command::Account(account) => return account.run(),
+        Command::Report(command) => return command.run(),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -242,6 +242,13 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
         // Gathered bodies are no larger than this, their trace fields included.
         inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
         backlog_bytes: MemoryBudget::of_store(config.limits.memory_bytes),
+        journal: posthaste_journal::Config {
+            segment_bytes: storage.journal_segment_bytes,
+            max_segments: storage.journal_segments,
+            ..posthaste_journal::Config::default()
+        },
+        checkpoint_bytes: storage.checkpoint_bytes,
+        checkpoint_interval: Duration::from_secs(storage.checkpoint_secs),
         ..JournaledConfig::new(&storage.journal, &storage.mail)
     };
     let opened = tokio::task::spawn_blocking(move || open_when_free(&journaled)).await;

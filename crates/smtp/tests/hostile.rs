@@ -395,3 +395,24 @@ fn smtp_says_250_if_anybody_has_it() {
     host.read(b"MAIL FROM:<>\r\nRCPT TO:<broken@example.org>\r\nDATA\r\n.\r\n");
     assert_eq!(codes(&host), ["220", "250", "250", "250", "250", "354", "250", "250", "250", "354", "451"]);
 }
+
+#[test]
+fn hello_and_data_are_asked_about_where_the_owner_wants_to_be() {
+    let asking = Config { asks_hello: true, asks_data: true, ..Config::new("mx.example.org") };
+    let mut host = Host::new(asking);
+    host.read(b"EHLO unwelcome.example\r\nMAIL FROM:<a@example.org>\r\nEHLO client.example\r\n");
+    assert_eq!(codes(&host), ["220", "550", "503", "250"]);
+    host.output.clear();
+    // The test's judge refuses DATA behind SIZE=4. The next transaction is not disturbed, though the client says no RSET.
+    host.read(b"MAIL FROM:<a@example.org> SIZE=4\r\nRCPT TO:<b@example.org>\r\nDATA\r\nDATA\r\n");
+    assert_eq!(codes(&host), ["250", "250", "451", "503"]);
+    host.output.clear();
+    host.read(b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nDATA\r\nx: y\r\n\r\n.\r\n");
+    assert_eq!(codes(&host), ["250", "250", "354", "250"]);
+    assert_eq!(host.messages.len(), 1);
+    host.output.clear();
+    // A hello that cuts a body off: first the body's end is told, then the question comes.
+    host.read(b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nBDAT 2\r\nxxEHLO unwelcome.example\r\n");
+    assert_eq!(codes(&host), ["250", "250", "250", "550"]);
+    assert!(host.messages[1].body.is_err());
+}

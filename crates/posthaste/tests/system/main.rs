@@ -4,5 +4,7 @@ mod bounds;
 mod cli;
 mod corpus;
 mod crash;
+mod load;
 mod serve;
+mod sink;
 mod support;

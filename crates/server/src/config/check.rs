@@ -1,6 +1,6 @@
 //! What the types cannot say: values that are well formed and still make no sense.
 
-use super::{Config, Limits, Listener};
+use super::{Config, Limits, Listener, Storage};
 use crate::address::is_domain;
 use crate::routing::Routes;
 
@@ -41,12 +41,31 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
     if !is_domain(&config.host_name) || !config.host_name.is_ascii() {
         return Err(Problem::new(["host_name".into()], "not a host name"));
     }
+    check_storage(&config.storage)?;
     check_limits(&config.limits)?;
     for (index, listener) in config.listeners.iter().enumerate() {
         check_listener(index, listener, &config.listeners[..index])?;
     }
     crate::logging::check_level(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
     Routes::new(config).map(drop)
+}
+
+fn check_storage(storage: &Storage) -> Result<(), Problem> {
+    let bounds: [(&str, u64, u64, u64); 4] = [
+        // A record is at most a body that is kept in memory, with its envelope, and has to fit into one segment.
+        ("journal_segment_bytes", storage.journal_segment_bytes, 4 << 20, 1 << 30),
+        // One in use, one that only a checkpoint may take, and one to move on to.
+        ("journal_segments", storage.journal_segments as u64, 4, 1 << 20),
+        ("checkpoint_bytes", storage.checkpoint_bytes, 1 << 20, u64::MAX),
+        ("checkpoint_secs", storage.checkpoint_secs, 1, 86_400),
+    ];
+    for (name, value, least, most) in bounds {
+        if !(least..=most).contains(&value) {
+            let message = format!("must be between {least} and {most}");
+            return Err(Problem::new(["storage".into(), name.into()], message));
+        }
+    }
+    Ok(())
 }
 
 fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Result<(), Problem> {

@@ -52,7 +52,7 @@ pub struct Config {
 }
 
 /// Where things are kept. Relative paths are relative to the working directory.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Storage {
     /// The directory that holds everything that is not placed elsewhere.
@@ -61,6 +61,14 @@ pub struct Storage {
     pub journal: PathBuf,
     /// The directory of the mailboxes. Not set: `mail` in `data`.
     pub mail: PathBuf,
+    /// Octets of one file of the journal.
+    pub journal_segment_bytes: u64,
+    /// Files of the journal at most; when all hold mail that waits for its mailbox, new mail is refused with 452.
+    pub journal_segments: usize,
+    /// Octets received after which the mailboxes are made durable and the journal's files used again.
+    pub checkpoint_bytes: u64,
+    /// Seconds after which the same is done if anything was received at all.
+    pub checkpoint_secs: u64,
 }
 
 /// One socket that clients connect to.
@@ -200,6 +208,20 @@ impl Default for Config {
             domains: Vec::new(),
         }
         .completed()
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self {
+            data: PathBuf::new(),
+            journal: PathBuf::new(),
+            mail: PathBuf::new(),
+            journal_segment_bytes: 64 << 20,
+            journal_segments: 64,
+            checkpoint_bytes: 256 << 20,
+            checkpoint_secs: 30,
+        }
     }
 }
 

@@ -32,6 +32,17 @@ fn what_is_shown_reads_back_as_the_same() {
 }
 
 #[test]
+fn a_journal_too_small_for_one_message_is_refused() {
+    check(
+        "[storage]\njournal_segment_bytes = 65536\n",
+        "posthaste.toml:2:25: must be between 4194304 and 1073741824\n \
+         2 | journal_segment_bytes = 65536\n   |                         ^^^^^",
+    );
+    let config = Config::parse(Path::new("x"), "[storage]\njournal_segments = 4\ncheckpoint_secs = 1\n").unwrap();
+    assert_eq!((config.storage.journal_segments, config.storage.checkpoint_bytes), (4, 256 << 20));
+}
+
+#[test]
 fn an_unknown_key_is_pointed_at() {
     let shown = error_of("host_name = \"a.example\"\n\n[limits]\nmesage_bytes = 7\n");
     let lines: Vec<&str> = shown.lines().collect();

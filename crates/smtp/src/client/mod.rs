@@ -103,7 +103,8 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    fn read(reply: &Reply) -> Self {
+    /// Reads the reply to EHLO or LHLO.
+    pub fn read(reply: &Reply) -> Self {
         let mut extensions = Self::default();
         // The first line is the server's name.
         for line in reply.text().lines().skip(1) {

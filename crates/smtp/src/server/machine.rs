@@ -45,10 +45,16 @@ enum State {
     Command,
     /// Waits for the end of a line that is already too long.
     LongLine { limit: usize, chunk: bool },
+    /// The client said hello; [`Event::Hello`] has not been given out yet, for a body that it cut off is told first.
+    AskHello,
+    /// Waits for [`Machine::answer`] about HELO, EHLO or LHLO.
+    AnswerHello,
     /// Waits for [`Machine::answer`] about MAIL.
     AnswerMail,
     /// Waits for [`Machine::answer`] about RCPT.
     AnswerRcpt(Box<RcptTo>),
+    /// Waits for [`Machine::answer`] about DATA.
+    AnswerData,
     /// Waits for CRLF.CRLF.
     Data,
     /// Waits for the rest of a chunk; `refusal` is told instead of 250 once it has been read over.
@@ -199,7 +205,7 @@ impl Machine {
         self.close_with(&Reply::new(421, "4.3.2", format!("{} Service shutting down", self.config.host_name)));
     }
 
-    /// Answers [`Event::Mail`] and [`Event::Rcpt`]. An error is sent as it is.
+    /// Answers [`Event::Hello`], [`Event::Mail`], [`Event::Rcpt`] and [`Event::Data`]. An error is sent as it is.
     ///
     /// # Panics
     /// When nothing was asked, or an error is not a 4yz or 5yz reply.
@@ -210,6 +216,17 @@ impl Machine {
         let asked = std::mem::replace(&mut self.state, State::Command);
         let rcpt = matches!(asked, State::AnswerRcpt(_));
         let text = match asked {
+            State::AnswerHello if verdict.is_ok() => return self.welcome(),
+            State::AnswerHello => {
+                self.helo = None;
+                self.extended = false;
+                ""
+            }
+            State::AnswerData if verdict.is_ok() => return self.ask_for_body(),
+            State::AnswerData => {
+                self.transaction = None;
+                ""
+            }
             State::AnswerMail => {
                 if verdict.is_err() {
                     self.transaction = None;
@@ -271,7 +288,13 @@ impl Machine {
                     self.state = State::Outcome;
                     Some(Event::BodyEnd)
                 }
+                State::AskHello => {
+                    self.state = State::AnswerHello;
+                    Some(Event::Hello)
+                }
                 State::Greeting
+                | State::AnswerHello
+                | State::AnswerData
                 | State::AnswerMail
                 | State::AnswerRcpt(_)
                 | State::Outcome

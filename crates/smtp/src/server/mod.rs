@@ -61,6 +61,10 @@ pub struct Config {
     pub auth_mechanisms: Vec<String>,
     /// Announce AUTH only after STARTTLS, so that no password crosses the network in the clear. Default true.
     pub auth_needs_tls: bool,
+    /// Yield [`Event::Hello`] instead of welcoming every client. Set it only if the driver answers.
+    pub asks_hello: bool,
+    /// Yield [`Event::Data`] instead of taking every DATA behind a good RCPT. Set it only if the driver answers.
+    pub asks_data: bool,
 }
 
 impl Config {
@@ -77,6 +81,8 @@ impl Config {
             starttls: false,
             auth_mechanisms: Vec::new(),
             auth_needs_tls: true,
+            asks_hello: false,
+            asks_data: false,
         }
     }
 
@@ -101,10 +107,17 @@ pub enum Event {
     NeedInput,
     /// The output has grown large: write it, then go on.
     Flush,
+    /// *Asks*, with [`Config::asks_hello`] only: is the client in [`Machine::helo`] welcome? Answer with
+    /// [`Machine::answer`]; a refused one has not said hello.
+    Hello,
     /// *Asks*: may the sender in [`Machine::mail`] send? Answer with [`Machine::answer`].
     Mail,
     /// *Asks*: is the recipient in [`Machine::recipient`] taken? Answer with [`Machine::answer`].
     Rcpt,
+    /// *Asks*, with [`Config::asks_data`] only: may the message of [`Machine::envelope`] come? Answer with
+    /// [`Machine::answer`]; a refusal ends the transaction. BDAT has no such question: its first reply is about octets
+    /// that have come already.
+    Data,
     /// A message begins.
     BodyBegin(Envelope),
     /// A piece of the message, dots removed, CRLF kept: a slice of the input, not a copy.

@@ -65,9 +65,13 @@ impl<'a> Body<'a> {
                         self.state = State::Failed(stop.body_error(), Some(stop));
                     }
                 }
-                event @ (Event::Mail | Event::Rcpt | Event::BodyBegin(_) | Event::StartTls | Event::Auth(_)) => {
-                    unreachable!("{event:?} within a body")
-                }
+                event @ (Event::Hello
+                | Event::Mail
+                | Event::Rcpt
+                | Event::Data
+                | Event::BodyBegin(_)
+                | Event::StartTls
+                | Event::Auth(_)) => unreachable!("{event:?} within a body"),
             }
         }
     }

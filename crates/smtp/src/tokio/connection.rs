@@ -284,7 +284,7 @@ impl Connection {
                 // Nobody reads the rest of a message that was aborted.
                 Event::Body(_) | Event::BodyAborted(_) => Ok(()),
                 Event::Close => break None,
-                event @ (Event::BodyEnd | Event::StartTls | Event::Auth(_)) => {
+                event @ (Event::Hello | Event::Data | Event::BodyEnd | Event::StartTls | Event::Auth(_)) => {
                     unreachable!("{event:?}: not announced, or within a body")
                 }
             };

@@ -104,6 +104,15 @@ impl Host {
                     self.error = Some(error);
                     self.messages.push(Message { envelope, body: Err(()) });
                 }
+                Event::Hello => {
+                    let name = self.machine.helo().unwrap();
+                    let refused = name.starts_with("unwelcome");
+                    self.machine.answer(if refused { Err(Reply::new(550, "5.7.1", "Go away")) } else { Ok(()) });
+                }
+                Event::Data => {
+                    let refused = self.machine.mail().unwrap().size == Some(4);
+                    self.machine.answer(if refused { Err(Reply::new(451, "4.3.0", "Not now")) } else { Ok(()) });
+                }
                 Event::StartTls => self.machine.tls_started(),
                 Event::Auth(_) => self.machine.auth_done(Err(Reply::new(535, "5.7.8", "no"))),
                 Event::Close => {

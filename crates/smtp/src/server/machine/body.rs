@@ -26,10 +26,18 @@ impl Machine {
             self.refuse(&refusal);
             return None;
         }
+        if self.config.asks_data {
+            self.state = State::AnswerData;
+            return Some(Event::Data);
+        }
+        self.ask_for_body();
+        None
+    }
+
+    pub(super) fn ask_for_body(&mut self) {
         self.out.extend_from_slice(b"354 End data with <CR><LF>.<CR><LF>\r\n");
         self.open_body(true);
         self.state = State::Data;
-        None
     }
 
     /// A refused chunk is still read over to its last octet (RFC 3030 section 2).

@@ -141,12 +141,20 @@ impl Machine {
         }
         self.helo = Some(name.into());
         self.extended = hello != Hello::Helo;
+        if self.config.asks_hello {
+            self.state = State::AskHello;
+        } else {
+            self.welcome();
+        }
+        self.reset()
+    }
+
+    pub(super) fn welcome(&mut self) {
         if self.extended {
             self.announce();
         } else {
             self.out.extend_from_slice(format!("250 {}\r\n", self.config.host_name).as_bytes());
         }
-        self.reset()
     }
 
     pub(super) fn announce(&mut self) {

@@ -1,0 +1,153 @@
+//! Measures the journaled executor under load that lasts: 50 tasks, each with one message under way, 64 mailboxes, bodies
+//! of 1, 10 and 100 KiB, long enough that the journal turns over and checkpoints run. Shown: messages/s to durable and to
+//! visible and checkpointed, the time of one delivery (p50 to p99.9 and the longest), and, for scale, the time of a plain
+//! overwrite + fdatasync on the same disk just before. Leaves out protocols.
+//!
+//! `cargo bench -p posthaste-delivery --bench sustained` runs it whole, `cargo test` tiny so that it cannot rot.
+//! Options behind `--`: `--json`, `--seconds N` for each size (default 20). The directory is `POSTHASTE_BENCH_DIR`, or the
+//! target directory; it has to be on a real disk.
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_delivery::{Body, Journaled, JournaledConfig, LineEnds, Message, Target};
+
+const TASKS: usize = 50;
+const MAILBOXES: usize = 64;
+
+fn main() -> std::io::Result<()> {
+    let args: Vec<String> = std::env::args().collect();
+    let has = |name: &str| args.iter().any(|arg| arg == name);
+    let seconds = args.iter().position(|arg| arg == "--seconds").and_then(|at| args.get(at + 1)?.parse().ok());
+    // `cargo bench` passes --bench; without it this is a test of the benchmark.
+    let time = if has("--bench") { Duration::from_secs(seconds.unwrap_or(20)) } else { Duration::from_millis(50) };
+    let base = common::scratch()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if !has("--json") {
+        println!("{TASKS} tasks, {MAILBOXES} mailboxes, {time:?} each; times in us");
+        println!(
+            "{:>7} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>8}  {:>9} {:>9}  {:>11} {:>9}",
+            "bytes",
+            "durable/s",
+            "on disk/s",
+            "p50",
+            "p99",
+            "p99.9",
+            "max",
+            "sync p50",
+            "p99.9",
+            "checkpoints",
+            "longest"
+        );
+    }
+    for bytes in [1 << 10, 10 << 10, 100 << 10] {
+        let dir = base.path().join(bytes.to_string());
+        std::fs::create_dir(&dir)?;
+        let sync = plain_syncs(&dir, time / 10)?;
+        let run = runtime.block_on(run(&dir, bytes, time));
+        print(bytes, &run, &sync, has("--json"));
+    }
+    Ok(())
+}
+
+struct Run {
+    times_us: Vec<u64>,
+    durable_per_s: f64,
+    on_disk_per_s: f64,
+    checkpoints: u64,
+    checkpoint_us_max: u64,
+}
+
+async fn run(dir: &Path, bytes: usize, time: Duration) -> Run {
+    let (executor, _) = Journaled::open(JournaledConfig::new(dir.join("journal"), dir.join("mail"))).expect("opens");
+    let bodies: Vec<Bytes> = common::bodies(bytes).into_iter().map(Bytes::from).collect();
+    let begun = Instant::now();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (executor, bodies) = (executor.clone(), bodies.clone());
+            tokio::spawn(async move {
+                let mut times_us = Vec::new();
+                for n in (task..).step_by(TASKS) {
+                    if begun.elapsed() >= time {
+                        break;
+                    }
+                    let target = Target { mailbox: format!("u{}", n * 7919 % MAILBOXES).into(), prefix: Bytes::new() };
+                    let body = Body::Memory(vec![bodies[n % bodies.len()].clone()]);
+                    let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
+                    let handed_over = Instant::now();
+                    executor.deliver_message(message).await.expect("durable");
+                    times_us.push(handed_over.elapsed().as_micros() as u64);
+                }
+                times_us
+            })
+        })
+        .collect();
+    let mut times_us = Vec::new();
+    for task in tasks {
+        times_us.extend(task.await.expect("task"));
+    }
+    let durable = begun.elapsed();
+    let stats = executor.stats();
+    tokio::task::block_in_place(|| executor.checkpoint().expect("checkpoint"));
+    let count = times_us.len() as f64;
+    times_us.sort_unstable();
+    Run {
+        times_us,
+        durable_per_s: count / durable.as_secs_f64(),
+        on_disk_per_s: count / begun.elapsed().as_secs_f64(),
+        checkpoints: stats.checkpoints,
+        checkpoint_us_max: stats.checkpoint_us_max,
+    }
+}
+
+/// Times of overwriting 12 KiB of a file and fdatasync, one after the other, sorted.
+fn plain_syncs(dir: &Path, time: Duration) -> std::io::Result<Vec<u64>> {
+    let file = std::fs::File::create(dir.join("plain"))?;
+    let block = vec![b'x'; 12 << 10];
+    let blocks = 1024;
+    for n in 0..blocks {
+        file.write_all_at(&block, n * block.len() as u64)?;
+    }
+    file.sync_all()?;
+    let begun = Instant::now();
+    let mut times_us = Vec::new();
+    for n in 0.. {
+        let before = Instant::now();
+        file.write_all_at(&block, n % blocks * block.len() as u64)?;
+        file.sync_data()?;
+        times_us.push(before.elapsed().as_micros() as u64);
+        if begun.elapsed() >= time {
+            break;
+        }
+    }
+    times_us.sort_unstable();
+    Ok(times_us)
+}
+
+fn percentile(sorted: &[u64], percent: f64) -> u64 {
+    let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
+    sorted[rank.clamp(1, sorted.len()) - 1]
+}
+
+fn print(bytes: usize, run: &Run, sync: &[u64], json: bool) {
+    let [p50, p99, p999, max] = [50.0, 99.0, 99.9, 100.0].map(|percent| percentile(&run.times_us, percent));
+    let [sync_p50, sync_p999] = [50.0, 99.9].map(|percent| percentile(sync, percent));
+    let Run { durable_per_s, on_disk_per_s, checkpoints, checkpoint_us_max, .. } = run;
+    if json {
+        let row = serde_json::json!({
+            "bench": "sustained", "body_bytes": bytes, "durable_per_s": durable_per_s, "on_disk_per_s": on_disk_per_s,
+            "us": { "p50": p50, "p99": p99, "p99.9": p999, "max": max },
+            "plain_fdatasync_us": { "p50": sync_p50, "p99.9": sync_p999 },
+            "checkpoints": checkpoints, "checkpoint_us_max": checkpoint_us_max,
+        });
+        println!("{row}");
+    } else {
+        println!(
+            "{bytes:>7} {durable_per_s:>9.0} {on_disk_per_s:>9.0}  {p50:>7} {p99:>7} {p999:>7} {max:>8}  {sync_p50:>9} {sync_p999:>9}  {checkpoints:>11} {checkpoint_us_max:>9}"
+        );
+    }
+}

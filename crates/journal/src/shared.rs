@@ -1,0 +1,227 @@
+//! What the handle, the writer and the preparer share: the queue, the tables of records, the poison.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::layout::{BLOCK, record_span};
+use crate::pool::{Need, Pool};
+use crate::recovery::{InService, Live};
+use crate::stats::Stats;
+use crate::writer::Pending;
+use crate::{AppendError, Config, RecordId};
+
+/// What the handle, the writer and the preparer share.
+pub(crate) struct Shared {
+    pub config: Config,
+    pub pool: Pool,
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    state: Mutex<State>,
+    poison: OnceLock<Arc<str>>,
+    pub stats: Stats,
+    segment_wanted: (Mutex<bool>, Condvar),
+    closed: AtomicBool,
+    pub checkpointing: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Queue {
+    pending: VecDeque<Pending>,
+    bytes: usize,
+    // Those that are not notes.
+    waited_for: usize,
+}
+
+pub(crate) struct State {
+    pub live: HashMap<RecordId, Live>,
+    // Settled since the last checkpoint that succeeded.
+    pub settled: HashMap<RecordId, Live>,
+    pub segments: BTreeMap<u64, InService>,
+    pub last_seq: u64,
+}
+
+impl State {
+    /// Where a record that no checkpoint has forgotten lies, settled or not.
+    pub fn place(&self, id: RecordId) -> Option<&Live> {
+        self.live.get(&id).or_else(|| self.settled.get(&id))
+    }
+
+    /// The same, to be changed when the record is copied.
+    pub fn place_mut(&mut self, id: RecordId) -> Option<&mut Live> {
+        match self.live.get_mut(&id) {
+            Some(live) => Some(live),
+            None => self.settled.get_mut(&id),
+        }
+    }
+}
+
+impl Shared {
+    pub fn new(config: Config, pool: Pool, state: State) -> Self {
+        Shared {
+            config,
+            pool,
+            queue: Mutex::default(),
+            arrived: Condvar::new(),
+            state: Mutex::new(state),
+            poison: OnceLock::new(),
+            stats: Stats::default(),
+            segment_wanted: (Mutex::new(false), Condvar::new()),
+            closed: AtomicBool::new(false),
+            checkpointing: Mutex::new(()),
+        }
+    }
+
+    /// Takes nothing more and lets the threads end.
+    pub fn close(&self) {
+        {
+            let _no_more_appends = self.queue.lock().expect("queue lock");
+            let _preparer = self.segment_wanted.0.lock().expect("preparer lock");
+            self.closed.store(true, Ordering::Release);
+        }
+        self.arrived.notify_all();
+        self.segment_wanted.1.notify_all();
+    }
+
+    /// Live records at most: so many that a checkpoint, which names them all, takes a quarter of a segment.
+    pub fn live_max(&self) -> usize {
+        (self.config.segment_bytes / 4 / 8) as usize
+    }
+
+    /// The payload of a record, from disk. `None` when no record has this id.
+    ///
+    /// # Errors
+    /// The disk's, and `InvalidData` when it gives back other bytes than were written.
+    pub fn read(&self, id: RecordId) -> io::Result<Option<(Live, Vec<u8>)>> {
+        let find = || {
+            let state = self.state();
+            let live = state.place(id)?.clone();
+            let file = state.segments.get(&live.segment)?.segment.file.clone();
+            Some((live, file))
+        };
+        let Some((live, file)) = find() else { return Ok(None) };
+        match live.read(&*file) {
+            Ok(payload) => Ok(Some((live, payload))),
+            // A checkpoint may have moved the record while it was read.
+            Err(error) => match find() {
+                Some((moved, file)) if moved.seq != live.seq => {
+                    moved.read(&*file).map(|payload| Some((moved, payload)))
+                }
+                _ => Err(error),
+            },
+        }
+    }
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("state lock")
+    }
+
+    pub fn poison(&self) -> Option<Arc<str>> {
+        self.poison.get().cloned()
+    }
+
+    pub fn poison_with(&self, why: String) -> Arc<str> {
+        self.poison.get_or_init(|| why.into()).clone()
+    }
+
+    pub fn max_record_bytes(&self) -> usize {
+        self.config.segment_bytes.min(u64::from(u32::MAX)) as usize - BLOCK - record_span(0)
+    }
+
+    pub fn push(&self, pending: Pending) -> Result<(), (Pending, AppendError)> {
+        let limit = self.max_record_bytes();
+        let bytes = pending.parts.iter().map(Bytes::len).sum();
+        if bytes > limit {
+            return Err((pending, AppendError::TooLarge { bytes, limit }));
+        }
+        if let Some(why) = self.poison() {
+            return Err((pending, AppendError::Poisoned(why)));
+        }
+        let mut queue = self.queue.lock().expect("queue lock");
+        if self.closed.load(Ordering::Acquire) {
+            return Err((pending, AppendError::Closed));
+        }
+        if queue.bytes + bytes > self.config.max_pending_bytes && !queue.pending.is_empty() {
+            return Err((pending, AppendError::Busy));
+        }
+        queue.bytes += bytes;
+        queue.waited_for += usize::from(!pending.note);
+        queue.pending.push_back(pending);
+        // The writer sleeps until the first that somebody waits for, or until a batch is full.
+        if queue.waited_for == 1 || queue.pending.len() == self.config.max_batch {
+            self.arrived.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Everything that waits, up to a batch; `None` when the journal was closed and nothing waits.
+    pub fn next_batch(&self) -> Option<Vec<Pending>> {
+        let mut queue = self.queue.lock().expect("queue lock");
+        // Notes go along with the next commit, or alone when none comes: a block for each would double the log.
+        let mut notes_since = None;
+        while queue.waited_for == 0 && queue.pending.len() < self.config.max_batch {
+            if self.closed.load(Ordering::Acquire) {
+                if queue.pending.is_empty() {
+                    return None;
+                }
+                break;
+            }
+            if queue.pending.is_empty() {
+                queue = self.arrived.wait(queue).expect("queue lock");
+                continue;
+            }
+            let since = *notes_since.get_or_insert_with(Instant::now);
+            let left = NOTES_WAIT_MAX.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            queue = self.arrived.wait_timeout(queue, left).expect("queue lock").0;
+        }
+        if !self.config.max_wait.is_zero() {
+            let deadline = Instant::now() + self.config.max_wait;
+            while queue.pending.len() < self.config.max_batch && !self.closed.load(Ordering::Acquire) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                queue = self.arrived.wait_timeout(queue, left).expect("queue lock").0;
+            }
+        }
+        let count = queue.pending.len().min(self.config.max_batch.max(1));
+        let batch: Vec<Pending> = queue.pending.drain(..count).collect();
+        queue.bytes -= batch.iter().map(|pending| pending.len as usize).sum::<usize>();
+        queue.waited_for -= batch.iter().filter(|pending| !pending.note).count();
+        Some(batch)
+    }
+
+    pub fn want_segment(&self) {
+        *self.segment_wanted.0.lock().expect("preparer lock") = true;
+        self.segment_wanted.1.notify_one();
+    }
+
+    /// Keeps segments ready ahead of the writer.
+    pub fn prepare_segments(&self) {
+        loop {
+            let mut wanted = self.segment_wanted.0.lock().expect("preparer lock");
+            while !*wanted && !self.closed.load(Ordering::Acquire) {
+                wanted = self.segment_wanted.1.wait(wanted).expect("preparer lock");
+            }
+            if self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            *wanted = false;
+            drop(wanted);
+            // One to move on to and one that mail may not take. If there is no space the writer will find out itself
+            // and say so.
+            while self.pool.prepare(READY_AHEAD, Need::User).is_ok_and(|()| self.pool.ready() < READY_AHEAD) {}
+        }
+    }
+}
+
+/// How long a note may lie in memory, where a kill of the process would lose it. Nothing else depends on it.
+const NOTES_WAIT_MAX: Duration = Duration::from_millis(50);
+/// Segments kept ready: one to move on to and one that mail may not take.
+const READY_AHEAD: usize = 2;

@@ -1,0 +1,132 @@
+//! What the server has promised: for each message of a run, how many copies must be there and how many may be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// What is known about one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Expected {
+    /// Recipients for whom the server has acknowledged it: so many copies must be there.
+    pub acked: u16,
+    /// Recipients for whom nobody knows, as the connection was lost before the verdict: so many more may be there.
+    pub uncertain: u16,
+}
+
+/// All messages of a run by number. A number that is not set was refused or never sent: nothing may be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ledger {
+    pub run: u64,
+    messages: Vec<Expected>,
+}
+
+/// Why a ledger cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {text}")]
+pub struct LedgerError {
+    path: PathBuf,
+    text: String,
+}
+
+/// The file's form: neighbours that are alike share a line.
+#[derive(Serialize, Deserialize)]
+struct OnDisk {
+    schema: String,
+    run: String,
+    /// First number, last number, acknowledged copies, uncertain copies.
+    messages: Vec<(u64, u64, u16, u16)>,
+}
+
+const SCHEMA: &str = "posthaste-acked/1";
+/// A file that names more messages than this is not one of ours.
+const MESSAGES_MAX: u64 = 1 << 32;
+
+impl Ledger {
+    /// An empty one.
+    pub fn new(run: u64) -> Self {
+        Self { run, messages: Vec::new() }
+    }
+
+    /// Notes what became of a message.
+    pub fn set(&mut self, number: u64, acked: u16, uncertain: u16) {
+        let index = usize::try_from(number).expect("a run has fewer messages than memory has octets");
+        if index >= self.messages.len() {
+            self.messages.resize(index + 1, Expected::default());
+        }
+        self.messages[index] = Expected { acked, uncertain };
+    }
+
+    /// What is known about message `number`.
+    pub fn get(&self, number: u64) -> Expected {
+        usize::try_from(number).ok().and_then(|index| self.messages.get(index)).copied().unwrap_or_default()
+    }
+
+    /// All messages with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Expected)> {
+        (0..).zip(self.messages.iter().copied())
+    }
+
+    /// Writes the ledger as JSON.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), LedgerError> {
+        let mut messages: Vec<(u64, u64, u16, u16)> = Vec::new();
+        for (number, Expected { acked, uncertain }) in self.iter() {
+            match messages.last_mut() {
+                Some(last) if (last.2, last.3) == (acked, uncertain) => last.1 = number,
+                _ => messages.push((number, number, acked, uncertain)),
+            }
+        }
+        let on_disk = OnDisk { schema: SCHEMA.into(), run: format!("{:016x}", self.run), messages };
+        let text = serde_json::to_string(&on_disk).expect("plain data can be written");
+        fs::write(path, text + "\n").map_err(|error| failed(path, error.to_string()))
+    }
+
+    /// Reads what [`Ledger::save`] wrote.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is none of ours.
+    pub fn load(path: &Path) -> Result<Self, LedgerError> {
+        let text = fs::read_to_string(path).map_err(|error| failed(path, error.to_string()))?;
+        let on_disk: OnDisk = serde_json::from_str(&text).map_err(|error| failed(path, error.to_string()))?;
+        let run = u64::from_str_radix(&on_disk.run, 16).ok().filter(|_| on_disk.schema == SCHEMA);
+        let run = run.ok_or_else(|| failed(path, format!("this is no file of schema {SCHEMA}")))?;
+        let mut ledger = Self::new(run);
+        for (first, last, acked, uncertain) in on_disk.messages {
+            if first > last || last >= MESSAGES_MAX {
+                return Err(failed(path, format!("{first} to {last} is no range of messages")));
+            }
+            ledger.set(last, acked, uncertain);
+            ledger.messages[first as usize..=last as usize].fill(Expected { acked, uncertain });
+        }
+        Ok(ledger)
+    }
+}
+
+fn failed(path: &Path, text: String) -> LedgerError {
+    LedgerError { path: path.to_owned(), text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("acked.json");
+        let mut ledger = Ledger::new(0xabc);
+        (0..1000).for_each(|number| ledger.set(number, 1, 0));
+        ledger.set(500, 0, 1);
+        ledger.set(1200, 3, 0);
+        ledger.save(&path).unwrap();
+        assert!(fs::metadata(&path).unwrap().len() < 300, "neighbours share a line");
+        let read = Ledger::load(&path).unwrap();
+        assert_eq!(read, ledger);
+        assert_eq!(read.get(1100), Expected::default());
+        fs::write(&path, r#"{"schema":"other/1","run":"0","messages":[]}"#).unwrap();
+        assert!(Ledger::load(&path).is_err());
+    }
+}

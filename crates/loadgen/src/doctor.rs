@@ -1,0 +1,133 @@
+//! Looks at the machine before something is measured on it: kernel settings, limits, the data directory, the neighbours.
+//!
+//! For benchmarks, which call [`check`] first, and for whoever sets a mail server up. Nothing is changed. Linux only.
+
+mod disk;
+mod kernel;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// As it should be.
+    Good,
+    /// Could be better; results suffer under high load only.
+    Advice,
+    /// Results mean little, or the server will fail under load, unless it is changed.
+    Serious,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What: a sysctl's name, or a few words.
+    pub name: &'static str,
+    /// As it is.
+    pub value: String,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Why, and what it should be; empty when it is good.
+    pub why: String,
+}
+
+impl Finding {
+    fn good(name: &'static str, value: impl ToString) -> Self {
+        Self { name, value: value.to_string(), severity: Severity::Good, why: String::new() }
+    }
+
+    fn advice(name: &'static str, value: impl ToString, why: impl Into<String>) -> Self {
+        Self { name, value: value.to_string(), severity: Severity::Advice, why: why.into() }
+    }
+
+    fn serious(name: &'static str, value: impl ToString, why: impl Into<String>) -> Self {
+        Self { name, value: value.to_string(), severity: Severity::Serious, why: why.into() }
+    }
+}
+
+/// What to check.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where mail or measurements will lie. It must exist.
+    pub data: PathBuf,
+    /// Connections that should be possible at once.
+    pub connections: u64,
+    /// Times that an `fdatasync` is measured; 0 leaves it out.
+    pub syncs: usize,
+    /// How long the neighbours are watched.
+    pub watch: std::time::Duration,
+}
+
+impl Options {
+    /// For a server of 10,000 connections with its data in `data`: 200 syncs, half a second of watching.
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        Self { data: data.into(), connections: 10_000, syncs: 200, watch: std::time::Duration::from_millis(500) }
+    }
+}
+
+/// Everything that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// In the order of looking.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The worst of all.
+    pub fn severity(&self) -> Severity {
+        self.findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Good)
+    }
+
+    /// As pretty JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a report has no keys that JSON lacks") + "\n"
+    }
+
+    /// As a table for people, the reasons below what they are about.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        for finding in &self.findings {
+            let mark = match finding.severity {
+                Severity::Good => "ok",
+                Severity::Advice => "advice",
+                Severity::Serious => "SERIOUS",
+            };
+            out += &format!("{mark:<8}{:<38}{}\n", finding.name, finding.value);
+            if !finding.why.is_empty() {
+                out += &format!("{:<8}{}\n", "", finding.why);
+            }
+        }
+        let of = |severity| self.findings.iter().filter(|finding| finding.severity == severity).count();
+        out + &format!("{} serious, {} to consider\n", of(Severity::Serious), of(Severity::Advice))
+    }
+}
+
+/// Looks at everything. What cannot be read is a finding, not an error: a container may hide it.
+pub fn check(options: &Options) -> Report {
+    let mut findings = kernel::settings(Path::new("/proc"), options.connections);
+    findings.extend(kernel::descriptors(options.connections));
+    findings.push(kernel::io_uring());
+    findings.extend(disk::directory(&options.data));
+    findings.extend(disk::sync_latency(&options.data, options.syncs));
+    findings.extend(kernel::neighbours(Path::new("/proc"), options.watch));
+    Report { findings }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_looked_at_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let report = check(&Options { syncs: 3, ..Options::new(dir.path()) });
+        for name in ["net.core.somaxconn", "open files", "io_uring", "file system", "fdatasync", "stolen time"] {
+            assert!(report.findings.iter().any(|finding| finding.name == name), "{name}: {report:?}");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).expect("a directory").count(), 0, "nothing is left behind");
+        assert!(report.findings.iter().all(|f| (f.severity == Severity::Good) == f.why.is_empty()), "{report:?}");
+    }
+}

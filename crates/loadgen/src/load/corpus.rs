@@ -1,0 +1,41 @@
+//! Real messages to send.
+
+use std::path::PathBuf;
+
+use crate::mailfiles::{ReadError, each_message};
+
+/// Why there are no real messages to send.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CorpusError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("there are no messages in {0}")]
+    Empty(String),
+}
+
+/// All messages under `paths` (see [`each_message`]), until `octets_max` octets are read. Also returns whether all were.
+///
+/// # Errors
+/// When something cannot be read, or there is nothing.
+pub fn read_corpus(paths: &[PathBuf], octets_max: usize) -> Result<(Vec<Vec<u8>>, bool), CorpusError> {
+    let mut messages = Vec::new();
+    let mut octets_left = octets_max;
+    let mut is_whole = true;
+    for path in paths {
+        each_message(path, &mut |_, message| {
+            is_whole &= message.len() <= octets_left;
+            octets_left = octets_left.saturating_sub(message.len());
+            if is_whole && !message.is_empty() {
+                messages.push(message.to_vec());
+            }
+            is_whole
+        })?;
+    }
+    match messages.is_empty() {
+        true => {
+            Err(CorpusError::Empty(paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")))
+        }
+        false => Ok((messages, is_whole)),
+    }
+}

@@ -1,0 +1,25 @@
+//! The load generator: many client sessions, few system calls, a schedule that does not forgive.
+//!
+//! One thread drives many connections through an event queue. A [`session`](self) is a state machine without IO; a
+//! worker moves its bytes; the [`Plan`] says what is sent; [`run`] gathers what came of it.
+
+mod connection;
+mod content;
+mod corpus;
+mod failure;
+mod output;
+mod plan;
+mod replies;
+mod run;
+mod schedule;
+mod session;
+mod tls;
+mod worker;
+
+pub use content::{GENERATED_OCTETS_MAX, Pool};
+pub use corpus::{CorpusError, read_corpus};
+pub use failure::{Cause, Class, Failure, Stage};
+pub use plan::{Auth, AuthMechanism, Pipelining, Plan, Recipients, Server};
+pub use run::{ErrorCount, Outcome, Progress, Round, RunError, fresh_run, run};
+pub use schedule::Pace;
+pub use tls::{TlsError, TlsTrust, client_config};

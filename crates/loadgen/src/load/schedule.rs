@@ -1,0 +1,191 @@
+//! Which message is sent when: one counter for all threads, so that a run has exactly the messages asked for.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// What bounds one round and how its messages are spread over time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Messages a second, each due at its own moment (open loop); `None` sends the next as soon as a connection is free
+    /// (closed loop).
+    pub rate: Option<f64>,
+    /// Messages behind the warm-up.
+    pub count: Option<u64>,
+    /// Time behind the warm-up.
+    pub duration: Option<Duration>,
+    /// Messages due in this time at the start are sent and accounted for, but not measured.
+    pub warmup: Duration,
+}
+
+/// One round's messages, claimed one by one.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    pace: Pace,
+    pub start: Instant,
+    first: u64,
+    claimed: AtomicU64,
+    measured: AtomicU64,
+    stop: Arc<AtomicBool>,
+    stopped_at: OnceLock<Instant>,
+}
+
+/// The next message's turn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Claim {
+    Message(Turn),
+    /// None is due before.
+    NotBefore(Instant),
+    /// There are no more.
+    Finished,
+}
+
+/// One message to send.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Turn {
+    pub number: u64,
+    /// When it should leave; closed loop: now.
+    pub due: Instant,
+    pub is_measured: bool,
+}
+
+impl Schedule {
+    /// A round that starts at `start` with message number `first`, and ends early when `stop` is set.
+    pub fn new(pace: Pace, start: Instant, first: u64, stop: Arc<AtomicBool>) -> Self {
+        Self {
+            pace,
+            start,
+            first,
+            claimed: AtomicU64::new(0),
+            measured: AtomicU64::new(0),
+            stop,
+            stopped_at: OnceLock::new(),
+        }
+    }
+
+    /// Takes the next message if its time has come.
+    pub fn claim(&self, now: Instant) -> Claim {
+        if self.stop.load(Relaxed) {
+            return Claim::Finished;
+        }
+        match self.pace.rate {
+            Some(rate) => self.claim_due(now, rate),
+            None => self.claim_next(now),
+        }
+    }
+
+    fn claim_next(&self, now: Instant) -> Claim {
+        let since = now.saturating_duration_since(self.start);
+        let is_measured = since >= self.pace.warmup;
+        let is_late = |duration| since >= self.pace.warmup + duration;
+        if self.pace.duration.is_some_and(is_late) {
+            return Claim::Finished;
+        }
+        if is_measured && self.pace.count.is_some_and(|count| self.measured.fetch_add(1, Relaxed) >= count) {
+            return Claim::Finished;
+        }
+        Claim::Message(Turn { number: self.first + self.claimed.fetch_add(1, Relaxed), due: now, is_measured })
+    }
+
+    fn claim_due(&self, now: Instant, rate: f64) -> Claim {
+        let mut index = self.claimed.load(Relaxed);
+        loop {
+            if index >= self.due_in_all(rate) {
+                return Claim::Finished;
+            }
+            let after = Duration::from_secs_f64(index as f64 / rate);
+            let due = self.start + after;
+            if due > now {
+                return Claim::NotBefore(due);
+            }
+            match self.claimed.compare_exchange_weak(index, index + 1, Relaxed, Relaxed) {
+                Ok(_) => {
+                    let is_measured = index >= due_within(self.pace.warmup, rate);
+                    return Claim::Message(Turn { number: self.first + index, due, is_measured });
+                }
+                Err(taken) => index = taken,
+            }
+        }
+    }
+
+    /// How many messages the whole round has (open loop).
+    fn due_in_all(&self, rate: f64) -> u64 {
+        let warmup = due_within(self.pace.warmup, rate);
+        let by_count = self.pace.count.map_or(u64::MAX, |count| warmup + count);
+        let by_time = self.pace.duration.map_or(u64::MAX, |time| due_within(self.pace.warmup + time, rate));
+        by_count.min(by_time)
+    }
+
+    /// Messages that were due by `now` and have not been claimed: how far an open loop lags behind its schedule.
+    pub fn behind(&self, now: Instant) -> u64 {
+        let Some(rate) = self.pace.rate else { return 0 };
+        let since = now.saturating_duration_since(self.start);
+        due_within(since, rate).min(self.due_in_all(rate)).saturating_sub(self.claimed.load(Relaxed))
+    }
+
+    /// Whether the round's time was up, or it was stopped, more than `drain` ago.
+    pub fn is_over(&self, now: Instant, drain: Duration) -> bool {
+        let stopped = self.stop.load(Relaxed).then(|| *self.stopped_at.get_or_init(|| now));
+        let end = self.pace.duration.map(|duration| self.start + self.pace.warmup + duration);
+        stopped.into_iter().chain(end).any(|end| now.saturating_duration_since(end) > drain)
+    }
+
+    /// How many numbers have been given out, the first of them [`Schedule::first`].
+    pub fn claimed(&self) -> u64 {
+        self.claimed.load(Relaxed)
+    }
+}
+
+/// How many messages are due in the first `time` at `rate`: message k is due at k/rate, so the first at once.
+fn due_within(time: Duration, rate: f64) -> u64 {
+    (time.as_secs_f64() * rate).ceil() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn schedule(rate: Option<f64>, count: Option<u64>, seconds: Option<u64>, warmup: u64) -> Schedule {
+        let pace =
+            Pace { rate, count, duration: seconds.map(Duration::from_secs), warmup: Duration::from_secs(warmup) };
+        Schedule::new(pace, Instant::now(), 100, Arc::default())
+    }
+
+    #[test]
+    fn open_loop_messages_are_due_evenly_however_late_they_are_claimed() {
+        let schedule = schedule(Some(10.0), None, Some(2), 1);
+        let late = schedule.start + 5 * SECOND;
+        assert_eq!(schedule.behind(late), 30);
+        for index in 0..30_u32 {
+            let Claim::Message(turn) = schedule.claim(late) else { panic!("message {index} is due") };
+            assert_eq!(turn.number, 100 + u64::from(index));
+            assert_eq!(turn.is_measured, index >= 10);
+            let off = turn.due.duration_since(schedule.start).abs_diff(SECOND * index / 10);
+            assert!(off < Duration::from_micros(1), "message {index} is {off:?} off");
+        }
+        assert_eq!(schedule.claim(late), Claim::Finished);
+        assert_eq!(schedule.behind(late), 0);
+    }
+
+    #[test]
+    fn nothing_is_sent_before_it_is_due() {
+        let schedule = schedule(Some(2.0), Some(3), None, 0);
+        assert!(matches!(schedule.claim(schedule.start), Claim::Message(_)));
+        assert_eq!(schedule.claim(schedule.start), Claim::NotBefore(schedule.start + SECOND / 2));
+    }
+
+    #[test]
+    fn a_closed_loop_ends_with_its_count_or_its_time_and_warms_up_before() {
+        let counted = schedule(None, Some(3), None, 1);
+        for second in [0, 0, 1, 1, 1] {
+            let Claim::Message(turn) = counted.claim(counted.start + SECOND * second) else { panic!("no message") };
+            assert_eq!(turn.is_measured, second == 1);
+        }
+        assert_eq!(counted.claim(counted.start + SECOND), Claim::Finished);
+        let timed = schedule(None, None, Some(2), 1);
+        assert!(matches!(timed.claim(timed.start + SECOND * 2), Claim::Message(_)));
+        assert_eq!(timed.claim(timed.start + SECOND * 3), Claim::Finished);
+    }
+}

@@ -1,0 +1,141 @@
+//! Messages as programs keep them: a file each, Maildir trees, mbox files.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file or directory could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {path}: {source}")]
+pub struct ReadError {
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+/// Calls `each` with every message under `path` and the file it lies in, until `each` returns `false`.
+///
+/// A file that starts with `From ` is an mbox (mboxrd, RFC 4155 apart from the quoting), any other file one message. A
+/// directory is read with all below it; where `cur` and `new` lie beside each other it is a Maildir, of which these two
+/// are read and its folders, while `tmp` and the files beside them are not mail. Directories are read in order of names.
+///
+/// # Errors
+/// When something cannot be read. A file that disappears while the tree is read (a Maildir lives) is passed over.
+pub fn each_message(path: &Path, each: &mut dyn FnMut(&Path, &[u8]) -> bool) -> Result<(), ReadError> {
+    walk(path, each).map(drop)
+}
+
+/// Returns whether to go on.
+fn walk(path: &Path, each: &mut dyn FnMut(&Path, &[u8]) -> bool) -> Result<bool, ReadError> {
+    let failed = |source| ReadError { path: path.to_owned(), source };
+    if !fs::metadata(path).map_err(failed)?.is_dir() {
+        return read_file(path, each);
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        names.push((entry.file_name(), entry.file_type().map_err(failed)?));
+    }
+    names.sort_by(|a, b| a.0.cmp(&b.0));
+    let has = |name: &str| names.iter().any(|(entry, kind)| entry == name && kind.is_dir());
+    let is_maildir = has("cur") && has("new");
+    for (name, kind) in &names {
+        let is_mail = !is_maildir || kind.is_dir() && name != "tmp";
+        let below = path.join(name);
+        let goes_on = match kind {
+            _ if !is_mail => true,
+            kind if kind.is_file() => read_file(&below, each)?,
+            kind if kind.is_dir() => walk(&below, each)?,
+            // A link may lead anywhere, also back.
+            _ => true,
+        };
+        if !goes_on {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn read_file(path: &Path, each: &mut dyn FnMut(&Path, &[u8]) -> bool) -> Result<bool, ReadError> {
+    let octets = match fs::read(path) {
+        Ok(octets) => octets,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(source) => return Err(ReadError { path: path.to_owned(), source }),
+    };
+    if !octets.starts_with(b"From ") {
+        return Ok(each(path, &octets));
+    }
+    for message in split_mbox(&octets) {
+        if !each(path, &message) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The messages of an mbox: each begins with a line `From …` at the start or behind an empty line.
+fn split_mbox(octets: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let is_empty = |line: &[u8]| line == b"\n" || line == b"\r\n";
+    let mut lines = octets.split_inclusive(|octet| *octet == b'\n').peekable();
+    std::iter::from_fn(move || {
+        lines.next_if(|line| line.starts_with(b"From "))?;
+        let mut message = Vec::new();
+        let mut behind_empty = false;
+        while let Some(line) = lines.next_if(|line| !(behind_empty && line.starts_with(b"From "))) {
+            behind_empty = is_empty(line);
+            let quotes = line.iter().take_while(|octet| **octet == b'>').count();
+            let is_quoted = quotes > 0 && line[quotes..].starts_with(b"From ");
+            message.extend_from_slice(if is_quoted { &line[1..] } else { line });
+        }
+        // The empty line in front of the next message belongs to the mbox.
+        if behind_empty {
+            let end = message.strip_suffix(b"\r\n").or(message.strip_suffix(b"\n")).map_or(0, <[u8]>::len);
+            message.truncate(end);
+        }
+        Some(message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &Path) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut each = |_: &Path, message: &[u8]| {
+            found.push(String::from_utf8(message.to_vec()).unwrap());
+            true
+        };
+        each_message(path, &mut each).unwrap();
+        found
+    }
+
+    #[test]
+    fn an_mbox_gives_its_messages_unquoted() {
+        let mbox = b"From a@b Mon\nSubject: 1\n\n>From here\n>>From there\nFrom in a paragraph\n\nFrom c@d Tue\nSubject: 2\n\n\n";
+        let messages: Vec<_> = split_mbox(mbox).collect();
+        assert_eq!(messages[0], b"Subject: 1\n\nFrom here\n>From there\nFrom in a paragraph\n");
+        assert_eq!(messages[1], b"Subject: 2\n\n");
+        assert_eq!(messages.len(), 2);
+    }
+
+    #[test]
+    fn a_maildir_tree_is_read_without_tmp_and_without_what_lies_beside() {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in [
+            ("example.org/a/new/1", "one"),
+            ("example.org/a/cur/2:2,S", "two"),
+            ("example.org/a/tmp/3", "half"),
+            ("example.org/a/uidlist", "no mail"),
+            ("example.org/a/.Sent/cur/4", "four"),
+            ("example.org/a/.Sent/new/x/y", "five"),
+            ("loose", "six"),
+        ] {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        assert_eq!(found(dir.path()), ["four", "five", "two", "one", "six"]);
+        assert_eq!(found(&dir.path().join("loose")), ["six"]);
+        assert!(each_message(&dir.path().join("absent"), &mut |_, _| true).is_err());
+    }
+}

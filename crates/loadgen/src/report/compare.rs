@@ -1,0 +1,151 @@
+//! Several reports side by side.
+
+use serde::Serialize;
+
+use super::Report;
+use super::text::{octets, table};
+use crate::live::{millis, thousands};
+
+/// Reports side by side: each figure of each report, and its ratio to the first report's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// What the reports are called.
+    pub names: Vec<String>,
+    pub rows: Vec<Row>,
+    /// Where the runs were not asked to do the same, so that their figures may not be comparable.
+    pub differences: Vec<String>,
+}
+
+/// One figure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    pub name: String,
+    /// Absent where a report does not have it.
+    pub values: Vec<Option<f64>>,
+    /// To the first report's value; absent where either is absent or the first is 0.
+    pub ratios: Vec<Option<f64>>,
+    #[serde(skip)]
+    unit: Unit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Unit {
+    Count,
+    Micros,
+    Octets,
+    Plain,
+}
+
+type Figure = (&'static str, Unit, fn(&Report) -> Option<f64>);
+
+const FIGURES: &[Figure] = &[
+    ("messages a second", Unit::Count, |report| Some(report.total.rate)),
+    ("acknowledged", Unit::Count, |report| Some(report.total.acked as f64)),
+    ("failed", Unit::Count, |report| Some(report.total.failed as f64)),
+    ("due and never sent", Unit::Count, |report| Some(report.total.missed as f64)),
+    ("octets a second", Unit::Octets, |report| Some(report.total.octets as f64 / report.total.elapsed_s.max(1e-9))),
+    ("latency mean", Unit::Micros, |report| Some(report.total.latency.mean_us)),
+    ("latency p50", Unit::Micros, |report| Some(report.total.latency.p50_us as f64)),
+    ("latency p90", Unit::Micros, |report| Some(report.total.latency.p90_us as f64)),
+    ("latency p99", Unit::Micros, |report| Some(report.total.latency.p99_us as f64)),
+    ("latency p99.9", Unit::Micros, |report| Some(report.total.latency.p999_us as f64)),
+    ("latency max", Unit::Micros, |report| Some(report.total.latency.max_us as f64)),
+    ("server CPU µs a message", Unit::Plain, |report| report.server.as_ref().map(|cost| cost.cpu_us_per_message)),
+    ("server memory at most", Unit::Octets, |report| {
+        report.server.as_ref().map(|cost| cost.usage.memory_octets_max as f64)
+    }),
+    ("server octets written", Unit::Octets, |report| {
+        report.server.as_ref().map(|cost| cost.usage.written_octets as f64)
+    }),
+    ("server context switches", Unit::Count, |report| {
+        report.server.as_ref().map(|cost| cost.usage.context_switches as f64)
+    }),
+    ("generator CPU µs a message", Unit::Plain, |report| Some(report.generator.cpu_us_per_message)),
+    ("lost", Unit::Count, |report| report.account.as_ref().map(|account| account.lost.len() as f64)),
+    ("duplicated", Unit::Count, |report| report.account.as_ref().map(|account| account.duplicated.len() as f64)),
+    ("altered", Unit::Count, |report| report.account.as_ref().map(|account| account.altered.len() as f64)),
+];
+
+impl Comparison {
+    /// Puts `reports` side by side. Without reports there are no rows.
+    pub fn new(reports: &[Report]) -> Self {
+        let row = |(name, unit, figure): &Figure| {
+            let values: Vec<Option<f64>> = reports.iter().map(figure).collect();
+            let first = values.first().copied().flatten().filter(|first| *first > 0.0);
+            let ratios = values.iter().map(|value| Some((*value)? / first?)).collect();
+            values.iter().any(Option::is_some).then(|| Row { name: (*name).into(), values, ratios, unit: *unit })
+        };
+        Self {
+            names: reports.iter().map(Report::name).collect(),
+            rows: FIGURES.iter().filter_map(row).collect(),
+            differences: differences(reports),
+        }
+    }
+
+    /// A table for a terminal.
+    pub fn to_text(&self) -> String {
+        let letter = |index: usize| char::from(b'A' + (index % 26) as u8).to_string();
+        let mut out = String::new();
+        for (index, name) in self.names.iter().enumerate() {
+            out.push_str(&format!("{}: {name}\n", letter(index)));
+        }
+        out.push('\n');
+        let header: Vec<String> = (0..self.names.len())
+            .flat_map(|index| match index {
+                0 => vec![letter(0)],
+                _ => vec![letter(index), format!("{}/A", letter(index))],
+            })
+            .collect();
+        let rows: Vec<(String, Vec<String>)> = self.rows.iter().map(|row| (row.name.clone(), row.cells())).collect();
+        table(&mut out, &header, &rows);
+        for difference in &self.differences {
+            out.push_str(&format!("\nnot alike: {difference}"));
+        }
+        if !self.differences.is_empty() {
+            out.push('\n');
+        }
+        out
+    }
+
+    /// All of it as JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain data can be written") + "\n"
+    }
+}
+
+impl Row {
+    fn cells(&self) -> Vec<String> {
+        let value = |value: &Option<f64>| match (value, self.unit) {
+            (None, _) => "-".into(),
+            (Some(value), Unit::Count) => thousands(value.round() as u64),
+            (Some(value), Unit::Micros) => millis(*value),
+            (Some(value), Unit::Octets) => octets(*value),
+            (Some(value), Unit::Plain) => format!("{value:.1}"),
+        };
+        let ratio = |ratio: &Option<f64>| ratio.map_or("-".into(), |ratio| format!("× {ratio:.2}"));
+        let pairs = self.values.iter().zip(&self.ratios).enumerate();
+        pairs.flat_map(|(index, (v, r))| if index == 0 { vec![value(v)] } else { vec![value(v), ratio(r)] }).collect()
+    }
+}
+
+fn differences(reports: &[Report]) -> Vec<String> {
+    let Some((first, others)) = reports.split_first() else { return Vec::new() };
+    let fields = |report: &Report| match serde_json::to_value(&report.plan).expect("plain data can be written") {
+        serde_json::Value::Object(fields) => fields,
+        other => unreachable!("a plan is an object, not {other}"),
+    };
+    let (of_first, mut differences) = (fields(first), Vec::new());
+    for other in others {
+        let of_other = fields(other);
+        for (name, value) in of_first.iter().filter(|(name, _)| *name != "targets") {
+            if of_other.get(name) != Some(value) {
+                let theirs = of_other.get(name).unwrap_or(&serde_json::Value::Null);
+                differences.push(format!("{name} is {value} in {}, {theirs} in {}", first.name(), other.name()));
+            }
+        }
+    }
+    if others.iter().any(|other| other.host != first.host) {
+        differences.push("the machines differ".into());
+    }
+    differences
+}

@@ -1,0 +1,360 @@
+//! The report as one page that needs nothing else: tiles, plots, tables.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::plot::{Axis, Mark, Plot, Point, Scale, Series, escape};
+use super::text::{TableRow, cost_rows, octets, round_rows};
+use super::{Cost, Report};
+use crate::account::Account;
+use crate::live::{millis, thousands};
+use crate::measure::Stretch;
+
+const NO_ERROR: &str = "a String takes everything";
+
+impl Report {
+    /// One page that needs nothing else.
+    pub fn to_html(&self) -> String {
+        let name = escape(&self.name());
+        let mut page = format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+             <title>{name}</title><style>{STYLE}</style></head><body><main>\n\
+             <header><h1>{name}</h1><p>{}</p></header>\n",
+            escape(&self.plan_text())
+        );
+        for note in &self.notes {
+            write!(page, "<p class=\"note\">{}</p>", escape(note)).expect(NO_ERROR);
+        }
+        self.tiles(&mut page);
+        page.push_str("<section class=\"plots\">\n");
+        self.plots().iter().for_each(|plot| page.push_str(plot));
+        page.push_str("</section>\n");
+        self.tables(&mut page);
+        self.machine(&mut page);
+        page.push_str("</main></body></html>\n");
+        page
+    }
+
+    fn tiles(&self, page: &mut String) {
+        let total = &self.total;
+        let latency = |us: u64| millis(us as f64);
+        let mut tiles = vec![
+            ("messages/s", thousands(total.rate.round() as u64), false),
+            ("acknowledged", thousands(total.acked), false),
+            ("failed", thousands(total.failed), total.failed > 0),
+            ("p50", latency(total.latency.p50_us), false),
+            ("p99", latency(total.latency.p99_us), false),
+            ("p99.9", latency(total.latency.p999_us), false),
+            ("max", latency(total.latency.max_us), false),
+        ];
+        if total.missed > 0 {
+            tiles.push(("due and never sent", thousands(total.missed), true));
+        }
+        if let Some(server) = &self.server {
+            tiles.push(("server CPU/msg", format!("{:.0} µs", server.cpu_us_per_message), false));
+        }
+        if let Some(account) = &self.account {
+            tiles.push(("lost", thousands(account.lost.len() as u64), !account.lost.is_empty()));
+            if account.lost.is_empty() && !account.is_clean() {
+                tiles.push(("account", "not clean".into(), true));
+            }
+        }
+        page.push_str("<section class=\"tiles\">\n");
+        for (name, value, is_bad) in tiles {
+            let class = if is_bad { " class=\"bad\"" } else { "" };
+            writeln!(page, "<div{class}><b>{value}</b><span>{name}</span></div>").expect(NO_ERROR);
+        }
+        page.push_str("</section>\n");
+    }
+
+    fn plots(&self) -> Vec<String> {
+        let mut plots = vec![self.throughput(), self.latency_over_time(), self.percentiles(), self.histogram()];
+        if !self.errors.is_empty() {
+            plots.push(self.errors_over_time());
+        }
+        let cpu = |cost: &Cost| -> Vec<Point> {
+            let rate = |pair: &[crate::resources::Sample]| {
+                let time = pair[1].at_s - pair[0].at_s;
+                // Two samples right after one another say nothing: the clock of CPU time ticks every 10 ms.
+                (pair[1].at_s, (time > 0.1).then(|| (pair[1].cpu_s - pair[0].cpu_s).max(0.0) / time))
+            };
+            cost.usage.samples.windows(2).map(rate).filter(|(_, value)| value.is_some()).collect()
+        };
+        let memory = |cost: &Cost| -> Vec<Point> {
+            cost.usage.samples.iter().map(|sample| (sample.at_s, Some(sample.memory_octets as f64 / MIB))).collect()
+        };
+        plots.push(self.by_side("CPU, in cores", &|cores| format!("{}", (cores * 100.0).round() / 100.0), &cpu));
+        plots.push(self.by_side("Memory", &|mib| format!("{} MiB", (mib * 10.0).round() / 10.0), &memory));
+        plots
+    }
+
+    fn end_s(&self) -> f64 {
+        let samples = self.generator.usage.samples.last().map_or(0.0, |sample| sample.at_s);
+        self.timeline.end_s.max(samples)
+    }
+
+    fn over_time(&self) -> Axis<'static> {
+        Axis { scale: Scale::Linear, label: "seconds", text: &seconds, end: Some(self.end_s()), ticks: None }
+    }
+
+    /// The middle of each stretch with its value. The last stretch is left out if it is too short to say anything.
+    fn series(&self, name: &str, value: impl Fn(&Stretch, f64) -> Option<f64>) -> Series {
+        let timeline = &self.timeline;
+        let point = |stretch: &Stretch| {
+            let width = timeline.width_s.min(timeline.end_s - stretch.start_s);
+            let is_whole = width > timeline.width_s * 0.4;
+            is_whole.then(|| (stretch.start_s + width / 2.0, value(stretch, width)))
+        };
+        Series { name: name.into(), points: timeline.stretches.iter().filter_map(point).collect() }
+    }
+
+    fn throughput(&self) -> String {
+        let mut series = vec![self.series("acknowledged", |stretch, width| Some(stretch.acked as f64 / width))];
+        if self.total.failed > 0 {
+            series.push(self.series("failed", |stretch, width| Some(stretch.failed as f64 / width)));
+        }
+        let y = Axis { scale: Scale::Linear, label: "", text: &count, end: None, ticks: None };
+        let (title, x) = ("Messages a second", self.over_time());
+        Plot { title, mark: Mark::Area, x, y, series, first_colour: 0 }.to_svg()
+    }
+
+    fn latency_over_time(&self) -> String {
+        let us = |us: u64, acked: u64| (acked > 0).then_some(us as f64);
+        let series = vec![
+            self.series("p50", |stretch, _| us(stretch.p50_us, stretch.acked)),
+            self.series("p99", |stretch, _| us(stretch.p99_us, stretch.acked)),
+            self.series("p99.9", |stretch, _| us(stretch.p999_us, stretch.acked)),
+        ];
+        let y = Axis { scale: Scale::Log, label: "", text: &millis_short, end: None, ticks: None };
+        let (title, x) = ("Latency over time", self.over_time());
+        Plot { title, mark: Mark::Line, x, y, series, first_colour: 1 }.to_svg()
+    }
+
+    fn percentiles(&self) -> String {
+        // Along the axis go the nines: 0 is the least, 1 is 90 %, 2 is 99 %.
+        let nines = |share: f64| -(1.0 - share).log10();
+        let points: Vec<_> = self.curve.iter().map(|point| (nines(point.share), Some(point.us as f64))).collect();
+        let end = points.last().map_or(1.0, |(last, _)| last.max(1.0));
+        let ticks = (0..=end as usize).map(|nines| nines as f64).chain([nines(0.5)]).collect();
+        let series = vec![Series { name: "latency".into(), points }];
+        let x =
+            Axis { scale: Scale::Linear, label: "percentile", text: &percentile, end: Some(end), ticks: Some(ticks) };
+        let y = Axis { scale: Scale::Log, label: "", text: &millis_short, end: None, ticks: None };
+        Plot { title: "Latency by percentile", mark: Mark::Line, x, y, series, first_colour: 2 }.to_svg()
+    }
+
+    fn histogram(&self) -> String {
+        let mut points: Vec<Point> = Vec::new();
+        for bucket in &self.histogram {
+            // A bar reaches to the next point: one without messages ends it where the next range does not follow at once.
+            if points.last().is_some_and(|(end, _)| (end / bucket.from_us - 1.0).abs() < 1e-3) {
+                points.pop();
+            }
+            points.push((bucket.from_us, Some(bucket.count as f64)));
+            points.push((bucket.to_us, None));
+        }
+        let series = vec![Series { name: "messages".into(), points }];
+        let x = Axis { scale: Scale::Log, label: "latency", text: &millis_short, end: None, ticks: None };
+        let y = Axis { scale: Scale::Linear, label: "", text: &count, end: None, ticks: None };
+        Plot { title: "Messages by latency", mark: Mark::Bars, x, y, series, first_colour: 3 }.to_svg()
+    }
+
+    fn errors_over_time(&self) -> String {
+        let mut totals: BTreeMap<&str, u64> = BTreeMap::new();
+        for stretch in &self.timeline.stretches {
+            stretch.errors.iter().for_each(|(class, count)| *totals.entry(class).or_default() += count);
+        }
+        let mut classes: Vec<_> = totals.into_iter().collect();
+        classes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let (shown, rest) = classes.split_at(classes.len().min(ERROR_CLASSES_MAX));
+        let columns = |value: &dyn Fn(&Stretch) -> u64| {
+            let point = |stretch: &Stretch| (stretch.start_s, Some(value(stretch) as f64));
+            let end = self.timeline.stretches.len() as f64 * self.timeline.width_s;
+            self.timeline.stretches.iter().map(point).chain([(end, None)]).collect()
+        };
+        let one = |stretch: &Stretch, class: &str| stretch.errors.get(class).copied().unwrap_or(0);
+        let named = |(class, _): &(&str, u64)| Series {
+            name: (*class).into(),
+            points: columns(&|stretch| one(stretch, class)),
+        };
+        let mut series: Vec<_> = shown.iter().map(named).collect();
+        if !rest.is_empty() {
+            let sum = |stretch: &Stretch| rest.iter().map(|(class, _)| one(stretch, class)).sum();
+            series.push(Series { name: "others".into(), points: columns(&sum) });
+        }
+        let y = Axis { scale: Scale::Linear, label: "", text: &count, end: None, ticks: None };
+        let (title, x) = ("Errors", self.over_time());
+        Plot { title, mark: Mark::Bars, x, y, series, first_colour: 0 }.to_svg()
+    }
+
+    fn by_side(&self, title: &str, text: &dyn Fn(f64) -> String, points: &dyn Fn(&Cost) -> Vec<Point>) -> String {
+        let mut series: Vec<Series> =
+            self.server.iter().map(|cost| Series { name: "server".into(), points: points(cost) }).collect();
+        series.push(Series { name: "generator".into(), points: points(&self.generator) });
+        // The generator has the same colour with and without a server beside it.
+        let first_colour = 5 - (series.len() - 1);
+        let y = Axis { scale: Scale::Linear, label: "", text, end: None, ticks: None };
+        let title = if series.len() == 1 { format!("{title}: generator") } else { title.to_owned() };
+        Plot { title: &title, mark: Mark::Line, x: self.over_time(), y, series, first_colour }.to_svg()
+    }
+
+    fn tables(&self, page: &mut String) {
+        let (names, rounds) = self.columns();
+        page.push_str("<section class=\"tables\">\n");
+        table(page, "Figures", &names, &round_rows(&rounds));
+        let (names, costs) = self.sides();
+        table(page, "Cost", &names, &cost_rows(&costs));
+        if !self.errors.is_empty() {
+            page.push_str("<div><h2>Errors</h2><table><tr><th>class</th><th>count</th><th>first seen</th></tr>");
+            for error in &self.errors {
+                write!(
+                    page,
+                    "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"text\">{}</td></tr>",
+                    escape(&error.class),
+                    thousands(error.count),
+                    escape(&error.example)
+                )
+                .expect(NO_ERROR);
+            }
+            page.push_str("</table></div>\n");
+        }
+        if let Some(account) = &self.account {
+            account_table(page, account);
+        }
+        page.push_str("</section>\n");
+    }
+
+    fn machine(&self, page: &mut String) {
+        let host = &self.host;
+        writeln!(
+            page,
+            "<footer><p>{}, {} cores ({}), {} of memory, Linux {}, Posthaste {}, run {}</p><pre>{}</pre></footer>",
+            escape(&self.started),
+            host.cores,
+            escape(&host.cpu),
+            octets(host.memory_octets as f64),
+            escape(&host.kernel),
+            escape(&self.version),
+            escape(&self.run),
+            escape(&self.command.join(" "))
+        )
+        .expect(NO_ERROR);
+    }
+}
+
+const MIB: f64 = 1_048_576.0;
+/// Classes of errors that have a colour of their own.
+const ERROR_CLASSES_MAX: usize = 5;
+/// Findings that the page lists of each kind.
+const FINDINGS_MAX: usize = 50;
+
+fn seconds(seconds: f64) -> String {
+    format!("{}", (seconds * 100.0).round() / 100.0)
+}
+
+fn count(count: f64) -> String {
+    if count < 10.0 { format!("{}", (count * 100.0).round() / 100.0) } else { thousands(count.round() as u64) }
+}
+
+/// Round values without digits behind the point: `2 ms`, not `2.00 ms`.
+fn millis_short(us: f64) -> String {
+    let text = millis(us);
+    match text.split_once(' ') {
+        Some((number, unit)) if number.contains('.') => {
+            format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
+    }
+}
+
+/// `99.9 %` for three nines.
+fn percentile(nines: f64) -> String {
+    let missing = 10_f64.powf(-nines) * 100.0;
+    let digits = (nines - 2.0 - 1e-6).max(0.0).ceil() as usize;
+    format!("{:.digits$} %", 100.0 - missing)
+}
+
+fn table(page: &mut String, title: &str, header: &[String], rows: &[TableRow]) {
+    write!(page, "<div><h2>{title}</h2><table>").expect(NO_ERROR);
+    if header.len() > 1 {
+        let cells: Vec<_> = header.iter().map(|name| format!("<th class=\"n\">{name}</th>")).collect();
+        write!(page, "<tr><th></th>{}</tr>", cells.concat()).expect(NO_ERROR);
+    }
+    for (name, values) in rows {
+        let cells: Vec<_> = values.iter().map(|value| format!("<td class=\"n\">{value}</td>")).collect();
+        write!(page, "<tr><td>{name}</td>{}</tr>", cells.concat()).expect(NO_ERROR);
+    }
+    page.push_str("</table></div>\n");
+}
+
+fn account_table(page: &mut String, account: &Account) {
+    let sums = [
+        ("acknowledged messages", account.acked),
+        ("copies expected", account.expected),
+        ("copies found", account.found),
+        ("lost", account.lost.len() as u64),
+        ("duplicated", account.duplicated.len() as u64),
+        ("altered", account.altered.len() as u64),
+        ("unexpected", account.unexpected.len() as u64),
+        ("lost connection, found", account.uncertain_found),
+        ("lost connection, absent", account.uncertain_absent),
+    ];
+    let rows: Vec<TableRow> = sums.iter().map(|(name, sum)| (*name, vec![thousands(*sum)])).collect();
+    table(page, "Account", &[], &rows);
+    let lists = [
+        ("lost", &account.lost),
+        ("duplicated", &account.duplicated),
+        ("altered", &account.altered),
+        ("unexpected", &account.unexpected),
+    ];
+    if lists.iter().all(|(_, list)| list.is_empty()) {
+        return;
+    }
+    page.push_str("<div><h2>Findings</h2><table><tr><th></th><th>message</th><th>expected</th><th>found</th></tr>");
+    for (name, list) in lists {
+        for finding in list.iter().take(FINDINGS_MAX) {
+            write!(
+                page,
+                "<tr><td>{name}</td><td class=\"text\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+                finding.id, finding.expected, finding.found
+            )
+            .expect(NO_ERROR);
+        }
+        if list.len() > FINDINGS_MAX {
+            write!(page, "<tr><td>{name}</td><td>… and {} more</td></tr>", list.len() - FINDINGS_MAX).expect(NO_ERROR);
+        }
+    }
+    page.push_str("</table></div>\n");
+}
+
+const STYLE: &str = "
+:root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--text:#1c2430;--dim:#5c6878;--line:#dfe4ea;--bad:#c62828;
+--c0:#2563eb;--c1:#0d9488;--c2:#d97706;--c3:#7c3aed;--c4:#db2777;--c5:#4b7a1e}
+@media (prefers-color-scheme:dark){:root{--page:#12161c;--card:#1a2029;--text:#e4e8ee;--dim:#97a3b3;--line:#2d3642;
+--bad:#ff7b72;--c0:#6ea8fe;--c1:#2dd4bf;--c2:#fbbf24;--c3:#b794f6;--c4:#f472b6;--c5:#a3d468}}
+*{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--text);
+font:15px/1.45 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}
+main{max-width:1240px;margin:0 auto;padding:24px 20px 40px}h1{font-size:24px;margin:0 0 4px;overflow-wrap:anywhere}
+h2{font-size:15px;margin:0 0 8px}header p{margin:0 0 18px;color:var(--dim)}
+.note{margin:0 0 12px;padding:8px 12px;border-left:3px solid var(--bad);background:var(--card)}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin-bottom:16px}
+.tiles div,figure,.tables>div{background:var(--card);border:1px solid var(--line);border-radius:8px}
+.tiles div{padding:12px 14px}.tiles b{display:block;font-size:21px;font-variant-numeric:tabular-nums;white-space:nowrap}
+.tiles span{color:var(--dim);font-size:13px}.tiles .bad b{color:var(--bad)}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:16px;margin-bottom:16px}
+figure{margin:0;padding:12px 12px 6px}figcaption{display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline;margin:0 4px 6px}
+.key{color:var(--dim);font-size:13px;white-space:nowrap}.key i{display:inline-block;width:14px;height:3px;border-radius:2px;
+margin-right:6px;vertical-align:middle;background:var(--c)}
+svg{display:block;width:100%;height:auto}svg text{font-size:12px;fill:var(--dim);font-variant-numeric:tabular-nums}
+.grid{stroke:var(--line);stroke-width:1;fill:none}.axis,.tick{stroke:var(--dim);stroke-width:1;fill:none}
+.line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.area{fill:var(--c);opacity:.16}
+.bar,.dot{fill:var(--c)}.hint{fill:transparent}.hint:hover{fill:var(--dim);opacity:.12}
+.s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}
+.tables{display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start}.tables>div{padding:14px 16px;overflow-x:auto;max-width:100%}
+table{border-collapse:collapse;font-size:14px}th{text-align:left;color:var(--dim);font-weight:500}
+td,th{padding:3px 20px 3px 0;vertical-align:top}td:last-child,th:last-child{padding-right:0}
+.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.text{font-family:ui-monospace,'DejaVu Sans Mono',monospace;
+font-size:13px;overflow-wrap:anywhere}footer{margin-top:20px;color:var(--dim);font-size:13px}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px}
+";

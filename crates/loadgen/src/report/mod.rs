@@ -1,0 +1,291 @@
+//! What a run has found: as data, as tables, as a page with plots, and beside other runs.
+
+mod compare;
+mod html;
+mod plot;
+mod text;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use posthaste_smtp::Protocol;
+use serde::{Deserialize, Serialize};
+
+pub use compare::{Comparison, Row};
+
+use crate::account::Account;
+use crate::load::{ErrorCount, Outcome, Pipelining, Plan, Round};
+use crate::measure::{Bucket, CurvePoint, Stretch};
+use crate::resources::Usage;
+use crate::values::{PerConnection, TlsStart};
+
+/// The schema that is written, and the only one that is read.
+pub const SCHEMA: &str = "posthaste-load/1";
+
+/// A whole report. Its JSON form is described in `docs/load.md`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: String,
+    pub title: Option<String>,
+    /// When the run began, RFC 3339, UTC.
+    pub started: String,
+    /// Of the generator.
+    pub version: String,
+    pub command: Vec<String>,
+    /// The run's mark in its messages' stamps.
+    pub run: String,
+    pub host: Host,
+    pub plan: PlanSummary,
+    pub total: Round,
+    pub rounds: Vec<Round>,
+    /// Connections that came as far as taking messages.
+    pub sessions: u64,
+    pub errors: Vec<ErrorCount>,
+    /// Latencies of all measured acknowledged messages.
+    pub histogram: Vec<Bucket>,
+    pub curve: Vec<CurvePoint>,
+    pub timeline: TimelineData,
+    pub generator: Cost,
+    pub server: Option<Cost>,
+    pub account: Option<Account>,
+    /// What the reader should know: a run cut short, a limit met.
+    pub notes: Vec<String>,
+}
+
+/// The machine that the generator ran on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    pub cores: usize,
+    pub cpu: String,
+    pub kernel: String,
+    pub memory_octets: u64,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanSummary {
+    pub targets: Vec<String>,
+    pub protocol: String,
+    pub connections: usize,
+    pub threads: usize,
+    /// Messages a second on a schedule; absent in a closed loop.
+    pub rate: Option<f64>,
+    pub count: Option<u64>,
+    pub duration_s: Option<f64>,
+    pub warmup_s: f64,
+    pub rounds: u32,
+    pub per_connection: String,
+    pub pipelining: String,
+    pub transfer: String,
+    pub tls: String,
+    pub auth: bool,
+    pub size: String,
+    pub recipients_per_message: usize,
+}
+
+/// Figures over time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TimelineData {
+    /// How long each stretch is.
+    pub width_s: f64,
+    /// When the last thing happened; the last stretch ends here.
+    pub end_s: f64,
+    pub stretches: Vec<Stretch>,
+}
+
+/// What one side has cost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// CPU time of an acknowledged message, those of the warm-up included.
+    pub cpu_us_per_message: f64,
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// What a run cannot know of itself.
+#[derive(Debug)]
+pub struct About {
+    pub title: Option<String>,
+    pub command: Vec<String>,
+    pub started: SystemTime,
+    pub plan: PlanSummary,
+    pub notes: Vec<String>,
+}
+
+/// Why a report cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} is no report: {text}")]
+    NotOurs { path: PathBuf, text: String },
+}
+
+impl PlanSummary {
+    /// What `plan` asks for, with the sizes as they were written.
+    pub fn new(plan: &Plan, size: String) -> Self {
+        let names = |name: fn(&crate::load::Server) -> &'static str| {
+            let mut names: Vec<_> = plan.servers.iter().map(name).collect();
+            names.dedup();
+            names.join(", ")
+        };
+        Self {
+            targets: plan.servers.iter().map(|server| server.name.clone()).collect(),
+            protocol: names(|server| match server.protocol {
+                Protocol::Smtp => "SMTP",
+                Protocol::Lmtp => "LMTP",
+            }),
+            connections: plan.connections,
+            threads: plan.threads,
+            rate: plan.pace.rate,
+            count: plan.pace.count,
+            duration_s: plan.pace.duration.map(|duration| duration.as_secs_f64()),
+            warmup_s: plan.pace.warmup.as_secs_f64(),
+            rounds: plan.rounds,
+            per_connection: match plan.per_connection {
+                PerConnection::All => "all".into(),
+                PerConnection::Count(count) => count.to_string(),
+            },
+            pipelining: match plan.pipelining {
+                Pipelining::Off => "off",
+                Pipelining::On => "on",
+                Pipelining::Ahead => "ahead",
+            }
+            .into(),
+            transfer: if plan.bdat { "BDAT" } else { "DATA" }.into(),
+            tls: names(|server| match server.tls {
+                TlsStart::Never => "none",
+                TlsStart::AtOnce => "implicit",
+                TlsStart::StartTls => "STARTTLS",
+            }),
+            auth: plan.auth.is_some(),
+            size,
+            recipients_per_message: plan.recipients_per_message,
+        }
+    }
+}
+
+impl Report {
+    /// Puts a run's figures together.
+    pub fn new(about: About, outcome: &Outcome, account: Option<Account>) -> Self {
+        let acked_in_all = outcome.ledger.iter().filter(|(_, expected)| expected.acked > 0).count();
+        let cost = |usage: &Usage| Cost {
+            cpu_us_per_message: if acked_in_all > 0 { usage.cpu_s * 1e6 / acked_in_all as f64 } else { 0.0 },
+            usage: usage.clone(),
+        };
+        let mut notes = about.notes;
+        let mut note = |applies: bool, text: &str| applies.then(|| notes.push(text.to_owned()));
+        note(outcome.gave_up, "the run ended early: no server could be reached any more");
+        note(outcome.was_stopped, "the run was stopped before its end");
+        let server_ended = outcome.server.as_ref().is_some_and(|usage| usage.has_ended);
+        note(server_ended, "the server's process ended during the run; its figures stop there");
+        Self {
+            schema: SCHEMA.into(),
+            title: about.title,
+            started: rfc3339(about.started),
+            version: env!("CARGO_PKG_VERSION").into(),
+            command: about.command,
+            run: format!("{:016x}", outcome.ledger.run),
+            host: Host::read(),
+            plan: about.plan,
+            total: outcome.total.clone(),
+            rounds: outcome.rounds.clone(),
+            sessions: outcome.sessions,
+            errors: outcome.errors.clone(),
+            histogram: outcome.latencies.buckets(),
+            curve: outcome.latencies.curve(),
+            timeline: TimelineData {
+                width_s: outcome.timeline.width_s(),
+                end_s: outcome.timeline.end_s(),
+                stretches: outcome.timeline.stretches(),
+            },
+            generator: cost(&outcome.generator),
+            server: outcome.server.as_ref().map(cost),
+            account,
+            notes,
+        }
+    }
+
+    /// Reads `report.json`.
+    ///
+    /// # Errors
+    /// When it cannot be read or is of another schema.
+    pub fn read(path: &Path) -> Result<Self, ReportError> {
+        let not_ours = |text: String| ReportError::NotOurs { path: path.to_owned(), text };
+        let text = fs::read_to_string(path).map_err(|source| ReportError::Io { path: path.to_owned(), source })?;
+        let report: Self = serde_json::from_str(&text).map_err(|error| not_ours(error.to_string()))?;
+        match report.schema == SCHEMA {
+            true => Ok(report),
+            false => Err(not_ours(format!("its schema is {}, not {SCHEMA}", report.schema))),
+        }
+    }
+
+    /// Writes `report.json`, `report.md` and `report.html` into `dir`, which is made if need be.
+    ///
+    /// # Errors
+    /// When one of them cannot be written.
+    pub fn write_to(&self, dir: &Path) -> Result<(), ReportError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| ReportError::Io { path, source }
+        };
+        fs::create_dir_all(dir).map_err(failed(dir))?;
+        for (name, text) in
+            [("report.json", self.to_json()), ("report.md", self.to_markdown()), ("report.html", self.to_html())]
+        {
+            let path = dir.join(name);
+            fs::write(&path, text).map_err(failed(&path))?;
+        }
+        Ok(())
+    }
+
+    /// All of it as JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain data can be written") + "\n"
+    }
+
+    /// Whether everything asked for was sent, acknowledged and, if somebody looked, found.
+    pub fn is_good(&self) -> bool {
+        let total = &self.total;
+        let is_served = total.failed == 0 && total.missed == 0 && self.errors.is_empty();
+        let has_acked = total.acked > 0 || total.warmup > 0;
+        has_acked && is_served && self.account.as_ref().is_none_or(Account::is_clean)
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> String {
+        self.title.clone().unwrap_or_else(|| self.plan.targets.join(", "))
+    }
+}
+
+impl Host {
+    fn read() -> Self {
+        let line = |file: &str, name: &str| {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            value.trim_start_matches([':', ' ', '\t']).trim().to_owned()
+        };
+        let kib = line("/proc/meminfo", "MemTotal:").split(' ').next().and_then(|kib| kib.parse::<u64>().ok());
+        Self {
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            cpu: line("/proc/cpuinfo", "model name"),
+            kernel: line("/proc/sys/kernel/osrelease", ""),
+            memory_octets: kib.unwrap_or(0) * 1024,
+        }
+    }
+}
+
+/// `2026-03-01T12:00:00Z`.
+fn rfc3339(time: SystemTime) -> String {
+    let secs = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let shown = posthaste_message::DateTime::from_unix(i64::try_from(secs).unwrap_or(i64::MAX)).to_string();
+    // `Sun, 01 Mar 2026 12:00:00 +0000`
+    let parts: Vec<&str> = shown.split([' ', ',']).filter(|part| !part.is_empty()).collect();
+    let month = MONTHS.iter().position(|month| *month == parts[2]).map_or(0, |index| index + 1);
+    format!("{}-{month:02}-{}T{}Z", parts[3], parts[1], parts[4])
+}
+
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

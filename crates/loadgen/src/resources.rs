@@ -1,0 +1,241 @@
+//! What processes cost while a run goes on, as Linux counts it under /proc; elsewhere there are no figures.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// Counters of a process and all its descendants at one moment, summed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since the run began.
+    pub at_s: f64,
+    /// CPU seconds since the processes began, user and system; children that have ended are included.
+    pub cpu_s: f64,
+    /// Resident memory.
+    pub memory_octets: u64,
+    /// Handed to the file system for writing to a device; 0 where we may not know.
+    pub written_octets: u64,
+    /// System calls that write.
+    pub write_calls: u64,
+    /// Context switches of all threads since the run began, voluntary or not; those after the last look at a thread
+    /// that has ended are not known.
+    pub context_switches: u64,
+    /// Flushes that all block devices of the machine have completed: syncs, of whatever process.
+    pub device_flushes: u64,
+}
+
+/// What was used over the whole run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    pub cpu_s: f64,
+    pub memory_octets_max: u64,
+    pub written_octets: u64,
+    pub write_calls: u64,
+    pub context_switches: u64,
+    pub device_flushes: u64,
+    /// Over time.
+    pub samples: Vec<Sample>,
+    /// The processes had all gone before the run was over.
+    #[serde(default)]
+    pub has_ended: bool,
+}
+
+/// Watches processes.
+#[derive(Debug)]
+pub struct Sampler {
+    roots: Vec<u32>,
+    begun: Instant,
+    samples: Vec<Sample>,
+    /// Context switches of each thread when it was last seen, and of all threads since the beginning.
+    switches: HashMap<u32, u64>,
+    switches_sum: u64,
+    stride: usize,
+    skipped: usize,
+    memory_octets_max: u64,
+    has_ended: bool,
+}
+
+/// Samples kept; at the bound every other one is dropped, and from then on fewer are taken.
+const SAMPLES_MAX: usize = 720;
+
+impl Sampler {
+    /// Watches `roots` and their descendants; times count from `begun`.
+    pub fn new(roots: &[u32], begun: Instant) -> Self {
+        let mut sampler = Self {
+            roots: roots.to_vec(),
+            begun,
+            samples: Vec::new(),
+            switches: HashMap::new(),
+            switches_sum: 0,
+            stride: 1,
+            skipped: 0,
+            memory_octets_max: 0,
+            has_ended: false,
+        };
+        sampler.sample();
+        sampler
+    }
+
+    /// Takes a sample.
+    pub fn sample(&mut self) {
+        let Some((mut sample, threads)) = read_tree(&self.roots) else {
+            self.has_ended = true;
+            return;
+        };
+        // A thread takes its count with it when it ends, so the sum is kept here.
+        let is_first = self.samples.is_empty();
+        for (thread, switches) in threads {
+            let before = self.switches.insert(thread, switches).unwrap_or(if is_first { switches } else { 0 });
+            self.switches_sum += switches.saturating_sub(before);
+        }
+        sample.context_switches = self.switches_sum;
+        sample.at_s = self.begun.elapsed().as_secs_f64();
+        self.memory_octets_max = self.memory_octets_max.max(sample.memory_octets);
+        if self.skipped + 1 < self.stride && !self.samples.is_empty() {
+            self.skipped += 1;
+            return;
+        }
+        self.skipped = 0;
+        self.samples.push(sample);
+        if self.samples.len() >= SAMPLES_MAX {
+            let mut index = 0;
+            self.samples.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+            self.stride *= 2;
+        }
+    }
+
+    /// Takes a last sample and sums up.
+    pub fn finish(mut self) -> Usage {
+        self.skipped = self.stride;
+        self.sample();
+        let first = self.samples.first().copied().unwrap_or_default();
+        let last = self.samples.last().copied().unwrap_or_default();
+        let since = |counter: fn(&Sample) -> u64| counter(&last).saturating_sub(counter(&first));
+        Usage {
+            cpu_s: (last.cpu_s - first.cpu_s).max(0.0),
+            memory_octets_max: self.memory_octets_max,
+            written_octets: since(|sample| sample.written_octets),
+            write_calls: since(|sample| sample.write_calls),
+            context_switches: since(|sample| sample.context_switches),
+            device_flushes: since(|sample| sample.device_flushes),
+            samples: self.samples,
+            has_ended: self.has_ended,
+        }
+    }
+}
+
+/// Whether there is such a process.
+pub fn process_exists(pid: u32) -> bool {
+    fs::metadata(format!("/proc/{pid}/stat")).is_ok()
+}
+
+/// Asks the system for room for `files` open files at once. Returns whether there is room now.
+pub fn raise_file_limit(files: u64) -> bool {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let has_room = |limit: Option<u64>| limit.is_none_or(|limit| limit >= files);
+    if has_room(limit.current) {
+        return true;
+    }
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    has_room(limit.maximum) && setrlimit(Resource::Nofile, raised).is_ok()
+}
+
+/// The sums but for context switches, which are given by thread; `None` when none of the processes is there.
+fn read_tree(roots: &[u32]) -> Option<(Sample, Vec<(u32, u64)>)> {
+    let mut pids: BTreeSet<u32> = BTreeSet::new();
+    let mut to_visit = roots.to_vec();
+    while let Some(pid) = to_visit.pop() {
+        if pids.insert(pid) {
+            to_visit.extend(children(pid));
+        }
+    }
+    let mut sum = Sample { device_flushes: device_flushes(), ..Sample::default() };
+    let (mut is_there, mut threads) = (false, Vec::new());
+    for pid in pids {
+        let Some(cpu_s) = cpu_seconds(pid) else { continue };
+        is_there = true;
+        sum.cpu_s += cpu_s;
+        sum.memory_octets += counter(&format!("/proc/{pid}/status"), "VmRSS:") * 1024;
+        sum.written_octets += counter(&format!("/proc/{pid}/io"), "write_bytes:");
+        sum.write_calls += counter(&format!("/proc/{pid}/io"), "syscw:");
+        for thread in numbers_in(&format!("/proc/{pid}/task")) {
+            let status = format!("/proc/{pid}/task/{thread}/status");
+            let switches =
+                ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| counter(&status, name));
+            threads.push((thread, switches.iter().sum()));
+        }
+    }
+    is_there.then_some((sum, threads))
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let mut children = Vec::new();
+    for thread in numbers_in(&format!("/proc/{pid}/task")) {
+        let list = fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+        children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    children
+}
+
+fn numbers_in(dir: &str) -> Vec<u32> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// CPU seconds of a process and of its children that have ended and been waited for (proc_pid_stat(5), fields 14 to 17).
+fn cpu_seconds(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in field 2 may hold blanks and parentheses, so the fields are counted from the last one.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: u64 =
+        fields.split_ascii_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// The number behind `name` in a file of lines; 0 where it is not there.
+fn counter(file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    value.and_then(|value| value.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Field 16 of each whole device's statistics (Documentation/block/stat.rst, Linux 5.5 and later).
+fn device_flushes() -> u64 {
+    let flushes = |entry: fs::DirEntry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        stat.split_ascii_whitespace().nth(15)?.parse::<u64>().ok()
+    };
+    fs::read_dir("/sys/block").into_iter().flatten().flatten().filter_map(flushes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_work_and_that_of_a_child_is_seen() {
+        let mut sampler = Sampler::new(&[std::process::id()], Instant::now());
+        let script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        let status = std::process::Command::new("sh").args(["-c", script]).status().unwrap();
+        assert!(status.success());
+        sampler.sample();
+        let usage = sampler.finish();
+        assert!(usage.cpu_s > 0.0, "the child's CPU time counts once it has ended");
+        assert!(usage.memory_octets_max > 100_000);
+        assert!(usage.context_switches > 0);
+        assert!(usage.samples.len() >= 3 && !usage.has_ended);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_has_ended() {
+        // Above the largest number that Linux gives out.
+        let usage = Sampler::new(&[u32::MAX], Instant::now()).finish();
+        assert!(usage.has_ended && usage.samples.is_empty());
+    }
+}

@@ -1,0 +1,359 @@
+//! The sink: takes mail as fast as it comes and throws it away, or refuses it by rule, or keeps it to be looked at.
+//!
+//! For whoever tests a client, a relay or a load generator: it runs in its own threads and needs no runtime of its owner.
+//!
+//! ```
+//! use posthaste_loadgen::sink::{Options, Sink};
+//! # fn main() -> Result<(), posthaste_loadgen::sink::SinkError> {
+//! let sink = Sink::start(Options { listen: "127.0.0.1:0".into(), ..Options::default() })?;
+//! println!("send mail to {}", sink.local_addr());
+//! let summary = sink.stop()?;
+//! assert_eq!(summary.counts.messages, 0);
+//! # Ok(())
+//! # }
+//! ```
+
+mod chance;
+mod counts;
+mod greylist;
+mod replies;
+mod rule_file;
+mod rules;
+mod session;
+mod shared;
+mod store;
+mod tls;
+mod worker;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use posthaste_smtp::server::Config;
+use posthaste_smtp::{BareNewlines, Limits, NulOctets, Protocol};
+use rustix::process::{Resource, Rlimit};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::{mpsc, watch};
+
+pub use counts::{Counts, Summary};
+pub use replies::Provider;
+pub use rule_file::{Delay, DomainRules, GreylistRule, RuleError, RuleFile, SlowReadRule, Stage, StageRule};
+pub use store::StoreKind;
+pub use tls::{Certificate, TlsMode};
+
+use counts::Tally;
+use greylist::Greylist;
+use rules::Rules;
+use shared::Shared;
+use store::{Ledger, Store};
+
+/// How a sink is to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `host:port`; port 0 takes a free one.
+    pub listen: String,
+    /// SMTP or LMTP.
+    pub protocol: Protocol,
+    /// In the greeting, and in a certificate made at the start.
+    pub host_name: String,
+    /// What is answered; by default yes to everything.
+    pub rules: RuleFile,
+    /// Whether recipients such as `tempfail@` and `450-…@` order their answer. Default true.
+    pub local_parts: bool,
+    /// Keep accepted messages. Default: throw them away.
+    pub store: Option<StoreKind>,
+    /// Write a line for each accepted message that carries a stamp; an existing file is replaced.
+    pub account: Option<PathBuf>,
+    /// Encryption. Default off.
+    pub tls: TlsMode,
+    /// What is shown to clients that encrypt.
+    pub certificate: Certificate,
+    /// Threads; 0 for as many as there are processors. Default 0.
+    pub threads: usize,
+    /// Connections served at once; further ones are told 421 4.3.2. Default 20,000.
+    pub connections_max: u64,
+    /// Octets in one message; above it 552 5.3.4. 0 for no limit, which only makes sense where nothing is kept. Default 64 MiB.
+    pub message_bytes_max: u64,
+    /// Octets of all messages in memory, where they are kept or accounted for; above it 452 4.3.1. Default 1 GiB.
+    pub memory_bytes_max: usize,
+    /// How long a client may be silent, or not take its replies; then 421 4.4.2. Silence is noticed after one to two
+    /// times this. Default 5 minutes.
+    pub idle_timeout: Duration,
+    /// Take messages with bare CR, bare LF or NUL as they are, instead of refusing them. Default false.
+    pub lenient: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:2525".into(),
+            protocol: Protocol::Smtp,
+            host_name: "sink.localhost".into(),
+            rules: RuleFile::default(),
+            local_parts: true,
+            store: None,
+            account: None,
+            tls: TlsMode::Off,
+            certificate: Certificate::SelfSigned,
+            threads: 0,
+            connections_max: 20_000,
+            message_bytes_max: 64 << 20,
+            memory_bytes_max: 1 << 30,
+            idle_timeout: Duration::from_secs(300),
+            lenient: false,
+        }
+    }
+}
+
+/// Why a sink does not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SinkError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// As it was given.
+        address: String,
+        /// What happened.
+        error: io::Error,
+    },
+    /// The rules make no sense.
+    #[error(transparent)]
+    Rules(#[from] RuleError),
+    /// A certificate or key file cannot be used.
+    #[error("{}: {error}", path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: rustls::pki_types::pem::Error,
+    },
+    /// Certificate and key do not fit each other, or not TLS.
+    #[error("certificate: {0}")]
+    Tls(#[from] rustls::Error),
+    /// No certificate could be made.
+    #[error("cannot make a certificate: {0}")]
+    SelfSigned(#[from] rcgen::Error),
+    /// The store or the account cannot be opened or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What happened.
+        error: io::Error,
+    },
+    /// No thread or event loop could be had.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// A running sink. Dropping it stops it, without a summary.
+pub struct Sink {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+    started: Instant,
+    cpu_at_start: Duration,
+    files: Vec<PathBuf>,
+}
+
+impl Sink {
+    /// Opens everything and starts the threads. From then on clients can connect.
+    ///
+    /// # Errors
+    /// Any [`SinkError`].
+    pub fn start(options: Options) -> Result<Self, SinkError> {
+        let rules = Rules::new(&options.rules, options.local_parts)?;
+        raise_descriptor_limit();
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let tls = match options.tls {
+            TlsMode::Off => None,
+            _ => Some(tls::acceptor(&options.certificate, &options.host_name)?),
+        };
+        let mut files = Vec::new();
+        let mut opened = |path: &PathBuf| {
+            files.push(path.clone());
+            path.clone()
+        };
+        let store = match &options.store {
+            Some(kind @ (StoreKind::Maildir(path) | StoreKind::Mbox(path) | StoreKind::Dir(path))) => {
+                let path = opened(path);
+                Some(Store::open(kind).map_err(|error| SinkError::File { path, error })?)
+            }
+            None => None,
+        };
+        let ledger = match &options.account {
+            Some(path) => {
+                let path = opened(path);
+                Some(Ledger::create(&path).map_err(|error| SinkError::File { path, error })?)
+            }
+            None => None,
+        };
+        let (listener, address) =
+            listen(&options.listen).map_err(|error| SinkError::Listen { address: options.listen.clone(), error })?;
+        let shared = Arc::new(Shared {
+            protocol: Arc::new(protocol(&options, &rules)),
+            greylist: rules.greylist.map(Greylist::new),
+            rules,
+            store,
+            ledger,
+            tls,
+            tls_mode: options.tls,
+            tallies: (0..threads).map(|_| Tally::default()).collect(),
+            held_octets: 0.into(),
+            held_octets_max: options.memory_bytes_max,
+            connections_max: options.connections_max,
+            idle_timeout: options.idle_timeout,
+            open: 0.into(),
+            opened: (0..threads).map(|_| 0.into()).collect(),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let mut sink = Self {
+            shared,
+            address,
+            stop,
+            threads: Vec::new(),
+            started: Instant::now(),
+            cpu_at_start: cpu_time(),
+            files,
+        };
+        sink.start_threads(listener, &stopped).map_err(SinkError::Thread)?;
+        Ok(sink)
+    }
+
+    fn start_threads(&mut self, listener: TcpListener, stop: &watch::Receiver<bool>) -> io::Result<()> {
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            self.shared.tallies.iter().map(|_| mpsc::unbounded_channel()).unzip();
+        let mut acceptor = Some((listener, senders));
+        for (worker, accepted) in receivers.into_iter().enumerate() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let shared = Arc::clone(&self.shared);
+            // The first thread also accepts.
+            let acceptor = acceptor.take();
+            let stop = stop.clone();
+            let thread = std::thread::Builder::new().name(format!("sink-{worker}"));
+            self.threads.push(thread.spawn(move || {
+                runtime.block_on(async {
+                    if let Some((listener, workers)) = acceptor {
+                        tokio::spawn(worker::accept(listener, Arc::clone(&shared), workers));
+                    }
+                    worker::serve(shared, worker, accepted, stop).await;
+                });
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it has seen so far.
+    pub fn counts(&self) -> Counts {
+        Counts::of(&self.shared.tallies)
+    }
+
+    /// Hands the account and the store's index to the kernel, so that others can read what was entered so far.
+    ///
+    /// # Errors
+    /// [`SinkError::File`].
+    pub fn flush(&self) -> Result<(), SinkError> {
+        let store = self.shared.store.as_ref().map_or(Ok(()), Store::flush);
+        let ledger = self.shared.ledger.as_ref().map_or(Ok(()), Ledger::flush);
+        let path = || self.files.last().cloned().unwrap_or_default();
+        store.and(ledger).map_err(|error| SinkError::File { path: path(), error })
+    }
+
+    /// What it has seen so far, and what that cost.
+    pub fn summary(&self) -> Summary {
+        Summary::new(self.counts(), self.started.elapsed(), cpu_time().saturating_sub(self.cpu_at_start))
+    }
+
+    /// Cuts the connections off, writes out what is buffered and says what there was.
+    ///
+    /// # Errors
+    /// [`SinkError::File`].
+    pub fn stop(mut self) -> Result<Summary, SinkError> {
+        let summary = self.end();
+        self.flush()?;
+        Ok(summary)
+    }
+
+    fn end(&mut self) -> Summary {
+        self.stop.send_replace(true);
+        for thread in self.threads.drain(..) {
+            // It cannot have panicked but by a bug, which it has reported.
+            let _ = thread.join();
+        }
+        self.summary()
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn protocol(options: &Options, rules: &Rules) -> Config {
+    let limits = Limits {
+        message_bytes: options.message_bytes_max,
+        messages: rules.messages_max,
+        // Refusing for as long as it is asked to is what a sink is for.
+        errors: u32::MAX,
+        idle_commands: u32::MAX,
+        ..Limits::default()
+    };
+    let mut config = Config {
+        protocol: options.protocol,
+        limits,
+        starttls: options.tls == TlsMode::StartTls,
+        asks_hello: rules.applies(Stage::Ehlo),
+        asks_data: rules.applies(Stage::Data),
+        ..Config::new(options.host_name.clone())
+    };
+    if options.lenient {
+        config.bare_newlines = BareNewlines::Accept;
+        config.nul_octets = NulOctets::Accept;
+    }
+    config
+}
+
+/// Listens with the longest queue that the kernel grants.
+fn listen(address: &str) -> io::Result<(TcpListener, SocketAddr)> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in address.to_socket_addrs()? {
+        match TcpListener::bind(address) {
+            Ok(listener) => {
+                rustix::net::listen(&listener, i32::MAX)?;
+                listener.set_nonblocking(true)?;
+                // Replies are written whole; waiting to fill a segment would only delay them. Connections inherit it.
+                rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
+                let address = listener.local_addr()?;
+                return Ok((listener, address));
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A connection is a descriptor, and the usual limit of 1024 was not made for this.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    // Where it is not allowed, accepting waits for a descriptor when there is none.
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,262 @@
+//! The rule file as it is written: what can be said in it, and how it is read.
+//!
+//! The reference with examples is docs/sink.md.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::replies::Provider;
+
+/// Where in a session an answer is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stage {
+    /// Instead of the greeting.
+    Connect,
+    /// HELO, EHLO or LHLO.
+    Ehlo,
+    /// MAIL.
+    Mail,
+    /// RCPT.
+    Rcpt,
+    /// DATA, before 354. BDAT has no such stage.
+    Data,
+    /// After the message.
+    EndOfData,
+}
+
+impl Stage {
+    /// All of them, in their order.
+    pub const ALL: [Self; 6] = [Self::Connect, Self::Ehlo, Self::Mail, Self::Rcpt, Self::Data, Self::EndOfData];
+
+    /// As it is written in rule files, options and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Ehlo => "ehlo",
+            Self::Mail => "mail",
+            Self::Rcpt => "rcpt",
+            Self::Data => "data",
+            Self::EndOfData => "end-of-data",
+        }
+    }
+}
+
+impl std::str::FromStr for Stage {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let found = Self::ALL.into_iter().find(|stage| stage.as_str() == text);
+        found.ok_or_else(|| RuleError::Stage(text.to_owned()))
+    }
+}
+
+/// Why rules cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// The file cannot be read.
+    #[error("{}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        error: std::io::Error,
+    },
+    /// It is not TOML, or has an unknown key or a value of the wrong kind.
+    #[error("{0}")]
+    Syntax(#[from] toml::de::Error),
+    /// There is no such stage.
+    #[error("no stage is called {0}; there are connect, ehlo, mail, rcpt, data, end-of-data")]
+    Stage(String),
+    /// The percentages of one stage are negative or make more than 100 together.
+    #[error("{0}: percentages must lie between 0 and 100, together too")]
+    Percent(String),
+    /// Not a reply, or not one of the kind that is asked for.
+    #[error("{place}: \"{text}\" is no {wanted} reply such as \"{example}\"")]
+    Reply {
+        /// Which list it stands in.
+        place: String,
+        /// The text.
+        text: String,
+        /// 4yz or 5yz.
+        wanted: &'static str,
+        /// A good one.
+        example: &'static str,
+    },
+    /// A domain's table has a stage at which the domain is not known yet.
+    #[error("domain.\"{0}\": only [default] can have connect and ehlo, for no domain is known then")]
+    TooEarly(String),
+    /// A time range that ends before it begins.
+    #[error("{0}: a delay's end lies before its beginning")]
+    Delay(String),
+    /// Zero where something is needed.
+    #[error("{0} must be more than 0")]
+    Zero(&'static str),
+}
+
+/// A rule file as it is written.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct RuleFile {
+    /// Decides which of the messages are refused. Default 0.
+    pub seed: u64,
+    /// For every domain without a table of its own, and for stages that such a table leaves out.
+    pub default: DomainRules,
+    /// By domain in lower case; `*.example.com` stands for every domain below `example.com`.
+    pub domain: BTreeMap<String, DomainRules>,
+    /// Refuse what is new at first. Default: no greylisting.
+    pub greylist: Option<GreylistRule>,
+    /// Read message bodies slowly. Default: as fast as they come.
+    pub slow_read: Option<SlowReadRule>,
+    /// Messages in one session, then 421 4.7.0. Default: no limit.
+    pub messages_max: Option<u32>,
+}
+
+/// What happens to one domain's mail.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct DomainRules {
+    /// Whose texts are used where a stage gives none. Default: that of `[default]`.
+    pub provider: Option<Provider>,
+    /// Instead of the greeting; in `[default]` only.
+    pub connect: Option<StageRule>,
+    /// HELO, EHLO, LHLO; in `[default]` only.
+    pub ehlo: Option<StageRule>,
+    /// MAIL; the domain is the sender's.
+    pub mail: Option<StageRule>,
+    /// RCPT; the domain is the recipient's, from here on.
+    pub rcpt: Option<StageRule>,
+    /// DATA; the first recipient's domain.
+    pub data: Option<StageRule>,
+    /// After the message; in SMTP the first recipient's domain, in LMTP each recipient's.
+    pub end_of_data: Option<StageRule>,
+}
+
+impl DomainRules {
+    /// The rule of a stage, to be set.
+    pub fn stage_mut(&mut self, stage: Stage) -> &mut Option<StageRule> {
+        match stage {
+            Stage::Connect => &mut self.connect,
+            Stage::Ehlo => &mut self.ehlo,
+            Stage::Mail => &mut self.mail,
+            Stage::Rcpt => &mut self.rcpt,
+            Stage::Data => &mut self.data,
+            Stage::EndOfData => &mut self.end_of_data,
+        }
+    }
+
+    pub(super) fn stage(&self, stage: Stage) -> Option<&StageRule> {
+        match stage {
+            Stage::Connect => self.connect.as_ref(),
+            Stage::Ehlo => self.ehlo.as_ref(),
+            Stage::Mail => self.mail.as_ref(),
+            Stage::Rcpt => self.rcpt.as_ref(),
+            Stage::Data => self.data.as_ref(),
+            Stage::EndOfData => self.end_of_data.as_ref(),
+        }
+    }
+}
+
+/// What happens at one stage. Percentages count to hundredths and are exact over each 10,000 decisions.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct StageRule {
+    /// Percent answered with 4yz.
+    pub tempfail: f64,
+    /// Percent answered with 5yz.
+    pub permfail: f64,
+    /// Percent that get no answer: the connection is closed.
+    pub drop: f64,
+    /// Wait before every answer.
+    pub delay: Delay,
+    /// 4yz replies to choose from; empty for the provider's.
+    pub tempfail_replies: Vec<String>,
+    /// 5yz replies to choose from; empty for the provider's.
+    pub permfail_replies: Vec<String>,
+}
+
+/// How long to wait: `"50ms"`, or evenly spread: `["10ms", "2s"]`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "WrittenDelay")]
+pub struct Delay {
+    /// At least.
+    pub from: Duration,
+    /// At most.
+    pub to: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenDelay {
+    Fixed(String),
+    Range(String, String),
+}
+
+impl TryFrom<WrittenDelay> for Delay {
+    type Error = humantime::DurationError;
+
+    fn try_from(written: WrittenDelay) -> Result<Self, Self::Error> {
+        let (from, to) = match &written {
+            WrittenDelay::Fixed(time) => (time, time),
+            WrittenDelay::Range(from, to) => (from, to),
+        };
+        Ok(Self { from: humantime::parse_duration(from)?, to: humantime::parse_duration(to)? })
+    }
+}
+
+/// Greylisting: the first attempt of client address, sender and recipient gets 450 4.2.0 until `wait` is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GreylistRule {
+    /// From the first attempt on, for this long.
+    #[serde(deserialize_with = "duration")]
+    pub wait: Duration,
+    /// Attempts remembered; beyond it the oldest are forgotten. Default 1,000,000 (about 60 MB).
+    #[serde(default = "GreylistRule::default_entries")]
+    pub entries: usize,
+}
+
+impl GreylistRule {
+    /// Of so many entries unless told otherwise.
+    pub const fn default_entries() -> usize {
+        1_000_000
+    }
+}
+
+/// Bodies are taken in small bites with rests between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlowReadRule {
+    /// Octets in one bite.
+    pub octets: usize,
+    /// The rest after each.
+    #[serde(deserialize_with = "duration")]
+    pub pause: Duration,
+}
+
+fn duration<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(input)?;
+    humantime::parse_duration(&text).map_err(serde::de::Error::custom)
+}
+
+impl RuleFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`RuleError::Read`], [`RuleError::Syntax`].
+    pub fn load(path: &Path) -> Result<Self, RuleError> {
+        let text = std::fs::read_to_string(path).map_err(|error| RuleError::Read { path: path.to_owned(), error })?;
+        Self::parse(&text)
+    }
+
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// [`RuleError::Syntax`].
+    pub fn parse(text: &str) -> Result<Self, RuleError> {
+        Ok(toml::from_str(text)?)
+    }
+}

@@ -1,0 +1,406 @@
+//! What the sink answers: the rules made of a rule file, and the dice that they throw.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use posthaste_smtp::reply::EnhancedCode;
+use posthaste_smtp::{Address, Domain, Reply};
+
+use super::chance;
+use super::replies::{self, Provider};
+use super::rule_file::{Delay, DomainRules, GreylistRule, RuleError, RuleFile, SlowReadRule, Stage, StageRule};
+
+/// What is to happen at a stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Wait this long first.
+    pub delay: Duration,
+    /// Then do this.
+    pub action: Action,
+}
+
+/// An answer, or none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Say yes.
+    Accept,
+    /// Say no.
+    Refuse(Reply),
+    /// Close the connection.
+    Drop,
+}
+
+impl Verdict {
+    /// Yes, at once.
+    pub const YES: Self = Self { delay: Duration::ZERO, action: Action::Accept };
+
+    pub(super) fn refuse(reply: Reply) -> Self {
+        Self { delay: Duration::ZERO, action: Action::Refuse(reply) }
+    }
+}
+
+/// Checked rules with the counters that their percentages need. Shared by all threads.
+#[derive(Debug)]
+pub struct Rules {
+    default: [Option<Dice>; 6],
+    domains: HashMap<String, [Option<Dice>; 6]>,
+    /// Whether any domain has a rule at the stage.
+    used: [bool; 6],
+    provider: Provider,
+    providers: HashMap<String, Provider>,
+    /// Greylisting, if any.
+    pub greylist: Option<GreylistRule>,
+    /// Slow reading, if any.
+    pub slow_read: Option<SlowReadRule>,
+    /// Messages in one session.
+    pub messages_max: Option<u32>,
+    local_parts: bool,
+}
+
+impl Rules {
+    /// Checks what is written. `local_parts`: whether recipients such as `tempfail@` and `450-…@` decide for themselves.
+    ///
+    /// # Errors
+    /// All of [`RuleError`] but those of reading.
+    pub fn new(file: &RuleFile, local_parts: bool) -> Result<Self, RuleError> {
+        let provider = file.default.provider.unwrap_or_default();
+        let compile = |name: &str, rules: &DomainRules, provider| -> Result<[Option<Dice>; 6], RuleError> {
+            let mut dice = [const { None }; 6];
+            for stage in Stage::ALL {
+                // Each domain counts for itself, also where the rule is the default's.
+                if let Some(rule) = rules.stage(stage).or_else(|| file.default.stage(stage)) {
+                    let place = format!("{name}.{}", stage.as_str());
+                    dice[stage as usize] = Dice::new(rule, provider, stage, &place, file.seed)?;
+                }
+            }
+            Ok(dice)
+        };
+        let default = compile("default", &file.default, provider)?;
+        let (mut domains, mut providers) = (HashMap::new(), HashMap::new());
+        for (name, rules) in &file.domain {
+            if rules.connect.is_some() || rules.ehlo.is_some() {
+                return Err(RuleError::TooEarly(name.clone()));
+            }
+            let own = rules.provider.unwrap_or(provider);
+            domains.insert(name.to_ascii_lowercase(), compile(name, rules, own)?);
+            providers.insert(name.to_ascii_lowercase(), own);
+        }
+        for (zero, name) in [
+            (file.slow_read.is_some_and(|rule| rule.octets == 0), "slow-read.octets"),
+            (file.greylist.is_some_and(|rule| rule.entries == 0), "greylist.entries"),
+            (file.messages_max == Some(0), "messages-max"),
+        ] {
+            if zero {
+                return Err(RuleError::Zero(name));
+            }
+        }
+        let used = Stage::ALL.map(|stage| {
+            default[stage as usize].is_some() || domains.values().any(|dice| dice[stage as usize].is_some())
+        });
+        Ok(Self {
+            default,
+            domains,
+            used,
+            provider,
+            providers,
+            greylist: file.greylist,
+            slow_read: file.slow_read,
+            messages_max: file.messages_max,
+            local_parts,
+        })
+    }
+
+    /// Whether anything is decided at the stage.
+    pub fn applies(&self, stage: Stage) -> bool {
+        self.used[stage as usize] || (self.local_parts && matches!(stage, Stage::Rcpt | Stage::EndOfData))
+    }
+
+    /// Whether an answer may have to wait.
+    pub fn has_delays(&self) -> bool {
+        let all = std::iter::once(&self.default).chain(self.domains.values());
+        self.slow_read.is_some() || all.flatten().flatten().any(|dice| !dice.delay.to.is_zero())
+    }
+
+    /// Decides at [`Stage::Connect`] and [`Stage::Ehlo`].
+    pub fn judge_session(&self, stage: Stage) -> Verdict {
+        self.default[stage as usize].as_ref().map_or(Verdict::YES, Dice::roll)
+    }
+
+    /// Decides about an address at the other stages. The null sender has no domain.
+    pub fn judge(&self, stage: Stage, address: Option<&Address>) -> Verdict {
+        if let (true, Some(address)) = (self.local_parts && stage != Stage::Mail, address)
+            && let Some(reply) = reply_of_local_part(address.local_part(), stage)
+        {
+            return reply;
+        }
+        if !self.used[stage as usize] {
+            return Verdict::YES;
+        }
+        let dice = find(&self.domains, address).unwrap_or(&self.default);
+        dice[stage as usize].as_ref().map_or(Verdict::YES, Dice::roll)
+    }
+
+    /// What a greylisted client is told.
+    pub fn greylisted(&self, address: Option<&Address>) -> Reply {
+        let provider = find(&self.providers, address).copied().unwrap_or(self.provider);
+        parse_reply(replies::greylisted(provider)).expect("a reply of our own")
+    }
+}
+
+/// The entry for an address's domain: its own, else that of the nearest `*.` above it.
+fn find<'a, T>(map: &'a HashMap<String, T>, address: Option<&Address>) -> Option<&'a T> {
+    if map.is_empty() {
+        return None;
+    }
+    let Domain::Name(name) = address?.domain() else { return None };
+    let name = name.to_ascii_lowercase();
+    let below = |(dot, _): (usize, &str)| map.get(&format!("*{}", &name[dot..]));
+    map.get(&name).or_else(|| name.match_indices('.').find_map(below))
+}
+
+/// A recipient may order its own answer: anything with `tempfail` or `permfail` in the local part, or `<code>-<text>`,
+/// for a code from 400 to 599; 250 asks for acceptance. `<code>-eod-<text>` gets it after the message.
+fn reply_of_local_part(local_part: &str, stage: Stage) -> Option<Verdict> {
+    let refuse = |code, enhanced, text: String| Some(Verdict::refuse(Reply::new(code, enhanced, text)));
+    if let Some((code, text)) = local_part.split_once('-')
+        && code.len() == 3
+        && let Ok(code @ (250 | 400..=599)) = code.parse::<u16>()
+    {
+        let wanted = if text.starts_with("eod-") { Stage::EndOfData } else { Stage::Rcpt };
+        return match code {
+            250 => Some(Verdict::YES),
+            _ if wanted == stage => refuse(code, "", format!("you said {local_part}")),
+            _ => Some(Verdict::YES),
+        };
+    }
+    match local_part {
+        _ if stage != Stage::Rcpt => None,
+        _ if local_part.contains("tempfail") => refuse(450, "4.0.0", "tempfail requested".into()),
+        _ if local_part.contains("permfail") => refuse(550, "5.0.0", "permfail requested".into()),
+        _ => None,
+    }
+}
+
+/// One stage of one domain: thresholds in hundredths of a percent, and how many decisions there were.
+#[derive(Debug)]
+struct Dice {
+    drop: u32,
+    tempfail: u32,
+    permfail: u32,
+    delay: Delay,
+    tempfail_replies: Vec<Reply>,
+    permfail_replies: Vec<Reply>,
+    key: u64,
+    rolled: AtomicU64,
+}
+
+impl Dice {
+    /// `None` for a rule that does nothing.
+    fn new(
+        rule: &StageRule,
+        provider: Provider,
+        stage: Stage,
+        place: &str,
+        seed: u64,
+    ) -> Result<Option<Self>, RuleError> {
+        let shares = [rule.drop, rule.tempfail, rule.permfail];
+        let in_range = |percent: &f64| (0.0..=100.0).contains(percent);
+        // Hundredths, so that shares such as 33.3 + 33.3 + 33.4 are not above 100 by rounding.
+        let [drop, tempfail, permfail] = shares.map(|percent| (percent * 100.0).round() as u32);
+        if !shares.iter().all(in_range) || u64::from(drop + tempfail + permfail) > chance::BLOCK {
+            return Err(RuleError::Percent(place.to_owned()));
+        }
+        if rule.delay.to < rule.delay.from {
+            return Err(RuleError::Delay(place.to_owned()));
+        }
+        if drop + tempfail + permfail == 0 && rule.delay.to.is_zero() {
+            return Ok(None);
+        }
+        let own = |texts: &[String], standard: &[&str], transient: bool| -> Result<Vec<Reply>, RuleError> {
+            let texts: Vec<&str> =
+                if texts.is_empty() { standard.to_vec() } else { texts.iter().map(String::as_str).collect() };
+            texts.iter().map(|text| wanted_reply(text, transient, place)).collect()
+        };
+        Ok(Some(Self {
+            drop,
+            tempfail,
+            permfail,
+            delay: rule.delay,
+            tempfail_replies: own(&rule.tempfail_replies, replies::tempfail(provider, stage), true)?,
+            permfail_replies: own(&rule.permfail_replies, replies::permfail(provider, stage), false)?,
+            key: chance::key(seed, place),
+            rolled: AtomicU64::new(0),
+        }))
+    }
+
+    fn roll(&self) -> Verdict {
+        let n = self.rolled.fetch_add(1, Ordering::Relaxed);
+        let place = chance::place(self.key, n);
+        let pick = |replies: &[Reply]| {
+            Action::Refuse(replies[chance::below(self.key, n, replies.len() as u64) as usize].clone())
+        };
+        let action = match place {
+            _ if place < self.drop => Action::Drop,
+            _ if place < self.drop + self.tempfail => pick(&self.tempfail_replies),
+            _ if place < self.drop + self.tempfail + self.permfail => pick(&self.permfail_replies),
+            _ => Action::Accept,
+        };
+        let spread_us = (self.delay.to - self.delay.from).as_micros() as u64;
+        let delay = self.delay.from + Duration::from_micros(chance::below(!self.key, n, spread_us.saturating_add(1)));
+        Verdict { delay, action }
+    }
+}
+
+fn wanted_reply(text: &str, transient: bool, place: &str) -> Result<Reply, RuleError> {
+    let (list, wanted, example) = match transient {
+        true => ("tempfail-replies", "4yz", "452 4.2.2 Mailbox full"),
+        false => ("permfail-replies", "5yz", "550 5.1.1 User unknown"),
+    };
+    let fits = |reply: &Reply| if transient { reply.is_transient() } else { reply.is_permanent() };
+    let place = format!("{place}.{list}");
+    parse_reply(text).filter(fits).ok_or(RuleError::Reply { place, text: text.to_owned(), wanted, example })
+}
+
+/// Reads `CODE [ENHANCED] TEXT`; line feeds in the text make a reply of several lines. An enhanced code of another class
+/// than the code is taken for text.
+pub(super) fn parse_reply(text: &str) -> Option<Reply> {
+    let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let code = code.parse::<u16>().ok().filter(|code| (200..600).contains(code) && text.is_char_boundary(3))?;
+    let (first, words) = rest.split_once(' ').unwrap_or((rest, ""));
+    let enhanced = EnhancedCode::parse(first).filter(|enhanced| u16::from(enhanced.class) == code / 100);
+    Some(match enhanced {
+        Some(_) => Reply::new(code, first, words.to_owned()),
+        None => Reply::new(code, "", rest.to_owned()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(text: &str) -> Rules {
+        Rules::new(&RuleFile::parse(text).expect("the file is read"), true).expect("the rules are good")
+    }
+
+    fn address(text: &str) -> Address {
+        Address::parse(text).expect("an address")
+    }
+
+    /// How many of `rolls` recipients at a domain are accepted, told 4yz, told 5yz and dropped.
+    fn tally(rules: &Rules, recipient: &str, rolls: u32) -> [u32; 4] {
+        let recipient = address(recipient);
+        let mut tally = [0; 4];
+        for _ in 0..rolls {
+            tally[match rules.judge(Stage::Rcpt, Some(&recipient)).action {
+                Action::Accept => 0,
+                Action::Refuse(reply) if reply.is_transient() => 1,
+                Action::Refuse(_) => 2,
+                Action::Drop => 3,
+            }] += 1;
+        }
+        tally
+    }
+
+    #[test]
+    fn percentages_are_exact_for_each_domain() {
+        let rules = rules(
+            "[default.rcpt]\ntempfail = 5\npermfail = 10\ndrop = 0.25\n\
+             [domain.\"a.example\"]\nrcpt = { permfail = 100 }\n\
+             [domain.\"*.b.example\"]\nrcpt.tempfail = 33.33\n",
+        );
+        assert_eq!(tally(&rules, "x@other.example", 10_000), [8475, 500, 1000, 25]);
+        assert_eq!(tally(&rules, "x@A.Example", 100), [0, 0, 100, 0]);
+        assert_eq!(tally(&rules, "x@deep.mx.b.example", 20_000), [20_000 - 6666, 6666, 0, 0]);
+        assert_eq!(tally(&rules, "x@b.example", 10_000), [8475, 500, 1000, 25], "the default, not the wildcard");
+        assert_eq!(tally(&rules, "x@[192.0.2.1]", 10_000), [8475, 500, 1000, 25]);
+    }
+
+    #[test]
+    fn a_seed_repeats_its_series() {
+        let series = |seed: u64| -> Vec<Verdict> {
+            let rules = rules(&format!("seed = {seed}\n[default.rcpt]\ntempfail = 30\ndelay = [\"1ms\", \"9ms\"]"));
+            (0..200).map(|_| rules.judge(Stage::Rcpt, Some(&address("x@example.org")))).collect()
+        };
+        assert_eq!(series(1), series(1));
+        assert_ne!(series(1), series(2));
+        assert!(series(1).iter().all(|v| (1..=9).contains(&v.delay.as_millis())));
+    }
+
+    #[test]
+    fn own_texts_are_used_and_a_domain_keeps_the_stages_it_does_not_name() {
+        let rules = rules(
+            "default.mail.permfail = 100\n[domain.\"a.example\"]\nprovider = \"google\"\n\
+             rcpt = { tempfail = 100, tempfail-replies = [\"452 4.2.2 Full\", \"421 Bye\\nsee you\"] }\n\
+             end-of-data.permfail = 100",
+        );
+        let sender = address("s@a.example");
+        let text = |stage| match rules.judge(stage, Some(&sender)).action {
+            Action::Refuse(reply) => reply.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert!(text(Stage::Mail).starts_with("550 5.7."), "the default's rule");
+        assert!(text(Stage::EndOfData).contains("gsmtp") || text(Stage::EndOfData).contains("Gmail"));
+        let seen: std::collections::BTreeSet<String> = (0..50).map(|_| text(Stage::Rcpt)).collect();
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["421-Bye\r\n421 see you", "452 4.2.2 Full"]);
+        assert_eq!(rules.judge(Stage::Data, Some(&sender)), Verdict::YES);
+    }
+
+    #[test]
+    fn a_local_part_orders_its_answer() {
+        let rules = rules("");
+        let answer = |local: &str, stage| match rules.judge(stage, Some(&address(&format!("{local}@x.example")))).action
+        {
+            Action::Refuse(reply) => reply.to_string(),
+            other => format!("{other:?}"),
+        };
+        for (local, rcpt, end) in [
+            ("tempfail", "450 4.0.0 tempfail requested", "Accept"),
+            ("my-permfail-7", "550 5.0.0 permfail requested", "Accept"),
+            ("450-mailbox-busy", "450 you said 450-mailbox-busy", "Accept"),
+            ("421-go-away", "421 you said 421-go-away", "Accept"),
+            ("552-eod-too-big", "Accept", "552 you said 552-eod-too-big"),
+            ("250-tempfail", "Accept", "Accept"),
+            ("354-no", "Accept", "Accept"),
+            ("4500-no", "Accept", "Accept"),
+            ("alice", "Accept", "Accept"),
+        ] {
+            assert_eq!((answer(local, Stage::Rcpt).as_str(), answer(local, Stage::EndOfData).as_str()), (rcpt, end));
+        }
+        let off = Rules::new(&RuleFile::default(), false).expect("no rules are good rules");
+        assert_eq!(off.judge(Stage::Rcpt, Some(&address("tempfail@x.example"))), Verdict::YES);
+        assert!(!off.applies(Stage::Rcpt));
+    }
+
+    #[test]
+    fn the_manual_s_example_is_a_rule_file() {
+        let manual = include_str!("../../../../docs/sink.md");
+        let (_, behind) = manual.split_once("```toml\n").expect("an example");
+        let (example, _) = behind.split_once("```").expect("its end");
+        let rules = rules(example);
+        assert_eq!((rules.messages_max, rules.greylist.expect("a greylist").entries), (Some(100), 100_000));
+        assert_eq!(tally(&rules, "x@busy.example", 10_000), [6000, 4000, 0, 0]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for (text, word) in [
+            ("[default.rcpt]\ntempfail = 60\npermfail = 41", "between 0 and 100"),
+            ("[default.rcpt]\ndrop = -1", "between 0 and 100"),
+            ("[default.rcpt]\ntempfail = nan", "between 0 and 100"),
+            ("[default.rcpt]\ntempfail = 1\ntempfail-replies = [\"550 5.1.1 no\"]", "is no 4yz reply"),
+            ("[default.rcpt]\npermfail = 1\npermfail-replies = [\"so sorry\"]", "is no 5yz reply"),
+            ("[default.rcpt]\ndelay = [\"2s\", \"1s\"]", "before its beginning"),
+            ("[domain.\"a.example\"]\nehlo.tempfail = 1", "no domain is known"),
+            ("slow-read = { octets = 0, pause = \"1s\" }", "must be more than 0"),
+            ("messages-max = 0", "must be more than 0"),
+        ] {
+            let file = RuleFile::parse(text).expect("TOML");
+            let error = Rules::new(&file, true).expect_err(text).to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+        for text in ["[default.rcpt]\ntempfial = 1", "[default.rcpt]\ndelay = \"soon\"", "domain = 3"] {
+            assert!(matches!(RuleFile::parse(text), Err(RuleError::Syntax(_))), "{text}");
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! One session without its socket: the protocol's state machine, and the rules that answer for it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use posthaste_smtp::server::{Event, Machine};
+use posthaste_smtp::{Address, Envelope, MessageOutcome, Protocol, RcptTo, Reply};
+
+use super::counts::Tally;
+use super::rule_file::Stage;
+use super::rules::{Action, Verdict};
+use super::shared::Shared;
+use crate::stamp;
+
+/// What the driver does next, after it has written the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Read more.
+    Read,
+    /// Go on with what was read.
+    GoOn,
+    /// Wait, then go on.
+    Pause(Duration),
+    /// Do the handshake, then tell with [`Session::tls_started`].
+    StartTls,
+    /// Close when the client had time to read the last reply.
+    Close,
+    /// Close at once.
+    Drop,
+}
+
+pub(super) struct Session {
+    machine: Machine,
+    shared: Arc<Shared>,
+    worker: usize,
+    client: IpAddr,
+    /// An answer that a delay holds back.
+    held: Option<Answer>,
+    /// Of the message that is coming; kept only where a rule or the store will want it.
+    envelope: Option<Envelope>,
+    recipients: u64,
+    octets: u64,
+    kept: Kept,
+    /// The message does not fit into the memory for all of them.
+    overflow: bool,
+}
+
+enum Answer {
+    Greeting(Result<(), Reply>),
+    Command(Stage, Result<(), Reply>),
+    Message(MessageOutcome),
+    Drop,
+}
+
+/// The message so far, where it is needed whole.
+#[derive(Default)]
+enum Kept {
+    #[default]
+    Nothing,
+    /// A slice of the read buffer, which has to be free again when the turn is over.
+    Borrowed(Bytes),
+    Copied(Vec<u8>),
+}
+
+impl Session {
+    pub fn new(shared: Arc<Shared>, worker: usize, client: IpAddr) -> Self {
+        Self {
+            machine: Machine::new(Arc::clone(&shared.protocol)),
+            shared,
+            worker,
+            client,
+            held: None,
+            envelope: None,
+            recipients: 0,
+            octets: 0,
+            kept: Kept::Nothing,
+            overflow: false,
+        }
+    }
+
+    /// The first turn: greets, or does not.
+    pub fn open(&mut self) -> Turn {
+        let verdict = self.shared.rules.judge_session(Stage::Connect);
+        let answer = match verdict.action {
+            Action::Accept => Answer::Greeting(Ok(())),
+            Action::Refuse(reply) => Answer::Greeting(Err(reply)),
+            Action::Drop => Answer::Drop,
+        };
+        self.give(answer, verdict.delay).unwrap_or(Turn::GoOn)
+    }
+
+    /// Goes on with what was read. Of `input` nothing is kept but what stays in it.
+    pub fn turn(&mut self, input: &mut BytesMut) -> Turn {
+        let turn = self.advance(input);
+        if let Kept::Borrowed(bytes) = &self.kept {
+            self.kept = Kept::Copied(bytes.to_vec());
+        }
+        turn
+    }
+
+    /// The replies that wait to be written.
+    pub fn output(&mut self) -> &mut Vec<u8> {
+        self.machine.output_mut()
+    }
+
+    /// Whether octets of a message are what comes next.
+    pub fn is_in_body(&self) -> bool {
+        self.machine.waiting() == posthaste_smtp::server::Waiting::Body
+    }
+
+    /// Whether the client said QUIT.
+    pub fn said_goodbye(&self) -> bool {
+        self.machine.said_goodbye()
+    }
+
+    /// The handshake is done.
+    pub fn tls_started(&mut self) {
+        self.machine.tls_started();
+    }
+
+    /// Nothing came for too long: says so.
+    pub fn time_out(&mut self) {
+        self.machine.time_out();
+    }
+
+    fn advance(&mut self, input: &mut BytesMut) -> Turn {
+        if let Some(answer) = self.held.take()
+            && let Some(turn) = self.carry_out(answer)
+        {
+            return turn;
+        }
+        loop {
+            let turn = match self.machine.step(input) {
+                Event::NeedInput => Some(Turn::Read),
+                Event::Flush => Some(Turn::GoOn),
+                Event::Hello => {
+                    let verdict = self.shared.rules.judge_session(Stage::Ehlo);
+                    self.answer(Stage::Ehlo, verdict)
+                }
+                Event::Mail => {
+                    let verdict = self.judge_mail();
+                    self.answer(Stage::Mail, verdict)
+                }
+                Event::Rcpt => {
+                    let verdict = self.judge_rcpt();
+                    self.answer(Stage::Rcpt, verdict)
+                }
+                Event::Data => {
+                    let first = self.machine.envelope().and_then(|envelope| envelope.recipients.first());
+                    let verdict = self.shared.rules.judge(Stage::Data, first.and_then(address));
+                    self.answer(Stage::Data, verdict)
+                }
+                Event::BodyBegin(envelope) => {
+                    self.begin(envelope);
+                    None
+                }
+                Event::Body(bytes) => {
+                    self.take(bytes);
+                    None
+                }
+                Event::BodyEnd => self.end(),
+                Event::BodyAborted(_) => {
+                    self.forget();
+                    self.tally().aborted.add(1);
+                    None
+                }
+                Event::StartTls => Some(Turn::StartTls),
+                Event::Auth(_) => unreachable!("AUTH was not announced"),
+                Event::Close => Some(Turn::Close),
+            };
+            if let Some(turn) = turn {
+                return turn;
+            }
+        }
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.shared.tallies[self.worker]
+    }
+
+    fn judge_mail(&self) -> Verdict {
+        let sender = self.machine.mail().and_then(|mail| mail.reverse_path.address());
+        self.shared.rules.judge(Stage::Mail, sender)
+    }
+
+    fn judge_rcpt(&self) -> Verdict {
+        let rules = &self.shared.rules;
+        if !rules.applies(Stage::Rcpt) && self.shared.greylist.is_none() {
+            return Verdict::YES;
+        }
+        let rcpt = self.machine.recipient().expect("RCPT was asked about");
+        let verdict = rules.judge(Stage::Rcpt, address(rcpt));
+        let (Some(greylist), Action::Accept) = (&self.shared.greylist, &verdict.action) else { return verdict };
+        let sender = self.machine.mail().map_or(String::new(), |mail| mail.reverse_path.to_string());
+        if !greylist.is_early(self.client, &sender, &rcpt.forward_path.to_string(), Instant::now()) {
+            return verdict;
+        }
+        self.tally().greylisted.add(1);
+        Verdict { action: Action::Refuse(rules.greylisted(address(rcpt))), ..verdict }
+    }
+
+    fn answer(&mut self, stage: Stage, verdict: Verdict) -> Option<Turn> {
+        let answer = match verdict.action {
+            Action::Accept => Answer::Command(stage, Ok(())),
+            Action::Refuse(reply) => Answer::Command(stage, Err(reply)),
+            Action::Drop => Answer::Drop,
+        };
+        self.give(answer, verdict.delay)
+    }
+
+    fn give(&mut self, answer: Answer, delay: Duration) -> Option<Turn> {
+        if delay.is_zero() {
+            return self.carry_out(answer);
+        }
+        self.held = Some(answer);
+        Some(Turn::Pause(delay))
+    }
+
+    fn carry_out(&mut self, answer: Answer) -> Option<Turn> {
+        match answer {
+            Answer::Greeting(verdict) => {
+                self.count_refusal(Stage::Connect, &verdict);
+                self.machine.greet(verdict);
+            }
+            Answer::Command(stage, verdict) => {
+                self.count_refusal(stage, &verdict);
+                self.machine.answer(verdict);
+            }
+            Answer::Message(outcome) => self.finish(outcome),
+            Answer::Drop => {
+                self.tally().dropped.add(1);
+                return Some(Turn::Drop);
+            }
+        }
+        None
+    }
+
+    fn count_refusal(&self, stage: Stage, verdict: &Result<(), Reply>) {
+        if let Err(reply) = verdict {
+            self.tally().refused(stage, reply.code());
+        }
+    }
+
+    fn begin(&mut self, envelope: Envelope) {
+        self.recipients = envelope.recipients.len() as u64;
+        self.octets = 0;
+        self.overflow = false;
+        if self.shared.rules.applies(Stage::EndOfData) || self.shared.store.is_some() {
+            self.envelope = Some(envelope);
+        }
+    }
+
+    fn take(&mut self, bytes: Bytes) {
+        self.octets += bytes.len() as u64;
+        if !self.shared.keeps_bodies() || self.overflow {
+            return;
+        }
+        if self.shared.held_octets.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > self.shared.held_octets_max
+        {
+            self.shared.held_octets.fetch_sub(bytes.len(), Ordering::Relaxed);
+            self.drop_kept();
+            self.overflow = true;
+            return;
+        }
+        self.kept = match std::mem::take(&mut self.kept) {
+            Kept::Nothing => Kept::Borrowed(bytes),
+            Kept::Borrowed(first) => Kept::Copied([first, bytes].concat()),
+            Kept::Copied(mut whole) => {
+                whole.extend_from_slice(&bytes);
+                Kept::Copied(whole)
+            }
+        };
+    }
+
+    /// The message is whole: decides about it.
+    fn end(&mut self) -> Option<Turn> {
+        if self.overflow {
+            return self.give(Answer::Message(Reply::new(452, "4.3.1", "Insufficient memory").into()), Duration::ZERO);
+        }
+        let (Some(envelope), true) = (&self.envelope, self.shared.rules.applies(Stage::EndOfData)) else {
+            return self.give(Answer::Message(accepted()), Duration::ZERO);
+        };
+        let rules = &self.shared.rules;
+        let judge = |rcpt: &RcptTo| rules.judge(Stage::EndOfData, address(rcpt));
+        let (outcome, delay) = match self.shared.protocol.protocol {
+            Protocol::Smtp => {
+                let verdict = envelope.recipients.first().map_or(Verdict::YES, judge);
+                (verdict_reply(verdict.action).map(MessageOutcome::All), verdict.delay)
+            }
+            Protocol::Lmtp => {
+                let verdicts: Vec<Verdict> = envelope.recipients.iter().map(judge).collect();
+                let delay = verdicts.iter().map(|verdict| verdict.delay).max().unwrap_or_default();
+                let replies = verdicts.into_iter().map(|verdict| verdict_reply(verdict.action)).collect();
+                (Option::<Vec<Reply>>::map(replies, MessageOutcome::Each), delay)
+            }
+        };
+        self.give(outcome.map_or(Answer::Drop, Answer::Message), delay)
+    }
+
+    /// Stores, enters into the account, counts, replies; in this order, so that what the client was told yes is there.
+    fn finish(&mut self, mut outcome: MessageOutcome) {
+        let refusals: Vec<u16> = match &outcome {
+            MessageOutcome::All(reply) => vec![reply.code()],
+            MessageOutcome::Each(replies) => replies.iter().map(Reply::code).collect(),
+        };
+        for code in refusals.into_iter().filter(|code| *code >= 400) {
+            self.tally().refused(Stage::EndOfData, code);
+        }
+        if outcome.is_accepted() {
+            match self.keep() {
+                Ok(()) => {
+                    let tally = self.tally();
+                    tally.messages.add(1);
+                    tally.octets.add(self.octets);
+                    tally.recipients.add(self.recipients);
+                }
+                Err(error) => {
+                    self.tally().store_errors.add(1);
+                    outcome = Reply::new(451, "4.3.0", format!("Could not store: {}", error.kind())).into();
+                }
+            }
+        }
+        self.forget();
+        self.machine.finish(&outcome);
+    }
+
+    fn keep(&self) -> std::io::Result<()> {
+        let message: &[u8] = match &self.kept {
+            Kept::Nothing => &[],
+            Kept::Borrowed(bytes) => bytes,
+            Kept::Copied(bytes) => bytes,
+        };
+        if let (Some(store), Some(envelope)) = (&self.shared.store, &self.envelope) {
+            store.keep(envelope, message, SystemTime::now())?;
+        }
+        if let (Some(ledger), Some(found)) = (&self.shared.ledger, stamp::find(message)) {
+            ledger.enter(&found)?;
+            self.tally().stamped.add(1);
+            self.tally().altered.add(u64::from(!found.is_intact));
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.drop_kept();
+        self.envelope = None;
+    }
+
+    fn drop_kept(&mut self) {
+        let octets = match std::mem::take(&mut self.kept) {
+            Kept::Nothing => return,
+            Kept::Borrowed(bytes) => bytes.len(),
+            Kept::Copied(bytes) => bytes.len(),
+        };
+        self.shared.held_octets.fetch_sub(octets, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.drop_kept();
+    }
+}
+
+fn accepted() -> MessageOutcome {
+    MessageOutcome::accepted("OK")
+}
+
+/// `None`: the connection is to be dropped.
+fn verdict_reply(action: Action) -> Option<Reply> {
+    match action {
+        Action::Accept => Some(Reply::ok("OK")),
+        Action::Refuse(reply) => Some(reply),
+        Action::Drop => None,
+    }
+}
+
+fn address(rcpt: &RcptTo) -> Option<&Address> {
+    rcpt.forward_path.address()
+}

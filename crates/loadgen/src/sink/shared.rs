@@ -1,0 +1,42 @@
+//! What all threads of one sink share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::Duration;
+
+use posthaste_smtp::server::Config;
+use tokio_rustls::TlsAcceptor;
+
+use super::counts::Tally;
+use super::greylist::Greylist;
+use super::rules::Rules;
+use super::store::{Ledger, Store};
+use super::tls::TlsMode;
+
+pub(super) struct Shared {
+    pub protocol: Arc<Config>,
+    pub rules: Rules,
+    pub greylist: Option<Greylist>,
+    pub store: Option<Store>,
+    pub ledger: Option<Ledger>,
+    pub tls: Option<TlsAcceptor>,
+    pub tls_mode: TlsMode,
+    /// One for each thread.
+    pub tallies: Vec<Tally>,
+    /// Octets of messages in memory, and their bound.
+    pub held_octets: AtomicUsize,
+    pub held_octets_max: usize,
+    pub connections_max: u64,
+    pub idle_timeout: Duration,
+    /// Connections given to threads so far minus those that ended.
+    pub open: AtomicU64,
+    /// Connections given to each thread, for the acceptor.
+    pub opened: Vec<AtomicU64>,
+}
+
+impl Shared {
+    /// Whether messages are needed whole; otherwise their octets are only looked at as they pass.
+    pub fn keeps_bodies(&self) -> bool {
+        self.store.is_some() || self.ledger.is_some()
+    }
+}

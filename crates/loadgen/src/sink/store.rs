@@ -1,0 +1,215 @@
+//! Where accepted messages are kept, if they are. Nothing is synced: the sink is a test tool and promises nothing.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IoSlice, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use posthaste_maildir::{Host, Maildir, NameSource, line_ends};
+use posthaste_message::DateTime;
+use posthaste_smtp::{Envelope, ReversePath};
+
+use crate::stamp;
+
+/// Which format, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreKind {
+    /// A Maildir, made if it is not there; names and line ends as the server's own.
+    Maildir(PathBuf),
+    /// One file in mboxrd format, appended to.
+    Mbox(PathBuf),
+    /// A directory with one file for each message, `00000001.eml` and so on with the octets as received, and
+    /// `index.jsonl`, which tells sender and recipients of each.
+    Dir(PathBuf),
+}
+
+impl std::str::FromStr for StoreKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some((_, "")) | None => Err("maildir:DIR, mbox:FILE or dir:DIR is needed".into()),
+            Some(("maildir", path)) => Ok(Self::Maildir(path.into())),
+            Some(("mbox", path)) => Ok(Self::Mbox(path.into())),
+            Some(("dir", path)) => Ok(Self::Dir(path.into())),
+            Some((kind, _)) => Err(format!("no store is called {kind}; there are maildir, mbox and dir")),
+        }
+    }
+}
+
+/// An open store, shared by all threads. Writing blocks the thread that does it.
+#[derive(Debug)]
+pub(super) enum Store {
+    Maildir { maildir: Maildir, names: NameSource },
+    Mbox(Mutex<File>),
+    Dir { dir: PathBuf, next: AtomicU64, index: Mutex<BufWriter<File>> },
+}
+
+impl Store {
+    pub fn open(kind: &StoreKind) -> io::Result<Self> {
+        match kind {
+            StoreKind::Maildir(dir) => Ok(Self::Maildir {
+                maildir: Maildir::open_or_create(dir)?,
+                names: NameSource::new(Host::of_this_machine())?,
+            }),
+            StoreKind::Mbox(file) => Ok(Self::Mbox(Mutex::new(append_to(file)?))),
+            StoreKind::Dir(dir) => {
+                std::fs::create_dir_all(dir)?;
+                let index = Mutex::new(BufWriter::new(append_to(&dir.join("index.jsonl"))?));
+                Ok(Self::Dir { dir: dir.clone(), next: AtomicU64::new(last_number(dir)? + 1), index })
+            }
+        }
+    }
+
+    /// Keeps one message as received (CRLF line ends).
+    pub fn keep(&self, envelope: &Envelope, message: &[u8], now: SystemTime) -> io::Result<()> {
+        match self {
+            Self::Maildir { maildir, names } => {
+                let mut stored = Vec::new();
+                let converted = line_ends::crlf_to_lf(&[message], &mut stored);
+                let name = names.next(now, converted.disk_size, converted.wire_size);
+                maildir.write_tmp(name.as_str(), &[IoSlice::new(&stored)])?;
+                maildir.publish(name.as_str())
+            }
+            Self::Mbox(file) => {
+                let entry = mbox_entry(envelope, message, now);
+                // One write under the lock: entries are whole and in a row.
+                lock(file).write_all(&entry)
+            }
+            Self::Dir { dir, next, index } => {
+                let name = format!("{:08}.eml", next.fetch_add(1, Ordering::Relaxed));
+                File::create_new(dir.join(&name))?.write_all(message)?;
+                let to: Vec<String> = envelope.recipients.iter().map(|r| bare(&r.forward_path.to_string())).collect();
+                let from = bare(&envelope.mail.reverse_path.to_string());
+                let line = serde_json::json!({ "file": name, "from": from, "to": to });
+                writeln!(lock(index), "{line}")
+            }
+        }
+    }
+
+    /// Hands what is buffered to the kernel.
+    pub fn flush(&self) -> io::Result<()> {
+        match self {
+            Self::Maildir { .. } | Self::Mbox(_) => Ok(()),
+            Self::Dir { index, .. } => lock(index).flush(),
+        }
+    }
+}
+
+/// One line of JSON for each accepted message that has a stamp: `{"id":"<run>.<number>","intact":true}`.
+#[derive(Debug)]
+pub(super) struct Ledger(Mutex<BufWriter<File>>);
+
+impl Ledger {
+    pub fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self(Mutex::new(BufWriter::with_capacity(64 << 10, File::create(path)?))))
+    }
+
+    pub fn enter(&self, found: &stamp::Found) -> io::Result<()> {
+        writeln!(lock(&self.0), r#"{{"id":"{}","intact":{}}}"#, found.id, found.is_intact)
+    }
+
+    pub fn flush(&self) -> io::Result<()> {
+        lock(&self.0).flush()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).open(path)
+}
+
+/// The highest number of a file in the directory, 0 for none.
+fn last_number(dir: &Path) -> io::Result<u64> {
+    let mut last = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".eml")?.parse().ok());
+        last = last.max(number.unwrap_or(0));
+    }
+    Ok(last)
+}
+
+/// `<a@b>` without its brackets.
+fn bare(path: &str) -> String {
+    path.trim_start_matches('<').trim_end_matches('>').to_owned()
+}
+
+/// One entry in mboxrd format: LF line ends, each `>*From ` line with one more `>`, an empty line behind.
+fn mbox_entry(envelope: &Envelope, message: &[u8], now: SystemTime) -> Vec<u8> {
+    let sender = match &envelope.mail.reverse_path {
+        ReversePath::Null => "MAILER-DAEMON".to_owned(),
+        // A blank within a quoted local part would look like the field's end.
+        path => bare(&path.to_string()).replace(' ', "_"),
+    };
+    let mut out = Vec::with_capacity(message.len() + 128);
+    out.extend_from_slice(format!("From {sender} {}\n", asctime(now)).as_bytes());
+    for line in message.split_inclusive(|octet| *octet == b'\n') {
+        let quotes = line.iter().take_while(|octet| **octet == b'>').count();
+        if line[quotes..].starts_with(b"From ") {
+            out.push(b'>');
+        }
+        match line.strip_suffix(b"\r\n") {
+            Some(text) => out.extend_from_slice(&[text, b"\n"].concat()),
+            None => out.extend_from_slice(line),
+        }
+    }
+    if out.last() != Some(&b'\n') {
+        out.push(b'\n');
+    }
+    out.push(b'\n');
+    out
+}
+
+/// As C's `asctime`, in UTC: `Sun Nov  6 08:49:37 1994`.
+fn asctime(now: SystemTime) -> String {
+    let secs = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let date = DateTime::from_unix(secs as i64).to_string();
+    let parts: Vec<&str> = date.split([' ', ',']).filter(|part| !part.is_empty()).collect();
+    let [weekday, day, month, year, time, ..] = parts[..] else { unreachable!("a date is {date}") };
+    format!("{weekday} {month} {:>2} {time} {year}", day.trim_start_matches('0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use posthaste_smtp::MailFrom;
+
+    #[test]
+    fn an_mbox_entry_quotes_from_lines() {
+        let envelope = Envelope { mail: MailFrom::new(ReversePath::Null), recipients: Vec::new() };
+        let message = b"Subject: x\r\n\r\nFrom here\r\n>From there\r\nFromage\r\n From afar\r\nlast";
+        let entry = mbox_entry(&envelope, message, UNIX_EPOCH + Duration::from_secs(784_111_777));
+        let text = "From MAILER-DAEMON Sun Nov  6 08:49:37 1994\nSubject: x\n\n>From here\n>>From there\nFromage\n From afar\nlast\n\n";
+        assert_eq!(String::from_utf8_lossy(&entry), text);
+    }
+
+    #[test]
+    fn a_store_is_named_by_kind_and_place() {
+        assert_eq!("mbox:/a:b".parse(), Ok(StoreKind::Mbox("/a:b".into())));
+        for bad in ["maildir", "maildir:", "tar:x", ""] {
+            assert!(bad.parse::<StoreKind>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_directory_goes_on_where_it_ended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let envelope = Envelope { mail: MailFrom::new(ReversePath::Null), recipients: Vec::new() };
+        for round in 1..=2 {
+            let store = Store::open(&StoreKind::Dir(dir.path().join("out"))).expect("opens");
+            store.keep(&envelope, b"a\r\n", UNIX_EPOCH).expect("kept");
+            store.flush().expect("flushed");
+            assert!(dir.path().join(format!("out/0000000{round}.eml")).exists());
+        }
+        let index = std::fs::read_to_string(dir.path().join("out/index.jsonl")).expect("an index");
+        assert_eq!(index.lines().count(), 2);
+    }
+}

@@ -1,0 +1,65 @@
+//! The sink's side of TLS: a certificate from files, or one made at the start.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::TlsAcceptor;
+
+use super::SinkError;
+
+/// When a session is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TlsMode {
+    /// Never.
+    #[default]
+    Off,
+    /// When the client asks for it (RFC 3207).
+    StartTls,
+    /// From the first octet on (RFC 8314).
+    Implicit,
+}
+
+/// What the sink shows to clients.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Certificate {
+    /// Made at the start, signed by itself, for the host name, `localhost` and 127.0.0.1.
+    #[default]
+    SelfSigned,
+    /// PEM files: the chain, leaf first, and its private key.
+    Files {
+        /// The chain.
+        chain: PathBuf,
+        /// The key: PKCS #8, PKCS #1 or SEC 1.
+        key: PathBuf,
+    },
+}
+
+pub(super) fn acceptor(certificate: &Certificate, host_name: &str) -> Result<TlsAcceptor, SinkError> {
+    let (chain, key) = match certificate {
+        Certificate::SelfSigned => self_signed(host_name)?,
+        Certificate::Files { chain, key } => {
+            let problem = |path: &PathBuf, error| SinkError::Pem { path: path.clone(), error };
+            let certificates = CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            (
+                certificates.map_err(|error| problem(chain, error))?,
+                PrivateKeyDer::from_pem_file(key).map_err(|error| problem(key, error))?,
+            )
+        }
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn self_signed(host_name: &str) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), SinkError> {
+    let names = vec![host_name.to_owned(), "localhost".to_owned(), "127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names)?;
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    Ok((vec![made.cert.der().clone()], key.into()))
+}

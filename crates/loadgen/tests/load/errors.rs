@@ -1,0 +1,154 @@
+//! Every error is counted in its class.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use posthaste_loadgen::load::{Outcome, Pipelining, Plan};
+use posthaste_loadgen::values::{Address, PerConnection};
+
+use crate::support::{agreeable, answer_lines, errors, go, plan, scripted, server};
+
+/// Ten messages, one connection each, to `address`.
+fn ten(address: SocketAddr, change: impl Fn(&mut Plan)) -> Outcome {
+    let mut plan = plan(server(Address::Tcp(address)), 10);
+    plan.per_connection = PerConnection::Count(std::num::NonZeroU64::MIN);
+    plan.connections = 5;
+    change(&mut plan);
+    go(plan)
+}
+
+/// A server that is agreeable but for `line`, to whose start it says `reply`; an empty one closes the connection.
+fn but(line: &'static str, reply: &'static str) -> SocketAddr {
+    scripted(move |stream| {
+        answer_lines(stream, "220 mx\r\n", |said| match said.starts_with(line) {
+            true => reply.into(),
+            false => agreeable(said),
+        });
+    })
+}
+
+fn check(line: &'static str, reply: &'static str, class: &str) {
+    for pipelining in [Pipelining::Off, Pipelining::On, Pipelining::Ahead] {
+        let outcome = ten(but(line, reply), |plan| plan.pipelining = pipelining);
+        assert_eq!(errors(&outcome), [(class, 10)], "{line} {reply} {pipelining:?}");
+        assert_eq!((outcome.total.acked, outcome.total.failed), (0, 10), "{line} {reply} {pipelining:?}");
+    }
+}
+
+#[test]
+fn replies_are_counted_by_command_and_code() {
+    check("EHLO", "421 4.3.2 busy\r\n", "ehlo 421");
+    check("MAIL", "451 4.3.0 later\r\n", "mail 451");
+    check("MAIL", "421 4.3.2 closing\r\n", "mail 421");
+    check("RCPT", "550 5.1.1 no\r\n", "rcpt 550");
+    check("DATA", "452 4.3.1 no room\r\n", "data 452");
+    check(".", "554 5.6.0 bad\r\n", "body 554");
+    check("RCPT", "hello\r\n", "rcpt garbage");
+}
+
+#[test]
+fn lost_connections_are_counted_by_stage() {
+    check("EHLO", "", "ehlo closed");
+    check("MAIL", "", "mail closed");
+    check("DATA", "", "data closed");
+    let outcome = ten(but(".", ""), |_| {});
+    assert_eq!(errors(&outcome), [("body closed", 10)]);
+    // Nobody knows whether the server has these.
+    assert!((0..10).all(|number| outcome.ledger.get(number).uncertain == 1));
+}
+
+#[test]
+fn a_refused_greeting_and_a_refused_connection_differ() {
+    let outcome = ten(scripted(|stream| answer_lines(stream, "554 5.7.1 go away\r\n", |_| String::new())), |_| {});
+    assert_eq!(errors(&outcome), [("greeting 554", 10)]);
+    assert_eq!(outcome.errors[0].example, "554 5.7.1 go away");
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(errors(&ten(closed, |_| {})), [("connect refused", 10)]);
+}
+
+#[test]
+fn silence_is_a_timeout_at_its_stage() {
+    let short = |plan: &mut Plan| {
+        plan.timeout = Duration::from_millis(200);
+        plan.pace.count = Some(1);
+    };
+    let silent = scripted(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
+    assert_eq!(errors(&ten(silent, short)), [("greeting timeout", 1)]);
+    let silent_at_end = scripted(|stream| {
+        answer_lines(stream, "220 mx\r\n", |said| match said {
+            "." => {
+                // Longer than the client waits; it closes the connection, which ends this thread's reading.
+                std::thread::sleep(Duration::from_secs(2));
+                String::new()
+            }
+            said => agreeable(said),
+        });
+    });
+    let outcome = ten(silent_at_end, short);
+    assert_eq!(errors(&outcome), [("body timeout", 1)]);
+    assert_eq!(outcome.ledger.get(0).uncertain, 1);
+}
+
+#[test]
+fn a_server_that_is_not_there_ends_the_run() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let outcome = ten(closed, |plan| {
+        plan.per_connection = PerConnection::All;
+        plan.give_up = Duration::from_millis(300);
+    });
+    assert!(outcome.gave_up);
+    assert_eq!((outcome.total.acked, outcome.total.failed), (0, 0), "no message was begun");
+    assert_eq!(errors(&outcome)[0].0, "connect refused");
+}
+
+#[test]
+fn a_missing_extension_is_an_error_only_where_it_is_asked_for() {
+    let plain = || {
+        scripted(|stream| {
+            answer_lines(stream, "220 mx\r\n", |said| match said.starts_with("EHLO") {
+                true => "250 mx\r\n".into(),
+                false => agreeable(said),
+            });
+        })
+    };
+    assert_eq!(ten(plain(), |plan| plan.pipelining = Pipelining::Ahead).total.acked, 10);
+    assert_eq!(errors(&ten(plain(), |plan| plan.bdat = true)), [("ehlo not offered", 10)]);
+}
+
+#[test]
+fn a_reply_without_an_end_is_given_up() {
+    let endless = scripted(|mut stream| while stream.write_all(b"250-more and more and more\r\n").is_ok() {});
+    assert_eq!(errors(&ten(endless, |_| {})), [("greeting garbage", 10)]);
+}
+
+#[test]
+fn a_refused_message_leaves_the_session_usable() {
+    // The server refuses DATA for the first message of each session and then wants RSET, as the standard has it.
+    let picky = scripted(|stream| {
+        let open = std::cell::Cell::new(false);
+        let refused = std::cell::Cell::new(false);
+        answer_lines(stream, "220 mx\r\n", |said| match said.split(' ').next().unwrap_or_default() {
+            "MAIL" if open.replace(true) => "503 5.5.1 nested MAIL\r\n".into(),
+            "RSET" => {
+                open.set(false);
+                "250 ok\r\n".into()
+            }
+            "." => {
+                open.set(false);
+                "250 ok\r\n".into()
+            }
+            "DATA" if !refused.replace(true) => "451 4.3.0 not now\r\n".into(),
+            _ => agreeable(said),
+        });
+    });
+    for pipelining in [Pipelining::Off, Pipelining::On, Pipelining::Ahead] {
+        let outcome = ten(picky, |plan| {
+            plan.connections = 1;
+            plan.per_connection = PerConnection::All;
+            plan.pipelining = pipelining;
+        });
+        assert_eq!((outcome.total.acked, outcome.total.failed), (9, 1), "{pipelining:?}: {:?}", outcome.errors);
+        assert_eq!(errors(&outcome), [("data 451", 1)], "{pipelining:?}");
+    }
+}

@@ -1,0 +1,8 @@
+//! The generator against servers of every temper, all on loopback.
+
+mod account;
+mod errors;
+mod sessions;
+mod stall;
+mod support;
+mod tls;

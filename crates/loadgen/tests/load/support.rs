@@ -1,0 +1,240 @@
+//! Servers to load: an honest one that can be told to misbehave, and one that says whatever a test says.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use posthaste_loadgen::load::{Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server, run};
+use posthaste_loadgen::values::{Address, PerConnection, TlsStart};
+use posthaste_smtp::server::Protocol;
+use posthaste_smtp::tokio::{Body, Handler, RunningServer, Session};
+use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
+
+/// What the server does with a message that it says yes to, and what it says.
+#[derive(Debug, Clone)]
+pub enum Treat {
+    /// A file for each recipient.
+    Keep,
+    /// 250, and nothing is kept.
+    Lose,
+    /// Twice as many files.
+    Twice,
+    /// One octet in the middle is another.
+    Alter,
+    /// Says no.
+    Refuse(Reply),
+    /// Says no and keeps it all the same.
+    RefuseAndKeep(Reply),
+    /// One reply for each recipient; keeps a file for each positive one.
+    Each(Vec<Reply>),
+    /// Waits, then keeps.
+    Wait(Duration),
+}
+
+type Temper = Box<dyn Fn(usize) -> Treat + Send + Sync>;
+type Gate = Box<dyn Fn(&str) -> Result<(), Reply> + Send + Sync>;
+
+struct Keeper {
+    dir: PathBuf,
+    received: AtomicUsize,
+    files: AtomicUsize,
+    temper: Temper,
+    gate: Gate,
+}
+
+impl Keeper {
+    fn keep(&self, octets: &[u8], copies: usize) {
+        for _ in 0..copies {
+            let name = self.files.fetch_add(1, Relaxed).to_string();
+            std::fs::write(self.dir.join(name), octets).expect("keep a message");
+        }
+    }
+}
+
+impl Handler for Keeper {
+    async fn rcpt(&self, _: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+        (self.gate)(&rcpt.forward_path.to_string())
+    }
+
+    async fn message(&self, _: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        let mut octets = Vec::new();
+        while let Some(chunk) = body.chunk().await {
+            match chunk {
+                Ok(bytes) => octets.extend_from_slice(&bytes),
+                Err(error) => return error.reply().into(),
+            }
+        }
+        let copies = envelope.recipients.len();
+        match (self.temper)(self.received.fetch_add(1, Relaxed)) {
+            Treat::Keep => self.keep(&octets, copies),
+            Treat::Lose => {}
+            Treat::Twice => self.keep(&octets, 2 * copies),
+            Treat::Alter => {
+                let middle = octets.len() / 2;
+                octets[middle] ^= 1;
+                self.keep(&octets, copies);
+            }
+            Treat::Refuse(reply) => return reply.into(),
+            Treat::RefuseAndKeep(reply) => {
+                self.keep(&octets, copies);
+                return reply.into();
+            }
+            Treat::Each(replies) => {
+                self.keep(&octets, replies.iter().filter(|reply| reply.is_positive()).count());
+                return MessageOutcome::Each(replies);
+            }
+            Treat::Wait(time) => {
+                tokio::time::sleep(time).await;
+                self.keep(&octets, copies);
+            }
+        }
+        MessageOutcome::accepted("kept")
+    }
+}
+
+/// A server in this process that keeps each message in a file.
+pub struct TestServer {
+    pub address: Address,
+    pub store: tempfile::TempDir,
+    pub protocol: Protocol,
+    _server: RunningServer,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl TestServer {
+    /// SMTP; `temper` is asked for each message in the order of arrival.
+    pub fn start(temper: impl Fn(usize) -> Treat + Send + Sync + 'static) -> Self {
+        Self::with(Protocol::Smtp, temper, |_| Ok(()), None)
+    }
+
+    /// `gate` is asked for each recipient; with `socket` the server listens there and not on TCP.
+    pub fn with(
+        protocol: Protocol,
+        temper: impl Fn(usize) -> Treat + Send + Sync + 'static,
+        gate: impl Fn(&str) -> Result<(), Reply> + Send + Sync + 'static,
+        socket: Option<&Path>,
+    ) -> Self {
+        let store = tempfile::tempdir().expect("a directory");
+        let keeper = Keeper {
+            dir: store.path().to_owned(),
+            received: AtomicUsize::new(0),
+            files: AtomicUsize::new(0),
+            temper: Box::new(temper),
+            gate: Box::new(gate),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let builder = posthaste_smtp::tokio::Server::builder().host_name("mx.example.org").protocol(protocol);
+        let builder = match socket {
+            Some(path) => builder.listen_unix(path),
+            None => builder.listen("127.0.0.1:0"),
+        };
+        let server = runtime.block_on(builder.start(keeper)).expect("start the server");
+        let address = match socket {
+            Some(path) => Address::Unix(path.to_owned()),
+            None => Address::Tcp(server.local_addrs()[0]),
+        };
+        Self { address, store, protocol, _server: server, _runtime: runtime }
+    }
+
+    /// A plan with this server.
+    pub fn plan(&self, count: u64) -> Plan {
+        let server = Server { protocol: self.protocol, ..server(self.address.clone()) };
+        plan(server, count)
+    }
+
+    /// Where messages are kept.
+    pub fn stores(&self) -> Vec<PathBuf> {
+        vec![self.store.path().to_owned()]
+    }
+}
+
+/// An SMTP server without TLS.
+pub fn server(address: Address) -> Server {
+    Server { name: "test".into(), address, protocol: Protocol::Smtp, tls: TlsStart::Never, tls_name: None }
+}
+
+/// A small closed loop of `count` messages.
+pub fn plan(server: Server, count: u64) -> Plan {
+    Plan {
+        run: 0x7e57,
+        servers: vec![server],
+        connections: 4,
+        threads: 1,
+        pace: Pace { rate: None, count: Some(count), duration: None, warmup: Duration::ZERO },
+        rounds: 1,
+        per_connection: PerConnection::All,
+        pipelining: Pipelining::On,
+        bdat: false,
+        sender: "a@example.org".into(),
+        recipients: Recipients::Made { users: 10, domains: vec!["example.org".parse().unwrap()] },
+        recipients_per_message: 1,
+        helo: "load.invalid".into(),
+        auth: None,
+        tls: None,
+        pool: Arc::new(Pool::generated(&"1k-4k".parse().unwrap(), &[], "a@example.org", 1)),
+        timeout: Duration::from_secs(30),
+        drain: Duration::from_secs(30),
+        give_up: Duration::from_secs(30),
+    }
+}
+
+/// Runs a plan to its end.
+pub fn go(plan: Plan) -> Outcome {
+    let stop = Arc::new(AtomicBool::new(false));
+    run(plan, &[], &stop, Duration::from_secs(1), &mut |_| {}).expect("the run starts")
+}
+
+/// The classes of errors and how often each came.
+pub fn errors(outcome: &Outcome) -> Vec<(&str, u64)> {
+    outcome.errors.iter().map(|error| (error.class.as_str(), error.count)).collect()
+}
+
+/// A server that does with each connection what `talk` does; it ends with the test process.
+pub fn scripted(talk: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let address = listener.local_addr().expect("an address");
+    let talk = Arc::new(talk);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let talk = Arc::clone(&talk);
+            std::thread::spawn(move || talk(stream));
+        }
+    });
+    address
+}
+
+/// Greets, then answers each line with what `answer` says to it; an empty answer closes the connection. Nothing is said
+/// to the lines of a message but to its last.
+pub fn answer_lines(stream: impl std::io::Read + Write, greeting: &str, answer: impl Fn(&str) -> String) {
+    let mut reader = BufReader::new(stream);
+    if reader.get_mut().write_all(greeting.as_bytes()).is_err() {
+        return;
+    }
+    let mut in_message = false;
+    let mut line = String::new();
+    while reader.read_line(&mut line).is_ok_and(|octets| octets > 0) {
+        let said = line.trim_end().to_owned();
+        line.clear();
+        if in_message && said != "." {
+            continue;
+        }
+        let reply = answer(&said);
+        in_message = reply.starts_with("354");
+        if reply.is_empty() || reader.get_mut().write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// What a server that likes everything answers.
+pub fn agreeable(line: &str) -> String {
+    match line.split(' ').next().unwrap_or_default() {
+        "EHLO" | "LHLO" => "250-mx\r\n250 PIPELINING\r\n".into(),
+        "DATA" => "354 go\r\n".into(),
+        "QUIT" => "221 bye\r\n".into(),
+        _ => "250 ok\r\n".into(),
+    }
+}

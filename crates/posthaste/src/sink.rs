@@ -1,0 +1,301 @@
+//! `posthaste sink`: options in, summary out.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use posthaste_loadgen::sink::{
+    Certificate, Counts, Delay, GreylistRule, Options, RuleFile, Sink, SlowReadRule, Stage, StageRule, StoreKind,
+    TlsMode,
+};
+use posthaste_smtp::Protocol;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(Args)]
+pub struct SinkArgs {
+    /// Address and port to listen on; port 0 takes a free one
+    #[arg(default_value = "127.0.0.1:2525", value_name = "ADDRESS")]
+    listen: String,
+    /// Speak LMTP instead of SMTP
+    #[arg(long)]
+    lmtp: bool,
+    /// Name in the greeting and in a certificate made at the start
+    #[arg(long, default_value = "sink.localhost", value_name = "NAME")]
+    host_name: String,
+    /// Keep accepted messages: maildir:DIR, mbox:FILE or dir:DIR
+    #[arg(long, value_name = "KIND:PATH")]
+    store: Option<StoreKind>,
+    /// Write a line of JSON for each accepted message of `posthaste load`
+    #[arg(long, value_name = "FILE")]
+    account: Option<PathBuf>,
+
+    /// Rule file (TOML): what is answered, by domain and stage
+    #[arg(long, value_name = "FILE", help_heading = "Answers")]
+    rules: Option<PathBuf>,
+    /// Percent of all domains' mail answered with 4yz at a stage: connect, ehlo, mail, rcpt, data, end-of-data
+    #[arg(long, value_name = "STAGE=PERCENT", value_parser = percent, help_heading = "Answers")]
+    tempfail: Vec<(Stage, f64)>,
+    /// Percent answered with 5yz at a stage
+    #[arg(long, value_name = "STAGE=PERCENT", value_parser = percent, help_heading = "Answers")]
+    permfail: Vec<(Stage, f64)>,
+    /// Percent of connections closed without an answer at a stage
+    #[arg(long, value_name = "STAGE=PERCENT", value_parser = percent, help_heading = "Answers")]
+    drop: Vec<(Stage, f64)>,
+    /// Wait before every answer of a stage: 50ms, or 10ms..2s for anything between
+    #[arg(long, value_name = "STAGE=TIME", value_parser = delay, help_heading = "Answers")]
+    delay: Vec<(Stage, Delay)>,
+    /// Refuse each client, sender and recipient seen for the first time, for this long
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "Answers")]
+    greylist: Option<Duration>,
+    /// Read bodies slowly: so many octets, then a rest, such as 512/100ms
+    #[arg(long, value_name = "OCTETS/TIME", value_parser = slow_read, help_heading = "Answers")]
+    slow_read: Option<SlowReadRule>,
+    /// End each session after so many messages (421)
+    #[arg(long, value_name = "N", help_heading = "Answers")]
+    messages_max: Option<u32>,
+    /// Decides which messages the percentages hit; the same seed repeats the series
+    #[arg(long, value_name = "NUMBER", help_heading = "Answers")]
+    seed: Option<u64>,
+    /// Do not let recipients such as tempfail@ or 450-busy@ order their answer
+    #[arg(long, help_heading = "Answers")]
+    plain_recipients: bool,
+    /// Take messages with bare CR, bare LF or NUL as they are
+    #[arg(long, help_heading = "Answers")]
+    lenient: bool,
+
+    /// Encryption
+    #[arg(long, value_name = "WHEN", default_value = "off", help_heading = "TLS")]
+    tls: Tls,
+    /// Certificate chain (PEM); without it one is made at the start
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
+    tls_key: Option<PathBuf>,
+
+    /// Threads; 0 for one on each processor
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Limits")]
+    threads: usize,
+    /// Connections served at once; further ones are told 421
+    #[arg(long, value_name = "N", default_value_t = 20_000, help_heading = "Limits")]
+    max_connections: u64,
+    /// Octets in a message, 0 for no limit; above it 552
+    #[arg(long, value_name = "OCTETS", default_value_t = 64 << 20, help_heading = "Limits")]
+    max_message_bytes: u64,
+    /// Octets of messages in memory where they are kept or accounted for; above it 452
+    #[arg(long, value_name = "OCTETS", default_value_t = 1 << 30, help_heading = "Limits")]
+    max_memory_bytes: usize,
+    /// How long a client may be silent
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration, help_heading = "Limits")]
+    idle_timeout: Duration,
+
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "End and report")]
+    duration: Option<Duration>,
+    /// End once so many messages are accepted
+    #[arg(long, value_name = "N", help_heading = "End and report")]
+    count: Option<u64>,
+    /// Print a line of counters to standard error this often
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "End and report")]
+    interval: Option<Duration>,
+    /// Print the summary as JSON
+    #[arg(long, help_heading = "End and report")]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Tls {
+    /// Never
+    Off,
+    /// When the client asks for it
+    Starttls,
+    /// From the first octet on
+    Implicit,
+}
+
+/// Runs a sink until a signal, or until it has what it waits for.
+pub fn run(args: SinkArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let watch = Watch { count: args.count, duration: args.duration, interval: args.interval };
+    let json = args.json;
+    let sink = Sink::start(options(args)?)?;
+    eprintln!("posthaste: sink listens on {}", sink.local_addr());
+    runtime.block_on(watch.until_the_end(&sink))?;
+    let summary = sink.stop()?;
+    super::print(&if json { summary.to_json() } else { summary.to_text() })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(args: SinkArgs) -> Result<Options, Box<dyn std::error::Error>> {
+    Ok(Options {
+        rules: rules(&args)?,
+        listen: args.listen,
+        protocol: if args.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
+        host_name: args.host_name,
+        local_parts: !args.plain_recipients,
+        store: args.store,
+        account: args.account,
+        tls: match args.tls {
+            Tls::Off => TlsMode::Off,
+            Tls::Starttls => TlsMode::StartTls,
+            Tls::Implicit => TlsMode::Implicit,
+        },
+        certificate: match (args.tls_cert, args.tls_key) {
+            (Some(chain), Some(key)) => Certificate::Files { chain, key },
+            _ => Certificate::SelfSigned,
+        },
+        threads: args.threads,
+        connections_max: args.max_connections,
+        message_bytes_max: args.max_message_bytes,
+        memory_bytes_max: args.max_memory_bytes,
+        idle_timeout: args.idle_timeout,
+        lenient: args.lenient,
+    })
+}
+
+/// The rule file with the options put over its `[default]`.
+fn rules(args: &SinkArgs) -> Result<RuleFile, Box<dyn std::error::Error>> {
+    let mut rules = match &args.rules {
+        Some(file) => RuleFile::load(file).map_err(|error| match error {
+            error @ posthaste_loadgen::sink::RuleError::Read { .. } => error.to_string(),
+            error => format!("{}: {error}", file.display()),
+        })?,
+        None => RuleFile::default(),
+    };
+    let mut set = |stage, change: &dyn Fn(&mut StageRule)| {
+        change(rules.default.stage_mut(stage).get_or_insert_default());
+    };
+    for (stage, percent) in &args.tempfail {
+        set(*stage, &|rule| rule.tempfail = *percent);
+    }
+    for (stage, percent) in &args.permfail {
+        set(*stage, &|rule| rule.permfail = *percent);
+    }
+    for (stage, percent) in &args.drop {
+        set(*stage, &|rule| rule.drop = *percent);
+    }
+    for (stage, delay) in &args.delay {
+        set(*stage, &|rule| rule.delay = *delay);
+    }
+    rules.seed = args.seed.unwrap_or(rules.seed);
+    rules.slow_read = args.slow_read.or(rules.slow_read);
+    rules.messages_max = args.messages_max.or(rules.messages_max);
+    if let Some(wait) = args.greylist {
+        rules.greylist = Some(GreylistRule { wait, entries: GreylistRule::default_entries() });
+    }
+    Ok(rules)
+}
+
+/// What ends the run, and what is shown meanwhile.
+struct Watch {
+    count: Option<u64>,
+    duration: Option<Duration>,
+    interval: Option<Duration>,
+}
+
+impl Watch {
+    /// How often the end is looked for, and a terminal is written to.
+    const TICK: Duration = Duration::from_millis(100);
+    /// How often the account goes to the kernel.
+    const FLUSH: Duration = Duration::from_secs(1);
+
+    async fn until_the_end(&self, sink: &Sink) -> Result<(), Box<dyn std::error::Error>> {
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.set_style(ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}").expect("our own template"));
+            bar
+        });
+        let started = Instant::now();
+        let mut rate = Rate { counts: Counts::default(), at: started };
+        let (mut flushed, mut told) = (started, started);
+        let mut tick = tokio::time::interval(Self::TICK);
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => break,
+                _ = terminate.recv() => break,
+                _ = tick.tick() => {}
+            }
+            let now = Instant::now();
+            let counts = sink.counts();
+            let done = self.count.is_some_and(|count| counts.messages >= count)
+                || self.duration.is_some_and(|duration| now - started >= duration);
+            if now - flushed >= Self::FLUSH {
+                flushed = now;
+                sink.flush()?;
+            }
+            match (&bar, self.interval) {
+                (Some(bar), _) if now - told >= Self::TICK * 5 => {
+                    told = now;
+                    bar.set_message(rate.line(counts, now));
+                }
+                (Some(bar), _) => bar.tick(),
+                (None, Some(interval)) if now - told >= interval => {
+                    told = now;
+                    eprintln!("{}", rate.line(counts, now));
+                }
+                _ => {}
+            }
+            if done {
+                break;
+            }
+        }
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        Ok(())
+    }
+}
+
+/// What was seen when last told.
+struct Rate {
+    counts: Counts,
+    at: Instant,
+}
+
+impl Rate {
+    fn line(&mut self, counts: Counts, now: Instant) -> String {
+        let seconds = (now - self.at).as_secs_f64();
+        let each = |now: u64, before: u64| (now - before) as f64 / seconds;
+        let line = format!(
+            "{:.0} messages/s, {:.1} MB/s, {} connections; {} accepted, {} refused, {} dropped",
+            each(counts.messages, self.counts.messages),
+            each(counts.octets, self.counts.octets) / 1e6,
+            counts.open_connections,
+            counts.messages,
+            counts.refused(),
+            counts.dropped,
+        );
+        (self.counts, self.at) = (counts, now);
+        line
+    }
+}
+
+fn at_stage(text: &str) -> Result<(Stage, &str), String> {
+    let (stage, value) = text.split_once('=').ok_or("a stage, = and a value are needed")?;
+    Ok((stage.parse().map_err(|error| format!("{error}"))?, value))
+}
+
+fn percent(text: &str) -> Result<(Stage, f64), String> {
+    let (stage, value) = at_stage(text)?;
+    let percent = value.strip_suffix('%').unwrap_or(value).parse();
+    Ok((stage, percent.map_err(|_| format!("{value} is no percentage"))?))
+}
+
+fn delay(text: &str) -> Result<(Stage, Delay), String> {
+    let (stage, value) = at_stage(text)?;
+    let (from, to) = value.split_once("..").unwrap_or((value, value));
+    let time = |text| humantime::parse_duration(text).map_err(|error| format!("{text}: {error}"));
+    Ok((stage, Delay { from: time(from)?, to: time(to)? }))
+}
+
+fn slow_read(text: &str) -> Result<SlowReadRule, String> {
+    let (octets, pause) = text.split_once('/').ok_or("octets, / and a time are needed")?;
+    Ok(SlowReadRule {
+        octets: octets.parse().map_err(|_| format!("{octets} is no number of octets"))?,
+        pause: humantime::parse_duration(pause).map_err(|error| format!("{pause}: {error}"))?,
+    })
+}

@@ -1,0 +1,130 @@
+//! `posthaste load`, `account` and `report` as a person uses them, against the server itself.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{ANYBODY, Server, command};
+
+fn load(dir: &Path, server: &Server, options: &[&str]) -> Output {
+    let target = server.addresses[0].to_string();
+    let fixed = ["load", &target, "-d", "example.org", "-u", "3", "-q", "-s", "8", "-l", "2k"];
+    command(dir, &[&fixed[..], options].concat()).output().expect("run load")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("the output is text")
+}
+
+const MAIL: &str = "posthaste-data/mail";
+
+#[test]
+fn a_run_is_accounted_for_and_its_reports_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    for (name, pipelining) in [("a", "on"), ("b", "ahead")] {
+        let options = ["-m", "200", "-n", "2", "--pipelining", pipelining, "--account", MAIL, "--report", name];
+        let output = load(dir.path(), &server, &options);
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(0), "{text}{output:?}");
+        assert!(text.contains("200 messages acknowledged, 400 copies expected, 400 found"), "{text}");
+        assert!(text.contains("0 lost, 0 duplicated, 0 altered, 0 unexpected"), "{text}");
+    }
+    let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&read("a/report.json")).unwrap();
+    assert_eq!(report["total"]["acked"], 200);
+    assert!(read("a/report.md").contains("| acknowledged | 200 |") && read("a/report.html").contains("</html>"));
+
+    let reports = ["report", "compare", "a/report.json", "b/report.json"];
+    let text = stdout(&command(dir.path(), &reports).output().unwrap());
+    assert!(text.contains("messages a second") && text.contains("× 1.00"), "{text}");
+    assert!(text.contains("not alike: pipelining is \"on\""), "{text}");
+    let json = command(dir.path(), &[&reports[..], &["--json"]].concat()).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let row = &json["rows"].as_array().unwrap()[1];
+    assert_eq!((&row["name"], &row["ratios"][1]), (&"acknowledged".into(), &1.0.into()));
+
+    // Made again from its data, the page is the same.
+    let made = command(dir.path(), &["report", "render", "a/report.json", "c"]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    assert_eq!(read("c/report.html"), read("a/report.html"));
+    server.stop();
+}
+
+#[test]
+fn what_was_acknowledged_before_a_kill_is_there_after_the_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), ANYBODY);
+    let target = server.addresses[0].to_string();
+    let options = ["load", &target, "-d", "example.org", "-u", "20", "-t", "60s", "--acked", "acked.json"];
+    let more = ["--give-up", "500ms", "--drain", "500ms", "-s", "16"];
+    let mut run = command(dir.path(), &[&options[..], &more].concat());
+    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // In a pipe there is a line a second; the first that tells of mail is enough.
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+    lines.find(|line| line.contains("acked=") && !line.contains("acked=0 ")).expect("mail is acknowledged");
+    server.signal(Signal::KILL);
+    server.wait();
+    drop(lines);
+    let ended = run.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    drop(server);
+
+    let server = Server::start_as_it_is(dir.path());
+    let account = command(dir.path(), &["account", "acked.json", MAIL]).output().unwrap();
+    assert_eq!(account.status.code(), Some(0), "{}", stdout(&account));
+    server.stop();
+
+    // And what is taken away is missed.
+    let user = dir.path().join(MAIL).join("example.org");
+    let inbox = std::fs::read_dir(user).unwrap().next().unwrap().unwrap().path().join("Maildir/new");
+    let one = std::fs::read_dir(inbox).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(one).unwrap();
+    let options = ["account", "acked.json", MAIL, "--settle", "0s", "--json"];
+    let account = command(dir.path(), &options).output().unwrap();
+    assert_eq!(account.status.code(), Some(1));
+    let account: serde_json::Value = serde_json::from_slice(&account.stdout).unwrap();
+    let missing = account["lost"].as_array().unwrap().len() + account["uncertain_absent"].as_u64().unwrap() as usize;
+    assert!(missing >= 1, "{account}");
+}
+
+#[test]
+fn interrupted_it_still_prints_its_summary() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let target = server.addresses[0].to_string();
+    let mut run = command(dir.path(), &["load", &target, "-d", "example.org", "-t", "60s", "-s", "2"]);
+    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+    lines.find(|line| line.contains("acked=")).expect("a line a second");
+    kill_process(Pid::from_child(&run), Signal::INT).unwrap();
+    let mut summary = String::new();
+    run.stdout.take().unwrap().read_to_string(&mut summary).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(0), "{summary}");
+    assert!(summary.contains("messages a second") && summary.contains("stopped before its end"), "{summary}");
+    server.stop();
+}
+
+#[test]
+fn misuse_is_told_from_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |args: &[&str], code: i32, said: &str| {
+        let output = command(dir.path(), args).output().unwrap();
+        let text = stdout(&output) + &String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+        assert!(text.contains(said), "{args:?}: {text}");
+    };
+    check(&["load", "192.0.2.1:25"], 2, "--allow-public");
+    check(&["load"], 2, "TARGET");
+    check(&["load", "http://127.0.0.1"], 2, "smtp://");
+    check(&["load", "smtps://127.0.0.1:1"], 2, "--tls-insecure");
+    check(&["load", "127.0.0.1:1", "--to", "a@b", "-n", "2"], 2, "only 1 to choose from");
+    check(&["load", "127.0.0.1:1", "--corpus", "absent"], 2, "absent");
+    check(&["load", "127.0.0.1:1", "--size", "2k-1k"], 2, "ends before it starts");
+    check(&["load", "127.0.0.1:1", "-q", "--give-up", "100ms", "-m", "5"], 1, "connect refused");
+    check(&["account", "absent.json", "."], 2, "absent.json");
+    std::fs::write(dir.path().join("other.json"), "{}").unwrap();
+    check(&["report", "compare", "other.json", "other.json"], 2, "is no report");
+}

@@ -1,0 +1,136 @@
+//! Accounting: what is in the mailboxes against what was acknowledged.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use posthaste_loadgen::stamp;
+
+use crate::load::{Load, user};
+use crate::server::DOMAIN;
+
+/// What was found. All lists are empty where nothing was lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Acknowledged and not in the mailbox.
+    pub lost: Vec<Entry>,
+    /// More than once in one mailbox, acknowledged or not: nothing was ever sent twice.
+    pub duplicated: Vec<Entry>,
+    /// Files visible to a reader that are not a whole message as it was sent.
+    pub half: Vec<PathBuf>,
+    /// In some of its mailboxes and not in others, or in one that it was not sent to.
+    pub misplaced: Vec<Entry>,
+    /// Every visible file with the digest of its octets.
+    pub files: BTreeMap<PathBuf, u64>,
+}
+
+/// A message in a mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    /// The message.
+    pub message: u64,
+    /// The mailbox.
+    pub mailbox: u64,
+}
+
+impl Account {
+    /// Nothing is lost, duplicated, half or misplaced.
+    pub fn is_clean(&self) -> bool {
+        self.lost.is_empty() && self.duplicated.is_empty() && self.half.is_empty() && self.misplaced.is_empty()
+    }
+}
+
+/// Compares the mailboxes below `mail` with the `acknowledged` messages of `load`.
+///
+/// # Errors
+/// Those of reading the mailboxes; a mailbox that is not there is empty.
+pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = u64>) -> io::Result<Account> {
+    let mut account = Account::default();
+    let mut found: HashMap<u64, Vec<u64>> = HashMap::new();
+    for mailbox in 0..load.mailboxes {
+        let maildir = mail.join(DOMAIN).join(user(mailbox)).join("Maildir");
+        for subdir in ["new", "cur"] {
+            for file in files(&maildir.join(subdir))? {
+                let octets = std::fs::read(&file)?;
+                account.files.insert(file.clone(), stamp::digest(&octets));
+                match stamp::find(&octets) {
+                    Some(stamp)
+                        if stamp.is_intact && stamp.id.run == load.seed && has_its_size(&file, octets.len()) =>
+                    {
+                        found.entry(stamp.id.number).or_default().push(mailbox);
+                    }
+                    _ => account.half.push(file),
+                }
+            }
+        }
+    }
+    let acknowledged: HashSet<u64> = acknowledged.into_iter().collect();
+    for (&message, mailboxes) in &found {
+        let expected = load.letter(message).recipients;
+        let distinct: HashSet<u64> = mailboxes.iter().copied().collect();
+        let entry = |&mailbox: &u64| Entry { message, mailbox };
+        let count = |mailbox: &u64| mailboxes.iter().filter(|other| *other == mailbox).count();
+        account.duplicated.extend(distinct.iter().filter(|mailbox| count(mailbox) > 1).map(entry));
+        account.misplaced.extend(distinct.iter().filter(|mailbox| !expected.contains(mailbox)).map(entry));
+        // One record is all of its recipients or none; those of an acknowledged message count as lost below.
+        if !acknowledged.contains(&message) {
+            account.misplaced.extend(expected.iter().filter(|mailbox| !distinct.contains(mailbox)).map(entry));
+        }
+    }
+    for message in acknowledged {
+        let there = found.get(&message).map_or(&[][..], Vec::as_slice);
+        let missing = load.letter(message).recipients.into_iter().filter(|mailbox| !there.contains(mailbox));
+        account.lost.extend(missing.map(|mailbox| Entry { message, mailbox }));
+    }
+    account.lost.sort_unstable();
+    account.duplicated.sort_unstable();
+    account.misplaced.sort_unstable();
+    Ok(account)
+}
+
+/// The size that a file's name tells (`,S=`) is the size that it has.
+fn has_its_size(file: &Path, bytes: usize) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let told = name.split(',').find_map(|part| part.split(':').next()?.strip_prefix("S="));
+    told.and_then(|digits| digits.parse().ok()) == Some(bytes)
+}
+
+fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    match std::fs::read_dir(dir) {
+        Ok(entries) => entries.map(|entry| entry.map(|entry| entry.path())).collect(),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_doubled_cut_short_or_misplaced_is_found() {
+        let load = Load { mailboxes: 3, several_one_in: 1, large_one_in: 1 << 40, ..Load::mixed(3) };
+        let mail = tempfile::tempdir().unwrap();
+        let put = |mailbox: u64, name: &str, octets: &[u8]| {
+            let dir = mail.path().join(DOMAIN).join(user(mailbox)).join("Maildir/new");
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join(format!("{name},S={}", octets.len())), octets).unwrap();
+        };
+        let several = (0..).find(|number| load.letter(*number).recipients == [0, 1]).unwrap();
+        let octets = load.letter(several).octets;
+        let check = || account(mail.path(), &load, [several]).unwrap();
+        let entry = |mailbox| Entry { message: several, mailbox };
+        assert_eq!(check().lost, [entry(0), entry(1)]);
+        put(0, "a", &octets);
+        put(1, "b", &octets);
+        assert!(check().is_clean(), "{:?}", check());
+        put(1, "c", &octets);
+        assert_eq!(check().duplicated, [entry(1)]);
+        put(2, "d", &octets);
+        assert_eq!(check().misplaced, [entry(2)]);
+        put(2, "e", &octets[..octets.len() - 1]);
+        assert_eq!(check().half.len(), 1);
+        let unacknowledged = account(mail.path(), &load, []).unwrap();
+        assert!(unacknowledged.lost.is_empty());
+    }
+}

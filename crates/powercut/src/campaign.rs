@@ -1,0 +1,321 @@
+//! One recorded run, and as many cuts of it as one likes, each cut again during its recovery.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::account::{Account, account};
+use crate::image::Image;
+use crate::load::{Load, Sent, send, user};
+use crate::log::{Cutter, Event, Recording};
+use crate::mount::FileSystem;
+use crate::rig::{Environment, Rig, RigError};
+use crate::rng::Rng;
+use crate::server::DOMAIN;
+
+/// How large a campaign is.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub file_system: FileSystem,
+    pub messages: u64,
+    pub connections: usize,
+    pub cuts: u64,
+    pub seed: u64,
+    /// Bytes that the disk writes whole or not at all: 512 or 4096.
+    pub sector: usize,
+}
+
+/// What a cut has shown.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// Where in the recording the power went.
+    pub position: usize,
+    /// What was left of unflushed writes.
+    pub seed: u64,
+    /// Where in the recording of the recovery it went again, if it did.
+    pub again: Option<usize>,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// The outcome of a campaign: a line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    pub file_system: FileSystem,
+    /// Recordings cut.
+    pub cuts: u64,
+    /// Recoveries cut again.
+    pub cuts_in_recovery: u64,
+    /// Messages of the recorded run that were acknowledged.
+    pub acknowledged: u64,
+    /// Acknowledged messages looked for, over all cuts.
+    pub looked_for: u64,
+    pub lost: u64,
+    pub duplicated: u64,
+    pub half: u64,
+    /// Cuts after which the file system could not be mounted any more, so that nothing can be said of the server.
+    pub unmountable: u64,
+    /// Cuts after which the server did not start or not stop, or a second recovery changed something.
+    pub broken: u64,
+    /// What the disk saw.
+    pub writes: u64,
+    pub flushes: u64,
+    pub discards: u64,
+    pub findings: Vec<Finding>,
+}
+
+/// A run on record, and how to tell what must be found.
+pub struct Recorded {
+    pub recording: Recording,
+    pub load: Load,
+}
+
+impl Recorded {
+    /// A recording that was saved, of a run with this seed.
+    pub fn of(recording: Recording, seed: u64) -> Self {
+        Recorded { recording, load: Load::mixed(seed) }
+    }
+}
+
+/// Runs the server under load on a fresh file system and records what reaches the disk.
+///
+/// One mailbox cannot be written to for the first half. In between, the server is killed and later told to end.
+///
+/// # Errors
+/// See [`RigError`].
+pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recorded, RigError> {
+    let load = Load::mixed(plan.seed);
+    let setup = rig.setup();
+    rig.disk.record();
+    let mut sent = Sent::default();
+    {
+        let _mounted = rig.mount()?;
+        block(&setup.mail())?;
+        let part = |part: u64| plan.messages * part / 4..plan.messages * (part + 1) / 4;
+        let deliver = |address, part| send(&load, address, plan.connections, part, |number| rig.disk.mark(number));
+        let server = setup.start()?;
+        sent.add(deliver(server.address, part(0)));
+        // Killed while mail is on its way: the next part begins, and the server is gone before its end.
+        let killed = std::thread::scope(|scope| {
+            let half = part(1).start + (part(1).end - part(1).start) / 2;
+            let sending = scope.spawn(move || deliver(server.address, part(1)));
+            wait_for_mark(&rig.disk, half, &sending);
+            server.kill();
+            sending.join().expect("the generator does not panic")
+        });
+        sent.add(killed);
+        environment.go_on()?;
+        let server = setup.start()?;
+        sent.add(deliver(server.address, part(2)));
+        unblock(&setup.mail())?;
+        server.stop()?;
+        let server = setup.start()?;
+        sent.add(deliver(server.address, part(3)));
+        server.stop()?;
+        let found = account(&setup.mail(), &load, sent.acknowledged.iter().copied())?;
+        if !found.is_clean() {
+            return Err(RigError::LostWithoutCut(Box::new(Account { files: BTreeMap::new(), ..found })));
+        }
+    }
+    Ok(Recorded { recording: rig.disk.recorded(), load })
+}
+
+/// Waits until a message from `number` on is acknowledged, or the load has ended without.
+fn wait_for_mark(disk: &crate::disk::Disk, number: u64, sending: &std::thread::ScopedJoinHandle<'_, Sent>) {
+    while disk.last_mark().is_none_or(|last| last < number) && !sending.is_finished() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// A file where a mailbox should be: its mail has to wait.
+pub(crate) fn block(mail: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(mail.join(DOMAIN))?;
+    std::fs::write(blocked(mail), "")
+}
+
+pub(crate) fn unblock(mail: &Path) -> std::io::Result<()> {
+    if blocked(mail).is_file() { std::fs::remove_file(blocked(mail)) } else { Ok(()) }
+}
+
+fn blocked(mail: &Path) -> PathBuf {
+    mail.join(DOMAIN).join(user(0))
+}
+
+/// Makes the cuts. `progress` is told after each.
+///
+/// # Errors
+/// See [`RigError`]; what a cut has shown is no error.
+pub fn cut(
+    rig: &Rig,
+    plan: &Plan,
+    recorded: &Recorded,
+    environment: &Environment,
+    mut progress: impl FnMut(&Outcome),
+) -> Result<Outcome, RigError> {
+    cut_at(rig, plan, recorded, environment, &positions(&recorded.recording, plan), &mut progress)
+}
+
+/// Makes cuts at given positions, in order, with given seeds: those of an earlier campaign.
+///
+/// # Errors
+/// As [`cut`].
+pub fn cut_at(
+    rig: &Rig,
+    plan: &Plan,
+    recorded: &Recorded,
+    environment: &Environment,
+    positions: &[(usize, u64)],
+    progress: &mut impl FnMut(&Outcome),
+) -> Result<Outcome, RigError> {
+    let mut outcome = Outcome::of(plan.file_system, recorded);
+    let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);
+    for &(position, seed) in positions {
+        environment.go_on()?;
+        outcome.cuts += 1;
+        let image = cutter.cut(position, seed);
+        if let Some(recovery) = examine(rig, recorded, image, (position, seed, None), &mut outcome) {
+            outcome.cuts_in_recovery += 1;
+            let again = Rng::of(seed, 1).below(recovery.events.len() as u64 + 1) as usize;
+            let image = Cutter::new(&recovery).sectors_of(plan.sector).cut(again, seed);
+            examine(rig, recorded, image, (position, seed, Some(again)), &mut outcome);
+        }
+        progress(&outcome);
+    }
+    Ok(outcome)
+}
+
+/// Where to cut, in order: a third anywhere, a third right after an acknowledgement, a third just before or after a flush.
+pub fn positions(recording: &Recording, plan: &Plan) -> Vec<(usize, u64)> {
+    let places = |wanted: fn(&Event) -> bool| -> Vec<usize> {
+        let events = recording.events.iter().enumerate();
+        events.filter(|(_, event)| wanted(event)).map(|(index, _)| index).collect()
+    };
+    let marks = places(|event| matches!(event, Event::Mark(_)));
+    let flushes = places(|event| matches!(event, Event::Flush));
+    let mut rng = Rng::new(plan.seed);
+    let mut pick = |from: &[usize]| match from.is_empty() {
+        true => 0,
+        false => from[rng.below(from.len() as u64) as usize],
+    };
+    let anywhere: Vec<usize> = (0..=recording.events.len()).collect();
+    let mut all: Vec<(usize, u64)> = (0..plan.cuts)
+        .map(|index| match index % 6 {
+            0 | 3 => (pick(&anywhere), index),
+            1 | 4 => (pick(&marks) + 1, index),
+            2 => (pick(&flushes), index),
+            _ => (pick(&flushes) + 1, index),
+        })
+        .map(|(position, index)| (position.min(recording.events.len()), plan.seed.wrapping_add(index)))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+/// Mounts what a cut left, lets the server recover, accounts. Returns the recording of the recovery if it went well.
+fn examine(
+    rig: &Rig,
+    recorded: &Recorded,
+    image: Image,
+    (position, seed, again): (usize, u64, Option<usize>),
+    outcome: &mut Outcome,
+) -> Option<Recording> {
+    let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
+    outcome.looked_for += acknowledged.len() as u64;
+    let recovery = match recover(rig, &recorded.load, image, &acknowledged) {
+        Ok((recovery, found)) if found.is_clean() => return Some(recovery),
+        Ok((_, found)) => {
+            outcome.lost += found.lost.len() as u64;
+            outcome.duplicated += found.duplicated.len() as u64;
+            outcome.half += found.half.len() as u64;
+            let Account { lost, duplicated, half, misplaced, .. } = found;
+            outcome.broken += u64::from(!misplaced.is_empty());
+            format!("lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}")
+        }
+        Err(NotRecovered::Unmountable(why)) => {
+            outcome.unmountable += 1;
+            format!("not mounted: {why}")
+        }
+        Err(NotRecovered::Server(why)) => {
+            outcome.broken += 1;
+            why
+        }
+    };
+    outcome.findings.push(Finding { position, seed, again, what: recovery });
+    None
+}
+
+/// Why there was nothing to account for.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRecovered {
+    /// The file system did not survive: its own matter.
+    #[error("{0}")]
+    Unmountable(String),
+    /// The server did not come up, did not end, or did not leave well alone.
+    #[error("{0}")]
+    Server(String),
+}
+
+/// Switches the machine on with this disk: mount, start, stop, account; then once more, which must change nothing.
+///
+/// # Errors
+/// What kept the machine from coming up again.
+pub fn recover(
+    rig: &Rig,
+    load: &Load,
+    image: Image,
+    acknowledged: &[u64],
+) -> Result<(Recording, Account), NotRecovered> {
+    let said = |error: &dyn std::fmt::Display| NotRecovered::Server(error.to_string());
+    rig.disk.exchange(image);
+    rig.disk.record();
+    let setup = rig.setup();
+    let found = {
+        let _mounted = rig.mount().map_err(|error| NotRecovered::Unmountable(error.to_string()))?;
+        unblock(&setup.mail()).map_err(|error| said(&error))?;
+        let start_and_stop = || -> Result<Account, NotRecovered> {
+            let server = setup.start().map_err(|error| said(&error))?;
+            let log = server.read_log();
+            if log.contains("promised mail is damaged") {
+                return Err(said(&format!("damage where there can be none: {log}")));
+            }
+            server.stop().map_err(|error| said(&error))?;
+            account(&setup.mail(), load, acknowledged.iter().copied()).map_err(|error| said(&error))
+        };
+        let first = start_and_stop()?;
+        let second = start_and_stop()?;
+        if first != second {
+            let (first, second) = (first.files.len(), second.files.len());
+            return Err(said(&format!("a second start changed the mailboxes: {first} files before, {second} after")));
+        }
+        first
+    };
+    Ok((rig.disk.recorded(), found))
+}
+
+impl Outcome {
+    fn of(file_system: FileSystem, recorded: &Recorded) -> Self {
+        let count = |wanted: fn(&Event) -> bool| recorded.recording.events.iter().filter(|e| wanted(e)).count() as u64;
+        Outcome {
+            file_system,
+            cuts: 0,
+            cuts_in_recovery: 0,
+            acknowledged: count(|event| matches!(event, Event::Mark(_))),
+            looked_for: 0,
+            lost: 0,
+            duplicated: 0,
+            half: 0,
+            unmountable: 0,
+            broken: 0,
+            writes: count(|event| matches!(event, Event::Write { .. })),
+            flushes: count(|event| matches!(event, Event::Flush)),
+            discards: count(|event| matches!(event, Event::Discard { .. })),
+            findings: Vec::new(),
+        }
+    }
+
+    /// Nothing lost, doubled, half or broken.
+    pub fn is_clean(&self) -> bool {
+        self.findings.len() as u64 == self.unmountable
+    }
+}

@@ -1,0 +1,109 @@
+//! Mailboxes that are no longer what they were, and a second server.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Problems, unexpected, until, wrong};
+use crate::account::account;
+use crate::load::{Load, Sent, send, user};
+use crate::mount::{FileSystem, run};
+use crate::rig::{Environment, Rig, RigError};
+use crate::server::{DOMAIN, ServerError, Setup};
+
+/// A mailbox is moved away while mail comes in; afterwards what is in both is all.
+pub fn moved(environment: &Environment) -> Result<Problems, RigError> {
+    let away = |mailbox: &Path| mailbox.with_file_name("away");
+    happens_to_a_mailbox(
+        environment,
+        |mailbox| Ok(std::fs::rename(mailbox, away(mailbox))?),
+        |mailbox| {
+            for subdir in ["new", "cur"] {
+                for entry in std::fs::read_dir(away(mailbox).join("Maildir").join(subdir))? {
+                    let entry = entry?;
+                    std::fs::rename(entry.path(), mailbox.join("Maildir").join(subdir).join(entry.file_name()))?;
+                }
+            }
+            Ok(())
+        },
+    )
+}
+
+/// `chattr +i` holds root, too.
+pub fn immutable(environment: &Environment) -> Result<Problems, RigError> {
+    let chattr = |how: &str, mailbox: &Path| Ok(run(Command::new("chattr").arg(how).arg(mailbox.join("Maildir/tmp")))?);
+    happens_to_a_mailbox(environment, |mailbox| chattr("+i", mailbox), |mailbox| chattr("-i", mailbox))
+}
+
+pub fn symlink(environment: &Environment) -> Result<Problems, RigError> {
+    let aside = |mailbox: &Path| mailbox.with_file_name("aside");
+    let elsewhere = |mailbox: &Path| mailbox.with_file_name("elsewhere");
+    happens_to_a_mailbox(
+        environment,
+        |mailbox| {
+            std::fs::rename(mailbox, aside(mailbox))?;
+            for subdir in ["tmp", "new", "cur"] {
+                std::fs::create_dir_all(elsewhere(mailbox).join("Maildir").join(subdir))?;
+            }
+            Ok(std::os::unix::fs::symlink(elsewhere(mailbox), mailbox)?)
+        },
+        |mailbox| {
+            std::fs::remove_file(mailbox)?;
+            std::fs::rename(aside(mailbox), mailbox)?;
+            match std::fs::read_dir(elsewhere(mailbox).join("Maildir/new"))?.count() {
+                0 => Ok(()),
+                files => Err(std::io::Error::other(format!("{files} files were written through the link")).into()),
+            }
+        },
+    )
+}
+
+/// Something happens to the mailbox of `u1` in the midst of the load and is put right after it; the mail of all others comes meanwhile.
+fn happens_to_a_mailbox(
+    environment: &Environment,
+    happens: impl Fn(&Path) -> Result<(), RigError>,
+    put_right: impl Fn(&Path) -> Result<(), RigError>,
+) -> Result<Problems, RigError> {
+    let rig = Rig::new(environment, FileSystem::Ext4, 512 << 20)?;
+    let _mounted = rig.mount()?;
+    let setup = rig.setup();
+    let load = Load { several_one_in: u64::MAX, ..Load::mixed(31) };
+    let mailbox: PathBuf = setup.mail().join(DOMAIN).join(user(1));
+    let server = setup.start()?;
+    let mut sent = send(&load, server.address, 4, 0..100, |_| ());
+    let during = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| send(&load, server.address, 4, 100..500, |_| ()));
+        happens(&mailbox)?;
+        Ok::<Sent, RigError>(sending.join().expect("the generator does not panic"))
+    })?;
+    sent.add(during);
+    let mut problems: Problems = unexpected(&sent, "").into_iter().collect();
+    let lost = || Ok::<_, RigError>(account(&setup.mail(), &load, sent.acknowledged.iter().copied())?.lost);
+    problems.extend(until("the mail of all others is delivered", || Ok(lost()?.iter().all(|e| e.mailbox == 1)))?);
+    put_right(&mailbox)?;
+    problems.extend(until("the rest is delivered", || Ok(lost()?.is_empty()))?);
+    server.stop()?;
+    problems.extend(wrong("at the end", &account(&setup.mail(), &load, sent.acknowledged.iter().copied())?));
+    Ok(problems)
+}
+
+pub fn two_servers(environment: &Environment) -> Result<Problems, RigError> {
+    let rig = Rig::new(environment, FileSystem::Ext4, 256 << 20)?;
+    let _mounted = rig.mount()?;
+    let first = rig.setup();
+    let scratch = tempfile::Builder::new().prefix("powercut-second-").tempdir_in(&environment.scratch)?;
+    let second = Setup { port: first.port + 1, scratch: scratch.path().to_owned(), ..first.clone() };
+    let load = Load::mixed(32);
+    let server = first.start()?;
+    let mut sent = send(&load, server.address, 4, 0..100, |_| ());
+    let mut problems = Problems::new();
+    match second.start() {
+        Ok(_) => problems.push("a second server started on the same data".to_owned()),
+        Err(ServerError::Ended { .. }) => {}
+        Err(other) => problems.push(format!("the second server: {other}")),
+    }
+    sent.add(send(&load, server.address, 4, 100..200, |_| ()));
+    problems.extend(unexpected(&sent, ""));
+    server.stop()?;
+    problems.extend(wrong("at the end", &account(&first.mail(), &load, sent.acknowledged.iter().copied())?));
+    Ok(problems)
+}

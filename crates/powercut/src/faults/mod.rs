@@ -1,0 +1,192 @@
+//! What goes wrong on disks that have power: no space, errors, no answer, a mailbox that is not what it was.
+//!
+//! Each fault happens under load to a server of its own. In every case acknowledged mail is found exactly once at the end.
+
+mod devices;
+mod mailboxes;
+mod space;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::account::{Account, account};
+use crate::load::{Load, Sent};
+use crate::mount::{FileSystem, Mounted};
+use crate::rig::{Environment, Rig, RigError};
+use crate::server::Setup;
+
+/// A thing that goes wrong.
+pub struct Fault {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What must hold.
+    pub promise: &'static str,
+    run: fn(&Environment) -> Result<Problems, RigError>,
+}
+
+/// What did not hold, in words; nothing if all did.
+pub type Problems = Vec<String>;
+
+impl Fault {
+    /// Lets it happen.
+    ///
+    /// # Errors
+    /// See [`RigError`]; a promise that does not hold is no error.
+    pub fn run(&self, environment: &Environment) -> Result<Problems, RigError> {
+        (self.run)(environment)
+    }
+}
+
+/// All faults, in the order in which they are tried.
+pub const ALL: [Fault; 12] = [
+    Fault {
+        name: "journal-full",
+        promise: "452 4.3.1 while the journal's disk is full, mail again when there is space",
+        run: space::journal_full,
+    },
+    Fault {
+        name: "mail-full",
+        promise: "250 while the mail's disk is full, delivery when there is space",
+        run: space::mail_full,
+    },
+    Fault {
+        name: "journal-write-error",
+        promise: "no 250 from the first EIO to the restart",
+        run: devices::journal_writes_fail,
+    },
+    Fault {
+        name: "journal-flush-error",
+        promise: "no 250 from the first EIO to the restart",
+        run: devices::journal_flushes_fail,
+    },
+    Fault {
+        name: "mail-write-error",
+        promise: "what a failed sync has dropped is written anew",
+        run: devices::mail_writes_fail,
+    },
+    Fault {
+        name: "mail-write-error-kill",
+        promise: "and by the next server, if this one is killed",
+        run: devices::mail_writes_fail_and_a_kill,
+    },
+    Fault {
+        name: "mail-hangs",
+        promise: "250 goes on, and so does mail to mailboxes on other mounts",
+        run: devices::mail_hangs,
+    },
+    Fault {
+        name: "mail-read-only",
+        promise: "250 goes on, delivery when it is writable",
+        run: devices::mail_read_only,
+    },
+    Fault { name: "mailbox-moved", promise: "mail goes into a new one", run: mailboxes::moved },
+    Fault { name: "mailbox-immutable", promise: "its mail alone waits", run: mailboxes::immutable },
+    Fault {
+        name: "mailbox-symlink",
+        promise: "nothing is written through it, its mail alone waits",
+        run: mailboxes::symlink,
+    },
+    Fault { name: "two-servers", promise: "the second refuses, the first goes on", run: mailboxes::two_servers },
+];
+
+/// A server whose journal and mail lie on a disk each. Fields are dropped in this order: unmounted before the disks go.
+struct TwoDisks {
+    setup: Setup,
+    journal_mount: Option<Mounted>,
+    mail_mount: Option<Mounted>,
+    journal: Rig,
+    mail: Rig,
+}
+
+impl TwoDisks {
+    fn new(environment: &Environment, file_system: FileSystem, bytes: u64) -> Result<Self, RigError> {
+        let (journal, mail) = (Rig::new(environment, file_system, bytes)?, Rig::new(environment, file_system, bytes)?);
+        let setup = Setup {
+            journal: Some(journal.mount_point().join("journal")),
+            mail: Some(mail.mount_point().join("mail")),
+            data: journal.mount_point().join("data"),
+            ..journal.setup()
+        };
+        let mut disks = TwoDisks { setup, journal_mount: None, mail_mount: None, journal, mail };
+        disks.journal.disk.record();
+        disks.mail.disk.record();
+        disks.mount()?;
+        Ok(disks)
+    }
+
+    fn mount(&mut self) -> Result<(), RigError> {
+        self.journal_mount = Some(self.journal.mount()?);
+        self.mail_mount = Some(self.mail.mount()?);
+        Ok(())
+    }
+
+    /// The power goes, and with it whatever neither disk was told to flush; then it comes back.
+    fn cut(&mut self) -> Result<(), RigError> {
+        // Looked at before the file systems are unmounted, which would flush it all.
+        let images = [&self.journal, &self.mail].map(|rig| rig.disk.after_a_cut());
+        (self.journal_mount, self.mail_mount) = (None, None);
+        for (rig, image) in [&self.journal, &self.mail].into_iter().zip(images) {
+            rig.disk.exchange(image);
+            rig.disk.record();
+        }
+        self.mount()
+    }
+
+    fn mail_mount(&self) -> &Mounted {
+        self.mail_mount.as_ref().expect("mounted until it is cut")
+    }
+
+    fn account(&self, load: &Load, sent: &Sent) -> Result<Account, RigError> {
+        Ok(account(&self.setup.mail(), load, sent.acknowledged.iter().copied())?)
+    }
+}
+
+/// Writes a file into `dir` until its file system has no more than `leave` bytes; it is removed when this is dropped.
+struct Filler(PathBuf);
+
+impl Filler {
+    fn new(dir: &Path, leave: u64) -> Result<Self, RigError> {
+        let filler = Filler(dir.join("filler"));
+        let space = rustix::fs::statvfs(dir).map_err(std::io::Error::from)?;
+        let file = std::fs::File::create(&filler.0)?;
+        let bytes = (space.f_bavail * space.f_frsize).saturating_sub(leave);
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(std::io::Error::from)?;
+        file.sync_all()?;
+        Ok(filler)
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        // A file system that has failed meanwhile keeps it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Waits until something holds; says what did not if it does not in time.
+fn until(what: &str, mut holds: impl FnMut() -> Result<bool, RigError>) -> Result<Option<String>, RigError> {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds()? {
+        if Instant::now() > deadline {
+            return Ok(Some(format!("{what}: not within {} s", PATIENCE.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(None)
+}
+
+/// What is wrong with an account, if anything.
+fn wrong(when: &str, found: &Account) -> Option<String> {
+    let Account { lost, duplicated, half, misplaced, .. } = found;
+    (!found.is_clean())
+        .then(|| format!("{when}: lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}"))
+}
+
+/// Replies to messages that are not among those expected.
+fn unexpected(sent: &Sent, expected: &str) -> Option<String> {
+    let other = sent.refused.iter().find(|(_, reply)| expected.is_empty() || !reply.starts_with(expected));
+    other.map(|(number, reply)| format!("message {number} was refused with {reply:?}"))
+}
+
+/// Retries are up to some seconds apart after a few failures.
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,94 @@
+//! kill -9 in a loop: no power cut, so the page cache stays; what must hold is what the server says after each start.
+
+use std::time::Duration;
+
+use crate::account::{Account, account};
+use crate::load::{Load, Sent, send};
+use crate::rig::{Environment, RigError};
+use crate::rng::Rng;
+use crate::server::Setup;
+
+/// What the loop has shown.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Killed {
+    pub times: u64,
+    pub acknowledged: u64,
+    pub lost: u64,
+    pub duplicated: u64,
+    pub half: u64,
+    /// In words, whatever was wrong.
+    pub findings: Vec<String>,
+}
+
+/// Starts the server, loads it, kills it at a random moment, `times` times over; every [`SERIES`] times all mail is accounted for.
+///
+/// # Errors
+/// See [`RigError`]; a server that does not start again is one.
+pub fn kill(
+    environment: &Environment,
+    times: u64,
+    seed: u64,
+    mut progress: impl FnMut(&Killed),
+) -> Result<Killed, RigError> {
+    let mut killed = Killed::default();
+    let mut rng = Rng::new(seed);
+    while killed.times < times {
+        let scratch = tempfile::Builder::new().prefix("powercut-kill-").tempdir_in(&environment.scratch)?;
+        let setup = Setup {
+            program: environment.program.clone(),
+            scratch: scratch.path().to_owned(),
+            data: scratch.path().join("data"),
+            journal: None,
+            mail: None,
+            port: environment.port,
+            checkpoint_secs: 1,
+        };
+        let load = Load { body_bytes_max: 16 << 10, ..Load::mixed(rng.next()) };
+        let mut sent = Sent::default();
+        for round in 0..SERIES.min(times - killed.times) {
+            environment.go_on()?;
+            // Numbers are never used twice: what was sent and not acknowledged may have been kept.
+            let numbers = round * ROUND_MAX..(round + 1) * ROUND_MAX;
+            let life = Duration::from_micros(1000 + rng.below(200_000));
+            sent.add(live_and_die(&setup, &load, numbers, life)?);
+            killed.times += 1;
+            progress(&killed);
+        }
+        setup.start()?.stop()?;
+        let found = account(&setup.mail(), &load, sent.acknowledged.iter().copied())?;
+        killed.add(&sent, &found, load.seed);
+    }
+    Ok(killed)
+}
+
+fn live_and_die(setup: &Setup, load: &Load, numbers: std::ops::Range<u64>, life: Duration) -> Result<Sent, RigError> {
+    let server = setup.start()?;
+    let address = server.address;
+    Ok(std::thread::scope(|scope| {
+        let sending = scope.spawn(move || send(load, address, 4, numbers, |_| ()));
+        // The moment of death is what varies; nothing is waited for.
+        std::thread::sleep(life);
+        server.kill();
+        sending.join().expect("the generator does not panic")
+    }))
+}
+
+impl Killed {
+    fn add(&mut self, sent: &Sent, found: &Account, seed: u64) {
+        self.acknowledged += sent.acknowledged.len() as u64;
+        self.lost += found.lost.len() as u64;
+        self.duplicated += found.duplicated.len() as u64;
+        self.half += found.half.len() as u64;
+        if !found.is_clean() {
+            let Account { lost, duplicated, half, misplaced, .. } = found;
+            self.findings.push(format!(
+                "series {seed:x}: lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}"
+            ));
+        }
+    }
+}
+
+/// Kills before all mail is accounted for.
+pub const SERIES: u64 = 50;
+/// Messages of one life at most; it is too short for that many.
+const ROUND_MAX: u64 = 100_000;

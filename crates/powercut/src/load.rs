@@ -1,0 +1,258 @@
+//! The mail that is sent: every message follows from the seed and its number, so nothing of it need be kept to check it later.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use posthaste_loadgen::stamp;
+
+use crate::rng::Rng;
+use crate::server::DOMAIN;
+
+/// What mail there is.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Decides everything.
+    pub seed: u64,
+    /// Mailboxes `u0`, `u1`, ...
+    pub mailboxes: u64,
+    /// One in this many messages is larger than what the server keeps in its journal itself.
+    pub large_one_in: u64,
+    /// A body's octets at most, but for the large ones.
+    pub body_bytes_max: u64,
+    /// One in this many messages goes to several mailboxes.
+    pub several_one_in: u64,
+}
+
+impl Load {
+    /// Mixed sizes of 1 to 100 KiB, a few above 1 MiB, every fifth to several mailboxes.
+    pub fn mixed(seed: u64) -> Self {
+        Load { seed, mailboxes: 8, large_one_in: 60, body_bytes_max: 100 << 10, several_one_in: 5 }
+    }
+
+    /// One message.
+    pub fn letter(&self, number: u64) -> Letter {
+        let mut rng = Rng::of(self.seed, number);
+        let mut recipients = vec![rng.below(self.mailboxes)];
+        if rng.one_in(self.several_one_in) {
+            recipients.extend((0..1 + rng.below(3)).map(|_| rng.below(self.mailboxes)));
+            recipients.sort_unstable();
+            recipients.dedup();
+        }
+        let bytes = match rng.one_in(self.large_one_in) {
+            true => (1 << 20) + rng.below(1 << 20),
+            // Small ones are more frequent, as they are in life.
+            false => 1024 + rng.below(self.body_bytes_max) * rng.below(100) / 100,
+        };
+        let rest = text(&mut rng, number, bytes as usize);
+        let mut octets = stamp::field(stamp::Id { run: self.seed, number }, &rest).into_bytes();
+        octets.extend_from_slice(&rest);
+        Letter { recipients, octets }
+    }
+}
+
+/// A message and who gets it.
+pub struct Letter {
+    /// Numbers of mailboxes, each once, ascending.
+    pub recipients: Vec<u64>,
+    /// With CRLF line ends.
+    pub octets: Vec<u8>,
+}
+
+/// The user that mailbox `number` belongs to.
+pub fn user(number: u64) -> String {
+    format!("u{number}")
+}
+
+/// A header and lines of all lengths up to 78, some of which begin with a dot.
+fn text(rng: &mut Rng, number: u64, bytes: usize) -> Vec<u8> {
+    let mut out = format!("From: rig@{DOMAIN}\r\nSubject: message {number}\r\n\r\n").into_bytes();
+    while out.len() < bytes {
+        let mut left = rng.below(77);
+        if rng.one_in(20) {
+            out.push(b'.');
+        }
+        while left > 0 {
+            let word = rng.next().to_le_bytes();
+            let n = left.min(8);
+            out.extend(word[..n as usize].iter().map(|byte| b' ' + byte % 95));
+            left -= n;
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+/// What became of the messages of a run. One that is in none of these was never sent as a whole, or its reply never came.
+#[derive(Clone, Debug, Default)]
+pub struct Sent {
+    /// Those whose 250 came.
+    pub acknowledged: Vec<u64>,
+    /// Those that were refused, with the reply.
+    pub refused: Vec<(u64, String)>,
+    /// The longest that anybody waited for a reply to a message.
+    pub wait_max: Duration,
+}
+
+impl Sent {
+    /// Adds what another part of the run has led to.
+    pub fn add(&mut self, other: Sent) {
+        self.acknowledged.extend(other.acknowledged);
+        self.refused.extend(other.refused);
+        self.wait_max = self.wait_max.max(other.wait_max);
+    }
+}
+
+/// Sends the messages `numbers` over several connections and calls `acknowledged` as soon as each one's 250 is there. A connection that
+/// breaks ends; what it was sending is not sent again. Ends when all are sent or no connection is left.
+pub fn send(
+    load: &Load,
+    address: SocketAddr,
+    connections: usize,
+    numbers: Range<u64>,
+    acknowledged: impl Fn(u64) + Sync,
+) -> Sent {
+    let next = AtomicU64::new(numbers.start);
+    let all = Mutex::new(Sent::default());
+    std::thread::scope(|scope| {
+        for _ in 0..connections {
+            scope.spawn(|| {
+                let mut sent = Sent::default();
+                // That the server is gone is what this rig is about, not an error.
+                let _ = converse(
+                    load,
+                    address,
+                    || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < numbers.end),
+                    &acknowledged,
+                    &mut sent,
+                );
+                all.lock().expect("results").add(sent);
+            });
+        }
+    });
+    all.into_inner().expect("results")
+}
+
+fn converse(
+    load: &Load,
+    address: SocketAddr,
+    mut next: impl FnMut() -> Option<u64>,
+    acknowledged: &(impl Fn(u64) + Sync),
+    sent: &mut Sent,
+) -> io::Result<()> {
+    let mut client = Client::connect(address)?;
+    while let Some(number) = next() {
+        let letter = load.letter(number);
+        let begun = std::time::Instant::now();
+        let reply = client.send(&letter)?;
+        sent.wait_max = sent.wait_max.max(begun.elapsed());
+        if reply.starts_with('2') {
+            acknowledged(number);
+            sent.acknowledged.push(number);
+        } else {
+            sent.refused.push((number, reply));
+        }
+    }
+    client.command("QUIT").map(drop)
+}
+
+/// The plainest of SMTP clients (RFC 5321): one command, one reply.
+pub struct Client {
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    /// Connects and says EHLO.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(REPLY_PATIENCE))?;
+        stream.set_write_timeout(Some(REPLY_PATIENCE))?;
+        let mut client = Client { reader: BufReader::new(stream) };
+        client.reply()?;
+        client.command("EHLO rig.example")?;
+        Ok(client)
+    }
+
+    /// Sends one message; the last reply is the result, be it that to DATA or an earlier refusal.
+    ///
+    /// # Errors
+    /// Those of the connection, then nothing is known of the message.
+    pub fn send(&mut self, letter: &Letter) -> io::Result<String> {
+        let reply = self.command(&format!("MAIL FROM:<rig@{DOMAIN}>"))?;
+        if !reply.starts_with('2') {
+            return Ok(reply);
+        }
+        for recipient in &letter.recipients {
+            let reply = self.command(&format!("RCPT TO:<{}@{DOMAIN}>", user(*recipient)))?;
+            if !reply.starts_with('2') {
+                self.command("RSET")?;
+                return Ok(reply);
+            }
+        }
+        let reply = self.command("DATA")?;
+        if !reply.starts_with('3') {
+            return Ok(reply);
+        }
+        let mut wire = Vec::with_capacity(letter.octets.len() + 1024);
+        for line in letter.octets.split_inclusive(|octet| *octet == b'\n') {
+            if line.starts_with(b".") {
+                wire.push(b'.');
+            }
+            wire.extend_from_slice(line);
+        }
+        wire.extend_from_slice(b".\r\n");
+        self.reader.get_mut().write_all(&wire)?;
+        self.reply()
+    }
+
+    /// Sends a command and reads its reply.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn command(&mut self, command: &str) -> io::Result<String> {
+        self.reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
+        self.reply()
+    }
+
+    fn reply(&mut self) -> io::Result<String> {
+        loop {
+            let mut line = String::new();
+            if self.reader.read_line(&mut line)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if line.as_bytes().get(3) != Some(&b'-') {
+                return Ok(line.trim_end().to_owned());
+            }
+        }
+    }
+}
+
+/// A reply that takes longer than this does not come.
+const REPLY_PATIENCE: Duration = Duration::from_secs(40);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_follows_from_its_number_and_carries_its_stamp() {
+        let load = Load::mixed(7);
+        let mut large = 0;
+        for number in 0..200 {
+            let letter = load.letter(number);
+            assert_eq!(letter.octets, load.letter(number).octets);
+            assert!(letter.recipients.is_sorted() && !letter.recipients.is_empty());
+            let found = stamp::find(&letter.octets).expect("a stamp");
+            assert!(found.is_intact && found.id == stamp::Id { run: 7, number }, "{found:?}");
+            large += usize::from(letter.octets.len() > 1 << 20);
+        }
+        assert!((1..20).contains(&large), "{large} large ones");
+    }
+}

@@ -1,0 +1,174 @@
+//! File systems on a [`Served`](crate::fuse::Served) disk: made, mounted through a loop device, and always taken away again.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+
+/// The file systems that cuts are made on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileSystem {
+    /// ext4 as its tools make and mount it (`data=ordered`).
+    Ext4,
+    /// ext4 with `data=writeback`: metadata may reach the disk before the data that it speaks of.
+    Ext4Writeback,
+    /// XFS.
+    Xfs,
+    /// btrfs.
+    Btrfs,
+}
+
+impl FileSystem {
+    /// All of them.
+    pub const ALL: [FileSystem; 4] = [FileSystem::Ext4, FileSystem::Ext4Writeback, FileSystem::Xfs, FileSystem::Btrfs];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Ext4Writeback => "ext4, data=writeback",
+            FileSystem::Xfs => "XFS",
+            FileSystem::Btrfs => "btrfs",
+        }
+    }
+
+    /// The program that makes one.
+    pub fn maker(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 | FileSystem::Ext4Writeback => "mkfs.ext4",
+            FileSystem::Xfs => "mkfs.xfs",
+            FileSystem::Btrfs => "mkfs.btrfs",
+        }
+    }
+
+    /// The smallest disk that its tools make one on without being forced.
+    pub fn least_bytes(self) -> u64 {
+        match self {
+            FileSystem::Ext4 | FileSystem::Ext4Writeback => 64 << 20,
+            FileSystem::Btrfs => 256 << 20,
+            FileSystem::Xfs => 320 << 20,
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 | FileSystem::Ext4Writeback => "ext4",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+        }
+    }
+
+    fn options(self) -> &'static str {
+        match self {
+            FileSystem::Ext4Writeback => "loop,data=writeback",
+            _ => "loop",
+        }
+    }
+
+    /// Makes one on the disk behind `file`.
+    ///
+    /// # Errors
+    /// What the tool said.
+    pub fn make(self, file: &Path) -> Result<(), ToolError> {
+        let quiet: &[&str] = match self {
+            FileSystem::Ext4 | FileSystem::Ext4Writeback => &["-q", "-F"],
+            FileSystem::Xfs => &["-q", "-f"],
+            FileSystem::Btrfs => &["-q", "-f"],
+        };
+        run(Command::new(self.maker()).args(quiet).arg(file))
+    }
+
+    /// Mounts the disk behind `file` on the directory `on`.
+    ///
+    /// # Errors
+    /// What `mount` said: above all that the file system is damaged beyond what its own log repairs.
+    pub fn mount(self, file: &Path, on: &Path) -> Result<Mounted, ToolError> {
+        std::fs::create_dir_all(on).map_err(ToolError::Start)?;
+        // With `loop`, mount takes a free loop device that the kernel frees again when it is unmounted.
+        run(Command::new("mount").args(["-t", self.kind(), "-o", self.options()]).arg(file).arg(on))?;
+        Ok(Mounted { on: on.to_owned() })
+    }
+}
+
+/// Shows the directory `dir` at `on` as well.
+///
+/// # Errors
+/// What `mount` said.
+pub fn bind(dir: &Path, on: &Path) -> Result<Mounted, ToolError> {
+    run(Command::new("mount").arg("--bind").arg(dir).arg(on))?;
+    Ok(Mounted { on: on.to_owned() })
+}
+
+/// A tool of the system failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToolError {
+    /// It could not be started, or a directory for it not be made.
+    #[error("{0}")]
+    Start(#[source] std::io::Error),
+    /// It said no.
+    #[error("{program}: {said}")]
+    Refused {
+        /// Which tool.
+        program: String,
+        /// Its standard error.
+        said: String,
+    },
+}
+
+/// A mounted file system; dropping it unmounts it and so frees its loop device.
+#[derive(Debug)]
+pub struct Mounted {
+    on: PathBuf,
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.on
+    }
+
+    /// Makes it read-only, or writable again; waits a while for files that are being written.
+    ///
+    /// # Errors
+    /// What `mount` said last.
+    pub fn remount(&self, read_only: bool) -> Result<(), ToolError> {
+        let options = if read_only { "remount,ro" } else { "remount,rw" };
+        let deadline = Instant::now() + BUSY_PATIENCE;
+        loop {
+            match run(Command::new("mount").args(["-o", options]).arg(&self.on)) {
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + BUSY_PATIENCE;
+        // A killed server's last file is let go of a moment after its process was waited for.
+        while let Err(error) = rustix::mount::unmount(&self.on, UnmountFlags::empty()) {
+            if Instant::now() > deadline {
+                eprintln!("powercut: {} stays busy, detached: {error}", self.on.display());
+                let _ = rustix::mount::unmount(&self.on, UnmountFlags::DETACH);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+pub(crate) fn run(command: &mut Command) -> Result<(), ToolError> {
+    let output = command.stdin(Stdio::null()).output().map_err(ToolError::Start)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let program = command.get_program().to_string_lossy().into_owned();
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(ToolError::Refused { program, said })
+}
+
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);

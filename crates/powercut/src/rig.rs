@@ -1,0 +1,151 @@
+//! A machine to switch off: a disk, a place to mount it, and the server that runs on it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::account::Account;
+use crate::disk::Disk;
+use crate::fuse::Served;
+use crate::image::Image;
+use crate::mount::{FileSystem, Mounted, ToolError};
+use crate::server::{ServerError, Setup};
+
+/// Why the rig could not do its work; a finding about the server is none of these.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RigError {
+    /// This machine cannot run it; the text says what is missing.
+    #[error("cannot run here: {0}")]
+    Unavailable(String),
+    /// A tool of the system failed.
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    /// The server did not start or stop on a healthy disk.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// Files of the rig itself.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// The server lost mail with no power cut at all: nothing can be said about cuts.
+    #[error("mail was lost without a power cut: {0:?}")]
+    LostWithoutCut(Box<Account>),
+    /// SIGINT or SIGTERM.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// What is the same for all rigs of a run.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// The server's binary.
+    pub program: PathBuf,
+    /// The first of up to ten ports on the loopback address.
+    pub port: u16,
+    /// Directory for mount points and logs, on any file system.
+    pub scratch: PathBuf,
+    /// Set when the rig is to clean up and end.
+    pub interrupted: Arc<AtomicBool>,
+}
+
+impl Environment {
+    /// Finds out whether this machine can run a rig with these file systems.
+    ///
+    /// # Errors
+    /// [`RigError::Unavailable`] with the reason.
+    pub fn check(&self, file_systems: &[FileSystem]) -> Result<(), RigError> {
+        let lacks = |what: String| Err(RigError::Unavailable(what));
+        if !rustix::process::geteuid().is_root() {
+            return lacks("mounting needs root".to_owned());
+        }
+        for device in ["/dev/fuse", "/dev/loop-control"] {
+            if std::fs::File::options().read(true).write(true).open(device).is_err() {
+                return lacks(format!("{device} cannot be opened"));
+            }
+        }
+        for file_system in file_systems {
+            if !is_installed(file_system.maker()) {
+                return lacks(format!("{} is not installed", file_system.maker()));
+            }
+        }
+        if !self.program.is_file() {
+            return lacks(format!("there is no server at {}: build it or use --server", self.program.display()));
+        }
+        Ok(())
+    }
+
+    /// Ends the work between two steps when somebody has asked for that.
+    ///
+    /// # Errors
+    /// [`RigError::Interrupted`].
+    pub fn go_on(&self) -> Result<(), RigError> {
+        if self.interrupted.load(Ordering::Relaxed) { Err(RigError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// Whether a program is in the directories where the system's tools are.
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).any(|dir| dir.join(program).is_file())
+}
+
+/// One disk and its place. Fields are dropped in this order: the disk is taken away before its directory.
+pub struct Rig {
+    /// The disk, for whoever wants to hurt it.
+    pub disk: Disk,
+    served: Served,
+    mount_point: PathBuf,
+    scratch: tempfile::TempDir,
+    file_system: FileSystem,
+    environment: Environment,
+}
+
+impl Rig {
+    /// A fresh file system on a disk of `bytes`.
+    ///
+    /// # Errors
+    /// See [`RigError`].
+    pub fn new(environment: &Environment, file_system: FileSystem, bytes: u64) -> Result<Self, RigError> {
+        let scratch = tempfile::Builder::new().prefix("powercut-").tempdir_in(&environment.scratch)?;
+        let disk = Disk::new(Image::zeros(bytes.max(file_system.least_bytes())));
+        let dir = scratch.path().join("fuse");
+        std::fs::create_dir(&dir)?;
+        let unavailable = |error| RigError::Unavailable(format!("FUSE cannot be mounted: {error}"));
+        let served = Served::start(disk.clone(), &dir).map_err(unavailable)?;
+        file_system.make(&served.file())?;
+        let mount_point = scratch.path().join("mnt");
+        Ok(Rig { disk, served, mount_point, scratch, file_system, environment: environment.clone() })
+    }
+
+    /// Mounts what is on the disk now.
+    ///
+    /// # Errors
+    /// What `mount` said.
+    pub fn mount(&self) -> Result<Mounted, ToolError> {
+        self.file_system.mount(&self.served.file(), &self.mount_point)
+    }
+
+    /// The server on this disk, once it is mounted.
+    pub fn setup(&self) -> Setup {
+        Setup {
+            program: self.environment.program.clone(),
+            scratch: self.scratch.path().to_owned(),
+            data: self.mount_point.join("data"),
+            journal: None,
+            mail: None,
+            port: self.environment.port,
+            checkpoint_secs: 1,
+        }
+    }
+
+    /// Where the disk is mounted.
+    pub fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// The file that is the disk.
+    pub fn device_file(&self) -> PathBuf {
+        self.served.file()
+    }
+}

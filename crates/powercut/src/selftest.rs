@@ -1,0 +1,142 @@
+//! Shows that the rig can find what it looks for: a rig that never finds a loss proves nothing.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use crate::campaign::{NotRecovered, Plan, Recorded, record, recover};
+use crate::log::{Cutter, Event, Unflushed};
+use crate::mount::{FileSystem, run};
+use crate::rig::{Environment, Rig, RigError};
+use crate::rng::Rng;
+
+/// What the self-test has shown.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct SelfTest {
+    /// What a loop device was asked to do and did not pass on; empty if it passed on everything.
+    pub not_passed_on: Vec<String>,
+    /// Cuts right after an acknowledgement for which one flush was forgotten.
+    pub dropped_flushes: u64,
+    /// Those of them in which acknowledged mail was found to be lost.
+    pub dropped_flushes_found: u64,
+    /// A disk that lies about every flush from the middle of the run on was found to lose mail.
+    pub lying_disk_found: bool,
+    /// The same cuts, every flush believed, that lost anything: the server's own losses.
+    pub honest_cuts_lost: u64,
+}
+
+impl SelfTest {
+    /// The rig sees what it must see, and nothing else.
+    pub fn is_passed(&self) -> bool {
+        self.not_passed_on.is_empty()
+            && self.dropped_flushes_found > 0
+            && self.lying_disk_found
+            && self.honest_cuts_lost == 0
+    }
+}
+
+/// Runs it on a file system of its own.
+///
+/// # Errors
+/// See [`RigError`].
+pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigError> {
+    let rig = Rig::new(environment, FileSystem::Ext4, 0)?;
+    let not_passed_on = passes_on(&rig)?;
+    FileSystem::Ext4.make(&rig.device_file())?;
+    let plan = Plan { file_system: FileSystem::Ext4, messages: 160, connections: 2, cuts: 0, seed, sector: 4096 };
+    let recorded = record(&rig, &plan, environment)?;
+    let mut test = SelfTest {
+        not_passed_on,
+        dropped_flushes: 0,
+        dropped_flushes_found: 0,
+        lying_disk_found: false,
+        honest_cuts_lost: 0,
+    };
+    let events = &recorded.recording.events;
+    let marks: Vec<usize> = (0..events.len()).filter(|&at| matches!(events[at], Event::Mark(_))).collect();
+    let mut rng = Rng::new(seed);
+    for _ in 0..DROPPED_FLUSHES {
+        environment.go_on()?;
+        let mark = marks[rng.below(marks.len() as u64) as usize];
+        let flush = events[..mark].iter().rposition(|event| matches!(event, Event::Flush));
+        let flush = flush.expect("nothing is acknowledged before the first flush");
+        test.dropped_flushes += 1;
+        test.dropped_flushes_found += u64::from(loses(&rig, &recorded, mark + 1, flush));
+        test.honest_cuts_lost += u64::from(loses(&rig, &recorded, mark + 1, usize::MAX));
+    }
+    test.lying_disk_found = loses(&rig, &recorded, events.len(), events.len() / 2);
+    Ok(test)
+}
+
+/// Whether a cut at `position` loses mail when the disk lies about flushes from `lies_from` on and nothing unflushed is kept.
+fn loses(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> bool {
+    let mut cutter = Cutter::new(&recorded.recording).lying_from(lies_from);
+    let image = cutter.cut_with(position, Unflushed::Dropped, &mut Rng::new(0));
+    let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
+    match recover(rig, &recorded.load, image, &acknowledged) {
+        Ok((_, found)) => !found.lost.is_empty(),
+        // The disk that lies may take the file system with it.
+        Err(NotRecovered::Unmountable(_)) => true,
+        Err(NotRecovered::Server(_)) => false,
+    }
+}
+
+/// Writes, flushes and discards through a loop device and looks for each on the disk.
+fn passes_on(rig: &Rig) -> Result<Vec<String>, RigError> {
+    let device = LoopDevice::new(rig)?;
+    rig.disk.record();
+    let file = File::options().write(true).open(&device.0)?;
+    file.write_all_at(&[0xA5; 8192], 1 << 20)?;
+    file.sync_all()?;
+    let written = rig.disk.recorded();
+    run(Command::new("blkdiscard").args(["-o", "2097152", "-l", "65536"]).arg(&device.0))?;
+    drop(file);
+    rig.disk.record();
+    run(Command::new("blkdiscard").args(["-o", "2097152", "-l", "65536"]).arg(&device.0))?;
+    let discarded = rig.disk.recorded();
+    let covered: usize = written
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Write { offset, data } if (1 << 20..(1 << 20) + 8192).contains(offset) => Some(data.len()),
+            _ => None,
+        })
+        .sum();
+    let mut missing = Vec::new();
+    if covered != 8192 {
+        missing.push(format!("a write of 8192 bytes came through as {covered}"));
+    }
+    if !matches!(written.events.last(), Some(Event::Flush)) {
+        missing.push("an fsync did not come through as a flush behind the write".to_owned());
+    }
+    if !discarded.events.iter().any(|event| matches!(event, Event::Discard { offset: 2_097_152, len: 65_536 })) {
+        missing.push("a discard did not come through".to_owned());
+    }
+    Ok(missing)
+}
+
+/// A loop device without a file system; freed when dropped.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn new(rig: &Rig) -> Result<Self, RigError> {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(rig.device_file()).output()?;
+        match output.status.success() {
+            true => Ok(LoopDevice(String::from_utf8_lossy(&output.stdout).trim().to_owned())),
+            false => Err(RigError::Unavailable(format!(
+                "no loop device: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ))),
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(error) = run(Command::new("losetup").arg("--detach").arg(&self.0)) {
+            eprintln!("powercut: {} stays attached: {error}", self.0);
+        }
+    }
+}
+
+const DROPPED_FLUSHES: u64 = 6;
