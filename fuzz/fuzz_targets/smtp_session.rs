@@ -71,7 +71,9 @@ fn run(config: &Arc<Config>, pieces: &[&[u8]]) -> Heard {
                     heard.replies.append(machine.output_mut());
                     return heard;
                 }
-                event @ (Event::Hello | Event::Data | Event::StartTls | Event::Auth(_)) => panic!("{event:?} was not announced"),
+                event @ (Event::Hello | Event::Data | Event::StartTls | Event::Auth(_)) => {
+                    panic!("{event:?} was not announced")
+                }
             }
         }
         assert!(input.len() <= 16 << 10, "{} octets wait", input.len());

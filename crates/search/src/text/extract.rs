@@ -135,7 +135,7 @@ fn raw_text(bytes: &[u8]) -> String {
 
 /// No line ends and control characters in what is shown on one line.
 fn one_line(text: &str) -> String {
-    if !text.bytes().any(|b| b < 32 || b == 127) && !text.contains("  ") && text.trim().len() == text.len() {
+    if !text.chars().any(char::is_control) && !text.contains("  ") && text.trim().len() == text.len() {
         return text.to_owned();
     }
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -411,6 +411,20 @@ mod tests {
             assert!(found.body.contains(word), "{word} in {}", found.body);
         }
         assert!(found.mimes.contains(&"image/png".to_owned()) && found.mimes.contains(&"message/rfc822".to_owned()));
+    }
+
+    #[test]
+    fn no_control_character_is_left_on_a_line() {
+        for (shown, expected) in [("a\u{95}b", "a b"), ("a\r\n b", "a b"), ("plain", "plain"), ("\u{7f}", "")] {
+            assert_eq!(one_line(shown), expected);
+        }
+    }
+
+    #[test]
+    fn a_message_that_the_mime_parser_panics_on_is_read_as_plain_text() {
+        let found = extract(include_bytes!("../../../../fuzz/corpus/search_extract/mime_parser_panics"));
+        assert_eq!(found.problem, Some("the MIME parser failed"));
+        assert!(!found.body.is_empty());
     }
 
     #[test]
