@@ -208,4 +208,4 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// Left free for the segments of the journal.
-const SPACE_FLOOR: u64 = 256 << 20;
+const SPACE_FLOOR: u64 = 64 << 20;
