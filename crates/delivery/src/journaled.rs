@@ -95,6 +95,27 @@ pub struct ReplayReport {
     pub bytes_read: u64,
 }
 
+/// A message that is durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    id: u64,
+    secs: u64,
+    nonce: u32,
+    host: Arc<str>,
+    targets: u16,
+}
+
+impl Kept {
+    /// The names that it has, or will have, in its mailboxes, in the order of the targets.
+    pub fn names(&self) -> impl Iterator<Item = MessageId> {
+        let host = Host::new(&self.host);
+        (0..self.targets).map(move |number| {
+            let name = format!("{}.{}.{}", self.secs, Letter::unique(self.id, self.nonce, number), host.as_str());
+            MessageId::new(UniqueName::parse(&name).expect("a name without sizes"))
+        })
+    }
+}
+
 /// A message that waits because a mailbox cannot be written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
@@ -201,6 +222,7 @@ impl Journaled {
         let workers = Arc::new(Workers::new(root, config.mail_root.clone(), spool));
         let core = Arc::new(Core {
             nonce: random_nonce(),
+            host: config.host.as_str().into(),
             session,
             journal,
             workers,
@@ -236,7 +258,7 @@ impl Journaled {
         Ok((Journaled { handle: Arc::new(handle) }, report))
     }
 
-    /// Makes a message durable and returns the names that it will have in its mailboxes, in the order of the targets.
+    /// Makes a message durable.
     ///
     /// When this returns `Ok`, no power cut can lose the message. It becomes visible in its mailboxes shortly after; one that
     /// cannot be written to gets it when it can. Dropping the future does not take a message back once it is queued.
@@ -244,7 +266,7 @@ impl Journaled {
     /// # Errors
     /// [`DeliveryError::BadMailbox`], [`Full`](DeliveryError::Full), [`Busy`](DeliveryError::Busy),
     /// [`Sync`](DeliveryError::Sync) and [`Closed`](DeliveryError::Closed): the message is not accepted for anybody.
-    pub async fn deliver_message(&self, message: Message) -> Result<Vec<MessageId>, DeliveryError> {
+    pub async fn deliver_message(&self, message: Message) -> Result<Kept, DeliveryError> {
         let core = &self.handle.core;
         let mut message = message;
         for target in &message.targets {
@@ -263,7 +285,8 @@ impl Journaled {
         let permit = permit.map_err(|_| DeliveryError::Closed)?;
         let numbers = (0..message.targets.len() as u16).collect();
         let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let stored = Stored { secs, nonce: core.nonce, host: core.config.host.as_str().into(), message, numbers };
+        let targets = message.targets.len() as u16;
+        let stored = Stored { secs, nonce: core.nonce, host: core.host.clone(), message, numbers };
         let (done, outcome) = oneshot::channel();
         let then_core = core.clone();
         core.journal.append_then(KIND_MESSAGE, stored.encode(), move |appended| {
@@ -271,20 +294,14 @@ impl Journaled {
             if let (Some(guard), Ok(_) | Err(AppendError::Poisoned(_))) = (&guard, &appended) {
                 guard.keep();
             }
-            let names = appended.map(|id| {
-                let names = names(id, &stored);
-                then_core.accepted(Letter::new(
-                    id,
-                    stored,
-                    then_core.keeper.failed_syncs.load(Ordering::Acquire),
-                    permit,
-                ));
-                names
-            });
+            if let Ok(id) = appended {
+                then_core.accepted(Letter::new(id, stored, then_core.failed_syncs(), permit));
+            }
             // The sender may have gone; the message is delivered all the same.
-            let _ = done.send(names.map_err(DeliveryError::from));
+            let _ = done.send(appended);
         });
-        outcome.await.unwrap_or(Err(DeliveryError::Closed))
+        let id = outcome.await.map_err(|_| DeliveryError::Closed)??;
+        Ok(Kept { id, secs, nonce: core.nonce, host: core.host.clone(), targets })
     }
 
     /// Starts a large body of at most `bytes_max` bytes, which goes to a file as it comes.
@@ -411,6 +428,7 @@ impl Drop for Handle {
 struct Core {
     config: JournaledConfig,
     nonce: u32,
+    host: Arc<str>,
     session: SessionTag,
     journal: Journal,
     workers: Arc<Workers>,
@@ -750,15 +768,6 @@ impl Desk for Core {
         self.counters.failed_attempts.fetch_add(1, Ordering::Relaxed);
         self.keeper.state().last_error.insert(letter.id, format!("{mailbox}: {error}").into());
     }
-}
-
-fn names(id: u64, stored: &Stored) -> Vec<MessageId> {
-    let host = Host::new(&stored.host);
-    let name = |&number: &u16| {
-        let name = format!("{}.{}.{}", stored.secs, Letter::unique(id, stored.nonce, number), host.as_str());
-        MessageId::new(UniqueName::parse(&name).expect("a name without sizes"))
-    };
-    stored.numbers.iter().map(name).collect()
 }
 
 fn spooled_in(stored: &Stored) -> Option<u64> {

@@ -40,7 +40,7 @@ impl Place {
     }
 
     fn deliver(&self, journaled: &Journaled, message: Message) -> Result<Vec<crate::MessageId>, DeliveryError> {
-        self.runtime.block_on(journaled.deliver_message(message))
+        self.runtime.block_on(journaled.deliver_message(message)).map(|kept| kept.names().collect())
     }
 
     /// A journal as a crash leaves it: the messages durable, some of them noted as visible.

@@ -53,7 +53,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use error::{DeliveryError, MessageId};
-pub use journaled::{Journaled, JournaledConfig, JournaledStats, OpenError, ReplayReport, Waiting};
+pub use journaled::{Journaled, JournaledConfig, JournaledStats, Kept, OpenError, ReplayReport, Waiting};
 pub use record::{Body, LineEnds, Message, Spooled, Target};
 pub use spool::SpoolWriter;
 pub use stats::Stats;
@@ -154,8 +154,8 @@ impl DeliveryExecutor {
                 let target = Target { mailbox: mailbox.into(), prefix: Bytes::new() };
                 let body = Body::Memory(vec![body.into()]);
                 let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
-                let ids = journaled.deliver_message(message).await?;
-                Ok(ids.into_iter().next().expect("one name for one target"))
+                let kept = journaled.deliver_message(message).await?;
+                Ok(kept.names().next().expect("one name for one target"))
             }
         }
     }

@@ -254,7 +254,10 @@ fn read_current(dir: &Path) -> Result<Current, StateError> {
 
 /// Held by whoever writes; given back when dropped, also by the kernel when the process dies.
 #[derive(Debug)]
-pub struct Lock(#[allow(dead_code, reason = "the descriptor is the lock")] File);
+pub struct Lock {
+    // The descriptor is the lock.
+    _file: File,
+}
 
 impl Lock {
     /// Makes the directory if need be and takes the lock. `waiting` is called once before waiting for another writer;
@@ -276,7 +279,7 @@ impl Lock {
             }
             (Err(e), _) => return Err(io(e.into())),
         }
-        Ok(Self(file))
+        Ok(Self { _file: file })
     }
 }
 
