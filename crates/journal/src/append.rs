@@ -38,6 +38,19 @@ pub enum AppendError {
 pub struct Append(Arc<Slot>);
 
 impl Append {
+    /// One that is yet to be filled.
+    pub(crate) fn pending() -> (Self, Fill) {
+        let slot = Arc::new(Slot::default());
+        (Append(slot.clone()), Fill(slot))
+    }
+
+    /// One that is refused at once.
+    pub(crate) fn refused(error: AppendError) -> Self {
+        let (append, fill) = Self::pending();
+        fill.put(Err(error));
+        append
+    }
+
     /// Blocks the thread until the record is durable or refused.
     ///
     /// # Errors
@@ -83,21 +96,6 @@ struct SlotState {
 
 /// Fills a slot; with [`AppendError::Closed`] if it is dropped before it was told anything.
 pub(crate) struct Fill(Arc<Slot>);
-
-impl Append {
-    /// One that is yet to be filled.
-    pub(crate) fn pending() -> (Self, Fill) {
-        let slot = Arc::new(Slot::default());
-        (Append(slot.clone()), Fill(slot))
-    }
-
-    /// One that is refused at once.
-    pub(crate) fn refused(error: AppendError) -> Self {
-        let (append, fill) = Self::pending();
-        fill.put(Err(error));
-        append
-    }
-}
 
 impl Fill {
     pub(crate) fn put(&self, outcome: Result<RecordId, AppendError>) {

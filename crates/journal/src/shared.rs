@@ -148,10 +148,13 @@ impl Shared {
             return Err((pending, AppendError::Busy));
         }
         queue.bytes += bytes;
-        queue.waited_for += usize::from(!pending.note);
+        let is_waited_for = !pending.note;
+        queue.waited_for += usize::from(is_waited_for);
         queue.pending.push_back(pending);
-        // The writer sleeps until the first that somebody waits for, or until a batch is full.
-        if queue.waited_for == 1 || queue.pending.len() == self.config.max_batch {
+        // The writer sleeps until there is anything; with notes alone, until the first that somebody waits for, a full
+        // batch, or for a while.
+        let first = queue.pending.len() == 1 || is_waited_for && queue.waited_for == 1;
+        if first || queue.pending.len() == self.config.max_batch {
             self.arrived.notify_one();
         }
         Ok(())
