@@ -15,6 +15,7 @@ use fuser::{
 };
 
 use crate::disk::Disk;
+use crate::mount::SOURCE;
 
 /// A mounted [`Disk`]; dropping it takes it away.
 pub struct Served {
@@ -29,7 +30,7 @@ impl Served {
     /// Those of `mount`: not root, no `/dev/fuse`.
     pub fn start(disk: Disk, mount_point: &Path) -> io::Result<Self> {
         let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("powercut".into())];
+        config.mount_options = vec![MountOption::FSName(SOURCE.into())];
         let session = fuser::spawn_mount(OneFile { disk }, mount_point, &config)?;
         Ok(Served { session: Some(session), mount_point: mount_point.to_owned() })
     }

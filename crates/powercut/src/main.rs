@@ -14,7 +14,7 @@ use posthaste_powercut::campaign::{self, Outcome, Plan, Recorded};
 use posthaste_powercut::faults;
 use posthaste_powercut::kill::Killed;
 use posthaste_powercut::log::Recording;
-use posthaste_powercut::mount::FileSystem;
+use posthaste_powercut::mount::{self, FileSystem};
 use posthaste_powercut::rig::{Environment, Rig, RigError, is_installed};
 use posthaste_powercut::selftest::{self, SelfTest};
 
@@ -151,6 +151,7 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
         scratch: cli.common.scratch.clone(),
         interrupted,
     };
+    mount::clear_dead()?;
     match &cli.command {
         Command::Cuts(cuts) => {
             let file_systems = if cuts.fs.is_empty() { FileSystem::ALL.to_vec() } else { cuts.fs.clone() };

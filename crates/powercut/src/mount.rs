@@ -161,6 +161,29 @@ impl Drop for Mounted {
     }
 }
 
+/// Takes away what killed rigs have left mounted: until then `mkfs.btrfs` fails for everybody on this machine, as
+/// it looks at each mount's source and meets a file system that nobody serves any more.
+///
+/// # Errors
+/// Those of reading the table of mounts or of unmounting.
+pub fn clear_dead() -> std::io::Result<()> {
+    let table = std::fs::read_to_string("/proc/self/mounts")?;
+    let mounts: Vec<(&str, &Path)> = table
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(source, rest)| Some((source, Path::new(rest.split(' ').next()?))))
+        .collect();
+    for &(_, served) in mounts.iter().filter(|(source, _)| *source == SOURCE) {
+        let is_dead = std::fs::metadata(served).is_err_and(|error| error.raw_os_error() == Some(ENOTCONN));
+        // What was mounted from the dead disk lies beside it.
+        let Some(dir) = served.parent().filter(|_| is_dead) else { continue };
+        for (_, on) in mounts.iter().rev().filter(|(_, on)| on.starts_with(dir)) {
+            rustix::mount::unmount(*on, UnmountFlags::DETACH)?;
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn run(command: &mut Command) -> Result<(), ToolError> {
     let output = command.stdin(Stdio::null()).output().map_err(ToolError::Start)?;
     if output.status.success() {
@@ -171,4 +194,8 @@ pub(crate) fn run(command: &mut Command) -> Result<(), ToolError> {
     Err(ToolError::Refused { program, said })
 }
 
+/// What the table of mounts calls the source of a [`Served`](crate::fuse::Served) disk.
+pub(crate) const SOURCE: &str = "powercut";
+/// The errno of a FUSE file system whose program is gone.
+const ENOTCONN: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
