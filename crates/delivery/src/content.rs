@@ -1,7 +1,7 @@
 //! The bytes of a message as they lie in a Maildir file.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Read, Seek, Write};
+use std::io::{self, IoSlice, Read, Seek};
 
 use bytes::Bytes;
 use memchr::memchr_iter;
@@ -73,14 +73,14 @@ impl Content {
 
     /// Writes the message into `tmp/`. Not synced.
     pub fn write_tmp(&mut self, maildir: &Maildir, name: &str) -> io::Result<()> {
-        let mut file = File::from(maildir.write_tmp_open(name, &[IoSlice::new(&self.head)])?);
+        let file = maildir.write_tmp_open(name, &[IoSlice::new(&self.head)])?;
         if self.tail.is_none() {
             return Ok(());
         }
         let mut written = self.head.len() as u64;
         let copied = self.for_each_of_tail(|piece| {
             written += piece.len() as u64;
-            file.write_all(piece)
+            posthaste_fsops::write_all(&file, piece)
         });
         let whole = copied.and_then(|()| match written == self.disk_size {
             true => Ok(()),
