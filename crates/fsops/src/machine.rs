@@ -80,9 +80,7 @@ impl Machine {
     /// # Errors
     /// Those of writing it all.
     pub fn boot(tree: &Tree, syncfs_trusted: bool, ordered_log: bool) -> io::Result<Self> {
-        let in_memory = Path::new("/dev/shm");
-        let prefix = tempfile::Builder::new().prefix("posthaste-machine-").to_owned();
-        let dir = if in_memory.is_dir() { prefix.tempdir_in(in_memory)? } else { prefix.tempdir()? };
+        let dir = temporary()?;
         let mut nodes = vec![(identity(dir.path())?, ROOT)];
         tree.walk(ROOT, dir.path(), &mut |path, id, node| {
             match node {
@@ -197,6 +195,17 @@ impl Drop for Machine {
         MACHINES.fetch_sub(1, Ordering::Release);
     }
 }
+
+/// In memory if there is room: nothing here is meant to last.
+fn temporary() -> io::Result<tempfile::TempDir> {
+    let in_memory = Path::new("/dev/shm");
+    let has_room = rustix::fs::statvfs(in_memory).is_ok_and(|space| space.f_bavail * space.f_frsize > ROOM_BYTES_MIN);
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix("posthaste-machine-");
+    if has_room { builder.tempdir_in(in_memory) } else { builder.tempdir() }
+}
+
+const ROOM_BYTES_MIN: u64 = 512 << 20;
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = std::fs::symlink_metadata(path)?;

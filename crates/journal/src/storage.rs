@@ -56,6 +56,12 @@ impl FileStorage {
             OWNER,
         )?);
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+                posthaste_fsops::unlink(path)?;
+            }
+        }
         Ok(FileStorage { dir: dir.to_owned(), _lock: lock })
     }
 
@@ -75,11 +81,17 @@ impl Storage for FileStorage {
         if space.f_bavail.saturating_mul(space.f_frsize) < len {
             return Err(Errno::NOSPC.into());
         }
-        let file = self.open_file(name, OFlags::CREATE | OFlags::EXCL)?;
-        let filled =
-            fill_with_zeros(&file, len).and_then(|()| sync(&file)).and_then(|()| sync(&File::open(&self.dir)?));
+        // Under another name until it is full of durable zeros: a cut in the midst may leave anything in it, and what is called a
+        // segment and has no readable header is damaged.
+        let unfinished = format!("{name}.{UNFINISHED}");
+        let file = self.open_file(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;
+        let filled = fill_with_zeros(&file, len)
+            .and_then(|()| sync(&file))
+            .and_then(|()| Ok(posthaste_fsops::rename(self.dir.join(&unfinished), self.dir.join(name))?))
+            .and_then(|()| sync(&File::open(&self.dir)?));
         if let Err(error) = filled {
             // A segment that could not be filled would only hold the space that is missing.
+            let _ = posthaste_fsops::unlink(self.dir.join(&unfinished));
             let _ = posthaste_fsops::unlink(self.dir.join(name));
             return Err(error);
         }
@@ -181,8 +193,30 @@ fn sync(file: &File) -> io::Result<()> {
     Ok(posthaste_fsops::fsync(file)?)
 }
 
+/// Last part of the name of a segment file that is being created.
+const UNFINISHED: &str = "new";
+
 /// Nobody else reads what is kept here.
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Linux takes at most this many buffers in one call (UIO_MAXIOV).
 const IOV_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_whose_creation_was_cut_off_is_no_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let unfinished = dir.path().join(format!("0000000000000000.seg.{UNFINISHED}"));
+        // As long as a whole one, and full of what lay on the disk before.
+        std::fs::write(&unfinished, [0xDB; 8192]).unwrap();
+        let storage = FileStorage::open(dir.path()).unwrap();
+        assert!(!unfinished.exists());
+        assert_eq!(storage.list().unwrap(), Vec::<String>::new());
+        storage.create("0000000000000000.seg", 8192).unwrap();
+        assert_eq!(storage.list().unwrap(), ["0000000000000000.seg"]);
+        assert!(!unfinished.exists());
+    }
+}
