@@ -128,15 +128,13 @@ impl Rig {
 
     /// The server on this disk, once it is mounted.
     pub fn setup(&self) -> Setup {
-        Setup {
-            program: self.environment.program.clone(),
-            scratch: self.scratch.path().to_owned(),
-            data: self.mount_point.join("data"),
-            journal: None,
-            mail: None,
-            port: self.environment.port,
-            checkpoint_secs: 1,
-        }
+        let Environment { program, port, .. } = &self.environment;
+        Setup { data: self.mount_point.join("data"), ..Setup::plain(program.clone(), self.scratch.path(), *port) }
+    }
+
+    /// A directory beside the disk, for configurations and logs.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
     }
 
     /// Where the disk is mounted.
