@@ -136,6 +136,14 @@ impl SpoolWriter {
         Ok(())
     }
 
+    /// Hands all that has come to the operating system, so that no memory is held until more comes. Not synced.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_out(&mut self) -> Result<(), DeliveryError> {
+        if self.buffer.is_empty() { Ok(()) } else { self.flush(false).await.map(|()| self.buffer = Vec::new()) }
+    }
+
     /// Makes the body and its name durable.
     ///
     /// # Errors

@@ -12,13 +12,14 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_powercut::campaign::{self, Outcome, Plan, Recorded};
+use posthaste_powercut::faults;
+use posthaste_powercut::hostile::{self, Size};
 use posthaste_powercut::kill::Killed;
 use posthaste_powercut::log::Recording;
 use posthaste_powercut::mount::{self, FileSystem};
 use posthaste_powercut::peers::{self, Peer};
 use posthaste_powercut::rig::{Environment, Rig, RigError, is_installed};
 use posthaste_powercut::selftest::{self, SelfTest};
-use posthaste_powercut::{faults, hostile};
 
 /// Cuts the power under a mail server and accounts for every message. Needs root, /dev/fuse and loop devices.
 #[derive(Parser)]
@@ -100,6 +101,9 @@ enum Command {
         /// Seconds that a crowd stays
         #[arg(long, default_value_t = 20)]
         secs: u64,
+        /// What no honest client may wait, in milliseconds; more where a machine is busy with other things
+        #[arg(long, default_value_t = 1000)]
+        wait_ms_max: u64,
     },
     /// Say whether this machine can run all this; exit status 2 and the reason if not
     Check,
@@ -232,8 +236,9 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
             show_killed(&killed, cli.common.json);
             Ok(killed.findings.is_empty())
         }
-        Command::Hostile { only, crowd, secs } => {
-            hostile(&environment, only, *crowd, Duration::from_secs(*secs), cli.common.json)
+        Command::Hostile { only, crowd, secs, wait_ms_max } => {
+            let (stay, wait_max) = (Duration::from_secs(*secs), Duration::from_millis(*wait_ms_max));
+            hostile(&environment, only, Size { crowd: *crowd, stay, wait_max }, cli.common.json)
         }
         Command::Faults { only } => faults(&environment, only, cli.common.json),
         Command::Check => {
@@ -324,13 +329,7 @@ fn faults(environment: &Environment, only: &[String], json: bool) -> Result<bool
     Ok(rows.iter().all(|row| row["problems"].as_array().is_some_and(Vec::is_empty)))
 }
 
-fn hostile(
-    environment: &Environment,
-    only: &[String],
-    crowd: usize,
-    time: Duration,
-    json: bool,
-) -> Result<bool, RigError> {
+fn hostile(environment: &Environment, only: &[String], size: Size, json: bool) -> Result<bool, RigError> {
     if let Some(unknown) = only.iter().find(|name| hostile::ALL.iter().all(|case| case.name != **name)) {
         let known: Vec<&str> = hostile::ALL.iter().map(|case| case.name).collect();
         return Err(RigError::Unavailable(format!("there is no attack {unknown}, but {}", known.join(", "))));
@@ -338,7 +337,7 @@ fn hostile(
     let mut shown = Vec::new();
     for case in hostile::ALL.iter().filter(|case| only.is_empty() || only.iter().any(|name| name == case.name)) {
         environment.go_on()?;
-        let outcome = case.run(environment, crowd, time)?;
+        let outcome = case.run(environment, size)?;
         if !json {
             let verdict = if outcome.problems.is_empty() { "ok" } else { "FAILED" };
             println!(
@@ -391,6 +390,7 @@ fn show_self_test(test: &SelfTest, json: bool) {
     );
     println!("the same cuts, no flush forgotten, lose nothing: {}", verdict(test.honest_cuts_lost == 0));
     println!("a disk that lies about every flush is found: {}", verdict(test.lying_disk_found));
+    println!("replay of its kept recording finds it again: {}", verdict(test.replay_finds_it_again));
 }
 
 fn cut(plan: &Plan, environment: &Environment, keep: Option<&Path>) -> Result<Outcome, RigError> {
@@ -406,7 +406,17 @@ fn cut(plan: &Plan, environment: &Environment, keep: Option<&Path>) -> Result<Ou
     if let Some(dir) = keep.filter(|_| !outcome.findings.is_empty()) {
         let file = dir.join(format!("{:?}-{}.powercut", plan.file_system, plan.seed).to_lowercase());
         recorded.recording.save(&mut BufWriter::new(File::create(&file)?))?;
-        eprintln!("powercut: the recording is in {}", file.display());
+        for finding in outcome.findings.iter().filter(|finding| finding.again.is_none()) {
+            eprintln!(
+                "powercut: again: powercut replay {} --fs {:?} --seed {} --position {} --cut-seed {} --sector {}",
+                file.display(),
+                plan.file_system,
+                plan.seed,
+                finding.position,
+                finding.seed,
+                plan.sector
+            );
+        }
     }
     Ok(outcome)
 }

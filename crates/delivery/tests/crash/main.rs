@@ -29,7 +29,8 @@ fn cuts_of(run: &Run) -> Vec<Cut> {
     let mut cuts = Vec::new();
     for position in 0..=events.len() {
         let mut push = |choice| cuts.push(Cut { position, choice });
-        if !is_special(position) && !(position > 0 && is_special(position - 1)) {
+        let is_near_a_sync = is_special(position) || position > 0 && is_special(position - 1);
+        if !is_near_a_sync {
             push(Choice::Seed(run.seed));
             continue;
         }

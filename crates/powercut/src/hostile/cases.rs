@@ -183,7 +183,7 @@ pub fn never_reads(attack: &Attack) -> Result<Vec<String>, RigError> {
         while Instant::now() < deadline && stream.write(&piece).is_ok() {}
         crowd.push(stream);
     }
-    std::thread::sleep(attack.time.min(Duration::from_secs(5)));
+    std::thread::sleep(attack.size.stay.min(Duration::from_secs(5)));
     Ok(Vec::new())
 }
 

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::{Attack, OUTLIER};
+use super::Attack;
 use crate::load::{Client, Load, user};
 use crate::rig::RigError;
 use crate::server::DOMAIN;
@@ -29,8 +29,8 @@ fn states() -> [(String, &'static [u8]); 6] {
 
 pub fn slow_senders(attack: &Attack) -> Result<Vec<String>, RigError> {
     let states = states();
-    let mut crowd = Vec::with_capacity(attack.crowd);
-    for number in 0..attack.crowd {
+    let mut crowd = Vec::with_capacity(attack.size.crowd);
+    for number in 0..attack.size.crowd {
         let mut stream = TcpStream::connect(attack.address())?;
         let (prologue, drip) = &states[number % states.len()];
         stream.write_all(prologue.as_bytes())?;
@@ -40,7 +40,7 @@ pub fn slow_senders(attack: &Attack) -> Result<Vec<String>, RigError> {
     let mut broken = 0;
     let begun = Instant::now();
     let mut second = 0;
-    while begun.elapsed() < attack.time {
+    while begun.elapsed() < attack.size.stay {
         crowd.retain_mut(|(stream, drip)| {
             let octet = *drip.next().expect("it goes round");
             // A full send buffer means a server that does not read, which is its right.
@@ -57,7 +57,8 @@ pub fn slow_senders(attack: &Attack) -> Result<Vec<String>, RigError> {
     }
     let mut problems = Vec::new();
     if broken > 0 {
-        problems.push(format!("{broken} of {} slow senders were cut off within {:?}", attack.crowd, attack.time));
+        problems
+            .push(format!("{broken} of {} slow senders were cut off within {:?}", attack.size.crowd, attack.size.stay));
     }
     Ok(problems)
 }
@@ -65,7 +66,7 @@ pub fn slow_senders(attack: &Attack) -> Result<Vec<String>, RigError> {
 pub fn bursts(attack: &Attack) -> Result<Vec<String>, RigError> {
     let load = Load { large_one_in: u64::MAX, body_bytes_max: 4 << 10, mailboxes: 4, ..Load::mixed(52) };
     let (mut problems, mut wait_max) = (Vec::new(), Duration::ZERO);
-    let deadline = Instant::now() + attack.time;
+    let deadline = Instant::now() + attack.size.stay;
     let mut number = 0;
     while Instant::now() < deadline {
         // All are connected before one of them says anything: the burst.
@@ -90,7 +91,7 @@ pub fn bursts(attack: &Attack) -> Result<Vec<String>, RigError> {
             }
         }
     }
-    if wait_max >= OUTLIER {
+    if wait_max >= attack.size.wait_max {
         problems.push(format!("a client of a burst waited {} ms", wait_max.as_millis()));
     }
     problems.truncate(5);
@@ -98,7 +99,7 @@ pub fn bursts(attack: &Attack) -> Result<Vec<String>, RigError> {
 }
 
 pub fn flood(attack: &Attack) -> Result<Vec<String>, RigError> {
-    let deadline = Instant::now() + attack.time;
+    let deadline = Instant::now() + attack.size.stay;
     let mut connections = 0_u64;
     while Instant::now() < deadline {
         let mut stream = TcpStream::connect(attack.address())?;

@@ -97,14 +97,22 @@ pub struct Shown {
     pub problems: Vec<String>,
 }
 
+/// How hard it gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Connections of a crowd.
+    pub crowd: usize,
+    /// How long a crowd stays.
+    pub stay: Duration,
+    /// What no honest client may wait.
+    pub wait_max: Duration,
+}
+
 /// A server under attack.
 pub(crate) struct Attack {
     pub server: Running,
     pub setup: Setup,
-    /// How many connections a crowd has.
-    pub crowd: usize,
-    /// How long a crowd stays.
-    pub time: Duration,
+    pub size: Size,
 }
 
 impl Attack {
@@ -114,18 +122,18 @@ impl Attack {
 }
 
 impl Case {
-    /// Runs it; `crowd` and `time` say how large crowds are and how long they stay.
+    /// Runs it.
     ///
     /// # Errors
     /// See [`RigError`]; a promise that does not hold is no error.
-    pub fn run(&self, environment: &Environment, crowd: usize, time: Duration) -> Result<Shown, RigError> {
+    pub fn run(&self, environment: &Environment, size: Size) -> Result<Shown, RigError> {
         let scratch = tempfile::Builder::new().prefix("powercut-hostile-").tempdir_in(&environment.scratch)?;
         let setup = Setup {
             limits: "memory_bytes = 33554432\nconnections = 20000\nconnections_per_address = 20000\n".to_owned(),
             ..Setup::plain(environment.program.clone(), scratch.path(), environment.port)
         };
         let server = setup.start()?;
-        let attack = Attack { server, setup, crowd, time };
+        let attack = Attack { server, setup, size };
         let load = Load { large_one_in: u64::MAX, body_bytes_max: 8 << 10, ..Load::mixed(51) };
         let done = AtomicBool::new(false);
         let (outcome, honest) = std::thread::scope(|scope| {
@@ -141,7 +149,7 @@ impl Case {
         if memory_kib > self.memory_mib_max << 10 {
             problems.push(format!("the server took {memory_kib} KiB, above {} MiB", self.memory_mib_max));
         }
-        if honest.wait_max >= OUTLIER {
+        if honest.wait_max >= size.wait_max {
             problems.push(format!("the honest client waited {} ms", honest.wait_max.as_millis()));
         }
         problems.extend(honest.refused.first().map(|(number, reply)| format!("honest message {number}: {reply}")));
@@ -192,6 +200,4 @@ pub(crate) fn descriptors(server: &Running) -> Result<usize, RigError> {
     Ok(std::fs::read_dir(Path::new("/proc").join(server.pid().as_raw_nonzero().to_string()).join("fd"))?.count())
 }
 
-/// What nobody may wait, whatever others do.
-const OUTLIER: Duration = Duration::from_secs(1);
 const HONEST_PACE: Duration = Duration::from_millis(20);
