@@ -302,7 +302,7 @@ fn wait_until(what: &'static str, holds: impl Fn() -> bool) -> Result<(), RigErr
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nothing but what it takes to run beside the system's own, and no delays.
+/// Nothing but what it takes to run beside the system's own, no delays, and no header fields added, so that the octets sent can be known again.
 const POSTFIX_MAIN: &str = "\
 compatibility_level = 3.6
 queue_directory = {queue}
@@ -320,6 +320,7 @@ mydestination =
 alias_maps =
 mynetworks = 127.0.0.0/8
 smtpd_peername_lookup = no
+local_header_rewrite_clients =
 in_flow_delay = 0
 smtpd_client_connection_count_limit = 0
 virtual_mailbox_domains = rig.example

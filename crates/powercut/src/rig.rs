@@ -28,7 +28,7 @@ pub enum RigError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// The server lost mail with no power cut at all: nothing can be said about cuts.
-    #[error("mail was lost without a power cut: {0:?}")]
+    #[error("mail was lost without a power cut: {} lost, {} duplicated, {} half", .0.lost.len(), .0.duplicated.len(), .0.half.len())]
     LostWithoutCut(Box<Account>),
     /// SIGINT or SIGTERM.
     #[error("interrupted")]
