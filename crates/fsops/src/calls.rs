@@ -19,12 +19,17 @@ pub fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
 }
 
 pub fn openat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
-    let Some(mut world) = world().filter(|_| flags.intersects(OFlags::CREATE | OFlags::TRUNC)) else {
-        return fs::openat(dir, path, flags, mode);
-    };
+    let makes = flags.intersects(OFlags::CREATE | OFlags::TRUNC) || flags.contains(OFlags::TMPFILE);
+    let Some(mut world) = world().filter(|_| makes) else { return fs::openat(dir, path, flags, mode) };
     let path = path.as_cow_c_str()?;
     let Some(place) = Place::of(&world, &dir, &path) else { return fs::openat(dir, &*path, flags, mode) };
     world.state(place.machine).alive()?;
+    if flags.contains(OFlags::TMPFILE) {
+        // Known from now on, and on record once it gets a name.
+        let file = fs::openat(dir, &*path, flags, mode)?;
+        world.watch(place.machine, identity(&fs::fstat(&file)?));
+        return Ok(file);
+    }
     let before = place.identity();
     let file = fs::openat(&place.dir_fd, &*place.name, flags, mode)?;
     if let Some(node) = before.and_then(|identity| world.node(identity)) {

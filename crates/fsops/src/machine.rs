@@ -293,11 +293,16 @@ mod tests {
         let dir = File::open(at("dir")).unwrap();
         crate::linkat(&dir, "b", &dir, "c", AtFlags::empty()).unwrap();
         crate::unlinkat(&dir, "b", AtFlags::empty()).unwrap();
+        let nameless = crate::openat(&dir, ".", OFlags::RDWR | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR).unwrap();
+        crate::write_all(&nameless, b"four").unwrap();
+        let itself = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&nameless));
+        crate::linkat(rustix::fs::CWD, itself, &dir, "e", AtFlags::SYMLINK_FOLLOW).unwrap();
         assert_eq!(machine.unrecorded().unwrap(), Vec::<PathBuf>::new());
         crate::syncfs(&dir).unwrap();
         let recording = machine.recording();
         let left = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(1) });
         assert_eq!(left.files()[Path::new("dir/c")], Some(&b"One two"[..]));
+        assert_eq!(left.files()[Path::new("dir/e")], Some(&b"four"[..]));
         std::fs::write(at("dir/c"), "three").unwrap();
         std::fs::write(at("d"), "").unwrap();
         assert_eq!(machine.unrecorded().unwrap().len(), 2);

@@ -291,13 +291,13 @@ impl Recording {
     }
 }
 
-/// A file that was made is there for whoever renames it, even if its first name never was.
+/// A file that was made, with or without a name, is there for whoever renames it, even if its first name never was.
 fn exist(tree: &mut Tree, event: &Event) {
-    if let Event::Create { node, is_dir, .. } = event {
-        match is_dir {
-            true => drop(tree.entries(*node)),
-            false => drop(tree.bytes(*node)),
-        }
+    match event {
+        Event::Create { node, is_dir: true, .. } => drop(tree.entries(*node)),
+        // What is linked may be a file that has had no name before.
+        Event::Create { node, .. } | Event::Link { node, .. } => drop(tree.bytes(*node)),
+        _ => {}
     }
 }
 
