@@ -364,6 +364,10 @@ mail_gid = dovecot
 first_valid_uid = 1
 mail_location = maildir:{mail}/%n/Maildir
 mail_fsync = {fsync}
+passdb {
+  driver = static
+  args = nopassword=y
+}
 userdb {
   driver = static
   args = uid=dovecot gid=dovecot home={scratch}/dovecot-home/%n allow_all_users=yes
