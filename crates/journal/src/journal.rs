@@ -126,11 +126,7 @@ impl Journal {
     /// As [`Journal::open`].
     pub fn open_on(storage: Arc<dyn Storage>, config: Config) -> Result<(Self, Recovery), OpenError> {
         let contents = read_all(&*storage)?;
-        // After a kill the records may still lie in the page cache alone. What is handed out now will be acted on, so
-        // it must not be lost afterwards.
-        for entry in contents.segments.values() {
-            entry.segment.file.sync()?;
-        }
+        contents.make_durable()?;
         let epoch = contents.max_epoch + 1;
         let (free, unusable): (Vec<_>, Vec<_>) = contents.free.into_iter().partition(|name| {
             storage.open(name).and_then(|file| file.len()).is_ok_and(|len| len == config.segment_bytes)

@@ -1,7 +1,8 @@
 //! Reading a journal back: which records are whole, which were finished, and what was damaged.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::layout::{
@@ -44,6 +45,16 @@ pub struct Scan {
     pub gaps: Vec<Gap>,
     /// Offset behind the last whole record.
     pub end: u64,
+}
+
+impl Scan {
+    /// The blocks from the first record behind `mark` on.
+    fn behind(&self, mark: u64) -> Option<Range<u64>> {
+        let first = self.records.iter().find(|record| record.header.seq > mark)?;
+        let start = first.payload_offset - RECORD_HEADER as u64;
+        let block = BLOCK as u64;
+        Some(start / block * block..self.end.next_multiple_of(block))
+    }
 }
 
 /// Bytes in the midst of a segment that hold no whole record.
@@ -170,6 +181,26 @@ pub(crate) struct Contents {
     pub bytes_read: u64,
     pub names: Vec<String>,
     pub checkpoint: Option<Checkpoint>,
+    // By segment: the blocks whose records no later record calls durable.
+    unproven: Vec<(u64, Range<u64>)>,
+}
+
+impl Contents {
+    /// Makes sure that what was found is not lost afterwards: it will be acted on.
+    ///
+    /// After a kill it may lie in the page cache alone; after a sync that failed it may lie there as if it had been written, and then no
+    /// sync writes it. So what is not known to be durable is written once more, the same bytes in the same place.
+    pub fn make_durable(&self) -> io::Result<()> {
+        for (number, range) in &self.unproven {
+            let Some(entry) = self.segments.get(number) else { continue };
+            let file = &entry.segment.file;
+            let end = range.end.min(file.len()?);
+            let mut bytes = vec![0; (end - range.start) as usize];
+            file.read_exact_at(&mut bytes, range.start)?;
+            file.write_all_at(&mut [IoSlice::new(&bytes)], range.start)?;
+        }
+        self.segments.values().try_for_each(|entry| entry.segment.file.sync())
+    }
 }
 
 /// Reads the segments behind the last checkpoint, newest first, and decides what is live.
@@ -186,6 +217,7 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
         bytes_read: 0,
         names: storage.list()?,
         checkpoint: None,
+        unproven: Vec::new(),
     };
     let mut by_number: BTreeMap<u64, Segment> = BTreeMap::new();
     for name in &out.names {
@@ -240,6 +272,9 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
 
     let low = out.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.low_segment);
     scans.retain(|&number, _| number >= low);
+    let durable = |scanned: &Scan| scanned.records.iter().map(|record| record.header.durable).max();
+    let mark = scans.values().filter_map(durable).max().unwrap_or(0);
+    out.unproven = scans.iter().filter_map(|(&number, scanned)| Some((number, scanned.behind(mark)?))).collect();
     out.damage.extend(judge(&by_number, &scans));
     let finished = Finished::new(out.checkpoint.as_ref());
     for (number, segment) in by_number {

@@ -150,6 +150,28 @@ fn a_failed_sync_is_final() {
 }
 
 #[test]
+fn what_a_failed_sync_left_in_the_cache_is_durable_once_it_was_handed_out() {
+    let mut came_back = 0;
+    for seed in 0..40 {
+        let disk = SimDisk::new(seed);
+        let (journal, _) = open(&disk);
+        journal.append(MAIL, vec![body("kept", 1)]).wait().expect("a healthy disk");
+        disk.set_faults(Faults { fail_sync: Some(disk.syncs() + 1 + seed % 2), ..Faults::default() });
+        let _ =
+            (journal.append(MAIL, vec![body("torn", 2)]).wait(), journal.append(MAIL, vec![body("torn", 3)]).wait());
+        drop(journal);
+        let disk = disk.kill();
+        let (journal, recovery) = open(&disk);
+        let handed_out = found(&journal, &recovery);
+        came_back += handed_out.len() - 1;
+        drop(journal);
+        let (journal, recovery) = open(&disk.power_cut());
+        assert_eq!(found(&journal, &recovery), handed_out, "seed {seed}");
+    }
+    assert!(came_back > 0, "the cache never held a record that was refused");
+}
+
+#[test]
 fn a_full_journal_refuses_whole_messages_and_takes_mail_again_after_a_checkpoint() {
     let disk = SimDisk::new(5);
     let (journal, _) = open(&disk);
