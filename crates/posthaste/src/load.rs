@@ -21,7 +21,7 @@ use posthaste_loadgen::values::{
     self, PerConnection, Place, Sizes, Target, TlsStart, WeightedDomain, address, duration, header_field,
 };
 
-use crate::print;
+use crate::{command_line, print};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -228,17 +228,6 @@ pub struct AccountOfRun {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// The command as it was given, under the program's own name and without the password.
-fn command_line() -> Vec<String> {
-    let mut hides_next = false;
-    let word = |word: String| match std::mem::replace(&mut hides_next, word == "--auth-password") {
-        true => "…".to_owned(),
-        false if word.starts_with("--auth-password=") => "--auth-password=…".to_owned(),
-        false => word,
-    };
-    std::iter::once("posthaste".to_owned()).chain(std::env::args().skip(1).map(word)).collect()
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -14,6 +14,8 @@ use posthaste_smtp::Protocol;
 use serde::{Deserialize, Serialize};
 
 pub use compare::{Comparison, Row};
+pub use html::page;
+pub use plot::escape;
 
 use crate::account::Account;
 use crate::load::{ErrorCount, Outcome, Pipelining, Plan, Round};
@@ -262,7 +264,8 @@ impl Report {
 }
 
 impl Host {
-    fn read() -> Self {
+    /// What is known of this machine; what is not is empty or 0.
+    pub fn read() -> Self {
         let line = |file: &str, name: &str| {
             let text = fs::read_to_string(file).unwrap_or_default();
             let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -279,7 +282,7 @@ impl Host {
 }
 
 /// `2026-03-01T12:00:00Z`.
-fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     let secs = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let shown = posthaste_message::DateTime::from_unix(i64::try_from(secs).unwrap_or(i64::MAX)).to_string();
     // `Sun, 01 Mar 2026 12:00:00 +0000`
