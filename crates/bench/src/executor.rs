@@ -43,7 +43,13 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
     let messages = settings.count(MESSAGES, MESSAGES_LEAST);
     let many = |mailboxes: usize| {
         let name = format!("mailboxes-{mailboxes}");
-        let what = format!("{messages} messages of 10 KiB from {TASKS} tasks to {mailboxes} mailboxes");
+        let what = format!(
+            "{messages} messages of 10 KiB from {TASKS} tasks to {}",
+            match mailboxes {
+                1 => "one mailbox".into(),
+                _ => format!("{mailboxes} mailboxes"),
+            }
+        );
         let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::PlainSync);
         let sides = kinds.map(|kind| side(kind, mailboxes, Turn::Many { messages })).collect();
         Workload { published: published::about(&name), name, what, figures: &[RATE, P50, P99, P999], sides }

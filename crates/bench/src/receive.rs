@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use posthaste_loadgen::account::{Account, Ledger, account};
-use posthaste_loadgen::load::{Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server as Target, fresh_run, run};
+use posthaste_loadgen::load::{
+    Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server as Target, fresh_run, run,
+};
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::values::{Address, PerConnection, Sizes, TlsStart};
 use posthaste_smtp::Protocol;
@@ -154,7 +156,13 @@ impl Shape {
             Amount::Count(count) => (Some(settings.count(count, COUNT_LEAST)), settings.round_max),
             Amount::Time(time) => (None, settings.time(time, TIME_LEAST).min(settings.round_max)),
         };
-        Pace { rate: self.rate, count, duration: Some(duration), warmup: WARMUP.min(duration / 2) }
+        Pace {
+            rate: self.rate,
+            arrivals: Arrivals::Even,
+            count,
+            duration: Some(duration),
+            warmup: WARMUP.min(duration / 2),
+        }
     }
 }
 

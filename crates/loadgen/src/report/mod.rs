@@ -18,7 +18,7 @@ pub use html::page;
 pub use plot::escape;
 
 use crate::account::Account;
-use crate::load::{ErrorCount, Outcome, Pipelining, Plan, Round};
+use crate::load::{Arrivals, ErrorCount, Outcome, Pipelining, Plan, Round};
 use crate::measure::{Bucket, CurvePoint, Stretch};
 use crate::resources::Usage;
 use crate::values::{PerConnection, TlsStart};
@@ -74,6 +74,9 @@ pub struct PlanSummary {
     pub threads: usize,
     /// Messages a second on a schedule; absent in a closed loop.
     pub rate: Option<f64>,
+    /// How an open loop's messages are spread: `even` or `poisson`.
+    #[serde(default)]
+    pub arrivals: Option<String>,
     pub count: Option<u64>,
     pub duration_s: Option<f64>,
     pub warmup_s: f64,
@@ -143,6 +146,10 @@ impl PlanSummary {
             connections: plan.connections,
             threads: plan.threads,
             rate: plan.pace.rate,
+            arrivals: plan.pace.rate.map(|_| match plan.pace.arrivals {
+                Arrivals::Even => "even".into(),
+                Arrivals::Poisson { .. } => "poisson".into(),
+            }),
             count: plan.pace.count,
             duration_s: plan.pace.duration.map(|duration| duration.as_secs_f64()),
             warmup_s: plan.pace.warmup.as_secs_f64(),
