@@ -137,8 +137,8 @@ fn workload(shape: &'static Shape, settings: &Settings) -> Workload {
                 let sink = SmtpSink::start(dir, shape.connections as usize)?;
                 Ok(Opened { address: sink.address, pid: sink.pid(), mail: None, holds: Box::new(sink) })
             }),
-            side("Postfix", false, Postfix::DURABILITY, |_, _, dir| {
-                let postfix = Postfix::start(dir)?;
+            side("Postfix", false, Postfix::DURABILITY, |shape, _, dir| {
+                let postfix = Postfix::start(dir, shape.mailboxes)?;
                 Ok(Opened { address: postfix.address, pid: postfix.pid(), mail: None, holds: Box::new(postfix) })
             }),
         ],

@@ -27,11 +27,11 @@ const PROCESSES_MAX: usize = 200;
 impl Postfix {
     pub const DURABILITY: &str = "queue file fsynced before 250";
 
-    /// Starts it on a free port; mail for any user at localhost goes to Maildirs.
+    /// Starts it on a free port; mail for user1 to the number of `mailboxes` at localhost goes to Maildirs.
     ///
     /// # Errors
     /// When it is not installed, when we are not root, when it does not start.
-    pub fn start(dir: &Path) -> Result<Self, SideError> {
+    pub fn start(dir: &Path, mailboxes: u64) -> Result<Self, SideError> {
         let program = program("postfix", "postfix")?;
         if !is_root() {
             return Err(SideError::Absent("Postfix has to be started as root".into()));
@@ -43,7 +43,7 @@ impl Postfix {
         for (name, owner) in [("etc", None), ("queue", None), ("data", Some("postfix")), ("mail", Some("nobody"))] {
             directory(&dir.join(name), owner)?;
         }
-        write(&etc.join("main.cf"), &main_cf(dir))?;
+        write(&etc.join("main.cf"), &main_cf(dir, mailboxes))?;
         write(&etc.join("master.cf"), &master_cf(&services, address))?;
         let mut postfix = Self { program, etc, pid: 0, address };
         postfix.control("start")?;
@@ -102,8 +102,11 @@ fn user_id(name: &str) -> Option<u32> {
     line.split(':').nth(2)?.parse().ok()
 }
 
-fn main_cf(dir: &Path) -> String {
+/// `virtual` wants each mailbox named: a pattern may not make its path.
+fn main_cf(dir: &Path, mailboxes: u64) -> String {
     let dir = dir.display();
+    let user = |n: u64| format!("{{user{n}@localhost=user{n}/Maildir/}} ");
+    let users: String = (1..=mailboxes).map(user).collect();
     format!(
         "compatibility_level = 3.6
 queue_directory = {dir}/queue
@@ -114,7 +117,7 @@ myhostname = localhost
 mydestination =
 virtual_mailbox_domains = localhost
 virtual_mailbox_base = {dir}/mail
-virtual_mailbox_maps = regexp:{{{{/^([a-z0-9]+)@localhost$$/ $$1/Maildir/}}}}
+virtual_mailbox_maps = inline:{{{users}}}
 virtual_uid_maps = static:65534
 virtual_gid_maps = static:65534
 inet_interfaces = 127.0.0.1
