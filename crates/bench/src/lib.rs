@@ -15,6 +15,7 @@
 
 pub mod checks;
 pub mod executor;
+pub mod idle;
 pub mod journal;
 pub mod peers;
 mod process;
@@ -29,4 +30,4 @@ pub mod suite;
 use suite::Suite;
 
 /// All suites, in the order that `all` runs them.
-pub const SUITES: &[Suite] = &[receive::SUITE, executor::SUITE, journal::SUITE];
+pub const SUITES: &[Suite] = &[receive::SUITE, executor::SUITE, journal::SUITE, idle::SUITE];
