@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
+use super::Way;
 use super::walk::open_dir;
 
 /// What the file system knows of a file.
@@ -28,9 +29,50 @@ pub struct FileFacts {
 /// # Errors
 /// Those of opening the directory, and of `statx` but for `ENOENT`.
 pub fn stat_files(dir: &Path, files: &mut [(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {
+    stat_files_with(Way::Best, dir, files)
+}
+
+/// The same in a given way.
+///
+/// # Errors
+/// As [`stat_files`].
+pub fn stat_files_with(way: Way, dir: &Path, files: &mut [(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {
     files.sort_unstable_by_key(|(_, inode)| *inode);
     let dir = open_dir(CWD, dir)?;
+    #[cfg(feature = "io-uring")]
+    if way == Way::Batched
+        && let Some(facts) = super::uring::stat(&dir, files)?
+    {
+        return Ok(facts);
+    }
+    let _ = way;
     one_by_one(&dir, files)
+}
+
+/// Looks for files of these names in one directory. What is not there is left out, and what is no regular file or link to one;
+/// a directory that is not there has none.
+///
+/// # Errors
+/// Those of opening the directory and of `stat`, but for `ENOENT`.
+pub fn look_up<'a>(dir: &Path, names: impl Iterator<Item = &'a str>) -> io::Result<Vec<(String, FileFacts)>> {
+    let dir = match open_dir(CWD, dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened?,
+    };
+    let mut found = Vec::new();
+    for name in names.filter(|name| !name.starts_with('.')) {
+        match rustix::fs::statat(&dir, name, AtFlags::empty()) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
+                let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(nanos);
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                found.push((name.to_owned(), FileFacts { inode: stat.st_ino, size, mtime_ns }));
+            }
+            Ok(_) | Err(rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(found)
 }
 
 fn one_by_one(dir: &OwnedFd, files: &[(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {

@@ -2,7 +2,8 @@
 
 pub(crate) mod extract;
 pub(crate) mod fold;
-pub(crate) mod html;
+pub(crate) mod header;
+mod html;
 pub(crate) mod parts;
 pub(crate) mod prune;
 pub(crate) mod subject;
