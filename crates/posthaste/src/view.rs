@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use posthaste_search::Sort;
-use posthaste_search::text::{extract, parts};
+use posthaste_search::text::{extract_whole, parts};
 
 use crate::find_output::harmless;
 use crate::pager::PagerOption;
@@ -90,7 +90,7 @@ fn header(bytes: &[u8]) -> &[u8] {
 }
 
 fn text(bytes: &[u8]) -> String {
-    let message = extract(bytes);
+    let message = extract_whole(bytes);
     let colours = is_colourful();
     let date =
         message.date.map(|date| local(date).strftime("%a, %-d %b %Y %H:%M:%S %z").to_string()).unwrap_or_default();

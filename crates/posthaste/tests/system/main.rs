@@ -2,6 +2,7 @@
 
 mod bounds;
 mod cli;
+mod compare;
 mod corpus;
 mod crash;
 mod load;

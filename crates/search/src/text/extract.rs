@@ -5,10 +5,12 @@
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mail_parser::{HeaderName, Message, MessageParser, MessagePart, MimeHeaders, PartType};
+use mail_parser::decoders::charsets::map::charset_decoder;
+use mail_parser::{Encoding, HeaderName, Message, MessageParser, MessagePart, MimeHeaders, PartType};
 
 use crate::text::header::{addresses, date, list_id, one_line, priority, references};
 use crate::text::html::html_to_text;
+use crate::text::lenient;
 use crate::text::prune::prune_into;
 use crate::text::tokens::Tokens;
 
@@ -44,6 +46,8 @@ pub struct Extracted {
     pub files: Vec<String>,
     /// Media types of all leaf parts, in lower case, each once.
     pub mimes: Vec<String>,
+    /// Whether `body` also holds what is not worth indexing: armour and encoded data.
+    pub is_whole: bool,
     /// All text: plain and HTML parts, text attachments, and enclosed messages with their subjects and senders.
     pub body: String,
     /// What kind of message it is.
@@ -83,8 +87,17 @@ pub enum Priority {
 
 /// Reads a whole message, line ends LF or CRLF.
 pub fn extract(message: &[u8]) -> Extracted {
+    read(message, false)
+}
+
+/// The same for a reader instead of the index: nothing is left out of the text.
+pub fn extract_whole(message: &[u8]) -> Extracted {
+    read(message, true)
+}
+
+fn read(message: &[u8], is_whole: bool) -> Extracted {
     // The MIME parser is fuzzed here and by others; should it panic all the same, one message loses its body, not the run.
-    match catch_unwind(AssertUnwindSafe(|| try_extract(message))) {
+    match catch_unwind(AssertUnwindSafe(|| try_extract(message, is_whole))) {
         Ok(extracted) => extracted,
         Err(_) => {
             Extracted { problem: Some("the MIME parser failed"), body: raw_text(message), ..Extracted::default() }
@@ -105,8 +118,8 @@ fn parser() -> MessageParser {
         .default_header_raw()
 }
 
-fn try_extract(bytes: &[u8]) -> Extracted {
-    let mut out = Extracted::default();
+fn try_extract(bytes: &[u8], is_whole: bool) -> Extracted {
+    let mut out = Extracted { is_whole, ..Extracted::default() };
     let Some(message) = parser().parse(bytes) else {
         out.body = raw_text(bytes);
         out.problem = Some("no header");
@@ -160,7 +173,7 @@ fn part(message: &Message<'_>, id: u32, out: &mut Extracted, depth: u32) {
                 children.for_each(|&child| part(message, child, out, depth + 1));
             }
         }
-        _ => leaf(this, &media_type, out, depth),
+        _ => leaf(message, this, &media_type, out, depth),
     }
 }
 
@@ -233,7 +246,7 @@ fn note_type(out: &mut Extracted, media_type: &str) {
     }
 }
 
-fn leaf(part: &MessagePart<'_>, media_type: &str, out: &mut Extracted, depth: u32) {
+fn leaf(message: &Message<'_>, part: &MessagePart<'_>, media_type: &str, out: &mut Extracted, depth: u32) {
     note_type(out, media_type);
     let name = part.attachment_name().map(one_line).filter(|name| !name.is_empty());
     let marked = part.content_disposition().is_some_and(|disposition| disposition.is_attachment());
@@ -246,6 +259,9 @@ fn leaf(part: &MessagePart<'_>, media_type: &str, out: &mut Extracted, depth: u3
         out.files.push(name);
     }
     match &part.body {
+        PartType::Text(_) if part.is_encoding_problem && part.encoding == Encoding::Base64 => {
+            append(&dirty_base64(message, part), out);
+        }
         PartType::Text(text) => append(text, out),
         PartType::Html(html) => append(&html_to_text(html), out),
         PartType::Message(enclosed) => {
@@ -255,6 +271,17 @@ fn leaf(part: &MessagePart<'_>, media_type: &str, out: &mut Extracted, depth: u3
             parts_of(enclosed, out, depth + 1);
         }
         PartType::Binary(_) | PartType::InlineBinary(_) | PartType::Multipart(_) => {}
+    }
+}
+
+/// The text of a part whose base64 has something else in it.
+fn dirty_base64(message: &Message<'_>, part: &MessagePart<'_>) -> String {
+    let raw = message.raw_message.get(part.offset_body as usize..part.offset_end as usize).unwrap_or_default();
+    let bytes = lenient::base64(raw);
+    let charset = part.content_type().and_then(|kind| kind.attribute("charset"));
+    match charset.and_then(|charset| charset_decoder(charset.as_bytes())) {
+        Some(decode) => decode(&bytes),
+        None => String::from_utf8_lossy(&bytes).into_owned(),
     }
 }
 
@@ -270,7 +297,11 @@ fn append(text: &str, out: &mut Extracted) {
     if !out.body.is_empty() && !out.body.ends_with('\n') {
         out.body.push('\n');
     }
-    prune_into(&text[..end], &mut out.body);
+    if out.is_whole {
+        out.body.push_str(&text[..end]);
+    } else {
+        prune_into(&text[..end], &mut out.body);
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use mail_parser::{Address, HeaderValue, Message};
 
 use super::extract::{ITEMS_MAX, Priority};
+use super::lenient;
 
 /// No line ends and control characters in what is shown on one line.
 pub(super) fn one_line(text: &str) -> String {
@@ -38,8 +39,10 @@ pub(super) fn addresses(field: Option<&Address<'_>>) -> String {
 }
 
 pub(super) fn date(message: &Message<'_>) -> Option<i64> {
-    let plausible = |date: &mail_parser::DateTime| date.is_valid() && (1..=9999).contains(&date.year);
+    // A year of two digits that was taken for one of the first century is read again.
+    let plausible = |date: &mail_parser::DateTime| date.is_valid() && (1900..=9999).contains(&date.year);
     let own = message.date().filter(|date| plausible(date)).map(mail_parser::DateTime::to_timestamp);
+    let own = own.or_else(|| lenient::date(message.header_raw("Date")?));
     own.or_else(|| message.received()?.date().filter(plausible).map(|date| date.to_timestamp()))
 }
 
