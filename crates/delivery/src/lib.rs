@@ -36,8 +36,6 @@ mod content;
 mod error;
 mod flusher;
 mod journaled;
-#[cfg(test)]
-mod journaled_tests;
 mod lanes;
 mod record;
 mod session;

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -110,8 +110,8 @@ struct State {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    // What a thread is working on, and since when.
-    running: Option<(Instant, Vec<Arc<Letter>>)>,
+    // What a thread is working on, and since when. The thread alone owns it, so that it is freed outside the lock.
+    running: Option<(Instant, Weak<[Job]>)>,
     stalled: bool,
 }
 
@@ -171,9 +171,9 @@ impl Workers {
         let mut state = self.state();
         let mut stalled = 0;
         for queue in state.queues.values_mut().filter(|queue| !queue.stalled) {
-            let Some((since, letters)) = &queue.running else { continue };
+            let Some((since, jobs)) = &queue.running else { continue };
             if since.elapsed() >= STALLED {
-                letters.iter().for_each(|letter| letter.release());
+                jobs.upgrade().iter().flat_map(|jobs| jobs.iter()).for_each(|job| job.letter.release());
                 given_up.extend(queue.jobs.drain(..));
                 queue.stalled = true;
                 stalled += 1;
@@ -256,10 +256,11 @@ impl Workers {
             state.running += 1;
             state.taken = Instant::now();
             let queue = state.queues.get_mut(&mailbox).expect("a ready mailbox has a queue");
-            let jobs = queue.take_group();
-            queue.running = Some((Instant::now(), jobs.iter().map(|job| job.letter.clone()).collect()));
+            let jobs: Arc<[Job]> = queue.take_group().into();
+            queue.running = Some((Instant::now(), Arc::downgrade(&jobs)));
             drop(state);
-            self.work_off(&mailbox, jobs, desk);
+            self.work_off(&mailbox, &jobs, desk);
+            drop(jobs);
             state = self.state();
             state.running -= 1;
             let queue = state.queues.get_mut(&mailbox).expect("only its own thread removes a queue");
@@ -274,10 +275,9 @@ impl Workers {
         }
     }
 
-    fn work_off(&self, mailbox: &str, jobs: Vec<Job>, desk: &impl Desk) {
+    fn work_off(&self, mailbox: &str, jobs: &[Job], desk: &impl Desk) {
         let maildir = self.places.maildir(mailbox);
         let mut done = Vec::with_capacity(jobs.len());
-        let mut dealt_with = Vec::with_capacity(jobs.len());
         for job in jobs {
             let outcome = match &maildir {
                 Ok(_) if job.letter.again => {
@@ -290,13 +290,12 @@ impl Workers {
                 Ok(()) => done.push((job.letter.id, job.letter.stored.numbers[job.target])),
                 Err(error) => job.letter.fail(job.target, &error, desk),
             }
-            dealt_with.push(job.letter);
         }
         // Before anything is settled: a crash in between must find the note or the record.
         if !done.is_empty() {
             desk.delivered(done);
         }
-        dealt_with.iter().for_each(|letter| letter.dealt_with(desk));
+        jobs.iter().for_each(|job| job.letter.dealt_with(desk));
     }
 }
 

@@ -77,7 +77,7 @@ async fn spool(
     let _place = memory.place_to_spool().await.ok_or(Refusal::Slow)?;
     // The room that has to be there before the first octet is written.
     let announced = envelope.mail.size.or(settings.message_bytes).unwrap_or(0);
-    let mut writer = store.spool(announced).await?;
+    let mut writer = store.spool(announced)?;
     let mut bytes = parts.bytes;
     for part in parts.finish() {
         timeout(STORE_PATIENCE, writer.write(&part)).await.map_err(|_| Refusal::Slow)??;

@@ -272,7 +272,7 @@ fn a_large_body_goes_through_the_spool_and_leaves_nothing_there() {
     let (journaled, _) = place.open();
     let line = "0123456789 a line of a large message\r\n";
     let body = place.runtime.block_on(async {
-        let mut writer = journaled.spool(8 << 20).await.expect("space");
+        let mut writer = journaled.spool(8 << 20).expect("space");
         // Cut so that the pieces end within lines and between CR and LF.
         let whole = line.repeat(100_000);
         for piece in whole.as_bytes().chunks(37) {
@@ -302,7 +302,7 @@ fn an_abandoned_upload_is_removed() {
     let place = Place::new();
     let (journaled, _) = place.open();
     place.runtime.block_on(async {
-        let mut writer = journaled.spool(1 << 20).await.expect("space");
+        let mut writer = journaled.spool(1 << 20).expect("space");
         writer.write(b"half of some").await.expect("written");
     });
     let left = std::fs::read_dir(place.config().journal_dir.join("spool")).expect("a spool").count();

@@ -1,0 +1,131 @@
+//! Checkpoints: what is visible is made durable and forgotten by the journal; and what is done when that fails.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bytes::Bytes;
+use posthaste_journal::{CheckpointError, CheckpointStats};
+
+use super::core::{Core, spooled_in};
+use super::keeper::TICK;
+use crate::record::{KIND_DISTRUST, KIND_MESSAGE};
+use crate::workers::{Desk, Letter};
+
+impl Core {
+    /// The thread that makes checkpoints, when they are wanted or the interval has passed.
+    pub(super) fn make_checkpoints(self: Arc<Self>) {
+        let mut last = Instant::now();
+        loop {
+            {
+                let mut state = self.keeper.state();
+                if !state.checkpoint_wanted && !self.keeper.stop.load(Ordering::Acquire) {
+                    state = self.keeper.wake.wait_timeout(state, TICK).expect("keeper state").0;
+                }
+                if self.keeper.stop.load(Ordering::Acquire) {
+                    return;
+                }
+                let idle_long = last.elapsed() >= self.config.checkpoint_interval
+                    && self.keeper.bytes_since_checkpoint.load(Ordering::Relaxed) > 0;
+                if !std::mem::take(&mut state.checkpoint_wanted) && !idle_long {
+                    continue;
+                }
+            }
+            // A failure is counted, and it is tried again when more has come or the interval has passed.
+            let _ = self.checkpoint();
+            last = Instant::now();
+        }
+    }
+
+    pub(super) fn checkpoint(&self) -> Result<CheckpointStats, CheckpointError> {
+        let begun = Instant::now();
+        // Told before, not after: if the sync fails and we are killed before we know, nobody else will ever hear of it. The
+        // checkpoint that succeeds forgets the note.
+        self.journal.append_note(KIND_DISTRUST, vec![Bytes::copy_from_slice(&self.session.0)]);
+        self.journal.flush()?;
+        self.keeper.bytes_since_checkpoint.store(0, Ordering::Relaxed);
+        let spooled_done = std::mem::take(&mut self.keeper.state().spooled_done);
+        let partial = self.partial();
+        let outcome = self.journal.checkpoint(|| {
+            self.workers.places().root().sync().inspect_err(|_| self.distrust())?;
+            self.narrow(&partial);
+            Ok(())
+        });
+        let us = begun.elapsed().as_micros() as u64;
+        self.counters.checkpoint_us.fetch_add(us, Ordering::Relaxed);
+        self.counters.checkpoint_us_max.fetch_max(us, Ordering::Relaxed);
+        match &outcome {
+            Ok(_) => {
+                self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+                spooled_done.iter().for_each(|&file| self.workers.places().spool().remove(file));
+            }
+            Err(error) => {
+                self.counters.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
+                self.keeper.state().spooled_done.extend(spooled_done);
+                if let CheckpointError::MakeDurable { records, .. } = error {
+                    self.write_anew(records);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// From now on nothing that was delivered before is believed to become durable with the next sync.
+    fn distrust(&self) {
+        let _held_by_nobody_who_settles = self.keeper.state();
+        self.keeper.failed_syncs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Records of which some targets are visible and others wait, with the numbers of those.
+    fn partial(&self) -> Vec<(u64, Vec<u16>)> {
+        let state = self.keeper.state();
+        let era = self.failed_syncs();
+        let partial = state.deferred.iter().filter(|(_, deferred)| deferred.is_partial && deferred.era == era);
+        partial.map(|(&id, deferred)| (id, deferred.missing.clone())).collect()
+    }
+
+    /// Writes records anew that from now on are about those targets alone that still waited before the sync which has made the others
+    /// durable. Not earlier: until then the record is all that a power cut leaves of the others.
+    fn narrow(&self, partial: &[(u64, Vec<u16>)]) {
+        for (id, missing) in partial {
+            let Some(stored) = self.load(*id) else { continue };
+            // A failure costs nothing: the older record says the same and a little more.
+            if self.journal.replace(*id, KIND_MESSAGE, stored.only(missing).encode()).wait().is_err() {
+                continue;
+            }
+            if let Some(deferred) = self.keeper.state().deferred.get_mut(id) {
+                deferred.is_partial = deferred.missing != *missing;
+            }
+        }
+    }
+
+    /// After a failed sync of the mail's file system: what it should have covered is written to new files from the
+    /// journal, each synced by itself.
+    fn write_anew(&self, records: &[u64]) {
+        for &id in records {
+            let Some(stored) = self.load(id) else { continue };
+            let letter = Letter::again(id, stored, self.failed_syncs(), None);
+            let mut failed = Vec::new();
+            self.write_delivered_anew(&letter, &mut failed);
+            // The body was put down for removal when the message was settled first.
+            let spooled = spooled_in(&letter.stored);
+            self.keeper.state().spooled_done.retain(|file| Some(*file) != spooled);
+            self.settle_or_defer(&letter, failed);
+        }
+    }
+
+    /// A sync of the mail has failed since the first target of this letter was delivered and may have dropped it: whatever its record
+    /// says was delivered is written to new files, each synced by itself.
+    pub(super) fn write_delivered_anew(&self, letter: &Letter, failed: &mut Vec<u16>) {
+        let Some(stored) = self.load(letter.id) else { return };
+        for (target, &number) in stored.numbers.iter().enumerate() {
+            if failed.contains(&number) {
+                continue;
+            }
+            if let Err(error) = self.workers.places().restore_synced(&stored, letter.id, target) {
+                self.failed(letter, &stored.message.targets[target].mailbox, &error);
+                failed.push(number);
+            }
+        }
+    }
+}

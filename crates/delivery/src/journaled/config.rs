@@ -1,0 +1,64 @@
+//! Where a journaled executor keeps things, its bounds, and why it could not be opened.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use posthaste_maildir::Host;
+
+/// Where a journaled executor keeps things, and its bounds.
+#[derive(Debug, Clone)]
+pub struct JournaledConfig {
+    /// Mailboxes lie below this directory and nowhere else.
+    pub mail_root: PathBuf,
+    /// The journal and the spool of large bodies; may be on another file system than the mail.
+    pub journal_dir: PathBuf,
+    /// Sizes and bounds of the journal.
+    pub journal: posthaste_journal::Config,
+    /// Host name that goes into file names.
+    pub host: String,
+    /// Bytes of messages that are durable and not yet in their mailboxes, in memory; beyond that callers wait.
+    pub backlog_bytes: u32,
+    /// Bytes that may be appended before a checkpoint is made.
+    pub checkpoint_bytes: u64,
+    /// Time after which a checkpoint is made if anything was appended at all.
+    pub checkpoint_interval: Duration,
+    /// Bodies longer than this go to the spool even if they are handed over in memory.
+    pub inline_bytes_max: u64,
+    /// Bytes that may wait for one mailbox that cannot be written to; beyond, [`Journaled::check_mailbox`] refuses.
+    pub pending_bytes_max: u64,
+}
+
+impl JournaledConfig {
+    /// The defaults for these directories.
+    pub fn new(journal_dir: impl Into<PathBuf>, mail_root: impl Into<PathBuf>) -> Self {
+        JournaledConfig {
+            mail_root: mail_root.into(),
+            journal_dir: journal_dir.into(),
+            journal: posthaste_journal::Config::default(),
+            host: Host::of_this_machine().as_str().to_owned(),
+            backlog_bytes: 256 << 20,
+            checkpoint_bytes: 256 << 20,
+            checkpoint_interval: Duration::from_secs(30),
+            inline_bytes_max: 1 << 20,
+            pending_bytes_max: 1 << 30,
+        }
+    }
+}
+
+/// Why a journaled executor could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The journal: in use by another process, or its file system failed.
+    #[error(transparent)]
+    Journal(#[from] posthaste_journal::OpenError),
+    /// The mail root or the spool.
+    #[error("{path}: {error}")]
+    Io {
+        /// Which one.
+        path: PathBuf,
+        /// What the file system said.
+        error: io::Error,
+    },
+}
