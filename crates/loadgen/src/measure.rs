@@ -32,7 +32,8 @@ impl Latencies {
         self.0.record(us).expect("the histogram grows as needed");
     }
 
-    fn add(&mut self, other: &Self) {
+    /// Puts the values of another to its own.
+    pub fn add(&mut self, other: &Self) {
         self.0.add(&other.0).expect("the histogram grows as needed");
     }
 

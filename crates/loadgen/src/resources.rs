@@ -46,6 +46,8 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct Sampler {
     roots: Vec<u32>,
+    /// Whether their descendants count too.
+    follows: bool,
     begun: Instant,
     samples: Vec<Sample>,
     /// Context switches of each thread when it was last seen, and of all threads since the beginning.
@@ -63,8 +65,18 @@ const SAMPLES_MAX: usize = 720;
 impl Sampler {
     /// Watches `roots` and their descendants; times count from `begun`.
     pub fn new(roots: &[u32], begun: Instant) -> Self {
+        Self::begin(roots.to_vec(), true, begun)
+    }
+
+    /// Watches this process without those that it has started, such as a server under test.
+    pub fn of_ourselves(begun: Instant) -> Self {
+        Self::begin(vec![std::process::id()], false, begun)
+    }
+
+    fn begin(roots: Vec<u32>, follows: bool, begun: Instant) -> Self {
         let mut sampler = Self {
-            roots: roots.to_vec(),
+            roots,
+            follows,
             begun,
             samples: Vec::new(),
             switches: HashMap::new(),
@@ -80,7 +92,7 @@ impl Sampler {
 
     /// Takes a sample.
     pub fn sample(&mut self) {
-        let Some((mut sample, threads)) = read_tree(&self.roots) else {
+        let Some((mut sample, threads)) = read_all(&self.roots, self.follows) else {
             self.has_ended = true;
             return;
         };
@@ -147,18 +159,18 @@ pub fn raise_file_limit(files: u64) -> bool {
 }
 
 /// The sums but for context switches, which are given by thread; `None` when none of the processes is there.
-fn read_tree(roots: &[u32]) -> Option<(Sample, Vec<(u32, u64)>)> {
+fn read_all(roots: &[u32], follows: bool) -> Option<(Sample, Vec<(u32, u64)>)> {
     let mut pids: BTreeSet<u32> = BTreeSet::new();
     let mut to_visit = roots.to_vec();
     while let Some(pid) = to_visit.pop() {
-        if pids.insert(pid) {
+        if pids.insert(pid) && follows {
             to_visit.extend(children(pid));
         }
     }
     let mut sum = Sample { device_flushes: device_flushes(), ..Sample::default() };
     let (mut is_there, mut threads) = (false, Vec::new());
     for pid in pids {
-        let Some(cpu_s) = cpu_seconds(pid) else { continue };
+        let Some(cpu_s) = cpu_seconds(pid, follows) else { continue };
         is_there = true;
         sum.cpu_s += cpu_s;
         sum.memory_octets += counter(&format!("/proc/{pid}/status"), "VmRSS:") * 1024;
@@ -188,13 +200,18 @@ fn numbers_in(dir: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// CPU seconds of a process and of its children that have ended and been waited for (proc_pid_stat(5), fields 14 to 17).
-fn cpu_seconds(pid: u32) -> Option<f64> {
+/// CPU seconds of a process (proc_pid_stat(5), fields 14 and 15), and if asked for of its children that have ended and been
+/// waited for (fields 16 and 17).
+fn cpu_seconds(pid: u32, with_children: bool) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in field 2 may hold blanks and parentheses, so the fields are counted from the last one.
     let (_, fields) = stat.rsplit_once(')')?;
-    let ticks: u64 =
-        fields.split_ascii_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    let ticks: u64 = fields
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(if with_children { 4 } else { 2 })
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
@@ -230,6 +247,21 @@ mod tests {
         assert!(usage.memory_octets_max > 100_000);
         assert!(usage.context_switches > 0);
         assert!(usage.samples.len() >= 3 && !usage.has_ended);
+    }
+
+    #[test]
+    fn what_we_have_started_is_left_out_where_it_is_measured_apart() {
+        let busy = "while :; do :; done";
+        let mut child = std::process::Command::new("sh").args(["-c", busy]).spawn().unwrap();
+        let (alone, mut whole) = (Sampler::of_ourselves(Instant::now()), Sampler::new(&[child.id()], Instant::now()));
+        while whole.samples.last().is_none_or(|sample| sample.cpu_s < 0.2) {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            whole.sample();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (alone, whole) = (alone.finish(), whole.finish());
+        assert!(alone.cpu_s < whole.cpu_s, "{} s without the child, {} s in it", alone.cpu_s, whole.cpu_s);
     }
 
     #[test]

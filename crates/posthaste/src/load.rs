@@ -1,7 +1,7 @@
 //! `posthaste load` and `posthaste account`: options in, figures out.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,11 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use posthaste_bench::scratch::Scratch;
+use posthaste_bench::server::Server;
 use posthaste_loadgen::account::{Account, Copies, Ledger, account};
 use posthaste_loadgen::live::{self, Live};
 use posthaste_loadgen::load::{
-    Auth, AuthMechanism, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server, TlsTrust, client_config,
-    fresh_run, read_corpus, run,
+    Arrivals, Auth, AuthMechanism, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as LoadServer, TlsTrust,
+    client_config, fresh_run, read_corpus, run,
 };
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::{process_exists, raise_file_limit};
@@ -21,7 +23,7 @@ use posthaste_loadgen::values::{
     self, PerConnection, Place, Sizes, Target, TlsStart, WeightedDomain, address, duration, header_field,
 };
 
-use crate::print;
+use crate::{command_line, print};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -30,8 +32,12 @@ type AnyError = Box<dyn std::error::Error>;
 #[derive(Args)]
 pub struct Load {
     /// HOST:PORT, smtp://HOST[:25], smtps://HOST[:465], lmtp://HOST[:24], lmtp+unix:PATH; several are loaded in turn
-    #[arg(required = true, value_name = "TARGET")]
+    #[arg(required_unless_present = "serve", value_name = "TARGET")]
     targets: Vec<Target>,
+    /// Start a server of ours on loopback and a scratch directory below the working directory, load it, watch what it
+    /// uses, look for everything it acknowledged and end it; with a configuration of your own where one is given
+    #[arg(long, value_name = "CONFIG", num_args = 0..=1, require_equals = true, conflicts_with = "targets")]
+    serve: Option<Option<PathBuf>>,
     /// Load a public address; without this only loopback, link-local and private ones are
     #[arg(long)]
     allow_public: bool,
@@ -61,6 +67,9 @@ struct PaceOptions {
     /// that it kept waiting. Without it each connection sends as fast as it is served (closed loop)
     #[arg(short = 'r', long, value_name = "PER_SECOND", value_parser = rate)]
     rate: Option<f64>,
+    /// With --rate: messages come at random as from senders that know nothing of each other, at that rate on average
+    #[arg(long, requires = "rate")]
+    poisson: bool,
     /// Time at the start of each round that is not measured
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     warmup: Duration,
@@ -230,17 +239,6 @@ pub struct AccountOfRun {
     json: bool,
 }
 
-/// The command as it was given, under the program's own name and without the password.
-fn command_line() -> Vec<String> {
-    let mut hides_next = false;
-    let word = |word: String| match std::mem::replace(&mut hides_next, word == "--auth-password") {
-        true => "…".to_owned(),
-        false if word.starts_with("--auth-password=") => "--auth-password=…".to_owned(),
-        false => word,
-    };
-    std::iter::once("posthaste".to_owned()).chain(std::env::args().skip(1).map(word)).collect()
-}
-
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
@@ -255,7 +253,9 @@ fn sender(text: &str) -> Result<String, values::ValueError> {
 
 impl Load {
     pub fn run(&self) -> Result<ExitCode, AnyError> {
-        let (plan, corpus_note) = self.plan()?;
+        let own = self.serve.as_ref().map(|config| OwnServer::start(config.as_deref())).transpose()?;
+        let own_target = own.as_ref().map(|own| own.server.address.to_string().parse()).transpose()?;
+        let (plan, corpus_note) = self.plan(own_target.as_slice())?;
         let mut about = About {
             title: self.results.title.clone(),
             command: command_line(),
@@ -276,14 +276,16 @@ impl Load {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
         let mut show = Show::new(self.results.quiet);
-        let outcome = run(plan, &self.results.pid, &stop, show.every(), &mut |progress| show.progress(progress))?;
+        let pids: Vec<u32> = self.results.pid.iter().copied().chain(own.as_ref().map(|own| own.server.pid())).collect();
+        let outcome = run(plan, &pids, &stop, show.every(), &mut |progress| show.progress(progress))?;
         show.finish();
         if let Some(path) = &self.results.acked {
             outcome.ledger.save(path)?;
         }
         let accounting = &self.results.accounting;
+        let own_store = own.as_ref().map(|own| own.server.mail.clone());
         let account = match self.results.account.as_slice() {
-            [] => None,
+            [] => own_store.map(|store| accounting.account(&outcome.ledger, &[store])).transpose()?,
             stores => Some(accounting.account(&outcome.ledger, stores)?),
         };
         let report = Report::new(about, &outcome, account);
@@ -305,9 +307,10 @@ impl Load {
         }
     }
 
-    fn plan(&self) -> Result<(Plan, Option<String>), AnyError> {
+    /// What is asked for, with the server started by us as the target if there is one.
+    fn plan(&self, own_target: &[Target]) -> Result<(Plan, Option<String>), AnyError> {
         let (pace, session, mail) = (&self.pace, &self.session, &self.mail);
-        let servers = self.servers()?;
+        let servers = self.servers(if own_target.is_empty() { &self.targets } else { own_target })?;
         let uses_tls = servers.iter().any(|server| server.tls != TlsStart::Never);
         let tls = if uses_tls { Some(client_config(&self.trust()?)?) } else { None };
         let recipients = self.recipients()?;
@@ -320,6 +323,7 @@ impl Load {
             threads: pace.threads.min(pace.connections) as usize,
             pace: Pace {
                 rate: pace.rate,
+                arrivals: if pace.poisson { Arrivals::Poisson { seed: mail.seed } } else { Arrivals::Even },
                 count: pace.count,
                 duration: pace.duration.or((!is_bounded).then_some(DURATION_DEFAULT)),
                 warmup: pace.warmup,
@@ -346,7 +350,7 @@ impl Load {
         Ok((plan, note))
     }
 
-    fn servers(&self) -> Result<Vec<Server>, AnyError> {
+    fn servers(&self, targets: &[Target]) -> Result<Vec<LoadServer>, AnyError> {
         let server = |target: &Target| {
             let mut target = target.clone();
             if self.session.starttls && target.tls == TlsStart::Never {
@@ -360,7 +364,7 @@ impl Load {
                 TlsStart::Never => None,
                 _ => Some(self.session.tls_name.as_deref().unwrap_or(host).to_owned().try_into()?),
             };
-            Ok(Server {
+            Ok(LoadServer {
                 name: target.to_string(),
                 address: target.resolve(self.allow_public)?,
                 protocol: target.protocol,
@@ -368,7 +372,7 @@ impl Load {
                 tls_name,
             })
         };
-        self.targets.iter().map(server).collect()
+        targets.iter().map(server).collect()
     }
 
     fn trust(&self) -> Result<TlsTrust, AnyError> {
@@ -457,6 +461,20 @@ impl AccountOfRun {
         let json = || serde_json::to_string_pretty(&account).map(|json| json + "\n");
         print(&if self.json { json()? } else { account.to_text(self.accounting.list) })?;
         Ok(ExitCode::from(u8::from(!account.is_clean())))
+    }
+}
+
+/// A server of ours for one run; ended before its directory is removed.
+struct OwnServer {
+    server: Server,
+    _scratch: Scratch,
+}
+
+impl OwnServer {
+    fn start(config: Option<&Path>) -> Result<Self, AnyError> {
+        let scratch = Scratch::new_in(Path::new("."))?;
+        let server = Server::start(&std::env::current_exe()?, scratch.path(), config)?;
+        Ok(Self { server, _scratch: scratch })
     }
 }
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod bench;
 mod completions;
 mod doctor;
 mod extract;
@@ -71,6 +72,8 @@ enum Command {
     Load(Box<load::Load>),
     /// Compare what a run of `load` was acknowledged with what stores hold; exit status 1 if anything is amiss
     Account(load::AccountOfRun),
+    /// Run published mail benchmarks: ours and each peer's, beside the published figures
+    Bench(Box<bench::Bench>),
     /// Look at reports of `load`
     #[command(subcommand)]
     Report(report::ReportCommand),
@@ -184,9 +187,21 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         }
         Command::Load(load) => return load.run(),
         Command::Account(account) => return account.run(),
+        Command::Bench(bench) => return bench.run(),
         Command::Report(command) => return command.run(),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command as it was given, under the program's own name and without the password.
+fn command_line() -> Vec<String> {
+    let mut hides_next = false;
+    let word = |word: String| match std::mem::replace(&mut hides_next, word == "--auth-password") {
+        true => "…".to_owned(),
+        false if word.starts_with("--auth-password=") => "--auth-password=…".to_owned(),
+        false => word,
+    };
+    std::iter::once("posthaste".to_owned()).chain(std::env::args().skip(1).map(word)).collect()
 }
 
 /// Writes to standard output; that nobody reads any more is no error.

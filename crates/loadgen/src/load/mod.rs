@@ -3,6 +3,7 @@
 //! One thread drives many connections through an event queue. A [`session`](self) is a state machine without IO; a
 //! worker moves its bytes; the [`Plan`] says what is sent; [`run`] gathers what came of it.
 
+mod arrivals;
 mod connection;
 mod content;
 mod corpus;
@@ -16,6 +17,7 @@ mod session;
 mod tls;
 mod worker;
 
+pub use arrivals::Arrivals;
 pub use content::{GENERATED_OCTETS_MAX, Pool};
 pub use corpus::{CorpusError, read_corpus};
 pub use failure::{Cause, Class, Failure, Stage};

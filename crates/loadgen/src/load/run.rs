@@ -215,7 +215,7 @@ impl Gathered {
             sessions_before: 0,
             ledger: Ledger::new(plan.run),
             gave_up: false,
-            generator: Sampler::new(&[std::process::id()], begun),
+            generator: Sampler::of_ourselves(begun),
             server: (!server.is_empty()).then(|| Sampler::new(server, begun)),
             seen: Seen { at: begun, acked: 0, acked_in_all: 0, failed_in_all: 0, latencies: Latencies::default() },
         }

@@ -1,8 +1,10 @@
 //! Which message is sent when: one counter for all threads, so that a run has exactly the messages asked for.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
+
+use super::arrivals::{Arrivals, Drawn};
 
 /// What bounds one round and how its messages are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -10,6 +12,8 @@ pub struct Pace {
     /// Messages a second, each due at its own moment (open loop); `None` sends the next as soon as a connection is free
     /// (closed loop).
     pub rate: Option<f64>,
+    /// How the messages of an open loop are spread.
+    pub arrivals: Arrivals,
     /// Messages behind the warm-up.
     pub count: Option<u64>,
     /// Time behind the warm-up.
@@ -22,6 +26,8 @@ pub struct Pace {
 #[derive(Debug)]
 pub(super) struct Schedule {
     pace: Pace,
+    /// What was drawn of random arrivals.
+    drawn: Option<Mutex<Drawn>>,
     pub start: Instant,
     first: u64,
     claimed: AtomicU64,
@@ -52,8 +58,13 @@ pub(super) struct Turn {
 impl Schedule {
     /// A round that starts at `start` with message number `first`, and ends early when `stop` is set.
     pub fn new(pace: Pace, start: Instant, first: u64, stop: Arc<AtomicBool>) -> Self {
+        let drawn = match (pace.rate, pace.arrivals) {
+            (Some(rate), Arrivals::Poisson { seed }) => Some(Mutex::new(Drawn::new(&pace, rate, seed ^ first))),
+            _ => None,
+        };
         Self {
             pace,
+            drawn,
             start,
             first,
             claimed: AtomicU64::new(0),
@@ -68,10 +79,22 @@ impl Schedule {
         if self.stop.load(Relaxed) {
             return Claim::Finished;
         }
-        match self.pace.rate {
-            Some(rate) => self.claim_due(now, rate),
-            None => self.claim_next(now),
+        match (&self.drawn, self.pace.rate) {
+            (Some(drawn), _) => self.claim_drawn(now, lock(drawn)),
+            (None, Some(rate)) => self.claim_due(now, rate),
+            (None, None) => self.claim_next(now),
         }
+    }
+
+    fn claim_drawn(&self, now: Instant, mut drawn: MutexGuard<'_, Drawn>) -> Claim {
+        let Some(next) = drawn.next() else { return Claim::Finished };
+        let due = self.start + next;
+        if due > now {
+            return Claim::NotBefore(due);
+        }
+        drawn.take();
+        let number = self.first + self.claimed.fetch_add(1, Relaxed);
+        Claim::Message(Turn { number, due, is_measured: next >= self.pace.warmup })
     }
 
     fn claim_next(&self, now: Instant) -> Claim {
@@ -120,6 +143,9 @@ impl Schedule {
     pub fn behind(&self, now: Instant) -> u64 {
         let Some(rate) = self.pace.rate else { return 0 };
         let since = now.saturating_duration_since(self.start);
+        if let Some(drawn) = &self.drawn {
+            return lock(drawn).due_by(since);
+        }
         due_within(since, rate).min(self.due_in_all(rate)).saturating_sub(self.claimed.load(Relaxed))
     }
 
@@ -136,6 +162,10 @@ impl Schedule {
     }
 }
 
+fn lock(drawn: &Mutex<Drawn>) -> MutexGuard<'_, Drawn> {
+    drawn.lock().expect("nothing panics while it draws")
+}
+
 /// How many messages are due in the first `time` at `rate`: message k is due at k/rate, so the first at once.
 fn due_within(time: Duration, rate: f64) -> u64 {
     (time.as_secs_f64() * rate).ceil() as u64
@@ -148,8 +178,13 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn schedule(rate: Option<f64>, count: Option<u64>, seconds: Option<u64>, warmup: u64) -> Schedule {
-        let pace =
-            Pace { rate, count, duration: seconds.map(Duration::from_secs), warmup: Duration::from_secs(warmup) };
+        let pace = Pace {
+            rate,
+            arrivals: Arrivals::Even,
+            count,
+            duration: seconds.map(Duration::from_secs),
+            warmup: Duration::from_secs(warmup),
+        };
         Schedule::new(pace, Instant::now(), 100, Arc::default())
     }
 

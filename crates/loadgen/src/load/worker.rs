@@ -10,12 +10,11 @@ use mio::{Events, Interest, Poll, Token};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::connection::{Connection, Got};
-use super::failure::{Cause, Class, Failure, Stage};
+use super::connection::Connection;
+use super::failure::{Class, Failure};
 use super::plan::Plan;
-use super::replies;
 use super::schedule::{Claim, Schedule, Turn};
-use super::session::{Event, Fate, Session};
+use super::session::Session;
 use crate::values::{PerConnection, TlsStart};
 
 /// What became of one message, for the figures and the account.
@@ -47,6 +46,9 @@ pub(super) struct Tick {
     /// The worker found no server for too long and ends.
     pub gave_up: bool,
 }
+
+mod ending;
+mod traffic;
 
 const TICK: Duration = Duration::from_millis(100);
 /// Connections of one thread that are being made at the same time: more would overflow the server's backlog, and a lost
@@ -273,299 +275,12 @@ impl Worker {
         }
     }
 
-    /// The socket of a slot is ready.
-    fn ready_event(&mut self, slot: usize, is_readable: bool, is_closed: bool) {
-        let Some(mut live) = self.slots[slot].live.take() else { return };
-        let result = self.drive(slot, &mut live, is_readable, is_closed);
-        self.put_back(slot, live, result);
-    }
-
-    fn flush(&mut self, slot: usize) {
-        let Some(mut live) = self.slots[slot].live.take() else { return };
-        let stage = live.session.stage();
-        let result = live.connection.write(&mut live.session.output, stage).map(|_| Flow::Stay);
-        self.put_back(slot, live, result);
-    }
-
-    fn put_back(&mut self, slot: usize, live: Box<Live>, result: Result<Flow, Failure>) {
-        match result {
-            Ok(Flow::Stay) => self.slots[slot].live = Some(live),
-            Ok(Flow::Close) => self.closed(slot, live, None),
-            Err(failure) => self.closed(slot, live, Some(failure)),
-        }
-    }
-
-    fn drive(&mut self, slot: usize, live: &mut Live, is_readable: bool, is_closed: bool) -> Result<Flow, Failure> {
-        if !live.connection.finish_connect()? {
-            return Ok(Flow::Stay);
-        }
-        live.quiet_since = Instant::now();
-        if (is_readable || is_closed) && self.read(slot, live, is_closed)? == Flow::Close {
-            return Ok(Flow::Close);
-        }
-        let stage = live.session.stage();
-        live.connection.write(&mut live.session.output, stage)?;
-        Ok(Flow::Stay)
-    }
-
-    /// Reads and follows what has come; `is_closed`: until the end, as nothing more will be announced.
-    fn read(&mut self, slot: usize, live: &mut Live, is_closed: bool) -> Result<Flow, Failure> {
-        loop {
-            let stage = if live.connection.is_handshaking() { Stage::Tls } else { live.session.stage() };
-            let got = match live.connection.read(stage, is_closed) {
-                // The server closes after QUIT, with or without an answer.
-                Err(_) if live.session.is_quitting() => return Ok(Flow::Close),
-                got => got?,
-            };
-            if self.take_replies(slot, live)? == Flow::Close {
-                return Ok(Flow::Close);
-            }
-            if got == Got::Nothing {
-                return Ok(Flow::Stay);
-            }
-        }
-    }
-
-    fn take_replies(&mut self, slot: usize, live: &mut Live) -> Result<Flow, Failure> {
-        let mut taken = 0;
-        let mut flow = Flow::Stay;
-        loop {
-            let input = &live.connection.input()[taken..];
-            if input.is_empty() {
-                break;
-            }
-            let garbage = |replies::Garbage| {
-                let start = String::from_utf8_lossy(&input[..input.len().min(80)]).into_owned();
-                Failure::new(live.session.stage(), Cause::Garbage, start)
-            };
-            let Some(reply) = replies::next(input).map_err(garbage)? else { break };
-            taken += reply.wire.len();
-            let event = live.session.reply(reply, &self.plan)?;
-            for refusal in live.session.refusals.drain(..) {
-                count(&mut self.tick, refusal);
-            }
-            let rest = live.connection.input().len() - taken;
-            flow = self.follow(slot, live, event, rest)?;
-            if flow == Flow::Close {
-                break;
-            }
-        }
-        live.connection.consume(taken);
-        Ok(flow)
-    }
-
-    fn follow(&mut self, slot: usize, live: &mut Live, event: Event, rest: usize) -> Result<Flow, Failure> {
-        match event {
-            Event::Wait => {}
-            Event::Ready => {
-                self.established(slot, live);
-                match self.slots[slot].pending.take() {
-                    Some(turn) => live.session.begin(turn, &self.plan),
-                    None => self.next_message(slot, live),
-                }
-            }
-            Event::StartTls if rest > 0 => {
-                // Plain text behind the reply to STARTTLS would be taken for encrypted (RFC 3207 section 6).
-                return Err(Failure::new(Stage::StartTls, Cause::Garbage, "octets behind the reply to STARTTLS"));
-            }
-            Event::StartTls => {
-                live.connection.start_tls(&self.plan.servers[self.slots[slot].server], &self.plan)?;
-                live.session.tls_started(&self.plan);
-            }
-            Event::SendBody => {
-                let next = self.claim_ahead(live);
-                live.session.send_body(next, &self.plan);
-            }
-            Event::Done(fate) => {
-                self.record(fate);
-                if live.session.is_closing() {
-                    return Ok(Flow::Close);
-                }
-                if live.session.is_idle() {
-                    self.next_message(slot, live);
-                } else if self.plan.pace.rate.is_none() {
-                    live.session.reset_due(Instant::now());
-                }
-            }
-            Event::Closed => return Ok(Flow::Close),
-        }
-        Ok(Flow::Stay)
-    }
-
-    fn established(&mut self, slot: usize, live: &mut Live) {
-        live.is_connecting = false;
-        self.connecting -= 1;
-        self.ready += 1;
-        self.last_ready = Instant::now();
-        self.tick.sessions += 1;
-        self.slots[slot].backoff = BACKOFF_FIRST;
-    }
-
-    fn may_carry_more(&self, live: &Live) -> bool {
-        match self.plan.per_connection {
-            PerConnection::All => true,
-            PerConnection::Count(count) => live.session.begun < count.get(),
-        }
-    }
-
-    fn claim_ahead(&self, live: &Live) -> Option<Turn> {
-        // An idle slot would be passed over.
-        if !live.session.may_send_ahead() || !self.may_carry_more(live) || !self.idle.is_empty() {
-            return None;
-        }
-        match self.schedule.claim(Instant::now()) {
-            Claim::Message(turn) => Some(turn),
-            Claim::NotBefore(_) | Claim::Finished => None,
-        }
-    }
-
-    fn next_message(&mut self, slot: usize, live: &mut Live) {
-        if !self.may_carry_more(live) {
-            return live.session.quit();
-        }
-        if !self.idle.is_empty() {
-            // Others wait for a message that is not due; nobody overtakes them.
-            return self.idle.push_back(slot);
-        }
-        match self.schedule.claim(Instant::now()) {
-            Claim::Message(turn) => live.session.begin(turn, &self.plan),
-            Claim::NotBefore(_) => self.idle.push_back(slot),
-            Claim::Finished => {
-                self.slots[slot].is_finished = true;
-                live.session.quit();
-            }
-        }
-    }
-
-    /// The connection is gone: on purpose, or by `failure`.
-    fn closed(&mut self, slot: usize, mut live: Box<Live>, failure: Option<Failure>) {
-        if live.is_connecting {
-            self.connecting -= 1;
-        } else {
-            self.ready -= 1;
-            self.last_ready = Instant::now();
-        }
-        let was_idle = live.session.is_idle();
-        let Some(failure) = failure else { return self.free(slot, None) };
-        let mut has_counted = false;
-        for fate in live.session.lost(&failure) {
-            has_counted |= fate.failure.as_ref().is_some_and(|counted| counted.class == failure.class);
-            self.record(fate);
-        }
-        if live.is_connecting {
-            return self.no_connection(slot, failure);
-        }
-        if !has_counted {
-            count(&mut self.tick, failure);
-        }
-        // A slot that waits for its turn stays in the queue, and connects when the turn comes.
-        if !(was_idle && self.idle.contains(&slot)) {
-            let backoff = self.slots[slot].backoff;
-            self.free(slot, Some(backoff));
-        }
-    }
-
-    /// No session could be made; the message that waited for it has failed.
-    fn no_connection(&mut self, slot: usize, failure: Failure) {
-        match self.slots[slot].pending.take() {
-            Some(turn) => {
-                self.record(Fate { turn, acked: 0, uncertain: 0, octets: 0, failure: Some(failure) });
-            }
-            None => count(&mut self.tick, failure),
-        }
-        let backoff = self.slots[slot].backoff;
-        self.slots[slot].backoff = (backoff * 2).min(BACKOFF_LAST);
-        self.free(slot, Some(backoff));
-    }
-
-    /// The slot has no connection any more and may have the next message, after a pause if there was an error.
-    fn free(&mut self, slot: usize, pause: Option<Duration>) {
-        if self.slots[slot].is_finished {
-            self.unfinished -= 1;
-            return;
-        }
-        match pause {
-            Some(pause) => self.retries.push((Instant::now() + pause, slot)),
-            None => self.make_available(slot),
-        }
-    }
-
-    fn record(&mut self, fate: Fate) {
-        let now = Instant::now();
-        self.tick.records.push(Record {
-            number: fate.turn.number,
-            acked: fate.acked,
-            uncertain: fate.uncertain,
-            octets: fate.octets,
-            is_measured: fate.turn.is_measured,
-            is_failed: fate.acked == 0,
-            done: now.saturating_duration_since(self.schedule.start),
-            latency: now.saturating_duration_since(fate.turn.due),
-        });
-        // Refused recipients have been counted one by one.
-        if let Some(failure) = fate.failure.filter(|failure| failure.class.stage != Stage::Rcpt || is_lost(failure)) {
-            count(&mut self.tick, failure);
-        }
-    }
-
     fn send_tick(&mut self) {
         self.tick.in_flight = self.slots.iter().flat_map(|slot| &slot.live).map(|live| live.session.in_flight()).sum();
         let next = Tick { worker: self.tick.worker, sessions: self.tick.sessions, ..Tick::default() };
         // The other end goes only when the run is torn down.
         let _ = self.ticks.send(std::mem::replace(&mut self.tick, next));
     }
-
-    /// Looks for what has taken too long.
-    fn sweep(&mut self, now: Instant) {
-        let is_over = self.schedule.is_over(now, self.plan.drain);
-        for slot in 0..self.slots.len() {
-            let Some(live) = &self.slots[slot].live else { continue };
-            let waits = live.is_connecting || live.session.is_waiting();
-            let patience = if live.session.is_quitting() { QUIT_PATIENCE } else { self.plan.timeout };
-            if is_over || waits && now.saturating_duration_since(live.quiet_since) > patience {
-                self.give_up_connection(slot, is_over);
-            }
-        }
-        let is_hopeless = self.ready == 0 && now.saturating_duration_since(self.last_ready) > self.plan.give_up;
-        if is_over || is_hopeless {
-            self.tick.gave_up |= is_hopeless && !is_over;
-            self.abandon();
-        }
-    }
-
-    fn give_up_connection(&mut self, slot: usize, is_over: bool) {
-        let live = self.slots[slot].live.take().expect("looked at before");
-        if live.session.is_quitting() || is_over && live.session.in_flight() == 0 {
-            return self.closed(slot, live, None);
-        }
-        let stage = match (live.connection.is_connected(), live.connection.is_handshaking()) {
-            (false, _) => Stage::Connect,
-            (true, true) => Stage::Tls,
-            (true, false) => live.session.stage(),
-        };
-        let text = if is_over { "still under way when the run was over" } else { "no answer in time" };
-        self.closed(slot, live, Some(Failure::new(stage, Cause::Timeout, text)));
-    }
-
-    /// Ends at once: whatever waits for a connection has failed.
-    fn abandon(&mut self) {
-        for slot in 0..self.slots.len() {
-            if let Some(live) = self.slots[slot].live.take() {
-                self.slots[slot].is_finished = true;
-                self.closed(slot, live, Some(Failure::new(Stage::Connect, Cause::Timeout, "the run was given up")));
-            }
-            if let Some(turn) = self.slots[slot].pending.take() {
-                let failure = Failure::new(Stage::Connect, Cause::Timeout, "no connection before the run was over");
-                self.record(Fate { turn, acked: 0, uncertain: 0, octets: 0, failure: Some(failure) });
-            }
-        }
-        self.unfinished = 0;
-    }
-}
-
-/// The message was lost with its connection while a recipient was asked for, which no refusal has counted.
-fn is_lost(failure: &Failure) -> bool {
-    !matches!(failure.class.cause, Cause::Reply(code) if code != 421)
 }
 
 fn count(tick: &mut Tick, failure: Failure) {

@@ -15,25 +15,17 @@ const NO_ERROR: &str = "a String takes everything";
 impl Report {
     /// One page that needs nothing else.
     pub fn to_html(&self) -> String {
-        let name = escape(&self.name());
-        let mut page = format!(
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-             <title>{name}</title><style>{STYLE}</style></head><body><main>\n\
-             <header><h1>{name}</h1><p>{}</p></header>\n",
-            escape(&self.plan_text())
-        );
+        let mut body = String::new();
         for note in &self.notes {
-            write!(page, "<p class=\"note\">{}</p>", escape(note)).expect(NO_ERROR);
+            write!(body, "<p class=\"note\">{}</p>", escape(note)).expect(NO_ERROR);
         }
-        self.tiles(&mut page);
-        page.push_str("<section class=\"plots\">\n");
-        self.plots().iter().for_each(|plot| page.push_str(plot));
-        page.push_str("</section>\n");
-        self.tables(&mut page);
-        self.machine(&mut page);
-        page.push_str("</main></body></html>\n");
-        page
+        self.tiles(&mut body);
+        body.push_str("<section class=\"plots\">\n");
+        self.plots().iter().for_each(|plot| body.push_str(plot));
+        body.push_str("</section>\n");
+        self.tables(&mut body);
+        self.machine(&mut body);
+        page(&self.name(), &self.plan_text(), &body)
     }
 
     fn tiles(&self, page: &mut String) {
@@ -243,6 +235,17 @@ impl Report {
     }
 }
 
+/// A page that needs nothing else, light or dark as its reader has it: `title` and `lead` are text, `body` is HTML.
+pub fn page(title: &str, lead: &str, body: &str) -> String {
+    let (title, lead) = (escape(title), escape(lead));
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>{title}</title><style>{STYLE}</style></head><body><main>\n\
+         <header><h1>{title}</h1><p>{lead}</p></header>\n{body}</main></body></html>\n"
+    )
+}
+
 const MIB: f64 = 1_048_576.0;
 /// Classes of errors that have a colour of their own.
 const ERROR_CLASSES_MAX: usize = 5;
@@ -351,6 +354,7 @@ svg{display:block;width:100%;height:auto}svg text{font-size:12px;fill:var(--dim)
 .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.area{fill:var(--c);opacity:.16}
 .bar,.dot{fill:var(--c)}.hint{fill:transparent}.hint:hover{fill:var(--dim);opacity:.12}
 .s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}
+.inline{width:120px;height:10px;margin-top:5px}.remark{margin:6px 0 0;color:var(--dim);font-size:13px}.tables p{margin:0 0 8px}
 .tables{display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start}.tables>div{padding:14px 16px;overflow-x:auto;max-width:100%}
 table{border-collapse:collapse;font-size:14px}th{text-align:left;color:var(--dim);font-weight:500}
 td,th{padding:3px 20px 3px 0;vertical-align:top}td:last-child,th:last-child{padding-right:0}

@@ -14,9 +14,11 @@ use posthaste_smtp::Protocol;
 use serde::{Deserialize, Serialize};
 
 pub use compare::{Comparison, Row};
+pub use html::page;
+pub use plot::escape;
 
 use crate::account::Account;
-use crate::load::{ErrorCount, Outcome, Pipelining, Plan, Round};
+use crate::load::{Arrivals, ErrorCount, Outcome, Pipelining, Plan, Round};
 use crate::measure::{Bucket, CurvePoint, Stretch};
 use crate::resources::Usage;
 use crate::values::{PerConnection, TlsStart};
@@ -72,6 +74,9 @@ pub struct PlanSummary {
     pub threads: usize,
     /// Messages a second on a schedule; absent in a closed loop.
     pub rate: Option<f64>,
+    /// How an open loop's messages are spread: `even` or `poisson`.
+    #[serde(default)]
+    pub arrivals: Option<String>,
     pub count: Option<u64>,
     pub duration_s: Option<f64>,
     pub warmup_s: f64,
@@ -141,6 +146,10 @@ impl PlanSummary {
             connections: plan.connections,
             threads: plan.threads,
             rate: plan.pace.rate,
+            arrivals: plan.pace.rate.map(|_| match plan.pace.arrivals {
+                Arrivals::Even => "even".into(),
+                Arrivals::Poisson { .. } => "poisson".into(),
+            }),
             count: plan.pace.count,
             duration_s: plan.pace.duration.map(|duration| duration.as_secs_f64()),
             warmup_s: plan.pace.warmup.as_secs_f64(),
@@ -262,7 +271,8 @@ impl Report {
 }
 
 impl Host {
-    fn read() -> Self {
+    /// What is known of this machine; what is not is empty or 0.
+    pub fn read() -> Self {
         let line = |file: &str, name: &str| {
             let text = fs::read_to_string(file).unwrap_or_default();
             let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -279,7 +289,7 @@ impl Host {
 }
 
 /// `2026-03-01T12:00:00Z`.
-fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     let secs = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let shown = posthaste_message::DateTime::from_unix(i64::try_from(secs).unwrap_or(i64::MAX)).to_string();
     // `Sun, 01 Mar 2026 12:00:00 +0000`

@@ -324,7 +324,7 @@ fn y_at(range: &Range, value: f64) -> f64 {
 }
 
 /// Text that can stand in HTML and in an attribute.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -66,6 +66,9 @@ impl Report {
         let plan = &self.plan;
         let mut text = format!("{} to {}, {} connections", plan.protocol, plan.targets.join(", "), plan.connections);
         match plan.rate {
+            Some(rate) if plan.arrivals.as_deref() == Some("poisson") => {
+                write!(text, ", open loop at {rate} messages a second on average (Poisson)")
+            }
             Some(rate) => write!(text, ", open loop at {rate} messages a second"),
             None => write!(text, ", closed loop"),
         }

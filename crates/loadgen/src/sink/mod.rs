@@ -15,6 +15,7 @@
 
 mod chance;
 mod counts;
+mod dice;
 mod greylist;
 mod replies;
 mod rule_file;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use posthaste_loadgen::load::{Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server, run};
+use posthaste_loadgen::load::{Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server, run};
 use posthaste_loadgen::values::{Address, PerConnection, TlsStart};
 use posthaste_smtp::server::Protocol;
 use posthaste_smtp::tokio::{Body, Handler, RunningServer, Session};
@@ -163,7 +163,7 @@ pub fn plan(server: Server, count: u64) -> Plan {
         servers: vec![server],
         connections: 4,
         threads: 1,
-        pace: Pace { rate: None, count: Some(count), duration: None, warmup: Duration::ZERO },
+        pace: Pace { rate: None, arrivals: Arrivals::Even, count: Some(count), duration: None, warmup: Duration::ZERO },
         rounds: 1,
         per_connection: PerConnection::All,
         pipelining: Pipelining::On,

@@ -108,6 +108,30 @@ fn interrupted_it_still_prints_its_summary() {
 }
 
 #[test]
+fn it_starts_a_server_itself_watches_it_and_looks_for_its_mail() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = command(dir.path(), &["load", "--serve", "-m", "100", "-s", "4", "-q", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["total"]["acked"], &report["account"]["found"]), (&100.into(), &100.into()));
+    assert!(report["server"]["memory_octets_max"].as_u64().unwrap() > 1 << 20, "{report}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the server's directory is removed");
+
+    // With a configuration of one's own, and a schedule of random arrivals.
+    std::fs::write(dir.path().join("own.toml"), ANYBODY).unwrap();
+    let open_loop = ["-r", "200", "--poisson", "-m", "50", "-d", "example.org", "-q", "--json"];
+    let output = command(dir.path(), &[&["load", "--serve=own.toml"], &open_loop[..]].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["total"]["acked"], &report["plan"]["arrivals"]), (&50.into(), &"poisson".into()));
+
+    std::fs::write(dir.path().join("wrong.toml"), "no = 1").unwrap();
+    let output = command(dir.path(), &["load", "--serve=wrong.toml"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("unknown field"), "{output:?}");
+}
+
+#[test]
 fn misuse_is_told_from_failure() {
     let dir = tempfile::tempdir().unwrap();
     let check = |args: &[&str], code: i32, said: &str| {
@@ -118,6 +142,8 @@ fn misuse_is_told_from_failure() {
     };
     check(&["load", "192.0.2.1:25"], 2, "--allow-public");
     check(&["load"], 2, "TARGET");
+    check(&["load", "127.0.0.1:1", "--serve"], 2, "cannot be used with");
+    check(&["load", "127.0.0.1:1", "--poisson"], 2, "--rate");
     check(&["load", "http://127.0.0.1"], 2, "smtp://");
     check(&["load", "smtps://127.0.0.1:1"], 2, "--tls-insecure");
     check(&["load", "127.0.0.1:1", "--to", "a@b", "-n", "2"], 2, "only 1 to choose from");

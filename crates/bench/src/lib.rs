@@ -1,0 +1,32 @@
+//! Runs the workloads that others have published, row by row: ours and each peer's beside the published figure, in
+//! alternation on one machine.
+//!
+//! It depends on whatever it measures, which the crates that are measured must not; others use it to add a workload or
+//! a peer of their own.
+//!
+//! **A new suite** is a module with a `pub const SUITE: Suite` and a line in [`SUITES`]; what others have published
+//! about its workloads goes to [`published`]. Everything else follows from there: the command line, rounds in
+//! alternation, tables, JSON, the page.
+//!
+//! - [`suite`]: what a suite, a workload and a side are;
+//! - [`run`](mod@run): rounds in alternation, gathered into a [`report::Report`];
+//! - [`server`], [`peers`]: our server and others' as processes on a scratch directory.
+#![forbid(unsafe_code)]
+
+pub mod checks;
+pub mod executor;
+pub mod journal;
+pub mod peers;
+mod process;
+pub mod published;
+pub mod receive;
+pub mod report;
+pub mod run;
+pub mod scratch;
+pub mod server;
+pub mod suite;
+
+use suite::Suite;
+
+/// All suites, in the order that `all` runs them.
+pub const SUITES: &[Suite] = &[receive::SUITE, executor::SUITE, journal::SUITE];

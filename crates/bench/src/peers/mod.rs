@@ -1,0 +1,7 @@
+//! Other servers as processes on a scratch directory, with a configuration made there.
+
+mod postfix;
+mod smtp_sink;
+
+pub use postfix::Postfix;
+pub use smtp_sink::SmtpSink;

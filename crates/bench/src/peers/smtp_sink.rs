@@ -1,0 +1,42 @@
+//! Postfix's smtp-sink: takes everything and throws it away.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::process::{Process, free_address, is_root, program};
+use crate::suite::SideError;
+
+/// A running smtp-sink.
+#[derive(Debug)]
+pub struct SmtpSink {
+    process: Process,
+    pub address: SocketAddr,
+}
+
+impl SmtpSink {
+    pub const DURABILITY: &str = "discards";
+
+    /// Starts it on a free port, for up to `connections` at a time.
+    ///
+    /// # Errors
+    /// When it is not installed or does not start.
+    pub fn start(dir: &Path, connections: usize) -> Result<Self, SideError> {
+        let address = free_address().map_err(SideError::failed("a free port"))?;
+        let mut command = Command::new(program("smtp-sink", "postfix")?);
+        if is_root() {
+            // It refuses to run as root.
+            command.args(["-u", "nobody"]);
+        }
+        // 256 connections unless it is told; what is behind the address is the backlog.
+        command.args(["-m", &connections.max(256).to_string(), &address.to_string(), "4096"]).stdout(Stdio::null());
+        let failed = SideError::failed("smtp-sink");
+        let mut process = Process::start(&mut command, dir.join("smtp-sink.log")).map_err(failed)?;
+        process.wait_for(address)?;
+        Ok(Self { process, address })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+}

@@ -1,0 +1,139 @@
+//! What others have published, as data: each workload's name, who says so and where, on what, and the figures.
+//!
+//! Times are microseconds; rates are messages a second. Figures of other machines: they stand beside ours for
+//! orientation, and only sides that ran in the same minutes give a ratio that means something.
+
+use crate::suite::{Figure, Sample};
+
+/// One published row.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// The workload that it belongs to.
+    pub workload: &'static str,
+    /// Who and which version.
+    pub source: &'static str,
+    /// Where it can be read, if it can.
+    pub url: Option<&'static str>,
+    /// What it ran on and how, as far as it is told.
+    pub setting: &'static str,
+    /// What is on stable storage when it says yes.
+    pub durability: &'static str,
+    /// By [`Figure::key`].
+    pub figures: &'static [(&'static str, f64)],
+}
+
+impl Published {
+    /// Its figures as a round's.
+    pub fn sample(&self) -> Sample {
+        self.figures.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
+    }
+}
+
+/// The rows about one workload.
+pub fn about(workload: &str) -> Vec<Published> {
+    ROWS.iter().filter(|row| row.workload == workload).cloned().collect()
+}
+
+const MAILRS: &str = "https://docs.rs/crate/mailrs-delivery-executor/1.2.0";
+const MAILRS_MAILDIR: &str = "https://docs.rs/crate/mailrs-maildir/1.2.0";
+const KUMOMTA: &str = "https://kumomta.com/blog/building-the-fastest-mta-on-the-planet";
+const NOT_SAID: &str = "not said";
+const DIRECTORIES: &str = "directories synced, files not";
+
+const fn row(
+    workload: &'static str,
+    source: &'static str,
+    setting: &'static str,
+    durability: &'static str,
+    figures: &'static [(&'static str, f64)],
+) -> Published {
+    Published { workload, source, url: None, setting, durability, figures }
+}
+
+const fn at(url: &'static str, row: Published) -> Published {
+    Published { url: Some(url), ..row }
+}
+
+/// All of them.
+pub const ROWS: &[Published] = &[
+    row(
+        "prixfixe-10k",
+        "PrixFixe 0.1",
+        "stress suite, machine not said",
+        NOT_SAID,
+        &[
+            ("rate", 685.0),
+            ("p50_us", 7_000.0),
+            ("p99_us", 15_600.0),
+            ("p999_us", 1_041_000.0),
+            ("acked_percent", 100.0),
+        ],
+    ),
+    row(
+        "prixfixe-1k",
+        "PrixFixe 0.1",
+        "stress suite, machine not said",
+        NOT_SAID,
+        &[
+            ("rate", 643.0),
+            ("p50_us", 8_300.0),
+            ("p99_us", 15_900.0),
+            ("p999_us", 1_032_000.0),
+            ("acked_percent", 99.78),
+        ],
+    ),
+    row(
+        "prixfixe-100k",
+        "PrixFixe 0.1",
+        "stress suite, machine not said",
+        NOT_SAID,
+        &[("rate", 77.0), ("p50_us", 33_000.0), ("p99_us", 1_089_000.0), ("acked_percent", 97.8)],
+    ),
+    row(
+        "prixfixe-sustained",
+        "PrixFixe 0.1",
+        "stress suite, machine not said",
+        NOT_SAID,
+        &[("rate", 36.9), ("p50_us", 4_900.0), ("p99_us", 6_900.0), ("p999_us", 9_100.0), ("acked_percent", 100.0)],
+    ),
+    at(
+        MAILRS,
+        row(
+            "mailrs",
+            "mailrs delivery executor 1.1",
+            "mailrs-server, bench smtp_load, 3 rounds",
+            DIRECTORIES,
+            &[("rate", 1079.0), ("p50_us", 29_000.0), ("p99_us", 36_000.0), ("p999_us", 45_000.0)],
+        ),
+    ),
+    at(
+        MAILRS,
+        row(
+            "mailrs",
+            "mailrs before the executor",
+            "the same, each message for itself",
+            NOT_SAID,
+            &[("rate", 291.0), ("p50_us", 105_000.0), ("p99_us", 163_000.0), ("p999_us", 199_000.0)],
+        ),
+    ),
+    // 60 and 131 million an hour.
+    at(KUMOMTA, row("kumomta", "KumoMTA 2023", "96 cores, relayed to a null sink", NOT_SAID, &[("rate", 16_667.0)])),
+    at(KUMOMTA, row("kumomta", "KumoMTA 2023", "96 cores, discarded at once", "discards", &[("rate", 36_389.0)])),
+    // 7 million an hour and server.
+    at(KUMOMTA, row("kumomta", "KumoMTA 2023", "a server in the field", NOT_SAID, &[("rate", 1_944.0)])),
+    at(
+        MAILRS_MAILDIR,
+        row(
+            "batch",
+            "mailrs-maildir 1.2",
+            "deliver_batch of 64 against single deliveries",
+            DIRECTORIES,
+            &[("gain", 15.3)],
+        ),
+    ),
+];
+
+/// Whether every key of a workload's rows is one of its figures.
+pub(crate) fn fits(row: &Published, figures: &[Figure]) -> bool {
+    row.figures.iter().all(|(key, _)| figures.iter().any(|figure| figure.key == *key))
+}

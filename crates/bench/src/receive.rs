@@ -1,0 +1,370 @@
+//! Mail received over SMTP: from the first octet of a message to the 250 that promises it.
+//!
+//! The generator runs in this process, the servers in their own. Each side of a workload has a server that is started once and
+//! an own directory; before each round its processes come to rest and what was written reaches the disk, so that no side
+//! pays for another. Afterwards everything that our server acknowledged is looked for in its mailboxes.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use posthaste_loadgen::account::{Account, Ledger, account};
+use posthaste_loadgen::load::{
+    Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server as Target, fresh_run, run,
+};
+use posthaste_loadgen::report::{About, PlanSummary, Report};
+use posthaste_loadgen::values::{Address, PerConnection, Sizes, TlsStart};
+use posthaste_smtp::Protocol;
+
+use crate::peers::{Postfix, SmtpSink};
+use crate::published;
+use crate::run::wait_until_idle;
+use crate::server::{Server, Sink};
+use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Suite, Unit, Workload};
+
+pub const SUITE: Suite = Suite {
+    name: "receive",
+    about: "Mail received over SMTP, from the first octet of a message to the 250 that promises it",
+    workloads,
+};
+
+const FIGURES: &[Figure] = &[
+    Figure { key: "rate", name: "messages/s", unit: Unit::PerSecond, better: Better::Higher },
+    Figure { key: "acked_percent", name: "acknowledged", unit: Unit::Percent, better: Better::Higher },
+    Figure { key: "p50_us", name: "p50", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "p99_us", name: "p99", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "p999_us", name: "p99.9", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "server_cpu_us", name: "server CPU/message", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "generator_cpu_us", name: "generator CPU/message", unit: Unit::Micros, better: Better::Lower },
+];
+
+/// What is sent, in the size that was published.
+struct Shape {
+    name: &'static str,
+    size: &'static str,
+    connections: u32,
+    per_connection: PerConnection,
+    /// How many messages, or how long.
+    amount: Amount,
+    /// Messages a second of an open loop.
+    rate: Option<f64>,
+    mailboxes: u64,
+}
+
+enum Amount {
+    Count(u64),
+    Time(Duration),
+}
+
+const ONE: PerConnection = PerConnection::Count(NonZeroU64::MIN);
+const SUSTAINED: Duration = Duration::from_secs(30);
+
+/// The published ones, then two with kept connections, which none of them has.
+const SHAPES: &[Shape] = &[
+    shape("prixfixe-10k", "10k", 20, ONE, Amount::Count(2000), 20),
+    shape("prixfixe-1k", "1k", 50, ONE, Amount::Count(5000), 20),
+    shape("prixfixe-100k", "100k", 50, ONE, Amount::Count(500), 20),
+    Shape { rate: Some(50.0), ..shape("prixfixe-sustained", "10k", 20, ONE, Amount::Time(SUSTAINED), 20) },
+    shape("mailrs", "1200", 32, ONE, Amount::Time(SUSTAINED), 1),
+    shape("kumomta", "100k", 2000, PerConnection::All, Amount::Count(100_000), 100),
+    shape("kept-10k", "10k", 50, PerConnection::All, Amount::Count(100_000), 20),
+    shape("kept-100k", "100k", 50, PerConnection::All, Amount::Count(20_000), 20),
+];
+
+const fn shape(
+    name: &'static str,
+    size: &'static str,
+    connections: u32,
+    per_connection: PerConnection,
+    amount: Amount,
+    mailboxes: u64,
+) -> Shape {
+    Shape { name, size, connections, per_connection, amount, rate: None, mailboxes }
+}
+
+/// What a scaled round has at least, so that percentiles say something.
+const COUNT_LEAST: u64 = 500;
+const TIME_LEAST: Duration = Duration::from_secs(1);
+const WARMUP: Duration = Duration::from_millis(500);
+
+fn workloads(settings: &Settings) -> Vec<Workload> {
+    SHAPES.iter().map(|shape| workload(shape, settings)).collect()
+}
+
+fn workload(shape: &'static Shape, settings: &Settings) -> Workload {
+    let pace = shape.pace(settings);
+    let amount = match (pace.count, pace.duration) {
+        (Some(count), Some(most)) => format!("{count} messages, at most {} s", most.as_secs_f64()),
+        (_, time) => format!("{} s", time.unwrap_or_default().as_secs_f64()),
+    };
+    let order = shape.rate.map(|rate| format!(" at {rate} a second (open loop)")).unwrap_or_default();
+    let kept = if shape.per_connection == ONE { "a new one for each message" } else { "kept" };
+    let mailboxes = if shape.mailboxes == 1 { "one mailbox".into() } else { format!("{} mailboxes", shape.mailboxes) };
+    let what = format!(
+        "{amount} of {} octets{order} over {} connections, {kept}, to {mailboxes}",
+        shape.sizes(),
+        shape.connections
+    );
+    let side = |name, is_ours, durability, open: Open| Side {
+        name,
+        is_ours,
+        durability,
+        start: Box::new(move |settings, dir| Ok(Box::new(Loaded::start(shape, name, open, settings, dir)?))),
+    };
+    Workload {
+        name: shape.name.into(),
+        what,
+        figures: FIGURES,
+        published: published::about(shape.name),
+        sides: vec![
+            side("posthaste", true, Server::DURABILITY, |_, settings, dir| {
+                let server =
+                    Server::start(&settings.program, dir, None).map_err(SideError::failed("posthaste serve"))?;
+                Ok(Opened {
+                    address: server.address,
+                    pid: server.pid(),
+                    mail: Some(server.mail.clone()),
+                    holds: Box::new(server),
+                })
+            }),
+            side("posthaste sink", true, Sink::DURABILITY, |_, settings, dir| {
+                let sink = Sink::start(&settings.program, dir).map_err(SideError::failed("posthaste sink"))?;
+                Ok(Opened { address: sink.address, pid: sink.pid(), mail: None, holds: Box::new(sink) })
+            }),
+            side("smtp-sink", false, SmtpSink::DURABILITY, |shape, _, dir| {
+                let sink = SmtpSink::start(dir, shape.connections as usize)?;
+                Ok(Opened { address: sink.address, pid: sink.pid(), mail: None, holds: Box::new(sink) })
+            }),
+            side("Postfix", false, Postfix::DURABILITY, |shape, _, dir| {
+                let postfix = Postfix::start(dir, shape.mailboxes)?;
+                Ok(Opened { address: postfix.address, pid: postfix.pid(), mail: None, holds: Box::new(postfix) })
+            }),
+        ],
+    }
+}
+
+impl Shape {
+    fn sizes(&self) -> Sizes {
+        self.size.parse().expect("sizes in the table are right")
+    }
+
+    /// In the size that the settings ask for. A count is bounded by time too, for the slower sides' sake.
+    fn pace(&self, settings: &Settings) -> Pace {
+        let (count, duration) = match self.amount {
+            Amount::Count(count) => (Some(settings.count(count, COUNT_LEAST)), settings.round_max),
+            Amount::Time(time) => (None, settings.time(time, TIME_LEAST).min(settings.round_max)),
+        };
+        Pace {
+            rate: self.rate,
+            arrivals: Arrivals::Even,
+            count,
+            duration: Some(duration),
+            warmup: WARMUP.min(duration / 2),
+        }
+    }
+}
+
+/// Starts a server.
+type Open = fn(&Shape, &Settings, &Path) -> Result<Opened, SideError>;
+
+/// A server that listens.
+struct Opened {
+    address: SocketAddr,
+    /// The process that all its others descend from.
+    pid: u32,
+    /// Where what it acknowledged can be looked for.
+    mail: Option<PathBuf>,
+    /// Ends it when dropped.
+    holds: Box<dyn std::any::Any>,
+}
+
+/// A server under load.
+struct Loaded {
+    shape: &'static Shape,
+    side: &'static str,
+    server: Opened,
+    pool: Arc<Pool>,
+    ledgers: Vec<Ledger>,
+}
+
+/// How long a side's processes may go on working before its next round begins.
+const REST_MAX: Duration = Duration::from_secs(5);
+/// How long acknowledged mail may take to its mailbox.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+
+impl Loaded {
+    fn start(
+        shape: &'static Shape,
+        side: &'static str,
+        open: Open,
+        settings: &Settings,
+        dir: &Path,
+    ) -> Result<Self, SideError> {
+        let server = open(shape, settings, dir)?;
+        let pool = Arc::new(Pool::generated(&shape.sizes(), &[], SENDER, 1));
+        Ok(Self { shape, side, server, pool, ledgers: Vec::new() })
+    }
+
+    fn plan(&self, settings: &Settings) -> Plan {
+        let domains = vec!["localhost".parse().expect("a domain")];
+        Plan {
+            run: fresh_run(),
+            servers: vec![Target {
+                name: self.side.into(),
+                address: Address::Tcp(self.server.address),
+                protocol: Protocol::Smtp,
+                tls: TlsStart::Never,
+                tls_name: None,
+            }],
+            connections: self.shape.connections as usize,
+            threads: 1,
+            pace: self.shape.pace(settings),
+            rounds: 1,
+            per_connection: self.shape.per_connection,
+            pipelining: Pipelining::On,
+            bdat: false,
+            sender: SENDER.into(),
+            recipients: Recipients::Made { users: self.shape.mailboxes, domains },
+            recipients_per_message: 1,
+            helo: "bench.invalid".into(),
+            auth: None,
+            tls: None,
+            pool: Arc::clone(&self.pool),
+            timeout: Duration::from_secs(60),
+            drain: Duration::from_secs(10),
+            give_up: Duration::from_secs(10),
+        }
+    }
+
+    /// The load tool's own report of a round, for whoever wants to see it in time.
+    fn write_report(&self, about: About, outcome: &Outcome, dir: &Path) -> Result<(), SideError> {
+        let name = format!("{}-{}-{}", self.shape.name, self.side.replace(' ', "-"), self.ledgers.len() + 1);
+        Report::new(about, outcome, None).write_to(&dir.join(name)).map_err(SideError::failed("report"))
+    }
+}
+
+const SENDER: &str = "bench@localhost";
+
+impl Running for Loaded {
+    fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
+        wait_until_idle(&[self.server.pid], REST_MAX.min(settings.round_max));
+        let plan = self.plan(settings);
+        let about = About {
+            title: Some(format!("{}: {}", self.shape.name, self.side)),
+            command: vec![
+                "posthaste".into(),
+                "bench".into(),
+                SUITE.name.into(),
+                "--only".into(),
+                self.shape.name.into(),
+            ],
+            started: SystemTime::now(),
+            plan: PlanSummary::new(&plan, self.shape.sizes().to_string()),
+            notes: Vec::new(),
+        };
+        let outcome = run(plan, &[self.server.pid], &settings.stop, Duration::from_secs(1), &mut |_| {})
+            .map_err(SideError::failed("load"))?;
+        if let Some(dir) = &settings.report {
+            self.write_report(about, &outcome, dir)?;
+        }
+        let sample = figures(&outcome)?;
+        self.ledgers.push(outcome.ledger);
+        Ok(sample)
+    }
+
+    fn finish(self: Box<Self>, settings: &Settings) -> Result<Vec<String>, SideError> {
+        let Some(mail) = &self.server.mail else { return Ok(Vec::new()) };
+        let mut acked = 0;
+        for ledger in &self.ledgers {
+            let account = look_for(ledger, mail, settings)?;
+            acked += account.acked;
+            if !account.is_clean() {
+                return Err(SideError::Failed(format!(
+                    "of what was acknowledged: {}",
+                    account.to_text(3).replace('\n', "; ")
+                )));
+            }
+        }
+        // The server goes only now: what it has promised had to come to its mailbox.
+        drop(self.server.holds);
+        Ok(vec![format!("{acked} messages acknowledged in all rounds, each found once and unaltered in its mailbox")])
+    }
+}
+
+/// Looks until nothing is missing or time is up.
+fn look_for(ledger: &Ledger, mail: &Path, settings: &Settings) -> Result<Account, SideError> {
+    let begun = std::time::Instant::now();
+    loop {
+        let account = account(ledger, &[mail.to_owned()], None).map_err(SideError::failed("account"))?;
+        if account.lost.is_empty() || begun.elapsed() > SETTLE_MAX || settings.is_stopped() {
+            return Ok(account);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn figures(outcome: &Outcome) -> Result<Sample, SideError> {
+    let total = &outcome.total;
+    if total.acked == 0 {
+        let error = outcome.errors.first().map(|error| format!("{} ({})", error.class, error.example));
+        return Err(SideError::Failed(format!("nothing was acknowledged: {}", error.unwrap_or_default())));
+    }
+    let all_acked = (total.acked + total.warmup) as f64;
+    let cpu_us = |cpu_s: f64| cpu_s * 1e6 / all_acked;
+    let mut sample = crate::run::sample([
+        ("rate", total.rate),
+        ("acked_percent", total.acked as f64 * 100.0 / (total.acked + total.failed + total.missed) as f64),
+        ("p50_us", total.latency.p50_us as f64),
+        ("p99_us", total.latency.p99_us as f64),
+        ("p999_us", total.latency.p999_us as f64),
+        ("generator_cpu_us", cpu_us(outcome.generator.cpu_s)),
+    ]);
+    if let Some(server) = &outcome.server {
+        sample.insert("server_cpu_us".into(), cpu_us(server.cpu_s));
+    }
+    Ok(sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_published_row_belongs_to_a_workload_and_shows_figures_that_are_measured() {
+        let settings = Settings::new("posthaste".into());
+        let all: Vec<Workload> = crate::SUITES.iter().flat_map(|suite| (suite.workloads)(&settings)).collect();
+        for row in published::ROWS {
+            let workload = all.iter().find(|workload| workload.name == row.workload);
+            let workload = workload.unwrap_or_else(|| panic!("{row:?} is of no workload"));
+            assert!(published::fits(row, workload.figures), "{row:?}");
+        }
+        let mut names: Vec<_> = all.iter().map(|workload| workload.name.clone()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all.len(), "a name is given once: {names:?}");
+    }
+
+    #[test]
+    fn a_scaled_workload_says_what_is_really_sent() {
+        let mut settings = Settings::new("posthaste".into());
+        let what = |settings: &Settings, name: &str| {
+            workloads(settings).into_iter().find(|workload| workload.name == name).unwrap().what
+        };
+        assert_eq!(
+            what(&settings, "kumomta"),
+            "100000 messages, at most 60 s of 100k octets over 2000 connections, kept, to 100 mailboxes"
+        );
+        settings.scale = 0.05;
+        settings.round_max = Duration::from_secs(4);
+        assert_eq!(
+            what(&settings, "kumomta"),
+            "5000 messages, at most 4 s of 100k octets over 2000 connections, kept, to 100 mailboxes"
+        );
+        assert_eq!(
+            what(&settings, "prixfixe-sustained"),
+            "1.5 s of 10k octets at 50 a second (open loop) over 20 connections, a new one for each message, to 20 mailboxes"
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! The report as one page that needs nothing else: tables, and a bar for each row's first figure.
+
+use std::fmt::Write as _;
+
+use posthaste_loadgen::report::{escape, page};
+
+use super::markdown::{cells, figures_shown, header, remarks};
+use super::{Kind, Report, Row, WorkloadReport};
+
+const NO_ERROR: &str = "a String takes everything";
+
+impl Report {
+    /// One page that needs nothing else.
+    pub fn to_html(&self) -> String {
+        let mut body = String::new();
+        for check in self.checks.iter().filter(|check| check.is_serious) {
+            let text = format!("{}: {}: {}", check.name, check.value, check.why);
+            write!(body, "<p class=\"note\">{}</p>", escape(&text)).expect(NO_ERROR);
+        }
+        if self.was_stopped {
+            body.push_str("<p class=\"note\">stopped before its end</p>");
+        }
+        for suite in &self.suites {
+            write!(body, "<section class=\"tables\">").expect(NO_ERROR);
+            suite.workloads.iter().for_each(|workload| card(&mut body, &suite.name, workload));
+            body.push_str("</section>\n");
+        }
+        let host = &self.host;
+        writeln!(
+            body,
+            "<footer><p>{}, {} cores ({}), Linux {}, Posthaste {}</p><pre>{}</pre></footer>",
+            escape(&self.started),
+            host.cores,
+            escape(&host.cpu),
+            escape(&host.kernel),
+            escape(&self.version),
+            escape(&self.command.join(" "))
+        )
+        .expect(NO_ERROR);
+        let names: Vec<&str> = self.suites.iter().map(|suite| suite.name.as_str()).collect();
+        let lead = format!("{} × the published amount, rounds in turns: {}", self.scale, self.rounds);
+        page(&format!("Posthaste bench: {}", names.join(", ")), &lead, &body)
+    }
+}
+
+fn card(body: &mut String, suite: &str, workload: &WorkloadReport) {
+    let title = format!("{suite}: {}", workload.name);
+    write!(body, "<div><h2>{}</h2><p>{}</p><table><tr>", escape(&title), escape(&workload.what)).expect(NO_ERROR);
+    let figures = figures_shown(workload);
+    let header = header(&figures);
+    let last = header.len() - 1;
+    // Behind the name comes a bar that needs no heading.
+    for (column, name) in header.iter().enumerate() {
+        match column {
+            0 => write!(body, "<th>{name}</th><th></th>"),
+            column if column == last => write!(body, "<th>{name}</th>"),
+            _ => write!(body, "<th class=\"n\">{name}</th>"),
+        }
+        .expect(NO_ERROR);
+    }
+    body.push_str("</tr>");
+    let first = |row: &Row| Some(row.summary.get(&figures.first()?.key)?.median);
+    let most = workload.rows.iter().filter_map(first).fold(0.0, f64::max);
+    for row in &workload.rows {
+        body.push_str("<tr>");
+        for (column, cell) in cells(row, &figures).iter().enumerate() {
+            let cell = escape(cell);
+            match column {
+                0 => write!(body, "<td>{cell}</td><td>{}</td>", bar(row, first(row), most)),
+                column if column == last => write!(body, "<td>{cell}</td>"),
+                _ => write!(body, "<td class=\"n\">{cell}</td>"),
+            }
+            .expect(NO_ERROR);
+        }
+        body.push_str("</tr>");
+    }
+    body.push_str("</table>");
+    for row in &workload.rows {
+        for remark in remarks(row) {
+            write!(body, "<p class=\"remark\">{}: {}</p>", escape(&row.side), escape(&remark)).expect(NO_ERROR);
+        }
+    }
+    body.push_str("</div>\n");
+}
+
+/// 120 units wide for the most.
+fn bar(row: &Row, value: Option<f64>, most: f64) -> String {
+    let Some(value) = value.filter(|_| most > 0.0) else { return String::new() };
+    let colour = match row.kind {
+        Kind::Ours => "s0",
+        Kind::Peer => "s2",
+        Kind::Published { .. } => "s3",
+    };
+    let width = (value / most * 120.0).max(1.0);
+    format!(
+        "<svg class=\"inline {colour}\" viewBox=\"0 0 120 10\"><rect class=\"bar\" width=\"{width:.1}\" height=\"10\" rx=\"2\"/></svg>"
+    )
+}

@@ -1,0 +1,180 @@
+//! The report as Markdown tables that also read well on a terminal.
+
+use std::fmt::Write as _;
+
+use posthaste_loadgen::live::millis;
+
+use super::{FigureInfo, Kind, Report, Row, RowState, Spread, WorkloadReport};
+use crate::suite::Unit;
+
+const NO_ERROR: &str = "a String takes everything";
+
+impl Report {
+    /// Tables in Markdown, their columns aligned.
+    pub fn to_markdown(&self) -> String {
+        let mut text = String::new();
+        let host = &self.host;
+        writeln!(
+            text,
+            "{}, {} cores ({}), Linux {}, Posthaste {}: {} times the published amount, rounds in turns: {}.\n\n    {}\n",
+            self.started,
+            host.cores,
+            host.cpu,
+            host.kernel,
+            self.version,
+            self.scale,
+            self.rounds,
+            self.command.join(" ")
+        )
+        .expect(NO_ERROR);
+        for check in &self.checks {
+            let mark = if check.is_serious { "**serious**: " } else { "" };
+            writeln!(text, "- {mark}{}: {} ({})", check.name, check.value, check.why).expect(NO_ERROR);
+        }
+        if self.was_stopped {
+            text.push_str("- **stopped before its end**\n");
+        }
+        for suite in &self.suites {
+            writeln!(text, "\n## {}\n\n{}.", suite.name, suite.about).expect(NO_ERROR);
+            suite.workloads.iter().for_each(|workload| workload_table(&mut text, workload));
+        }
+        text
+    }
+}
+
+fn workload_table(text: &mut String, workload: &WorkloadReport) {
+    writeln!(text, "\n### {}\n\n{}.\n", workload.name, workload.what).expect(NO_ERROR);
+    let figures = figures_shown(workload);
+    let mut lines = vec![header(&figures)];
+    lines.extend(workload.rows.iter().map(|row| cells(row, &figures)));
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
+    // Names and classes are words, all between them is figures.
+    let is_words = |column: usize| column == 0 || column == widths.len() - 1;
+    let mut line = |cells: &[String]| {
+        for (column, cell) in cells.iter().enumerate() {
+            let width = widths[column];
+            match is_words(column) {
+                true => write!(text, "| {cell:<width$} "),
+                false => write!(text, "| {cell:>width$} "),
+            }
+            .expect(NO_ERROR);
+        }
+        text.push_str("|\n");
+    };
+    line(&lines[0]);
+    let rule = |(column, width): (usize, &usize)| match is_words(column) {
+        true => "-".repeat(*width),
+        false => "-".repeat(width.saturating_sub(1)) + ":",
+    };
+    line(&widths.iter().enumerate().map(rule).collect::<Vec<_>>());
+    lines[1..].iter().for_each(|cells| line(cells));
+    for row in &workload.rows {
+        for note in remarks(row) {
+            writeln!(text, "\n{}: {note}.", row.side).expect(NO_ERROR);
+        }
+    }
+}
+
+/// Those that any row has.
+pub(super) fn figures_shown(workload: &WorkloadReport) -> Vec<&FigureInfo> {
+    let is_known = |figure: &&FigureInfo| workload.rows.iter().any(|row| row.summary.contains_key(&figure.key));
+    workload.figures.iter().filter(is_known).collect()
+}
+
+pub(super) fn header(figures: &[&FigureInfo]) -> Vec<String> {
+    let names = figures.iter().map(|figure| figure.name.clone());
+    ["side".to_owned()].into_iter().chain(names).chain(["ours is".into(), "durable when it says yes".into()]).collect()
+}
+
+pub(super) fn cells(row: &Row, figures: &[&FigureInfo]) -> Vec<String> {
+    let name = match row.kind {
+        Kind::Published { .. } => format!("published: {}", row.side),
+        _ => row.side.clone(),
+    };
+    let figure = |figure: &&FigureInfo| match row.summary.get(&figure.key) {
+        Some(spread) => shown(spread, figure.unit, row.rounds.len()),
+        None => String::new(),
+    };
+    let ratio = row.ours_is.map(times).unwrap_or_default();
+    [name].into_iter().chain(figures.iter().map(figure)).chain([ratio, row.durability.clone()]).collect()
+}
+
+/// What has to be said below the table: where a figure is from, why there is none, what was found.
+pub(super) fn remarks(row: &Row) -> Vec<String> {
+    let mut remarks = row.notes.clone();
+    if let Kind::Published { url, setting } = &row.kind {
+        remarks.push(url.iter().fold(setting.clone(), |setting, url| format!("{setting}; <{url}>")));
+    }
+    match &row.state {
+        RowState::Measured => {}
+        RowState::Absent { why } => remarks.push(format!("not here: {why}")),
+        RowState::Failed { why } => remarks.push(format!("**failed**: {why}")),
+    }
+    remarks
+}
+
+/// The median, and the least and the most where there were several.
+fn shown(spread: &Spread, unit: Unit, rounds: usize) -> String {
+    let one = |value| value_text(value, unit);
+    match rounds > 1 {
+        true => format!("{} ({} - {})", one(spread.median), one(spread.min), one(spread.max)),
+        false => one(spread.median),
+    }
+}
+
+pub(super) fn value_text(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::PerSecond if value < 100.0 => format!("{value:.1}"),
+        Unit::PerSecond => format!("{value:.0}"),
+        Unit::Micros => millis(value),
+        Unit::Percent if value == value.round() => format!("{value:.0} %"),
+        Unit::Percent => format!("{value:.2} %"),
+        Unit::Octets => format!("{value:.0}"),
+        Unit::Times => times(value),
+    }
+}
+
+fn times(value: f64) -> String {
+    if value < 9.95 { format!("× {value:.2}") } else { format!("× {value:.0}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::Better;
+
+    #[test]
+    fn columns_are_aligned_and_remarks_follow() {
+        let figure = FigureInfo { key: "p".into(), name: "p50".into(), unit: Unit::Micros, better: Better::Lower };
+        let mut ours = Row::of_side("ours", true, "synced");
+        ours.summary.insert("p".into(), Spread { median: 1500.0, min: 900.0, max: 2000.0 });
+        ours.rounds = vec![Default::default(); 3];
+        let absent =
+            Row { state: RowState::Absent { why: "no such thing".into() }, ..Row::of_side("a peer", false, "not") };
+        let workload =
+            WorkloadReport { name: "x".into(), what: "Does x".into(), figures: vec![figure], rows: vec![ours, absent] };
+        let mut text = String::new();
+        workload_table(&mut text, &workload);
+        assert_eq!(
+            text,
+            "\n### x\n\nDoes x.\n\n\
+             | side   |                        p50 | ours is | durable when it says yes |\n\
+             | ------ | -------------------------: | ------: | ------------------------ |\n\
+             | ours   | 1.50 ms (900 µs - 2.00 ms) |         | synced                   |\n\
+             | a peer |                            |         | not                      |\n\
+             \na peer: not here: no such thing.\n"
+        );
+    }
+
+    #[test]
+    fn values_are_fit_for_reading() {
+        let check = |value: f64, unit: Unit, text: &str| assert_eq!(value_text(value, unit), text);
+        check(36.94, Unit::PerSecond, "36.9");
+        check(1079.4, Unit::PerSecond, "1079");
+        check(99.784, Unit::Percent, "99.78 %");
+        check(100.0, Unit::Percent, "100 %");
+        check(15.3, Unit::Times, "× 15");
+        check(1.304, Unit::Times, "× 1.30");
+    }
+}

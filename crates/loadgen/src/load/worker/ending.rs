@@ -1,0 +1,132 @@
+//! How connections and messages end: in order, by an error, or because time is up.
+
+use std::time::{Duration, Instant};
+
+use super::super::failure::{Cause, Failure, Stage};
+use super::super::session::Fate;
+use super::{BACKOFF_LAST, Live, QUIT_PATIENCE, Record, Worker, count};
+
+impl Worker {
+    /// The connection is gone: on purpose, or by `failure`.
+    pub(super) fn closed(&mut self, slot: usize, mut live: Box<Live>, failure: Option<Failure>) {
+        if live.is_connecting {
+            self.connecting -= 1;
+        } else {
+            self.ready -= 1;
+            self.last_ready = Instant::now();
+        }
+        let was_idle = live.session.is_idle();
+        let Some(failure) = failure else { return self.free(slot, None) };
+        let mut has_counted = false;
+        for fate in live.session.lost(&failure) {
+            has_counted |= fate.failure.as_ref().is_some_and(|counted| counted.class == failure.class);
+            self.record(fate);
+        }
+        if live.is_connecting {
+            return self.no_connection(slot, failure);
+        }
+        if !has_counted {
+            count(&mut self.tick, failure);
+        }
+        // A slot that waits for its turn stays in the queue, and connects when the turn comes.
+        if !(was_idle && self.idle.contains(&slot)) {
+            let backoff = self.slots[slot].backoff;
+            self.free(slot, Some(backoff));
+        }
+    }
+
+    /// No session could be made; the message that waited for it has failed.
+    pub(super) fn no_connection(&mut self, slot: usize, failure: Failure) {
+        match self.slots[slot].pending.take() {
+            Some(turn) => {
+                self.record(Fate { turn, acked: 0, uncertain: 0, octets: 0, failure: Some(failure) });
+            }
+            None => count(&mut self.tick, failure),
+        }
+        let backoff = self.slots[slot].backoff;
+        self.slots[slot].backoff = (backoff * 2).min(BACKOFF_LAST);
+        self.free(slot, Some(backoff));
+    }
+
+    /// The slot has no connection any more and may have the next message, after a pause if there was an error.
+    fn free(&mut self, slot: usize, pause: Option<Duration>) {
+        if self.slots[slot].is_finished {
+            self.unfinished -= 1;
+            return;
+        }
+        match pause {
+            Some(pause) => self.retries.push((Instant::now() + pause, slot)),
+            None => self.make_available(slot),
+        }
+    }
+
+    pub(super) fn record(&mut self, fate: Fate) {
+        let now = Instant::now();
+        self.tick.records.push(Record {
+            number: fate.turn.number,
+            acked: fate.acked,
+            uncertain: fate.uncertain,
+            octets: fate.octets,
+            is_measured: fate.turn.is_measured,
+            is_failed: fate.acked == 0,
+            done: now.saturating_duration_since(self.schedule.start),
+            latency: now.saturating_duration_since(fate.turn.due),
+        });
+        // Refused recipients have been counted one by one.
+        if let Some(failure) = fate.failure.filter(|failure| failure.class.stage != Stage::Rcpt || is_lost(failure)) {
+            count(&mut self.tick, failure);
+        }
+    }
+
+    /// Looks for what has taken too long.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let is_over = self.schedule.is_over(now, self.plan.drain);
+        for slot in 0..self.slots.len() {
+            let Some(live) = &self.slots[slot].live else { continue };
+            let waits = live.is_connecting || live.session.is_waiting();
+            let patience = if live.session.is_quitting() { QUIT_PATIENCE } else { self.plan.timeout };
+            if is_over || waits && now.saturating_duration_since(live.quiet_since) > patience {
+                self.give_up_connection(slot, is_over);
+            }
+        }
+        let is_hopeless = self.ready == 0 && now.saturating_duration_since(self.last_ready) > self.plan.give_up;
+        if is_over || is_hopeless {
+            self.tick.gave_up |= is_hopeless && !is_over;
+            self.abandon();
+        }
+    }
+
+    fn give_up_connection(&mut self, slot: usize, is_over: bool) {
+        let live = self.slots[slot].live.take().expect("looked at before");
+        if live.session.is_quitting() || is_over && live.session.in_flight() == 0 {
+            return self.closed(slot, live, None);
+        }
+        let stage = match (live.connection.is_connected(), live.connection.is_handshaking()) {
+            (false, _) => Stage::Connect,
+            (true, true) => Stage::Tls,
+            (true, false) => live.session.stage(),
+        };
+        let text = if is_over { "still under way when the run was over" } else { "no answer in time" };
+        self.closed(slot, live, Some(Failure::new(stage, Cause::Timeout, text)));
+    }
+
+    /// Ends at once: whatever waits for a connection has failed.
+    fn abandon(&mut self) {
+        for slot in 0..self.slots.len() {
+            if let Some(live) = self.slots[slot].live.take() {
+                self.slots[slot].is_finished = true;
+                self.closed(slot, live, Some(Failure::new(Stage::Connect, Cause::Timeout, "the run was given up")));
+            }
+            if let Some(turn) = self.slots[slot].pending.take() {
+                let failure = Failure::new(Stage::Connect, Cause::Timeout, "no connection before the run was over");
+                self.record(Fate { turn, acked: 0, uncertain: 0, octets: 0, failure: Some(failure) });
+            }
+        }
+        self.unfinished = 0;
+    }
+}
+
+/// The message was lost with its connection while a recipient was asked for, which no refusal has counted.
+fn is_lost(failure: &Failure) -> bool {
+    !matches!(failure.class.cause, Cause::Reply(code) if code != 421)
+}

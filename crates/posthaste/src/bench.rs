@@ -1,0 +1,166 @@
+//! `posthaste bench`: options in, tables out.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use indicatif::{ProgressBar, ProgressStyle};
+use posthaste_bench::run::{Step, report, run};
+use posthaste_bench::scratch::Scratch;
+use posthaste_bench::suite::{Settings, Suite};
+use posthaste_bench::{SUITES, checks};
+use posthaste_loadgen::values::duration;
+
+use crate::{command_line, print};
+
+/// Starts what it needs on loopback and in a scratch directory, runs ours and each peer in turns, and removes all of it.
+/// Exit status: 0 done, 1 a side failed or the run was stopped, 2 nothing can be measured here.
+#[derive(Args)]
+pub struct Bench {
+    /// Which suites to run
+    #[arg(required = true, value_name = "SUITE", value_parser = suite_names())]
+    suites: Vec<String>,
+    /// Small amounts, one round, within three minutes for all: shows that everything works, and orders of magnitude
+    #[arg(long)]
+    quick: bool,
+    /// Part of the published amount of messages or time [default: 1, with --quick 0.05]
+    #[arg(long, value_name = "FACTOR", value_parser = scale)]
+    scale: Option<f64>,
+    /// Rounds of each side, in turns [default: 3, with --quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Longest time of one side's round [default: 60s, with --quick 2s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    round_max: Option<Duration>,
+    /// Only workloads whose name holds this; repeatable
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Only sides whose name holds this; repeatable
+    #[arg(long, value_name = "NAME")]
+    side: Vec<String>,
+    /// The scratch directory is made here; it has to be on a real disk
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Leave the scratch directory and say where it is
+    #[arg(long)]
+    keep: bool,
+    /// Measure although the machine is not fit for it
+    #[arg(long)]
+    force: bool,
+    /// Write bench.json, bench.md and bench.html here, and a report of each round under load
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// List suites, workloads and sides instead of running them
+    #[arg(long)]
+    list: bool,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Show no progress
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+const ALL: &str = "all";
+/// Connections of the widest workload.
+const CONNECTIONS: u64 = 2000;
+
+fn suite_names() -> PossibleValuesParser {
+    SUITES.iter().map(|suite| suite.name).chain([ALL]).collect::<Vec<_>>().into()
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(scale) if (0.0001..=100.0).contains(&scale) => Ok(scale),
+        _ => Err("write a factor from 0.0001 to 100".into()),
+    }
+}
+
+impl Bench {
+    pub fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error>> {
+        let suites: Vec<&Suite> = SUITES.iter().filter(|suite| self.wants(suite)).collect();
+        let settings = self.settings()?;
+        if self.list {
+            print(&list(&suites, &settings))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        // The first Ctrl-C ends the run with its figures, the second ends the process.
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&settings.stop))?;
+            signal_hook::flag::register(signal, Arc::clone(&settings.stop))?;
+        }
+        let started = SystemTime::now();
+        let found = checks::look(&self.dir, CONNECTIONS);
+        if let Some(why) = found.forbids.filter(|_| !self.force) {
+            return Err(format!("{why}; --force measures all the same").into());
+        }
+        let scratch = Scratch::new_in(&self.dir).map_err(|error| format!("{}: {error}", self.dir.display()))?;
+        let bar = self.progress();
+        let results = run(&suites, &settings, scratch.path(), &mut |step| show(&bar, step));
+        bar.finish_and_clear();
+        let report = report(results, &settings, started, command_line(), found.found);
+        if let Some(dir) = &self.report {
+            report.write_to(dir)?;
+        }
+        if self.keep {
+            eprintln!("posthaste: everything is left in {}", scratch.keep().display());
+        }
+        print(&if self.json { report.to_json() } else { report.to_markdown() })?;
+        Ok(ExitCode::from(u8::from(!report.is_good())))
+    }
+
+    fn wants(&self, suite: &Suite) -> bool {
+        self.suites.iter().any(|name| name == ALL || name == suite.name)
+    }
+
+    fn settings(&self) -> std::io::Result<Settings> {
+        let whole = Settings::new(std::env::current_exe()?);
+        let (scale, rounds, round_max) =
+            if self.quick { (0.05, 1, Duration::from_secs(2)) } else { (whole.scale, whole.rounds, whole.round_max) };
+        Ok(Settings {
+            scale: self.scale.unwrap_or(scale),
+            rounds: self.rounds.unwrap_or(rounds),
+            round_max: self.round_max.unwrap_or(round_max),
+            only: self.only.clone(),
+            sides: self.side.clone(),
+            report: self.report.clone(),
+            stop: Arc::new(AtomicBool::new(false)),
+            ..whole
+        })
+    }
+
+    fn progress(&self) -> ProgressBar {
+        if self.quiet || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(ProgressStyle::with_template("{elapsed_precise}  {msg}").expect("the template is right"));
+        bar.enable_steady_tick(Duration::from_millis(500));
+        bar
+    }
+}
+
+fn show(bar: &ProgressBar, step: Step<'_>) {
+    let Step { suite, workload, side, round, rounds } = step;
+    bar.set_message(match round {
+        0 => format!("{suite} {workload}: starting {side}"),
+        _ => format!("{suite} {workload}: round {round} of {rounds}, {side}"),
+    });
+}
+
+fn list(suites: &[&Suite], settings: &Settings) -> String {
+    let mut text = String::new();
+    for suite in suites {
+        text += &format!("{}: {}\n", suite.name, suite.about);
+        for workload in (suite.workloads)(settings) {
+            let sides: Vec<&str> = workload.sides.iter().map(|side| side.name).collect();
+            text += &format!("  {:<20} {}\n  {:<20} {}\n", workload.name, workload.what, "", sides.join(" | "));
+        }
+    }
+    text
+}

@@ -1,0 +1,119 @@
+//! `posthaste bench` as a person uses it, tiny: that it works, not how fast.
+
+use std::path::Path;
+use std::process::Output;
+
+use crate::support::command;
+
+/// On the disk that the project lies on, for a benchmark refuses memory.
+fn disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+/// `--force`, as a machine that is busy with other tests is not fit for figures.
+fn bench(dir: &Path, options: &[&str]) -> Output {
+    let tiny = ["--quick", "--scale", "0.001", "--round-max", "400ms", "--force"];
+    command(dir, &[&["bench"], options, &tiny].concat()).output().expect("run bench")
+}
+
+fn rows<'a>(report: &'a serde_json::Value, workload: &str) -> &'a [serde_json::Value] {
+    let workloads =
+        report["suites"].as_array().unwrap().iter().flat_map(|suite| suite["workloads"].as_array().unwrap());
+    let workload = workloads.into_iter().find(|found| found["name"] == workload).expect("the workload was run");
+    workload["rows"].as_array().unwrap()
+}
+
+#[test]
+fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figure() {
+    let dir = disk();
+    let options = ["receive", "--only", "mailrs", "--side", "posthaste", "--json", "--report", "out"];
+    let output = bench(dir.path(), &options);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{output:?}");
+    assert!(output.stderr.is_empty(), "in a pipe it is quiet: {output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["schema"], "posthaste-bench/1");
+    let rows = rows(&report, "mailrs");
+    let (ours, sink, published) = (&rows[0], &rows[1], &rows[2]);
+    assert_eq!(
+        (&ours["side"], &ours["kind"], &ours["state"]),
+        (&"posthaste".into(), &"ours".into(), &"measured".into())
+    );
+    assert!(ours["durability"].as_str().unwrap().contains("fdatasync") && sink["durability"] == "discards");
+    let rate = ours["summary"]["rate"]["median"].as_f64().unwrap();
+    assert!(rate > 0.0 && ours["rounds"][0]["rate"] == rate, "{ours}");
+    assert_eq!(ours["rounds"][0]["acked_percent"], 100.0);
+    assert!(ours["notes"][0].as_str().unwrap().contains("each found once and unaltered"), "{ours}");
+    let ratio = published["ours_is"].as_f64().unwrap();
+    assert!((ratio - rate / 1079.0).abs() < 1e-9, "{published}");
+    assert!(published["kind"]["published"]["url"].as_str().unwrap().starts_with("https://"), "{published}");
+
+    let read = |file: &str| std::fs::read_to_string(dir.path().join("out").join(file)).unwrap();
+    assert_eq!(read("bench.json"), text);
+    assert!(
+        read("bench.md").contains("| published: mailrs delivery executor 1.1 |")
+            && read("bench.html").contains("</html>")
+    );
+    let round: serde_json::Value = serde_json::from_str(&read("mailrs-posthaste-1/report.json")).unwrap();
+    assert_eq!(round["total"]["rate"], rate, "the load tool's own report of that round");
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["out"], "the scratch directory is removed");
+}
+
+#[test]
+fn executor_and_journal_run_in_this_process() {
+    let dir = disk();
+    let output = bench(
+        dir.path(),
+        &["executor", "journal", "--only", "lone", "--only", "batch", "--only", "callers-16", "--json"],
+    );
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (workload, figure) in [("lone", "p50_us"), ("batch", "gain"), ("callers-16", "rate")] {
+        let ours = &rows(&report, workload)[0];
+        assert!(ours["summary"][figure]["median"].as_f64().unwrap() > 0.0, "{ours}");
+    }
+    let is_peer = |row: &&serde_json::Value| row["side"].as_str().unwrap().starts_with("mailrs");
+    let peer = rows(&report, "lone").iter().find(is_peer).unwrap();
+    let has_figures = peer["summary"]["p50_us"]["median"].is_f64();
+    assert!(has_figures || peer["state"]["absent"]["why"].as_str().unwrap().contains("peers"), "{peer}");
+}
+
+#[test]
+fn tables_are_markdown_and_everything_listed_is_in_the_manual() {
+    let dir = disk();
+    let output = bench(dir.path(), &["journal", "--only", "callers-4"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        text.contains("## journal") && text.contains("### callers-4") && text.contains("| posthaste journal "),
+        "{text}"
+    );
+
+    let output = bench(dir.path(), &["all", "--list"]);
+    let list = String::from_utf8_lossy(&output.stdout);
+    let manual = include_str!("../../../../docs/bench.md");
+    let names: Vec<&str> = list
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(names.len() > 15, "{list}");
+    for name in names {
+        assert!(manual.contains(&format!("`{name}`")), "{name} is not in docs/bench.md");
+    }
+}
+
+#[test]
+fn misuse_is_told() {
+    let dir = disk();
+    let check = |args: &[&str], said: &str| {
+        let output = command(dir.path(), args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{args:?}: {output:?}");
+    };
+    check(&["bench"], "SUITE");
+    check(&["bench", "everything"], "receive");
+    check(&["bench", "journal", "--scale", "0"], "factor");
+    check(&["bench", "journal", "--dir", "absent"], "absent");
+    check(&["bench", "journal", "--dir", "/dev/shm"], "--force");
+}

@@ -1,0 +1,222 @@
+#!/usr/bin/env bash
+# `posthaste load` and `account` against servers that are not ours: Postfix (SMTP, pipelining, a connection for each
+# message), Dovecot (LMTP over TCP and over a UNIX socket), aiosmtpd (SMTP with AUTH). Each runs in a scratch directory
+# on loopback with a configuration made here; everything acknowledged has to be found in its mailboxes, octet for octet.
+# What is not installed, and what needs root without it, is skipped, and said so.
+# POSTHASTE names another binary to test than the debug build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin:/sbin
+
+if [ -z "${POSTHASTE:-}" ]; then
+    cargo build -q -p posthaste
+    POSTHASTE=${CARGO_TARGET_DIR:-target}/debug/posthaste
+fi
+POSTHASTE=$(realpath "$POSTHASTE")
+dir=$(mktemp -d)
+chmod 755 "$dir" # their own users have to get through
+pids=()
+finish() {
+    [ ! -e "$dir/postfix/etc/main.cf" ] || postfix -c "$dir/postfix/etc" stop >/dev/null 2>&1 || true
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+    rm -rf "$dir"
+}
+trap finish EXIT
+
+passed=0 failed=0 skipped=0
+check() { # check NAME COMMAND...: the command must succeed
+    local name=$1
+    shift
+    if "$@" >"$dir/out" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok    $name"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $name"
+        sed 's/^/      /' "$dir/out"
+    fi
+}
+skip() { # NAME REASON
+    skipped=$((skipped + 1))
+    echo "skip  $1: $2"
+}
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+listens() { # port
+    for _ in $(seq 200); do
+        (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
+        sleep 0.05
+    done
+    echo "nothing listens on $1"
+    return 1
+}
+
+# load TARGET STORE MESSAGES COPIES OPTIONS...: all is acknowledged, and all that was acknowledged is in STORE.
+load() {
+    local target=$1 store=$2 messages=$3 copies=$4
+    shift 4
+    timeout 60 "$POSTHASTE" load "$target" -q -m "$messages" -t 20s --timeout 10s -l 1k-20k -d localhost -u 5 --settle 20s --account "$store" "$@" |
+        tee "$dir/load" || return 1
+    grep -q "$messages messages acknowledged, $copies copies expected, $copies found" "$dir/load" &&
+        grep -q "0 lost, 0 duplicated, 0 altered, 0 unexpected" "$dir/load"
+}
+
+start_postfix() { # port
+    local root=$dir/postfix
+    mkdir -p "$root"/{etc,queue,data,mail}
+    chown postfix "$root/data"
+    chown nobody "$root/mail"
+    cat >"$root/etc/main.cf" <<CF
+compatibility_level = 3.6
+queue_directory = $root/queue
+data_directory = $root/data
+maillog_file = $root/log
+maillog_file_prefixes = $root
+myhostname = localhost
+mydestination =
+virtual_mailbox_domains = localhost
+virtual_mailbox_base = $root/mail
+virtual_mailbox_maps = inline:{$(printf '{user%d@localhost=user%d/Maildir/} ' 1 1 2 2 3 3 4 4 5 5)}
+virtual_uid_maps = static:65534
+virtual_gid_maps = static:65534
+inet_interfaces = 127.0.0.1
+smtpd_client_connection_rate_limit = 0
+smtpd_client_message_rate_limit = 0
+smtpd_recipient_restrictions = permit_mynetworks, reject
+CF
+    # The distribution's services, one port of our own, nothing in a chroot.
+    sed -E "s/^smtp +inet.*/127.0.0.1:$1 inet n - n - 20 smtpd/; s/^([a-z0-9-]+ +(unix|fifo) +[^ ]+ +[^ ]+ +)y /\1n /" \
+        /usr/share/postfix/master.cf.dist >"$root/etc/master.cf"
+    postfix -c "$root/etc" start && listens "$1"
+}
+
+start_dovecot() { # port
+    local root=$dir/dovecot
+    mkdir -p "$root"/{run,mail}
+    chown nobody "$root/mail"
+    cat >"$root/dovecot.conf" <<CONF
+base_dir = $root/run
+state_dir = $root/run
+log_path = $root/log
+protocols = lmtp
+ssl = no
+first_valid_uid = 1
+mail_location = maildir:$root/mail/%n
+default_internal_user = nobody
+default_internal_group = nogroup
+default_login_user = nobody
+userdb {
+  driver = static
+  args = uid=65534 gid=65534 home=$root/mail/%n allow_all_users=yes
+}
+passdb {
+  driver = static
+  args = nopassword=y
+}
+service lmtp {
+  unix_listener lmtp {
+    mode = 0666
+  }
+  inet_listener lmtp {
+    address = 127.0.0.1
+    port = $1
+  }
+}
+CONF
+    dovecot -F -c "$root/dovecot.conf" &
+    pids+=($!)
+    listens "$1" || { cat "$root/log"; return 1; }
+}
+
+# Keeps each message as it came, and takes mail of those alone who know the password.
+start_aiosmtpd() { # port
+    mkdir "$dir/aiosmtpd"
+    PORT=$1 STORE=$dir/aiosmtpd $python - <<'PY' &
+import itertools, os, signal
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
+
+numbers = itertools.count()
+
+
+class Keep:
+    async def handle_DATA(self, server, session, envelope):
+        with open(os.path.join(os.environ["STORE"], f"{next(numbers)}.eml"), "wb") as file:
+            file.write(envelope.original_content)
+        return "250 2.0.0 kept"
+
+
+def knows(server, session, envelope, mechanism, data):
+    # Not handled: the server itself says 235 or 535.
+    return AuthResult(success=(data.login, data.password) == (b"load", b"secret"), handled=False)
+
+
+controller = Controller(
+    Keep(), hostname="127.0.0.1", port=int(os.environ["PORT"]),
+    authenticator=knows, auth_required=True, auth_require_tls=False,
+)
+controller.start()
+signal.sigwait([signal.SIGTERM])
+PY
+    pids+=($!)
+    listens "$1"
+}
+
+wrong_password_is_seen() { # port
+    local status=0
+    POSTHASTE_LOAD_PASSWORD=wrong timeout 60 "$POSTHASTE" load "127.0.0.1:$1" -q -m 2 -t 10s -s 1 --auth plain \
+        --auth-user load --give-up 500ms >"$dir/refused" || status=$?
+    cat "$dir/refused"
+    [ "$status" -eq 1 ] && grep -q 'auth 535' "$dir/refused"
+}
+
+if ! command -v postfix >/dev/null; then
+    skip Postfix "not installed"
+elif [ "$(id -u)" -ne 0 ]; then
+    skip Postfix "has to be started as root"
+else
+    port=$(free_port)
+    check "Postfix starts" start_postfix "$port"
+    check "Postfix takes 100 messages, and all are in its Maildirs" \
+        load "127.0.0.1:$port" "$dir/postfix/mail" 100 200 -s 10 -n 2
+    check "Postfix takes 20 messages over a connection each, one command at a time" \
+        load "127.0.0.1:$port" "$dir/postfix/mail" 20 20 -s 5 --per-connection 1 --pipelining off
+    check "Postfix takes 20 messages with BDAT" load "127.0.0.1:$port" "$dir/postfix/mail" 20 20 -s 5 --bdat
+fi
+
+if ! command -v dovecot >/dev/null || [ ! -e /usr/lib/dovecot/lmtp ]; then
+    skip Dovecot "not installed"
+elif [ "$(id -u)" -ne 0 ]; then
+    skip Dovecot "has to be started as root to deliver as another user"
+else
+    port=$(free_port)
+    check "Dovecot starts" start_dovecot "$port"
+    check "Dovecot takes 100 messages of 3 recipients over LMTP, and all are in its Maildirs" \
+        load "lmtp://127.0.0.1:$port" "$dir/dovecot/mail" 100 300 -s 5 -n 3
+    check "Dovecot takes 50 messages over its UNIX socket" \
+        load "lmtp+unix:$dir/dovecot/run/lmtp" "$dir/dovecot/mail" 50 50 -s 5
+fi
+
+# The distribution's module belongs to the distribution's Python, which need not be the first in PATH.
+python=
+for candidate in python3 /usr/bin/python3; do
+    "$candidate" -c 'import aiosmtpd' 2>/dev/null && { python=$candidate; break; }
+done
+if [ -z "$python" ]; then
+    skip aiosmtpd "not installed"
+else
+    port=$(free_port)
+    check "aiosmtpd starts" start_aiosmtpd "$port"
+    export POSTHASTE_LOAD_PASSWORD=secret
+    check "aiosmtpd takes 50 messages with AUTH PLAIN" \
+        load "127.0.0.1:$port" "$dir/aiosmtpd" 50 50 -s 5 --auth plain --auth-user load --copies message
+    check "aiosmtpd takes 20 messages with AUTH LOGIN over a connection each" \
+        load "127.0.0.1:$port" "$dir/aiosmtpd" 20 20 -s 5 --auth login --auth-user load --copies message --per-connection 1
+    check "aiosmtpd refuses a wrong password, and the report says so" wrong_password_is_seen "$port"
+fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
