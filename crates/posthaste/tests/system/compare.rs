@@ -62,7 +62,8 @@ fn compare(dir: &Path, program: &str, args: &[&str], reasons: fn(&Row) -> &'stat
     let mut unexplained = Vec::new();
     let (mut same, mut different) = (0, 0);
     for row in rows() {
-        let ours = command(dir, &["find", "--index", "index", "-f", "path", row.query]).env("TZ", "UTC").output().unwrap();
+        let ours =
+            command(dir, &["find", "--index", "index", "-f", "path", row.query]).env("TZ", "UTC").output().unwrap();
         assert!(ours.stderr.is_empty(), "{}: {ours:?}", row.query);
         let theirs = run(dir, program, &[args, &[row.query]].concat()).expect("it was there a moment ago");
         let (ours, theirs) = (names(&ours), names(&theirs));

@@ -6,6 +6,7 @@ mod cli;
 mod compare;
 mod corpus;
 mod crash;
+mod indexing;
 mod load;
 mod search;
 mod serve;

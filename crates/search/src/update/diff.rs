@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use posthaste_maildir::Subdir;
-use posthaste_maildir::tree::{
-    FileFacts, Folder, Stamp, Tree, Way, flag_letters_of, key_of_name, look_up, stat_files_with,
-};
+use posthaste_maildir::tree::{FileFacts, Folder, Stamp, Tree, flag_letters_of, key_of_name, look_up};
 
+use super::listing::{self, Name};
 use super::{Report, UpdateOptions};
 use crate::state::{Directory, FolderState, Record, Seen, StateWriter, bits};
 
@@ -129,16 +128,21 @@ pub(super) fn compare(
     for index in gone {
         changes.missing.extend(&by_folder[&index]);
     }
-    for (index, folder) in to_list {
-        if let Err(error) = list(state, index, folder, &by_folder[&index], options, &mut changes, report) {
-            report.troubles.push((folder.dir.clone(), error.to_string()));
-            continue;
+    listing::each(&to_list, options, |index, folder, listed| {
+        report.listed += 2;
+        match listed {
+            Err(error) => report.troubles.push((folder.dir.clone(), error.to_string())),
+            Ok(names) => {
+                let known = Known::new(state.records(), &by_folder[&index]);
+                let listed = names.into_iter().map(|name| known.listed(index, name)).collect();
+                known.tell_apart(listed, &mut changes);
+                let settled = |stamp: Option<Stamp>| {
+                    stamp.filter(|stamp| stamp.is_settled(looked_at)).map(|stamp| Seen(stamp.inode, stamp.mtime_ns))
+                };
+                changes.settled.push((index, (settled(folder.new), settled(folder.cur))));
+            }
         }
-        let settled = |stamp: Option<Stamp>| {
-            stamp.filter(|stamp| stamp.is_settled(looked_at)).map(|stamp| Seen(stamp.inode, stamp.mtime_ns))
-        };
-        changes.settled.push((index, (settled(folder.new), settled(folder.cur))));
-    }
+    });
     changes.added.sort_unstable_by_key(|candidate| candidate.inode);
     changes
 }
@@ -197,36 +201,7 @@ fn numbers_by_folder(state: &StateWriter, folders: impl Iterator<Item = usize>) 
     by_folder
 }
 
-fn list(
-    state: &StateWriter,
-    index: usize,
-    folder: &Folder,
-    numbers: &[u32],
-    options: &UpdateOptions,
-    changes: &mut Changes,
-    report: &mut Report,
-) -> io::Result<()> {
-    let known = Known::new(state.records(), numbers);
-    let mut listed = Vec::new();
-    for subdir in [Subdir::New, Subdir::Cur] {
-        report.listed += 1;
-        let mut names = Vec::new();
-        folder.for_each_name(subdir, |name, inode| names.push((name.to_owned(), inode)))?;
-        let changed = if options.check_files {
-            changed_files(options.way, folder, subdir, &mut names, &known)?
-        } else {
-            HashSet::new()
-        };
-        for (name, inode) in names {
-            let is_rewritten = changed.contains(&name);
-            listed.push(Listed { candidate: Candidate::new(index, subdir, name, inode), is_rewritten });
-        }
-    }
-    known.tell_apart(listed, changes);
-    Ok(())
-}
-
-/// The same for names that somebody saw change, without listing anything. `None` if one is in a folder that is not known.
+/// What is to be done about names that somebody saw change, without listing anything. `None` if one is in a folder that is not known.
 pub(super) fn compare_touched(state: &StateWriter, touched: &Touched, report: &mut Report) -> Option<Changes> {
     let directory = &state.directory;
     let by_dir: HashMap<PathBuf, usize> = (0..directory.folders.len())
@@ -271,8 +246,7 @@ fn look_at(
     let mut listed = Vec::new();
     for subdir in [Subdir::New, Subdir::Cur] {
         for (name, facts) in look_up(&dir.join(subdir.as_str()), names.iter().map(String::as_str))? {
-            let is_rewritten = known.is_rewritten(&name, facts);
-            listed.push(Listed { candidate: Candidate::new(index, subdir, name, facts.inode), is_rewritten });
+            listed.push(known.listed(index, Name { subdir, name, inode: facts.inode, facts: Some(facts) }));
         }
     }
     Ok(listed)
@@ -297,6 +271,11 @@ impl<'a> Known<'a> {
             by_key.entry(key_of_name(&records[number as usize].name)).or_default().push(number);
         }
         Self { records, by_key }
+    }
+
+    fn listed(&self, index: usize, Name { subdir, name, inode, facts }: Name) -> Listed {
+        let is_rewritten = facts.is_some_and(|facts| self.is_rewritten(&name, facts));
+        Listed { candidate: Candidate::new(index, subdir, name, inode), is_rewritten }
     }
 
     fn is_rewritten(&self, name: &str, facts: FileFacts) -> bool {
@@ -333,21 +312,4 @@ impl<'a> Known<'a> {
         }
         changes.missing.extend(self.by_key.into_values().flatten());
     }
-}
-
-/// Names of files whose size or time is not what the index knows.
-fn changed_files(
-    way: Way,
-    folder: &Folder,
-    subdir: Subdir,
-    names: &mut [(String, u64)],
-    known: &Known<'_>,
-) -> io::Result<HashSet<String>> {
-    if names.is_empty() {
-        return Ok(HashSet::new());
-    }
-    let facts = stat_files_with(way, &folder.dir.join(subdir.as_str()), names)?;
-    let changed =
-        names.iter().zip(facts).filter(|((name, _), facts)| facts.is_some_and(|facts| known.is_rewritten(name, facts)));
-    Ok(changed.map(|((name, _), _)| name.clone()).collect())
 }

@@ -13,6 +13,7 @@
 mod apply;
 mod diff;
 mod error;
+mod listing;
 mod read;
 mod report;
 mod tagging;
