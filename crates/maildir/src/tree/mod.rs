@@ -20,7 +20,8 @@ pub use walk::{Folder, Stamp, Tree, TreeError, TreeOptions, flag_letters_of, key
 /// How files are looked at and read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Way {
-    /// The one that was measured to be faster here: one after the other for looking, many at once for reading.
+    /// The one that was measured to be faster: many at once for reading; for looking one after the other, unless the first files show that
+    /// nothing is cached.
     #[default]
     Best,
     /// One system call after the other.
