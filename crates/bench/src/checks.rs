@@ -32,7 +32,7 @@ const FORBIDDING: [&str; 2] = ["file system", "free space"];
 
 /// Raises the limit on descriptors, which the servers inherit, and looks at the machine and at `dir`.
 pub fn look(dir: &Path, connections: u64) -> Checks {
-    raise_file_limit(FILES_WANTED.max(connections * 2));
+    raise_file_limit(FILES_WANTED.max(connections + connections / 4));
     let report = doctor::check(&Options { connections, syncs: 100, ..Options::new(dir) });
     let bad = report.findings.iter().filter(|finding| finding.severity != Severity::Good);
     let found: Vec<Check> = bad

@@ -16,6 +16,7 @@
 pub mod checks;
 mod engines;
 pub mod executor;
+pub mod idle;
 pub mod journal;
 mod maildirs;
 pub mod peers;
@@ -33,4 +34,5 @@ pub mod suite;
 use suite::Suite;
 
 /// All suites, in the order that `all` runs them.
-pub const SUITES: &[Suite] = &[receive::SUITE, executor::SUITE, journal::SUITE, scan::SUITE, search::SUITE];
+pub const SUITES: &[Suite] =
+    &[receive::SUITE, executor::SUITE, journal::SUITE, idle::SUITE, scan::SUITE, search::SUITE];

@@ -32,12 +32,12 @@ pub const SUITE: Suite = Suite {
 
 const FIGURES: &[Figure] = &[
     Figure { key: "rate", name: "messages/s", unit: Unit::PerSecond, better: Better::Higher },
-    Figure { key: "acked_percent", name: "acknowledged", unit: Unit::Percent, better: Better::Higher },
+    Figure { key: "acked_percent", name: "acked", unit: Unit::Percent, better: Better::Higher },
     Figure { key: "p50_us", name: "p50", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "p99_us", name: "p99", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "p999_us", name: "p99.9", unit: Unit::Micros, better: Better::Lower },
-    Figure { key: "server_cpu_us", name: "server CPU/message", unit: Unit::Micros, better: Better::Lower },
-    Figure { key: "generator_cpu_us", name: "generator CPU/message", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "server_cpu_us", name: "server CPU", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "generator_cpu_us", name: "generator CPU", unit: Unit::Micros, better: Better::Lower },
 ];
 
 /// What is sent, in the size that was published.

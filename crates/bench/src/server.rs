@@ -42,7 +42,7 @@ address = \"127.0.0.1:0\"
 
 impl Server {
     /// What is on stable storage when it says 250.
-    pub const DURABILITY: &str = "journal fdatasynced before 250, then Maildir files";
+    pub const DURABILITY: &str = "journal synced before 250";
 
     /// Starts `program serve` in `dir`, with the configuration in `config` or one made there, and waits until it is ready.
     ///

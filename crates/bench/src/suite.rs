@@ -80,7 +80,7 @@ pub enum SideError {
 
 impl SideError {
     /// For `map_err`: what was tried, and the error.
-    pub fn failed<E: std::fmt::Display>(what: &str) -> impl FnOnce(E) -> Self {
+    pub fn failed<E: std::fmt::Display>(what: &str) -> impl FnOnce(E) -> Self + use<E> {
         let what = what.to_owned();
         move |error| Self::Failed(format!("{what}: {error}"))
     }

@@ -68,7 +68,7 @@ pub struct Bench {
 
 const ALL: &str = "all";
 /// Connections of the widest workload.
-const CONNECTIONS: u64 = 2000;
+const CONNECTIONS: u64 = 10_000;
 
 fn suite_names() -> PossibleValuesParser {
     SUITES.iter().map(|suite| suite.name).chain([ALL]).collect::<Vec<_>>().into()

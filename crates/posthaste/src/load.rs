@@ -1,4 +1,6 @@
-//! `posthaste load` and `posthaste account`: options in, figures out.
+//! `posthaste load`: options in, figures out.
+
+mod options;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -7,11 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_bench::scratch::Scratch;
 use posthaste_bench::server::Server;
-use posthaste_loadgen::account::{Account, Copies, Ledger, account};
 use posthaste_loadgen::live::{self, Live};
 use posthaste_loadgen::load::{
     Arrivals, Auth, AuthMechanism, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as LoadServer, TlsTrust,
@@ -19,10 +20,9 @@ use posthaste_loadgen::load::{
 };
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::{process_exists, raise_file_limit};
-use posthaste_loadgen::values::{
-    self, PerConnection, Place, Sizes, Target, TlsStart, WeightedDomain, address, duration, header_field,
-};
+use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 
+use self::options::{AuthOption, MailOptions, PaceOptions, PipeliningOption, ResultOptions, SessionOptions};
 use crate::{command_line, print};
 
 type AnyError = Box<dyn std::error::Error>;
@@ -49,206 +49,6 @@ pub struct Load {
     mail: MailOptions,
     #[command(flatten)]
     results: ResultOptions,
-}
-
-#[derive(Args)]
-#[command(next_help_heading = "How much, how fast")]
-struct PaceOptions {
-    /// Connections at the same time
-    #[arg(short = 's', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    connections: u32,
-    /// Messages to send, warm-up not counted
-    #[arg(short = 'm', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
-    /// Time to send for, warm-up not counted: 500ms, 10s, 2m
-    #[arg(short = 't', long, value_name = "TIME", value_parser = duration)]
-    duration: Option<Duration>,
-    /// Messages a second on a schedule (open loop): latency counts from when a message was due, so a stall shows in all
-    /// that it kept waiting. Without it each connection sends as fast as it is served (closed loop)
-    #[arg(short = 'r', long, value_name = "PER_SECOND", value_parser = rate)]
-    rate: Option<f64>,
-    /// With --rate: messages come at random as from senders that know nothing of each other, at that rate on average
-    #[arg(long, requires = "rate")]
-    poisson: bool,
-    /// Time at the start of each round that is not measured
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
-    warmup: Duration,
-    /// Do it all so often, with new connections each time
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Threads that share the connections
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
-    threads: u32,
-    /// Longest wait for a connection and for each reply
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
-    timeout: Duration,
-    /// How long messages under way, and those an open loop still owes, may take after the end
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    drain: Duration,
-    /// End the run when there was no connection for so long
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    give_up: Duration,
-}
-
-#[derive(Args)]
-#[command(next_help_heading = "How it is sent")]
-struct SessionOptions {
-    /// Messages over one connection before a new one is made: 1, a number, or all
-    #[arg(long, value_name = "N", default_value = "all")]
-    per_connection: PerConnection,
-    /// Commands sent without waiting for replies, where the server offers it
-    #[arg(long, value_enum, default_value_t = PipeliningOption::On)]
-    pipelining: PipeliningOption,
-    /// Send bodies with BDAT instead of DATA
-    #[arg(long)]
-    bdat: bool,
-    /// Encrypt with STARTTLS
-    #[arg(long)]
-    starttls: bool,
-    /// Take any certificate
-    #[arg(long)]
-    tls_insecure: bool,
-    /// Take certificates that these authorities signed (PEM)
-    #[arg(long, value_name = "FILE", conflicts_with = "tls_insecure")]
-    tls_ca: Option<PathBuf>,
-    /// The name that the certificate must carry, if it is not the target's
-    #[arg(long, value_name = "NAME")]
-    tls_name: Option<String>,
-    /// Authenticate
-    #[arg(long, value_enum, requires = "auth_user", value_name = "MECHANISM")]
-    auth: Option<AuthOption>,
-    /// User name for --auth
-    #[arg(long, value_name = "NAME", requires = "auth")]
-    auth_user: Option<String>,
-    /// Password for --auth; better given in the environment variable POSTHASTE_LOAD_PASSWORD
-    #[arg(long, value_name = "PASSWORD", requires = "auth")]
-    auth_password: Option<String>,
-    /// Our name for EHLO
-    #[arg(long, value_name = "NAME", default_value = "load.invalid", value_parser = address)]
-    helo: String,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum PipeliningOption {
-    /// One command, one reply
-    Off,
-    /// MAIL, RCPT and DATA together
-    On,
-    /// Also the next message's behind the message before: one round trip a message
-    Ahead,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum AuthOption {
-    Plain,
-    Login,
-}
-
-#[derive(Args)]
-#[command(next_help_heading = "What is sent")]
-struct MailOptions {
-    /// Octets of a message: 10k, a range 1k-100k, or a mix with weights 2k:70,10k-50k:25,1m:5
-    #[arg(short = 'l', long, value_name = "SIZES", default_value = "10k")]
-    size: Sizes,
-    /// Send these real messages instead: a file, a directory, a Maildir, an mbox
-    #[arg(long, value_name = "PATH", conflicts_with = "size")]
-    corpus: Vec<PathBuf>,
-    /// A header field for every message
-    #[arg(long, value_name = "NAME: VALUE", value_parser = header_field)]
-    header: Vec<String>,
-    /// Envelope sender
-    #[arg(short = 'f', long, value_name = "ADDRESS", default_value = "load@localhost", value_parser = sender)]
-    from: String,
-    /// A recipient; several are taken in turn
-    #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["domain", "users"])]
-    to: Vec<String>,
-    /// A domain of recipients user1 to userN, and how often it is taken: example.com:67
-    #[arg(short = 'd', long, value_name = "NAME[:WEIGHT]")]
-    domain: Vec<WeightedDomain>,
-    /// How many users each domain has
-    #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    users: Option<u64>,
-    /// Recipients of each message
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    recipients: u32,
-    /// Makes the same bodies again
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-}
-
-#[derive(Args)]
-#[command(next_help_heading = "What comes of it")]
-struct ResultOptions {
-    /// Look for everything acknowledged: a Maildir tree, a directory, an mbox, a sink's account file
-    #[arg(long, value_name = "WHERE", num_args = 1..)]
-    account: Vec<PathBuf>,
-    #[command(flatten)]
-    accounting: Accounting,
-    /// Write what was acknowledged, for `posthaste account` later
-    #[arg(long, value_name = "FILE")]
-    acked: Option<PathBuf>,
-    /// Watch the CPU, memory and writing of this process and its children
-    #[arg(long, value_name = "PID")]
-    pid: Vec<u32>,
-    /// Write report.json, report.md and report.html here
-    #[arg(long, value_name = "DIR")]
-    report: Option<PathBuf>,
-    /// What the report is called
-    #[arg(long, value_name = "TEXT")]
-    title: Option<String>,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
-    /// Tell nothing while the run goes on
-    #[arg(short = 'q', long)]
-    quiet: bool,
-}
-
-#[derive(Args)]
-struct Accounting {
-    /// How many copies of a message the stores keep; without it one for each message if all are sinks' account files,
-    /// otherwise one for each recipient
-    #[arg(long, value_enum, value_name = "PER")]
-    copies: Option<CopiesOption>,
-    /// Wait at most so long for acknowledged messages to arrive
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    settle: Duration,
-    /// Findings listed of each kind; JSON has them all
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    list: usize,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum CopiesOption {
-    Recipient,
-    Message,
-}
-
-/// Looks for what `posthaste load --acked FILE` was acknowledged, for example after a crash and a restart.
-#[derive(Args)]
-pub struct AccountOfRun {
-    /// The file that `load --acked` wrote
-    acked: PathBuf,
-    /// A Maildir tree, a directory, an mbox, a sink's account file
-    #[arg(required = true)]
-    stores: Vec<PathBuf>,
-    #[command(flatten)]
-    accounting: Accounting,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(rate) if rate.is_finite() && (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
-        _ => Err("write messages a second, from 0.001 to 10000000".into()),
-    }
-}
-
-/// An envelope sender may be empty (RFC 5321 section 4.5.5).
-fn sender(text: &str) -> Result<String, values::ValueError> {
-    if text.is_empty() { Ok(String::new()) } else { address(text) }
 }
 
 impl Load {
@@ -433,36 +233,6 @@ impl Load {
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 const OCTETS_MAX: usize = 256 << 20;
 const CORPUS_OCTETS_MAX: usize = 1 << 30;
-
-impl Accounting {
-    /// Looks until nothing is lost any more, or time is up.
-    fn account(&self, ledger: &Ledger, stores: &[PathBuf]) -> Result<Account, AnyError> {
-        let copies = self.copies.map(|copies| match copies {
-            CopiesOption::Recipient => Copies::PerRecipient,
-            CopiesOption::Message => Copies::PerMessage,
-        });
-        let begun = std::time::Instant::now();
-        loop {
-            let looked = std::time::Instant::now();
-            let account = account(ledger, stores, copies)?;
-            if account.lost.is_empty() || begun.elapsed() >= self.settle {
-                return Ok(account);
-            }
-            // Looking costs; the server shall have at least as much time for delivery as we take from it.
-            std::thread::sleep(looked.elapsed().max(Duration::from_millis(200)));
-        }
-    }
-}
-
-impl AccountOfRun {
-    pub fn run(&self) -> Result<ExitCode, AnyError> {
-        let ledger = Ledger::load(&self.acked)?;
-        let account = self.accounting.account(&ledger, &self.stores)?;
-        let json = || serde_json::to_string_pretty(&account).map(|json| json + "\n");
-        print(&if self.json { json()? } else { account.to_text(self.accounting.list) })?;
-        Ok(ExitCode::from(u8::from(!account.is_clean())))
-    }
-}
 
 /// A server of ours for one run; ended before its directory is removed.
 struct OwnServer {

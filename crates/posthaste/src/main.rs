@@ -1,6 +1,7 @@
 //! The command line. What it does is in the crates; here it is only named.
 #![forbid(unsafe_code)]
 
+mod account;
 mod addresses;
 mod bench;
 mod completions;
@@ -71,7 +72,7 @@ enum Command {
     /// Send mail to a server under load and measure what it does with it
     Load(Box<load::Load>),
     /// Compare what a run of `load` was acknowledged with what stores hold; exit status 1 if anything is amiss
-    Account(load::AccountOfRun),
+    Account(account::AccountOfRun),
     /// Run published mail benchmarks: ours and each peer's, beside the published figures
     Bench(Box<bench::Bench>),
     /// Look at reports of `load`

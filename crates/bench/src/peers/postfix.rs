@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PROCESSES_MAX: usize = 200;
 
 impl Postfix {
-    pub const DURABILITY: &str = "queue file fsynced before 250";
+    pub const DURABILITY: &str = "queue file synced before 250";
 
     /// Starts it on a free port; mail for user1 to the number of `mailboxes` at localhost goes to Maildirs.
     ///

@@ -77,10 +77,19 @@ fn card(body: &mut String, suite: &str, workload: &WorkloadReport) {
     body.push_str("</table>");
     for row in &workload.rows {
         for remark in remarks(row) {
-            write!(body, "<p class=\"remark\">{}: {}</p>", escape(&row.side), escape(&remark)).expect(NO_ERROR);
+            write!(body, "<p class=\"remark\">{}: {}</p>", escape(&row.side), linked(&escape(&remark)))
+                .expect(NO_ERROR);
         }
     }
     body.push_str("</div>\n");
+}
+
+/// A remark whose last word is an address leads there.
+fn linked(remark: &str) -> String {
+    match remark.rsplit_once(' ').filter(|(_, last)| last.starts_with("https://")) {
+        Some((text, url)) => format!("{text} <a href=\"{url}\">{url}</a>"),
+        None => remark.to_owned(),
+    }
 }
 
 /// 120 units wide for the most.

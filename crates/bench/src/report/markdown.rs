@@ -93,7 +93,7 @@ pub(super) fn cells(row: &Row, figures: &[&FigureInfo]) -> Vec<String> {
         _ => row.side.clone(),
     };
     let figure = |figure: &&FigureInfo| match row.summary.get(&figure.key) {
-        Some(spread) => shown(spread, figure.unit, row.rounds.len()),
+        Some(spread) => shown(spread, figure.unit),
         None => String::new(),
     };
     let ratio = row.ours_is.map(times).unwrap_or_default();
@@ -104,22 +104,23 @@ pub(super) fn cells(row: &Row, figures: &[&FigureInfo]) -> Vec<String> {
 pub(super) fn remarks(row: &Row) -> Vec<String> {
     let mut remarks = row.notes.clone();
     if let Kind::Published { url, setting } = &row.kind {
-        remarks.push(url.iter().fold(setting.clone(), |setting, url| format!("{setting}; <{url}>")));
+        remarks.push(url.iter().fold(setting.clone(), |setting, url| format!("{setting}; {url}")));
     }
     match &row.state {
         RowState::Measured => {}
         RowState::Absent { why } => remarks.push(format!("not here: {why}")),
-        RowState::Failed { why } => remarks.push(format!("**failed**: {why}")),
+        RowState::Failed { why } => remarks.push(format!("failed: {why}")),
     }
     remarks
 }
 
-/// The median, and the least and the most where there were several.
-fn shown(spread: &Spread, unit: Unit, rounds: usize) -> String {
+/// The median, and the least and the most where they are not the same.
+fn shown(spread: &Spread, unit: Unit) -> String {
     let one = |value| value_text(value, unit);
-    match rounds > 1 {
-        true => format!("{} ({} - {})", one(spread.median), one(spread.min), one(spread.max)),
-        false => one(spread.median),
+    let (median, min, max) = (one(spread.median), one(spread.min), one(spread.max));
+    match min == max {
+        true => median,
+        false => format!("{median} ({min} - {max})"),
     }
 }
 
@@ -149,7 +150,6 @@ mod tests {
         let figure = FigureInfo { key: "p".into(), name: "p50".into(), unit: Unit::Micros, better: Better::Lower };
         let mut ours = Row::of_side("ours", true, "synced");
         ours.summary.insert("p".into(), Spread { median: 1500.0, min: 900.0, max: 2000.0 });
-        ours.rounds = vec![Default::default(); 3];
         let absent =
             Row { state: RowState::Absent { why: "no such thing".into() }, ..Row::of_side("a peer", false, "not") };
         let workload =

@@ -354,8 +354,8 @@ svg{display:block;width:100%;height:auto}svg text{font-size:12px;fill:var(--dim)
 .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.area{fill:var(--c);opacity:.16}
 .bar,.dot{fill:var(--c)}.hint{fill:transparent}.hint:hover{fill:var(--dim);opacity:.12}
 .s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}
-.inline{width:120px;height:10px;margin-top:5px}.remark{margin:6px 0 0;color:var(--dim);font-size:13px}.tables p{margin:0 0 8px}
-.tables{display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start}.tables>div{padding:14px 16px;overflow-x:auto;max-width:100%}
+.inline{width:120px;height:10px;margin-top:5px}a{color:var(--c0)}.remark{margin:6px 0 0;color:var(--dim);font-size:13px}.tables p{margin:0 0 8px}
+.tables{display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start;margin-bottom:16px}.tables>div{padding:14px 16px;overflow-x:auto;max-width:100%}
 table{border-collapse:collapse;font-size:14px}th{text-align:left;color:var(--dim);font-weight:500}
 td,th{padding:3px 20px 3px 0;vertical-align:top}td:last-child,th:last-child{padding-right:0}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.text{font-family:ui-monospace,'DejaVu Sans Mono',monospace;

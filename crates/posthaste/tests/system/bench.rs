@@ -39,7 +39,7 @@ fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figur
         (&ours["side"], &ours["kind"], &ours["state"]),
         (&"posthaste".into(), &"ours".into(), &"measured".into())
     );
-    assert!(ours["durability"].as_str().unwrap().contains("fdatasync") && sink["durability"] == "discards");
+    assert!(ours["durability"].as_str().unwrap().contains("journal synced") && sink["durability"] == "discards");
     let rate = ours["summary"]["rate"]["median"].as_f64().unwrap();
     assert!(rate > 0.0 && ours["rounds"][0]["rate"] == rate, "{ours}");
     assert_eq!(ours["rounds"][0]["acked_percent"], 100.0);
@@ -77,6 +77,17 @@ fn executor_and_journal_run_in_this_process() {
     let peer = rows(&report, "lone").iter().find(is_peer).unwrap();
     let has_figures = peer["summary"]["p50_us"]["median"].is_f64();
     assert!(has_figures || peer["state"]["absent"]["why"].as_str().unwrap().contains("peers"), "{peer}");
+}
+
+#[test]
+fn idle_connections_cost_memory() {
+    let dir = disk();
+    let output = bench(dir.path(), &["idle", "--side", "posthaste", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ours = &rows(&report, "connections")[0];
+    let each = ours["summary"]["octets_each"]["median"].as_f64().unwrap();
+    assert!((100.0..1_000_000.0).contains(&each), "{ours}");
 }
 
 #[test]

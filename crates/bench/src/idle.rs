@@ -1,0 +1,130 @@
+//! Connections that are open and silent: what each costs the server in memory.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::peers::SmtpSink;
+use crate::published;
+use crate::run::{sample, wait_until_idle};
+use crate::server::{Server, Sink};
+use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Suite, Unit, Workload};
+
+pub const SUITE: Suite = Suite {
+    name: "idle",
+    about: "Connections that are open and silent after EHLO, without TLS: what each costs the server in memory",
+    workloads,
+};
+
+const FIGURES: &[Figure] = &[
+    Figure { key: "octets_each", name: "octets each", unit: Unit::Octets, better: Better::Lower },
+    Figure { key: "opened_rate", name: "opened/s", unit: Unit::PerSecond, better: Better::Higher },
+];
+const CONNECTIONS: u64 = 10_000;
+const CONNECTIONS_LEAST: u64 = 500;
+
+fn workloads(settings: &Settings) -> Vec<Workload> {
+    let connections = settings.count(CONNECTIONS, CONNECTIONS_LEAST).min(CONNECTIONS);
+    let ours = Side {
+        name: "posthaste",
+        is_ours: true,
+        durability: Server::DURABILITY,
+        start: Box::new(move |settings, dir| {
+            let server = Server::start(&settings.program, dir, None).map_err(SideError::failed("posthaste serve"))?;
+            Ok(Box::new(Rounds { connections, pid: server.pid(), address: server.address, _holds: server }))
+        }),
+    };
+    let sink = Side {
+        name: "posthaste sink",
+        is_ours: true,
+        durability: Sink::DURABILITY,
+        start: Box::new(move |settings, dir| {
+            let sink = Sink::start(&settings.program, dir)?;
+            Ok(Box::new(Rounds { connections, pid: sink.pid(), address: sink.address, _holds: sink }))
+        }),
+    };
+    let smtp_sink = Side {
+        name: "smtp-sink",
+        is_ours: false,
+        durability: SmtpSink::DURABILITY,
+        start: Box::new(move |_, dir| {
+            let sink = SmtpSink::start(dir, connections as usize + 1)?;
+            Ok(Box::new(Rounds { connections, pid: sink.pid(), address: sink.address, _holds: sink }))
+        }),
+    };
+    vec![Workload {
+        name: "connections".into(),
+        what: format!("{connections} connections, one after the other; growth of the server's proportional set size"),
+        figures: FIGURES,
+        published: published::about("connections"),
+        sides: vec![ours, sink, smtp_sink],
+    }]
+}
+
+struct Rounds<S> {
+    connections: u64,
+    pid: u32,
+    address: SocketAddr,
+    _holds: S,
+}
+
+/// How long a server may take to be done with the connections of the round before.
+const REST_MAX: Duration = Duration::from_secs(5);
+
+impl<S> Running for Rounds<S> {
+    fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
+        wait_until_idle(&[self.pid], REST_MAX);
+        // What the first connection alone needs is not counted.
+        let first = connect(self.address).map_err(SideError::failed("the first connection"))?;
+        let before = memory_octets(self.pid)?;
+        let begun = Instant::now();
+        let mut held = Vec::new();
+        while (held.len() as u64) < self.connections && !settings.is_stopped() {
+            let failed = SideError::failed(&format!("connection {}", held.len() + 2));
+            held.push(connect(self.address).map_err(failed)?);
+        }
+        let (count, seconds) = (held.len().max(1) as f64, begun.elapsed().as_secs_f64());
+        let growth = memory_octets(self.pid)?.saturating_sub(before);
+        drop((first, held));
+        Ok(sample([("octets_each", growth as f64 / count), ("opened_rate", count / seconds)]))
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection after EHLO.
+fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream);
+    read_reply(&mut reader)?;
+    reader.get_mut().write_all(b"EHLO idle.invalid\r\n")?;
+    read_reply(&mut reader)?;
+    Ok(reader.into_inner())
+}
+
+/// Reads a whole reply, which must be positive.
+fn read_reply(reader: &mut BufReader<TcpStream>) -> std::io::Result<()> {
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        if !line.starts_with('2') {
+            return Err(std::io::Error::other(line.trim_end().to_owned()));
+        }
+        if line.as_bytes().get(3) == Some(&b' ') {
+            return Ok(());
+        }
+    }
+}
+
+/// Memory that a process has to itself, and its part of what it shares (proc_pid_smaps(5)).
+fn memory_octets(pid: u32) -> Result<u64, SideError> {
+    let file = format!("/proc/{pid}/smaps_rollup");
+    let text = std::fs::read_to_string(&file).map_err(SideError::failed(&file))?;
+    let kib =
+        text.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| SideError::Failed(format!("{file} has no line of Pss")))
+}

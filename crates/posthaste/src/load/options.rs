@@ -1,0 +1,174 @@
+//! The options of `posthaste load`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use posthaste_loadgen::values::{self, PerConnection, Sizes, WeightedDomain, address, duration, header_field};
+
+use crate::account::Accounting;
+
+#[derive(Args)]
+#[command(next_help_heading = "How much, how fast")]
+pub struct PaceOptions {
+    /// Connections at the same time
+    #[arg(short = 's', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub connections: u32,
+    /// Messages to send, warm-up not counted
+    #[arg(short = 'm', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Time to send for, warm-up not counted: 500ms, 10s, 2m
+    #[arg(short = 't', long, value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Messages a second on a schedule (open loop): latency counts from when a message was due, so a stall shows in all
+    /// that it kept waiting. Without it each connection sends as fast as it is served (closed loop)
+    #[arg(short = 'r', long, value_name = "PER_SECOND", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// With --rate: messages come at random as from senders that know nothing of each other, at that rate on average
+    #[arg(long, requires = "rate")]
+    pub poisson: bool,
+    /// Time at the start of each round that is not measured
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    pub warmup: Duration,
+    /// Do it all so often, with new connections each time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Threads that share the connections
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: u32,
+    /// Longest wait for a connection and for each reply
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub timeout: Duration,
+    /// How long messages under way, and those an open loop still owes, may take after the end
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub drain: Duration,
+    /// End the run when there was no connection for so long
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub give_up: Duration,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "How it is sent")]
+pub struct SessionOptions {
+    /// Messages over one connection before a new one is made: 1, a number, or all
+    #[arg(long, value_name = "N", default_value = "all")]
+    pub per_connection: PerConnection,
+    /// Commands sent without waiting for replies, where the server offers it
+    #[arg(long, value_enum, default_value_t = PipeliningOption::On)]
+    pub pipelining: PipeliningOption,
+    /// Send bodies with BDAT instead of DATA
+    #[arg(long)]
+    pub bdat: bool,
+    /// Encrypt with STARTTLS
+    #[arg(long)]
+    pub starttls: bool,
+    /// Take any certificate
+    #[arg(long)]
+    pub tls_insecure: bool,
+    /// Take certificates that these authorities signed (PEM)
+    #[arg(long, value_name = "FILE", conflicts_with = "tls_insecure")]
+    pub tls_ca: Option<PathBuf>,
+    /// The name that the certificate must carry, if it is not the target's
+    #[arg(long, value_name = "NAME")]
+    pub tls_name: Option<String>,
+    /// Authenticate
+    #[arg(long, value_enum, requires = "auth_user", value_name = "MECHANISM")]
+    pub auth: Option<AuthOption>,
+    /// User name for --auth
+    #[arg(long, value_name = "NAME", requires = "auth")]
+    pub auth_user: Option<String>,
+    /// Password for --auth; better given in the environment variable POSTHASTE_LOAD_PASSWORD
+    #[arg(long, value_name = "PASSWORD", requires = "auth")]
+    pub auth_password: Option<String>,
+    /// Our name for EHLO
+    #[arg(long, value_name = "NAME", default_value = "load.invalid", value_parser = address)]
+    pub helo: String,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum PipeliningOption {
+    /// One command, one reply
+    Off,
+    /// MAIL, RCPT and DATA together
+    On,
+    /// Also the next message's behind the message before: one round trip a message
+    Ahead,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum AuthOption {
+    Plain,
+    Login,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "What is sent")]
+pub struct MailOptions {
+    /// Octets of a message: 10k, a range 1k-100k, or a mix with weights 2k:70,10k-50k:25,1m:5
+    #[arg(short = 'l', long, value_name = "SIZES", default_value = "10k")]
+    pub size: Sizes,
+    /// Send these real messages instead: a file, a directory, a Maildir, an mbox
+    #[arg(long, value_name = "PATH", conflicts_with = "size")]
+    pub corpus: Vec<PathBuf>,
+    /// A header field for every message
+    #[arg(long, value_name = "NAME: VALUE", value_parser = header_field)]
+    pub header: Vec<String>,
+    /// Envelope sender
+    #[arg(short = 'f', long, value_name = "ADDRESS", default_value = "load@localhost", value_parser = sender)]
+    pub from: String,
+    /// A recipient; several are taken in turn
+    #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["domain", "users"])]
+    pub to: Vec<String>,
+    /// A domain of recipients user1 to userN, and how often it is taken: example.com:67
+    #[arg(short = 'd', long, value_name = "NAME[:WEIGHT]")]
+    pub domain: Vec<WeightedDomain>,
+    /// How many users each domain has
+    #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub users: Option<u64>,
+    /// Recipients of each message
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub recipients: u32,
+    /// Makes the same bodies again
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "What comes of it")]
+pub struct ResultOptions {
+    /// Look for everything acknowledged: a Maildir tree, a directory, an mbox, a sink's account file
+    #[arg(long, value_name = "WHERE", num_args = 1..)]
+    pub account: Vec<PathBuf>,
+    #[command(flatten)]
+    pub accounting: Accounting,
+    /// Write what was acknowledged, for `posthaste account` later
+    #[arg(long, value_name = "FILE")]
+    pub acked: Option<PathBuf>,
+    /// Watch the CPU, memory and writing of this process and its children
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// Write report.json, report.md and report.html here
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// What the report is called
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Tell nothing while the run goes on
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
+        _ => Err("write messages a second, from 0.001 to 10000000".into()),
+    }
+}
+
+/// An envelope sender may be empty (RFC 5321 section 4.5.5).
+fn sender(text: &str) -> Result<String, values::ValueError> {
+    if text.is_empty() { Ok(String::new()) } else { address(text) }
+}
