@@ -83,7 +83,7 @@ fn word<'a>(vocabulary: &'a [String], random: &mut fastrand::Rng) -> &'a str {
 
 fn message(number: u64, words: usize, vocabulary: &[String], random: &mut fastrand::Rng) -> String {
     // Every fourth message begins a thread, the others answer the one before in their folder.
-    let is_reply = (number / FOLDERS) % 4 != 0;
+    let is_reply = !(number / FOLDERS).is_multiple_of(4);
     let sender = SENDERS[random.usize(..SENDERS.len())];
     let reference =
         if is_reply { format!("In-Reply-To: <{}@bench.example>\n", number - FOLDERS) } else { String::new() };

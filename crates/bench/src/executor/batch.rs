@@ -93,7 +93,7 @@ struct Ours {
 
 impl Ours {
     fn open(dir: &Path) -> Result<Self, SideError> {
-        let mailbox = Maildir::open_or_create(&dir.join("mailbox")).map_err(SideError::failed("mailbox"))?;
+        let mailbox = Maildir::open_or_create(dir.join("mailbox")).map_err(SideError::failed("mailbox"))?;
         let names = NameSource::new(Host::of_this_machine()).map_err(SideError::failed("random bytes"))?;
         Ok(Self { mailbox: Arc::new(mailbox), mounts: Mounts::new(), names })
     }
