@@ -14,20 +14,25 @@
 #![forbid(unsafe_code)]
 
 pub mod checks;
+mod engines;
 pub mod executor;
 pub mod idle;
 pub mod journal;
+mod maildirs;
 pub mod peers;
 mod process;
 pub mod published;
 pub mod receive;
 pub mod report;
 pub mod run;
+pub mod scan;
 pub mod scratch;
+pub mod search;
 pub mod server;
 pub mod suite;
 
 use suite::Suite;
 
 /// All suites, in the order that `all` runs them.
-pub const SUITES: &[Suite] = &[receive::SUITE, executor::SUITE, journal::SUITE, idle::SUITE];
+pub const SUITES: &[Suite] =
+    &[receive::SUITE, executor::SUITE, journal::SUITE, idle::SUITE, scan::SUITE, search::SUITE];

@@ -1,14 +1,15 @@
-//! Measures one look at a tree of Maildirs in the three ways: directory times only, names, size and time of every file.
+//! Measures one look at a tree of Maildirs in each way: directory times only, names, size and time of every file, and the files themselves, the last two
+//! with one system call after the other and through io_uring.
 //!
 //! `cargo bench -p posthaste-maildir --bench tree [-- DIR [ROUNDS]]`: DIR is a tree that is there; without it 20,000 empty messages in 50 folders are made in a
 //! temporary directory. Prints milliseconds: median, least, most. The cache is as it is: warm after the first round (drop it before, and ask for one round, to measure cold).
-//! Leaves out reading messages. `cargo test` runs it once over a few files so that it cannot rot.
+//! Leaves out what is done with what was read. `cargo test` runs it once over a few files so that it cannot rot.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use posthaste_maildir::Subdir;
-use posthaste_maildir::tree::{TreeOptions, stat_files, walk};
+use posthaste_maildir::tree::{FileReader, TreeOptions, Way, stat_files_with, walk};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
@@ -19,9 +20,14 @@ fn main() {
         None if is_bench => (make(made.path(), 400), 5),
         None => (make(made.path(), 2), 1),
     };
-    for (name, way) in
-        [("directory times", times as fn(&Path) -> usize), ("names", names), ("statx each, by inode", facts)]
-    {
+    for (name, way) in [
+        ("directory times", times as fn(&Path) -> usize),
+        ("names", names),
+        ("statx, calls", |root: &Path| facts(root, Way::OneByOne)),
+        ("statx, io_uring", |root: &Path| facts(root, Way::Batched)),
+        ("read, calls", |root: &Path| contents(root, Way::OneByOne)),
+        ("read, io_uring", |root: &Path| contents(root, Way::Batched)),
+    ] {
         let mut taken: Vec<Duration> = Vec::new();
         let mut seen = 0;
         for _ in 0..rounds {
@@ -70,17 +76,35 @@ fn names(root: &Path) -> usize {
     count
 }
 
-fn facts(root: &Path) -> usize {
+fn facts(root: &Path, way: Way) -> usize {
     let mut count = 0;
     for folder in walk(root, &TreeOptions::default()).expect("a tree").folders {
         for sub in [Subdir::New, Subdir::Cur] {
             let mut files = Vec::new();
             folder.for_each_name(sub, |name, inode| files.push((name.to_owned(), inode))).expect("names");
             if !files.is_empty() {
-                count +=
-                    stat_files(&folder.dir.join(sub.as_str()), &mut files).expect("facts").iter().flatten().count();
+                let facts = stat_files_with(way, &folder.dir.join(sub.as_str()), &mut files).expect("facts");
+                count += facts.iter().flatten().count();
             }
         }
+    }
+    count
+}
+
+fn contents(root: &Path, way: Way) -> usize {
+    let mut files: Vec<(u64, PathBuf)> = Vec::new();
+    for folder in walk(root, &TreeOptions::default()).expect("a tree").folders {
+        for sub in [Subdir::New, Subdir::Cur] {
+            let dir = folder.dir.join(sub.as_str());
+            folder.for_each_name(sub, |name, inode| files.push((inode, dir.join(name)))).expect("names");
+        }
+    }
+    files.sort_unstable();
+    let paths: Vec<PathBuf> = files.into_iter().map(|(_, path)| path).collect();
+    let mut reader = FileReader::new(way);
+    let mut count = 0;
+    for batch in paths.chunks(FileReader::BATCH).chain([&[][..]]) {
+        reader.turn(batch.to_vec(), |_, read| count += usize::from(read.is_ok()));
     }
     count
 }

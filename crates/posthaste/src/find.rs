@@ -1,12 +1,13 @@
 //! `posthaste find`: what matches a query, in the form that is wanted.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
 use posthaste_search::{Bitmap, Message, Searcher, Sort, tree};
 
 use crate::find_output::{self, Field, Style};
+use crate::pager::PagerOption;
 use crate::search_common::{Failure, IndexDir, is_colourful, parse, print};
 
 /// What is shown unless `--fields` says otherwise.
@@ -38,7 +39,7 @@ pub struct Find {
     /// With --format links: remove the links that are there first
     #[arg(long)]
     clearlinks: bool,
-    /// Order: date and size greatest first, names from A to Z
+    /// Order: date and size greatest first, names from A to Z, relevance best first
     #[arg(long, short, value_enum, default_value = "date")]
     sort: By,
     /// The other way round
@@ -65,6 +66,11 @@ pub struct Find {
     /// Print the first lines of each message's text below it
     #[arg(long, value_name = "LINES", default_value_t = 0, hide_default_value = true)]
     summary_len: usize,
+    /// Run this command with each message's file as its argument instead of printing
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["format", "json", "count"])]
+    exec: Option<String>,
+    #[command(flatten)]
+    pager: PagerOption,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -82,6 +88,8 @@ enum By {
     Size,
     Subject,
     From,
+    /// Rare words and words in the subject count most
+    Relevance,
 }
 
 /// Exit status 1: nothing was found.
@@ -95,14 +103,22 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
         print(&format!("{}\n", found.count()))?;
         return Ok(nothing);
     }
+    let limit = args.limit.unwrap_or(usize::MAX);
     let sort = match args.sort {
-        By::Date => Sort::Date,
-        By::Size => Sort::Size,
-        By::Subject => Sort::Subject,
-        By::From => Sort::From,
+        By::Date => Some(Sort::Date),
+        By::Size => Some(Sort::Size),
+        By::Subject => Some(Sort::Subject),
+        By::From => Some(Sort::From),
+        By::Relevance => None,
     };
-    let page = searcher.page(&found, sort, args.reverse, args.offset, args.limit.unwrap_or(usize::MAX))?;
+    let page = match sort {
+        Some(sort) => searcher.page(&found, sort, args.reverse, args.offset, limit)?,
+        None => searcher.page_by_relevance(&query, &found, args.reverse, args.offset, limit)?,
+    };
     let messages = searcher.messages(&page)?;
+    if let Some(command) = &args.exec {
+        return exec(command, &messages);
+    }
     write(&args, &fields, &messages)?;
     Ok(nothing)
 }
@@ -118,18 +134,26 @@ fn found(searcher: &Searcher, query: &posthaste_search::query::Query, args: &Fin
     Ok(found)
 }
 
+/// Exit status 1: nothing was found, or the command failed for a message.
+fn exec(command: &str, messages: &[Message]) -> Result<ExitCode, Failure> {
+    let mut failed = messages.is_empty();
+    for message in messages {
+        let status = Command::new("sh").args(["-c", &format!("{command} \"$1\""), "sh"]).arg(&message.path).status();
+        failed |= !status.map_err(|error| format!("sh: {error}"))?.success();
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
 fn write(args: &Find, fields: &[Field], messages: &[Message]) -> Result<(), Failure> {
     match if args.json { Format::Json } else { args.format } {
         Format::Plain => {
             let style = Style { colours: is_colourful(), summary_lines: args.summary_len };
-            if args.threads {
-                let lines: Vec<_> =
-                    tree(messages).into_iter().map(|line| (&messages[line.index], line.branch())).collect();
-                print(&find_output::plain(&lines, fields, &style))?;
+            let lines: Vec<_> = if args.threads {
+                tree(messages).into_iter().map(|line| (&messages[line.index], line.branch())).collect()
             } else {
-                let lines: Vec<_> = messages.iter().map(|message| (message, String::new())).collect();
-                print(&find_output::plain(&lines, fields, &style))?;
-            }
+                messages.iter().map(|message| (message, String::new())).collect()
+            };
+            args.pager.start().write(find_output::plain(&lines, fields, &style).as_bytes())?;
         }
         Format::Json => print(&find_output::json(messages))?,
         Format::Sexp => print(&find_output::sexp(messages))?,

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use posthaste_search::{Indexer, Progress, Report, UpdateOptions, nothing_to_do};
+use posthaste_search::{Indexer, Progress, Report, UpdateOptions, Way, nothing_to_do};
 use serde_json::json;
 
+use crate::index_watch;
 use crate::search_common::{Failure, IndexDir, print, waiting};
 
 #[derive(Args)]
@@ -17,11 +18,14 @@ pub struct Index {
     action: Option<Action>,
     #[command(flatten)]
     update: Update,
+    /// Stay, and keep the index up to date while mail comes and goes; other commands get at the index all the same. Ctrl-C ends it
+    #[arg(long, conflicts_with_all = ["list_all", "check_files"])]
+    watch: bool,
 }
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Remove the index (never the tags) and build it again from the mail
+    /// Build the index again from the mail (tags are kept); until that is done the old one answers
     Rebuild(Update),
     /// Check every part of the index against its checksum; exit status 1 if one is wrong
     Verify {
@@ -34,12 +38,12 @@ enum Action {
 }
 
 #[derive(Args)]
-struct Update {
+pub struct Update {
     /// Maildirs or directories with Maildirs below them; remembered, so that later runs need none
     #[arg(value_name = "MAILDIR")]
-    roots: Vec<PathBuf>,
+    pub roots: Vec<PathBuf>,
     #[command(flatten)]
-    index: IndexDir,
+    pub index: IndexDir,
     /// List every folder, also where the directory's time says that nothing changed
     #[arg(long)]
     list_all: bool,
@@ -55,16 +59,44 @@ struct Update {
     /// Memory for new messages' index, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     memory: usize,
+    /// How files are looked at and read: whichever was measured to be faster, or always one after the other, or many at once (io_uring)
+    #[arg(long, value_enum, default_value = "best", hide_default_value = true)]
+    io: Io,
     /// Print nothing but errors
     #[arg(long, short)]
-    quiet: bool,
+    pub quiet: bool,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub json: bool,
+}
+
+impl Update {
+    pub fn options(&self) -> UpdateOptions {
+        UpdateOptions {
+            list_all: self.list_all,
+            check_files: self.check_files,
+            into_noupdate: self.noupdate,
+            threads: self.threads,
+            memory_bytes: self.memory.clamp(32, 1 << 20) << 20,
+            way: match self.io {
+                Io::Best => Way::Best,
+                Io::Calls => Way::OneByOne,
+                Io::Uring => Way::Batched,
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Io {
+    Best,
+    Calls,
+    Uring,
 }
 
 pub fn run(args: Index) -> Result<ExitCode, Failure> {
     match args.action {
+        None if args.watch => index_watch::run(&args.update),
         None => update(&args.update, false),
         Some(Action::Rebuild(options)) => update(&options, true),
         Some(Action::Verify { index, json }) => verify(&index.path()?, json),
@@ -74,13 +106,7 @@ pub fn run(args: Index) -> Result<ExitCode, Failure> {
 fn update(args: &Update, rebuild: bool) -> Result<ExitCode, Failure> {
     let dir = args.index.path()?;
     let bar = progress_bar();
-    let options = UpdateOptions {
-        list_all: args.list_all,
-        check_files: args.check_files,
-        into_noupdate: args.noupdate,
-        threads: args.threads,
-        memory_bytes: args.memory.clamp(32, 1 << 20) << 20,
-    };
+    let options = args.options();
     if let Some(report) = (!rebuild).then(|| nothing_to_do(&dir, &args.roots, &options)).flatten() {
         return tell(args, &report);
     }
@@ -124,7 +150,7 @@ fn show(bar: &ProgressBar, progress: Progress) {
     }
 }
 
-fn text_report(report: &Report) -> String {
+pub fn text_report(report: &Report) -> String {
     let mut text = format!(
         "{} messages in {} folders: {} new ({:.1} MB), {} moved, {} changed flags, {} gone; {:.2} s\n",
         report.messages,
@@ -142,7 +168,7 @@ fn text_report(report: &Report) -> String {
     text
 }
 
-fn json_report(report: &Report) -> serde_json::Value {
+pub fn json_report(report: &Report) -> serde_json::Value {
     let list = |rows: &[(PathBuf, String)]| -> serde_json::Value {
         rows.iter().map(|(path, why)| json!({"path": path.to_string_lossy(), "why": why})).collect()
     };

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_search::query::Query;
+use posthaste_search::watched;
 use serde_json::json;
 
 use crate::search_common::{Failure, IndexDir, local, print};
@@ -27,7 +28,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
     let all = searcher.find(&Query::All)?;
     let mail_bytes = searcher.bytes_of(&all)?;
     let directory = searcher.directory();
-    let (text, state) = (bytes_in(&dir.join("text")), bytes_in(&dir));
+    let (text, state) = (bytes_in(&searcher.snapshot().text_dir()), bytes_in(&dir));
     let (updated, roots) = (local(directory.updated), &directory.roots);
     let problems: Vec<(u32, &String)> =
         directory.problems.iter().filter(|(number, _)| all.get(**number)).map(|(number, why)| (*number, why)).collect();
@@ -35,7 +36,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
         let value = json!({
             "index": dir.to_string_lossy(), "roots": roots.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>(),
             "messages": all.count(), "mail_bytes": mail_bytes, "folders": directory.folders.len(), "text_bytes": text, "state_bytes": state,
-            "updated": directory.updated, "not_fully_indexed": problems.len(),
+            "watched": watched(&dir), "updated": directory.updated, "not_fully_indexed": problems.len(),
         });
         print(&(value.to_string() + "\n"))?;
         return Ok(ExitCode::SUCCESS);
@@ -56,6 +57,13 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
         mega(state)
     ));
     out.push_str(&format!("updated   {}\n", updated.strftime("%Y-%m-%d %H:%M:%S")));
+    if let Some(watch) = watched(&dir) {
+        let lag = watch.lag_ms as f64 / 1e3;
+        out.push_str(&format!(
+            "watched   by process {}; the last change was in the index {lag:.1} s after it came\n",
+            watch.process
+        ));
+    }
     out.push_str(&format!("problems  {} messages are not fully indexed\n", problems.len()));
     if args.problems {
         let numbers: Vec<u32> = problems.iter().map(|(number, _)| *number).collect();

@@ -4,13 +4,16 @@
 mod account;
 mod addresses;
 mod bench;
+mod completions;
 mod doctor;
 mod extract;
 mod find;
 mod find_output;
 mod index;
+mod index_watch;
 mod info;
 mod load;
+mod pager;
 mod report;
 mod search_common;
 mod sink;
@@ -61,6 +64,8 @@ enum Command {
     Tag(tag::Tag),
     /// Say what is in the search index
     Info(info::Info),
+    /// Print a script that completes commands and options in a shell
+    Completions(completions::Completions),
     /// Look into a journal, also that of a running server; nothing is changed
     #[command(subcommand)]
     Journal(JournalCommand),
@@ -171,6 +176,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Addresses(args) => return addresses::run(args),
         Command::Tag(args) => return tag::run(args),
         Command::Info(args) => return info::run(args),
+        Command::Completions(args) => args.run()?,
         Command::Journal(JournalCommand::Inspect(journal)) => {
             let report = inspect_journal(&journal.dir)?;
             print(&if journal.json { report.to_json() } else { report.to_text() })?;

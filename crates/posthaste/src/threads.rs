@@ -8,6 +8,7 @@ use posthaste_search::{Message, Sort, split_addresses};
 use serde_json::json;
 
 use crate::find_output::harmless;
+use crate::pager::PagerOption;
 use crate::search_common::{Failure, IndexDir, local, parse, print};
 
 /// Names of writers that are shown of a thread.
@@ -26,6 +27,8 @@ pub struct Threads {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    pager: PagerOption,
 }
 
 /// Exit status 1: nothing was found.
@@ -52,7 +55,11 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
         let hits = numbers.iter().filter(|number| matched.get(**number)).count();
         rows.push(row(*thread, &searcher.messages(numbers)?, hits, args.json));
     }
-    print(&if args.json { format!("[{}]\n", rows.join(",\n")) } else { rows.concat() })?;
+    if args.json {
+        print(&format!("[{}]\n", rows.join(",\n")))?;
+    } else {
+        args.pager.start().write(rows.concat().as_bytes())?;
+    }
     Ok(ExitCode::from(u8::from(order.is_empty())))
 }
 

@@ -1,15 +1,15 @@
 //! `posthaste view`: a message as a person reads it.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use posthaste_search::Sort;
-use posthaste_search::text::{extract, parts};
+use posthaste_search::text::{extract_whole, parts};
 
 use crate::find_output::harmless;
+use crate::pager::PagerOption;
 use crate::search_common::{Failure, IndexDir, is_colourful, local, parse};
 
 #[derive(Args)]
@@ -25,6 +25,8 @@ pub struct View {
     /// How many of the messages that match, newest first
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
     limit: usize,
+    #[command(flatten)]
+    pager: PagerOption,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -55,6 +57,7 @@ pub fn files(words: &[String], index: &IndexDir, limit: usize) -> Result<Vec<Pat
 /// Exit status 1: nothing was found.
 pub fn run(args: View) -> Result<ExitCode, Failure> {
     let files = files(&args.query, &args.index, args.limit)?;
+    let mut pager = args.pager.start();
     for (count, file) in files.iter().enumerate() {
         let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
         let shown = match args.format {
@@ -67,9 +70,8 @@ pub fn run(args: View) -> Result<ExitCode, Failure> {
             }
         };
         let between = if count > 0 { &b"\n\x0c\n"[..] } else { b"" };
-        match io::stdout().write_all(&[between, &shown].concat()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
-            result => result?,
+        if !pager.write(&[between, &shown].concat())? {
+            break;
         }
     }
     Ok(ExitCode::from(u8::from(files.is_empty())))
@@ -88,7 +90,7 @@ fn header(bytes: &[u8]) -> &[u8] {
 }
 
 fn text(bytes: &[u8]) -> String {
-    let message = extract(bytes);
+    let message = extract_whole(bytes);
     let colours = is_colourful();
     let date =
         message.date.map(|date| local(date).strftime("%a, %-d %b %Y %H:%M:%S %z").to_string()).unwrap_or_default();

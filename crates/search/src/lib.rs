@@ -4,6 +4,7 @@
 //! into a Maildir; what is derived from the mail can be removed and built again at any time, and the tags, which cannot, are kept apart.
 //!
 //! * [`Indexer`] brings an index up to date; there is one at a time. [`Searcher`] reads a commit of it, as many as there are, and waits for nobody.
+//! * [`watch`] keeps an index up to date while mail comes and goes, and lends it to other writers.
 //! * [`query::parse`] reads mu's and notmuch's query language; errors point at the character.
 //!
 //! ```
@@ -36,8 +37,11 @@ mod text_index;
 pub mod threads;
 mod update;
 mod verify;
+mod watch;
 
+pub use posthaste_maildir::tree::Way;
 pub use search::{Bitmap, Message, Searcher, Sort, TreeLine, split_addresses, tree};
 pub use text_index::Head;
-pub use update::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions, nothing_to_do};
+pub use update::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, Touched, UpdateOptions, nothing_to_do};
 pub use verify::{Verdict, verify};
+pub use watch::{Stop, WatchEvent, WatchOptions, WatchStatus, watch, watched};

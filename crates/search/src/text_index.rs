@@ -48,18 +48,20 @@ fn schema() -> (Schema, Fields) {
     };
     let words =
         TextOptions::default().set_indexing_options(indexing(TOKENIZER, IndexRecordOption::WithFreqsAndPositions));
+    // Whole values, each once: regular expressions look at these and not at every message.
+    let header = words.clone().set_fast("raw");
     let exact = TextOptions::default().set_indexing_options(indexing("raw", IndexRecordOption::Basic));
     let fields = Fields {
         number: builder.add_u64_field("number", NumericOptions::default() | FAST),
         head: builder.add_bytes_field("head", BytesOptions::default().set_stored()),
-        body: builder.add_text_field("body", words.clone()),
-        subject: builder.add_text_field("subject", words.clone()),
-        from: builder.add_text_field("from", words.clone()),
-        to: builder.add_text_field("to", words.clone()),
-        cc: builder.add_text_field("cc", words.clone()),
-        bcc: builder.add_text_field("bcc", words.clone()),
-        list: builder.add_text_field("list", words.clone()),
-        file: builder.add_text_field("file", words),
+        body: builder.add_text_field("body", words),
+        subject: builder.add_text_field("subject", header.clone()),
+        from: builder.add_text_field("from", header.clone()),
+        to: builder.add_text_field("to", header.clone()),
+        cc: builder.add_text_field("cc", header.clone()),
+        bcc: builder.add_text_field("bcc", header.clone()),
+        list: builder.add_text_field("list", header.clone()),
+        file: builder.add_text_field("file", header),
         message_id: builder.add_text_field("msgid", exact.clone()),
         mime: builder.add_text_field("mime", exact),
     };

@@ -22,7 +22,7 @@ pub struct Verdict {
 pub fn verify(dir: &Path) -> Result<Verdict, IndexError> {
     let searcher = Searcher::open(dir)?;
     let mut verdict = Verdict::default();
-    let text_dir = dir.join("text");
+    let text_dir = searcher.snapshot().text_dir();
     let damaged = searcher.text().index.validate_checksum().map_err(|error| text_error(&text_dir, error))?;
     verdict
         .damage

@@ -7,6 +7,7 @@
 mod address;
 mod body;
 pub mod config;
+mod indexing;
 mod inspect;
 pub mod logging;
 mod memory;

@@ -11,6 +11,7 @@ use posthaste_smtp::tokio::{RunningServer, Server as SmtpServer, ServerBuilder};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, Config, ConfigError, Listener, ListenerProtocol, LogFormat};
+use crate::indexing::Indexing;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::receive::{Receiver, Settings};
 use crate::watch::Watch;
@@ -51,6 +52,7 @@ pub struct Server {
     running: Vec<RunningServer>,
     replayed: ReplayReport,
     watch: Watch,
+    indexing: Option<Indexing>,
 }
 
 impl Server {
@@ -82,7 +84,8 @@ impl Server {
             }
         }
         let watch = Watch::begin(store.clone());
-        Ok(Self { config, receiver, store, running, replayed, watch })
+        let indexing = Indexing::begin(&config.search, &config.storage.mail);
+        Ok(Self { config, receiver, store, running, replayed, watch, indexing })
     }
 
     /// The TCP addresses that it listens on, with the ports that were taken.
@@ -100,6 +103,7 @@ impl Server {
         }
         self.config = Config {
             storage: self.config.storage.clone(),
+            search: self.config.search.clone(),
             listeners: self.config.listeners.clone(),
             log: self.config.log.clone(),
             ..config
@@ -118,6 +122,9 @@ impl Server {
         }
         drop(self.watch);
         self.store.shutdown().await;
+        if let Some(indexing) = self.indexing {
+            indexing.end().await;
+        }
         in_time
     }
 
@@ -143,6 +150,10 @@ impl Server {
         let domains: Vec<&str> = self.config.domains.iter().map(|domain| domain.name.as_str()).collect();
         let _ = writeln!(out, "  receiving  {}", domains.join(", "));
         let _ = writeln!(out, "  mail       {}", self.config.storage.mail.display());
+        if self.indexing.is_some() {
+            let _ =
+                writeln!(out, "  indexing   into {0}; `posthaste find --index {0}`", self.config.search.dir.display());
+        }
         let _ = writeln!(out, "  restored   {}", restored(&self.replayed));
         if let (Some(address), [domain, ..]) = (self.addresses().first(), domains.as_slice()) {
             let user = example_user(&self.config);
@@ -319,6 +330,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let changed = [
         ("storage", old.storage != new.storage),
         ("listener", old.listeners != new.listeners),
+        ("search", old.search != new.search),
         ("log", old.log != new.log),
         ("limits.connections", a.connections != b.connections),
         ("limits.connections_per_address", a.connections_per_address != b.connections_per_address),

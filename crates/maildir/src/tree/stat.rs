@@ -3,9 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
+use super::Way;
 use super::walk::open_dir;
 
 /// What the file system knows of a file.
@@ -28,23 +30,86 @@ pub struct FileFacts {
 /// # Errors
 /// Those of opening the directory, and of `statx` but for `ENOENT`.
 pub fn stat_files(dir: &Path, files: &mut [(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {
-    files.sort_unstable_by_key(|(_, inode)| *inode);
-    let dir = open_dir(CWD, dir)?;
-    one_by_one(&dir, files)
+    stat_files_with(Way::Best, dir, files)
 }
 
-fn one_by_one(dir: &OwnedFd, files: &[(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {
+/// The same in a given way.
+///
+/// # Errors
+/// As [`stat_files`].
+pub fn stat_files_with(way: Way, dir: &Path, files: &mut [(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {
+    files.sort_unstable_by_key(|(_, inode)| *inode);
+    let dir = open_dir(CWD, dir)?;
+    let sample = match way {
+        Way::Best => SAMPLE.min(files.len()),
+        Way::OneByOne => files.len(),
+        Way::Batched => 0,
+    };
+    let (sample, rest) = files.split_at(sample);
+    let (mut facts, slowest) = one_by_one(&dir, sample)?;
+    #[cfg(feature = "io-uring")]
+    if (way == Way::Batched || slowest > CACHED_CALL)
+        && let Some(found) = super::uring::stat(&dir, rest)?
+    {
+        facts.extend(found);
+        return Ok(facts);
+    }
+    let _ = slowest;
+    facts.extend(one_by_one(&dir, rest)?.0);
+    Ok(facts)
+}
+
+/// Files that are looked at one by one to learn whether what is known of them is cached.
+const SAMPLE: usize = 64;
+/// A call that waits for no disk takes a few microseconds. Cached, calls are faster than io_uring; on a cold cache, where many waits can overlap,
+/// it is the other way round.
+const CACHED_CALL: Duration = Duration::from_micros(60);
+
+/// Looks for files of these names in one directory. What is not there is left out, and what is no regular file or link to one;
+/// a directory that is not there has none.
+///
+/// # Errors
+/// Those of opening the directory and of `stat`, but for `ENOENT`.
+pub fn look_up<'a>(dir: &Path, names: impl Iterator<Item = &'a str>) -> io::Result<Vec<(String, FileFacts)>> {
+    let dir = match open_dir(CWD, dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened?,
+    };
+    let mut found = Vec::new();
+    for name in names.filter(|name| !name.starts_with('.')) {
+        match rustix::fs::statat(&dir, name, AtFlags::empty()) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
+                let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(nanos);
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                found.push((name.to_owned(), FileFacts { inode: stat.st_ino, size, mtime_ns }));
+            }
+            Ok(_) | Err(rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(found)
+}
+
+/// Also how long the slowest call took.
+fn one_by_one(dir: &OwnedFd, files: &[(String, u64)]) -> io::Result<(Vec<Option<FileFacts>>, Duration)> {
     let mask = StatxFlags::INO | StatxFlags::SIZE | StatxFlags::MTIME;
-    files
-        .iter()
-        .map(|(name, _)| match rustix::fs::statx(dir, name.as_str(), AtFlags::STATX_DONT_SYNC, mask) {
-            Ok(stat) => Ok(Some(FileFacts {
+    let mut found = Vec::with_capacity(files.len());
+    let mut slowest = Duration::ZERO;
+    let mut before = Instant::now();
+    for (name, _) in files {
+        found.push(match rustix::fs::statx(dir, name.as_str(), AtFlags::STATX_DONT_SYNC, mask) {
+            Ok(stat) => Some(FileFacts {
                 inode: stat.stx_ino,
                 size: stat.stx_size,
                 mtime_ns: stat.stx_mtime.tv_sec.saturating_mul(1_000_000_000) + i64::from(stat.stx_mtime.tv_nsec),
-            })),
-            Err(rustix::io::Errno::NOENT) => Ok(None),
-            Err(e) => Err(e.into()),
-        })
-        .collect()
+            }),
+            Err(rustix::io::Errno::NOENT) => None,
+            Err(e) => return Err(e.into()),
+        });
+        let now = Instant::now();
+        slowest = slowest.max(now - before);
+        before = now;
+    }
+    Ok((found, slowest))
 }

@@ -46,6 +46,8 @@ pub enum TreeError {
 pub struct Tree {
     /// Folders, sorted by path.
     pub folders: Vec<Folder>,
+    /// All directories that were walked into, the root first, without `new/` and `cur/`: where folders may come and go.
+    pub directories: Vec<PathBuf>,
     /// Paths (as in [`Folder::path`]) of subtrees that hold `.noupdate` and were left alone.
     pub frozen: Vec<String>,
     /// Directories that could not be read. What lies below them is unknown, not gone.
@@ -119,6 +121,7 @@ impl Walker<'_> {
         if depth > DEPTH_MAX || !self.visited.insert((stat.st_dev, stat.st_ino)) {
             return Ok(());
         }
+        self.tree.directories.push(at.to_owned());
         let mut inside = Inside::default();
         entries(dir, &mut self.buffer, |name, kind, _| inside.note(name, kind))?;
         if inside.noindex {

@@ -58,7 +58,7 @@ fn every_message_of_the_corpus_comes_out_as_it_went_in() {
 }
 
 /// `POSTHASTE_CORPUS`, else the larger corpus beside the repository, else the project's own.
-fn corpus_dir() -> PathBuf {
+pub fn corpus_dir() -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     if let Some(named) = std::env::var_os("POSTHASTE_CORPUS").filter(|value| !value.is_empty()) {
         return PathBuf::from(named);
@@ -67,7 +67,7 @@ fn corpus_dir() -> PathBuf {
     if beside.is_dir() { beside } else { repository.join("tests/corpus") }
 }
 
-fn messages_in(dir: &Path) -> Vec<PathBuf> {
+pub fn messages_in(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {

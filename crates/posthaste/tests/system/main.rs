@@ -3,8 +3,10 @@
 mod bench;
 mod bounds;
 mod cli;
+mod compare;
 mod corpus;
 mod crash;
+mod indexing;
 mod load;
 mod search;
 mod serve;

@@ -161,3 +161,32 @@ fn info_says_what_there_is() {
     assert_eq!((&info["messages"], &info["folders"]), (&2.into(), &2.into()));
     assert_eq!(info["mail_bytes"], (FIRST.len() + ANSWER.len()) as u64);
 }
+
+#[test]
+fn hits_are_handed_to_commands_and_ordered_by_relevance() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    assert_eq!(
+        place.says(0, &["find", "--exec", "grep -h ^Subject", "--reverse"]),
+        "Subject: Rye bread\nSubject: Re: Rye bread\n"
+    );
+    place.says(1, &["find", "--exec", "false"]);
+    place.says(1, &["find", "--exec", "true", "wheat"]);
+    fs::write(
+        place.path().join("mail/cur/3.c.host:2,S"),
+        "Subject: oven\nDate: Mon, 03 Mar 2025 10:40:00 +0000\n\nx\n",
+    )
+    .unwrap();
+    place.says(0, &["index", "--quiet"]);
+    assert_eq!(place.says(0, &["find", "-f", "s", "oven"]), "Re: Rye bread\noven\n");
+    assert_eq!(place.says(0, &["find", "-f", "s", "--sort", "relevance", "oven"]), "oven\nRe: Rye bread\n");
+}
+
+#[test]
+fn shells_get_something_to_complete_with() {
+    let place = Place::new();
+    for (shell, mark) in [("bash", "complete -F"), ("zsh", "#compdef posthaste"), ("fish", "complete -c posthaste")] {
+        let script = place.says(0, &["completions", shell]);
+        assert!(script.contains(mark) && script.contains("include-related"), "{shell}");
+    }
+}

@@ -13,6 +13,7 @@ mod ast;
 mod date;
 mod fields;
 mod parse;
+mod scan;
 mod values;
 
 pub use ast::{Flag, Leaf, Pattern, Query, Span, TextField, ThreadOf};

@@ -7,6 +7,7 @@ use jiff::Zoned;
 use super::ast::{Leaf, Pattern, Query, Span, TextField, ThreadOf};
 use super::date;
 use super::fields::{self, Field};
+use super::scan::{Operator, Parser};
 use super::values::{
     Value, flag_leaf, folder_pattern, is_relative, pattern, plain, priority_leaf, size_range, tag_query, text_leaf,
     thread_number,
@@ -56,25 +57,6 @@ pub fn parse(text: &str, now: &Zoned) -> Result<Query, ParseError> {
         None => Ok(query),
         Some(_) => Err(ParseError::new(parser.at..parser.at + 1, "a `)` without a `(`")),
     }
-}
-
-struct Parser<'a> {
-    text: &'a str,
-    at: usize,
-    /// Where this (sub)query ends.
-    end: usize,
-    now: &'a Zoned,
-    /// The field of words without one.
-    default: Field,
-    depth: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Operator {
-    And,
-    Or,
-    Xor,
-    Not,
 }
 
 impl<'a> Parser<'a> {
@@ -253,68 +235,6 @@ impl<'a> Parser<'a> {
         Ok(Query::Leaf(leaf))
     }
 
-    fn value(&mut self, field: Field) -> Result<Value, ParseError> {
-        match self.peek() {
-            Some('"') => self.quoted(),
-            // Paths begin with a slash too: there, an expression has no blanks and ends with one.
-            Some('/') => match self.regex_end(field == Field::Folder) {
-                Some(end) => {
-                    let pattern = self.text[self.at + 1..end].replace("\\/", "/");
-                    self.at = end + 1;
-                    Ok(Value::Regex(pattern))
-                }
-                None => Ok(self.bare()),
-            },
-            _ => Ok(self.bare()),
-        }
-    }
-
-    fn quoted(&mut self) -> Result<Value, ParseError> {
-        let open = self.at;
-        let mut text = String::new();
-        let mut chars = self.rest().char_indices().skip(1);
-        while let Some((at, c)) = chars.next() {
-            match c {
-                '"' => {
-                    self.at = open + at + 1;
-                    return Ok(Value::Quoted(text));
-                }
-                '\\' => text.extend(chars.next().map(|(_, c)| c)),
-                c => text.push(c),
-            }
-        }
-        Err(ParseError::new(open..open + 1, "this `\"` is never closed"))
-    }
-
-    /// Where the closing slash is: one that is not escaped and ends the value.
-    fn regex_end(&self, no_blanks: bool) -> Option<usize> {
-        let mut escaped = false;
-        for (at, c) in self.rest().char_indices().skip(1) {
-            let here = self.at + at;
-            match c {
-                '/' if !escaped && at > 1 && self.boundary_after(here + 1) => return Some(here),
-                c if no_blanks && c.is_whitespace() => return None,
-                _ => {}
-            }
-            escaped = c == '\\' && !escaped;
-        }
-        None
-    }
-
-    fn bare(&mut self) -> Value {
-        let rest = self.rest();
-        // Parentheses that open and close inside a word are part of it: `baz()`.
-        let mut open = 0;
-        let end = rest.char_indices().find(|(_, c)| {
-            let closes_group = *c == ')' && open == 0;
-            open += i32::from(*c == '(') - i32::from(*c == ')' && open > 0);
-            c.is_whitespace() || closes_group
-        });
-        let end = end.map_or(rest.len(), |(at, _)| at);
-        self.at += end;
-        Value::Bare(rest[..end].to_owned())
-    }
-
     fn date_range(&self, value: &Value, span: Span) -> Result<Range<i64>, ParseError> {
         let (text, quotes) = match value {
             Value::Bare(text) => (text, 0),
@@ -342,48 +262,6 @@ impl<'a> Parser<'a> {
             to => one(to, from.len() + 2)?.end,
         };
         Ok(start..end)
-    }
-
-    fn take_operator(&mut self, wanted: Operator) -> bool {
-        self.skip_blanks();
-        match self.operator() {
-            Some((operator, length)) if operator == wanted => {
-                self.at += length;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// The operator that begins here, if it is a word of its own.
-    fn operator(&self) -> Option<(Operator, usize)> {
-        let known = [("and", Operator::And), ("or", Operator::Or), ("xor", Operator::Xor), ("not", Operator::Not)];
-        known.into_iter().find_map(|(word, operator)| {
-            let here = self.rest().get(..word.len())?;
-            (here.eq_ignore_ascii_case(word) && self.boundary_after(self.at + word.len()))
-                .then_some((operator, word.len()))
-        })
-    }
-
-    fn boundary_after(&self, at: usize) -> bool {
-        self.text[at..self.end].chars().next().is_none_or(|c| c.is_whitespace() || c == '(' || c == ')')
-    }
-
-    fn rest(&self) -> &'a str {
-        &self.text[self.at..self.end]
-    }
-
-    fn peek(&self) -> Option<char> {
-        self.rest().chars().next()
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.at == self.end
-    }
-
-    fn skip_blanks(&mut self) {
-        let rest = self.rest();
-        self.at += rest.len() - rest.trim_start().len();
     }
 }
 

@@ -4,45 +4,33 @@
 //! `not`, `xor` and whole threads cost no more than `and`. Nothing is scored; hits are ordered by a column.
 
 mod bitmap;
+mod messages;
+mod order;
+mod regex;
+mod relevance;
 mod terms;
 mod tree;
 
-use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::OnceLock;
 
 use tantivy::columnar::ColumnValues;
-use tantivy::schema::document::{DeserializeError, DocumentDeserialize, DocumentDeserializer};
 use tantivy::{ReloadPolicy, SegmentReader};
 
 use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::text::{Priority, fold};
-use crate::text_index::{Head, TextIndex};
+use crate::text_index::TextIndex;
 use crate::update::{IndexError, text_error};
 
 pub use bitmap::Bitmap;
+pub use messages::{Message, split_addresses};
+pub use order::Sort;
 pub use tree::{TreeLine, tree};
-
-/// What hits are ordered by. Ties are broken by message number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sort {
-    /// Newest first.
-    #[default]
-    Date,
-    /// Largest first.
-    Size,
-    /// By subject without `Re:`, folded.
-    Subject,
-    /// By sender, folded.
-    From,
-    /// In the order of arrival in the index, newest first.
-    Number,
-}
 
 /// An index open for reading: one commit, as it was when it was opened.
 pub struct Searcher {
-    dir: PathBuf,
     snapshot: Snapshot,
     text: TextIndex,
     segments: Vec<Segment>,
@@ -57,39 +45,14 @@ struct Segment {
 /// Columns are read when a condition first asks for them.
 #[derive(Default)]
 struct Columns {
-    flags: OnceCell<Vec<u64>>,
-    date: OnceCell<Vec<u64>>,
-    size: OnceCell<Vec<u64>>,
-    id: OnceCell<Vec<u64>>,
-    folder: OnceCell<Vec<u32>>,
-    thread: OnceCell<Vec<u32>>,
-    parent: OnceCell<Vec<u32>>,
-    tags: OnceCell<Vec<u32>>,
-}
-
-/// A message as the side store knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
-    /// Its number.
-    pub number: u32,
-    /// Seconds since 1970.
-    pub date: i64,
-    /// Bytes on disk.
-    pub size: u64,
-    /// See [`Record::flags`](crate::state::Record::flags).
-    pub flags: u64,
-    /// The thread's number.
-    pub thread: u32,
-    /// The message it answers, or [`NO_PARENT`](crate::state::NO_PARENT).
-    pub parent: u32,
-    /// Sorted.
-    pub tags: Vec<String>,
-    /// Folder, with a slash in front: `/` is the root.
-    pub folder: String,
-    /// The file.
-    pub path: PathBuf,
-    /// Header fields.
-    pub head: Head,
+    flags: OnceLock<Vec<u64>>,
+    date: OnceLock<Vec<u64>>,
+    size: OnceLock<Vec<u64>>,
+    id: OnceLock<Vec<u64>>,
+    folder: OnceLock<Vec<u32>>,
+    thread: OnceLock<Vec<u32>>,
+    parent: OnceLock<Vec<u32>>,
+    tags: OnceLock<Vec<u32>>,
 }
 
 type Result<T> = std::result::Result<T, IndexError>;
@@ -101,10 +64,16 @@ impl Searcher {
     /// [`IndexError::State`], [`IndexError::Text`].
     pub fn open(dir: &Path) -> Result<Self> {
         // The side store first: the text index, opened later, has at least its messages.
-        let snapshot = Snapshot::open(dir)?;
-        let text_dir = dir.join("text");
+        let mut snapshot = Snapshot::open(dir)?;
+        let text = loop {
+            match TextIndex::open(&snapshot.text_dir()) {
+                // A rebuild was completed between our two looks.
+                Err(_) if snapshot.is_superseded() => snapshot = Snapshot::open(dir)?,
+                opened => break opened.map_err(|error| text_error(&snapshot.text_dir(), error))?,
+            }
+        };
+        let text_dir = snapshot.text_dir();
         let fail = |error| text_error(&text_dir, error);
-        let text = TextIndex::open(&text_dir).map_err(fail)?;
         let reader = text.index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into().map_err(fail)?;
         let segment = |reader: &SegmentReader| {
             let numbers = reader.fast_fields().u64("number")?.values;
@@ -112,7 +81,7 @@ impl Searcher {
         };
         let segments: tantivy::Result<Vec<Segment>> = reader.searcher().segment_readers().iter().map(segment).collect();
         let segments = segments.map_err(fail)?;
-        Ok(Self { dir: dir.to_owned(), snapshot, text, segments, columns: Columns::default() })
+        Ok(Self { snapshot, text, segments, columns: Columns::default() })
     }
 
     pub(crate) fn text(&self) -> &TextIndex {
@@ -265,146 +234,6 @@ impl Searcher {
         Ok(first)
     }
 
-    /// A page of what was found. Only as much is sorted as the page needs.
-    ///
-    /// # Errors
-    /// [`IndexError::State`], [`IndexError::Text`].
-    pub fn page(&self, found: &Bitmap, sort: Sort, reverse: bool, offset: usize, limit: usize) -> Result<Vec<u32>> {
-        let mut numbers: Vec<u32> = found.iter().collect();
-        match sort {
-            Sort::Number => keep_page(&mut numbers, offset, limit, reverse, std::cmp::Reverse),
-            Sort::Date => {
-                let dates = self.wide(&self.columns.date, Column::Date)?;
-                let key = |number: u32| (std::cmp::Reverse(dates[number as usize].cast_signed()), number);
-                keep_page(&mut numbers, offset, limit, reverse, key);
-            }
-            Sort::Size => {
-                let sizes = self.wide(&self.columns.size, Column::Size)?;
-                keep_page(&mut numbers, offset, limit, reverse, |number| {
-                    (std::cmp::Reverse(sizes[number as usize]), number)
-                });
-            }
-            Sort::Subject | Sort::From => {
-                let heads = self.heads(&numbers)?;
-                let text = |head: &Head| match sort {
-                    Sort::From => fold(&head.from),
-                    _ => fold(&crate::text::base_subject(&head.subject).text),
-                };
-                let keys: HashMap<u32, String> = numbers.iter().copied().zip(heads.iter().map(text)).collect();
-                numbers.sort_by(|a, b| (&keys[a], a).cmp(&(&keys[b], b)));
-                if reverse {
-                    numbers.reverse();
-                }
-                numbers = numbers.into_iter().skip(offset).take(limit).collect();
-            }
-        }
-        Ok(numbers)
-    }
-
-    /// What is known of these messages, in their order.
-    ///
-    /// # Errors
-    /// [`IndexError::State`], [`IndexError::Text`].
-    pub fn messages(&self, numbers: &[u32]) -> Result<Vec<Message>> {
-        let heads = self.heads(numbers)?;
-        let (flags, dates) = (self.flags()?, self.wide(&self.columns.date, Column::Date)?);
-        let sizes = self.wide(&self.columns.size, Column::Size)?;
-        let folders = self.narrow(&self.columns.folder, Column::Folder)?;
-        let threads = self.narrow(&self.columns.thread, Column::Thread)?;
-        let parents = self.narrow(&self.columns.parent, Column::Parent)?;
-        let tags = self.narrow(&self.columns.tags, Column::Tags)?;
-        let directory = self.directory();
-        let message = |(&number, head): (&u32, Head)| {
-            let at = number as usize;
-            Ok(Message {
-                number,
-                date: dates[at].cast_signed(),
-                size: sizes[at],
-                flags: flags[at],
-                thread: threads[at],
-                parent: parents[at],
-                tags: directory.tag_sets.get(tags[at] as usize).cloned().unwrap_or_default(),
-                folder: format!("/{}", directory.folders[folders[at] as usize].path),
-                path: self.snapshot.path(number, folders[at], flags[at] & bits::NEW != 0)?,
-                head,
-            })
-        };
-        numbers.iter().zip(heads).map(message).collect()
-    }
-
-    /// The stored header fields of these messages, in their order.
-    ///
-    /// # Errors
-    /// [`IndexError::Text`].
-    pub fn heads(&self, numbers: &[u32]) -> Result<Vec<Head>> {
-        let mut heads = vec![Head::default(); numbers.len()];
-        let places: HashMap<u32, usize> = numbers.iter().enumerate().map(|(at, &number)| (number, at)).collect();
-        for segment in &self.segments {
-            let mut wanted: Vec<(u32, usize)> = Vec::new();
-            segment.for_each_number(|document, number| wanted.extend(places.get(&number).map(|&at| (document, at))));
-            // In the order they are stored, so that each block is unpacked once.
-            let store = segment.reader.get_store_reader(2).map_err(|error| self.fail(error.into()))?;
-            for (document, at) in wanted {
-                let packed: Packed = store.get(document).map_err(|error| self.fail(error))?;
-                heads[at] = Head::unpack(&packed.0);
-            }
-        }
-        Ok(heads)
-    }
-
-    /// Calls `each` with the stored header fields of every message.
-    fn for_each_head(&self, mut each: impl FnMut(u32, &Head)) -> Result<()> {
-        self.for_each_packed(|number, packed| each(number, &Head::unpack(packed)))
-    }
-
-    /// The same, as it is stored: for those who need a part of it.
-    fn for_each_packed(&self, mut each: impl FnMut(u32, &[u8])) -> Result<()> {
-        for segment in &self.segments {
-            let store = segment.reader.get_store_reader(1).map_err(|error| self.fail(error.into()))?;
-            let mut numbers = Vec::new();
-            segment.for_each_number(|_, number| numbers.push(number));
-            // Without the set of deleted documents, so that the count stays in step with the numbers.
-            for (packed, number) in store.iter::<Packed>(None).zip(numbers) {
-                let packed = packed.map_err(|error| self.fail(error))?;
-                each(number, &packed.0);
-            }
-        }
-        Ok(())
-    }
-
-    /// Every address in the header fields of these messages: `(name, address, messages)`, by number of messages, most first.
-    ///
-    /// # Errors
-    /// [`IndexError::Text`].
-    pub fn addresses(&self, found: &Bitmap) -> Result<Vec<(String, String, u64)>> {
-        let mut counts: HashMap<String, HashMap<String, u64>> = HashMap::new();
-        self.for_each_head(|number, head| {
-            if !found.get(number) {
-                return;
-            }
-            let mut once = HashSet::new();
-            for (name, address) in
-                [&head.from, &head.to, &head.cc, &head.bcc].into_iter().flat_map(|field| split_addresses(field))
-            {
-                let address = address.to_lowercase();
-                if once.insert(address.clone()) {
-                    *counts.entry(address).or_default().entry(name).or_default() += 1;
-                }
-            }
-        })?;
-        let mut all: Vec<(String, String, u64)> = counts
-            .into_iter()
-            .map(|(address, names)| {
-                let total = names.values().sum();
-                // The name that is used most; none at all only if there is no other.
-                let best = names.into_iter().max_by(|(a, x), (b, y)| (!a.is_empty(), x, b).cmp(&(!b.is_empty(), y, a)));
-                (best.map(|(name, _)| name).unwrap_or_default(), address, total)
-            })
-            .collect();
-        all.sort_unstable_by(|a, b| (std::cmp::Reverse(a.2), &a.1).cmp(&(std::cmp::Reverse(b.2), &b.1)));
-        Ok(all)
-    }
-
     /// How many messages have each of the directory's sets of tags.
     ///
     /// # Errors
@@ -446,11 +275,11 @@ impl Searcher {
         self.wide(&self.columns.flags, Column::Flags)
     }
 
-    fn wide<'a>(&self, cell: &'a OnceCell<Vec<u64>>, column: Column) -> Result<&'a Vec<u64>> {
+    fn wide<'a>(&self, cell: &'a OnceLock<Vec<u64>>, column: Column) -> Result<&'a Vec<u64>> {
         read_once(cell, || self.snapshot.wide(column))
     }
 
-    fn narrow<'a>(&self, cell: &'a OnceCell<Vec<u32>>, column: Column) -> Result<&'a Vec<u32>> {
+    fn narrow<'a>(&self, cell: &'a OnceLock<Vec<u32>>, column: Column) -> Result<&'a Vec<u32>> {
         read_once(cell, || self.snapshot.narrow(column))
     }
 
@@ -459,12 +288,12 @@ impl Searcher {
     }
 
     fn fail(&self, error: tantivy::TantivyError) -> IndexError {
-        text_error(&self.dir.join("text"), error)
+        text_error(&self.snapshot.text_dir(), error)
     }
 }
 
 fn read_once<T>(
-    cell: &OnceCell<Vec<T>>,
+    cell: &OnceLock<Vec<T>>,
     read: impl FnOnce() -> std::result::Result<Vec<T>, StateError>,
 ) -> Result<&Vec<T>> {
     match cell.get() {
@@ -496,81 +325,5 @@ impl Segment {
             .into_iter()
             .zip(numbers)
             .for_each(|(document, number)| each(document, u32::try_from(number).unwrap_or(u32::MAX)));
-    }
-}
-
-/// The one stored value of a document.
-struct Packed(Vec<u8>);
-
-impl DocumentDeserialize for Packed {
-    fn deserialize<'de, D: DocumentDeserializer<'de>>(
-        mut deserializer: D,
-    ) -> std::result::Result<Self, DeserializeError> {
-        let value = deserializer.next_field::<Vec<u8>>()?;
-        Ok(Self(value.map(|(_, bytes)| bytes).unwrap_or_default()))
-    }
-}
-
-fn keep_page<K: Ord>(numbers: &mut Vec<u32>, offset: usize, limit: usize, reverse: bool, key: impl Fn(u32) -> K) {
-    let compare = |a: &u32, b: &u32| {
-        let order = key(*a).cmp(&key(*b));
-        if reverse { order.reverse() } else { order }
-    };
-    let end = offset.saturating_add(limit).min(numbers.len());
-    if end < numbers.len() && end > 0 {
-        numbers.select_nth_unstable_by(end - 1, compare);
-    }
-    numbers.truncate(end);
-    numbers.sort_unstable_by(compare);
-    numbers.drain(..offset.min(end));
-}
-
-/// Takes apart what [`extract`](crate::text::extract) put together: `Name <address>`, `"Na, me" <address>`, `address`.
-pub fn split_addresses(field: &str) -> Vec<(String, String)> {
-    let mut all = Vec::new();
-    let mut quoted = false;
-    let mut start = 0;
-    let ends = field.char_indices().filter(|(_, c)| {
-        quoted ^= *c == '"';
-        *c == ',' && !quoted
-    });
-    for end in ends.map(|(at, _)| at).chain([field.len()]).collect::<Vec<_>>() {
-        let one = field[start..end].trim();
-        start = (end + 1).min(field.len());
-        let (name, address) = match one.rsplit_once('<') {
-            Some((name, address)) => (name.trim().trim_matches('"'), address.trim_end_matches('>')),
-            None => ("", one),
-        };
-        if address.contains('@') {
-            all.push((name.to_owned(), address.to_owned()));
-        }
-    }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_come_apart_as_they_were_put_together() {
-        let check = |field: &str, expected: &[(&str, &str)]| {
-            let expected: Vec<(String, String)> =
-                expected.iter().map(|(n, a)| ((*n).to_owned(), (*a).to_owned())).collect();
-            assert_eq!(split_addresses(field), expected, "{field}");
-        };
-        check("Ann <a@x>, \"Doe, B\" <b@x>, c@x", &[("Ann", "a@x"), ("Doe, B", "b@x"), ("", "c@x")]);
-        check("", &[]);
-        check("undisclosed", &[]);
-    }
-
-    #[test]
-    fn a_page_is_a_part_of_the_sorted_whole() {
-        for (offset, limit) in [(0, 3), (2, 3), (9, 5), (20, 5), (0, 100), (0, 0)] {
-            let mut numbers: Vec<u32> = vec![5, 3, 9, 1, 7, 0, 2, 8, 6, 4];
-            keep_page(&mut numbers, offset, limit, true, |n| n);
-            let expected: Vec<u32> = (0..10).rev().skip(offset).take(limit).collect();
-            assert_eq!(numbers, expected);
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Conditions on text: words, phrases, prefixes, expressions.
+//! Conditions on text: words, phrases, prefixes.
 
 use tantivy::postings::BlockSegmentPostings;
 use tantivy::query::{EnableScoring, PhraseQuery, Query as _};
@@ -11,7 +11,7 @@ use crate::query::{Pattern, TextField};
 use crate::text::{Kind, fold, tokens};
 
 impl Searcher {
-    fn fields_of(&self, field: TextField) -> Vec<Field> {
+    pub(super) fn fields_of(&self, field: TextField) -> Vec<Field> {
         let fields = &self.text.fields;
         match field {
             TextField::Any => vec![fields.body, fields.subject, fields.from, fields.to, fields.cc, fields.bcc],
@@ -116,90 +116,14 @@ impl Searcher {
         }
         Ok(found)
     }
-
-    /// Header fields are matched whole, the body word by word: it is not stored.
-    pub(super) fn regex(&self, field: TextField, pattern: &Pattern) -> Result<Bitmap> {
-        let Pattern::Matches(regex) = pattern else { return self.words(field, pattern_text(pattern), false) };
-        let mut found = Bitmap::empty(self.len());
-        if field != TextField::Body {
-            self.for_each_packed(|number, packed| {
-                let mut texts =
-                    packed.split(|&byte| byte == 0).enumerate().filter(|(place, _)| is_meant(field, *place));
-                if texts.any(|(place, text)| (place < FILES_PLACE || !text.is_empty()) && fits(regex, text)) {
-                    found.set(number);
-                }
-            })?;
-        }
-        if matches!(field, TextField::Body | TextField::Any) {
-            let start = literal_start(regex.as_str());
-            for segment in &self.segments {
-                let mut add = || -> tantivy::Result<()> {
-                    let index = segment.reader.inverted_index(self.text.fields.body)?;
-                    for_each_term(index.terms(), &start, |term, info| {
-                        if std::str::from_utf8(term).is_ok_and(|term| regex.is_match(term)) {
-                            segment.add_all(
-                                index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?,
-                                &mut found,
-                            );
-                        }
-                        Ok(())
-                    })
-                };
-                add().map_err(|error| self.fail(error))?;
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// Names of attachments are the last values of a packed [`Head`](crate::Head), however many there are.
-const FILES_PLACE: usize = 7;
-
-/// Whether the value at a place of a packed [`Head`](crate::Head) belongs to a field.
-fn is_meant(field: TextField, place: usize) -> bool {
-    match field {
-        TextField::From => place == 0,
-        TextField::To => place == 1,
-        TextField::Cc => place == 2,
-        TextField::Bcc => place == 3,
-        TextField::Subject => place == 4,
-        TextField::List => place == 6,
-        TextField::File => place >= FILES_PLACE,
-        TextField::Recipient => (1..=3).contains(&place),
-        TextField::Contact => place <= 3,
-        TextField::Any => place <= 4,
-        TextField::Body => false,
-    }
-}
-
-/// The expression has no regard to case, so that text without accents need not be folded first.
-fn fits(regex: &regex::Regex, text: &[u8]) -> bool {
-    std::str::from_utf8(text)
-        .is_ok_and(|text| if text.is_ascii() { regex.is_match(text) } else { regex.is_match(&fold(text)) })
-}
-
-/// What every word that matches begins with, so that only those words need be looked at. May be shorter than it could be.
-fn literal_start(pattern: &str) -> String {
-    let Some(rest) = pattern.strip_prefix('^').filter(|rest| !rest.contains('|')) else { return String::new() };
-    let length = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
-    // A repetition that may be none makes the letter before it optional.
-    let is_optional = rest[length..].starts_with(['*', '?', '{']);
-    rest[..length - usize::from(is_optional && length > 0)].to_ascii_lowercase()
-}
-
-fn pattern_text(pattern: &Pattern) -> &str {
-    match pattern {
-        Pattern::Is(text) | Pattern::StartsWith(text) => text,
-        Pattern::Matches(regex) => regex.as_str(),
-    }
 }
 
 impl Segment {
-    fn number(&self, document: u32) -> u32 {
+    pub(super) fn number(&self, document: u32) -> u32 {
         u32::try_from(self.numbers.get_val(document)).unwrap_or(u32::MAX)
     }
 
-    fn add_all(&self, mut postings: BlockSegmentPostings, found: &mut Bitmap) {
+    pub(super) fn add_all(&self, mut postings: BlockSegmentPostings, found: &mut Bitmap) {
         let mut numbers = [0; 128];
         while postings.block_len() > 0 {
             let documents = postings.docs();
@@ -212,7 +136,7 @@ impl Segment {
 }
 
 /// Calls `each` for the terms that begin with `start`.
-fn for_each_term(
+pub(super) fn for_each_term(
     terms: &TermDictionary,
     start: &str,
     mut each: impl FnMut(&[u8], &tantivy::postings::TermInfo) -> tantivy::Result<()>,
@@ -253,23 +177,6 @@ impl Words {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_anchored_expression_tells_how_words_begin() {
-        let cases = [
-            ("^lm9[0-9]$", "lm9"),
-            ("^AB*c", "a"),
-            ("^ab+", "ab"),
-            ("^a{0,2}b", ""),
-            ("^a|b", ""),
-            ("ab", ""),
-            ("^", ""),
-            ("^a?", ""),
-        ];
-        for (pattern, start) in cases {
-            assert_eq!(literal_start(pattern), start, "{pattern}");
-        }
-    }
 
     #[test]
     fn a_query_becomes_what_stands_in_the_index() {

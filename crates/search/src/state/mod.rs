@@ -6,14 +6,22 @@
 //! ```text
 //! current      JSON, one line: format version, name of the state file, where its newest directory is, and that one's checksum
 //! state.<n>    chunks and directories, only ever appended to; superseded parts stay until the file is written anew
+//! text, text.<n> the text index; a rebuild makes the next one and names it in `current`
 //! lock         held (flock) by the one writer
+//! turn         held (flock) by whoever waits for the lock and comes next
 //! ```
 //!
 //! A commit appends the chunks that changed (4096 messages each) and a new directory, syncs the file, then replaces `current` by rename. What a reader
 //! opened stays as it was, whatever a writer does; after a crash `current` names the last commit, and what lies behind it in the file is dead.
 
 mod chunk;
-mod file;
+mod error;
+mod lock;
+mod snapshot;
+mod writer;
 
 pub use chunk::{Column, NO_PARENT, Record, bits};
-pub use file::{Directory, FolderState, Lock, Seen, Snapshot, StateError, StateWriter};
+pub use error::StateError;
+pub use lock::{Lock, Turn};
+pub use snapshot::{Directory, FolderState, Seen, Snapshot};
+pub use writer::StateWriter;

@@ -5,9 +5,12 @@
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mail_parser::{Address, HeaderName, HeaderValue, Message, MessageParser, MessagePart, MimeHeaders, PartType};
+use mail_parser::decoders::charsets::map::charset_decoder;
+use mail_parser::{Encoding, HeaderName, Message, MessageParser, MessagePart, MimeHeaders, PartType};
 
+use crate::text::header::{addresses, date, list_id, one_line, priority, references};
 use crate::text::html::html_to_text;
+use crate::text::lenient;
 use crate::text::prune::prune_into;
 use crate::text::tokens::Tokens;
 
@@ -16,7 +19,7 @@ pub const TEXT_BYTES_MAX: usize = 16 << 20;
 /// How deep parts and enclosed messages may be nested.
 const DEPTH_MAX: u32 = 50;
 /// Attachments, recipients and references that are looked at in one message.
-const ITEMS_MAX: usize = 4096;
+pub(super) const ITEMS_MAX: usize = 4096;
 
 /// What is searched and shown of one message.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub struct Extracted {
     pub files: Vec<String>,
     /// Media types of all leaf parts, in lower case, each once.
     pub mimes: Vec<String>,
+    /// Whether `body` also holds what is not worth indexing: armour and encoded data.
+    pub is_whole: bool,
     /// All text: plain and HTML parts, text attachments, and enclosed messages with their subjects and senders.
     pub body: String,
     /// What kind of message it is.
@@ -82,8 +87,17 @@ pub enum Priority {
 
 /// Reads a whole message, line ends LF or CRLF.
 pub fn extract(message: &[u8]) -> Extracted {
+    read(message, false)
+}
+
+/// The same for a reader instead of the index: nothing is left out of the text.
+pub fn extract_whole(message: &[u8]) -> Extracted {
+    read(message, true)
+}
+
+fn read(message: &[u8], is_whole: bool) -> Extracted {
     // The MIME parser is fuzzed here and by others; should it panic all the same, one message loses its body, not the run.
-    match catch_unwind(AssertUnwindSafe(|| try_extract(message))) {
+    match catch_unwind(AssertUnwindSafe(|| try_extract(message, is_whole))) {
         Ok(extracted) => extracted,
         Err(_) => {
             Extracted { problem: Some("the MIME parser failed"), body: raw_text(message), ..Extracted::default() }
@@ -104,8 +118,8 @@ fn parser() -> MessageParser {
         .default_header_raw()
 }
 
-fn try_extract(bytes: &[u8]) -> Extracted {
-    let mut out = Extracted::default();
+fn try_extract(bytes: &[u8], is_whole: bool) -> Extracted {
+    let mut out = Extracted { is_whole, ..Extracted::default() };
     let Some(message) = parser().parse(bytes) else {
         out.body = raw_text(bytes);
         out.problem = Some("no header");
@@ -131,91 +145,6 @@ fn raw_text(bytes: &[u8]) -> String {
     let mut body = String::new();
     prune_into(&String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]), &mut body);
     body
-}
-
-/// No line ends and control characters in what is shown on one line.
-fn one_line(text: &str) -> String {
-    if !text.chars().any(char::is_control) && !text.contains("  ") && text.trim().len() == text.len() {
-        return text.to_owned();
-    }
-    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    clean.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn addresses(field: Option<&Address<'_>>) -> String {
-    let mut all = String::new();
-    for addr in field.into_iter().flat_map(Address::iter).take(ITEMS_MAX) {
-        let name = addr.name().map(one_line).filter(|name| !name.is_empty());
-        let address = addr.address().map(one_line).filter(|address| !address.is_empty());
-        if !all.is_empty() && (name.is_some() || address.is_some()) {
-            all.push_str(", ");
-        }
-        match (name, address) {
-            (Some(name), Some(address)) => {
-                // What would be read as two addresses is quoted, so that `addresses` can be taken apart again.
-                if name.contains([',', ';', '<', '>', '"', '@']) {
-                    all.push_str(&format!("\"{}\" <{address}>", name.replace(['"', '\\'], "")));
-                } else {
-                    all.push_str(&format!("{name} <{address}>"));
-                }
-            }
-            (Some(one), None) | (None, Some(one)) => all.push_str(&one),
-            (None, None) => {}
-        }
-    }
-    all
-}
-
-fn date(message: &Message<'_>) -> Option<i64> {
-    let plausible = |date: &mail_parser::DateTime| date.is_valid() && (1..=9999).contains(&date.year);
-    let own = message.date().filter(|date| plausible(date)).map(mail_parser::DateTime::to_timestamp);
-    own.or_else(|| message.received()?.date().filter(plausible).map(|date| date.to_timestamp()))
-}
-
-fn references(message: &Message<'_>) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for value in [message.references(), message.in_reply_to()] {
-        let ids: Vec<&str> = match value {
-            HeaderValue::Text(id) => vec![id],
-            HeaderValue::TextList(ids) => ids.iter().map(AsRef::as_ref).collect(),
-            _ => Vec::new(),
-        };
-        for id in ids.into_iter().map(str::trim).filter(|id| !id.is_empty()).take(ITEMS_MAX) {
-            if !all.iter().any(|known| known == id) {
-                all.push(id.to_owned());
-            }
-        }
-    }
-    all
-}
-
-fn list_id(message: &Message<'_>) -> String {
-    let text = |value: &HeaderValue<'_>| value.as_text().map(one_line).unwrap_or_default();
-    let field = text(message.list_id());
-    let bracketed = field.rsplit_once('<').and_then(|(_, id)| id.split_once('>')).map(|(id, _)| id.trim().to_owned());
-    let id = bracketed.unwrap_or(field);
-    if !id.is_empty() {
-        return id;
-    }
-    // Older list managers: `List-Post: <mailto:users@example.org>`, `X-Mailing-List: users@example.org`.
-    let post = text(message.list_post());
-    let post = post.split_once("mailto:").map(|(_, rest)| rest.split(['>', '?']).next().unwrap_or("")).unwrap_or("");
-    let other = message.header_raw("X-Mailing-List").map(one_line).unwrap_or_default();
-    let address = if post.is_empty() { other.as_str() } else { post };
-    address.trim_matches(['<', '>', ' ']).replace('@', ".")
-}
-
-fn priority(message: &Message<'_>, list: bool) -> Priority {
-    let field = |name: &'static str| message.header_raw(name).map(|value| value.trim().to_ascii_lowercase());
-    for name in ["Priority", "X-Priority", "Importance"] {
-        match field(name).as_deref().and_then(|value| value.split([' ', ',', '(']).next()) {
-            Some("high" | "urgent" | "1" | "2") => return Priority::High,
-            Some("low" | "non-urgent" | "4" | "5") => return Priority::Low,
-            _ => {}
-        }
-    }
-    let bulk = field("Precedence").is_some_and(|value| matches!(value.as_str(), "bulk" | "junk" | "list"));
-    if bulk || list { Priority::Low } else { Priority::Normal }
 }
 
 fn parts_of(message: &Message<'_>, out: &mut Extracted, depth: u32) {
@@ -330,6 +259,9 @@ fn leaf(message: &Message<'_>, part: &MessagePart<'_>, media_type: &str, out: &m
         out.files.push(name);
     }
     match &part.body {
+        PartType::Text(_) if part.is_encoding_problem && part.encoding == Encoding::Base64 => {
+            append(&dirty_base64(message, part), out);
+        }
         PartType::Text(text) => append(text, out),
         PartType::Html(html) => append(&html_to_text(html), out),
         PartType::Message(enclosed) => {
@@ -340,7 +272,17 @@ fn leaf(message: &Message<'_>, part: &MessagePart<'_>, media_type: &str, out: &m
         }
         PartType::Binary(_) | PartType::InlineBinary(_) | PartType::Multipart(_) => {}
     }
-    let _ = message;
+}
+
+/// The text of a part whose base64 has something else in it.
+fn dirty_base64(message: &Message<'_>, part: &MessagePart<'_>) -> String {
+    let raw = message.raw_message.get(part.offset_body as usize..part.offset_end as usize).unwrap_or_default();
+    let bytes = lenient::base64(raw);
+    let charset = part.content_type().and_then(|kind| kind.attribute("charset"));
+    match charset.and_then(|charset| charset_decoder(charset.as_bytes())) {
+        Some(decode) => decode(&bytes),
+        None => String::from_utf8_lossy(&bytes).into_owned(),
+    }
 }
 
 fn append(text: &str, out: &mut Extracted) {
@@ -355,7 +297,11 @@ fn append(text: &str, out: &mut Extracted) {
     if !out.body.is_empty() && !out.body.ends_with('\n') {
         out.body.push('\n');
     }
-    prune_into(&text[..end], &mut out.body);
+    if out.is_whole {
+        out.body.push_str(&text[..end]);
+    } else {
+        prune_into(&text[..end], &mut out.body);
+    }
 }
 
 #[cfg(test)]

@@ -2,13 +2,15 @@
 
 pub(crate) mod extract;
 pub(crate) mod fold;
-pub(crate) mod html;
+pub(crate) mod header;
+mod html;
+mod lenient;
 pub(crate) mod parts;
 pub(crate) mod prune;
 pub(crate) mod subject;
 pub(crate) mod tokens;
 
-pub use extract::{Extracted, Priority, Traits, extract};
+pub use extract::{Extracted, Priority, Traits, extract, extract_whole};
 pub use fold::fold;
 pub use html::html_to_text;
 pub use parts::{Part, parts, safe_file_name};

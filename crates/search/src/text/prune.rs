@@ -9,9 +9,10 @@ pub fn prune_into(text: &str, out: &mut String) {
     let mut armour = false;
     for line in text.split_inclusive('\n') {
         let bare = line.trim_end();
-        if bare.starts_with("-----") && bare.ends_with("-----") && bare.len() > 15 {
+        let begins = bare.starts_with("-----BEGIN ");
+        if bare.ends_with("-----") && (begins || bare.starts_with("-----END ")) {
             // A signed message's text stands between "BEGIN PGP SIGNED MESSAGE" and "BEGIN PGP SIGNATURE".
-            armour = bare.starts_with("-----BEGIN ") && !bare.contains("SIGNED MESSAGE");
+            armour = begins && !bare.contains("SIGNED MESSAGE");
             continue;
         }
         if armour && is_armour_line(bare) || is_encoded(bare) {
@@ -91,6 +92,6 @@ mod tests {
     #[test]
     fn armour_that_is_never_closed_hides_no_text() {
         assert_eq!(pruned("-----BEGIN PGP SIGNATURE-----\niQEc\nthen words\nmore"), "then words\nmore");
-        assert_eq!(pruned("----- Original Message -----\nwords"), "words");
+        assert_eq!(pruned("----- Original Message -----\nwords"), "----- Original Message -----\nwords");
     }
 }

@@ -1,14 +1,16 @@
 //! Compares the trees with what the index knows, by names alone.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use posthaste_maildir::Subdir;
-use posthaste_maildir::tree::{Folder, Stamp, Tree, flag_letters_of, key_of_name, stat_files};
+use posthaste_maildir::tree::{FileFacts, Folder, Stamp, Tree, flag_letters_of, key_of_name, look_up};
 
+use super::listing::{self, Name};
 use super::{Report, UpdateOptions};
-use crate::state::{Directory, FolderState, Seen, StateWriter, bits};
+use crate::state::{Directory, FolderState, Record, Seen, StateWriter, bits};
 
 /// A file that the index does not know under this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +23,11 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
+    fn new(folder: usize, subdir: Subdir, name: String, inode: u64) -> Self {
+        let folder = u32::try_from(folder).expect("fewer than 2^32 folders");
+        Self { folder, is_new: subdir == Subdir::New, name, inode }
+    }
+
     /// What follows from name and place.
     pub fn flags(&self) -> u64 {
         bits::letters(flag_letters_of(&self.name)) | if self.is_new { bits::NEW } else { 0 }
@@ -48,6 +55,36 @@ pub(super) struct Changes {
     pub missing: Vec<u32>,
     /// Stamps of folders that were listed, to be kept when all is done.
     pub settled: Vec<(usize, Stamps)>,
+}
+
+/// File names that may have come, gone or changed, by the directory of their folder.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Touched {
+    by_folder: BTreeMap<PathBuf, BTreeSet<String>>,
+    names: usize,
+}
+
+impl Touched {
+    /// Adds a name in `new/` or `cur/` of the folder in `dir`.
+    pub fn add(&mut self, dir: &std::path::Path, name: &str) {
+        let names = match self.by_folder.get_mut(dir) {
+            Some(names) => names,
+            None => self.by_folder.entry(dir.to_owned()).or_default(),
+        };
+        if !names.contains(name) {
+            self.names += usize::from(names.insert(name.to_owned()));
+        }
+    }
+
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        self.names
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.names == 0
+    }
 }
 
 /// Lists what changed. Adds new folders to the directory; changes nothing else.
@@ -91,16 +128,21 @@ pub(super) fn compare(
     for index in gone {
         changes.missing.extend(&by_folder[&index]);
     }
-    for (index, folder) in to_list {
-        if let Err(error) = list(state, index, folder, &by_folder[&index], options, &mut changes, report) {
-            report.troubles.push((folder.dir.clone(), error.to_string()));
-            continue;
+    listing::each(&to_list, options, |index, folder, listed| {
+        report.listed += 2;
+        match listed {
+            Err(error) => report.troubles.push((folder.dir.clone(), error.to_string())),
+            Ok(names) => {
+                let known = Known::new(state.records(), &by_folder[&index]);
+                let listed = names.into_iter().map(|name| known.listed(index, name)).collect();
+                known.tell_apart(listed, &mut changes);
+                let settled = |stamp: Option<Stamp>| {
+                    stamp.filter(|stamp| stamp.is_settled(looked_at)).map(|stamp| Seen(stamp.inode, stamp.mtime_ns))
+                };
+                changes.settled.push((index, (settled(folder.new), settled(folder.cur))));
+            }
         }
-        let settled = |stamp: Option<Stamp>| {
-            stamp.filter(|stamp| stamp.is_settled(looked_at)).map(|stamp| Seen(stamp.inode, stamp.mtime_ns))
-        };
-        changes.settled.push((index, (settled(folder.new), settled(folder.cur))));
-    }
+    });
     changes.added.sort_unstable_by_key(|candidate| candidate.inode);
     changes
 }
@@ -159,83 +201,115 @@ fn numbers_by_folder(state: &StateWriter, folders: impl Iterator<Item = usize>) 
     by_folder
 }
 
-fn list(
-    state: &StateWriter,
-    index: usize,
-    folder: &Folder,
-    numbers: &[u32],
-    options: &UpdateOptions,
-    changes: &mut Changes,
-    report: &mut Report,
-) -> std::io::Result<()> {
-    let records = state.records();
-    let mut by_key: HashMap<&str, Vec<u32>> = HashMap::with_capacity(numbers.len());
-    for &number in numbers {
-        by_key.entry(key_of_name(&records[number as usize].name)).or_default().push(number);
+/// What is to be done about names that somebody saw change, without listing anything. `None` if one is in a folder that is not known.
+pub(super) fn compare_touched(state: &StateWriter, touched: &Touched, report: &mut Report) -> Option<Changes> {
+    let directory = &state.directory;
+    let by_dir: HashMap<PathBuf, usize> = (0..directory.folders.len())
+        .filter(|&index| directory.folders[index].present)
+        .map(|index| (folder_dir(directory, index), index))
+        .collect();
+    let mut folders = Vec::new();
+    for (dir, names) in &touched.by_folder {
+        folders.push((*by_dir.get(dir)?, dir, names));
     }
-    let mut listed = Vec::new();
-    for subdir in [Subdir::New, Subdir::Cur] {
-        report.listed += 1;
-        let mut names = Vec::new();
-        folder.for_each_name(subdir, |name, inode| names.push((name.to_owned(), inode)))?;
-        let changed = if options.check_files {
-            changed_files(folder, subdir, &mut names, records, &by_key)?
-        } else {
-            HashSet::new()
-        };
-        for (name, inode) in names {
-            let rewritten = changed.contains(&name);
-            listed.push((Candidate { folder: index as u32, is_new: subdir == Subdir::New, name, inode }, rewritten));
+    let mut by_folder = numbers_by_folder(state, folders.iter().map(|(index, ..)| *index));
+    let mut changes = Changes::default();
+    for (index, dir, names) in folders {
+        let keys: HashSet<&str> = names.iter().map(|name| key_of_name(name)).collect();
+        let mut numbers = by_folder.remove(&index).unwrap_or_default();
+        numbers.retain(|&number| keys.contains(key_of_name(&state.records()[number as usize].name)));
+        let known = Known::new(state.records(), &numbers);
+        // What the index knows under these keys is looked at too: of a name that moved on we may have seen the old one only.
+        let mut all = names.clone();
+        all.extend(numbers.iter().map(|&number| state.records()[number as usize].name.clone()));
+        match look_at(dir, index, &all, &known) {
+            Ok(listed) => known.tell_apart(listed, &mut changes),
+            Err(error) => report.troubles.push((dir.clone(), error.to_string())),
         }
     }
-    // Exact names first, so that of two files with one key the known one stays itself.
-    let mut rest = Vec::new();
-    for (candidate, rewritten) in listed {
-        let flags = candidate.flags();
-        let same = |number: &u32| {
-            let record = &records[*number as usize];
-            record.name == candidate.name && record.flags & bits::MUTABLE == flags
-        };
-        let numbers = by_key.get_mut(key_of_name(&candidate.name));
-        match numbers.and_then(|numbers| numbers.iter().position(same).map(|at| numbers.swap_remove(at))) {
-            Some(number) if rewritten => {
-                changes.missing.push(number);
-                changes.added.push(candidate);
-            }
-            Some(_) => {}
-            None => rest.push(candidate),
-        }
-    }
-    for candidate in rest {
-        match by_key.get_mut(key_of_name(&candidate.name)).and_then(Vec::pop) {
-            Some(number) => changes.renamed.push(Rename { number, flags: candidate.flags(), name: candidate.name }),
-            None => changes.added.push(candidate),
-        }
-    }
-    changes.missing.extend(by_key.into_values().flatten());
-    Ok(())
+    report.folders = directory.folders.iter().filter(|folder| folder.present).count();
+    changes.added.sort_unstable_by_key(|candidate| candidate.inode);
+    Some(changes)
 }
 
-/// Names of files whose size or time is not what the index knows.
-fn changed_files(
-    folder: &Folder,
-    subdir: Subdir,
-    names: &mut [(String, u64)],
-    records: &[crate::state::Record],
-    by_key: &HashMap<&str, Vec<u32>>,
-) -> std::io::Result<HashSet<String>> {
-    if names.is_empty() {
-        return Ok(HashSet::new());
+fn folder_dir(directory: &Directory, index: usize) -> PathBuf {
+    let folder = &directory.folders[index];
+    directory.roots[folder.root as usize].join(&folder.path)
+}
+
+fn look_at(
+    dir: &std::path::Path,
+    index: usize,
+    names: &BTreeSet<String>,
+    known: &Known<'_>,
+) -> io::Result<Vec<Listed>> {
+    let mut listed = Vec::new();
+    for subdir in [Subdir::New, Subdir::Cur] {
+        for (name, facts) in look_up(&dir.join(subdir.as_str()), names.iter().map(String::as_str))? {
+            listed.push(known.listed(index, Name { subdir, name, inode: facts.inode, facts: Some(facts) }));
+        }
     }
-    let dir: PathBuf = folder.dir.join(subdir.as_str());
-    let facts = stat_files(&dir, names)?;
-    let changed = names.iter().zip(facts).filter(|((name, _), facts)| {
-        let known = by_key.get(key_of_name(name)).into_iter().flatten().map(|number| &records[*number as usize]);
-        let mut known = known.filter(|record| record.name == *name);
-        known
-            .next()
-            .zip(*facts)
-            .is_some_and(|(record, facts)| (record.size, record.mtime_ns) != (facts.size, facts.mtime_ns))
-    });
-    Ok(changed.map(|((name, _), _)| name.clone()).collect())
+    Ok(listed)
+}
+
+/// A file that is there, and whether it is known with another size or time.
+struct Listed {
+    candidate: Candidate,
+    is_rewritten: bool,
+}
+
+/// What the index knows of one folder, by the part of the name that does not change.
+struct Known<'a> {
+    records: &'a [Record],
+    by_key: HashMap<&'a str, Vec<u32>>,
+}
+
+impl<'a> Known<'a> {
+    fn new(records: &'a [Record], numbers: &[u32]) -> Self {
+        let mut by_key: HashMap<&str, Vec<u32>> = HashMap::with_capacity(numbers.len());
+        for &number in numbers {
+            by_key.entry(key_of_name(&records[number as usize].name)).or_default().push(number);
+        }
+        Self { records, by_key }
+    }
+
+    fn listed(&self, index: usize, Name { subdir, name, inode, facts }: Name) -> Listed {
+        let is_rewritten = facts.is_some_and(|facts| self.is_rewritten(&name, facts));
+        Listed { candidate: Candidate::new(index, subdir, name, inode), is_rewritten }
+    }
+
+    fn is_rewritten(&self, name: &str, facts: FileFacts) -> bool {
+        let same_key = self.by_key.get(key_of_name(name)).into_iter().flatten();
+        let mut same_name = same_key.map(|&number| &self.records[number as usize]).filter(|record| record.name == name);
+        same_name.next().is_some_and(|record| (record.size, record.mtime_ns) != (facts.size, facts.mtime_ns))
+    }
+
+    /// Tells which of the files are unchanged, renamed, rewritten or new, and which messages are not there.
+    fn tell_apart(mut self, listed: Vec<Listed>, changes: &mut Changes) {
+        // Exact names first, so that of two files with one key the known one stays itself.
+        let mut rest = Vec::new();
+        for Listed { candidate, is_rewritten } in listed {
+            let flags = candidate.flags();
+            let same = |number: &u32| {
+                let record = &self.records[*number as usize];
+                record.name == candidate.name && record.flags & bits::MUTABLE == flags
+            };
+            let numbers = self.by_key.get_mut(key_of_name(&candidate.name));
+            match numbers.and_then(|numbers| numbers.iter().position(same).map(|at| numbers.swap_remove(at))) {
+                Some(number) if is_rewritten => {
+                    changes.missing.push(number);
+                    changes.added.push(candidate);
+                }
+                Some(_) => {}
+                None => rest.push(candidate),
+            }
+        }
+        for candidate in rest {
+            match self.by_key.get_mut(key_of_name(&candidate.name)).and_then(Vec::pop) {
+                Some(number) => changes.renamed.push(Rename { number, flags: candidate.flags(), name: candidate.name }),
+                None => changes.added.push(candidate),
+            }
+        }
+        changes.missing.extend(self.by_key.into_values().flatten());
+    }
 }

@@ -1,13 +1,12 @@
 //! Reads new messages on all cores and builds their part of the text index.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use posthaste_maildir::tree::{Contents, FileFacts, FileReader, Way};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::diff::Candidate;
@@ -16,10 +15,6 @@ use crate::state::{NO_PARENT, Record, StateWriter, bits};
 use crate::text::{Extracted, Priority, extract};
 use crate::text_index::{FinishedSegment, Head, SegmentBuilder, TextIndex};
 
-/// Bytes of one message that are read; the rest of a larger one is passed over and reported.
-const MESSAGE_BYTES_MAX: u64 = 256 << 20;
-/// Messages that a thread takes at once: neighbours on disk.
-const TAKE: usize = 128;
 /// References that are kept of one message, the newest: enough to place it in its thread.
 const REFERENCES_MAX: usize = 64;
 
@@ -90,7 +85,8 @@ pub(super) fn read(
     step: &(dyn Fn(u64, u64) + Sync),
 ) -> tantivy::Result<Round> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let threads = if options.threads == 0 { cores } else { options.threads }.min(batch.len().div_ceil(TAKE)).max(1);
+    let threads =
+        if options.threads == 0 { cores } else { options.threads }.min(batch.len().div_ceil(FileReader::BATCH)).max(1);
     let shared = Shared {
         dirs: directories(state),
         batch: &batch,
@@ -100,6 +96,7 @@ pub(super) fn read(
         bytes: AtomicU64::new(0),
         missing,
         step,
+        way: options.way,
     };
     let stamp = AtomicU64::new(1);
     let memory_bytes = options.memory_bytes / threads;
@@ -139,34 +136,44 @@ struct Shared<'a> {
     bytes: AtomicU64,
     missing: &'a Missing,
     step: &'a (dyn Fn(u64, u64) + Sync),
+    way: Way,
 }
 
 impl Shared<'_> {
     fn work(&self, mut builder: SegmentBuilder<'_>) -> tantivy::Result<Round> {
         let mut round = Round::default();
-        let mut buffer = Vec::new();
+        let mut files = FileReader::new(self.way);
+        let mut before: &[Candidate] = &[];
         loop {
-            let from = self.taken.fetch_add(TAKE, Ordering::Relaxed);
-            let Some(mine) = self.batch.get(from..self.batch.len().min(from + TAKE)).filter(|mine| !mine.is_empty())
-            else {
-                break;
-            };
+            let from = self.taken.fetch_add(FileReader::BATCH, Ordering::Relaxed).min(self.batch.len());
+            let next = &self.batch[from..self.batch.len().min(from + FileReader::BATCH)];
+            // While `before` is worked on, `next` is read.
             let mut bytes = 0;
-            for candidate in mine {
-                let path = self.path(candidate);
-                match read_file(&path, &mut buffer) {
-                    Ok(facts) => {
-                        bytes += buffer.len() as u64;
-                        self.take(candidate, path, &buffer, facts, &mut builder, &mut round)?;
+            let mut failed = None;
+            files.turn(next.iter().map(|candidate| self.path(candidate)).collect(), |place, read| {
+                let candidate = &before[place];
+                match read {
+                    Ok(file) => {
+                        bytes += file.bytes.len() as u64;
+                        let taken = self.take(candidate, &file, &mut builder, &mut round);
+                        failed = failed.take().or(taken.err());
                     }
                     // Renamed or removed since it was listed: the directory's time has moved, so the next update finds it.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                    Err(e) => round.troubles.push((path, e.to_string())),
+                    Err(e) => round.troubles.push((self.path(candidate), e.to_string())),
                 }
+            });
+            if let Some(error) = failed {
+                return Err(error);
             }
-            let messages = self.messages.fetch_add(mine.len() as u64, Ordering::Relaxed) + mine.len() as u64;
+            let count = before.len() as u64;
+            let messages = self.messages.fetch_add(count, Ordering::Relaxed) + count;
             let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
             (self.step)(messages, bytes);
+            if next.is_empty() {
+                break;
+            }
+            before = next;
         }
         round.segments = builder.finish()?;
         Ok(round)
@@ -181,45 +188,25 @@ impl Shared<'_> {
     fn take(
         &self,
         candidate: &Candidate,
-        path: PathBuf,
-        bytes: &[u8],
-        facts: Facts,
+        file: &Contents<'_>,
         builder: &mut SegmentBuilder<'_>,
         round: &mut Round,
     ) -> tantivy::Result<()> {
-        let digest = digest(bytes);
+        let digest = digest(file.bytes);
         if let Some(number) = self.missing.take(digest) {
             round.moved.push(Moved { number, candidate: candidate.clone() });
             return Ok(());
         }
-        let mut message = extract(bytes);
-        if facts.size > bytes.len() as u64 {
+        let mut message = extract(file.bytes);
+        if file.facts.size > file.bytes.len() as u64 {
             message.problem = Some("longer than 256 MiB");
         }
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         builder.add(number, &message)?;
-        let record = record(candidate, digest, facts, &message, number);
-        round.new.push(New { number, record, problem: message.problem, path });
+        let record = record(candidate, digest, file.facts, &message, number);
+        round.new.push(New { number, record, problem: message.problem, path: self.path(candidate) });
         Ok(())
     }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Facts {
-    size: u64,
-    mtime_ns: i64,
-}
-
-fn read_file(path: &Path, buffer: &mut Vec<u8>) -> io::Result<Facts> {
-    let mut file = File::open(path)?;
-    let stat = file.metadata()?;
-    buffer.clear();
-    buffer.reserve(usize::try_from(stat.len().min(MESSAGE_BYTES_MAX)).unwrap_or(0) + 1);
-    io::Read::by_ref(&mut file).take(MESSAGE_BYTES_MAX).read_to_end(buffer)?;
-    Ok(Facts {
-        size: stat.len(),
-        mtime_ns: stat.mtime().saturating_mul(1_000_000_000).saturating_add(stat.mtime_nsec()),
-    })
 }
 
 /// The content's digest: XXH3-128 with CRLF counted as LF, so that a message keeps it when another program stores it with other line ends.
@@ -236,7 +223,7 @@ fn digest(bytes: &[u8]) -> u128 {
     xxh3_128(&plain)
 }
 
-fn record(candidate: &Candidate, digest: u128, facts: Facts, message: &Extracted, number: u32) -> Record {
+fn record(candidate: &Candidate, digest: u128, facts: FileFacts, message: &Extracted, number: u32) -> Record {
     let (subject, is_reply) = subject_hash(&Head { subject: message.subject.clone(), ..Head::default() });
     let mut flags = candidate.flags();
     for (is_set, bit) in [

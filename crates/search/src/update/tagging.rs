@@ -34,7 +34,7 @@ impl Indexer {
             let set = self.state.tag_set(tags.into_iter().collect());
             self.state.change(number).tags = set;
         }
-        self.commit(&|_| {})?;
+        self.commit()?;
         self.end_tags();
         Ok(changed)
     }
@@ -83,7 +83,7 @@ impl Indexer {
                 count += 1;
             }
         }
-        self.commit(&|_| {})?;
+        self.commit()?;
         self.end_tags();
         Ok(count)
     }

@@ -40,6 +40,9 @@ pub struct Config {
     /// What is done with messages that break the rules of the line.
     #[serde(default)]
     pub policy: Policy,
+    /// The search index.
+    #[serde(default)]
+    pub search: Search,
     /// The log.
     #[serde(default)]
     pub log: Log,
@@ -175,6 +178,16 @@ pub struct Policy {
     pub nul_octets: NulOctets,
 }
 
+/// The search index of all mail, for `posthaste find`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Search {
+    /// Whether mail is indexed as it is delivered.
+    pub index: bool,
+    /// The index's directory. Not set: `search` in `storage.data`.
+    pub dir: PathBuf,
+}
+
 /// The log, written to standard error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -203,6 +216,7 @@ impl Default for Config {
             storage: Storage::default(),
             limits: Limits::default(),
             policy: Policy::default(),
+            search: Search::default(),
             log: Log::default(),
             listeners: Vec::new(),
             domains: Vec::new(),
@@ -277,6 +291,9 @@ impl Config {
         }
         if self.storage.mail.as_os_str().is_empty() {
             self.storage.mail = self.storage.data.join("mail");
+        }
+        if self.search.dir.as_os_str().is_empty() {
+            self.search.dir = self.storage.data.join("search");
         }
         if self.listeners.is_empty() {
             self.listeners.push(Listener { address: Some(DEFAULT_ADDRESS), ..Listener::default() });

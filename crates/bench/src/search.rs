@@ -1,0 +1,129 @@
+//! Queries against an index, each a process of its own: all hits counted, the newest fifty shown.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::engines::{Engine, Index, Indexes};
+use crate::maildirs::Maildirs;
+use crate::published;
+use crate::run::sample;
+use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Suite, Unit, Workload};
+
+pub const SUITE: Suite = Suite {
+    name: "search",
+    about: "Twenty queries over 100,000 messages, a process each: all hits counted (mu: listed), the newest fifty shown. \
+            POSTHASTE_BENCH_MAIL names Maildirs to search instead of synthetic ones",
+    workloads,
+};
+
+/// Maildirs to use instead of making some.
+const MAIL_VARIABLE: &str = "POSTHASTE_BENCH_MAIL";
+const FIGURES: &[Figure] = &[
+    Figure { key: "all", name: "all, ms", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "page", name: "newest 50, ms", unit: Unit::Micros, better: Better::Lower },
+];
+const MESSAGES: u64 = 100_000;
+const MESSAGES_LEAST: u64 = 2000;
+const WORDS: usize = 200;
+/// Runs of one round; the median counts.
+const RUNS: usize = 5;
+
+struct Query {
+    name: &'static str,
+    ours: &'static str,
+    /// Empty where it has no such thing.
+    mu: &'static str,
+    notmuch: &'static str,
+}
+
+const fn query(name: &'static str, ours: &'static str, mu: &'static str, notmuch: &'static str) -> Query {
+    Query { name, ours, mu, notmuch }
+}
+
+const fn same(name: &'static str, text: &'static str) -> Query {
+    query(name, text, text, text)
+}
+
+static QUERIES: [Query; 20] = [
+    same("common", "kernel"),
+    same("rare", "zynqmp"),
+    same("absent", "qqqzzz"),
+    same("subject", "subject:patch"),
+    same("from", "from:guenter"),
+    same("to", "to:list"),
+    same("phrase", "\"device tree\""),
+    same("phrase-subject", "subject:\"device tree\""),
+    same("prefix", "temper*"),
+    same("and", "kernel and temperature"),
+    same("or", "hwmon or zynqmp"),
+    same("not", "patch and not hwmon"),
+    same("group", "(hwmon or temperature) and from:delvare"),
+    query("flag", "flag:unread", "flag:unread", ""),
+    query("flag-not", "patch and not flag:seen", "patch and not flag:seen", ""),
+    query("date", "date:2019..2020", "date:2019..2020", "date:2019..2020"),
+    query("size", "size:>4k", "size:4k..", ""),
+    query("regex-subject", "subject:/^re:.*hwmon/", "subject:/hwmon/", "subject:/^Re:.*hwmon/"),
+    query("regex-body", "body:/lm9[0-9]$/", "body:/lm9[0-9]/", ""),
+    query("thread", "thread:{from:delvare}", "", "thread:{from:delvare}"),
+];
+
+fn workloads(settings: &Settings) -> Vec<Workload> {
+    let named = std::env::var_os(MAIL_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let messages = settings.count(MESSAGES, MESSAGES_LEAST);
+    let what = match &named {
+        Some(dir) => format!("the mail in {}", dir.display()),
+        None => format!("{messages} synthetic messages of {WORDS} words"),
+    };
+    let mail = Arc::new(Maildirs::new(messages, WORDS));
+    let indexes: Arc<Indexes> = Arc::default();
+    let workload = |query: &'static Query| {
+        let sides = [
+            ("posthaste", Engine::Ours, query.ours),
+            ("mu", Engine::Mu, query.mu),
+            ("notmuch", Engine::Notmuch, query.notmuch),
+        ];
+        let side = |(name, engine, text): (&'static str, Engine, &'static str)| {
+            let (mail, indexes, named) = (Arc::clone(&mail), Arc::clone(&indexes), named.clone());
+            let start = move |settings: &Settings, dir: &Path| {
+                if text.is_empty() {
+                    return Err(SideError::Absent("has no such query".to_owned()));
+                }
+                let root = match &named {
+                    Some(root) => root.as_path(),
+                    None => mail.make(dir.parent().unwrap_or(dir)).map_err(SideError::failed("making mail"))?,
+                };
+                let index = indexes.of(engine, settings, dir, root)?;
+                Ok(Box::new(Asked { index, text }) as Box<dyn Running>)
+            };
+            Side { name, is_ours: engine == Engine::Ours, durability: "reads only", start: Box::new(start) }
+        };
+        Workload {
+            name: query.name.to_owned(),
+            what: format!("`{}` in {what}", query.ours),
+            figures: FIGURES,
+            published: published::about(query.name),
+            sides: sides.map(side).into(),
+        }
+    };
+    QUERIES.iter().map(workload).collect()
+}
+
+struct Asked {
+    index: Index,
+    text: &'static str,
+}
+
+impl Running for Asked {
+    fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
+        let (mut all, mut page) = (Vec::new(), Vec::new());
+        for _ in 0..RUNS {
+            let (one, other) = self.index.find(settings, self.text)?;
+            all.push(one);
+            page.push(other);
+        }
+        all.sort_unstable();
+        page.sort_unstable();
+        let median = |times: &[std::time::Duration]| times[RUNS / 2].as_secs_f64() * 1e6;
+        Ok(sample([("all", median(&all)), ("page", median(&page))]))
+    }
+}

@@ -1,0 +1,262 @@
+//! Many system calls at once, through io_uring(7): the only unsafe code of this crate.
+//!
+//! The kernel reads names from memory of ours and writes answers into it until it says that it is done. So everything that it was told of lies in one owner
+//! ([`Memory`]), which does not move, is not touched while anything is in flight, and is given up (leaked) rather than freed should the kernel stop answering.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use io_uring::squeue::{Entry, Flags};
+use io_uring::{IoUring, opcode, types};
+
+use super::{Contents, DISABLE_IO_URING, FileFacts};
+
+/// Files looked at in one go. More gained nothing.
+const STAT_BATCH: usize = 16_384;
+/// What a file may have to be read through the ring; most messages are smaller, the others are read by ordinary calls.
+const READ_BYTES: usize = 64 << 10;
+
+/// `None` where the kernel or the environment says no.
+fn ring(entries: usize) -> Option<IoUring> {
+    if std::env::var_os(DISABLE_IO_URING).is_some_and(|value| value == "1") {
+        return None;
+    }
+    IoUring::builder().dontfork().build(u32::try_from(entries).ok()?).ok()
+}
+
+/// What the kernel reads and writes while requests are in flight.
+struct Memory {
+    names: Vec<CString>,
+    facts: Vec<libc::statx>,
+    buffers: Vec<u8>,
+}
+
+impl Memory {
+    fn new(files: usize, buffer_bytes: usize) -> Self {
+        // SAFETY: `statx` is plain integers, for which zero is a value.
+        let empty: libc::statx = unsafe { std::mem::zeroed() };
+        Self { names: Vec::new(), facts: vec![empty; files], buffers: vec![0; files * buffer_bytes] }
+    }
+
+    fn facts(&self, place: usize) -> FileFacts {
+        let stat = &self.facts[place];
+        FileFacts {
+            inode: stat.stx_ino,
+            size: stat.stx_size,
+            mtime_ns: stat.stx_mtime.tv_sec.saturating_mul(1_000_000_000) + i64::from(stat.stx_mtime.tv_nsec),
+        }
+    }
+
+    /// Asks for size and time of the file at `place`.
+    fn stat_entry(&mut self, dir: i32, place: usize) -> Entry {
+        let mask = libc::STATX_INO | libc::STATX_SIZE | libc::STATX_MTIME;
+        let into: *mut libc::statx = &mut self.facts[place];
+        opcode::Statx::new(types::Fd(dir), self.names[place].as_ptr(), into.cast())
+            .flags(libc::AT_STATX_DONT_SYNC)
+            .mask(mask)
+            .build()
+    }
+}
+
+/// Looks at files of one directory. `None` if there is no ring to be had.
+pub(super) fn stat(dir: &OwnedFd, files: &[(String, u64)]) -> io::Result<Option<Vec<Option<FileFacts>>>> {
+    let batch = files.len().min(STAT_BATCH);
+    if batch == 0 {
+        return Ok(Some(Vec::new()));
+    }
+    let Some(ring) = ring(batch) else { return Ok(None) };
+    let mut flight = Flight { ring, in_flight: 0, memory: Some(Memory::new(batch, 0)) };
+    let mut found = vec![None; files.len()];
+    // A place is free for the next file as soon as its answer is there, so the ring never runs dry.
+    let mut free: Vec<usize> = (0..batch).rev().collect();
+    let mut file_at = vec![0; batch];
+    let mut trouble = None;
+    flight.memory().names.resize(batch, CString::default());
+    let mut next = 0;
+    while next < files.len() || flight.in_flight > 0 {
+        while next < files.len()
+            && let Some(place) = free.pop()
+        {
+            flight.memory().names[place] = CString::new(files[next].0.as_str()).unwrap_or_default();
+            file_at[place] = next;
+            next += 1;
+            let entry = flight.memory().stat_entry(dir.as_raw_fd(), place).user_data(place as u64);
+            flight.push(&[entry]);
+        }
+        // Half of them: the rest is worked on while the next ones are prepared.
+        flight.wait_for(flight.in_flight.div_ceil(2))?;
+        flight.answers(|memory, tag, result| {
+            let place = tag as usize;
+            match result {
+                0.. => found[file_at[place]] = Some(memory.facts(place)),
+                missing if missing == -libc::ENOENT => {}
+                error => trouble = Some(io::Error::from_raw_os_error(-error)),
+            }
+            free.push(place);
+        });
+    }
+    trouble.map_or(Ok(Some(found)), Err)
+}
+
+/// A ring, what it works on, and how many answers are outstanding.
+struct Flight {
+    ring: IoUring,
+    in_flight: usize,
+    /// `None` once it had to be given up.
+    memory: Option<Memory>,
+}
+
+impl Flight {
+    fn memory(&mut self) -> &mut Memory {
+        self.memory.as_mut().expect("a ring that was given up is not used again")
+    }
+
+    /// Queues entries, which stay together. There is room: no more are in flight than the ring was made for.
+    fn push(&mut self, entries: &[Entry]) {
+        // SAFETY: every pointer in an entry leads into `self.memory`, into heap memory that is neither moved nor freed before the answer has
+        // come: `drop` waits for all answers, and leaks the memory if it cannot.
+        unsafe { self.ring.submission().push_multiple(entries) }.expect("room in the submission queue");
+        self.in_flight += entries.len();
+    }
+
+    fn wait_for(&mut self, answers: usize) -> io::Result<()> {
+        loop {
+            match self.ring.submit_and_wait(answers) {
+                Ok(_) => return Ok(()),
+                // A signal, or the kernel is short of memory for a moment.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn answers(&mut self, mut each: impl FnMut(&Memory, u64, i32)) {
+        let Some(memory) = &self.memory else { return };
+        for answer in self.ring.completion() {
+            self.in_flight -= 1;
+            each(memory, answer.user_data(), answer.result());
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        while self.in_flight > 0 {
+            if self.wait_for(self.in_flight).is_err() {
+                // The kernel may still write there.
+                std::mem::forget(self.memory.take());
+                return;
+            }
+            self.answers(|_, _, _| {});
+        }
+    }
+}
+
+/// Reads batches of files: open, read and close of each file are one chain, and the next batch is on its way while one is worked on.
+pub(super) struct ReadRing {
+    now: Half,
+    next: Half,
+}
+
+/// One batch. Two rings, so that waiting for one batch does not wait for the other.
+struct Half {
+    flight: Flight,
+    /// Bytes that were read of each file, `None` if that failed.
+    read: Vec<Option<usize>>,
+    known: Vec<bool>,
+}
+
+const OPS: usize = 4;
+
+impl ReadRing {
+    pub fn new(batch: usize) -> Option<Self> {
+        Some(Self { now: Half::new(batch)?, next: Half::new(batch)? })
+    }
+
+    /// Begins to read `paths` and hands out the batch before: `None` for files that have to be read in another way.
+    pub fn turn(&mut self, paths: &[PathBuf], mut each: impl FnMut(usize, Option<Contents<'_>>)) {
+        self.next.begin(paths);
+        self.now.finish();
+        for place in 0..self.now.read.len() {
+            each(place, self.now.contents(place));
+        }
+        std::mem::swap(&mut self.now, &mut self.next);
+    }
+}
+
+impl Half {
+    fn new(batch: usize) -> Option<Self> {
+        let ring = ring(batch * OPS)?;
+        // Open files get numbers in a table of the ring's own; a kernel without it is too old for us.
+        ring.submitter().register_files_sparse(u32::try_from(batch).ok()?).ok()?;
+        let flight = Flight { ring, in_flight: 0, memory: Some(Memory::new(batch, READ_BYTES)) };
+        Some(Self { flight, read: Vec::new(), known: Vec::new() })
+    }
+
+    fn begin(&mut self, paths: &[PathBuf]) {
+        self.read = vec![None; paths.len()];
+        self.known = vec![false; paths.len()];
+        if self.flight.memory.is_none() {
+            return;
+        }
+        let names = paths.iter().map(|path| CString::new(path.as_os_str().as_bytes()).unwrap_or_default());
+        self.flight.memory().names = names.collect();
+        for place in 0..paths.len() {
+            let entries = self.chain(place);
+            self.flight.push(&entries);
+        }
+        // On their way; answers are fetched by `finish`.
+        let _ = self.flight.wait_for(0);
+    }
+
+    fn chain(&mut self, place: usize) -> [Entry; OPS] {
+        let memory = self.flight.memory();
+        let tag = |op: usize| (place * OPS + op) as u64;
+        let slot = u32::try_from(place).expect("a batch is small");
+        let target = types::DestinationSlot::try_from_slot_target(slot).expect("a batch is small");
+        let buffer = memory.buffers[place * READ_BYTES..][..READ_BYTES].as_mut_ptr();
+        let bytes = u32::try_from(READ_BYTES).expect("a buffer is small");
+        let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), memory.names[place].as_ptr())
+            .file_index(Some(target))
+            .flags(libc::O_RDONLY)
+            .build();
+        let read = opcode::Read::new(types::Fixed(slot), buffer, bytes).build();
+        let close = opcode::Close::new(types::Fixed(slot)).build();
+        [
+            memory.stat_entry(libc::AT_FDCWD, place).user_data(tag(0)),
+            open.flags(Flags::IO_LINK).user_data(tag(1)),
+            // Less than a whole buffer is what is expected, and breaks a link of the other kind.
+            read.flags(Flags::IO_HARDLINK).user_data(tag(2)),
+            close.user_data(tag(3)),
+        ]
+    }
+
+    fn finish(&mut self) {
+        while self.flight.in_flight > 0 {
+            if self.flight.wait_for(self.flight.in_flight).is_err() {
+                self.read.iter_mut().for_each(|read| *read = None);
+                return;
+            }
+            let (read, known) = (&mut self.read, &mut self.known);
+            self.flight.answers(|_, tag, result| {
+                let (place, op) = (tag as usize / OPS, tag as usize % OPS);
+                match (op, usize::try_from(result)) {
+                    (0, Ok(_)) => known[place] = true,
+                    // A full buffer may not be all.
+                    (2, Ok(bytes)) if bytes < READ_BYTES => read[place] = Some(bytes),
+                    _ => {}
+                }
+            });
+        }
+    }
+
+    fn contents(&self, place: usize) -> Option<Contents<'_>> {
+        let memory = self.flight.memory.as_ref()?;
+        let bytes = self.read[place].filter(|_| self.known[place])?;
+        Some(Contents { bytes: &memory.buffers[place * READ_BYTES..][..bytes], facts: memory.facts(place) })
+    }
+}

@@ -1,0 +1,76 @@
+//! `posthaste index --watch`: stays and says what it does.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use posthaste_search::{Report, Stop, WatchEvent, WatchOptions, watch};
+use serde_json::Value;
+
+use crate::index::{Update, json_report, text_report};
+use crate::search_common::{Failure, print, waiting};
+
+pub fn run(args: &Update) -> Result<ExitCode, Failure> {
+    let dir = args.index.path()?;
+    let options = WatchOptions { update: args.options(), ..WatchOptions::default() };
+    let stop = Stop::new()?;
+    end_by_signal(stop.clone())?;
+    let mut failed = None;
+    let mut tell = |event: WatchEvent<'_>| {
+        if let Err(error) = tell(args, &event) {
+            // The index is kept up to date all the same.
+            failed.get_or_insert(error);
+        }
+    };
+    watch(&dir, &args.roots, &options, &stop, &|| waiting(&dir), &mut tell)?;
+    failed.map_or(Ok(ExitCode::SUCCESS), |error| Err(error.into()))
+}
+
+fn end_by_signal(stop: Stop) -> Result<(), Failure> {
+    let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+    std::thread::spawn(move || {
+        signals.forever().for_each(|_| stop.stop());
+    });
+    Ok(())
+}
+
+fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
+    match event {
+        WatchEvent::Ready(report) => say(args, report, None),
+        WatchEvent::Committed { report, lag } => say(args, report, Some(*lag)),
+        WatchEvent::Waiting { .. } => Ok(()),
+        WatchEvent::Unwatched(count) => {
+            eprintln!(
+                "posthaste: the kernel has no room to watch {count} directories (fs.inotify.max_user_watches); they are looked at once a minute"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// A line for each commit.
+fn say(args: &Update, report: &Report, lag: Option<Duration>) -> std::io::Result<()> {
+    for (path, trouble) in &report.troubles {
+        eprintln!("posthaste: {}: {trouble}", path.display());
+    }
+    if args.json {
+        let mut value = json_report(report);
+        value["lag_seconds"] = lag.map_or(Value::Null, |lag| lag.as_secs_f64().into());
+        return print(&format!("{value}\n"));
+    }
+    if args.quiet {
+        return Ok(());
+    }
+    let now = jiff::Zoned::now().strftime("%H:%M:%S").to_string();
+    match lag {
+        None => print(&format!("{now}  {}{now}  watching; Ctrl-C ends it\n", text_report(report))),
+        Some(lag) => print(&format!(
+            "{now}  {} new, {} moved, {} changed flags, {} gone; {} messages; {:.1} s behind\n",
+            report.added,
+            report.moved,
+            report.renamed,
+            report.removed,
+            report.messages,
+            lag.as_secs_f64()
+        )),
+    }
+}

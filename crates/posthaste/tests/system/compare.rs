@@ -1,0 +1,108 @@
+//! The hits of a hundred queries beside those of mu and notmuch over the same mail, where they are installed.
+//!
+//! Each row of `compare.txt` names a query and, for either program, why its hits may differ: `>` that we may find more, `<` that it may.
+//! What no reason allows fails. The reasons, by their letters, are explained in `docs/search.md`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::corpus::{corpus_dir, messages_in};
+use crate::support::command;
+
+const ROWS: &str = include_str!("compare.txt");
+
+struct Row {
+    query: &'static str,
+    mu: &'static str,
+    notmuch: &'static str,
+}
+
+fn rows() -> Vec<Row> {
+    let lines = ROWS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let row = |line: &'static str| {
+        let mut columns = line.split(" | ").map(str::trim);
+        let mut next = || columns.next().unwrap_or_else(|| panic!("three columns: {line}"));
+        Row { query: next(), mu: next(), notmuch: next() }
+    };
+    lines.map(row).collect()
+}
+
+fn names(output: &Output) -> BTreeSet<String> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().filter_map(|line| Some(Path::new(line).file_name()?.to_string_lossy().into_owned())).collect()
+}
+
+/// `None` if the program is not there.
+fn run(dir: &Path, program: &str, args: &[&str]) -> Option<Output> {
+    let mut command = Command::new(program);
+    command.args(args).env("XDG_CACHE_HOME", dir.join("cache")).env("NOTMUCH_CONFIG", dir.join("notmuch.conf"));
+    command.env("TZ", "UTC").env("LC_ALL", "C.UTF-8").current_dir(dir).output().ok()
+}
+
+fn prepare(dir: &Path) -> usize {
+    let files = messages_in(&corpus_dir());
+    for sub in ["new", "cur", "tmp"] {
+        fs::create_dir_all(dir.join("mail").join(sub)).unwrap();
+    }
+    for (number, file) in files.iter().enumerate() {
+        fs::copy(file, dir.join(format!("mail/cur/{number}.c.h:2,S"))).unwrap();
+    }
+    let config = format!(
+        "[database]\npath={}\n[user]\nname=x\nprimary_email=x@example.org\n[new]\ntags=\nignore=\n[search]\nexclude_tags=\n",
+        dir.join("mail").display()
+    );
+    fs::write(dir.join("notmuch.conf"), config).unwrap();
+    files.len()
+}
+
+/// Compares with one program and says what was found; the differences that no reason allows.
+fn compare(dir: &Path, program: &str, args: &[&str], reasons: fn(&Row) -> &'static str) -> Vec<String> {
+    let mut unexplained = Vec::new();
+    let (mut same, mut different) = (0, 0);
+    for row in rows() {
+        let ours =
+            command(dir, &["find", "--index", "index", "-f", "path", row.query]).env("TZ", "UTC").output().unwrap();
+        assert!(ours.stderr.is_empty(), "{}: {ours:?}", row.query);
+        let theirs = run(dir, program, &[args, &[row.query]].concat()).expect("it was there a moment ago");
+        let (ours, theirs) = (names(&ours), names(&theirs));
+        let more: Vec<&String> = ours.difference(&theirs).collect();
+        let less: Vec<&String> = theirs.difference(&ours).collect();
+        if more.is_empty() && less.is_empty() {
+            same += 1;
+        } else {
+            different += 1;
+        }
+        if (!more.is_empty() && !reasons(&row).contains('>')) || (!less.is_empty() && !reasons(&row).contains('<')) {
+            unexplained.push(format!("{program}: {}: only ours {more:?}, only theirs {less:?}", row.query));
+        }
+    }
+    eprintln!("{program}: {same} queries with the same hits, {different} with explained differences");
+    unexplained
+}
+
+#[test]
+fn hits_are_those_of_mu_and_notmuch_but_for_reasons() {
+    assert!(rows().len() >= 100, "{} queries", rows().len());
+    let dir = tempfile::tempdir().unwrap();
+    let messages = prepare(dir.path());
+    let indexed = command(dir.path(), &["index", "--quiet", "--index", "index", "mail"]).output().unwrap();
+    assert!(indexed.status.success(), "{indexed:?}");
+    let mut unexplained = Vec::new();
+    let mail = format!("--maildir={}", dir.path().join("mail").display());
+    match run(dir.path(), "mu", &["init", &mail]) {
+        Some(made) if made.status.success() => {
+            run(dir.path(), "mu", &["index", "--quiet"]);
+            unexplained.extend(compare(dir.path(), "mu", &["find", "--fields", "l"], |row| row.mu));
+        }
+        _ => eprintln!("mu is not installed: its hits were not compared"),
+    }
+    match run(dir.path(), "notmuch", &["new", "--quiet"]) {
+        Some(made) if made.status.success() => {
+            unexplained.extend(compare(dir.path(), "notmuch", &["search", "--output=files"], |row| row.notmuch));
+        }
+        _ => eprintln!("notmuch is not installed: its hits were not compared"),
+    }
+    assert!(unexplained.is_empty(), "{messages} messages:\n{}", unexplained.join("\n"));
+}

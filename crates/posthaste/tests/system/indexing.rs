@@ -1,0 +1,92 @@
+//! An index that follows the mail: `index --watch`, and `serve` with `[search] index = true`.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{ANYBODY, Server, command};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn count(dir: &Path, index: &str, query: &str) -> String {
+    let output = command(dir, &["find", "--index", index, "--count", query]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn until(dir: &Path, index: &str, query: &str, wanted: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = count(dir, index, query);
+        if found == wanted {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{query}: `{found}`, not `{wanted}`");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn deliveries_index_themselves_if_the_configuration_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[search]\nindex = true\n"));
+    assert!(server.banner.contains("posthaste find --index posthaste-data/search"), "{}", server.banner);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["ann@example.org", "bob@example.org"], b"Subject: rye bread\r\n\r\nTwo days of work.\r\n");
+    until(dir.path(), "posthaste-data/search", "\"rye bread\"", "2");
+    // A mailbox that is made only now, and a command that writes while the server holds the index.
+    client.deliver(&["cy@example.org"], b"Subject: wheat\r\n\r\nx\r\n");
+    until(dir.path(), "posthaste-data/search", "wheat maildir:/example.org/cy/Maildir", "1");
+    let tagged =
+        command(dir.path(), &["tag", "--index", "posthaste-data/search", "+todo", "--", "wheat"]).output().unwrap();
+    assert!(tagged.status.success(), "{tagged:?}");
+    client.deliver(&["cy@example.org"], b"Subject: spelt\r\n\r\nx\r\n");
+    until(dir.path(), "posthaste-data/search", "spelt or tag:todo", "2");
+    // What came a moment ago is in the index when the server has stopped.
+    client.deliver(&["cy@example.org"], b"Subject: barley\r\n\r\nx\r\n");
+    server.stop();
+    assert_eq!(count(dir.path(), "posthaste-data/search", "barley"), "1");
+}
+
+#[test]
+fn without_that_nothing_is_indexed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["ann@example.org"], b"Subject: rye\r\n\r\nx\r\n");
+    server.stop();
+    assert!(!dir.path().join("posthaste-data/search").exists());
+}
+
+#[test]
+fn a_watch_says_what_it_does_and_ends_when_told() {
+    let dir = tempfile::tempdir().unwrap();
+    for sub in ["new", "cur", "tmp"] {
+        std::fs::create_dir_all(dir.path().join("mail").join(sub)).unwrap();
+    }
+    let mut child = command(dir.path(), &["index", "--watch", "--index", "idx", "mail"]);
+    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().contains("0 messages in 1 folders"));
+    assert!(lines.next().unwrap().ends_with("watching; Ctrl-C ends it"));
+    std::fs::write(dir.path().join("mail/tmp/1.a.h"), "Subject: rye\n\nx\n").unwrap();
+    std::fs::rename(dir.path().join("mail/tmp/1.a.h"), dir.path().join("mail/new/1.a.h")).unwrap();
+    let line = lines.next().unwrap();
+    assert!(
+        line.contains("1 new, 0 moved, 0 changed flags, 0 gone; 1 messages;") && line.ends_with("s behind"),
+        "{line}"
+    );
+    assert_eq!(count(dir.path(), "idx", "rye"), "1");
+    let info = command(dir.path(), &["info", "--index", "idx", "--json"]).output().unwrap();
+    let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
+    assert_eq!(info["watched"]["process"], child.id());
+    let second = command(dir.path(), &["index", "--watch", "--index", "idx"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("another process watches"));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

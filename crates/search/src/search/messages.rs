@@ -1,0 +1,194 @@
+//! What is shown of messages that were found.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use tantivy::schema::document::{DeserializeError, DocumentDeserialize, DocumentDeserializer};
+
+use super::{Bitmap, Result, Searcher};
+use crate::state::{Column, bits};
+use crate::text_index::Head;
+
+/// A message as the side store knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its number.
+    pub number: u32,
+    /// Seconds since 1970.
+    pub date: i64,
+    /// Bytes on disk.
+    pub size: u64,
+    /// See [`Record::flags`](crate::state::Record::flags).
+    pub flags: u64,
+    /// The thread's number.
+    pub thread: u32,
+    /// The message it answers, or [`NO_PARENT`](crate::state::NO_PARENT).
+    pub parent: u32,
+    /// Sorted.
+    pub tags: Vec<String>,
+    /// Folder, with a slash in front: `/` is the root.
+    pub folder: String,
+    /// The file.
+    pub path: PathBuf,
+    /// Header fields.
+    pub head: Head,
+}
+
+impl Searcher {
+    /// What is known of these messages, in their order.
+    ///
+    /// # Errors
+    /// [`IndexError::State`](crate::IndexError::State), [`IndexError::Text`](crate::IndexError::Text).
+    pub fn messages(&self, numbers: &[u32]) -> Result<Vec<Message>> {
+        let heads = self.heads(numbers)?;
+        let (flags, dates) = (self.flags()?, self.wide(&self.columns.date, Column::Date)?);
+        let sizes = self.wide(&self.columns.size, Column::Size)?;
+        let folders = self.narrow(&self.columns.folder, Column::Folder)?;
+        let threads = self.narrow(&self.columns.thread, Column::Thread)?;
+        let parents = self.narrow(&self.columns.parent, Column::Parent)?;
+        let tags = self.narrow(&self.columns.tags, Column::Tags)?;
+        let directory = self.directory();
+        let message = |(&number, head): (&u32, Head)| {
+            let at = number as usize;
+            Ok(Message {
+                number,
+                date: dates[at].cast_signed(),
+                size: sizes[at],
+                flags: flags[at],
+                thread: threads[at],
+                parent: parents[at],
+                tags: directory.tag_sets.get(tags[at] as usize).cloned().unwrap_or_default(),
+                folder: format!("/{}", directory.folders[folders[at] as usize].path),
+                path: self.snapshot.path(number, folders[at], flags[at] & bits::NEW != 0)?,
+                head,
+            })
+        };
+        numbers.iter().zip(heads).map(message).collect()
+    }
+
+    /// The stored header fields of these messages, in their order.
+    ///
+    /// # Errors
+    /// [`IndexError::Text`](crate::IndexError::Text).
+    pub fn heads(&self, numbers: &[u32]) -> Result<Vec<Head>> {
+        let mut heads = vec![Head::default(); numbers.len()];
+        let mut is_wanted = Bitmap::empty(self.len());
+        numbers.iter().for_each(|&number| is_wanted.set(number));
+        let places: HashMap<u32, usize> = numbers.iter().enumerate().map(|(at, &number)| (number, at)).collect();
+        for segment in &self.segments {
+            let mut wanted: Vec<(u32, usize)> = Vec::new();
+            segment.for_each_number(|document, number| {
+                if is_wanted.get(number) {
+                    wanted.extend(places.get(&number).map(|&at| (document, at)));
+                }
+            });
+            // In the order they are stored, so that each block is unpacked once.
+            let store = segment.reader.get_store_reader(2).map_err(|error| self.fail(error.into()))?;
+            for (document, at) in wanted {
+                let packed: Packed = store.get(document).map_err(|error| self.fail(error))?;
+                heads[at] = Head::unpack(&packed.0);
+            }
+        }
+        Ok(heads)
+    }
+
+    /// Calls `each` with the stored header fields of every message.
+    fn for_each_head(&self, mut each: impl FnMut(u32, &Head)) -> Result<()> {
+        for segment in &self.segments {
+            let store = segment.reader.get_store_reader(1).map_err(|error| self.fail(error.into()))?;
+            let mut numbers = Vec::new();
+            segment.for_each_number(|_, number| numbers.push(number));
+            // Without the set of deleted documents, so that the count stays in step with the numbers.
+            for (packed, number) in store.iter::<Packed>(None).zip(numbers) {
+                let packed = packed.map_err(|error| self.fail(error))?;
+                each(number, &Head::unpack(&packed.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every address in the header fields of these messages: `(name, address, messages)`, by number of messages, most first.
+    ///
+    /// # Errors
+    /// [`IndexError::Text`](crate::IndexError::Text).
+    pub fn addresses(&self, found: &Bitmap) -> Result<Vec<(String, String, u64)>> {
+        let mut counts: HashMap<String, HashMap<String, u64>> = HashMap::new();
+        self.for_each_head(|number, head| {
+            if !found.get(number) {
+                return;
+            }
+            let mut once = HashSet::new();
+            for (name, address) in
+                [&head.from, &head.to, &head.cc, &head.bcc].into_iter().flat_map(|field| split_addresses(field))
+            {
+                let address = address.to_lowercase();
+                if once.insert(address.clone()) {
+                    *counts.entry(address).or_default().entry(name).or_default() += 1;
+                }
+            }
+        })?;
+        let mut all: Vec<(String, String, u64)> = counts
+            .into_iter()
+            .map(|(address, names)| {
+                let total = names.values().sum();
+                // The name that is used most; none at all only if there is no other.
+                let best = names.into_iter().max_by(|(a, x), (b, y)| (!a.is_empty(), x, b).cmp(&(!b.is_empty(), y, a)));
+                (best.map(|(name, _)| name).unwrap_or_default(), address, total)
+            })
+            .collect();
+        all.sort_unstable_by(|a, b| (std::cmp::Reverse(a.2), &a.1).cmp(&(std::cmp::Reverse(b.2), &b.1)));
+        Ok(all)
+    }
+}
+
+/// The one stored value of a document.
+struct Packed(Vec<u8>);
+
+impl DocumentDeserialize for Packed {
+    fn deserialize<'de, D: DocumentDeserializer<'de>>(
+        mut deserializer: D,
+    ) -> std::result::Result<Self, DeserializeError> {
+        let value = deserializer.next_field::<Vec<u8>>()?;
+        Ok(Self(value.map(|(_, bytes)| bytes).unwrap_or_default()))
+    }
+}
+
+/// Takes apart what [`extract`](crate::text::extract) put together: `Name <address>`, `"Na, me" <address>`, `address`.
+pub fn split_addresses(field: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut quoted = false;
+    let mut start = 0;
+    let ends = field.char_indices().filter(|(_, c)| {
+        quoted ^= *c == '"';
+        *c == ',' && !quoted
+    });
+    for end in ends.map(|(at, _)| at).chain([field.len()]).collect::<Vec<_>>() {
+        let one = field[start..end].trim();
+        start = (end + 1).min(field.len());
+        let (name, address) = match one.rsplit_once('<') {
+            Some((name, address)) => (name.trim().trim_matches('"'), address.trim_end_matches('>')),
+            None => ("", one),
+        };
+        if address.contains('@') {
+            all.push((name.to_owned(), address.to_owned()));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_apart_as_they_were_put_together() {
+        let check = |field: &str, expected: &[(&str, &str)]| {
+            let expected: Vec<(String, String)> =
+                expected.iter().map(|(n, a)| ((*n).to_owned(), (*a).to_owned())).collect();
+            assert_eq!(split_addresses(field), expected, "{field}");
+        };
+        check("Ann <a@x>, \"Doe, B\" <b@x>, c@x", &[("Ann", "a@x"), ("Doe, B", "b@x"), ("", "c@x")]);
+        check("", &[]);
+        check("undisclosed", &[]);
+    }
+}

@@ -1,0 +1,80 @@
+//! The order that puts first what a query most probably means.
+//!
+//! A message gets for each word or phrase of the query that it has: how rare that is (the logarithm of one in how many messages have it), times the weight of
+//! the field where it stands. How often it stands there is not asked: mail quotes itself. Among equals the newest comes first.
+
+use super::order::keep_page;
+use super::{Bitmap, Result, Searcher};
+use crate::query::{Leaf, Query, TextField};
+use crate::state::Column;
+
+impl Searcher {
+    /// A page of what `query` found, the most relevant first. Conditions that are no text, and what the query excludes, do not count.
+    ///
+    /// # Errors
+    /// [`IndexError::State`](crate::IndexError::State), [`IndexError::Text`](crate::IndexError::Text).
+    pub fn page_by_relevance(
+        &self,
+        query: &Query,
+        found: &Bitmap,
+        reverse: bool,
+        offset: usize,
+        limit: usize,
+    ) -> Result<Vec<u32>> {
+        let mut scores = vec![0f32; self.len() as usize];
+        let mut texts = Vec::new();
+        wanted_texts(query, &mut texts);
+        for (field, text, prefix) in texts {
+            self.score(field, text, prefix, &mut scores)?;
+        }
+        let dates = self.wide(&self.columns.date, Column::Date)?;
+        let mut numbers: Vec<u32> = found.iter().collect();
+        keep_page(&mut numbers, offset, limit, reverse, |number| {
+            let at = number as usize;
+            // Scores are sums of logarithms: never negative, never NaN, so their bits order as they do.
+            std::cmp::Reverse((scores[at].to_bits(), dates[at].cast_signed(), number))
+        });
+        Ok(numbers)
+    }
+
+    fn score(&self, field: TextField, text: &str, prefix: bool, scores: &mut [f32]) -> Result<()> {
+        let all = self.words(field, text, prefix)?.count();
+        let rarity = (1.0 + f64::from(self.len()) / (all as f64 + 1.0)).ln() as f32;
+        for (part, weight) in parts(field) {
+            for number in self.words(*part, text, prefix)?.iter() {
+                scores[number as usize] += rarity * weight;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A field as the fields that it stands for, and how much a word says that stands there.
+fn parts(field: TextField) -> &'static [(TextField, f32)] {
+    match field {
+        TextField::Any => {
+            &[(TextField::Subject, 4.0), (TextField::From, 3.0), (TextField::Recipient, 1.0), (TextField::Body, 1.0)]
+        }
+        TextField::Contact => &[(TextField::From, 3.0), (TextField::Recipient, 1.0)],
+        TextField::Recipient => &[(TextField::Recipient, 1.0)],
+        TextField::Body => &[(TextField::Body, 1.0)],
+        TextField::Subject => &[(TextField::Subject, 1.0)],
+        TextField::From => &[(TextField::From, 1.0)],
+        TextField::To => &[(TextField::To, 1.0)],
+        TextField::Cc => &[(TextField::Cc, 1.0)],
+        TextField::Bcc => &[(TextField::Bcc, 1.0)],
+        TextField::List => &[(TextField::List, 1.0)],
+        TextField::File => &[(TextField::File, 1.0)],
+    }
+}
+
+/// Words and phrases that a hit may have, not those that it must not have.
+fn wanted_texts<'q>(query: &'q Query, texts: &mut Vec<(TextField, &'q str, bool)>) {
+    match query {
+        Query::Leaf(Leaf::Text { field, text, prefix }) => texts.push((*field, text, *prefix)),
+        Query::And(parts) | Query::Or(parts) | Query::Xor(parts) => {
+            parts.iter().for_each(|part| wanted_texts(part, texts));
+        }
+        Query::All | Query::Leaf(_) | Query::Not(_) => {}
+    }
+}

@@ -1,0 +1,42 @@
+//! What can go wrong with the side store.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::snapshot::FORMAT;
+
+/// Why the side store could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// There is no index here: make one.
+    #[error("{}: no index here", .0.display())]
+    Missing(PathBuf),
+    /// Written by another version: rebuild.
+    #[error("{}: written in format {found}, this program reads format {FORMAT}", dir.display())]
+    Format {
+        /// The index's directory.
+        dir: PathBuf,
+        /// The version found.
+        found: u32,
+    },
+    /// The bytes are not what was written: rebuild. Tags are kept elsewhere and are not concerned.
+    #[error("{}: damaged: {what}", dir.display())]
+    Damaged {
+        /// The index's directory.
+        dir: PathBuf,
+        /// What does not fit.
+        what: String,
+    },
+    /// Another process is writing: wait or try later.
+    #[error("{}: another process is writing to this index", .0.display())]
+    Locked(PathBuf),
+    /// The file system said no.
+    #[error("{}: {error}", dir.display())]
+    Io {
+        /// The index's directory.
+        dir: PathBuf,
+        /// What it said.
+        error: io::Error,
+    },
+}

@@ -1,0 +1,244 @@
+//! Writing the side store: changes in memory, made durable together.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::StateError;
+use super::chunk::{self, CHUNK_MESSAGES, Record};
+use super::snapshot::{CURRENT, ChunkPlace, Current, Directory, FORMAT, Snapshot, read_current};
+
+/// The file is written anew when this much of it is dead, and more than is alive.
+const DEAD_BYTES_MIN: u64 = 4 << 20;
+
+/// The one writer. All records are in memory: about 250 bytes a message.
+pub struct StateWriter {
+    dir: PathBuf,
+    /// By message number. Change them through [`change`](Self::change), so that the commit knows.
+    records: Vec<Record>,
+    dirty: BTreeSet<usize>,
+    /// Small, written with every commit.
+    pub directory: Directory,
+    current: Option<Current>,
+    /// Name of the text index's directory.
+    text: String,
+}
+
+impl StateWriter {
+    /// Reads the newest commit, or begins an empty store. The caller holds the [`Lock`].
+    ///
+    /// # Errors
+    /// [`StateError`], without `Missing` and `Locked`.
+    pub fn open(dir: &Path) -> Result<Self, StateError> {
+        match Snapshot::open(dir) {
+            Ok(snapshot) => Ok(Self {
+                dir: dir.to_owned(),
+                records: snapshot.records()?,
+                dirty: BTreeSet::new(),
+                directory: snapshot.directory,
+                text: snapshot.current.text.clone(),
+                current: Some(snapshot.current),
+            }),
+            Err(StateError::Missing(_)) => Ok(Self::begin_anew(dir)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// An empty store, and an empty text index beside the one that is there: both take its place with the first commit. The caller
+    /// holds the [`Lock`](super::Lock).
+    pub fn begin_anew(dir: &Path) -> Self {
+        let directory = Directory { tag_sets: vec![Vec::new()], ..Directory::default() };
+        let current = read_current(dir).ok();
+        let text = match &current {
+            None => "text".to_owned(),
+            Some(current) => format!("text.{}", generation(&current.text) + 1),
+        };
+        Self { dir: dir.to_owned(), records: Vec::new(), dirty: BTreeSet::new(), directory, current, text }
+    }
+
+    /// Where the text index is.
+    pub fn text_dir(&self) -> PathBuf {
+        self.dir.join(&self.text)
+    }
+
+    /// Whether the next commit puts another index in the place of the one that readers see.
+    pub fn is_beside(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| current.text != self.text)
+    }
+
+    /// Removes text indexes that no commit names: of rebuilds that were interrupted. What cannot be removed waits for the next time.
+    pub fn remove_leftovers(&self) {
+        let named = |name: &str| name == self.text || self.current.as_ref().is_some_and(|current| current.text == name);
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let is_text = name.to_str().is_some_and(|name| name == "text" || name.starts_with("text."));
+            if is_text && !name.to_str().is_some_and(named) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// By message number.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// A record to change.
+    pub fn change(&mut self, number: u32) -> &mut Record {
+        self.dirty.insert(number as usize / CHUNK_MESSAGES);
+        &mut self.records[number as usize]
+    }
+
+    /// Adds a record under the next number.
+    pub fn push(&mut self, record: Record) -> u32 {
+        // Four thousand million messages, gone ones included: a rebuild numbers them anew.
+        let number = u32::try_from(self.records.len()).expect("fewer than 2^32 message numbers");
+        self.dirty.insert(self.records.len() / CHUNK_MESSAGES);
+        self.records.push(record);
+        number
+    }
+
+    /// The index of a set of tags, which is added if it is new. `tags` is sorted.
+    pub fn tag_set(&mut self, tags: Vec<String>) -> u32 {
+        let sets = &mut self.directory.tag_sets;
+        let index = sets.iter().position(|set| *set == tags).unwrap_or_else(|| {
+            sets.push(tags);
+            sets.len() - 1
+        });
+        u32::try_from(index).expect("fewer than 2^32 sets of tags")
+    }
+
+    /// Makes all changes durable and visible at once. Costs the chunks that changed, two fsyncs and a rename.
+    ///
+    /// # Errors
+    /// [`StateError::Io`]: the last commit still stands. Open the store again before writing more: a failed sync is not retried.
+    pub fn commit(&mut self) -> Result<(), StateError> {
+        let dir = self.dir.clone();
+        self.try_commit().map_err(|error| StateError::Io { dir, error })
+    }
+
+    fn try_commit(&mut self) -> io::Result<()> {
+        let live: u64 = self.directory.chunks.iter().map(|place| u64::from(place.length)).sum();
+        let length = |current: &Current| current.offset + current.length;
+        let anew =
+            self.is_beside() || self.current.as_ref().is_none_or(|current| length(current) > 2 * live + DEAD_BYTES_MIN);
+        let chunks = self.records.len().div_ceil(CHUNK_MESSAGES);
+        if anew {
+            self.dirty = (0..chunks).collect();
+        }
+        let name = match (&self.current, anew) {
+            (Some(current), false) => current.file.clone(),
+            (current, _) => format!("state.{}", current.as_ref().map_or(1, |current| generation(&current.file) + 1)),
+        };
+        // A file left behind by a crash before its first commit is truncated, a kept one is appended to behind the last commit.
+        let file = File::options().create(true).write(true).truncate(anew).open(self.dir.join(&name))?;
+        let mut at = if anew { 0 } else { self.current.as_ref().map_or(0, length) };
+        let unplaced = ChunkPlace { offset: 0, length: 0, crc: 0 };
+        self.directory.chunks.resize(chunks, unplaced);
+        for &index in &self.dirty {
+            let end = self.records.len().min((index + 1) * CHUNK_MESSAGES);
+            let bytes = chunk::encode(&self.records[index * CHUNK_MESSAGES..end]);
+            file.write_all_at(&bytes, at)?;
+            let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+            self.directory.chunks[index] = ChunkPlace { offset: at, length, crc: crc32c::crc32c(&bytes) };
+            at += u64::from(length);
+        }
+        self.directory.messages = u32::try_from(self.records.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        self.directory.present =
+            self.records.iter().filter(|record| record.flags & chunk::bits::GONE == 0).count() as u64;
+        let bytes = serde_json::to_vec(&self.directory)?;
+        file.write_all_at(&bytes, at)?;
+        file.sync_data()?;
+        let crc = crc32c::crc32c(&bytes);
+        let text = self.text.clone();
+        let current = Current { format: FORMAT, file: name, offset: at, length: bytes.len() as u64, crc, text };
+        self.publish(&current)?;
+        if let Some(old) = self.current.replace(current).filter(|_| anew) {
+            // Readers that have it open keep it; a leftover is removed by the next rewrite of the same name or by a rebuild.
+            let _ = fs::remove_file(self.dir.join(old.file));
+            self.remove_leftovers();
+        }
+        self.dirty.clear();
+        Ok(())
+    }
+
+    fn publish(&self, current: &Current) -> io::Result<()> {
+        let temporary = self.dir.join("current.tmp");
+        let mut file = File::create(&temporary)?;
+        file.write_all(&serde_json::to_vec(current)?)?;
+        file.write_all(b"\n")?;
+        file.sync_data()?;
+        fs::rename(&temporary, self.dir.join(CURRENT))?;
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+fn generation(file: &str) -> u64 {
+    file.rsplit('.').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Column;
+
+    fn record(n: u32) -> Record {
+        Record { digest: u128::from(n), name: format!("{n}.name"), references: vec![u64::from(n)], ..Record::default() }
+    }
+
+    #[test]
+    fn a_snapshot_stays_as_it_was_while_the_writer_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(Snapshot::open(dir.path()), Err(StateError::Missing(_))));
+        let mut writer = StateWriter::open(dir.path()).unwrap();
+        (0..10_000).for_each(|n| assert_eq!(writer.push(record(n)), n));
+        writer.commit().unwrap();
+        let old = Snapshot::open(dir.path()).unwrap();
+        // Enough commits to have the file written anew several times.
+        for round in 1..40u64 {
+            (0..10_000).step_by(5000).for_each(|n| writer.change(n).size = round);
+            writer.commit().unwrap();
+        }
+        assert_eq!(old.wide(Column::Size).unwrap(), vec![0; 10_000]);
+        assert_eq!(old.name(9_999).unwrap(), "9999.name");
+        let new = Snapshot::open(dir.path()).unwrap();
+        assert_eq!(new.wide(Column::Size).unwrap()[5000], 39);
+        assert_eq!(new.records().unwrap(), writer.records());
+        let left = fs::read_dir(dir.path())
+            .unwrap()
+            .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("state."));
+        assert_eq!(left.count(), 1, "superseded files are removed");
+    }
+
+    #[test]
+    fn what_was_not_committed_is_not_there_and_does_not_hurt() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = StateWriter::open(dir.path()).unwrap();
+        writer.push(record(1));
+        writer.commit().unwrap();
+        let Current { file, .. } = read_current(dir.path()).unwrap();
+        let bytes = fs::read(dir.path().join(&file)).unwrap();
+        // A crash in the middle of the next commit: bytes behind the directory.
+        fs::write(dir.path().join(&file), [&bytes[..], b"torn"].concat()).unwrap();
+        let mut writer = StateWriter::open(dir.path()).unwrap();
+        assert_eq!(writer.records(), [record(1)]);
+        writer.push(record(2));
+        writer.commit().unwrap();
+        assert_eq!(StateWriter::open(dir.path()).unwrap().records(), [record(1), record(2)]);
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = StateWriter::open(dir.path()).unwrap();
+        writer.push(record(1));
+        writer.commit().unwrap();
+        let file = dir.path().join(read_current(dir.path()).unwrap().file);
+        let mut bytes = fs::read(&file).unwrap();
+        bytes[20] ^= 1;
+        fs::write(&file, bytes).unwrap();
+        assert!(matches!(StateWriter::open(dir.path()), Err(StateError::Damaged { .. })));
+    }
+}

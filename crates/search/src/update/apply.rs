@@ -1,0 +1,148 @@
+//! One update: what was found to have changed is taken over and committed.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::diff::{Candidate, Changes};
+use super::read::{Done, Missing, read};
+use super::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions, bits};
+use crate::state::Record;
+use crate::text_index::FinishedSegment;
+
+pub(super) struct Run<'a> {
+    pub indexer: &'a mut Indexer,
+    pub report: Report,
+    options: &'a UpdateOptions,
+    progress: &'a (dyn Fn(Progress) + Sync),
+    /// Messages to read in all rounds.
+    total: u64,
+    done: Done,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(indexer: &'a mut Indexer, options: &'a UpdateOptions, progress: &'a (dyn Fn(Progress) + Sync)) -> Self {
+        Self { indexer, report: Report::default(), options, progress, total: 0, done: Done::default() }
+    }
+
+    pub fn finish(mut self, started: Instant) -> Report {
+        self.report.messages = self.indexer.state.directory.present;
+        self.report.took = started.elapsed();
+        self.report
+    }
+
+    pub fn apply(&mut self, changes: Changes) -> Result<(), IndexError> {
+        for rename in &changes.renamed {
+            let record = self.indexer.state.change(rename.number);
+            record.flags = record.flags & !bits::MUTABLE | rename.flags;
+            record.name.clone_from(&rename.name);
+        }
+        self.report.renamed = changes.renamed.len() as u64;
+        let missing = Missing::new(self.indexer.state.records(), &changes.missing);
+        let mut added = changes.added;
+        self.total = added.len() as u64;
+        while !added.is_empty() {
+            let rest = added.split_off(added.len().min(ROUND_MESSAGES));
+            let batch = std::mem::replace(&mut added, rest);
+            self.read_round(batch, &missing)?;
+            // What is built beside an index is shown when it is complete.
+            if !added.is_empty() && !self.indexer.state.is_beside() {
+                self.indexer.thread_and_commit(self.progress)?;
+            }
+        }
+        self.remove(&missing.left())?;
+        for (index, stamps) in changes.settled {
+            let folder = &mut self.indexer.state.directory.folders[index];
+            (folder.new, folder.cur) = stamps;
+        }
+        self.forget_stamps_of_troubles();
+        let tags = self.indexer.tags.all()?;
+        self.indexer.apply_tags(&tags);
+        self.indexer.thread_and_commit(self.progress)?;
+        self.indexer.end_tags();
+        Ok(())
+    }
+
+    fn read_round(&mut self, batch: Vec<Candidate>, missing: &Missing) -> Result<(), IndexError> {
+        let indexer = &mut *self.indexer;
+        let next = indexer.text.next_number().map_err(|error| indexer.text_error(error))?;
+        // Numbers that a crash left in the text index without a record here are skipped, and their texts deleted.
+        let orphans: Vec<u32> = (u32::try_from(indexer.state.records().len()).unwrap_or(u32::MAX)..next).collect();
+        for _ in &orphans {
+            indexer.state.push(Record { flags: bits::GONE, ..Record::default() });
+        }
+        let first = indexer.state.records().len();
+        let (done, total, progress) = (self.done, self.total, self.progress);
+        let round = read(&indexer.text, &indexer.state, batch, missing, self.options, first, &|messages, bytes| {
+            progress(Progress::Reading { done: done.messages + messages, total, bytes: done.bytes + bytes });
+        });
+        let round = round.map_err(|error| indexer.text_error(error))?;
+        self.done.messages += round.done.messages;
+        self.done.bytes += round.done.bytes;
+        self.report.bytes += round.done.bytes;
+        self.report.troubles.extend(round.troubles);
+        for moved in round.moved {
+            let record = indexer.state.change(moved.number);
+            record.folder = moved.candidate.folder;
+            record.flags = record.flags & !bits::MUTABLE | moved.candidate.flags();
+            record.name = moved.candidate.name;
+            self.report.moved += 1;
+        }
+        for new in round.new {
+            while indexer.state.records().len() < new.number as usize {
+                indexer.state.push(Record { flags: bits::GONE, ..Record::default() });
+            }
+            if let Some(problem) = new.problem {
+                indexer.state.directory.problems.insert(new.number, problem.to_owned());
+                self.report.problems.push((new.path, problem.to_owned()));
+            }
+            let number = indexer.state.push(new.record);
+            indexer.unthreaded.push(number);
+            self.report.added += 1;
+        }
+        (self.progress)(Progress::Committing);
+        indexer.commit_text(round.segments, &orphans)
+    }
+
+    fn remove(&mut self, gone: &[u32]) -> Result<(), IndexError> {
+        self.report.removed = gone.len() as u64;
+        if gone.is_empty() {
+            return Ok(());
+        }
+        for &number in gone {
+            self.indexer.state.change(number).flags |= bits::GONE;
+        }
+        self.indexer.unthreaded.extend(gone);
+        self.indexer.commit_text(Vec::new(), gone)
+    }
+
+    /// What could not be read is looked at again next time, whatever the stamps say.
+    fn forget_stamps_of_troubles(&mut self) {
+        let directory = &mut self.indexer.state.directory;
+        for (path, _) in &self.report.troubles {
+            let roots = &directory.roots;
+            let concerned = directory
+                .folders
+                .iter_mut()
+                .filter(|folder| path.starts_with(roots[folder.root as usize].join(&folder.path)));
+            concerned.for_each(|folder| (folder.new, folder.cur) = (None, None));
+        }
+    }
+}
+
+impl Indexer {
+    fn commit_text(&self, segments: Vec<FinishedSegment>, gone: &[u32]) -> Result<(), IndexError> {
+        let next = u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);
+        self.text.commit(segments, gone, next).map_err(|error| self.text_error(error))
+    }
+
+    fn thread_and_commit(&mut self, progress: &(dyn Fn(Progress) + Sync)) -> Result<(), IndexError> {
+        progress(Progress::Committing);
+        self.thread();
+        self.commit()
+    }
+
+    pub(super) fn commit(&mut self) -> Result<(), IndexError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.state.directory.updated = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        Ok(self.state.commit()?)
+    }
+}

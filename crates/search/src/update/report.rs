@@ -1,0 +1,88 @@
+//! How an update is asked for, and what it says of itself.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use posthaste_maildir::tree::Way;
+
+/// How an update goes about it.
+#[derive(Debug, Clone)]
+pub struct UpdateOptions {
+    /// List every folder, whatever its directories' times say.
+    pub list_all: bool,
+    /// Also look at each file's size and time, and read again what differs (Maildir files should never change).
+    pub check_files: bool,
+    /// Also below directories marked `.noupdate`.
+    pub into_noupdate: bool,
+    /// Threads that read and index; 0 for one for each core, at most 8.
+    pub threads: usize,
+    /// Bytes of memory for the index of new messages, all threads together.
+    pub memory_bytes: usize,
+    /// How files are looked at and read.
+    pub way: Way,
+}
+
+impl Default for UpdateOptions {
+    fn default() -> Self {
+        Self {
+            list_all: false,
+            check_files: false,
+            into_noupdate: false,
+            threads: 0,
+            memory_bytes: 512 << 20,
+            way: Way::default(),
+        }
+    }
+}
+
+/// How far an update is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Directories are being listed.
+    Looking,
+    /// New messages are being read.
+    Reading {
+        /// Messages done.
+        done: u64,
+        /// Messages to do.
+        total: u64,
+        /// Bytes done.
+        bytes: u64,
+    },
+    /// What was read is being made durable.
+    Committing,
+}
+
+/// What an update found and did.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Folders there are.
+    pub folders: usize,
+    /// Directories (`new/`, `cur/`) whose names were read, because they changed or settled only now.
+    pub listed: usize,
+    /// Messages in the index afterwards.
+    pub messages: u64,
+    /// New messages.
+    pub added: u64,
+    /// Bytes read of them.
+    pub bytes: u64,
+    /// Messages found in another place.
+    pub moved: u64,
+    /// Messages with other flags or a longer or shorter name.
+    pub renamed: u64,
+    /// Messages that are gone.
+    pub removed: u64,
+    /// Messages that are not fully indexed: path and reason. Those of this update only.
+    pub problems: Vec<(PathBuf, String)>,
+    /// Directories and files that could not be read.
+    pub troubles: Vec<(PathBuf, String)>,
+    /// Time taken.
+    pub took: Duration,
+}
+
+impl Report {
+    /// Whether anything in the index is different now.
+    pub fn has_changes(&self) -> bool {
+        self.added + self.moved + self.renamed + self.removed > 0
+    }
+}

@@ -1,0 +1,320 @@
+//! Keeps an index up to date while mail comes and goes.
+//!
+//! The kernel names each file that came, went or was renamed; these are gathered and committed together, a second after the first of them or when there
+//! are many. Nothing is listed for that. What the kernel cannot tell (a queue that ran over, no room for more watches, a network file system) is found
+//! by looking at the directories' times, as an ordinary update does, once a minute.
+//!
+//! The watch holds the index for writing and lends it: a command that waits for it gets it within moments, and the watch goes on afterwards.
+
+mod notify;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use posthaste_maildir::tree::{TreeOptions, walk};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::state::{StateError, Turn};
+use crate::update::{IndexError, Indexer, Report, Touched, UpdateOptions};
+
+use notify::{Event, Notify};
+
+/// How a watch goes about it.
+#[derive(Debug, Clone)]
+pub struct WatchOptions {
+    /// For the first update and all others.
+    pub update: UpdateOptions,
+    /// Changes wait this long for others at most, and are then committed together.
+    pub commit_after: Duration,
+    /// As many names are not waited for any longer.
+    pub commit_names: usize,
+    /// How often directories' times are looked at, besides what the kernel tells.
+    pub look_every: Duration,
+}
+
+impl Default for WatchOptions {
+    /// A second, 10,000 names, a minute.
+    fn default() -> Self {
+        Self {
+            update: UpdateOptions::default(),
+            commit_after: Duration::from_secs(1),
+            commit_names: 10_000,
+            look_every: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a watch tells while it runs.
+#[derive(Debug)]
+pub enum WatchEvent<'a> {
+    /// The index is up to date for the first time, and changes are seen from now on.
+    Ready(&'a Report),
+    /// Changes were committed. `lag` is the time since the first of them was seen.
+    Committed {
+        /// What changed.
+        report: &'a Report,
+        /// See above.
+        lag: Duration,
+    },
+    /// Changes have been seen and wait to be committed together.
+    Waiting {
+        /// Names that changed.
+        names: usize,
+    },
+    /// The kernel has no room to watch this many directories (`fs.inotify.max_user_watches`): they are only looked at now and then.
+    Unwatched(usize),
+}
+
+/// Ends a watch from another thread.
+#[derive(Debug, Clone)]
+pub struct Stop(Arc<OwnedFd>);
+
+impl Stop {
+    /// # Errors
+    /// [`IndexError::Notify`] if the system has no descriptors left.
+    pub fn new() -> Result<Self, IndexError> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        fd.map(|fd| Self(Arc::new(fd))).map_err(|error| IndexError::Notify(error.into()))
+    }
+
+    /// The watch ends when what it is doing is done. More than once is no error.
+    pub fn stop(&self) {
+        // Only a counter that is at its end refuses, and then it has been told already.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// Brings the index in `dir` up to date with its trees and `roots`, and keeps it so until `stop`. `waiting` as in [`Lock::acquire`](crate::state::Lock::acquire).
+///
+/// # Errors
+/// [`IndexError`]; [`IndexError::Watched`] if another process does so already. What was committed before stays.
+pub fn watch(
+    dir: &Path,
+    roots: &[PathBuf],
+    options: &WatchOptions,
+    stop: &Stop,
+    waiting: &dyn Fn(),
+    tell: &mut dyn FnMut(WatchEvent<'_>),
+) -> Result<(), IndexError> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|error| StateError::Io { dir: dir.to_owned(), error })?;
+    let sign = Sign::raise(dir)?;
+    let mut notify = Notify::new().map_err(IndexError::Notify)?;
+    let turn = Turn::of(dir);
+    notify.watch_turn(&turn.file()?).map_err(IndexError::Notify)?;
+    let indexer = Indexer::open(dir, Some(waiting))?;
+    let mut watch = Watch {
+        dir,
+        options,
+        sign,
+        notify,
+        turn,
+        indexer: Some(indexer),
+        pending: Pending::default(),
+        next_look: Instant::now(),
+        tell,
+    };
+    let report = watch.look(roots)?;
+    (watch.tell)(WatchEvent::Ready(&report));
+    watch.sign.say(&report, Duration::ZERO);
+    while !watch.wait(stop)? {
+        watch.step()?;
+    }
+    // What has happened until now is not left for the next start.
+    watch.drain()?;
+    watch.commit()
+}
+
+struct Watch<'a> {
+    dir: &'a Path,
+    options: &'a WatchOptions,
+    sign: Sign,
+    notify: Notify,
+    turn: Turn,
+    /// `None` only while another has it.
+    indexer: Option<Indexer>,
+    pending: Pending,
+    next_look: Instant,
+    tell: &'a mut dyn FnMut(WatchEvent<'_>),
+}
+
+/// What has been seen and is not committed.
+#[derive(Default)]
+struct Pending {
+    touched: Touched,
+    look: bool,
+    since: Option<Instant>,
+}
+
+impl Watch<'_> {
+    /// Waits until something happens or is due. Says whether the watch shall end.
+    fn wait(&mut self, stop: &Stop) -> Result<bool, IndexError> {
+        let due =
+            self.pending.since.map_or(self.next_look, |since| self.next_look.min(since + self.options.commit_after));
+        let left = due.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok();
+        let mut ready = [PollFd::new(&self.notify, PollFlags::IN), PollFd::new(&*stop.0, PollFlags::IN)];
+        match poll(&mut ready, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(ready[1].revents().contains(PollFlags::IN)),
+            Err(e) => Err(IndexError::Notify(e.into())),
+        }
+    }
+
+    /// Takes over what the kernel has to tell.
+    fn drain(&mut self) -> Result<(), IndexError> {
+        let pending = &mut self.pending;
+        let drained = self.notify.drain(|event| match event {
+            Event::Name { dir, name } => {
+                pending.touched.add(dir, name);
+                pending.since.get_or_insert_with(Instant::now);
+            }
+            Event::Look => {
+                pending.look = true;
+                pending.since.get_or_insert_with(Instant::now);
+            }
+            Event::Turn => {}
+        });
+        drained.map_err(IndexError::Notify)
+    }
+
+    fn step(&mut self) -> Result<(), IndexError> {
+        let names_before = self.pending.touched.len();
+        self.drain()?;
+        if self.turn.is_wanted() {
+            self.lend()?;
+        }
+        let names = self.pending.touched.len();
+        let now = Instant::now();
+        let is_due = self.pending.since.is_some_and(|since| now >= since + self.options.commit_after);
+        if now >= self.next_look {
+            self.pending.look = true;
+        }
+        if is_due || names >= self.options.commit_names || now >= self.next_look {
+            self.commit()
+        } else {
+            if names > names_before {
+                (self.tell)(WatchEvent::Waiting { names });
+            }
+            Ok(())
+        }
+    }
+
+    fn commit(&mut self) -> Result<(), IndexError> {
+        let pending = std::mem::take(&mut self.pending);
+        if !pending.look && pending.touched.is_empty() {
+            return Ok(());
+        }
+        let Some(indexer) = &mut self.indexer else { return Ok(()) };
+        let report = match indexer.update_touched(&pending.touched, &self.options.update, &|_| {})? {
+            Some(report) if !pending.look => report,
+            _ => self.look(&[])?,
+        };
+        let lag = pending.since.map(|since| since.elapsed()).unwrap_or_default();
+        if report.has_changes() {
+            (self.tell)(WatchEvent::Committed { report: &report, lag });
+        }
+        self.sign.say(&report, lag);
+        Ok(())
+    }
+
+    /// Watches what there is, then updates by directories' times: in this order, so that nothing falls between.
+    fn look(&mut self, roots: &[PathBuf]) -> Result<Report, IndexError> {
+        self.next_look = Instant::now() + self.options.look_every;
+        let Some(indexer) = &mut self.indexer else { return Ok(Report::default()) };
+        let named: Vec<PathBuf> = roots.iter().filter_map(|root| std::path::absolute(root).ok()).collect();
+        let all: Vec<PathBuf> = indexer.roots().iter().chain(&named).cloned().collect();
+        let tree_options = TreeOptions { into_noupdate: self.options.update.into_noupdate };
+        let unwatched = self.notify.unwatched();
+        loop {
+            let trees = all.iter().filter_map(|root| walk(root, &tree_options).ok());
+            // A directory that came while its parent was not watched is found by the next round.
+            if !trees.fold(false, |any, tree| self.notify.watch_tree(&tree) | any) {
+                break;
+            }
+        }
+        if self.notify.unwatched() > unwatched {
+            (self.tell)(WatchEvent::Unwatched(self.notify.unwatched()));
+        }
+        indexer.update(roots, &self.options.update, &|_| {})
+    }
+
+    /// Lets those who wait have the index, then takes it again behind them. Events queue meanwhile.
+    fn lend(&mut self) -> Result<(), IndexError> {
+        self.commit()?;
+        self.indexer = None;
+        self.indexer = Some(Indexer::open_last(self.dir)?);
+        // Another tree may have been added.
+        self.pending.look = true;
+        self.pending.since.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+}
+
+/// What a running watch says of itself, for others to read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchStatus {
+    /// Its process.
+    pub process: u32,
+    /// Seconds since 1970 of the last commit or look.
+    pub at: i64,
+    /// Milliseconds from the first change that was seen to the commit that held it.
+    pub lag_ms: u64,
+    /// Messages in the index.
+    pub messages: u64,
+}
+
+/// The watch of the index in `dir`, if one is running.
+pub fn watched(dir: &Path) -> Option<WatchStatus> {
+    let file = File::open(dir.join(SIGN)).ok()?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(rustix::io::Errno::WOULDBLOCK) => {}
+        _ => return None,
+    }
+    serde_json::from_slice(&std::fs::read(dir.join(STATUS)).ok()?).ok()
+}
+
+const SIGN: &str = "watch.lock";
+const STATUS: &str = "watch.json";
+
+/// Held while a watch runs: there is one for an index.
+struct Sign {
+    dir: PathBuf,
+    // The descriptor is the lock.
+    _file: File,
+}
+
+impl Sign {
+    fn raise(dir: &Path) -> Result<Self, IndexError> {
+        let io = |error| StateError::Io { dir: dir.to_owned(), error };
+        let file = File::options().create(true).append(true).open(dir.join(SIGN)).map_err(io)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { dir: dir.to_owned(), _file: file }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(IndexError::Watched(dir.to_owned())),
+            Err(e) => Err(io(e.into()).into()),
+        }
+    }
+
+    /// For people only, so what goes wrong here is no trouble of the index.
+    fn say(&self, report: &Report, lag: Duration) {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let status = WatchStatus {
+            process: std::process::id(),
+            at: i64::try_from(now.as_secs()).unwrap_or(0),
+            lag_ms: u64::try_from(lag.as_millis()).unwrap_or(u64::MAX),
+            messages: report.messages,
+        };
+        let temporary = self.dir.join("watch.json.tmp");
+        let written = File::create(&temporary).and_then(|mut file| file.write_all(&serde_json::to_vec(&status)?));
+        let _ = written.and_then(|()| std::fs::rename(&temporary, self.dir.join(STATUS)));
+    }
+}

@@ -1,0 +1,89 @@
+//! Deliveries index themselves: a watch over the mail directory, on a thread that gets what nobody else wants.
+//!
+//! The path of a message knows nothing of it. The kernel tells the watch of each new name, and what it cannot tell any more while mail pours in
+//! is found by looking at directories afterwards; so receiving never waits, and the index is behind instead.
+
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use posthaste_search::{IndexError, Stop, UpdateOptions, WatchEvent, WatchOptions, watch};
+
+use crate::config::Search;
+
+/// Bytes for the terms of new messages.
+const MEMORY_BYTES: usize = 64 << 20;
+/// How long a stop waits for the last commit. The index is sound without it, only behind.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// The lowest priority: of a busy processor this takes a hundredth part or two.
+const NICE: i32 = 19;
+
+/// A watch that runs until it is ended.
+#[derive(Debug)]
+pub(crate) struct Indexing {
+    stop: Stop,
+    thread: JoinHandle<()>,
+}
+
+impl Indexing {
+    /// Begins if the configuration says so. Trouble with the index is told in the log: mail is received all the same.
+    pub fn begin(config: &Search, mail: &Path) -> Option<Self> {
+        if !config.index {
+            return None;
+        }
+        let (dir, mail) = (config.dir.clone(), mail.to_owned());
+        let began = Stop::new().map_err(|error| error.to_string()).and_then(|stop| {
+            let own = stop.clone();
+            let thread = std::thread::Builder::new().name("search-index".to_owned());
+            let thread = thread.spawn(move || run(&dir, mail, &own)).map_err(|error| error.to_string())?;
+            Ok(Self { stop, thread })
+        });
+        began.map_err(|error| tracing::error!(error, "the search index is not kept up to date")).ok()
+    }
+
+    /// Commits what was seen, and ends; or does not wait for it any longer.
+    pub async fn end(self) {
+        self.stop.stop();
+        let deadline = Instant::now() + STOP_PATIENCE;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
+    // On Linux this is the thread's own, and its children's.
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!(error = error.to_string(), "the search index is made with normal priority");
+    }
+    let update = UpdateOptions { threads: 1, memory_bytes: MEMORY_BYTES, ..UpdateOptions::default() };
+    let options = WatchOptions { update, ..WatchOptions::default() };
+    let waiting = || tracing::info!(dir = %dir.display(), "another process writes to the search index; waiting for it");
+    match watch(dir, &[mail], &options, stop, &waiting, &mut tell) {
+        Ok(()) => {}
+        Err(error @ IndexError::Watched(_)) => {
+            tracing::warn!(error = error.to_string(), "mail is indexed by that process")
+        }
+        Err(error) => tracing::error!(
+            error = error.to_string(),
+            "the search index is not kept up to date; a restart, or `posthaste index`, goes on with it"
+        ),
+    }
+}
+
+fn tell(event: WatchEvent<'_>) {
+    match event {
+        WatchEvent::Ready(report) => {
+            tracing::info!(messages = report.messages, added = report.added, "search index is up to date");
+        }
+        WatchEvent::Committed { report, lag } => {
+            let lag_ms = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
+            tracing::debug!(added = report.added, removed = report.removed, lag_ms, "search index");
+        }
+        WatchEvent::Waiting { .. } => {}
+        WatchEvent::Unwatched(directories) => tracing::warn!(
+            directories,
+            "the kernel has no room to watch more (fs.inotify.max_user_watches); their mail is indexed within a minute"
+        ),
+    }
+}
