@@ -213,12 +213,23 @@ impl Journal {
     }
 
     /// Appends a note, which nobody waits for: it is written with the next commit and is found after a crash of the
-    /// process, but perhaps not after a power cut. A checkpoint forgets it.
+    /// process, but perhaps not after a power cut. A checkpoint forgets it. A full journal, which refuses all else, has room for
+    /// notes of a quarter of a segment between two checkpoints that free something.
     pub fn append_note(&self, kind: u8, parts: Vec<Bytes>) {
         assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
         let pending = Pending { note: true, ..Pending::new(kind, parts) };
         // A note that finds no room is one that a crash would have taken: the user has to do without it anyway.
         let _ = self.shared().push(pending);
+    }
+
+    /// Appends a note that is durable when the future resolves. It may take the room that a full journal keeps for
+    /// checkpoints: for what must be on record before a checkpoint makes anything durable. A checkpoint forgets it.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn append_note_durably(&self, kind: u8, parts: Vec<Bytes>) -> Append {
+        assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
+        self.submit(Pending { note: true, ..Pending::new(kind, parts) })
     }
 
     /// Declares that what the record says has been done, visibly though perhaps not durably: the next checkpoint makes
