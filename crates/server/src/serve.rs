@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::{self, Config, ConfigError, Listener, ListenerProtocol, LogFormat};
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::receive::{Receiver, Settings};
+use crate::tidy::Tidy;
 use crate::watch::Watch;
 
 /// Why the server did not start.
@@ -51,6 +52,7 @@ pub struct Server {
     running: Vec<RunningServer>,
     replayed: ReplayReport,
     watch: Watch,
+    tidy: Tidy,
 }
 
 impl Server {
@@ -82,7 +84,8 @@ impl Server {
             }
         }
         let watch = Watch::begin(store.clone());
-        Ok(Self { config, receiver, store, running, replayed, watch })
+        let tidy = Tidy::begin(config.storage.mail.clone());
+        Ok(Self { config, receiver, store, running, replayed, watch, tidy })
     }
 
     /// The TCP addresses that it listens on, with the ports that were taken.
@@ -108,7 +111,7 @@ impl Server {
     }
 
     /// Takes no more connections, lets open transactions finish for `limits.shutdown_secs`, writes out what was
-    /// received, and ends. Returns whether all sessions ended in time.
+    /// received, for as long again at most, and ends. Returns whether all sessions ended in time.
     pub async fn shutdown(self) -> bool {
         let grace = Duration::from_secs(self.config.limits.shutdown_secs);
         let ending: Vec<_> = self.running.into_iter().map(|server| tokio::spawn(server.shutdown(grace))).collect();
@@ -116,7 +119,7 @@ impl Server {
         for server in ending {
             in_time &= server.await.unwrap_or(false);
         }
-        drop(self.watch);
+        drop((self.watch, self.tidy));
         self.store.shutdown().await;
         in_time
     }
@@ -172,7 +175,10 @@ pub fn serve(
     let config = source.load()?;
     crate::logging::start(&config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(run(config, &source, at_once))
+    let outcome = runtime.block_on(run(config, &source, at_once));
+    // A thread that a disk holds must not hold the end: what it does is in the journal.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// Where the configuration comes from.
@@ -246,7 +252,9 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
             max_segments: storage.journal_segments,
             ..posthaste_journal::Config::default()
         },
+        pending_bytes_max: storage.mailbox_pending_bytes,
         checkpoint_bytes: storage.checkpoint_bytes,
+        shutdown_patience: Duration::from_secs(config.limits.shutdown_secs.max(1)),
         checkpoint_interval: Duration::from_secs(storage.checkpoint_secs),
         backlog_bytes: MemoryBudget::of_store(config.limits.memory_bytes),
         ..JournaledConfig::new(&storage.journal, &storage.mail)

@@ -9,3 +9,4 @@ mod search;
 mod serve;
 mod sink;
 mod support;
+mod undelivered;
