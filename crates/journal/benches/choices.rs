@@ -1,7 +1,8 @@
 //! Measures what the journal's constants and its way of writing rest on: the size of a segment, zeros against `fallocate`, a
 //! second flush in flight, and where large bodies go. Buffered writes, every side synced before it counts.
-//! Leaves out everything above the journal. `cargo test` runs it tiny so it cannot rot; `cargo bench` runs it whole.
-//! Files lie in `$POSTHASTE_BENCH_DIR` or the target directory, never on tmpfs.
+//! Leaves out everything above the journal. `cargo test` runs it tiny so it cannot rot; `cargo bench` runs it whole, and with
+//! `-- segment`, `batch`, `wait`, `zeros`, `flights` or `bodies` that part alone. Files lie in `$POSTHASTE_BENCH_DIR` or the target
+//! directory, never on tmpfs.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,12 +18,30 @@ const MIB: u64 = 1 << 20;
 fn main() {
     // `cargo bench` passes --bench; without it this is a test of the benchmark.
     let whole = std::env::args().any(|arg| arg == "--bench");
-    let (time, rounds) = if whole { (Duration::from_millis(1500), 5) } else { (Duration::from_millis(10), 1) };
+    let (time, rounds) = if whole { (Duration::from_millis(1000), 5) } else { (Duration::from_millis(10), 1) };
     let dir = scratch();
     let bench = Bench { dir: &dir, time, rounds };
 
+    let parts: [(&str, fn(&Bench<'_>)); 6] = [
+        ("segment", segment_sizes),
+        ("batch", batch_sizes),
+        ("wait", waits),
+        ("zeros", zeros),
+        ("flights", flights),
+        ("bodies", large_bodies),
+    ];
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    for (name, part) in parts {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+            part(&bench);
+        }
+    }
+    std::fs::remove_dir_all(&dir).expect("remove scratch");
+}
+
+fn segment_sizes(bench: &Bench<'_>) {
     println!("segment size: records/s of 10 KiB, 64 callers, at most 1 GiB in segments, a checkpoint each 128 MiB");
-    let sizes: &[u64] = if whole { &[16, 64, 256] } else { &[4, 8] };
+    let sizes: &[u64] = if bench.rounds > 1 { &[16, 64, 256] } else { &[4, 8] };
     let size = |mib: u64| {
         move |dir: &Path, time| {
             let max_segments = (1024 / mib).max(4) as usize;
@@ -30,7 +49,29 @@ fn main() {
         }
     };
     bench.compare(sizes.iter().map(|&mib| (format!("{mib} MiB"), boxed(size(mib)))).collect());
+}
 
+fn batch_sizes(bench: &Bench<'_>) {
+    for callers in [64, 256, 1024] {
+        println!("records in a commit at most: records/s of 10 KiB, {callers} callers");
+        let most =
+            |max_batch| move |dir: &Path, time| appends(dir, time, callers, Config { max_batch, ..Config::default() });
+        bench.compare([32, 128, 1024].map(|n| (format!("{n}"), boxed(most(n)))).into());
+    }
+}
+
+fn waits(bench: &Bench<'_>) {
+    for callers in [1, 64] {
+        println!("waiting for company: records/s of 10 KiB, {callers} callers");
+        let wait = |us| {
+            let max_wait = Duration::from_micros(us);
+            move |dir: &Path, time| appends(dir, time, callers, Config { max_wait, ..Config::default() })
+        };
+        bench.compare([0, 200, 1000].map(|us| (format!("{us} us"), boxed(wait(us)))).into());
+    }
+}
+
+fn zeros(bench: &Bench<'_>) {
     println!(
         "segment file of 64 MiB: commits/s of 80 KiB written one behind the other, each with an fdatasync, first pass over the file"
     );
@@ -39,10 +80,10 @@ fn main() {
         ("fallocate".into(), boxed(|dir, time| commits(dir, time, Made::Allocated))),
         ("fallocate, second pass".into(), boxed(|dir, time| commits(dir, time, Made::AllocatedAndWritten))),
     ]);
+}
 
-    println!(
-        "flushes in flight: commits/s of 80 KiB into one file of zeros, each with an fdatasync, by as many threads"
-    );
+fn flights(bench: &Bench<'_>) {
+    println!("flushes in flight: commits/s into one file of zeros, each with an fdatasync, by as many threads");
     for bytes in [4 << 10, 80 << 10, 640 << 10] {
         println!("  commits of {} KiB", bytes >> 10);
         bench.compare(
@@ -53,7 +94,9 @@ fn main() {
                 .collect(),
         );
     }
+}
 
+fn large_bodies(bench: &Bench<'_>) {
     for mib in [1, 4, 16] {
         for callers in [1, 4] {
             println!("bodies of {mib} MiB, {callers} at once: MiB/s durable");
@@ -63,7 +106,6 @@ fn main() {
             ]);
         }
     }
-    std::fs::remove_dir_all(&dir).expect("remove scratch");
 }
 
 type Side = Box<dyn Fn(&Path, Duration) -> f64>;

@@ -51,9 +51,13 @@ impl JournalReport {
                 segment.live_bytes,
             );
         }
-        for (id, kind, bytes) in &report.live {
-            let _ = writeln!(out, "live record {id}  kind {kind}  {bytes} bytes");
-        }
+        let live_bytes: u64 = report.live.iter().map(|&(_, _, bytes)| u64::from(bytes)).sum();
+        let _ = writeln!(
+            out,
+            "live: {} records, {live_bytes} bytes; {} messages have not reached all of their mailboxes",
+            report.live.len(),
+            self.undelivered.len()
+        );
         for message in &self.undelivered {
             let received = date(message.received_secs);
             let _ = writeln!(out, "undelivered {}  {} bytes  received {received}", message.id, message.bytes);
