@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, Read, Seek, Write};
 
 use bytes::Bytes;
 use memchr::memchr_iter;
-use posthaste_maildir::Maildir;
+use posthaste_maildir::Draft;
 use posthaste_maildir::line_ends::{crlf_to_lf, wire_size_as_stored};
 
 use crate::record::{Body, LineEnds, Target};
@@ -71,22 +71,21 @@ impl Content {
         Content { disk_size, wire_size, head, tail: None }
     }
 
-    /// Writes the message into `tmp/`. Not synced.
-    pub fn write_tmp(&mut self, maildir: &Maildir, name: &str) -> io::Result<()> {
-        let mut file = File::from(maildir.write_tmp_open(name, &[IoSlice::new(&self.head)])?);
+    /// Writes the whole message. Not synced.
+    pub fn write_to(&mut self, draft: &mut Draft<'_>) -> io::Result<()> {
+        draft.write_parts(&[IoSlice::new(&self.head)])?;
         if self.tail.is_none() {
             return Ok(());
         }
         let mut written = self.head.len() as u64;
-        let copied = self.for_each_of_tail(|piece| {
+        self.for_each_of_tail(|piece| {
             written += piece.len() as u64;
-            file.write_all(piece)
-        });
-        let whole = copied.and_then(|()| match written == self.disk_size {
+            draft.write_all(piece)
+        })?;
+        match written == self.disk_size {
             true => Ok(()),
             false => Err(io::Error::new(io::ErrorKind::InvalidData, "the spooled body is not what its record says")),
-        });
-        whole.inspect_err(|_| drop(maildir.remove_tmp(name)))
+        }
     }
 
     /// Whether the file holds exactly this message.

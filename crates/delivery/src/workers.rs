@@ -358,21 +358,20 @@ impl Places {
         let message = &stored.message;
         let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;
         let name = name_of(stored, id, target, &content);
-        match content.write_tmp(maildir, name.as_str()) {
+        let mut draft = maildir.draft(name.as_str()).or_else(|error| match error.kind() {
             // An attempt that a crash cut short: replay knows that nothing of it was made visible.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            io::ErrorKind::AlreadyExists => {
                 maildir.remove_tmp(name.as_str())?;
-                content.write_tmp(maildir, name.as_str())?;
+                maildir.draft(name.as_str())
             }
-            written => written?,
+            _ => Err(error),
+        })?;
+        content.write_to(&mut draft)?;
+        match draft.publish() {
+            // Visible already: an earlier attempt published it and failed to say so.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            published => published?,
         }
-        match maildir.publish(name.as_str()) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // Visible already: an earlier attempt renamed it and failed to say so.
-                maildir.remove_tmp(name.as_str())
-            }
-            published => published.inspect_err(|_| drop(maildir.remove_tmp(name.as_str()))),
-        }?;
         match maildir.facts().syncfs_trusted {
             true => Ok(()),
             false => sync_found(maildir, name.as_str()),

@@ -17,6 +17,7 @@
 
 mod batch;
 mod cleanup;
+mod draft;
 mod flags;
 mod folders;
 mod keywords;
@@ -31,6 +32,7 @@ pub mod tree;
 
 pub use batch::{Mounts, Outcomes, Published, StoreError, SyncBy, Synced, Written, deliver_batch, sync};
 pub use cleanup::TMP_AGE_MAX;
+pub use draft::Draft;
 pub use flags::Flags;
 pub use folders::FolderName;
 pub use keywords::{KEYWORD_BYTES_MAX, KEYWORDS_MAX, Keywords};

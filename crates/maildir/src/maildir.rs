@@ -59,6 +59,8 @@ pub struct Maildir {
     new_inode: u64,
     /// Some directory was made when this was opened and has not been synced since.
     fresh: AtomicBool,
+    /// Each file needs a name from the beginning: there is no `O_TMPFILE` here.
+    names_needed: AtomicBool,
 }
 
 impl Maildir {
@@ -100,6 +102,7 @@ impl Maildir {
             new,
             cur,
             fresh: AtomicBool::new(fresh),
+            names_needed: AtomicBool::new(false),
         })
     }
 
@@ -121,6 +124,14 @@ impl Maildir {
 
     pub(crate) fn set_synced(&self) {
         self.fresh.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn can_be_nameless(&self) -> bool {
+        !self.names_needed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_names_needed(&self) {
+        self.names_needed.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn new_dir(&self) -> BorrowedFd<'_> {
@@ -151,15 +162,19 @@ impl Maildir {
     /// # Errors
     /// As [`write_tmp`](Self::write_tmp).
     pub fn write_tmp_open(&self, name: &str, parts: &[IoSlice<'_>]) -> io::Result<OwnedFd> {
-        check_name(name)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?;
-        if let Err(e) = write_all(&file, parts) {
+        let file = self.create_tmp(name)?;
+        if let Err(e) = write_all(file.as_fd(), parts) {
             // Half a message in tmp/ is litter, not mail; if removing it fails too, cleanup_tmp finds it.
             let _ = self.remove_tmp(name);
             return Err(e);
         }
         Ok(file)
+    }
+
+    pub(crate) fn create_tmp(&self, name: &str) -> io::Result<OwnedFd> {
+        check_name(name)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?)
     }
 
     /// Removes a file from `tmp/`.
@@ -324,7 +339,7 @@ pub(crate) fn rename_exclusive(
 }
 
 /// Writes all parts, in order, however few bytes the kernel takes at a time.
-fn write_all(file: &OwnedFd, parts: &[IoSlice<'_>]) -> io::Result<()> {
+pub(crate) fn write_all(file: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<()> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
     if parts.len() <= PARTS_AT_ONCE_MAX {
         match rustix::io::writev(file, parts) {
@@ -338,7 +353,7 @@ fn write_all(file: &OwnedFd, parts: &[IoSlice<'_>]) -> io::Result<()> {
 }
 
 #[cold]
-fn write_rest(file: &OwnedFd, parts: &[IoSlice<'_>], written: usize) -> io::Result<()> {
+fn write_rest(file: BorrowedFd<'_>, parts: &[IoSlice<'_>], written: usize) -> io::Result<()> {
     let mut parts = parts.to_vec();
     let mut rest = &mut parts[..];
     IoSlice::advance_slices(&mut rest, written);

@@ -1,0 +1,175 @@
+//! A message on its way into a Maildir: written, but not yet to be seen.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Seek};
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::maildir::{Maildir, check_name, write_all};
+
+/// A message that nobody sees until it is [published](Draft::publish); dropped before that, nothing of it is left.
+///
+/// Where the file system can, its file belongs to `tmp/` without having a name there (`O_TMPFILE`): a crash leaves no litter, and one directory
+/// is changed where a rename from `tmp/` to `new/` changes two, one of them twice, under a lock that all renames of the file system share.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    maildir: &'a Maildir,
+    file: File,
+    name: &'a str,
+    // It lies in `tmp/` under its name.
+    is_named: bool,
+}
+
+impl Maildir {
+    /// Begins a message that will be called `name`: mode 0600, empty.
+    ///
+    /// # Errors
+    /// `InvalidFilename` for a name that is no plain file name of at most 255 bytes; others of `open`; and `AlreadyExists` if `tmp/` has that name, on a file system where
+    /// every file needs one.
+    pub fn draft<'a>(&'a self, name: &'a str) -> io::Result<Draft<'a>> {
+        check_name(name)?;
+        if self.can_be_nameless() {
+            let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+            match rustix::fs::openat(self.tmp_dir(), ".", flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => return Ok(Draft { maildir: self, file: file.into(), name, is_named: false }),
+                // Not this file system, or not this kernel.
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => self.set_names_needed(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Draft { maildir: self, file: self.create_tmp(name)?.into(), name, is_named: true })
+    }
+}
+
+impl Draft<'_> {
+    /// Writes all parts, in order. Not synced.
+    ///
+    /// # Errors
+    /// `StorageFull`; others of `write`.
+    pub fn write_parts(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        write_all(self.file.as_fd(), parts)
+    }
+
+    /// Makes it visible in `new/`, never over an existing file. Not synced.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if `new/` has that name; others of `linkat` and `rename`.
+    pub fn publish(mut self) -> io::Result<()> {
+        if !self.is_named {
+            match self.link() {
+                // There is no way to link it here: neither the right to, nor /proc.
+                Err(Errno::NOENT | Errno::PERM | Errno::ACCESS) => self.copy_to_tmp()?,
+                linked => return Ok(linked?),
+            }
+        }
+        self.maildir.publish(self.name)?;
+        self.is_named = false;
+        Ok(())
+    }
+
+    fn link(&self) -> Result<(), Errno> {
+        let new = self.maildir.new_dir();
+        match rustix::fs::linkat(&self.file, "", new, self.name, AtFlags::EMPTY_PATH) {
+            // Before Linux 6.10 this needed CAP_DAC_READ_SEARCH.
+            Err(Errno::NOENT) => {
+                let itself = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file));
+                rustix::fs::linkat(CWD, itself, new, self.name, AtFlags::SYMLINK_FOLLOW)
+            }
+            linked => linked,
+        }
+    }
+
+    fn copy_to_tmp(&mut self) -> io::Result<()> {
+        self.maildir.set_names_needed();
+        let mut named = File::from(self.maildir.create_tmp(self.name)?);
+        self.is_named = true;
+        self.file.rewind()?;
+        io::copy(&mut self.file, &mut named)?;
+        self.file = named;
+        Ok(())
+    }
+}
+
+impl io::Write for Draft<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        if self.is_named {
+            // If this fails too, cleanup_tmp finds it.
+            let _ = self.maildir.remove_tmp(self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Subdir;
+
+    fn files_in(dir: &std::path::Path) -> usize {
+        std::fs::read_dir(dir).expect("a directory").count()
+    }
+
+    /// The same must hold for files with and without a name, and for those that turn out to need one late.
+    fn each_way(check: impl Fn(&std::path::Path, &Maildir, fn(&mut Draft<'_>))) {
+        let prepare: [(bool, fn(&mut Draft<'_>)); 3] =
+            [(false, |_| ()), (true, |_| ()), (false, |draft| draft.copy_to_tmp().expect("copied"))];
+        for (names_needed, change) in prepare {
+            let dir = tempfile::tempdir().expect("a directory");
+            let maildir = Maildir::open_or_create(dir.path()).expect("a Maildir");
+            if names_needed {
+                maildir.set_names_needed();
+            }
+            check(dir.path(), &maildir, change);
+        }
+    }
+
+    #[test]
+    fn a_draft_is_seen_once_it_is_published() {
+        each_way(|dir, maildir, change| {
+            let mut draft = maildir.draft("name").expect("begun");
+            draft.write_parts(&[IoSlice::new(b"Subject: one\n"), IoSlice::new(b"\n")]).expect("written");
+            change(&mut draft);
+            io::Write::write_all(&mut draft, b"body\n").expect("written");
+            assert_eq!(files_in(&dir.join("new")), 0);
+            draft.publish().expect("published");
+            assert_eq!(maildir.read(Subdir::New, "name").expect("there"), b"Subject: one\n\nbody\n");
+            assert_eq!(files_in(&dir.join("tmp")), 0);
+        });
+    }
+
+    #[test]
+    fn a_dropped_draft_leaves_nothing() {
+        each_way(|dir, maildir, change| {
+            let mut draft = maildir.draft("name").expect("begun");
+            draft.write_parts(&[IoSlice::new(b"half")]).expect("written");
+            change(&mut draft);
+            drop(draft);
+            assert_eq!((files_in(&dir.join("tmp")), files_in(&dir.join("new"))), (0, 0));
+        });
+    }
+
+    #[test]
+    fn a_draft_replaces_nothing() {
+        each_way(|dir, maildir, change| {
+            std::fs::write(dir.join("new/name"), "first").expect("written");
+            let mut draft = maildir.draft("name").expect("begun");
+            change(&mut draft);
+            let error = draft.publish().expect_err("the name is taken");
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(std::fs::read(dir.join("new/name")).expect("there"), b"first");
+            assert_eq!(files_in(&dir.join("tmp")), 0);
+            assert!(maildir.draft("a/b").is_err_and(|error| error.kind() == io::ErrorKind::InvalidFilename));
+        });
+    }
+}
