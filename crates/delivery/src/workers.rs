@@ -94,6 +94,13 @@ struct Job {
     target: usize,
 }
 
+impl Job {
+    /// What of its file's name is the same wherever its reader moves it.
+    fn key(&self) -> String {
+        key_of(&self.letter.stored, self.letter.id, self.letter.stored.numbers[self.target])
+    }
+}
+
 struct State {
     queues: HashMap<Arc<str>, Queue>,
     ready: VecDeque<Arc<str>>,
@@ -275,14 +282,21 @@ impl Workers {
 
     fn work_off(&self, mailbox: &str, jobs: &[Job], desk: &impl Desk) {
         let maildir = self.places.maildir(mailbox);
+        // One scan for the whole group.
+        let again: Vec<String> = jobs.iter().filter(|job| job.letter.again).map(Job::key).collect();
+        let there = match &maildir {
+            Ok(maildir) if !again.is_empty() => maildir.find_many(again.iter().map(String::as_str)),
+            _ => Ok(HashMap::new()),
+        };
         let mut done = Vec::with_capacity(jobs.len());
         for job in jobs {
             let outcome = match &maildir {
-                Ok(_) if job.letter.again => {
-                    self.places.restore(&job.letter.stored, job.letter.id, job.target).map(drop)
-                }
+                Ok(_) if job.letter.again => there.as_ref().map_err(copy).and_then(|there| {
+                    let found = there.get(&job.key());
+                    self.places.restore_found(&job.letter.stored, job.letter.id, job.target, found).map(drop)
+                }),
                 Ok(maildir) => self.places.deliver(maildir, &job.letter.stored, job.letter.id, job.target),
-                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+                Err(error) => Err(copy(error)),
             };
             match outcome {
                 Ok(()) => done.push((job.letter.id, job.letter.stored.numbers[job.target])),
@@ -309,6 +323,11 @@ impl Queue {
         let count = self.jobs.iter().take(GROUP_MAX).take_while(fits).count();
         self.jobs.drain(..count).collect()
     }
+}
+
+/// An error that several messages share.
+fn copy(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
 }
 
 fn no_answer() -> io::Error {
