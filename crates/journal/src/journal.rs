@@ -25,6 +25,9 @@ pub type RecordId = u64;
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Bytes of a segment file. Records are at most this long, less about 4 KiB.
+    ///
+    /// 64 MiB by default. Measured (bench `choices`, 64 callers, 10 KiB, 2 cores that others used too, ext4, thousand records a second, making the first ones
+    /// included): 16 MiB 67, 64 MiB 63, 256 MiB 28. Smaller ones end more often, larger ones take long to be made and to be freed.
     pub segment_bytes: u64,
     /// Segment files at most; when all hold live records, appends fail with [`AppendError::Full`].
     pub max_segments: usize,
