@@ -22,7 +22,7 @@ fn main() {
     let dir = scratch();
     let bench = Bench { dir: &dir, time, rounds };
 
-    let parts: [(&str, fn(&Bench<'_>)); 6] = [
+    let parts: [(&str, Part); 6] = [
         ("segment", segment_sizes),
         ("batch", batch_sizes),
         ("wait", waits),
@@ -108,6 +108,8 @@ fn large_bodies(bench: &Bench<'_>) {
     }
 }
 
+/// Prints one comparison, or a few that belong together.
+type Part = fn(&Bench<'_>);
 type Side = Box<dyn Fn(&Path, Duration) -> f64>;
 
 fn boxed(side: impl Fn(&Path, Duration) -> f64 + 'static) -> Side {
