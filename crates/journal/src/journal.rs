@@ -32,8 +32,12 @@ pub struct Config {
     /// Segment files at most; when all hold live records, appends fail with [`AppendError::Full`].
     pub max_segments: usize,
     /// Records in one commit at most.
+    ///
+    /// 1024 by default. Measured as above, thousand records a second at 64 / 256 / 1024 callers: 32: 57 / 71 / 59; 128: 57 / 126 / 79; 1024: 63 / 135 / 115.
     pub max_batch: usize,
     /// How long a commit may wait for company. Zero: it starts at once, and what arrives meanwhile forms the next.
+    ///
+    /// Zero by default. Measured as above, records a second at 1 / 64 callers: 0: 4,967 / 63,845; 200 us: 1,624 / 58,892; 1 ms: 618 / 29,733.
     pub max_wait: Duration,
     /// Bytes that may wait for a commit; beyond, appends fail with [`AppendError::Busy`].
     pub max_pending_bytes: usize,
