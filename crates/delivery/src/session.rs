@@ -18,6 +18,10 @@ impl SessionTag {
     /// for rather than trusted to be there.
     pub fn of(dir: &Path) -> std::io::Result<Self> {
         let mut tag = [0; TAG_BYTES];
+        if let Some(declared) = posthaste_fsops::declared(std::fs::File::open(dir)?) {
+            tag[16..].copy_from_slice(&declared.life.to_be_bytes());
+            return Ok(SessionTag(tag));
+        }
         match (boot_id(), mount_id(dir)) {
             (Some(boot), Some(mount)) => {
                 tag[..16].copy_from_slice(&boot.to_be_bytes());

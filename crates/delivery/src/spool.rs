@@ -1,14 +1,14 @@
 //! Large bodies: each in a file of its own beside the journal, so that a slow upload holds neither memory nor commits.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use memchr::memchr2_iter;
 use posthaste_journal::storage::make_dir;
+use rustix::fs::{Mode, OFlags};
 
 use crate::error::DeliveryError;
 use crate::record::Spooled;
@@ -37,10 +37,10 @@ impl Spool {
                 continue;
             }
             if all_known {
-                std::fs::remove_file(&path)?;
+                posthaste_fsops::unlink(&path)?;
             } else {
                 make_dir(&orphans)?;
-                std::fs::rename(&path, orphans.join(format!("{number:016x}.body")))?;
+                posthaste_fsops::rename(&path, orphans.join(format!("{number:016x}.body")))?;
             }
         }
         sync_dir(&dir)?;
@@ -64,7 +64,7 @@ impl Spool {
     /// Forgets a body whose message is durable elsewhere.
     pub fn remove(&self, number: u64) {
         // What cannot be removed now is removed when the spool is opened next.
-        let _ = std::fs::remove_file(self.path(number));
+        let _ = posthaste_fsops::unlink(self.path(number));
     }
 
     /// Whether a body of that many bytes would find room now, beside those that are being written.
@@ -92,11 +92,19 @@ impl Spool {
         room.grow(bytes_max)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.path(number);
-        let file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(DeliveryError::Full)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = posthaste_fsops::open(&path, flags, Mode::RUSR | Mode::WUSR);
+        let file = file.map_err(|error| DeliveryError::Full(error.into()))?;
         let guard = Arc::new(Guard { path, kept: AtomicBool::new(false) });
         let spooled = Spooled { file: number, len: 0, line_ends: 0, lossless: true, lone_lfs: 0, guard: Some(guard) };
-        Ok(SpoolWriter { room, file: Arc::new(file), buffer: Vec::new(), spooled, after_cr: false, has_cr: false })
+        Ok(SpoolWriter {
+            room,
+            file: Arc::new(file.into()),
+            buffer: Vec::new(),
+            spooled,
+            after_cr: false,
+            has_cr: false,
+        })
     }
 }
 
@@ -148,7 +156,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !*self.kept.get_mut() {
-            let _ = std::fs::remove_file(&self.path);
+            let _ = posthaste_fsops::unlink(&self.path);
         }
     }
 }
@@ -177,6 +185,14 @@ impl SpoolWriter {
         Ok(())
     }
 
+    /// Hands all that has come to the operating system, so that no memory is held until more comes. Not synced.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_out(&mut self) -> Result<(), DeliveryError> {
+        if self.buffer.is_empty() { Ok(()) } else { self.flush(false).await.map(|()| self.buffer = Vec::new()) }
+    }
+
     /// Makes the body and its name durable.
     ///
     /// # Errors
@@ -201,9 +217,9 @@ impl SpoolWriter {
             self.room.grow(bytes - self.room.bytes)?;
         }
         let work = move || -> io::Result<Vec<u8>> {
-            (&*file).write_all(&buffer)?;
+            posthaste_fsops::write_all(&file, &buffer)?;
             if last {
-                file.sync_all()?;
+                posthaste_fsops::fsync(&file)?;
                 sync_dir(&dir)?;
             }
             Ok(buffer)
@@ -251,7 +267,7 @@ impl SpoolWriter {
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+    Ok(posthaste_fsops::fsync(File::open(dir)?)?)
 }
 
 const BUFFER_BYTES: usize = 256 << 10;

@@ -1,12 +1,13 @@
 //! What the journal asks of the place it writes to: a seam, so that a simulated disk can stand in for a file system.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, IFlags};
+use rustix::fs::{FlockOperation, IFlags, Mode, OFlags};
+use rustix::io::Errno;
 
 /// A directory of segment files.
 pub trait Storage: Send + Sync + 'static {
@@ -49,13 +50,23 @@ impl FileStorage {
     /// [`io::ErrorKind::WouldBlock`] when another process has the directory; else what the file system said.
     pub fn open(dir: &Path) -> io::Result<Self> {
         make_dir(dir)?;
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"))?;
+        let lock = File::from(posthaste_fsops::open(
+            dir.join("lock"),
+            OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC,
+            OWNER,
+        )?);
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+                posthaste_fsops::unlink(path)?;
+            }
+        }
         Ok(FileStorage { dir: dir.to_owned(), _lock: lock })
     }
 
-    fn open_file(&self, name: &str, create: bool) -> io::Result<File> {
-        OpenOptions::new().read(true).write(true).create_new(create).mode(0o600).open(self.dir.join(name))
+    fn open_file(&self, name: &str, how: OFlags) -> io::Result<File> {
+        Ok(posthaste_fsops::open(self.dir.join(name), how | OFlags::RDWR | OFlags::CLOEXEC, OWNER)?.into())
     }
 }
 
@@ -68,30 +79,35 @@ impl Storage for FileStorage {
         // Asked first, so that a full disk is not filled to its last block by every message that is refused.
         let space = rustix::fs::statvfs(&self.dir)?;
         if space.f_bavail.saturating_mul(space.f_frsize) < len {
-            return Err(rustix::io::Errno::NOSPC.into());
+            return Err(Errno::NOSPC.into());
         }
-        let file = self.open_file(name, true)?;
-        let filled =
-            fill_with_zeros(&file, len).and_then(|()| file.sync_all()).and_then(|()| File::open(&self.dir)?.sync_all());
+        // Under another name until it is full of durable zeros: a cut in the midst may leave anything in it, and what is called a
+        // segment and has no readable header is damaged.
+        let unfinished = format!("{name}.{UNFINISHED}");
+        let file = self.open_file(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;
+        let filled = fill_with_zeros(&file, len)
+            .and_then(|()| sync(&file))
+            .and_then(|()| Ok(posthaste_fsops::rename(self.dir.join(&unfinished), self.dir.join(name))?))
+            .and_then(|()| sync(&File::open(&self.dir)?));
         if let Err(error) = filled {
             // A segment that could not be filled would only hold the space that is missing.
-            let _ = std::fs::remove_file(self.dir.join(name));
+            let _ = posthaste_fsops::unlink(self.dir.join(&unfinished));
+            let _ = posthaste_fsops::unlink(self.dir.join(name));
             return Err(error);
         }
         Ok(Arc::new(file))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn SegmentFile>> {
-        Ok(Arc::new(self.open_file(name, false)?))
+        Ok(Arc::new(self.open_file(name, OFlags::empty())?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.dir.join(name))
+        Ok(posthaste_fsops::unlink(self.dir.join(name))?)
     }
 
     fn set_aside(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(self.dir.join(name))?;
-        FileExt::write_all_at(&file, bytes, 0)
+        posthaste_fsops::write_all(self.open_file(name, OFlags::CREATE | OFlags::TRUNC)?, bytes)
     }
 }
 
@@ -106,12 +122,12 @@ pub fn make_dir(dir: &Path) -> io::Result<()> {
     }
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     make_dir(parent)?;
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+    match posthaste_fsops::mkdir(dir, Mode::RWXU) {
+        Err(Errno::EXIST) if dir.is_dir() => {}
         made => made?,
     }
-    File::open(dir)?.sync_all()?;
-    File::open(parent)?.sync_all()
+    sync(&File::open(dir)?)?;
+    sync(&File::open(parent)?)
 }
 
 /// The segment files of a journal directory, whoever has it open.
@@ -139,7 +155,7 @@ fn fill_with_zeros(file: &File, len: u64) -> io::Result<()> {
     let mut at = 0;
     while at < len {
         let n = zeros.len().min((len - at) as usize);
-        FileExt::write_all_at(file, &zeros[..n], at)?;
+        SegmentFile::write_all_at(file, &mut [IoSlice::new(&zeros[..n])], at)?;
         at += n as u64;
     }
     Ok(())
@@ -157,7 +173,7 @@ impl SegmentFile for File {
     fn write_all_at(&self, mut parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
         while !parts.is_empty() {
             let now = parts.len().min(IOV_MAX);
-            let n = rustix::io::retry_on_intr(|| rustix::io::pwritev(self, &parts[..now], offset))?;
+            let n = rustix::io::retry_on_intr(|| posthaste_fsops::pwritev(self, &parts[..now], offset))?;
             if n == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
@@ -168,9 +184,39 @@ impl SegmentFile for File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        Ok(posthaste_fsops::fdatasync(self)?)
     }
 }
 
+/// Makes a file, or the names in a directory, durable.
+fn sync(file: &File) -> io::Result<()> {
+    Ok(posthaste_fsops::fsync(file)?)
+}
+
+/// Last part of the name of a segment file that is being created.
+const UNFINISHED: &str = "new";
+
+/// Nobody else reads what is kept here.
+const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
+
 /// Linux takes at most this many buffers in one call (UIO_MAXIOV).
 const IOV_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_whose_creation_was_cut_off_is_no_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let unfinished = dir.path().join(format!("0000000000000000.seg.{UNFINISHED}"));
+        // As long as a whole one, and full of what lay on the disk before.
+        std::fs::write(&unfinished, [0xDB; 8192]).unwrap();
+        let storage = FileStorage::open(dir.path()).unwrap();
+        assert!(!unfinished.exists());
+        assert_eq!(storage.list().unwrap(), Vec::<String>::new());
+        storage.create("0000000000000000.seg", 8192).unwrap();
+        assert_eq!(storage.list().unwrap(), ["0000000000000000.seg"]);
+        assert!(!unfinished.exists());
+    }
+}

@@ -236,14 +236,14 @@ impl<'a> Syncs<'a> {
             SyncBy::FileSystem => self.file_system(&item.maildir),
             SyncBy::File => {
                 let dir = self.by_dir.entry(Arc::as_ptr(&item.maildir));
-                copy(dir.or_insert_with(|| Ok(rustix::fs::fsync(item.maildir.new_dir())?)))
+                copy(dir.or_insert_with(|| Ok(posthaste_fsops::fsync(item.maildir.new_dir())?)))
             }
         }
     }
 
     fn bytes<T>(&mut self, item: &mut Item<T>) -> io::Result<()> {
         match item.file.take() {
-            Some(file) => Ok(rustix::fs::fsync(&file)?),
+            Some(file) => Ok(posthaste_fsops::fsync(&file)?),
             None => self.file_system(&item.maildir),
         }
     }

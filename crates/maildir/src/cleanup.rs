@@ -37,7 +37,7 @@ impl Maildir {
         let changed_secs = u64::try_from(stat.st_mtime.max(stat.st_ctime as i64)).unwrap_or(0);
         let old = now_secs.saturating_sub(changed_secs) > age_max.as_secs();
         if old {
-            rustix::fs::unlinkat(self.tmp_dir(), name, AtFlags::empty())?;
+            posthaste_fsops::unlinkat(self.tmp_dir(), name, AtFlags::empty())?;
         }
         Ok(old)
     }

@@ -32,7 +32,7 @@ impl Maildir {
         check_name(name)?;
         if self.can_be_nameless() {
             let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-            match rustix::fs::openat(self.tmp_dir(), ".", flags, Mode::RUSR | Mode::WUSR) {
+            match posthaste_fsops::openat(self.tmp_dir(), ".", flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => return Ok(Draft { maildir: self, file: file.into(), name, is_named: false }),
                 // Not this file system, or not this kernel.
                 Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => self.set_names_needed(),
@@ -71,11 +71,11 @@ impl Draft<'_> {
 
     fn link(&self) -> Result<(), Errno> {
         let new = self.maildir.new_dir();
-        match rustix::fs::linkat(&self.file, "", new, self.name, AtFlags::EMPTY_PATH) {
+        match posthaste_fsops::linkat(&self.file, "", new, self.name, AtFlags::EMPTY_PATH) {
             // Before Linux 6.10 this needed CAP_DAC_READ_SEARCH.
             Err(Errno::NOENT) => {
                 let itself = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file));
-                rustix::fs::linkat(CWD, itself, new, self.name, AtFlags::SYMLINK_FOLLOW)
+                posthaste_fsops::linkat(CWD, itself, new, self.name, AtFlags::SYMLINK_FOLLOW)
             }
             linked => linked,
         }
@@ -83,18 +83,17 @@ impl Draft<'_> {
 
     fn copy_to_tmp(&mut self) -> io::Result<()> {
         self.maildir.set_names_needed();
-        let mut named = File::from(self.maildir.create_tmp(self.name)?);
+        let named = File::from(self.maildir.create_tmp(self.name)?);
         self.is_named = true;
-        self.file.rewind()?;
-        io::copy(&mut self.file, &mut named)?;
-        self.file = named;
-        Ok(())
+        let mut nameless = std::mem::replace(&mut self.file, named);
+        nameless.rewind()?;
+        io::copy(&mut nameless, self).map(drop)
     }
 }
 
 impl io::Write for Draft<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        Ok(posthaste_fsops::write(&self.file, bytes)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

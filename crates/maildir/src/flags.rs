@@ -129,7 +129,7 @@ impl Maildir {
         match rename_exclusive(self.dir(at.dir), &at.name, self.dir(Subdir::Cur), &moved.name) {
             // Without an exclusive rename: the target has this message's own unique name, so it can only be a copy of it.
             Err(Errno::INVAL | Errno::NOSYS) => {
-                rustix::fs::renameat(self.dir(at.dir), &*at.name, self.dir(Subdir::Cur), &*moved.name)?;
+                posthaste_fsops::renameat(self.dir(at.dir), &*at.name, self.dir(Subdir::Cur), &*moved.name)?;
             }
             done => done?,
         }

@@ -104,7 +104,7 @@ impl MailRoot {
         let path = folder.path_in(inbox).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let maildir = self.mailbox(&path)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::openat(self.open_dir(&path)?, MARK, flags, Mode::RUSR | Mode::WUSR) {
+        match posthaste_fsops::openat(self.open_dir(&path)?, MARK, flags, Mode::RUSR | Mode::WUSR) {
             Ok(_) | Err(Errno::EXIST) => Ok(maildir),
             Err(e) => Err(e.into()),
         }
@@ -167,14 +167,14 @@ impl MailRoot {
             match open_beneath(&dir, sub) {
                 Ok(sub_dir) => {
                     remove_files(&sub_dir)?;
-                    rustix::fs::unlinkat(&dir, sub, AtFlags::REMOVEDIR)?;
+                    posthaste_fsops::unlinkat(&dir, sub, AtFlags::REMOVEDIR)?;
                 }
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
             }
         }
         remove_files(&dir)?;
-        Ok(rustix::fs::unlinkat(&above, &*name, AtFlags::REMOVEDIR)?)
+        Ok(posthaste_fsops::unlinkat(&above, &*name, AtFlags::REMOVEDIR)?)
     }
 }
 
@@ -182,7 +182,7 @@ fn rename_dir(dir: &OwnedFd, old: &str, new: &str) -> io::Result<()> {
     use std::os::fd::AsFd;
     match rename_exclusive(dir.as_fd(), old, dir.as_fd(), new) {
         // Without an exclusive rename, `rename` itself still refuses a directory that is not empty.
-        Err(Errno::INVAL | Errno::NOSYS) => Ok(rustix::fs::renameat(dir, old, dir, new)?),
+        Err(Errno::INVAL | Errno::NOSYS) => Ok(posthaste_fsops::renameat(dir, old, dir, new)?),
         done => Ok(done?),
     }
 }
@@ -190,7 +190,7 @@ fn rename_dir(dir: &OwnedFd, old: &str, new: &str) -> io::Result<()> {
 fn remove_files(dir: &OwnedFd) -> io::Result<()> {
     let mut names = Vec::new();
     for_each_file(dir, |name| names.push(name.to_owned()))?;
-    names.iter().try_for_each(|name| Ok(rustix::fs::unlinkat(dir, &**name, AtFlags::empty())?))
+    names.iter().try_for_each(|name| Ok(posthaste_fsops::unlinkat(dir, &**name, AtFlags::empty())?))
 }
 
 #[cfg(test)]

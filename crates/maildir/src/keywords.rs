@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, SystemTime};
 
@@ -102,7 +102,7 @@ impl Maildir {
         let mut lock = take_lock(&base, now)?;
         let changed = self.add_locked(&base, &mut lock, keyword);
         if changed.is_err() {
-            let _ = rustix::fs::unlinkat(&base, LOCK, AtFlags::empty());
+            let _ = posthaste_fsops::unlinkat(&base, LOCK, AtFlags::empty());
         }
         changed
     }
@@ -111,14 +111,14 @@ impl Maildir {
     fn add_locked(&self, base: &OwnedFd, lock: &mut File, keyword: &str) -> io::Result<Flags> {
         let mut keywords = self.keywords_in(base)?;
         if let Some(flag) = keywords.flag(keyword) {
-            rustix::fs::unlinkat(base, LOCK, AtFlags::empty())?;
+            posthaste_fsops::unlinkat(base, LOCK, AtFlags::empty())?;
             return Ok(flag);
         }
         let flag = keywords.insert(keyword).ok_or(io::ErrorKind::QuotaExceeded)?;
-        lock.write_all(keywords.to_text().as_bytes())?;
-        lock.sync_all()?;
-        rustix::fs::renameat(base, LOCK, base, FILE)?;
-        rustix::fs::fsync(base)?;
+        posthaste_fsops::write_all(&*lock, keywords.to_text().as_bytes())?;
+        posthaste_fsops::fsync(&*lock)?;
+        posthaste_fsops::renameat(base, LOCK, base, FILE)?;
+        posthaste_fsops::fsync(base)?;
         Ok(flag)
     }
 
@@ -136,7 +136,7 @@ impl Maildir {
 
 fn take_lock(base: &OwnedFd, now: SystemTime) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let make = || rustix::fs::openat(base, LOCK, flags, Mode::RUSR | Mode::WUSR);
+    let make = || posthaste_fsops::openat(base, LOCK, flags, Mode::RUSR | Mode::WUSR);
     match make() {
         Err(Errno::EXIST) => {
             let stat = rustix::fs::statat(base, LOCK, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -144,7 +144,7 @@ fn take_lock(base: &OwnedFd, now: SystemTime) -> io::Result<File> {
             if now.duration_since(changed).unwrap_or_default() <= LOCK_AGE_MAX {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            rustix::fs::unlinkat(base, LOCK, AtFlags::empty())?;
+            posthaste_fsops::unlinkat(base, LOCK, AtFlags::empty())?;
             make()
                 .map(File::from)
                 .map_err(|e| if e == Errno::EXIST { io::ErrorKind::WouldBlock.into() } else { e.into() })

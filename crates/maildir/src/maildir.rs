@@ -174,7 +174,7 @@ impl Maildir {
     pub(crate) fn create_tmp(&self, name: &str) -> io::Result<OwnedFd> {
         check_name(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?)
+        Ok(posthaste_fsops::openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?)
     }
 
     /// Removes a file from `tmp/`.
@@ -183,7 +183,7 @@ impl Maildir {
     /// Those of `unlink`: `NotFound`, ...
     pub fn remove_tmp(&self, name: &str) -> io::Result<()> {
         check_name(name)?;
-        Ok(rustix::fs::unlinkat(&self.tmp, name, AtFlags::empty())?)
+        Ok(posthaste_fsops::unlinkat(&self.tmp, name, AtFlags::empty())?)
     }
 
     /// Renames a message from `tmp/` into `new/`, where readers see it; never over an existing file. Not synced.
@@ -195,8 +195,8 @@ impl Maildir {
         match rename_exclusive(self.tmp.as_fd(), name, self.new.as_fd(), name) {
             // The file system has no exclusive rename; a link is exclusive everywhere.
             Err(Errno::INVAL | Errno::NOSYS) => {
-                rustix::fs::linkat(&self.tmp, name, &self.new, name, AtFlags::empty())?;
-                Ok(rustix::fs::unlinkat(&self.tmp, name, AtFlags::empty())?)
+                posthaste_fsops::linkat(&self.tmp, name, &self.new, name, AtFlags::empty())?;
+                Ok(posthaste_fsops::unlinkat(&self.tmp, name, AtFlags::empty())?)
             }
             done => Ok(done?),
         }
@@ -208,7 +208,7 @@ impl Maildir {
     /// Those of `unlink`: `NotFound` if it was moved or removed meanwhile.
     pub fn remove(&self, dir: Subdir, name: &str) -> io::Result<()> {
         check_name(name)?;
-        Ok(rustix::fs::unlinkat(self.dir(dir), name, AtFlags::empty())?)
+        Ok(posthaste_fsops::unlinkat(self.dir(dir), name, AtFlags::empty())?)
     }
 
     /// Makes one message durable, bytes and name, by fsync of the file and of its directory: for mounts whose `syncfs` is not to be trusted.
@@ -216,8 +216,8 @@ impl Maildir {
     /// # Errors
     /// Those of `open` and `fsync`; after an error of `fsync` the file must be written anew.
     pub fn sync_message(&self, dir: Subdir, name: &str) -> io::Result<()> {
-        self.open_message(dir, name)?.sync_all()?;
-        Ok(rustix::fs::fsync(self.dir(dir))?)
+        posthaste_fsops::fsync(self.open_message(dir, name)?)?;
+        Ok(posthaste_fsops::fsync(self.dir(dir))?)
     }
 
     /// Looks for a message in `new/` and `cur/`, whatever flags or sizes its name has now. `name` is a whole name or only its key
@@ -315,10 +315,10 @@ impl Maildir {
         let _ = self.remove_tmp(tmp_name);
         let file = self.write_tmp_open(tmp_name, parts)?;
         let put = || -> io::Result<()> {
-            rustix::fs::fsync(&file)?;
+            posthaste_fsops::fsync(&file)?;
             let dir = self.dir(found.dir);
             rustix::fs::statat(dir, &*found.name, AtFlags::SYMLINK_NOFOLLOW)?;
-            Ok(rustix::fs::renameat(&self.tmp, tmp_name, dir, &*found.name)?)
+            Ok(posthaste_fsops::renameat(&self.tmp, tmp_name, dir, &*found.name)?)
         };
         put().inspect_err(|_| drop(self.remove_tmp(tmp_name)))
     }
@@ -335,14 +335,14 @@ pub(crate) fn rename_exclusive(
     to: BorrowedFd<'_>,
     new_name: &str,
 ) -> Result<(), Errno> {
-    rustix::fs::renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE)
+    posthaste_fsops::renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE)
 }
 
 /// Writes all parts, in order, however few bytes the kernel takes at a time.
 pub(crate) fn write_all(file: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<()> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
     if parts.len() <= PARTS_AT_ONCE_MAX {
-        match rustix::io::writev(file, parts) {
+        match posthaste_fsops::writev(file, parts) {
             Ok(written) if written == total => return Ok(()),
             Ok(written) => return write_rest(file, parts, written),
             Err(Errno::INTR) => {}
@@ -358,7 +358,7 @@ fn write_rest(file: BorrowedFd<'_>, parts: &[IoSlice<'_>], written: usize) -> io
     let mut rest = &mut parts[..];
     IoSlice::advance_slices(&mut rest, written);
     while !rest.is_empty() {
-        match rustix::io::writev(file, &rest[..rest.len().min(PARTS_AT_ONCE_MAX)]) {
+        match posthaste_fsops::writev(file, &rest[..rest.len().min(PARTS_AT_ONCE_MAX)]) {
             Ok(0) if rest.iter().all(|part| part.is_empty()) => break,
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => IoSlice::advance_slices(&mut rest, written),
@@ -382,13 +382,13 @@ fn open_or_create_trusted(path: &Path) -> io::Result<(OwnedFd, bool)> {
     }
     let parent = path.parent().unwrap_or(Path::new("."));
     let (parent, _) = open_or_create_trusted(parent)?;
-    match rustix::fs::mkdir(path, Mode::RWXU) {
+    match posthaste_fsops::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
     let made = open_trusted(path)?;
     if !MountFacts::of(&parent)?.syncfs_trusted {
-        rustix::fs::fsync(&parent)?;
+        posthaste_fsops::fsync(&parent)?;
     }
     Ok((made, true))
 }

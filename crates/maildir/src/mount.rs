@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
+use posthaste_fsops::Declared;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 /// `statfs` magic numbers of the file systems whose `syncfs` waits for data and names and tells errors.
@@ -33,6 +34,9 @@ impl MountFacts {
     pub fn of(fd: impl AsFd) -> io::Result<Self> {
         let device = rustix::fs::fstat(&fd)?.st_dev;
         let fs_type = rustix::fs::fstatfs(&fd)?.f_type as u64 & 0xFFFF_FFFF;
+        if let Some(Declared { syncfs_trusted, ordered_log, .. }) = posthaste_fsops::declared(&fd) {
+            return Ok(Self { device, fs_type, syncfs_trusted, ordered_log });
+        }
         let known = matches!(fs_type, EXT4 | XFS | BTRFS);
         Ok(Self {
             device,
@@ -101,7 +105,7 @@ impl Mount {
         if !self.facts.syncfs_trusted {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        rustix::fs::syncfs(&self.descriptor)?;
+        posthaste_fsops::syncfs(&self.descriptor)?;
         let state = rustix::fs::fstatvfs(&self.descriptor)?;
         if state.f_flag.contains(StatVfsMountFlags::RDONLY) {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());

@@ -151,13 +151,13 @@ pub(crate) fn open_or_make_dir(dir: impl AsFd, name: &str) -> io::Result<(OwnedF
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         found => return Ok((found?, false)),
     }
-    match rustix::fs::mkdirat(&dir, name, Mode::RWXU) {
+    match posthaste_fsops::mkdirat(&dir, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
     let made = open_beneath(&dir, name)?;
     if !MountFacts::of(&dir)?.syncfs_trusted {
-        rustix::fs::fsync(&dir)?;
+        posthaste_fsops::fsync(&dir)?;
     }
     Ok((made, true))
 }

@@ -88,11 +88,11 @@ pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = 
     Ok(account)
 }
 
-/// The size that a file's name tells (`,S=`) is the size that it has.
+/// The size that a file's name tells (`,S=`), if it tells one, is the size that it has.
 fn has_its_size(file: &Path, bytes: usize) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let told = name.split(',').find_map(|part| part.split(':').next()?.strip_prefix("S="));
-    told.and_then(|digits| digits.parse().ok()) == Some(bytes)
+    told.is_none_or(|digits| digits.parse() == Ok(bytes))
 }
 
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {

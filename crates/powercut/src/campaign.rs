@@ -42,6 +42,8 @@ pub struct Finding {
 /// The outcome of a campaign: a line of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
+    /// Whose.
+    pub system: String,
     pub file_system: FileSystem,
     /// Recordings cut.
     pub cuts: u64,
@@ -294,9 +296,10 @@ pub fn recover(
 }
 
 impl Outcome {
-    fn of(file_system: FileSystem, recorded: &Recorded) -> Self {
+    pub(crate) fn of(file_system: FileSystem, recorded: &Recorded) -> Self {
         let count = |wanted: fn(&Event) -> bool| recorded.recording.events.iter().filter(|e| wanted(e)).count() as u64;
         Outcome {
+            system: "Posthaste".to_owned(),
             file_system,
             cuts: 0,
             cuts_in_recovery: 0,

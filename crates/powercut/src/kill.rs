@@ -34,15 +34,7 @@ pub fn kill(
     let mut rng = Rng::new(seed);
     while killed.times < times {
         let scratch = tempfile::Builder::new().prefix("powercut-kill-").tempdir_in(&environment.scratch)?;
-        let setup = Setup {
-            program: environment.program.clone(),
-            scratch: scratch.path().to_owned(),
-            data: scratch.path().join("data"),
-            journal: None,
-            mail: None,
-            port: environment.port,
-            checkpoint_secs: 1,
-        };
+        let setup = Setup::plain(environment.program.clone(), scratch.path(), environment.port);
         let load = Load { body_bytes_max: 16 << 10, ..Load::mixed(rng.next()) };
         let mut sent = Sent::default();
         for round in 0..SERIES.min(times - killed.times) {

@@ -115,6 +115,27 @@ pub fn send(
     numbers: Range<u64>,
     acknowledged: impl Fn(u64) + Sync,
 ) -> Sent {
+    send_over(Protocol::Smtp, load, address, connections, numbers, acknowledged)
+}
+
+/// What is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// RFC 5321.
+    Smtp,
+    /// RFC 2033: LHLO, and a reply for each recipient; a message counts as acknowledged when all of them say so.
+    Lmtp,
+}
+
+/// As [`send`], in either protocol.
+pub fn send_over(
+    protocol: Protocol,
+    load: &Load,
+    address: SocketAddr,
+    connections: usize,
+    numbers: Range<u64>,
+    acknowledged: impl Fn(u64) + Sync,
+) -> Sent {
     let next = AtomicU64::new(numbers.start);
     let all = Mutex::new(Sent::default());
     std::thread::scope(|scope| {
@@ -123,6 +144,7 @@ pub fn send(
                 let mut sent = Sent::default();
                 // That the server is gone is what this rig is about, not an error.
                 let _ = converse(
+                    protocol,
                     load,
                     address,
                     || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < numbers.end),
@@ -137,13 +159,14 @@ pub fn send(
 }
 
 fn converse(
+    protocol: Protocol,
     load: &Load,
     address: SocketAddr,
     mut next: impl FnMut() -> Option<u64>,
     acknowledged: &(impl Fn(u64) + Sync),
     sent: &mut Sent,
 ) -> io::Result<()> {
-    let mut client = Client::connect(address)?;
+    let mut client = Client::connect_with(protocol, address)?;
     while let Some(number) = next() {
         let letter = load.letter(number);
         let begun = std::time::Instant::now();
@@ -162,6 +185,7 @@ fn converse(
 /// The plainest of SMTP clients (RFC 5321): one command, one reply.
 pub struct Client {
     reader: BufReader<TcpStream>,
+    protocol: Protocol,
 }
 
 impl Client {
@@ -170,13 +194,17 @@ impl Client {
     /// # Errors
     /// Those of the connection.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        Self::connect_with(Protocol::Smtp, address)
+    }
+
+    fn connect_with(protocol: Protocol, address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(REPLY_PATIENCE))?;
         stream.set_write_timeout(Some(REPLY_PATIENCE))?;
-        let mut client = Client { reader: BufReader::new(stream) };
+        let mut client = Client { reader: BufReader::new(stream), protocol };
         client.reply()?;
-        client.command("EHLO rig.example")?;
+        client.command(if protocol == Protocol::Lmtp { "LHLO rig.example" } else { "EHLO rig.example" })?;
         Ok(client)
     }
 
@@ -209,7 +237,15 @@ impl Client {
         }
         wire.extend_from_slice(b".\r\n");
         self.reader.get_mut().write_all(&wire)?;
-        self.reply()
+        let replies = if self.protocol == Protocol::Lmtp { letter.recipients.len() } else { 1 };
+        let mut worst = self.reply()?;
+        for _ in 1..replies {
+            let reply = self.reply()?;
+            if worst.starts_with('2') {
+                worst = reply;
+            }
+        }
+        Ok(worst)
     }
 
     /// Sends a command and reads its reply.

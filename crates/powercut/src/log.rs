@@ -156,6 +156,16 @@ fn tear(image: &mut Image, event: &Event, sector: usize, rng: &mut Rng) {
 }
 
 impl Recording {
+    /// The same run on a disk that does nothing when it is told to flush, from event `from` on: to have something to find.
+    pub fn without_flushes_from(mut self, from: usize) -> Self {
+        let mut index = 0;
+        self.events.retain(|event| {
+            index += 1;
+            index <= from || !matches!(event, Event::Flush)
+        });
+        self
+    }
+
     /// The messages that were acknowledged before `position`.
     pub fn marked_before(&self, position: usize) -> impl Iterator<Item = u64> {
         self.events[..position].iter().filter_map(|event| match event {

@@ -7,14 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_powercut::campaign::{self, Outcome, Plan, Recorded};
 use posthaste_powercut::faults;
+use posthaste_powercut::hostile::{self, Size};
 use posthaste_powercut::kill::Killed;
 use posthaste_powercut::log::Recording;
 use posthaste_powercut::mount::{self, FileSystem};
+use posthaste_powercut::peers::{self, Peer};
 use posthaste_powercut::rig::{Environment, Rig, RigError, is_installed};
 use posthaste_powercut::selftest::{self, SelfTest};
 
@@ -88,8 +91,24 @@ enum Command {
         /// Names of faults, all by default
         only: Vec<String>,
     },
+    /// Attack the server as a client, with somebody honest beside; needs no root
+    Hostile {
+        /// Names of attacks, all by default
+        only: Vec<String>,
+        /// Connections of a crowd
+        #[arg(long, default_value_t = 10_000)]
+        crowd: usize,
+        /// Seconds that a crowd stays
+        #[arg(long, default_value_t = 20)]
+        secs: u64,
+        /// What no honest client may wait, in milliseconds; more where a machine is busy with other things
+        #[arg(long, default_value_t = 1000)]
+        wait_ms_max: u64,
+    },
     /// Say whether this machine can run all this; exit status 2 and the reason if not
     Check,
+    /// Cut other systems, as they are shipped, in the same way: for the table
+    Peers(Peers),
     /// Everything in short, in less than two minutes: for every change
     Ci,
 }
@@ -117,6 +136,28 @@ struct Cuts {
     /// Where the recording of a run goes in which something was found
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Peers {
+    /// Which ones, all that are installed by default
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Peer>,
+    /// File systems, all by default
+    #[arg(long, value_delimiter = ',')]
+    fs: Vec<FileSystem>,
+    /// Cuts of each on each
+    #[arg(long, default_value_t = 60)]
+    cuts: u64,
+    /// Messages of the recorded run
+    #[arg(long, default_value_t = 400)]
+    messages: u64,
+    /// Connections that send them
+    #[arg(long, default_value_t = 6)]
+    connections: usize,
+    /// Decides the mail, the places of the cuts and what they leave
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 fn sector(text: &str) -> Result<usize, String> {
@@ -195,6 +236,10 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
             show_killed(&killed, cli.common.json);
             Ok(killed.findings.is_empty())
         }
+        Command::Hostile { only, crowd, secs, wait_ms_max } => {
+            let (stay, wait_max) = (Duration::from_secs(*secs), Duration::from_millis(*wait_ms_max));
+            hostile(&environment, only, Size { crowd: *crowd, stay, wait_max }, cli.common.json)
+        }
         Command::Faults { only } => faults(&environment, only, cli.common.json),
         Command::Check => {
             environment.check(&[FileSystem::Ext4])?;
@@ -203,8 +248,40 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
             drop(rig.mount().map_err(|error| RigError::Unavailable(error.to_string()))?);
             Ok(true)
         }
+        Command::Peers(peers) => cut_peers(peers, &environment, cli.common.json),
         Command::Ci => ci(&environment),
     }
+}
+
+/// Others lose mail or not; that is the answer and no failure of ours.
+fn cut_peers(peers: &Peers, environment: &Environment, json: bool) -> Result<bool, RigError> {
+    let file_systems = if peers.fs.is_empty() { FileSystem::ALL.to_vec() } else { peers.fs.clone() };
+    environment.check(&file_systems)?;
+    let mut outcomes = Vec::new();
+    for peer in Peer::ALL.into_iter().filter(|peer| peers.only.is_empty() || peers.only.contains(peer)) {
+        match peer.check() {
+            Err(why) if peers.only.is_empty() => {
+                eprintln!("skipped: {}: {why}", peer.name());
+                continue;
+            }
+            checked => checked?,
+        }
+        for &file_system in &file_systems {
+            let plan = Plan {
+                file_system,
+                messages: peers.messages,
+                connections: peers.connections,
+                cuts: peers.cuts,
+                seed: peers.seed,
+                sector: 4096,
+            };
+            let rig = Rig::new(environment, file_system, DISK_BYTES)?;
+            let bar = ProgressBar::new(plan.cuts).with_prefix(peer.name());
+            outcomes.push(peers::cut(peer, &rig, &plan, environment, |outcome| bar.set_position(outcome.cuts))?);
+        }
+    }
+    show(&outcomes, json);
+    Ok(true)
 }
 
 /// A little of everything, on the file systems whose tools are there.
@@ -252,6 +329,36 @@ fn faults(environment: &Environment, only: &[String], json: bool) -> Result<bool
     Ok(rows.iter().all(|row| row["problems"].as_array().is_some_and(Vec::is_empty)))
 }
 
+fn hostile(environment: &Environment, only: &[String], size: Size, json: bool) -> Result<bool, RigError> {
+    if let Some(unknown) = only.iter().find(|name| hostile::ALL.iter().all(|case| case.name != **name)) {
+        let known: Vec<&str> = hostile::ALL.iter().map(|case| case.name).collect();
+        return Err(RigError::Unavailable(format!("there is no attack {unknown}, but {}", known.join(", "))));
+    }
+    let mut shown = Vec::new();
+    for case in hostile::ALL.iter().filter(|case| only.is_empty() || only.iter().any(|name| name == case.name)) {
+        environment.go_on()?;
+        let outcome = case.run(environment, size)?;
+        if !json {
+            let verdict = if outcome.problems.is_empty() { "ok" } else { "FAILED" };
+            println!(
+                "{:<16} {verdict:<6} {:>4} of {:>3} MiB, honest: {:>5} messages, longest {:>4} ms; {}",
+                case.name,
+                outcome.memory_kib >> 10,
+                outcome.memory_mib_max,
+                outcome.honest_messages,
+                outcome.honest_wait_ms_max,
+                case.promise
+            );
+            outcome.problems.iter().for_each(|problem| println!("  {problem}"));
+        }
+        shown.push(outcome);
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&shown).expect("it has a JSON form"));
+    }
+    Ok(shown.iter().all(|outcome| outcome.problems.is_empty()))
+}
+
 fn kill(environment: &Environment, times: u64, seed: u64) -> Result<Killed, RigError> {
     let bar = ProgressBar::new(times);
     posthaste_powercut::kill::kill(environment, times, seed, |killed| bar.set_position(killed.times))
@@ -283,6 +390,7 @@ fn show_self_test(test: &SelfTest, json: bool) {
     );
     println!("the same cuts, no flush forgotten, lose nothing: {}", verdict(test.honest_cuts_lost == 0));
     println!("a disk that lies about every flush is found: {}", verdict(test.lying_disk_found));
+    println!("replay of its kept recording finds it again: {}", verdict(test.replay_finds_it_again));
 }
 
 fn cut(plan: &Plan, environment: &Environment, keep: Option<&Path>) -> Result<Outcome, RigError> {
@@ -298,7 +406,17 @@ fn cut(plan: &Plan, environment: &Environment, keep: Option<&Path>) -> Result<Ou
     if let Some(dir) = keep.filter(|_| !outcome.findings.is_empty()) {
         let file = dir.join(format!("{:?}-{}.powercut", plan.file_system, plan.seed).to_lowercase());
         recorded.recording.save(&mut BufWriter::new(File::create(&file)?))?;
-        eprintln!("powercut: the recording is in {}", file.display());
+        for finding in outcome.findings.iter().filter(|finding| finding.again.is_none()) {
+            eprintln!(
+                "powercut: again: powercut replay {} --fs {:?} --seed {} --position {} --cut-seed {} --sector {}",
+                file.display(),
+                plan.file_system,
+                plan.seed,
+                finding.position,
+                finding.seed,
+                plan.sector
+            );
+        }
     }
     Ok(outcome)
 }
@@ -309,7 +427,8 @@ fn show(outcomes: &[Outcome], json: bool) {
         return;
     }
     println!(
-        "{:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
+        "{:<34} {:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
+        "system",
         "file system",
         "cuts",
         "again",
@@ -325,7 +444,8 @@ fn show(outcomes: &[Outcome], json: bool) {
     );
     for o in outcomes {
         println!(
-            "{:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
+            "{:<34} {:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
+            o.system,
             o.file_system.name(),
             o.cuts,
             o.cuts_in_recovery,

@@ -28,7 +28,7 @@ pub enum RigError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// The server lost mail with no power cut at all: nothing can be said about cuts.
-    #[error("mail was lost without a power cut: {0:?}")]
+    #[error("mail was lost without a power cut: {} lost, {} duplicated, {} half", .0.lost.len(), .0.duplicated.len(), .0.half.len())]
     LostWithoutCut(Box<Account>),
     /// SIGINT or SIGTERM.
     #[error("interrupted")]
@@ -128,15 +128,13 @@ impl Rig {
 
     /// The server on this disk, once it is mounted.
     pub fn setup(&self) -> Setup {
-        Setup {
-            program: self.environment.program.clone(),
-            scratch: self.scratch.path().to_owned(),
-            data: self.mount_point.join("data"),
-            journal: None,
-            mail: None,
-            port: self.environment.port,
-            checkpoint_secs: 1,
-        }
+        let Environment { program, port, .. } = &self.environment;
+        Setup { data: self.mount_point.join("data"), ..Setup::plain(program.clone(), self.scratch.path(), *port) }
+    }
+
+    /// A directory beside the disk, for configurations and logs.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
     }
 
     /// Where the disk is mounted.

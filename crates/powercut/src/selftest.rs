@@ -1,6 +1,7 @@
 //! Shows that the rig can find what it looks for: a rig that never finds a loss proves nothing.
 
 use std::fs::File;
+use std::io::BufWriter;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
@@ -21,6 +22,8 @@ pub struct SelfTest {
     pub dropped_flushes_found: u64,
     /// A disk that lies about every flush from the middle of the run on was found to lose mail.
     pub lying_disk_found: bool,
+    /// The recording of such a disk, kept in a file, loses mail again in `powercut replay`.
+    pub replay_finds_it_again: bool,
     /// The same cuts, every flush believed, that lost anything: the server's own losses.
     pub honest_cuts_lost: u64,
 }
@@ -31,6 +34,7 @@ impl SelfTest {
         self.not_passed_on.is_empty()
             && self.dropped_flushes_found > 0
             && self.lying_disk_found
+            && self.replay_finds_it_again
             && self.honest_cuts_lost == 0
     }
 }
@@ -50,6 +54,7 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
         dropped_flushes: 0,
         dropped_flushes_found: 0,
         lying_disk_found: false,
+        replay_finds_it_again: false,
         honest_cuts_lost: 0,
     };
     let events = &recorded.recording.events;
@@ -65,7 +70,42 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
         test.honest_cuts_lost += u64::from(loses(&rig, &recorded, mark + 1, usize::MAX));
     }
     test.lying_disk_found = loses(&rig, &recorded, events.len(), events.len() / 2);
+    test.replay_finds_it_again = replay_finds(&rig, recorded, environment)?;
     Ok(test)
+}
+
+/// Keeps a recording in which something is to be found, as `cuts --keep` does, and has `powercut replay` look at a cut that loses mail.
+fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Result<bool, RigError> {
+    let middle = recorded.recording.events.len() / 2;
+    let Recorded { recording, load } = recorded;
+    let lying = Recorded { recording: recording.without_flushes_from(middle), load };
+    let position = lying.recording.events.len();
+    let acknowledged: Vec<u64> = lying.recording.marked_before(position).collect();
+    let loses = |seed: &u64| {
+        let image = Cutter::new(&lying.recording).sectors_of(SECTOR).cut(position, *seed);
+        recover(rig, &lying.load, image, &acknowledged).is_ok_and(|(_, found)| !found.lost.is_empty())
+    };
+    let Some(seed) = (0..SEEDS_TRIED).find(loses) else { return Ok(false) };
+    let file = rig.scratch().join("lying.powercut");
+    lying.recording.save(&mut BufWriter::new(File::create(&file)?))?;
+    let output = Command::new(std::env::current_exe()?)
+        .args(["replay", "--fs", "ext4"])
+        .args(["--seed", &lying.load.seed.to_string(), "--position", &position.to_string()])
+        .args(["--cut-seed", &seed.to_string(), "--sector", &SECTOR.to_string(), "--json"])
+        .arg("--server")
+        .arg(&environment.program)
+        .args(["--port", &environment.port.to_string()])
+        .arg("--scratch")
+        .arg(&environment.scratch)
+        .arg(&file)
+        .output()?;
+    let outcomes: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let lost = outcomes[0]["lost"].as_u64().unwrap_or(0);
+    if output.status.code() != Some(1) || lost == 0 {
+        eprintln!("powercut: replay: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        return Ok(false);
+    }
+    Ok(true)
 }
 
 /// Whether a cut at `position` loses mail when the disk lies about flushes from `lies_from` on and nothing unflushed is kept.
@@ -140,3 +180,5 @@ impl Drop for LoopDevice {
 }
 
 const DROPPED_FLUSHES: u64 = 6;
+const SECTOR: usize = 4096;
+const SEEDS_TRIED: u64 = 8;

@@ -26,9 +26,28 @@ pub struct Setup {
     pub port: u16,
     /// Seconds between checkpoints.
     pub checkpoint_secs: u32,
+    /// Lines of the configuration's section `limits`.
+    pub limits: String,
+    /// A command in front of the server's that becomes the server: `prlimit` or `env` with their arguments.
+    pub through: Vec<String>,
 }
 
 impl Setup {
+    /// A server with all that it has in `scratch`.
+    pub fn plain(program: PathBuf, scratch: &Path, port: u16) -> Self {
+        Setup {
+            program,
+            scratch: scratch.to_owned(),
+            data: scratch.join("data"),
+            journal: None,
+            mail: None,
+            port,
+            checkpoint_secs: 1,
+            limits: String::new(),
+            through: Vec::new(),
+        }
+    }
+
     /// The directory of the mailboxes.
     pub fn mail(&self) -> PathBuf {
         self.mail.clone().unwrap_or_else(|| self.data.join("mail"))
@@ -50,11 +69,12 @@ impl Setup {
         text + &format!(
             "journal_segment_bytes = {}\njournal_segments = 12\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
              [[listener]]\naddress = \"127.0.0.1:{}\"\n[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n\
-             [log]\nlevel = \"warn\"\n",
+             [limits]\n{}[log]\nlevel = \"warn\"\n",
             4 << 20,
             8 << 20,
             self.checkpoint_secs,
-            self.port
+            self.port,
+            self.limits
         )
     }
 
@@ -72,7 +92,10 @@ impl Setup {
         let config = self.scratch.join("posthaste.toml");
         std::fs::write(&config, self.config()).map_err(ServerError::Start)?;
         let log = std::fs::File::create(self.log()).map_err(ServerError::Start)?;
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(self.through.first().map_or(self.program.as_os_str(), std::ffi::OsStr::new));
+        if let Some((_, arguments)) = self.through.split_first() {
+            command.args(arguments).arg(&self.program);
+        }
         command.arg("serve").arg("--config").arg(&config);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().map_err(ServerError::Start)?;

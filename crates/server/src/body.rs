@@ -74,7 +74,7 @@ async fn spool(
     mut room: Reservation,
     (settings, memory, store): (&Settings, &MemoryBudget, &Journaled),
 ) -> Result<Gathered, Refusal> {
-    let _place = memory.place_to_spool().await.ok_or(Refusal::Slow)?;
+    let mut place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
     // The room that has to be there before the first octet is written.
     let announced = envelope.mail.size.or(settings.message_bytes).unwrap_or(0);
     let mut writer = store.spool(announced)?;
@@ -83,8 +83,17 @@ async fn spool(
         timeout(STORE_PATIENCE, writer.write(&part)).await.map_err(|_| Refusal::Slow)??;
     }
     room.release();
-    while let Some(chunk) = body.chunk().await {
+    loop {
+        // Otherwise clients that stall would hold all places, and everybody else would wait for them.
+        if memory.places_are_scarce() {
+            timeout(STORE_PATIENCE, writer.write_out()).await.map_err(|_| Refusal::Slow)??;
+            place = None;
+        }
+        let Some(chunk) = body.chunk().await else { break };
         let chunk = chunk.map_err(Refusal::Body)?;
+        if place.is_none() {
+            place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
+        }
         bytes += chunk.len() as u64;
         header.push(&chunk);
         timeout(STORE_PATIENCE, writer.write(&chunk)).await.map_err(|_| Refusal::Slow)??;

@@ -2,7 +2,7 @@
 //!
 //! What is allowed is cut in four: one part for small bodies while they arrive, one for the buffers of large ones that go to files, and
 //! two for what is accepted and not yet in its mailboxes, which the store counts. Nobody waits for memory: a body that finds no
-//! room goes to a file. For a place to write one a body waits, and not for ever.
+//! room goes to a file. For a place to write one a body waits, and not for ever; where places are scarce, none is held while its client says nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ pub const LARGE_BODY_BYTES: usize = 1 << 20;
 pub struct MemoryBudget {
     units: Arc<Semaphore>,
     spools: Arc<Semaphore>,
+    spools_max: usize,
 }
 
 /// A part of the budget, given back on drop.
@@ -30,7 +31,7 @@ impl MemoryBudget {
         let part = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
         let units = (part / UNIT_BYTES).clamp(units_of(2 * LARGE_BODY_BYTES), Semaphore::MAX_PERMITS);
         let spools = (part / SPOOL_BYTES).clamp(SPOOLS_MIN, Semaphore::MAX_PERMITS);
-        Self { units: Arc::new(Semaphore::new(units)), spools: Arc::new(Semaphore::new(spools)) }
+        Self { units: Arc::new(Semaphore::new(units)), spools: Arc::new(Semaphore::new(spools)), spools_max: spools }
     }
 
     /// What the store may hold, of the same `bytes` octets.
@@ -67,6 +68,11 @@ impl MemoryBudget {
     pub async fn place_to_spool(&self) -> Option<OwnedSemaphorePermit> {
         let place = timeout(SPOOL_PATIENCE, Arc::clone(&self.spools).acquire_owned()).await.ok()?;
         Some(place.expect("the semaphore is never closed"))
+    }
+
+    /// Whether more than half of those places are taken. Then whoever only waits for his client gives his back.
+    pub fn places_are_scarce(&self) -> bool {
+        2 * self.spools.available_permits() < self.spools_max
     }
 
     /// Octets that nobody has reserved.

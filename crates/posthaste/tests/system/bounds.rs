@@ -22,7 +22,8 @@ fn clients_that_stall_keep_nobody_from_sending() {
     let server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nmemory_bytes = 1048576\n"));
     let mut stalled = Vec::new();
     for octets in [0, 100, 48 << 10] {
-        for _ in 0..40 {
+        // More than there is room for in memory, and more than may be written to files at a time.
+        for _ in 0..80 {
             let mut client = begun(&server);
             // Answered at once, whatever the others hold.
             client.expect("DATA", 354);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Problems, unexpected, until, wrong};
-use crate::account::account;
+use crate::account::{Account, account};
 use crate::load::{Load, Sent, send, user};
 use crate::mount::{FileSystem, run};
 use crate::rig::{Environment, Rig, RigError};
@@ -26,6 +26,38 @@ pub fn moved(environment: &Environment) -> Result<Problems, RigError> {
             Ok(())
         },
     )
+}
+
+/// A mailbox and all that is in it is removed, again and again, while mail comes in. What was removed was its owner's to remove.
+pub fn removed(environment: &Environment) -> Result<Problems, RigError> {
+    let rig = Rig::new(environment, FileSystem::Ext4, 512 << 20)?;
+    let _mounted = rig.mount()?;
+    let setup = rig.setup();
+    let load = Load { several_one_in: u64::MAX, ..Load::mixed(33) };
+    let mailbox: PathBuf = setup.mail().join(DOMAIN).join(user(1));
+    let server = setup.start()?;
+    let mut sent = send(&load, server.address, 4, 0..100, |_| ());
+    sent.add(std::thread::scope(|scope| {
+        let sending = scope.spawn(|| send(&load, server.address, 4, 100..500, |_| ()));
+        while !sending.is_finished() {
+            // Fails where a file comes in between; the next time it does not.
+            let _ = std::fs::remove_dir_all(&mailbox);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        sending.join().expect("the generator does not panic")
+    }));
+    let later = 500..600;
+    sent.add(send(&load, server.address, 4, later.clone(), |_| ()));
+    let mut problems: Problems = unexpected(&sent, "").into_iter().collect();
+    let owed = || -> Result<Account, RigError> {
+        let mut found = account(&setup.mail(), &load, sent.acknowledged.iter().copied())?;
+        found.lost.retain(|entry| entry.mailbox != 1 || later.contains(&entry.message));
+        Ok(found)
+    };
+    problems.extend(until("all mail that nobody removed is delivered", || Ok(owed()?.lost.is_empty()))?);
+    server.stop()?;
+    problems.extend(wrong("at the end", &owed()?));
+    Ok(problems)
 }
 
 /// `chattr +i` holds root, too.

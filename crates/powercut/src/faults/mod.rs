@@ -3,6 +3,7 @@
 //! Each fault happens under load to a server of its own. In every case acknowledged mail is found exactly once at the end.
 
 mod devices;
+mod limits;
 mod mailboxes;
 mod space;
 
@@ -38,7 +39,7 @@ impl Fault {
 }
 
 /// All faults, in the order in which they are tried.
-pub const ALL: [Fault; 12] = [
+pub const ALL: [Fault; 15] = [
     Fault {
         name: "journal-full",
         promise: "452 4.3.1 while the journal's disk is full, mail again when there is space",
@@ -80,6 +81,11 @@ pub const ALL: [Fault; 12] = [
         run: devices::mail_read_only,
     },
     Fault { name: "mailbox-moved", promise: "mail goes into a new one", run: mailboxes::moved },
+    Fault {
+        name: "mailbox-removed",
+        promise: "later mail goes into a new one, all others' mail is untouched",
+        run: mailboxes::removed,
+    },
     Fault { name: "mailbox-immutable", promise: "its mail alone waits", run: mailboxes::immutable },
     Fault {
         name: "mailbox-symlink",
@@ -87,6 +93,16 @@ pub const ALL: [Fault; 12] = [
         run: mailboxes::symlink,
     },
     Fault { name: "two-servers", promise: "the second refuses, the first goes on", run: mailboxes::two_servers },
+    Fault {
+        name: "clock-jumps",
+        promise: "nothing stalls and nothing is lost, by whatever the wall clock jumps",
+        run: limits::clock_jumps,
+    },
+    Fault {
+        name: "descriptors-exhausted",
+        promise: "whoever is connected sends on, the others when there are some again",
+        run: limits::descriptors_exhausted,
+    },
 ];
 
 /// A server whose journal and mail lie on a disk each. Fields are dropped in this order: unmounted before the disks go.

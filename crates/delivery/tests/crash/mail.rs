@@ -1,0 +1,157 @@
+//! Mail that follows from a seed, and what of it is in the mailboxes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use posthaste_delivery::{Body, LineEnds, Message, Target};
+
+/// Mailboxes of a scenario.
+pub const MAILBOXES: u64 = 4;
+
+/// A message and who gets it.
+pub struct Letter {
+    number: u64,
+    /// Numbers of mailboxes, each once.
+    pub mailboxes: Vec<u64>,
+    body: Vec<u8>,
+    line_ends: LineEnds,
+}
+
+impl Letter {
+    /// Sizes of some bytes to 12 KiB, one in four to several mailboxes, one in eight with line ends that must stay as they are.
+    pub fn new(seed: u64, number: u64) -> Self {
+        let mut random = Random::new(seed.wrapping_mul(1 << 20) + number);
+        let first = random.below(MAILBOXES);
+        let mut mailboxes = BTreeSet::from([first]);
+        if random.below(4) == 0 {
+            mailboxes.extend([random.below(MAILBOXES), random.below(MAILBOXES)]);
+        }
+        let bytes = if random.below(6) == 0 { 4096 + random.below(8192) } else { random.below(3000) };
+        let mut body = format!("Number: {number}\r\nSubject: of {seed}\r\n\r\n").into_bytes();
+        while (body.len() as u64) < bytes {
+            let word = random.below(u64::MAX).to_le_bytes().map(|byte| b' ' + byte % 95);
+            body.extend_from_slice(&word);
+            body.extend_from_slice(b"\r\n");
+        }
+        let line_ends = if random.below(8) == 0 { LineEnds::AsGiven } else { LineEnds::ToLf };
+        Letter { number, mailboxes: mailboxes.into_iter().collect(), body, line_ends }
+    }
+
+    /// As it is handed over.
+    pub fn message(&self) -> Message {
+        let target = |mailbox: &u64| Target { mailbox: name_of(*mailbox).into(), prefix: self.prefix(*mailbox).into() };
+        let (front, back) = self.body.split_at(self.body.len() / 3);
+        Message {
+            targets: self.mailboxes.iter().map(target).collect(),
+            body: Body::Memory(vec![Bytes::copy_from_slice(front), Bytes::copy_from_slice(back)]),
+            line_ends: self.line_ends,
+        }
+    }
+
+    /// The bytes that the executor is given where nothing is put in front.
+    pub fn body(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.body)
+    }
+
+    fn prefix(&self, mailbox: u64) -> Vec<u8> {
+        format!("Delivered-To: {mailbox}\r\nNumber: {}\r\n", self.number).into_bytes()
+    }
+
+    fn in_mailbox(&self, mailbox: u64, kind: Kind) -> Vec<u8> {
+        match kind {
+            Kind::Standalone => self.body.clone(),
+            Kind::Journaled => {
+                let mut whole = [self.prefix(mailbox), self.body.clone()].concat();
+                if self.line_ends == LineEnds::ToLf {
+                    whole.retain(|byte| *byte != b'\r');
+                }
+                whole
+            }
+        }
+    }
+}
+
+/// Which executor: they write different bytes, and only the journaled one delivers to all mailboxes or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Kind {
+    Journaled,
+    Standalone,
+}
+
+/// The path of a mailbox below the mail root.
+pub fn name_of(mailbox: u64) -> String {
+    format!("rig/m{mailbox}")
+}
+
+/// What a cut must have left.
+pub struct Expected {
+    pub kind: Kind,
+    pub seed: u64,
+    /// Messages from 0 to this were handed over at all.
+    pub letters: u64,
+    pub acknowledged: BTreeSet<u64>,
+    /// Entries that their owner had removed, or was about to: number and mailbox.
+    pub removed: BTreeSet<(u64, u64)>,
+    /// The disk has failed: then of what was not acknowledged some mailboxes may have a copy and others not.
+    pub has_failed: bool,
+}
+
+impl Expected {
+    /// Every visible file and its bytes, if they are as they must be.
+    pub fn check(&self, mail: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
+        let mut files = BTreeMap::new();
+        let mut found: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for mailbox in 0..MAILBOXES {
+            for subdir in ["new", "cur"] {
+                let Ok(entries) = std::fs::read_dir(mail.join(name_of(mailbox)).join(subdir)) else { continue };
+                for entry in entries {
+                    let path = entry.map_err(|error| error.to_string())?.path();
+                    let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
+                    let number = self.number_of(mailbox, &bytes).ok_or_else(|| format!("half: {}", path.display()))?;
+                    if !found.entry(number).or_default().insert(mailbox) {
+                        return Err(format!("message {number} is twice in mailbox {mailbox}"));
+                    }
+                    files.insert(path, bytes);
+                }
+            }
+        }
+        for number in 0..self.letters {
+            let there = found.remove(&number).unwrap_or_default();
+            let is_promised = self.acknowledged.contains(&number);
+            let must_be_whole = is_promised || (self.kind == Kind::Journaled && !self.has_failed && !there.is_empty());
+            let expected = Letter::new(self.seed, number).mailboxes;
+            let missing = |mailbox: &u64| !there.contains(mailbox) && !self.removed.contains(&(number, *mailbox));
+            if must_be_whole && let Some(mailbox) = expected.iter().find(|mailbox| missing(mailbox)) {
+                let what = if is_promised { "lost" } else { "only in some mailboxes" };
+                return Err(format!("message {number} is {what}: not in mailbox {mailbox}"));
+            }
+        }
+        Ok(files)
+    }
+
+    /// Which message it is, if it is a whole one that belongs there.
+    fn number_of(&self, mailbox: u64, bytes: &[u8]) -> Option<u64> {
+        let text = String::from_utf8_lossy(bytes);
+        let number = text.lines().find_map(|line| line.strip_prefix("Number: "))?.parse().ok()?;
+        let letter = Letter::new(self.seed, number);
+        (letter.mailboxes.contains(&mailbox) && letter.in_mailbox(mailbox, self.kind) == bytes).then_some(number)
+    }
+}
+
+/// SplitMix64.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}

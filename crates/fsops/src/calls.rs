@@ -1,0 +1,243 @@
+//! The calls, each made and put on record. Signatures and errors are `rustix`'s.
+#![allow(missing_docs, reason = "they are rustix's, under the same names")]
+
+use std::ffi::{CStr, CString};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::io::{self, Errno};
+use rustix::path::Arg;
+
+use crate::Declared;
+use crate::machine::{World, world};
+use crate::recording::Event;
+use crate::tree::NodeId;
+
+pub fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    openat(CWD, path, flags, mode)
+}
+
+pub fn openat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let makes = flags.intersects(OFlags::CREATE | OFlags::TRUNC) || flags.contains(OFlags::TMPFILE);
+    let Some(mut world) = world().filter(|_| makes) else { return fs::openat(dir, path, flags, mode) };
+    let path = path.as_cow_c_str()?;
+    let Some(place) = Place::of(&world, &dir, &path) else { return fs::openat(dir, &*path, flags, mode) };
+    world.state(place.machine).alive()?;
+    if flags.contains(OFlags::TMPFILE) {
+        // Known from now on, and on record once it gets a name.
+        let file = fs::openat(dir, &*path, flags, mode)?;
+        world.watch(place.machine, identity(&fs::fstat(&file)?));
+        return Ok(file);
+    }
+    let before = place.identity();
+    let file = fs::openat(&place.dir_fd, &*place.name, flags, mode)?;
+    if let Some(node) = before.and_then(|identity| world.node(identity)) {
+        if flags.contains(OFlags::TRUNC) {
+            world.state(place.machine).push(Event::Truncate { node: node.1 });
+        }
+    } else {
+        place.record_made(&mut world, identity(&fs::fstat(&file)?), false);
+    }
+    Ok(file)
+}
+
+pub fn mkdir<P: Arg>(path: P, mode: Mode) -> io::Result<()> {
+    mkdirat(CWD, path, mode)
+}
+
+pub fn mkdirat<P: Arg, Fd: AsFd>(dir: Fd, path: P, mode: Mode) -> io::Result<()> {
+    let Some(mut world) = world() else { return fs::mkdirat(dir, path, mode) };
+    let path = path.as_cow_c_str()?;
+    let Some(place) = Place::of(&world, &dir, &path) else { return fs::mkdirat(dir, &*path, mode) };
+    world.state(place.machine).alive()?;
+    fs::mkdirat(&place.dir_fd, &*place.name, mode)?;
+    let made = place.identity().ok_or(Errno::NOENT)?;
+    place.record_made(&mut world, made, true);
+    Ok(())
+}
+
+pub fn unlink<P: Arg>(path: P) -> io::Result<()> {
+    unlinkat(CWD, path, AtFlags::empty())
+}
+
+pub fn unlinkat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: AtFlags) -> io::Result<()> {
+    let Some(mut world) = world() else { return fs::unlinkat(dir, path, flags) };
+    let path = path.as_cow_c_str()?;
+    let Some(place) = Place::of(&world, &dir, &path) else { return fs::unlinkat(dir, &*path, flags) };
+    world.state(place.machine).alive()?;
+    let stat = place.stat();
+    fs::unlinkat(&place.dir_fd, &*place.name, flags)?;
+    if let Some((stat, node)) = stat.and_then(|stat| Some((stat, world.node(identity(&stat))?.1))) {
+        if stat.st_nlink <= 1 || flags.contains(AtFlags::REMOVEDIR) {
+            world.forget(identity(&stat));
+        }
+        world.state(place.machine).push(Event::Remove { dir: place.dir, name: place.name(), node });
+    }
+    Ok(())
+}
+
+pub fn rename<P: Arg, Q: Arg>(from: P, to: Q) -> io::Result<()> {
+    renameat(CWD, from, CWD, to)
+}
+
+pub fn renameat<P: Arg, Q: Arg, A: AsFd, B: AsFd>(from_dir: A, from: P, to_dir: B, to: Q) -> io::Result<()> {
+    renameat_with(from_dir, from, to_dir, to, RenameFlags::empty())
+}
+
+pub fn renameat_with<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
+    from_dir: A,
+    from: P,
+    to_dir: B,
+    to: Q,
+    flags: RenameFlags,
+) -> io::Result<()> {
+    let Some(mut world) = world() else { return fs::renameat_with(from_dir, from, to_dir, to, flags) };
+    let (from, to) = (from.as_cow_c_str()?, to.as_cow_c_str()?);
+    let places = (Place::of(&world, &from_dir, &from), Place::of(&world, &to_dir, &to));
+    let (Some(old), Some(new)) = places else { return fs::renameat_with(from_dir, &*from, to_dir, &*to, flags) };
+    world.state(old.machine).alive()?;
+    let replaced = new.stat().filter(|stat| stat.st_nlink <= 1);
+    fs::renameat_with(&old.dir_fd, &*old.name, &new.dir_fd, &*new.name, flags)?;
+    if let Some(replaced) = replaced {
+        world.forget(identity(&replaced));
+    }
+    if let Some((_, node)) = new.identity().and_then(|identity| world.node(identity)) {
+        let event = Event::Rename { from: (old.dir, old.name()), to: (new.dir, new.name()), node };
+        world.state(old.machine).push(event);
+    }
+    Ok(())
+}
+
+pub fn linkat<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
+    from_dir: A,
+    from: P,
+    to_dir: B,
+    to: Q,
+    flags: AtFlags,
+) -> io::Result<()> {
+    let Some(mut world) = world() else { return fs::linkat(from_dir, from, to_dir, to, flags) };
+    let to = to.as_cow_c_str()?;
+    let Some(place) = Place::of(&world, &to_dir, &to) else {
+        return fs::linkat(from_dir, from, to_dir, &*to, flags);
+    };
+    world.state(place.machine).alive()?;
+    fs::linkat(from_dir, from, &place.dir_fd, &*place.name, flags)?;
+    if let Some((_, node)) = place.identity().and_then(|identity| world.node(identity)) {
+        world.state(place.machine).push(Event::Link { dir: place.dir, name: place.name(), node });
+    }
+    Ok(())
+}
+
+pub fn write<Fd: AsFd>(fd: Fd, bytes: &[u8]) -> io::Result<usize> {
+    writev(fd, &[IoSlice::new(bytes)])
+}
+
+pub fn writev<Fd: AsFd>(fd: Fd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    written(&fd, parts, || fs::tell(&fd), || io::writev(&fd, parts))
+}
+
+pub fn pwritev<Fd: AsFd>(fd: Fd, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+    written(&fd, parts, || Ok(offset), || io::pwritev(&fd, parts, offset))
+}
+
+fn written(
+    fd: &impl AsFd,
+    parts: &[IoSlice<'_>],
+    offset: impl FnOnce() -> io::Result<u64>,
+    call: impl FnOnce() -> io::Result<usize>,
+) -> io::Result<usize> {
+    let Some(mut world) = world() else { return call() };
+    let Some((machine, node)) = world.node(identity(&fs::fstat(fd)?)) else { return call() };
+    world.state(machine).may_write()?;
+    let offset = offset()?;
+    let written = call()?;
+    let bytes = parts.iter().flat_map(|part| part.iter().copied()).take(written).collect();
+    world.state(machine).push(Event::Write { node, offset, bytes });
+    Ok(written)
+}
+
+pub fn fsync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
+    let Some(mut world) = world() else { return fs::fsync(fd) };
+    match world.node(identity(&fs::fstat(&fd)?)) {
+        Some((machine, node)) => world.state(machine).sync(Some(node)),
+        None => {
+            // A real sync takes long; others need not wait for it.
+            drop(world);
+            fs::fsync(fd)
+        }
+    }
+}
+
+pub fn fdatasync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
+    let Some(mut world) = world() else { return fs::fdatasync(fd) };
+    match world.node(identity(&fs::fstat(&fd)?)) {
+        Some((machine, node)) => world.state(machine).sync(Some(node)),
+        None => {
+            drop(world);
+            fs::fdatasync(fd)
+        }
+    }
+}
+
+pub fn syncfs<Fd: AsFd>(fd: Fd) -> io::Result<()> {
+    let Some(mut world) = world() else { return fs::syncfs(fd) };
+    match world.node(identity(&fs::fstat(&fd)?)) {
+        Some((machine, _)) => world.state(machine).sync(None),
+        None => {
+            drop(world);
+            fs::syncfs(fd)
+        }
+    }
+}
+
+/// What is declared of the file system of `fd`; nothing if it is a real one.
+pub fn declared(fd: impl AsFd) -> Option<Declared> {
+    let mut world = world()?;
+    let (machine, _) = world.node(identity(&fs::fstat(fd).ok()?))?;
+    let state = world.state(machine);
+    Some(Declared { syncfs_trusted: state.syncfs_trusted, ordered_log: state.ordered_log, life: state.life })
+}
+
+/// A name in a watched directory.
+struct Place {
+    machine: u64,
+    dir: NodeId,
+    dir_fd: OwnedFd,
+    name: CString,
+}
+
+impl Place {
+    fn of(world: &World, at: &impl AsFd, path: &CStr) -> Option<Self> {
+        let bytes = path.to_bytes();
+        let (parent, name) = match bytes.iter().rposition(|byte| *byte == b'/') {
+            None => (c".".to_owned(), bytes),
+            Some(0) => return None,
+            Some(slash) => (CString::new(&bytes[..slash]).ok()?, &bytes[slash + 1..]),
+        };
+        let dir_fd = fs::openat(at, &parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let (machine, dir) = world.node(identity(&fs::fstat(&dir_fd).ok()?))?;
+        Some(Place { machine, dir, dir_fd, name: CString::new(name).ok()? })
+    }
+
+    fn name(&self) -> String {
+        self.name.to_string_lossy().into_owned()
+    }
+
+    fn stat(&self) -> Option<fs::Stat> {
+        fs::statat(&self.dir_fd, &*self.name, AtFlags::SYMLINK_NOFOLLOW).ok()
+    }
+
+    fn identity(&self) -> Option<(u64, u64)> {
+        self.stat().map(|stat| identity(&stat))
+    }
+
+    fn record_made(&self, world: &mut World, identity: (u64, u64), is_dir: bool) {
+        let node = world.watch(self.machine, identity);
+        world.state(self.machine).push(Event::Create { dir: self.dir, name: self.name(), node, is_dir });
+    }
+}
+
+fn identity(stat: &fs::Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}

@@ -1,0 +1,332 @@
+//! A watched directory: a machine whose power can be cut.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use crate::recording::{Event, Recording};
+use crate::tree::{Node, NodeId, ROOT, Tree};
+
+/// What goes wrong, and when: counts start at 1 with the machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// This sync fails with EIO and forgets what it should have written.
+    pub fail_sync: Option<u64>,
+    /// This write fails.
+    pub fail_write: Option<(u64, Errno)>,
+}
+
+/// A directory of its own, everything below which goes on record. No call is really synced: the record knows what is durable.
+#[derive(Debug)]
+pub struct Machine {
+    key: u64,
+    base: Tree,
+    ordered_log: bool,
+    // Dropped after the machine has been forgotten: inode numbers are used again.
+    dir: tempfile::TempDir,
+}
+
+/// A file or directory that is watched: whose, and which.
+pub(crate) type Watched = (u64, NodeId);
+
+#[derive(Default)]
+pub(crate) struct World {
+    // By device and inode number.
+    nodes: HashMap<(u64, u64), Watched>,
+    machines: HashMap<u64, State>,
+}
+
+pub(crate) struct State {
+    pub life: u64,
+    pub syncfs_trusted: bool,
+    pub ordered_log: bool,
+    pub is_off: bool,
+    events: Vec<Event>,
+    last_node: NodeId,
+    faults: Faults,
+    syncs: u64,
+    writes: u64,
+}
+
+static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
+static MACHINES: AtomicUsize = AtomicUsize::new(0);
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// The world, if anybody watches any of it. Calls are made while it is held, so that the record has their order.
+pub(crate) fn world() -> Option<MutexGuard<'static, World>> {
+    (MACHINES.load(Ordering::Acquire) > 0).then(lock)
+}
+
+fn lock() -> MutexGuard<'static, World> {
+    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Machine {
+    /// A machine with an empty disk: `syncfs` is to be believed, and names reach the disk in any order.
+    ///
+    /// # Errors
+    /// Those of making a directory.
+    pub fn new() -> io::Result<Self> {
+        Self::boot(&Tree::default(), true, false)
+    }
+
+    /// A machine with this on its disk, durable.
+    ///
+    /// # Errors
+    /// Those of writing it all.
+    pub fn boot(tree: &Tree, syncfs_trusted: bool, ordered_log: bool) -> io::Result<Self> {
+        let dir = temporary()?;
+        let mut nodes = vec![(identity(dir.path())?, ROOT)];
+        tree.walk(ROOT, dir.path(), &mut |path, id, node| {
+            match node {
+                Node::Dir(_) => std::fs::create_dir(path)?,
+                Node::File(bytes) => std::fs::write(path, bytes)?,
+            }
+            nodes.push((identity(path)?, id));
+            Ok(())
+        })?;
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        let state = State {
+            life: key,
+            syncfs_trusted,
+            ordered_log,
+            is_off: false,
+            events: Vec::new(),
+            last_node: tree.highest(),
+            faults: Faults::default(),
+            syncs: 0,
+            writes: 0,
+        };
+        let mut world = lock();
+        world.nodes.extend(nodes.into_iter().map(|(identity, id)| (identity, (key, id))));
+        world.machines.insert(key, state);
+        MACHINES.fetch_add(1, Ordering::Release);
+        drop(world);
+        Ok(Machine { key, base: tree.clone(), ordered_log, dir })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Puts it on record that somebody was told that this message is durable.
+    pub fn acknowledge(&self, number: u64) {
+        self.with(|state| state.events.push(Event::Acknowledged(number)));
+    }
+
+    /// Events so far.
+    pub fn position(&self) -> usize {
+        self.with(|state| state.events.len())
+    }
+
+    /// Syncs and writes so far, failed ones included.
+    pub fn counts(&self) -> (u64, u64) {
+        self.with(|state| (state.syncs, state.writes))
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.with(|state| state.faults = faults);
+    }
+
+    /// Whoever runs is dead: nothing that he still calls has an effect, and all of it fails.
+    pub fn kill(&self) {
+        self.with(|state| state.is_off = true);
+    }
+
+    /// Somebody else may run: what was written is there, synced or not.
+    pub fn go_on(&self) {
+        self.with(|state| state.is_off = false);
+    }
+
+    /// What was done so far.
+    pub fn recording(&self) -> Recording {
+        let events = self.with(|state| state.events.clone());
+        Recording { base: self.base.clone(), events, ordered_log: self.ordered_log }
+    }
+
+    /// Paths that are not as the recording says: something has changed them past the door.
+    ///
+    /// # Errors
+    /// Those of reading it all.
+    pub fn unrecorded(&self) -> io::Result<Vec<PathBuf>> {
+        let recorded = self.recording().cached();
+        let mut recorded = recorded.files();
+        let mut differing = Vec::new();
+        let mut dirs = vec![self.path().to_owned()];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir)? {
+                let path = entry?.path();
+                let below = path.strip_prefix(self.path()).expect("it was found there").to_owned();
+                let is_dir = path.is_dir();
+                let same = match recorded.remove(&below) {
+                    None => false,
+                    Some(None) => is_dir,
+                    Some(Some(bytes)) => !is_dir && std::fs::read(&path)? == bytes,
+                };
+                if !same {
+                    differing.push(below);
+                }
+                if is_dir {
+                    dirs.push(path);
+                }
+            }
+        }
+        differing.extend(recorded.into_keys());
+        Ok(differing)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(lock().machines.get_mut(&self.key).expect("a machine is known until it is dropped"))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let mut world = lock();
+        world.machines.remove(&self.key);
+        world.nodes.retain(|_, (key, _)| *key != self.key);
+        MACHINES.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// In memory if there is room: nothing here is meant to last.
+fn temporary() -> io::Result<tempfile::TempDir> {
+    let in_memory = Path::new("/dev/shm");
+    let has_room = rustix::fs::statvfs(in_memory).is_ok_and(|space| space.f_bavail * space.f_frsize > ROOM_BYTES_MIN);
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix("posthaste-machine-");
+    if has_room { builder.tempdir_in(in_memory) } else { builder.tempdir() }
+}
+
+const ROOM_BYTES_MIN: u64 = 512 << 20;
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+impl World {
+    pub fn node(&self, identity: (u64, u64)) -> Option<Watched> {
+        self.nodes.get(&identity).copied()
+    }
+
+    /// Gives a number to what was just made.
+    pub fn watch(&mut self, machine: u64, identity: (u64, u64)) -> NodeId {
+        let state = self.state(machine);
+        state.last_node += 1;
+        let node = state.last_node;
+        self.nodes.insert(identity, (machine, node));
+        node
+    }
+
+    /// Nothing leads there any more; its number may be used again.
+    pub fn forget(&mut self, identity: (u64, u64)) {
+        self.nodes.remove(&identity);
+    }
+
+    pub fn state(&mut self, machine: u64) -> &mut State {
+        self.machines.get_mut(&machine).expect("a watched node's machine")
+    }
+}
+
+impl State {
+    pub fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// # Errors
+    /// EIO when nobody is alive.
+    pub fn alive(&self) -> rustix::io::Result<()> {
+        if self.is_off { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    pub fn sync(&mut self, node: Option<NodeId>) -> rustix::io::Result<()> {
+        self.alive()?;
+        self.syncs += 1;
+        if self.faults.fail_sync == Some(self.syncs) {
+            self.events.push(Event::SyncFailed { node });
+            return Err(Errno::IO);
+        }
+        self.events.push(node.map_or(Event::SyncAll, |node| Event::Sync { node }));
+        Ok(())
+    }
+
+    /// To be asked before each write.
+    pub fn may_write(&mut self) -> rustix::io::Result<()> {
+        self.alive()?;
+        self.writes += 1;
+        match self.faults.fail_write {
+            Some((number, errno)) if number == self.writes => Err(errno),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use rustix::fs::{AtFlags, Mode, OFlags};
+
+    use super::*;
+    use crate::recording::{Choice, Cut};
+
+    const NEW: OFlags = OFlags::WRONLY.union(OFlags::CREATE);
+
+    #[test]
+    fn the_record_is_what_was_done_and_what_went_past_it_is_found() {
+        let machine = Machine::new().unwrap();
+        let at = |name: &str| machine.path().join(name);
+        let file = crate::open(at("a"), NEW, Mode::RUSR | Mode::WUSR).unwrap();
+        crate::write_all(&file, b"one ").unwrap();
+        crate::write_all(&file, b"two").unwrap();
+        crate::pwritev(&file, &[io::IoSlice::new(b"O")], 0).unwrap();
+        crate::mkdir(at("dir"), Mode::RWXU).unwrap();
+        crate::rename(at("a"), at("dir/b")).unwrap();
+        let dir = File::open(at("dir")).unwrap();
+        crate::linkat(&dir, "b", &dir, "c", AtFlags::empty()).unwrap();
+        crate::unlinkat(&dir, "b", AtFlags::empty()).unwrap();
+        let nameless = crate::openat(&dir, ".", OFlags::RDWR | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR).unwrap();
+        crate::write_all(&nameless, b"four").unwrap();
+        let itself = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&nameless));
+        crate::linkat(rustix::fs::CWD, itself, &dir, "e", AtFlags::SYMLINK_FOLLOW).unwrap();
+        assert_eq!(machine.unrecorded().unwrap(), Vec::<PathBuf>::new());
+        crate::syncfs(&dir).unwrap();
+        let recording = machine.recording();
+        let left = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(1) });
+        assert_eq!(left.files()[Path::new("dir/c")], Some(&b"One two"[..]));
+        assert_eq!(left.files()[Path::new("dir/e")], Some(&b"four"[..]));
+        std::fs::write(at("dir/c"), "three").unwrap();
+        std::fs::write(at("d"), "").unwrap();
+        assert_eq!(machine.unrecorded().unwrap().len(), 2);
+
+        let again = Machine::boot(&left, true, false).unwrap();
+        assert_eq!(std::fs::read(again.path().join("dir/c")).unwrap(), b"One two");
+        crate::unlink(again.path().join("dir/c")).unwrap();
+        assert_eq!(again.unrecorded().unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn faults_come_when_they_are_due_and_the_dead_do_nothing() {
+        let machine = Machine::new().unwrap();
+        machine.set_faults(Faults { fail_sync: Some(2), fail_write: Some((2, Errno::NOSPC)) });
+        let file = crate::open(machine.path().join("a"), NEW, Mode::RUSR | Mode::WUSR).unwrap();
+        crate::write_all(&file, b"one").unwrap();
+        assert_eq!(crate::write(&file, b"two"), Err(Errno::NOSPC));
+        assert_eq!([crate::fsync(&file), crate::fdatasync(&file)], [Ok(()), Err(Errno::IO)]);
+        machine.kill();
+        assert_eq!(crate::write(&file, b"three"), Err(Errno::IO));
+        assert_eq!(crate::unlink(machine.path().join("a")), Err(Errno::IO));
+        machine.go_on();
+        crate::write_all(&file, b"four").unwrap();
+        assert_eq!(std::fs::read(machine.path().join("a")).unwrap(), b"onefour");
+        assert_eq!(machine.unrecorded().unwrap(), Vec::<PathBuf>::new());
+    }
+}

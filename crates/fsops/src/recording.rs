@@ -1,0 +1,516 @@
+//! What was done to a file system, and what a power cut makes of it.
+//!
+//! The model, for every call that had returned when the power went and that no sync has covered:
+//!
+//! - A write is kept, dropped, or torn: each sector of [`SECTOR`] bytes for itself. The file may have grown all the same; then zeros or old
+//!   garbage lie where nothing was written.
+//! - A change of names (creating, removing, linking, renaming) is kept or dropped as a whole, in any order; where the log of names is ordered, as a
+//!   prefix as well. A name whose directory is gone is gone. What is renamed durably exists under its new name whatever became of its old one.
+//! - fsync of a file makes its bytes durable and no name. fsync of a directory makes the changes of names in it durable; a rename becomes durable
+//!   with either of its directories. With [`Recording::ordered_log`], any fsync makes all earlier changes of names durable.
+//! - syncfs makes everything durable.
+//! - A sync that fails has forgotten the writes that it should have covered: they read well, no later sync writes them, and the disk may
+//!   have any of them or not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::tree::{NodeId, Tree};
+
+/// Bytes that a disk writes whole or not at all.
+pub const SECTOR: usize = 512;
+
+/// A call that succeeded, in the order in which the calls were made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A file or directory was made.
+    Create {
+        /// Its directory.
+        dir: NodeId,
+        /// Its name there.
+        name: String,
+        /// Itself.
+        node: NodeId,
+        /// Whether it is a directory.
+        is_dir: bool,
+    },
+    /// A file got another name.
+    Link {
+        /// The directory of that name.
+        dir: NodeId,
+        /// The name.
+        name: String,
+        /// The file.
+        node: NodeId,
+    },
+    /// A name was taken away.
+    Remove {
+        /// Its directory.
+        dir: NodeId,
+        /// The name.
+        name: String,
+        /// What it led to.
+        node: NodeId,
+    },
+    /// A file or directory was renamed, in place of what had that name before.
+    Rename {
+        /// Directory and name before.
+        from: (NodeId, String),
+        /// Directory and name after.
+        to: (NodeId, String),
+        /// What was renamed.
+        node: NodeId,
+    },
+    /// All bytes of a file were taken away.
+    Truncate {
+        /// The file.
+        node: NodeId,
+    },
+    /// Bytes were written.
+    Write {
+        /// The file.
+        node: NodeId,
+        /// Where they begin.
+        offset: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// fsync or fdatasync.
+    Sync {
+        /// The file or directory.
+        node: NodeId,
+    },
+    /// syncfs.
+    SyncAll,
+    /// One of these failed.
+    SyncFailed {
+        /// The file; all if it was a syncfs.
+        node: Option<NodeId>,
+    },
+    /// Somebody was told that this message is durable.
+    Acknowledged(u64),
+}
+
+impl Event {
+    /// Whether it makes anything durable.
+    pub fn is_sync(&self) -> bool {
+        matches!(self, Event::Sync { .. } | Event::SyncAll)
+    }
+
+    fn changes_names(&self) -> bool {
+        matches!(self, Event::Create { .. } | Event::Link { .. } | Event::Remove { .. } | Event::Rename { .. })
+    }
+
+    fn changes_names_in(&self, node: NodeId) -> bool {
+        match self {
+            Event::Create { dir, .. } | Event::Link { dir, .. } | Event::Remove { dir, .. } => *dir == node,
+            Event::Rename { from, to, .. } => from.0 == node || to.0 == node,
+            _ => false,
+        }
+    }
+
+    fn writes_to(&self) -> Option<NodeId> {
+        match self {
+            Event::Write { node, .. } | Event::Truncate { node } => Some(*node),
+            _ => None,
+        }
+    }
+}
+
+/// A run: what there was before it, and everything that was done.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Recording {
+    /// What there was before, durable.
+    pub base: Tree,
+    /// What was done.
+    pub events: Vec<Event>,
+    /// Whether an fsync makes all earlier changes of names durable.
+    pub ordered_log: bool,
+}
+
+/// A moment at which the power goes, and what it leaves: written and read as `POSITION:sSEED` or `POSITION:bBITS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// It goes before this event.
+    pub position: usize,
+    /// What becomes of what is not durable then.
+    pub choice: Choice,
+}
+
+/// What becomes of what is not durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// This seed decides.
+    Seed(u64),
+    /// Item number `n` of those that are not durable is kept whole if bit `n` is set, else dropped.
+    Bits(u64),
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.choice {
+            Choice::Seed(seed) => write!(f, "{}:s{seed}", self.position),
+            Choice::Bits(bits) => write!(f, "{}:b{bits}", self.position),
+        }
+    }
+}
+
+impl FromStr for Cut {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (position, choice) = text.split_once(':')?;
+            let number = choice.get(1..)?.parse().ok()?;
+            let choice = match choice.as_bytes().first()? {
+                b's' => Choice::Seed(number),
+                b'b' => Choice::Bits(number),
+                _ => return None,
+            };
+            Some(Cut { position: position.parse().ok()?, choice })
+        };
+        parse().ok_or_else(|| format!("{text:?} is no cut such as 17:s4 or 17:b5"))
+    }
+}
+
+/// How an event got on until the cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reached {
+    Durable,
+    Pending,
+    Nothing,
+}
+
+enum Fate {
+    Kept,
+    Dropped,
+    Torn,
+}
+
+impl Recording {
+    /// What a program sees at the end: everything kept.
+    pub fn cached(&self) -> Tree {
+        let mut tree = self.base.clone();
+        for event in &self.events {
+            apply(&mut tree, event);
+        }
+        tree.prune();
+        tree
+    }
+
+    /// The messages that somebody was told are durable before `position`.
+    pub fn acknowledged_before(&self, position: usize) -> impl Iterator<Item = u64> {
+        self.events[..position].iter().filter_map(|event| match event {
+            Event::Acknowledged(number) => Some(*number),
+            _ => None,
+        })
+    }
+
+    /// How many changes are not durable before `position`: [`Choice::Bits`] has a bit for each.
+    pub fn pending_before(&self, position: usize) -> usize {
+        self.reached(position).iter().filter(|reached| **reached == Reached::Pending).count()
+    }
+
+    /// The same run on a disk that says yes to syncs and does nothing: what a program without syncs would have left.
+    pub fn without_syncs(&self, forgotten: impl Fn(usize) -> bool) -> Self {
+        let kept = |(index, event): (usize, &Event)| match event.is_sync() && forgotten(index) {
+            // Stays an event, so that positions keep their meaning.
+            true => Event::SyncFailed { node: Some(NodeId::MAX) },
+            false => event.clone(),
+        };
+        Recording { events: self.events.iter().enumerate().map(kept).collect(), ..self.clone() }
+    }
+
+    /// What the power leaves.
+    pub fn cut(&self, cut: Cut) -> Tree {
+        let reached = self.reached(cut.position);
+        let pending = reached.iter().filter(|reached| **reached == Reached::Pending).count();
+        let mut chooser = Chooser::new(cut, pending);
+        let mut tree = self.base.clone();
+        for (event, reached) in self.events.iter().zip(reached) {
+            match reached {
+                Reached::Nothing => {}
+                Reached::Durable => apply(&mut tree, event),
+                Reached::Pending => {
+                    exist(&mut tree, event);
+                    match (chooser.next(event), event) {
+                        (Fate::Kept, _) => apply(&mut tree, event),
+                        (Fate::Torn, Event::Write { node, offset, bytes }) => {
+                            chooser.tear(tree.bytes(*node), *offset as usize, bytes);
+                        }
+                        (Fate::Dropped, Event::Write { node, offset, bytes }) => {
+                            chooser.grow(tree.bytes(*node), *offset as usize + bytes.len());
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        tree.prune();
+        tree
+    }
+
+    fn reached(&self, position: usize) -> Vec<Reached> {
+        let events = &self.events[..position];
+        let mut reached = vec![Reached::Nothing; events.len()];
+        let mut names: Vec<usize> = Vec::new();
+        let mut writes: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (index, event) in events.iter().enumerate() {
+            if event.changes_names() {
+                reached[index] = Reached::Pending;
+                names.push(index);
+            } else if let Some(node) = event.writes_to() {
+                reached[index] = Reached::Pending;
+                writes.entry(node).or_default().push(index);
+            }
+            match event {
+                Event::Sync { node } => {
+                    writes.remove(node).unwrap_or_default().into_iter().for_each(|at| reached[at] = Reached::Durable);
+                    names.retain(|&at| {
+                        let covered = self.ordered_log || events[at].changes_names_in(*node);
+                        if covered {
+                            reached[at] = Reached::Durable;
+                        }
+                        !covered
+                    });
+                }
+                Event::SyncAll => {
+                    let all = std::mem::take(&mut writes).into_values().flatten().chain(names.drain(..));
+                    all.for_each(|at| reached[at] = Reached::Durable);
+                }
+                // They stay pending for ever: no later sync finds them.
+                Event::SyncFailed { node: Some(node) } => drop(writes.remove(node)),
+                Event::SyncFailed { node: None } => writes.clear(),
+                _ => {}
+            }
+        }
+        reached
+    }
+}
+
+/// A file that was made, with or without a name, is there for whoever renames it, even if its first name never was.
+fn exist(tree: &mut Tree, event: &Event) {
+    match event {
+        Event::Create { node, is_dir: true, .. } => drop(tree.entries(*node)),
+        // What is linked may be a file that has had no name before.
+        Event::Create { node, .. } | Event::Link { node, .. } => drop(tree.bytes(*node)),
+        _ => {}
+    }
+}
+
+fn apply(tree: &mut Tree, event: &Event) {
+    exist(tree, event);
+    match event {
+        Event::Create { dir, name, node, .. } | Event::Link { dir, name, node } => {
+            tree.entries(*dir).insert(name.clone(), *node);
+        }
+        Event::Remove { dir, name, node } => {
+            let entries = tree.entries(*dir);
+            if entries.get(name) == Some(node) {
+                entries.remove(name);
+            }
+        }
+        Event::Rename { from, to, node } => {
+            let entries = tree.entries(from.0);
+            if entries.get(&from.1) == Some(node) {
+                entries.remove(&from.1);
+            }
+            tree.entries(to.0).insert(to.1.clone(), *node);
+        }
+        Event::Truncate { node } => tree.bytes(*node).clear(),
+        Event::Write { node, offset, bytes } => write(tree.bytes(*node), *offset as usize, bytes),
+        Event::Sync { .. } | Event::SyncAll | Event::SyncFailed { .. } | Event::Acknowledged(_) => {}
+    }
+}
+
+fn write(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    if file.len() < at + bytes.len() {
+        file.resize(at + bytes.len(), 0);
+    }
+    file[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// Decides over what is not durable.
+struct Chooser {
+    choice: Choice,
+    random: Random,
+    way: Way,
+    // Items so far, and the first that is dropped where they go in order.
+    index: usize,
+    end: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Kept,
+    Dropped,
+    Prefix,
+    Reordered,
+    Torn,
+}
+
+impl Chooser {
+    fn new(cut: Cut, pending: usize) -> Self {
+        let seed = match cut.choice {
+            Choice::Seed(seed) => seed,
+            Choice::Bits(_) => 0,
+        };
+        // By position too, so that one seed does not do the same everywhere.
+        let mut random = Random(seed ^ (cut.position as u64) << 32);
+        let way = match random.below(8) {
+            0 => Way::Kept,
+            1 => Way::Dropped,
+            2 => Way::Prefix,
+            3..6 => Way::Reordered,
+            _ => Way::Torn,
+        };
+        let end = random.below(pending as u64 + 1) as usize;
+        Chooser { choice: cut.choice, random, way, index: 0, end }
+    }
+
+    fn next(&mut self, event: &Event) -> Fate {
+        let index = self.index;
+        self.index += 1;
+        let keep_if = |kept: bool| if kept { Fate::Kept } else { Fate::Dropped };
+        if let Choice::Bits(bits) = self.choice {
+            return keep_if(bits >> index & 1 == 1);
+        }
+        match self.way {
+            Way::Kept => Fate::Kept,
+            Way::Dropped => Fate::Dropped,
+            Way::Prefix if event.changes_names() => keep_if(index < self.end),
+            Way::Prefix if index == self.end => Fate::Torn,
+            Way::Prefix | Way::Reordered => keep_if(self.random.below(2) == 0),
+            Way::Torn if event.changes_names() => keep_if(self.random.below(4) != 0),
+            Way::Torn => Fate::Torn,
+        }
+    }
+
+    fn tear(&mut self, file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+        self.grow(file, at + bytes.len());
+        let mut from = 0;
+        while from < bytes.len() {
+            // In the disk's own grid.
+            let to = (from + SECTOR - (at + from) % SECTOR).min(bytes.len());
+            if self.random.below(2) == 0 {
+                write(file, at + from, &bytes[from..to]);
+            }
+            from = to;
+        }
+    }
+
+    /// The size of a file is a thing of its own.
+    fn grow(&mut self, file: &mut Vec<u8>, len: usize) {
+        if file.len() >= len || matches!(self.choice, Choice::Bits(_)) {
+            return;
+        }
+        match self.random.below(3) {
+            0 => {}
+            1 => file.resize(len, 0),
+            _ => file.resize(len, GARBAGE),
+        }
+    }
+}
+
+/// What lay in a block before it was this file's.
+const GARBAGE: u8 = 0xDB;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::ROOT;
+
+    fn recording(events: Vec<Event>) -> Recording {
+        Recording { base: Tree::default(), events, ordered_log: false }
+    }
+
+    fn create(name: &str, node: NodeId) -> Event {
+        Event::Create { dir: ROOT, name: name.into(), node, is_dir: false }
+    }
+
+    fn write(node: NodeId, byte: u8) -> Event {
+        Event::Write { node, offset: 0, bytes: vec![byte; 2 * SECTOR] }
+    }
+
+    /// Everything that a cut at the end may leave of a file: its sectors' first bytes, or nothing if it has no name.
+    fn outcomes(recording: &Recording, name: &str) -> std::collections::BTreeSet<Option<Vec<u8>>> {
+        let position = recording.events.len();
+        let of = |seed| {
+            let tree = recording.cut(Cut { position, choice: Choice::Seed(seed) });
+            let files = tree.files();
+            files.get(std::path::Path::new(name)).map(|file| file.unwrap().chunks(SECTOR).map(|s| s[0]).collect())
+        };
+        (0..3000).map(of).collect()
+    }
+
+    #[test]
+    fn what_is_synced_stays_and_all_else_may_be_anything() {
+        let unsynced = outcomes(&recording(vec![create("a", 1), write(1, 7)]), "a");
+        for expected in
+            [None, Some(vec![]), Some(vec![7, 7]), Some(vec![0, 7]), Some(vec![7, GARBAGE]), Some(vec![0, 0])]
+        {
+            assert!(unsynced.contains(&expected), "{expected:?} in {unsynced:?}");
+        }
+        let bytes_only = vec![create("a", 1), write(1, 7), Event::Sync { node: 1 }];
+        assert_eq!(
+            outcomes(&recording(bytes_only.clone()), "a").into_iter().collect::<Vec<_>>(),
+            [None, Some(vec![7, 7])]
+        );
+        let ordered = Recording { ordered_log: true, ..recording(bytes_only) };
+        assert_eq!(outcomes(&ordered, "a").into_iter().collect::<Vec<_>>(), [Some(vec![7, 7])]);
+        let names_only = vec![create("a", 1), write(1, 7), Event::Sync { node: ROOT }];
+        assert!(!outcomes(&recording(names_only), "a").contains(&None));
+        let both = vec![create("a", 1), write(1, 7), Event::SyncAll];
+        assert_eq!(outcomes(&recording(both), "a").into_iter().collect::<Vec<_>>(), [Some(vec![7, 7])]);
+    }
+
+    #[test]
+    fn a_rename_is_lost_or_made_as_a_whole() {
+        let events = vec![
+            create("a", 1),
+            write(1, 7),
+            Event::SyncAll,
+            Event::Rename { from: (ROOT, "a".into()), to: (ROOT, "b".into()), node: 1 },
+        ];
+        let recording = recording(events);
+        for bits in 0..2 {
+            let tree = recording.cut(Cut { position: 4, choice: Choice::Bits(bits) });
+            let names: Vec<_> = tree.files().into_keys().collect();
+            assert_eq!(names, [std::path::Path::new(if bits == 1 { "b" } else { "a" })]);
+        }
+        assert_eq!(recording.pending_before(4), 1);
+    }
+
+    #[test]
+    fn what_a_failed_sync_has_forgotten_no_later_one_writes() {
+        let events = vec![create("a", 1), write(1, 7), Event::SyncFailed { node: None }, Event::SyncAll];
+        let some = outcomes(&recording(events.clone()), "a");
+        assert!(some.contains(&Some(vec![])) && some.contains(&Some(vec![7, 7])) && !some.contains(&None), "{some:?}");
+        let anew = [events, vec![write(1, 8), Event::SyncAll]].concat();
+        assert_eq!(outcomes(&recording(anew), "a").into_iter().collect::<Vec<_>>(), [Some(vec![8, 8])]);
+    }
+
+    #[test]
+    fn a_cut_is_read_as_it_is_written() {
+        for text in ["17:s4", "0:b5"] {
+            assert_eq!(text.parse::<Cut>().unwrap().to_string(), text);
+        }
+        assert!("17".parse::<Cut>().is_err() && "1:x4".parse::<Cut>().is_err());
+    }
+}

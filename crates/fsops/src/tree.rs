@@ -1,0 +1,94 @@
+//! A directory tree as values.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Names a file or directory, whatever it is called and wherever it lies: an inode number that is never reused.
+pub type NodeId = u64;
+
+/// The directory that everything lies in.
+pub const ROOT: NodeId = 0;
+
+/// Directories and files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tree {
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Node {
+    Dir(BTreeMap<String, NodeId>),
+    File(Vec<u8>),
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Tree { nodes: BTreeMap::from([(ROOT, Node::Dir(BTreeMap::new()))]) }
+    }
+}
+
+impl Tree {
+    /// The bytes of every file by its path, and directories with no bytes.
+    pub fn files(&self) -> BTreeMap<PathBuf, Option<&[u8]>> {
+        let mut all = BTreeMap::new();
+        self.walk(ROOT, Path::new(""), &mut |path, _, node| {
+            let bytes = match node {
+                Node::Dir(_) => None,
+                Node::File(bytes) => Some(&bytes[..]),
+            };
+            all.insert(path.to_owned(), bytes);
+            Ok(())
+        })
+        .expect("the visitor has no error");
+        all
+    }
+
+    pub(crate) fn walk<'a>(
+        &'a self,
+        dir: NodeId,
+        at: &Path,
+        visit: &mut impl FnMut(&Path, NodeId, &'a Node) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(Node::Dir(entries)) = self.nodes.get(&dir) else { return Ok(()) };
+        for (name, id) in entries {
+            let path = at.join(name);
+            let node = &self.nodes[id];
+            visit(&path, *id, node)?;
+            self.walk(*id, &path, visit)?;
+        }
+        Ok(())
+    }
+
+    /// The highest number of a file or directory.
+    pub(crate) fn highest(&self) -> NodeId {
+        self.nodes.keys().next_back().copied().unwrap_or(ROOT)
+    }
+
+    /// Forgets what no name leads to.
+    pub(crate) fn prune(&mut self) {
+        let mut reached = BTreeSet::from([ROOT]);
+        self.walk(ROOT, Path::new(""), &mut |_, id, _| {
+            reached.insert(id);
+            Ok(())
+        })
+        .expect("the visitor has no error");
+        self.nodes.retain(|id, _| reached.contains(id));
+    }
+
+    pub(crate) fn entries(&mut self, dir: NodeId) -> &mut BTreeMap<String, NodeId> {
+        match self.nodes.entry(dir).or_insert_with(|| Node::Dir(BTreeMap::new())) {
+            Node::Dir(entries) => entries,
+            Node::File(_) => panic!("node {dir} is used as a directory and is a file"),
+        }
+    }
+
+    pub(crate) fn bytes(&mut self, file: NodeId) -> &mut Vec<u8> {
+        match self.nodes.entry(file).or_insert_with(|| Node::File(Vec::new())) {
+            Node::File(bytes) => bytes,
+            Node::Dir(_) => panic!("node {file} is used as a file and is a directory"),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Batches and keyword tables on a machine whose power goes before every call.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use posthaste_fsops::{Choice, Cut, Machine, Recording};
+use posthaste_maildir::{Flags, Host, Maildir, Mounts, NameSource, Subdir, deliver_batch};
+
+/// Seeds for each position.
+const SEEDS: u64 = 12;
+const KEYWORDS: [&str; 5] = ["$Forwarded", "Junk", "NonJunk", "later", "receipts"];
+
+fn body(number: u64) -> Vec<u8> {
+    format!("Number: {number}\n\n{}\n", "text ".repeat(number as usize * 40)).into_bytes()
+}
+
+/// Every disk that a cut may leave, with the position of the cut.
+fn cuts(recording: &Recording) -> impl Iterator<Item = (Cut, Machine)> {
+    let positions = 0..=recording.events.len();
+    let cuts = positions.flat_map(|position| (0..SEEDS).map(move |seed| Cut { position, choice: Choice::Seed(seed) }));
+    cuts.map(|cut| (cut, Machine::boot(&recording.cut(cut), true, recording.ordered_log).expect("a directory")))
+}
+
+#[test]
+fn a_batch_is_whole_and_what_it_said_yes_to_is_there_wherever_the_power_goes() {
+    let machine = Machine::new().expect("a directory");
+    let names = NameSource::new(Host::new("rig.example")).expect("names");
+    let mut mounts = Mounts::new();
+    let mut number = 0;
+    for _ in 0..3 {
+        let mailboxes =
+            ["a", "b"].map(|name| Arc::new(Maildir::open_or_create(machine.path().join(name)).expect("a mailbox")));
+        let bodies: Vec<Vec<u8>> = (number..number + 6).map(body).collect();
+        let batch: Vec<_> =
+            bodies.iter().enumerate().map(|(at, body)| (mailboxes[at % 2].clone(), &body[..])).collect();
+        for outcome in deliver_batch(&mut mounts, &names, SystemTime::now(), &batch) {
+            outcome.expect("delivered");
+            machine.acknowledge(number);
+            number += 1;
+        }
+    }
+    assert_eq!(machine.unrecorded().expect("it can be read"), Vec::<std::path::PathBuf>::new());
+    let recording = machine.recording();
+    for (cut, left) in cuts(&recording) {
+        let mut found = Vec::new();
+        for maildir in ["a", "b"].iter().filter_map(|name| Maildir::open(left.path().join(name)).ok()) {
+            for (dir, name) in maildir.scan().expect("names") {
+                let octets = maildir.read(dir, &name).expect("a message");
+                found.push(
+                    (0..number).find(|number| body(*number) == octets).unwrap_or_else(|| panic!("{cut}: half {name}")),
+                );
+            }
+        }
+        found.sort_unstable();
+        assert!(found.windows(2).all(|pair| pair[0] != pair[1]), "{cut}: twice in {found:?}");
+        let lost = recording.acknowledged_before(cut.position).find(|number| !found.contains(number));
+        assert_eq!(lost, None, "{cut}");
+    }
+}
+
+#[test]
+fn a_keyword_that_has_a_letter_keeps_it_wherever_the_power_goes() {
+    let machine = Machine::new().expect("a directory");
+    let maildir = Arc::new(Maildir::open_or_create(machine.path().join("a")).expect("a mailbox"));
+    let names = NameSource::new(Host::new("rig.example")).expect("names");
+    let message = body(1);
+    let mut mounts = Mounts::new();
+    let delivered = deliver_batch(&mut mounts, &names, SystemTime::now(), &[(maildir.clone(), &message)]).remove(0);
+    let mut at = maildir.find(delivered.expect("delivered").as_str()).expect("scanned").expect("there");
+    let durable = machine.position();
+    let mut letters = Vec::new();
+    for (number, keyword) in (0..).zip(KEYWORDS) {
+        letters.push(maildir.keyword_flag(keyword, SystemTime::now()).expect("a letter"));
+        machine.acknowledge(number);
+        // Unsynced: the flag may be lost, the message may not.
+        at = maildir.change_flags(&at, letters[number as usize], Flags::NONE).expect("renamed");
+    }
+    let recording = machine.recording();
+    for (cut, left) in cuts(&recording).filter(|(cut, _)| cut.position >= durable) {
+        let maildir = Maildir::open(left.path().join("a")).expect("it was durable");
+        let table = maildir.keywords().expect("a table");
+        for number in recording.acknowledged_before(cut.position) {
+            let (keyword, letter) = (KEYWORDS[number as usize], letters[number as usize]);
+            assert_eq!(table.flag(keyword), Some(letter), "{cut}: {keyword}");
+        }
+        let all = maildir.scan().expect("names");
+        assert_eq!(all.len(), 1, "{cut}: {all:?}");
+        assert!(matches!(all[0].0, Subdir::New | Subdir::Cur));
+        assert_eq!(maildir.read(all[0].0, &all[0].1).expect("a message"), message, "{cut}");
+    }
+}

@@ -1,0 +1,130 @@
+//! What the machine around the server does: its clock jumps, its descriptors run out.
+
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use super::{Problems, until, wrong};
+use crate::account::account;
+use crate::load::{Client, Load, send};
+use crate::rig::{Environment, RigError};
+use crate::server::Setup;
+
+/// The wall clock jumps by years, forth and back, under load and between two lives. Timers go by another clock.
+pub fn clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
+    let library = faketime().ok_or_else(|| RigError::Unavailable("libfaketime is not installed".to_owned()))?;
+    let scratch = tempfile::Builder::new().prefix("powercut-clock-").tempdir_in(&environment.scratch)?;
+    let clock = scratch.path().join("clock");
+    let set = |offset: &str| {
+        // Renamed into place, since the library reads it at each call.
+        let new = clock.with_extension("new");
+        std::fs::write(&new, offset).and_then(|()| std::fs::rename(&new, &clock))
+    };
+    set("+0")?;
+    let through = [
+        "env".to_owned(),
+        format!("LD_PRELOAD={}", library.display()),
+        format!("FAKETIME_TIMESTAMP_FILE={}", clock.display()),
+        "FAKETIME_NO_CACHE=1".to_owned(),
+        "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+        "DONT_FAKE_MONOTONIC=1".to_owned(),
+    ];
+    let setup = Setup { through: through.to_vec(), ..plain(environment, scratch.path()) };
+    let load = Load::mixed(41);
+    let mut problems = Problems::new();
+    let mut sent = crate::load::Sent::default();
+    let mut next = 0;
+    for jumps in [["+10y", "-10y", "+0"], ["-400d", "+1h", "-1h"]] {
+        let server = setup.start()?;
+        for jump in jumps {
+            let numbers = next..next + 100;
+            next = numbers.end;
+            let during = std::thread::scope(|scope| {
+                let sending = scope.spawn(|| send(&load, server.address, 4, numbers, |_| ()));
+                set(jump)?;
+                Ok::<_, RigError>(sending.join().expect("the generator does not panic"))
+            })?;
+            sent.add(during);
+        }
+        let all = || Ok(account(&setup.mail(), &load, sent.acknowledged.iter().copied())?.lost.is_empty());
+        problems.extend(until("all mail is delivered", all)?);
+        server.stop()?;
+    }
+    problems.extend(super::unexpected(&sent, ""));
+    if sent.wait_max > STALL {
+        problems.push(format!("somebody waited {} ms for a reply", sent.wait_max.as_millis()));
+    }
+    if sent.acknowledged.len() as u64 != next {
+        problems.push(format!("{} of {next} messages were acknowledged", sent.acknowledged.len()));
+    }
+    // That it really jumped, or nothing was shown: names begin with the time of reception.
+    let far =
+        files(&setup.mail()).any(|name| name.split('.').next().and_then(|secs| secs.parse().ok()) > Some(FAR_SECS));
+    if !far {
+        problems.push("no file has the time that the clock was set to".to_owned());
+    }
+    problems.extend(wrong("at the end", &account(&setup.mail(), &load, sent.acknowledged.iter().copied())?));
+    Ok(problems)
+}
+
+fn faketime() -> Option<PathBuf> {
+    let dirs = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
+    dirs.iter().map(|dir| Path::new(dir).join("faketime/libfaketimeMT.so.1")).find(|file| file.exists())
+}
+
+fn files(mail: &Path) -> impl Iterator<Item = String> {
+    let users = std::fs::read_dir(mail.join(crate::server::DOMAIN)).into_iter().flatten().flatten();
+    let new = users.flat_map(|user| std::fs::read_dir(user.path().join("Maildir/new")).into_iter().flatten().flatten());
+    new.map(|file| file.file_name().to_string_lossy().into_owned())
+}
+
+/// Connections take every descriptor that the server may have; those who are connected send on, and when the others go all is as before.
+pub fn descriptors_exhausted(environment: &Environment) -> Result<Problems, RigError> {
+    let scratch = tempfile::Builder::new().prefix("powercut-descriptors-").tempdir_in(&environment.scratch)?;
+    let limit = format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}");
+    let setup = Setup { through: vec!["prlimit".to_owned(), limit], ..plain(environment, scratch.path()) };
+    let load = Load::mixed(42);
+    let server = setup.start()?;
+    let mut problems = Problems::new();
+    let mut sent = send(&load, server.address, 4, 0..100, |_| ());
+    let mut early = Client::connect(server.address)?;
+    let mut idle: Vec<TcpStream> = Vec::new();
+    for _ in 0..2 * DESCRIPTORS {
+        idle.push(TcpStream::connect(server.address)?);
+    }
+    for number in 100..200 {
+        let letter = load.letter(number);
+        match early.send(&letter) {
+            Ok(reply) if reply.starts_with('2') => sent.acknowledged.push(number),
+            // A body that needs a file of its own may be put off; nothing else may happen.
+            Ok(reply) if reply.starts_with('4') => sent.refused.push((number, reply)),
+            Ok(reply) => problems.push(format!("message {number} was answered {reply:?}")),
+            Err(error) => {
+                problems.push(format!("the connection that was there before broke: {error}"));
+                break;
+            }
+        }
+    }
+    drop(idle);
+    let served = || Ok(Client::connect(server.address).is_ok());
+    problems.extend(until("new clients are served again", served)?);
+    let after = send(&load, server.address, 4, 200..300, |_| ());
+    problems.extend(super::unexpected(&after, ""));
+    sent.add(after);
+    let all = || Ok(account(&setup.mail(), &load, sent.acknowledged.iter().copied())?.lost.is_empty());
+    problems.extend(until("all mail is delivered", all)?);
+    server.stop()?;
+    problems.extend(wrong("at the end", &account(&setup.mail(), &load, sent.acknowledged.iter().copied())?));
+    Ok(problems)
+}
+
+/// A server on a directory of its own, on no disk of the rig's.
+fn plain(environment: &Environment, scratch: &Path) -> Setup {
+    Setup::plain(environment.program.clone(), scratch, environment.port)
+}
+
+/// Enough to start with and to serve a handful of clients.
+const DESCRIPTORS: usize = 100;
+/// In the year 2033: later than the real clock, earlier than the one that has jumped ten years.
+const FAR_SECS: u64 = 2_000_000_000;
+/// Nobody waits that long unless a timer went by the wrong clock.
+const STALL: std::time::Duration = std::time::Duration::from_secs(5);

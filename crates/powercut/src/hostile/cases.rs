@@ -1,0 +1,241 @@
+//! One client, at its worst.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::{Attack, descriptors};
+use crate::load::user;
+use crate::rig::RigError;
+use crate::server::DOMAIN;
+
+/// A client that says exactly what it is told to.
+struct Raw(BufReader<TcpStream>);
+
+impl Raw {
+    fn connect(attack: &Attack) -> Result<Self, RigError> {
+        let stream = TcpStream::connect(attack.address())?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut raw = Raw(BufReader::new(stream));
+        raw.reply()?;
+        Ok(raw)
+    }
+
+    /// Within a message's body.
+    fn in_data(attack: &Attack, mailbox: u64) -> Result<Self, RigError> {
+        let mut raw = Self::connect(attack)?;
+        for line in begin(mailbox).split_inclusive('\n') {
+            raw.say(line.as_bytes())?;
+            raw.reply()?;
+        }
+        Ok(raw)
+    }
+
+    fn say(&mut self, octets: &[u8]) -> Result<(), RigError> {
+        Ok(self.0.get_mut().write_all(octets)?)
+    }
+
+    fn reply(&mut self) -> Result<String, RigError> {
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line)? == 0 {
+                return Ok(String::new());
+            }
+            if line.as_bytes().get(3) != Some(&b'-') {
+                return Ok(line.trim_end().to_owned());
+            }
+        }
+    }
+}
+
+/// Up to the body of a message.
+fn begin(mailbox: u64) -> String {
+    format!("EHLO hostile.example\r\nMAIL FROM:<hostile@{DOMAIN}>\r\nRCPT TO:<{}@{DOMAIN}>\r\nDATA\r\n", user(mailbox))
+}
+
+/// What is wrong with a reply, if anything.
+fn expect(what: &str, reply: &str, code: &str) -> Vec<String> {
+    if reply.starts_with(code) { Vec::new() } else { vec![format!("{what} was answered {reply:?}, not {code}")] }
+}
+
+pub fn endless_command(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let mut raw = Raw::connect(attack)?;
+    let piece = vec![b'A'; PIECE];
+    for _ in 0..(256 << 20) / PIECE {
+        raw.say(&piece)?;
+    }
+    raw.say(b"\r\n")?;
+    Ok(expect("a command of 256 MiB", &raw.reply()?, "500"))
+}
+
+pub fn endless_line(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let mut raw = Raw::in_data(attack, 1)?;
+    raw.say(b"Subject: endless\r\n\r\n")?;
+    let piece = vec![b'a'; PIECE];
+    for _ in 0..(100 << 20) / PIECE {
+        raw.say(&piece)?;
+    }
+    raw.say(b"\r\n.\r\n")?;
+    Ok(expect("a line of 100 MiB", &raw.reply()?, "552 5.3.4"))
+}
+
+pub fn large_header(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let mut raw = Raw::in_data(attack, 1)?;
+    let mut piece = Vec::new();
+    while piece.len() < PIECE {
+        piece.extend_from_slice(b"X-Filler: one of very many fields, all of them quite ordinary\r\n");
+    }
+    for _ in 0..(100 << 20) / PIECE {
+        raw.say(&piece)?;
+    }
+    raw.say(b"\r\nbody\r\n.\r\n")?;
+    Ok(expect("a header of 100 MiB", &raw.reply()?, "552 5.3.4"))
+}
+
+pub fn million_to(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let mut raw = Raw::in_data(attack, 1)?;
+    let piece = b"To: somebody@example.net\r\n".repeat(1000);
+    for _ in 0..1000 {
+        raw.say(&piece)?;
+    }
+    raw.say(b"\r\nbody\r\n.\r\n")?;
+    Ok(expect("a million To: lines", &raw.reply()?, "552 5.3.4"))
+}
+
+pub fn nested(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let mut raw = Raw::in_data(attack, 1)?;
+    raw.say(&nested_mime(10_000))?;
+    raw.say(b"\r\n.\r\n")?;
+    Ok(expect("MIME nested 10,000 deep", &raw.reply()?, "250"))
+}
+
+/// A message of multiparts within multiparts.
+pub fn nested_mime(depth: usize) -> Vec<u8> {
+    let mut message = b"Subject: deep\r\nMIME-Version: 1.0\r\n".to_vec();
+    for level in 0..depth {
+        let part = format!("Content-Type: multipart/mixed; boundary=b{level}\r\n\r\n--b{level}\r\n");
+        message.extend_from_slice(part.as_bytes());
+    }
+    message.extend_from_slice(b"\r\nthe innermost\r\n");
+    message
+}
+
+pub fn half_closed(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let mut problems = Vec::new();
+    let whole = format!("{}Subject: half closed\r\n\r\nbody\r\n.\r\nQUIT\r\n", begin(2));
+    // After all of it, and in the midst of a line, of a header, of a body.
+    for (octets, last) in [(whole.len(), "221"), (5, ""), (40, ""), (begin(2).len() + 9, ""), (whole.len() - 8, "")] {
+        let mut stream = TcpStream::connect(attack.address())?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(&whole.as_bytes()[..octets])?;
+        stream.shutdown(Shutdown::Write)?;
+        let begun = Instant::now();
+        let mut replies = String::new();
+        if let Err(error) = stream.read_to_string(&mut replies) {
+            problems.push(format!("half closed after {octets} octets: {error}"));
+        }
+        if begun.elapsed() > Duration::from_secs(5) {
+            problems.push(format!("half closed after {octets} octets: the session went on for {:?}", begun.elapsed()));
+        }
+        if !last.is_empty() && !replies.lines().last().unwrap_or_default().starts_with(last) {
+            problems.push(format!("half closed after {octets} octets: the last reply was not {last}: {replies:?}"));
+        }
+    }
+    Ok(problems)
+}
+
+pub fn reset_anywhere(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let whole = format!("{}Subject: reset\r\n\r\nbody\r\n.\r\nQUIT\r\n", begin(3));
+    let before = descriptors(&attack.server)?;
+    for octets in 0..=whole.len() {
+        for wait_for_reply in [false, true] {
+            let mut stream = TcpStream::connect(attack.address())?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            // Closing with this set sends RST and no FIN.
+            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).map_err(std::io::Error::from)?;
+            stream.write_all(&whole.as_bytes()[..octets])?;
+            if wait_for_reply {
+                let _ = stream.read(&mut [0; 512])?;
+            }
+        }
+    }
+    // The honest client's connection comes and goes.
+    let deadline = Instant::now() + PATIENCE;
+    while descriptors(&attack.server)? > before + SLACK {
+        if Instant::now() > deadline {
+            let now = descriptors(&attack.server)?;
+            return Ok(vec![format!("{now} descriptors are open, {before} before")]);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(Vec::new())
+}
+
+pub fn never_reads(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let mut crowd = Vec::new();
+    for _ in 0..50 {
+        let mut stream = TcpStream::connect(attack.address())?;
+        stream.set_nonblocking(true)?;
+        let piece = b"HELP\r\nNOOP\r\nVRFY x\r\n".repeat(5000);
+        // Until nobody takes any more: neither the server nor the buffers between.
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < deadline && stream.write(&piece).is_ok() {}
+        crowd.push(stream);
+    }
+    std::thread::sleep(attack.size.stay.min(Duration::from_secs(5)));
+    Ok(Vec::new())
+}
+
+/// Each look-alike in front of a second transaction that it would let out if it ended the message. The sequences are those of
+/// the scanners for SMTP smuggling of SEC Consult (The-Login/SMTP-Smuggling-Tools) and hannob/smtpsmug, and some more.
+pub fn look_alikes(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let mut problems = Vec::new();
+    for fake in LOOK_ALIKES {
+        let mut raw = Raw::in_data(attack, 4)?;
+        let smuggled = format!("MAIL FROM:<forged@{DOMAIN}>\r\nRCPT TO:<{}@{DOMAIN}>\r\nDATA\r\nforged", user(5));
+        raw.say(b"Subject: look-alike\r\n\r\ntext")?;
+        raw.say(fake)?;
+        raw.say(smuggled.as_bytes())?;
+        raw.say(b"\r\n.\r\nNOOP\r\nQUIT\r\n")?;
+        let mut replies = String::new();
+        raw.0.read_to_string(&mut replies)?;
+        // One reply to the message, one to NOOP, one to QUIT.
+        if replies.lines().count() != 3 {
+            problems.push(format!("{}: {replies:?}", fake.escape_ascii()));
+        }
+    }
+    let forged = std::fs::read_dir(attack.setup.mail().join(DOMAIN).join(user(5)).join("Maildir/new"));
+    for file in forged.into_iter().flatten().flatten() {
+        if String::from_utf8_lossy(&std::fs::read(file.path())?).contains("forged") {
+            problems.push(format!("a smuggled message was delivered: {}", file.path().display()));
+        }
+    }
+    Ok(problems)
+}
+
+const LOOK_ALIKES: [&[u8]; 18] = [
+    b"\n.\n",
+    b"\n.\r",
+    b"\n.\r\n",
+    b"\r.\r",
+    b"\r.\n",
+    b"\r.\r\n",
+    b"\r\n.\n",
+    b"\r\n.\r",
+    b"\r\n.\r\r\n",
+    b"\r\r\n.\r\r\n",
+    b"\r\n\0.\r\n",
+    b"\r\n.\0\r\n",
+    b"\r\n.\r\0\n",
+    b"\r\0\n.\r\n",
+    b"\n\n.\n\n",
+    b"\r\n\r.\r\n",
+    b"\r\n..\r\n",
+    b"\r\n. \r\n",
+];
+
+const PIECE: usize = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Connections of the honest client, and files that come and go with its mail.
+const SLACK: usize = 8;

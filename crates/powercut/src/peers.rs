@@ -1,0 +1,381 @@
+//! Other systems under the same cuts, each as its packages ship it, with the settings that its own documentation calls safest.
+//!
+//! Fair by construction: they get an easier run than Posthaste does (no kill, no blocked mailbox, no cut in recovery), and only what they have
+//! acknowledged is asked of them.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::account::account;
+use crate::campaign::{Finding, Outcome, Plan, Recorded, positions};
+use crate::load::{Load, Protocol, Sent, send_over, user};
+use crate::log::Cutter;
+use crate::mount::run;
+use crate::rig::{Environment, Rig, RigError, is_installed};
+use crate::server::DOMAIN;
+
+/// A system that takes mail and puts it into Maildirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Peer {
+    /// Postfix: its queue and its virtual(8) deliveries on the disk.
+    Postfix,
+    /// Dovecot's LMTP server with `mail_fsync = optimized`, its default.
+    DovecotOptimized,
+    /// Dovecot's LMTP server with `mail_fsync = always`.
+    DovecotAlways,
+    /// The crate `mailrs-delivery-executor` with its defaults, behind the small SMTP server `powercut-mailrs`.
+    Mailrs,
+}
+
+impl Peer {
+    /// All of them.
+    pub const ALL: [Peer; 4] = [Peer::Postfix, Peer::DovecotOptimized, Peer::DovecotAlways, Peer::Mailrs];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Peer::Postfix => "Postfix",
+            Peer::DovecotOptimized => "Dovecot LMTP, mail_fsync=optimized",
+            Peer::DovecotAlways => "Dovecot LMTP, mail_fsync=always",
+            Peer::Mailrs => "mailrs-delivery-executor",
+        }
+    }
+
+    /// Whether it is there to be started.
+    ///
+    /// # Errors
+    /// [`RigError::Unavailable`] says what is missing.
+    pub fn check(self) -> Result<(), RigError> {
+        let missing = match self {
+            Peer::Postfix => (!is_installed("postfix")).then_some("postfix is not installed".to_owned()),
+            Peer::DovecotOptimized | Peer::DovecotAlways => (!is_installed("dovecot")
+                || !Path::new("/usr/lib/dovecot/lmtp").exists())
+            .then_some("dovecot-lmtpd is not installed".to_owned()),
+            Peer::Mailrs => mailrs_program()
+                .err()
+                .map(|_| "powercut-mailrs is not beside this program: build it with --features peers".to_owned()),
+        };
+        missing.map_or(Ok(()), |what| Err(RigError::Unavailable(what)))
+    }
+
+    fn protocol(self) -> Protocol {
+        match self {
+            Peer::Postfix | Peer::Mailrs => Protocol::Smtp,
+            Peer::DovecotOptimized | Peer::DovecotAlways => Protocol::Lmtp,
+        }
+    }
+}
+
+fn mailrs_program() -> std::io::Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("powercut-mailrs");
+    program.metadata().map(|_| program)
+}
+
+/// Records one run of a peer and cuts it; `progress` is told after each cut.
+///
+/// # Errors
+/// See [`RigError`].
+pub fn cut(
+    peer: Peer,
+    rig: &Rig,
+    plan: &Plan,
+    environment: &Environment,
+    mut progress: impl FnMut(&Outcome),
+) -> Result<Outcome, RigError> {
+    let load = Load::mixed(plan.seed);
+    let place = Place { peer, scratch: rig.scratch(), disk: rig.mount_point(), port: environment.port };
+    rig.disk.record();
+    {
+        let _mounted = rig.mount()?;
+        let server = place.start()?;
+        let sent: Sent =
+            send_over(peer.protocol(), &load, server.address(), plan.connections, 0..plan.messages, |number| {
+                rig.disk.mark(number)
+            });
+        server.settle_and_stop()?;
+        let found = account(&place.mail(), &load, sent.acknowledged.iter().copied())?;
+        if !found.lost.is_empty() || sent.acknowledged.is_empty() {
+            return Err(RigError::LostWithoutCut(Box::new(found)));
+        }
+    }
+    let recorded = Recorded { recording: rig.disk.recorded(), load };
+    let mut outcome = Outcome::of(plan.file_system, &recorded);
+    outcome.system = peer.name().to_owned();
+    let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);
+    for (position, seed) in positions(&recorded.recording, plan) {
+        environment.go_on()?;
+        outcome.cuts += 1;
+        rig.disk.exchange(cutter.cut(position, seed));
+        let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
+        outcome.looked_for += acknowledged.len() as u64;
+        let what = match recover(&place, rig) {
+            Ok(()) => {
+                let found = account_after(&place, rig, &recorded.load, &acknowledged)?;
+                outcome.lost += found.0;
+                outcome.duplicated += found.1;
+                outcome.half += found.2;
+                (found != (0, 0, 0)).then(|| format!("lost {}, duplicated {}, half {}", found.0, found.1, found.2))
+            }
+            Err(RigError::Tool(error)) => {
+                outcome.unmountable += 1;
+                Some(format!("not mounted: {error}"))
+            }
+            Err(error) => {
+                outcome.broken += 1;
+                Some(error.to_string())
+            }
+        };
+        outcome.findings.extend(what.map(|what| Finding { position, seed, again: None, what }));
+        progress(&outcome);
+    }
+    Ok(outcome)
+}
+
+fn recover(place: &Place, rig: &Rig) -> Result<(), RigError> {
+    let _mounted = rig.mount()?;
+    place.start()?.settle_and_stop()
+}
+
+/// Lost, duplicated and half entries. An entry that is there by halves is not counted as lost as well.
+fn account_after(place: &Place, rig: &Rig, load: &Load, acknowledged: &[u64]) -> Result<(u64, u64, u64), RigError> {
+    let _mounted = rig.mount()?;
+    let found = account(&place.mail(), load, acknowledged.iter().copied())?;
+    let half = found.half.len() as u64;
+    Ok((found.lost.len() as u64, found.duplicated.len() as u64, half))
+}
+
+/// Where a peer's things are: its configuration beside the disk, its mail and its queue on it.
+struct Place<'a> {
+    peer: Peer,
+    scratch: &'a Path,
+    disk: &'a Path,
+    port: u16,
+}
+
+impl Place<'_> {
+    fn mail(&self) -> PathBuf {
+        self.disk.join("mail")
+    }
+
+    fn start(&self) -> Result<Running<'_>, RigError> {
+        let mail = self.mail();
+        for mailbox in 0..Load::mixed(0).mailboxes {
+            std::fs::create_dir_all(mail.join(DOMAIN).join(user(mailbox)))?;
+        }
+        // So that the mailboxes' own directories do not depend on the run.
+        run(Command::new("sync").arg("-f").arg(&mail))?;
+        let child = match self.peer {
+            Peer::Postfix => self.start_postfix().map(|()| None)?,
+            Peer::DovecotOptimized => Some(self.start_dovecot("optimized")?),
+            Peer::DovecotAlways => Some(self.start_dovecot("always")?),
+            Peer::Mailrs => {
+                let mut command = Command::new(mailrs_program()?);
+                Some(command.arg(self.address().to_string()).arg(mail.join(DOMAIN)).stdin(Stdio::null()).spawn()?)
+            }
+        };
+        let running = Running { place: self, child };
+        running.wait_until_it_listens()?;
+        Ok(running)
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    fn start_dovecot(&self, fsync: &str) -> Result<Child, RigError> {
+        give_to(&self.mail(), "dovecot")?;
+        let config = self.scratch.join("dovecot.conf");
+        let text = DOVECOT
+            .replace("{scratch}", &self.scratch.to_string_lossy())
+            .replace("{mail}", &self.mail().join(DOMAIN).to_string_lossy())
+            .replace("{port}", &self.port.to_string())
+            .replace("{fsync}", fsync);
+        std::fs::write(&config, text)?;
+        let log = std::fs::File::create(self.scratch.join("dovecot.out"))?;
+        Ok(Command::new("dovecot").arg("-F").arg("-c").arg(config).stdin(Stdio::null()).stderr(log).spawn()?)
+    }
+
+    fn start_postfix(&self) -> Result<(), RigError> {
+        give_to(&self.mail(), "nobody")?;
+        let (config, data, queue) = (self.scratch.join("postfix"), self.scratch.join("postfix-data"), self.queue());
+        for dir in [&config, &data, &queue] {
+            std::fs::create_dir_all(dir)?;
+        }
+        give_to(&data, "postfix")?;
+        let text = POSTFIX_MAIN
+            .replace("{queue}", &queue.to_string_lossy())
+            .replace("{data}", &data.to_string_lossy())
+            .replace("{config}", &config.to_string_lossy())
+            .replace("{mail}", &self.mail().to_string_lossy());
+        std::fs::write(config.join("main.cf"), text)?;
+        std::fs::write(config.join("master.cf"), POSTFIX_MASTER.replace("{port}", &self.port.to_string()))?;
+        let users = (0..Load::mixed(0).mailboxes).map(user);
+        let map: String = users.map(|user| format!("{user}@{DOMAIN} {DOMAIN}/{user}/Maildir/\n")).collect();
+        std::fs::write(config.join("users"), map)?;
+        Ok(run(Command::new("postfix").arg("-c").arg(config).arg("start"))?)
+    }
+
+    fn queue(&self) -> PathBuf {
+        self.disk.join("queue")
+    }
+}
+
+fn give_to(dir: &Path, owner: &str) -> Result<(), RigError> {
+    Ok(run(Command::new("chown").arg("-R").arg(owner).arg(dir))?)
+}
+
+struct Running<'a> {
+    place: &'a Place<'a>,
+    child: Option<Child>,
+}
+
+impl Running<'_> {
+    fn address(&self) -> SocketAddr {
+        self.place.address()
+    }
+
+    fn wait_until_it_listens(&self) -> Result<(), RigError> {
+        wait_until("listens", || TcpStream::connect(self.address()).is_ok())
+    }
+
+    fn settle_and_stop(mut self) -> Result<(), RigError> {
+        if self.place.peer == Peer::Postfix {
+            let config = self.place.scratch.join("postfix");
+            let postfix = |what: &str| run(Command::new("postfix").arg("-c").arg(&config).arg(what));
+            run(Command::new("postqueue").arg("-c").arg(&config).arg("-f"))?;
+            wait_until("has emptied its queue", || {
+                ["maildrop", "incoming", "active", "deferred"].iter().all(|dir| is_empty(&self.place.queue().join(dir)))
+            })?;
+            postfix("stop")?;
+            let pid = self.place.queue().join("pid/master.pid");
+            return wait_until("has ended", || TcpStream::connect(self.address()).is_err() && !is_running(&pid));
+        }
+        if let Some(mut child) = self.child.take() {
+            let _ =
+                rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM);
+            child.wait()?;
+        }
+        wait_until("has ended", || TcpStream::connect(self.address()).is_err())
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        } else if self.place.peer == Peer::Postfix {
+            // Fails if it has been stopped already, which is the rule.
+            let config = self.place.scratch.join("postfix");
+            let _ = run(Command::new("postfix").arg("-c").arg(config).arg("abort"));
+        }
+    }
+}
+
+/// No file below `dir`, however deep.
+fn is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .all(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_empty(&entry.path()))
+}
+
+fn is_running(pid_file: &Path) -> bool {
+    let pid = std::fs::read_to_string(pid_file).unwrap_or_default();
+    !pid.trim().is_empty() && Path::new("/proc").join(pid.trim()).exists()
+}
+
+fn wait_until(what: &'static str, holds: impl Fn() -> bool) -> Result<(), RigError> {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        if Instant::now() > deadline {
+            return Err(std::io::Error::other(format!("the peer has not {what} in {} s", PATIENCE.as_secs())).into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nothing but what it takes to run beside the system's own, no delays, and no header fields added, so that the octets sent can be known again.
+const POSTFIX_MAIN: &str = "\
+compatibility_level = 3.6
+queue_directory = {queue}
+data_directory = {data}
+command_directory = /usr/sbin
+daemon_directory = /usr/lib/postfix/sbin
+mail_owner = postfix
+setgid_group = postdrop
+maillog_file = {config}/log
+maillog_file_prefixes = {config}
+inet_interfaces = 127.0.0.1
+inet_protocols = ipv4
+myhostname = peer.example
+mydestination =
+alias_maps =
+mynetworks = 127.0.0.0/8
+smtpd_peername_lookup = no
+local_header_rewrite_clients =
+in_flow_delay = 0
+smtpd_client_connection_count_limit = 0
+virtual_mailbox_domains = rig.example
+virtual_mailbox_base = {mail}
+virtual_mailbox_maps = texthash:{config}/users
+virtual_mailbox_limit = 0
+virtual_minimum_uid = 1
+virtual_uid_maps = static:65534
+virtual_gid_maps = static:65534
+queue_run_delay = 1s
+minimal_backoff_time = 1s
+maximal_backoff_time = 2s
+";
+
+const POSTFIX_MASTER: &str = "\
+127.0.0.1:{port} inet n - n - - smtpd
+pickup unix n - n 60 1 pickup
+cleanup unix n - n - 0 cleanup
+qmgr unix n - n 300 1 qmgr
+rewrite unix - - n - - trivial-rewrite
+bounce unix - - n - 0 bounce
+defer unix - - n - 0 bounce
+trace unix - - n - 0 bounce
+flush unix n - n 1000? 0 flush
+proxymap unix - - n - - proxymap
+showq unix n - n - - showq
+error unix - - n - - error
+retry unix - - n - - error
+virtual unix - n n - - virtual
+anvil unix - - n - 1 anvil
+postlog unix-dgram n - n - 1 postlogd
+";
+
+const DOVECOT: &str = "\
+base_dir = {scratch}/dovecot-run
+log_path = {scratch}/dovecot.log
+protocols = lmtp
+ssl = no
+mail_uid = dovecot
+mail_gid = dovecot
+first_valid_uid = 1
+mail_location = maildir:{mail}/%n/Maildir
+mail_fsync = {fsync}
+passdb {
+  driver = static
+  args = nopassword=y
+}
+userdb {
+  driver = static
+  args = uid=dovecot gid=dovecot home={scratch}/dovecot-home/%n allow_all_users=yes
+}
+service lmtp {
+  inet_listener lmtp {
+    address = 127.0.0.1
+    port = {port}
+  }
+}
+";
