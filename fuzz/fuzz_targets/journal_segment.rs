@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_journal::layout::{BLOCK, Checkpoint, FLAG_FIRST, RecordHeader, SegmentHeader, record_span};
+use posthaste_journal::layout::{BLOCK, Checkpoint, RecordHeader, SegmentHeader, record_span};
 use posthaste_journal::{KIND_USER, Scan, scan};
 
 const HEADER: SegmentHeader = SegmentHeader { number: 7, epoch: 3, salt: 0x0123_4567_89ab_cdef };
@@ -66,8 +66,7 @@ fn damage_and_scan(damages: &[u8], payloads: &[u8]) {
 fn build(payloads: &[u8]) -> (Vec<u8>, Vec<Written>) {
     let (mut segment, mut written) = (HEADER.encode_block(), Vec::new());
     for (index, payload) in payloads.chunks(16).enumerate() {
-        let first = index == 0 || payload[0] == 0;
-        if first {
+        if index == 0 || payload[0] == 0 {
             segment.resize(segment.len().next_multiple_of(BLOCK), 0);
         }
         let seq = index as u64 + 1;
@@ -77,7 +76,7 @@ fn build(payloads: &[u8]) -> (Vec<u8>, Vec<Written>) {
             durable: index as u64,
             len: payload.len() as u32,
             kind: KIND_USER,
-            flags: if first { FLAG_FIRST } else { 0 },
+            flags: 0,
             version: 0,
             payload_crc: crc32c::crc32c(payload),
         };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use posthaste_maildir::Maildir;
@@ -61,40 +61,50 @@ impl<K: Eq + Hash, V> Recent<K, V> {
     }
 }
 
-/// Open Maildirs by trusted path. Uses at most a quarter of the descriptors the process may have.
+/// Open Maildirs, by whatever names them. Uses at most a quarter of the descriptors the process may have.
 #[derive(Debug)]
-pub(crate) struct OpenMaildirs(Mutex<Recent<PathBuf, Arc<Maildir>>>);
+pub(crate) struct OpenMaildirs<K>(Mutex<Recent<K, Arc<Maildir>>>);
 
-impl OpenMaildirs {
+impl<K: Eq + Hash> OpenMaildirs<K> {
     pub(crate) fn new() -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let mailboxes = (limit.unwrap_or(u64::MAX) / 4 / DESCRIPTORS_EACH).min(MAILBOXES_MAX);
         Self(Mutex::new(Recent::new(mailboxes as usize / 2)))
     }
 
-    /// The Maildir at `path`: the open one if `path` still leads to it, else opened or made now.
-    pub(crate) fn get(&self, path: &Path) -> io::Result<Arc<Maildir>> {
-        let cached = self.lock().get(path).cloned();
+    /// The Maildir at `path`: the open one if `path` still leads to it, so that mail does not follow one that was moved away; else what `open`
+    /// opens or makes now.
+    pub(crate) fn get<Q>(
+        &self,
+        key: &Q,
+        path: &Path,
+        open: impl FnOnce() -> io::Result<Maildir>,
+    ) -> io::Result<Arc<Maildir>>
+    where
+        K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        let cached = self.lock().get(key).cloned();
         if let Some(maildir) = cached
             && maildir.is_at(path)
         {
             return Ok(maildir);
         }
         // Not under the lock: on a slow file system this takes time, and others want their mailboxes.
-        match Maildir::open_or_create(path) {
+        match open() {
             Ok(maildir) => {
                 let maildir = Arc::new(maildir);
-                self.lock().insert(path.to_owned(), maildir.clone());
+                self.lock().insert(key.into(), maildir.clone());
                 Ok(maildir)
             }
             Err(e) => {
-                self.lock().remove(path);
+                self.lock().remove(key);
                 Err(e)
             }
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Recent<PathBuf, Arc<Maildir>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Recent<K, Arc<Maildir>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

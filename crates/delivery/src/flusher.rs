@@ -1,13 +1,13 @@
 //! The threads that take what waits and make it durable.
 
 use std::io::{self, IoSlice};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use posthaste_maildir::line_ends::wire_size_as_stored;
-use posthaste_maildir::{Host, Mounts, NameSource, Outcomes, Published, SyncBy, Written, sync};
+use posthaste_maildir::{Host, Maildir, Mounts, NameSource, Outcomes, Published, SyncBy, Written, sync};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
@@ -37,7 +37,7 @@ type Reply = oneshot::Sender<Result<MessageId, DeliveryError>>;
 /// What all flushers of an executor use.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    maildirs: OpenMaildirs,
+    maildirs: OpenMaildirs<PathBuf>,
     host: Host,
     counters: Counters,
 }
@@ -179,7 +179,7 @@ impl Flusher {
         let now = SystemTime::now();
         for Request { path, body, reply, .. } in batch {
             let ticket = Ticket { reply };
-            let maildir = match self.shared.maildirs.get(&path) {
+            let maildir = match self.shared.maildirs.get(&*path, &path, || Maildir::open_or_create(&path)) {
                 Ok(maildir) => maildir,
                 Err(e) => {
                     self.answer_one(ticket, Err(DeliveryError::of_mailbox(e)));

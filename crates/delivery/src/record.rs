@@ -96,6 +96,9 @@ pub(crate) const KIND_DELIVERED: u8 = posthaste_journal::KIND_USER + 1;
 /// never heard of again, and what the page cache shows of earlier mail may not be on disk.
 pub(crate) const KIND_DISTRUST: u8 = posthaste_journal::KIND_USER + 2;
 
+/// A note that a mailbox was tried in vain; a later one for the same mailbox takes its place.
+pub(crate) const KIND_WAITS: u8 = posthaste_journal::KIND_USER + 3;
+
 const VERSION: u8 = 1;
 const BODY_INLINE: u8 = 0;
 const BODY_SPOOLED: u8 = 1;
@@ -206,6 +209,31 @@ impl Delivered {
     }
 }
 
+/// Why mail for a mailbox waits, for whoever looks at the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Waits {
+    pub mailbox: Arc<str>,
+    pub attempts: u32,
+    pub next_try_secs: u64,
+    pub error: Arc<str>,
+}
+
+impl Waits {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(20 + self.mailbox.len() + self.error.len());
+        out.put_u32_le(self.attempts);
+        out.put_u64_le(self.next_try_secs);
+        put_bytes(&mut out, self.mailbox.as_bytes());
+        put_bytes(&mut out, self.error.as_bytes());
+        out.freeze()
+    }
+
+    pub fn decode(payload: Bytes) -> Option<Self> {
+        let mut rest = Reader(payload);
+        Some(Waits { attempts: rest.u32()?, next_try_secs: rest.u64()?, mailbox: rest.text()?, error: rest.text()? })
+    }
+}
+
 fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
     out.put_u32_le(bytes.len() as u32);
     out.put_slice(bytes);
@@ -282,5 +310,9 @@ mod tests {
         let note = Delivered { session: SessionTag([7; TAG_BYTES]), done: vec![(1, 0), (1 << 40, 9)] };
         assert_eq!(Delivered::decode(&note.encode()), Some(note.clone()));
         assert_eq!(Delivered::decode(&note.encode()[1..]), None);
+        let waits =
+            Waits { mailbox: "a/Maildir".into(), attempts: 3, next_try_secs: 1 << 40, error: "no space".into() };
+        assert_eq!(Waits::decode(waits.encode()), Some(waits.clone()));
+        assert_eq!(Waits::decode(waits.encode().slice(1..)), None);
     }
 }

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use memchr::memchr2_iter;
 use posthaste_journal::storage::make_dir;
@@ -17,6 +17,8 @@ use crate::record::Spooled;
 pub(crate) struct Spool {
     dir: PathBuf,
     next: AtomicU64,
+    // Bytes that uploads under way may still write.
+    promised: Mutex<u64>,
 }
 
 impl Spool {
@@ -42,7 +44,7 @@ impl Spool {
             }
         }
         sync_dir(&dir)?;
-        Ok(Arc::new(Spool { dir, next: AtomicU64::new(highest + 1) }))
+        Ok(Arc::new(Spool { dir, next: AtomicU64::new(highest + 1), promised: Mutex::new(0) }))
     }
 
     pub fn path(&self, number: u64) -> PathBuf {
@@ -65,13 +67,29 @@ impl Spool {
         let _ = posthaste_fsops::unlink(self.path(number));
     }
 
-    /// Starts a new body. `bytes_max` is how long it may get; the file system must have that much to spare.
-    pub fn writer(self: &Arc<Self>, bytes_max: u64) -> Result<SpoolWriter, DeliveryError> {
+    /// Whether a body of that many bytes would find room now, beside those that are being written.
+    pub fn check_room(&self, bytes: u64) -> Result<(), DeliveryError> {
+        self.check_room_for(self.promised().saturating_add(bytes))
+    }
+
+    fn check_room_for(&self, bytes: u64) -> Result<(), DeliveryError> {
         let space = rustix::fs::statvfs(&self.dir).map_err(|error| DeliveryError::Full(error.into()))?;
-        if space.f_bavail.saturating_mul(space.f_frsize) < bytes_max.saturating_add(SPACE_FLOOR) {
+        if space.f_bavail.saturating_mul(space.f_frsize) < bytes.saturating_add(SPACE_FLOOR) {
             let what = "the spool's file system has no room for a message of this size";
             return Err(DeliveryError::Full(io::Error::new(io::ErrorKind::StorageFull, what)));
         }
+        Ok(())
+    }
+
+    fn promised(&self) -> MutexGuard<'_, u64> {
+        self.promised.lock().expect("promised bytes")
+    }
+
+    /// Starts a new body. `bytes_max` is how long it may get: the file system must have that much to spare, beside what others may
+    /// still write.
+    pub fn writer(self: &Arc<Self>, bytes_max: u64) -> Result<SpoolWriter, DeliveryError> {
+        let mut room = Room { spool: self.clone(), bytes: 0 };
+        room.grow(bytes_max)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.path(number);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -80,13 +98,44 @@ impl Spool {
         let guard = Arc::new(Guard { path, kept: AtomicBool::new(false) });
         let spooled = Spooled { file: number, len: 0, line_ends: 0, lossless: true, lone_lfs: 0, guard: Some(guard) };
         Ok(SpoolWriter {
-            spool: self.clone(),
+            room,
             file: Arc::new(file.into()),
             buffer: Vec::new(),
             spooled,
             after_cr: false,
             has_cr: false,
         })
+    }
+}
+
+/// Space that one upload may still take; given back on drop.
+struct Room {
+    spool: Arc<Spool>,
+    bytes: u64,
+}
+
+impl Room {
+    fn grow(&mut self, bytes: u64) -> Result<(), DeliveryError> {
+        // Held while the file system is asked, so that no two take the same space.
+        let mut promised = self.spool.promised();
+        let all = promised.saturating_add(bytes);
+        self.spool.check_room_for(all)?;
+        self.bytes += all - *promised;
+        *promised = all;
+        Ok(())
+    }
+
+    /// Bytes have been written: from now on the file system counts them.
+    fn shrink(&mut self, bytes: u64) {
+        let used = bytes.min(self.bytes);
+        self.bytes -= used;
+        *self.spool.promised() -= used;
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.shrink(self.bytes);
     }
 }
 
@@ -114,7 +163,7 @@ impl Drop for Guard {
 
 /// Takes a large body piece by piece. Dropping it unfinished removes what was written.
 pub struct SpoolWriter {
-    spool: Arc<Spool>,
+    room: Room,
     file: Arc<File>,
     buffer: Vec<u8>,
     spooled: Spooled,
@@ -160,8 +209,13 @@ impl SpoolWriter {
     }
 
     async fn flush(&mut self, last: bool) -> Result<(), DeliveryError> {
-        let (file, dir) = (self.file.clone(), self.spool.dir.clone());
+        let (file, dir) = (self.file.clone(), self.room.spool.dir.clone());
         let buffer = std::mem::take(&mut self.buffer);
+        let bytes = buffer.len() as u64;
+        if bytes > self.room.bytes {
+            // Longer than was said.
+            self.room.grow(bytes - self.room.bytes)?;
+        }
         let work = move || -> io::Result<Vec<u8>> {
             posthaste_fsops::write_all(&file, &buffer)?;
             if last {
@@ -175,6 +229,7 @@ impl SpoolWriter {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DeliveryError::Full(error),
             _ => DeliveryError::Sync(error),
         })?;
+        self.room.shrink(bytes);
         self.buffer.clear();
         Ok(())
     }
@@ -218,3 +273,44 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
 const BUFFER_BYTES: usize = 256 << 10;
 /// Left free for the segments of the journal.
 const SPACE_FLOOR: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free(dir: &Path) -> u64 {
+        let space = rustix::fs::statvfs(dir).expect("statvfs");
+        space.f_bavail * space.f_frsize
+    }
+
+    #[test]
+    fn uploads_under_way_share_the_space() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let spool = Spool::open(dir.path().join("spool"), &Default::default(), true).expect("opens");
+        // What others write to this disk meanwhile is far less than what is asked for here.
+        let most = free(dir.path()) / 3 * 2;
+        let first = spool.writer(most).expect("room for one");
+        assert!(matches!(spool.writer(most), Err(DeliveryError::Full(_))), "not for two");
+        assert!(matches!(spool.check_room(most), Err(DeliveryError::Full(_))));
+        spool.check_room(most / 4).expect("room for a smaller one");
+        assert_eq!(std::fs::read_dir(&spool.dir).expect("a spool").count(), 1, "asking makes no file");
+        drop(first);
+        spool.check_room(most).expect("an upload that ended holds nothing");
+        assert_eq!(*spool.promised(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_was_written_is_counted_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let spool = Spool::open(dir.path().join("spool"), &Default::default(), true).expect("opens");
+        let mut writer = spool.writer(1_000_000).expect("room");
+        writer.write(&[b'x'; 300_000]).await.expect("written");
+        assert_eq!(*spool.promised(), 700_000);
+        // More than was announced.
+        writer.write(&[b'x'; 900_000]).await.expect("written");
+        assert_eq!(*spool.promised(), 0);
+        writer.write(b"in the buffer").await.expect("written");
+        let spooled = writer.finish().await.expect("synced");
+        assert_eq!((*spool.promised(), spooled.len), (0, 1_200_013));
+    }
+}

@@ -11,11 +11,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use posthaste_maildir::{Host, MailRoot, MailboxPath, Maildir, UniqueName};
+use posthaste_maildir::{Found, Host, MailRoot, MailboxPath, Maildir, UniqueName};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::cache::Recent;
+use crate::cache::OpenMaildirs;
 use crate::content::Content;
+use crate::gate::{Gate, Step};
 use crate::record::Stored;
 use crate::spool::Spool;
 
@@ -25,7 +26,7 @@ pub(crate) struct Letter {
     pub stored: Stored,
     /// Targets that no thread has dealt with.
     remaining: AtomicUsize,
-    failed: Mutex<Vec<u16>>,
+    failed: Mutex<Vec<(u16, Arc<str>)>>,
     /// It was tried before, so some of it may be there.
     again: bool,
     /// How many syncs of the mail had failed before any of it was written.
@@ -51,9 +52,8 @@ impl Letter {
         drop(self.permit.lock().expect("permit").take());
     }
 
-    fn fail(&self, target: usize, error: &io::Error, desk: &impl Desk) {
-        desk.failed(self, &self.stored.message.targets[target].mailbox, error);
-        self.failed.lock().expect("failed targets").push(self.stored.numbers[target]);
+    fn fail(&self, target: usize, error: &io::Error) {
+        self.failed.lock().expect("failed targets").push((self.stored.numbers[target], error.to_string().into()));
     }
 
     fn dealt_with(&self, desk: &impl Desk) {
@@ -62,8 +62,8 @@ impl Letter {
         }
     }
 
-    /// Numbers of the targets that failed.
-    pub fn failed(&self) -> Vec<u16> {
+    /// Numbers of the targets that failed, and why.
+    pub fn failed(&self) -> Vec<(u16, Arc<str>)> {
         self.failed.lock().expect("failed targets").clone()
     }
 
@@ -77,10 +77,8 @@ impl Letter {
 pub(crate) trait Desk: Send + Sync + 'static {
     /// These targets, by record and target number, are visible.
     fn delivered(&self, done: Vec<(u64, u16)>);
-    /// Every target was tried; `letter.failed()` says which did not succeed, the last error why.
+    /// Every target was tried; `letter.failed()` says which did not succeed.
     fn finished(&self, letter: &Letter);
-    /// A target failed.
-    fn failed(&self, letter: &Letter, mailbox: &str, error: &io::Error);
 }
 
 pub(crate) struct Workers {
@@ -96,6 +94,13 @@ struct Job {
     target: usize,
 }
 
+impl Job {
+    /// What of its file's name is the same wherever its reader moves it.
+    fn key(&self) -> String {
+        key_of(&self.letter.stored, self.letter.id, self.letter.stored.numbers[self.target])
+    }
+}
+
 struct State {
     queues: HashMap<Arc<str>, Queue>,
     ready: VecDeque<Arc<str>>,
@@ -104,6 +109,8 @@ struct State {
     stalled: usize,
     waiting: usize,
     taken: Instant,
+    // For mailboxes that do not answer.
+    refused: Vec<Job>,
     stop: bool,
 }
 
@@ -116,7 +123,7 @@ struct Queue {
 }
 
 impl Workers {
-    pub fn new(root: MailRoot, root_path: PathBuf, spool: Arc<Spool>) -> Self {
+    pub fn new(root: MailRoot, root_path: PathBuf, spool: Arc<Spool>, gate: Option<Gate>) -> Self {
         let state = State {
             queues: HashMap::new(),
             ready: VecDeque::new(),
@@ -124,10 +131,11 @@ impl Workers {
             stalled: 0,
             waiting: 0,
             taken: Instant::now(),
+            refused: Vec::new(),
             stop: false,
         };
         Workers {
-            places: Places::new(root, root_path, spool),
+            places: Places::new(root, root_path, spool, gate),
             state: Mutex::new(state),
             work: Condvar::new(),
             idle: Condvar::new(),
@@ -139,17 +147,19 @@ impl Workers {
         &self.places
     }
 
-    /// Queues a message for each of its mailboxes. Those that do not answer have failed at once.
-    pub fn submit(&self, letter: Arc<Letter>, desk: &impl Desk) {
-        let mut refused = Vec::new();
+    /// Queues a message for each of its mailboxes. Called on the journal's thread, so nothing is done about those that do not
+    /// answer: [`give_up_on_stalled`](Self::give_up_on_stalled) tells the desk.
+    pub fn submit(&self, letter: Arc<Letter>) {
         let mut state = self.state();
+        let state = &mut *state;
         for (target, to) in letter.stored.message.targets.iter().enumerate() {
             let queue = state.queues.entry(to.mailbox.clone()).or_default();
+            let job = Job { letter: letter.clone(), target };
             if queue.stalled {
-                refused.push(target);
+                state.refused.push(job);
                 continue;
             }
-            queue.jobs.push_back(Job { letter: letter.clone(), target });
+            queue.jobs.push_back(job);
             if queue.running.is_none() && queue.jobs.len() == 1 {
                 state.ready.push_back(to.mailbox.clone());
                 if state.waiting > 0 {
@@ -157,22 +167,17 @@ impl Workers {
                 }
             }
         }
-        drop(state);
-        for target in refused {
-            letter.fail(target, &no_answer(), desk);
-            letter.dealt_with(desk);
-        }
     }
 
     /// Gives up on mailboxes that have held a thread for too long: what waits for them waits in the journal from now on,
     /// and not in memory. To be called now and then.
-    pub fn give_up_on_stalled(&self, desk: &impl Desk) {
-        let mut given_up = Vec::new();
+    pub fn give_up_on_stalled(&self, now: Instant, desk: &impl Desk) {
         let mut state = self.state();
+        let mut given_up = std::mem::take(&mut state.refused);
         let mut stalled = 0;
         for queue in state.queues.values_mut().filter(|queue| !queue.stalled) {
             let Some((since, jobs)) = &queue.running else { continue };
-            if since.elapsed() >= STALLED {
+            if now.saturating_duration_since(*since) >= STALLED {
                 jobs.upgrade().iter().flat_map(|jobs| jobs.iter()).for_each(|job| job.letter.release());
                 given_up.extend(queue.jobs.drain(..));
                 queue.stalled = true;
@@ -185,7 +190,7 @@ impl Workers {
             self.idle.notify_all();
         }
         for job in given_up {
-            job.letter.fail(job.target, &no_answer(), desk);
+            job.letter.fail(job.target, &no_answer());
             job.letter.dealt_with(desk);
         }
     }
@@ -277,18 +282,25 @@ impl Workers {
 
     fn work_off(&self, mailbox: &str, jobs: &[Job], desk: &impl Desk) {
         let maildir = self.places.maildir(mailbox);
+        // One scan for the whole group.
+        let again: Vec<String> = jobs.iter().filter(|job| job.letter.again).map(Job::key).collect();
+        let there = match &maildir {
+            Ok(maildir) if !again.is_empty() => maildir.find_many(again.iter().map(String::as_str)),
+            _ => Ok(HashMap::new()),
+        };
         let mut done = Vec::with_capacity(jobs.len());
         for job in jobs {
             let outcome = match &maildir {
-                Ok(_) if job.letter.again => {
-                    self.places.restore(&job.letter.stored, job.letter.id, job.target).map(drop)
-                }
+                Ok(_) if job.letter.again => there.as_ref().map_err(copy).and_then(|there| {
+                    let found = there.get(&job.key());
+                    self.places.restore_found(&job.letter.stored, job.letter.id, job.target, found).map(drop)
+                }),
                 Ok(maildir) => self.places.deliver(maildir, &job.letter.stored, job.letter.id, job.target),
-                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+                Err(error) => Err(copy(error)),
             };
             match outcome {
                 Ok(()) => done.push((job.letter.id, job.letter.stored.numbers[job.target])),
-                Err(error) => job.letter.fail(job.target, &error, desk),
+                Err(error) => job.letter.fail(job.target, &error),
             }
         }
         // Before anything is settled: a crash in between must find the note or the record.
@@ -313,6 +325,11 @@ impl Queue {
     }
 }
 
+/// An error that several messages share.
+fn copy(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
+
 fn no_answer() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer")
 }
@@ -322,20 +339,23 @@ pub(crate) struct Places {
     root: MailRoot,
     root_path: PathBuf,
     spool: Arc<Spool>,
-    open: Mutex<Recent<Arc<str>, Arc<Maildir>>>,
+    gate: Option<Gate>,
+    open: OpenMaildirs<Arc<str>>,
 }
 
 impl Places {
-    fn new(root: MailRoot, root_path: PathBuf, spool: Arc<Spool>) -> Self {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        // A quarter of the descriptors, three each, in two generations.
-        let generation = (limit / 4 / 3 / 2).min(OPEN_MAX);
-        let open = Mutex::new(Recent::new(generation as usize));
-        Places { root, root_path, spool, open }
+    fn new(root: MailRoot, root_path: PathBuf, spool: Arc<Spool>, gate: Option<Gate>) -> Self {
+        Places { root, root_path, spool, gate, open: OpenMaildirs::new() }
     }
 
-    pub fn root(&self) -> &MailRoot {
-        &self.root
+    /// Makes all mail durable that was delivered before this call. An error is final: see [`MailRoot::sync`].
+    pub fn sync(&self) -> io::Result<()> {
+        self.pass(Step::Sync)?;
+        self.root.sync()
+    }
+
+    fn pass(&self, step: Step<'_>) -> io::Result<()> {
+        self.gate.as_ref().map_or(Ok(()), |gate| gate(step))
     }
 
     pub fn spool(&self) -> &Arc<Spool> {
@@ -344,16 +364,12 @@ impl Places {
 
     /// The mailbox, made if there is none.
     pub fn maildir(&self, mailbox: &str) -> io::Result<Arc<Maildir>> {
-        let known = self.open.lock().expect("open mailboxes").get(mailbox).cloned();
-        // It may have been moved away or removed meanwhile, and then mail must not follow it.
-        if let Some(maildir) = known.filter(|maildir| maildir.is_at(self.root_path.join(mailbox))) {
-            return Ok(maildir);
-        }
-        let path =
-            MailboxPath::parse(mailbox).map_err(|error| io::Error::new(io::ErrorKind::InvalidFilename, error))?;
-        let maildir = Arc::new(self.root.mailbox(&path)?);
-        self.open.lock().expect("open mailboxes").insert(mailbox.into(), maildir.clone());
-        Ok(maildir)
+        self.pass(Step::Mailbox(mailbox))?;
+        self.open.get(mailbox, &self.root_path.join(mailbox), || {
+            let path = MailboxPath::parse(mailbox);
+            let path = path.map_err(|error| io::Error::new(io::ErrorKind::InvalidFilename, error))?;
+            self.root.mailbox(&path)
+        })
     }
 
     /// Writes one message and makes it visible.
@@ -381,24 +397,53 @@ impl Places {
         }
     }
 
+    /// Looks for many names in a mailbox, with one scan of it; the answer is by name.
+    pub fn find(&self, mailbox: &str, keys: &[String]) -> io::Result<HashMap<String, Found>> {
+        self.maildir(mailbox)?.find_many(keys.iter().map(String::as_str))
+    }
+
     /// Sees that one message is in its mailbox whole, exactly once. True if anything had to be written.
     pub fn restore(&self, stored: &Stored, id: u64, target: usize) -> io::Result<bool> {
+        let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
+        let found = maildir.find(&key_of(stored, id, stored.numbers[target]))?;
+        self.mend(&maildir, stored, id, target, found.as_ref())
+    }
+
+    /// The same for one that was looked for already.
+    pub fn restore_found(&self, stored: &Stored, id: u64, target: usize, found: Option<&Found>) -> io::Result<bool> {
+        let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
+        match self.mend(&maildir, stored, id, target, found) {
+            // Its owner has moved it since.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && found.is_some() => {
+                self.restore(stored, id, target)
+            }
+            mended => mended,
+        }
+    }
+
+    fn mend(
+        &self,
+        maildir: &Maildir,
+        stored: &Stored,
+        id: u64,
+        target: usize,
+        found: Option<&Found>,
+    ) -> io::Result<bool> {
         let message = &stored.message;
-        let maildir = self.maildir(&message.targets[target].mailbox)?;
         let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;
         let name = name_of(stored, id, target, &content);
-        let Some(found) = maildir.find(name.as_str())? else {
+        let Some(found) = found else {
             // What lies in tmp/ under this name was never visible.
             let _ = maildir.remove_tmp(name.as_str());
-            return self.deliver(&maildir, stored, id, target).map(|()| true);
+            return self.deliver(maildir, stored, id, target).map(|()| true);
         };
         // Where each file is fsynced by itself, what reads well may be what an fsync has failed to write.
         if maildir.facts().syncfs_trusted && content.is_in(maildir.open_message(found.dir, &found.name)?)? {
             return Ok(false);
         }
-        maildir.replace(&found, &[io::IoSlice::new(&content.bytes()?)])?;
+        maildir.replace(found, &[io::IoSlice::new(&content.bytes()?)])?;
         if !maildir.facts().syncfs_trusted {
-            sync_found(&maildir, name.as_str())?;
+            sync_found(maildir, name.as_str())?;
         }
         Ok(true)
     }
@@ -427,6 +472,12 @@ fn name_of(stored: &Stored, id: u64, target: usize, content: &Content) -> Unique
     UniqueName::new(stored.secs, &unique, &Host::new(&stored.host), content.disk_size, content.wire_size)
 }
 
+/// What of that name stays the same wherever its reader moves it.
+pub(crate) fn key_of(stored: &Stored, id: u64, number: u16) -> String {
+    let unique = Letter::unique(id, stored.nonce, number);
+    UniqueName::new(stored.secs, &unique, &Host::new(&stored.host), 0, 0).key().to_owned()
+}
+
 /// Makes a message durable by itself, wherever its reader has moved it.
 fn sync_found(maildir: &Maildir, name: &str) -> io::Result<()> {
     match maildir.find(name)? {
@@ -442,5 +493,3 @@ const GROUP_BYTES_MAX: u64 = 4 << 20;
 const STALLED: Duration = Duration::from_secs(5);
 const THREADS_MAX: usize = 64;
 const STUCK: Duration = Duration::from_millis(100);
-/// Open mailboxes in each of two generations.
-const OPEN_MAX: u64 = 2048;

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::layout::{BLOCK, KIND_USER, SegmentHeader};
-use crate::recovery::{Damage, read_all, scan};
+use crate::recovery::{Damage, Note, read_all, scan};
 use crate::storage::{SegmentFile, Storage, list_segments};
 
 /// What one segment file holds.
@@ -40,6 +40,8 @@ pub struct Report {
     pub segments: Vec<SegmentReport>,
     /// Live records: id, kind, payload bytes.
     pub live: Vec<(u64, u8, u32)>,
+    /// Notes appended since the last checkpoint, in order.
+    pub notes: Vec<Note>,
     /// Damaged places behind the last checkpoint.
     pub damage: Vec<Damage>,
     /// Everything up to this sequence number is settled by the last checkpoint, but for what it lists as live.
@@ -59,12 +61,27 @@ impl Report {
 /// # Errors
 /// What the file system said.
 pub fn inspect(dir: &Path) -> io::Result<Report> {
+    inspect_with(dir, |_, _, _| ())
+}
+
+/// As [`inspect`], and calls `each` with id, kind and payload of each live record that can be read, in no order.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn inspect_with(dir: &Path, mut each: impl FnMut(u64, u8, Vec<u8>)) -> io::Result<Report> {
     let contents = read_all(&ReadOnly(dir.to_owned()))?;
     let mut live_by_segment: HashMap<u64, (usize, u64)> = HashMap::new();
     for live in contents.live.values() {
         let (records, bytes) = live_by_segment.entry(live.segment).or_default();
         *records += 1;
         *bytes += u64::from(live.len);
+    }
+    for (&id, live) in &contents.live {
+        let segment = contents.segments.get(&live.segment);
+        // One that cannot be read, or that a server beside us has overwritten meanwhile, is damage or past.
+        if let Some(Ok(payload)) = segment.map(|entry| live.read(&*entry.segment.file)) {
+            each(id, live.kind, payload);
+        }
     }
     let mut segments = Vec::new();
     for name in &contents.names {
@@ -92,7 +109,7 @@ pub fn inspect(dir: &Path) -> io::Result<Report> {
     live.sort_unstable();
     assert!(live.iter().all(|&(_, kind, _)| kind >= KIND_USER), "the journal's own records are never live");
     let checkpoint = contents.checkpoint.map(|checkpoint| checkpoint.through);
-    Ok(Report { segments, live, damage: contents.damage, checkpoint })
+    Ok(Report { segments, live, notes: contents.notes, damage: contents.damage, checkpoint })
 }
 
 /// A journal directory that nobody may write to.

@@ -25,12 +25,19 @@ pub type RecordId = u64;
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Bytes of a segment file. Records are at most this long, less about 4 KiB.
+    ///
+    /// 64 MiB by default. Measured (bench `choices`, 64 callers, 10 KiB, 2 cores that others used too, ext4, thousand records a second, making the first ones
+    /// included): 16 MiB 67, 64 MiB 63, 256 MiB 28. Smaller ones end more often, larger ones take long to be made and to be freed.
     pub segment_bytes: u64,
     /// Segment files at most; when all hold live records, appends fail with [`AppendError::Full`].
     pub max_segments: usize,
     /// Records in one commit at most.
+    ///
+    /// 1024 by default. Measured as above, thousand records a second at 64 / 256 / 1024 callers: 32: 57 / 71 / 59; 128: 57 / 126 / 79; 1024: 63 / 135 / 115.
     pub max_batch: usize,
     /// How long a commit may wait for company. Zero: it starts at once, and what arrives meanwhile forms the next.
+    ///
+    /// Zero by default. Measured as above, records a second at 1 / 64 callers: 0: 4,967 / 63,845; 200 us: 1,624 / 58,892; 1 ms: 618 / 29,733.
     pub max_wait: Duration,
     /// Bytes that may wait for a commit; beyond, appends fail with [`AppendError::Busy`].
     pub max_pending_bytes: usize,
@@ -209,12 +216,23 @@ impl Journal {
     }
 
     /// Appends a note, which nobody waits for: it is written with the next commit and is found after a crash of the
-    /// process, but perhaps not after a power cut. A checkpoint forgets it.
+    /// process, but perhaps not after a power cut. A checkpoint forgets it. A full journal, which refuses all else, has room for
+    /// notes of a quarter of a segment between two checkpoints that free something.
     pub fn append_note(&self, kind: u8, parts: Vec<Bytes>) {
         assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
         let pending = Pending { note: true, ..Pending::new(kind, parts) };
         // A note that finds no room is one that a crash would have taken: the user has to do without it anyway.
         let _ = self.shared().push(pending);
+    }
+
+    /// Appends a note that is durable when the future resolves. It may take the room that a full journal keeps for
+    /// checkpoints: for what must be on record before a checkpoint makes anything durable. A checkpoint forgets it.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn append_note_durably(&self, kind: u8, parts: Vec<Bytes>) -> Append {
+        assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
+        self.submit(Pending { note: true, ..Pending::new(kind, parts) })
     }
 
     /// Declares that what the record says has been done, visibly though perhaps not durably: the next checkpoint makes

@@ -17,8 +17,6 @@ const MAGIC: [u8; 8] = *b"PHJRNL\x00\x01";
 /// Where the second copy of the segment header lies: in another sector than the first.
 const SECOND_COPY: usize = 2048;
 
-/// The record is the first of its commit.
-pub const FLAG_FIRST: u8 = 1;
 /// The record is a note: handed back on recovery, never copied forward.
 pub const FLAG_NOTE: u8 = 2;
 

@@ -337,8 +337,10 @@ impl Finished {
         }
     }
 
+    /// By the id and not by the sequence number: a later version of a record that was settled already, queued before and written
+    /// behind the checkpoint, is as finished as the record.
     fn has(&self, header: &RecordHeader) -> bool {
-        header.seq <= self.through && !self.live.contains(&header.id)
+        header.id <= self.through && !self.live.contains(&header.id)
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Shared {
 struct Queue {
     pending: VecDeque<Pending>,
     bytes: usize,
-    // Those that are not notes.
+    // Those that somebody waits for: all but most notes.
     waited_for: usize,
 }
 
@@ -148,7 +148,7 @@ impl Shared {
             return Err((pending, AppendError::Busy));
         }
         queue.bytes += bytes;
-        let is_waited_for = !pending.note;
+        let is_waited_for = pending.done.is_some();
         queue.waited_for += usize::from(is_waited_for);
         queue.pending.push_back(pending);
         // The writer sleeps until there is anything; with notes alone, until the first that somebody waits for, a full
@@ -196,7 +196,7 @@ impl Shared {
         let count = queue.pending.len().min(self.config.max_batch.max(1));
         let batch: Vec<Pending> = queue.pending.drain(..count).collect();
         queue.bytes -= batch.iter().map(|pending| pending.len as usize).sum::<usize>();
-        queue.waited_for -= batch.iter().filter(|pending| !pending.note).count();
+        queue.waited_for -= batch.iter().filter(|pending| pending.done.is_some()).count();
         Some(batch)
     }
 

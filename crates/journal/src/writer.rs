@@ -6,9 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::layout::{
-    ALIGN, BLOCK, FLAG_FIRST, FLAG_NOTE, KIND_BARRIER, KIND_USER, RECORD_HEADER, RecordHeader, record_span,
-};
+use crate::layout::{ALIGN, BLOCK, FLAG_NOTE, KIND_BARRIER, KIND_USER, RECORD_HEADER, RecordHeader, record_span};
 use crate::pool::{Need, Segment};
 use crate::recovery::{InService, Live};
 use crate::shared::Shared;
@@ -47,7 +45,17 @@ impl Pending {
 
     /// Whether the record is part of a checkpoint, which must find room when mail does not.
     fn frees_space(&self) -> bool {
-        self.kind < KIND_USER || self.is_copy
+        self.kind < KIND_USER || self.is_copy || self.note && self.done.is_some()
+    }
+
+    /// Whether it is a note that nobody waits for.
+    fn is_aside(&self) -> bool {
+        self.note && self.done.is_none()
+    }
+
+    /// Whether it has to leave room for others.
+    fn is_mail(&self) -> bool {
+        !self.frees_space() && !self.is_aside()
     }
 
     pub fn fail(self, error: &AppendError) {
@@ -115,15 +123,13 @@ impl Writer {
             }
             // Space is looked for before anything is written: a message that finds none is refused whole, and what
             // frees space, a checkpoint, still goes through.
-            if let Err(error) = self.make_room(&batch) {
+            if let Err(error) = self.make_room(&mut batch) {
                 let error = match self.shared.poison() {
                     Some(why) => AppendError::Poisoned(why),
                     None => AppendError::Full(error.to_string().into()),
                 };
                 let (refused, kept): (Vec<_>, Vec<_>) = batch.into_iter().partition(|pending| {
-                    self.shared.poison().is_some()
-                        || !pending.frees_space()
-                        || self.fits(std::slice::from_ref(pending)) == 0
+                    self.shared.poison().is_some() || pending.is_mail() || self.fits(std::slice::from_ref(pending)) == 0
                 });
                 refused.into_iter().for_each(|pending| pending.fail(&error));
                 batch = kept;
@@ -131,6 +137,7 @@ impl Writer {
                     return;
                 }
             }
+            // A batch of notes may have been dropped, and one that a segment's end cuts has its turn in the next.
             let fits = self.fits(&batch);
             if fits == 0 {
                 continue;
@@ -153,30 +160,41 @@ impl Writer {
         batch.iter().take_while(fits).count()
     }
 
-    /// Sees that the first record of the batch has a place, and that mail does not take the last one.
-    fn make_room(&mut self, batch: &[Pending]) -> io::Result<()> {
-        let mail = batch.iter().any(|pending| !pending.frees_space());
+    /// Sees that the first record of the batch has a place, and that mail does not take the last one. Drops notes that would take more of that
+    /// than is kept for them.
+    fn make_room(&mut self, batch: &mut Vec<Pending>) -> io::Result<()> {
+        let mail = batch.iter().any(Pending::is_mail);
         if mail && self.shared.state().live.len() >= self.shared.live_max() {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the journal has as many live records as it may"));
         }
-        if mail && self.in_reserve {
-            self.shared.pool.prepare(1, Need::User)?;
-            self.in_reserve = false;
+        if self.in_reserve && batch.iter().any(|pending| !pending.frees_space()) {
+            match self.shared.pool.prepare(1, Need::User) {
+                Ok(()) => self.in_reserve = false,
+                Err(error) if mail => return Err(error),
+                Err(_) => self.drop_notes_beyond_their_share(batch),
+            }
         }
-        if self.fits(batch) > 0 {
+        if self.fits(batch) > 0 || batch.is_empty() {
             return Ok(());
         }
         match self.next_segment(Need::User) {
             Ok(()) => Ok(()),
-            Err(error) if self.shared.poison().is_some() || batch.iter().all(|pending| !pending.frees_space()) => {
-                Err(error)
-            }
+            Err(error) if self.shared.poison().is_some() || batch.iter().all(Pending::is_mail) => Err(error),
             Err(error) => {
                 self.next_segment(Need::Checkpoint)?;
                 self.in_reserve = true;
                 if mail { Err(error) } else { Ok(()) }
             }
         }
+    }
+
+    /// A checkpoint needs three quarters of the last segment: half for copies, one for naming what is live.
+    fn drop_notes_beyond_their_share(&self, batch: &mut Vec<Pending>) {
+        let mut at = self.offset;
+        batch.retain(|pending| {
+            at += if pending.is_aside() { pending.span() as u64 } else { 0 };
+            !pending.is_aside() || at <= self.segment_bytes / 4
+        });
     }
 
     fn next_segment(&mut self, need: Need) -> io::Result<()> {
@@ -206,7 +224,7 @@ impl Writer {
                 durable: self.synced,
                 len: pending.len,
                 kind: pending.kind,
-                flags: if index == 0 { FLAG_FIRST } else { 0 } | if pending.note { FLAG_NOTE } else { 0 },
+                flags: if pending.note { FLAG_NOTE } else { 0 },
                 version: pending.version,
                 payload_crc: pending.payload_crc,
             };

@@ -435,6 +435,57 @@ fn a_note_is_written_although_nothing_follows_it() {
     }
 }
 
+/// The notes that a kill leaves, as text.
+fn notes_after_a_kill(disk: &SimDisk) -> Vec<String> {
+    let (_, recovery) = open(&disk.kill());
+    recovery.notes.into_iter().map(|note| String::from_utf8(note.payload).expect("a text")).collect()
+}
+
+#[test]
+fn a_full_journal_has_room_for_notes_and_they_leave_room_for_checkpoints() {
+    let disk = SimDisk::new(17);
+    let (journal, _) = open(&disk);
+    let ids = fill(&journal);
+    journal.append_note(MAIL + 4, vec!["aside".into()]);
+    journal.append_note_durably(MAIL + 5, vec!["durable".into()]).wait().expect("it may take a checkpoint's room");
+    assert_eq!(notes_after_a_kill(&disk.copy().power_cut()), ["aside", "durable"]);
+    // Far more than fit.
+    for round in 0..100 {
+        for _ in 0..10 {
+            journal.append_note(MAIL + 4, vec![vec![round; 200].into()]);
+        }
+        journal.flush().expect("waiting needs no room");
+    }
+    assert_eq!(fill(&journal), [], "mail finds none all the while");
+    journal.append_note_durably(MAIL + 5, vec!["another".into()]).wait().expect("notes have left room");
+    ids.iter().for_each(|&id| journal.settle(id));
+    assert!(journal.checkpoint(|| Ok(())).expect("notes have left room").recycled > 5);
+    // Room again, so notes are no longer held short.
+    journal.append_note(MAIL + 4, vec!["later".into()]);
+    journal.flush().expect("written");
+    assert_eq!(notes_after_a_kill(&disk.copy()), ["later"]);
+    assert!(!fill(&journal).is_empty(), "mail flows again");
+}
+
+#[test]
+fn a_new_version_of_a_record_that_was_settled_meanwhile_does_not_outlive_it() {
+    let disk = SimDisk::new(18);
+    let slow = Config { max_batch: 2, max_wait: std::time::Duration::from_secs(3600), ..config() };
+    let (journal, _) = Journal::open_on(Arc::new(disk.clone()), slow).expect("journal opens");
+    // Nothing is written until there are two.
+    let pair = [journal.append(MAIL, vec!["settled".into()]), journal.append(MAIL, vec!["stays".into()])];
+    let [settled, stays] = pair.map(|append| append.wait().expect("durable"));
+    let replaced = journal.replace(settled, MAIL, vec!["a new version".into()]);
+    journal.settle(settled);
+    // Its record is the second: so the new version lies behind all that the checkpoint knows of.
+    journal.checkpoint(|| Ok(())).expect("checkpoint");
+    replaced.wait().expect("written");
+    for after in [disk.copy().kill(), disk.power_cut()] {
+        let (_, recovery) = open(&after);
+        assert_eq!(recovery.records.iter().map(|record| record.id).collect::<Vec<_>>(), [stays]);
+    }
+}
+
 /// A journal of one message of each of some sizes, everything acknowledged, and a mark behind it.
 fn sample() -> (SimDisk, BTreeMap<u64, Bytes>) {
     let disk = SimDisk::new(10);

@@ -4,30 +4,36 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use posthaste_journal::inspect::{Report, inspect};
+use posthaste_delivery::inspect::{Undelivered, inspect};
+use posthaste_journal::inspect::Report;
+use posthaste_message::DateTime;
 use serde_json::{Value, json};
 
 /// What is known about a journal, ready to print.
 #[derive(Debug)]
-pub struct JournalReport(Report);
+pub struct JournalReport {
+    journal: Report,
+    undelivered: Vec<Undelivered>,
+}
 
 /// Reads the journal in `dir`, also beside a running server. Nothing is changed.
 ///
 /// # Errors
 /// What the file system said.
 pub fn inspect_journal(dir: &Path) -> io::Result<JournalReport> {
-    inspect(dir).map(JournalReport)
+    let (journal, undelivered) = inspect(dir)?;
+    Ok(JournalReport { journal, undelivered })
 }
 
 impl JournalReport {
     /// Whether everything that was promised to be durable is whole. A torn tail promises nothing.
     pub fn is_sound(&self) -> bool {
-        self.0.first_broken_promise().is_none()
+        self.journal.first_broken_promise().is_none()
     }
 
-    /// Segments, live records and damage as text.
+    /// Segments, live records, mail that waits for its mailboxes, and damage as text.
     pub fn to_text(&self) -> String {
-        let report = &self.0;
+        let report = &self.journal;
         let mut out = String::new();
         for segment in &report.segments {
             let state = if segment.in_service { "in service" } else { "free" };
@@ -45,8 +51,29 @@ impl JournalReport {
                 segment.live_bytes,
             );
         }
-        for (id, kind, bytes) in &report.live {
-            let _ = writeln!(out, "live record {id}  kind {kind}  {bytes} bytes");
+        let live_bytes: u64 = report.live.iter().map(|&(_, _, bytes)| u64::from(bytes)).sum();
+        let _ = writeln!(
+            out,
+            "live: {} records, {live_bytes} bytes; {} messages have not reached all of their mailboxes",
+            report.live.len(),
+            self.undelivered.len()
+        );
+        for message in &self.undelivered {
+            let received = date(message.received_secs);
+            let _ = writeln!(out, "undelivered {}  {} bytes  received {received}", message.id, message.bytes);
+            for to in &message.mailboxes {
+                let _ = match &to.trouble {
+                    None => writeln!(out, "  {}  on its way", to.mailbox),
+                    Some(trouble) => writeln!(
+                        out,
+                        "  {}  tried in vain {} times  next try {}  {}",
+                        to.mailbox,
+                        trouble.attempts,
+                        date(trouble.next_try_secs),
+                        trouble.error
+                    ),
+                };
+            }
         }
         let checkpoint = report.checkpoint.map_or_else(|| "none".to_owned(), |number| number.to_string());
         let _ = writeln!(out, "last checkpoint: {checkpoint}");
@@ -56,12 +83,12 @@ impl JournalReport {
     /// The damage alone, or that there is none.
     pub fn verdict(&self) -> String {
         let mut out = String::new();
-        for damage in &self.0.damage {
+        for damage in &self.journal.damage {
             let what = if damage.promised { "DAMAGED" } else { "torn tail" };
             let _ = writeln!(out, "{what}: {} at byte {}: {}", damage.segment, damage.offset, damage.what);
         }
         if self.is_sound() {
-            let live = self.0.live.len();
+            let live = self.journal.live.len();
             let _ = writeln!(out, "sound: every promised record is whole, {live} live");
         }
         out
@@ -69,7 +96,7 @@ impl JournalReport {
 
     /// Everything as JSON.
     pub fn to_json(&self) -> String {
-        let report = &self.0;
+        let report = &self.journal;
         let segments: Vec<Value> = report
             .segments
             .iter()
@@ -83,6 +110,7 @@ impl JournalReport {
             .collect();
         let live: Vec<Value> =
             report.live.iter().map(|(id, kind, bytes)| json!({"id": id, "kind": kind, "bytes": bytes})).collect();
+        let undelivered: Vec<Value> = self.undelivered.iter().map(undelivered_json).collect();
         let damage: Vec<Value> = report
             .damage
             .iter()
@@ -95,8 +123,25 @@ impl JournalReport {
             .collect();
         let all = json!({
             "sound": self.is_sound(), "checkpoint": report.checkpoint, "segments": segments, "live": live,
-            "damage": damage,
+            "undelivered": undelivered, "damage": damage,
         });
         format!("{all:#}\n")
     }
+}
+
+/// Attempts, next try and error are `null` for mail that was on its way.
+fn undelivered_json(message: &Undelivered) -> Value {
+    let mailboxes = message.mailboxes.iter().map(|to| {
+        let trouble = to.trouble.as_ref();
+        json!({
+            "mailbox": &*to.mailbox, "attempts": trouble.map(|trouble| trouble.attempts),
+            "next_try": trouble.map(|trouble| trouble.next_try_secs), "error": trouble.map(|trouble| &*trouble.error),
+        })
+    });
+    let mailboxes: Vec<Value> = mailboxes.collect();
+    json!({"id": message.id, "bytes": message.bytes, "received": message.received_secs, "mailboxes": mailboxes})
+}
+
+fn date(secs: u64) -> DateTime {
+    DateTime::from_unix(i64::try_from(secs).unwrap_or(i64::MAX))
 }

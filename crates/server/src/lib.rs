@@ -14,6 +14,7 @@ mod memory;
 mod receive;
 pub mod routing;
 mod serve;
+mod tidy;
 mod watch;
 
 pub use inspect::{JournalReport, inspect_journal};

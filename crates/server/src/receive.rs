@@ -113,7 +113,7 @@ impl Handler for Receiver {
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
     async fn mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
         let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
-        let Err(error) = self.0.store.spool(size) else { return Ok(()) };
+        let Err(error) = self.0.store.check_room(size) else { return Ok(()) };
         tracing::warn!(peer = session.peer.to_string(), size, error = error.to_string(), "no room for a large message");
         Err(reply_to(&error))
     }

@@ -14,6 +14,7 @@ use crate::config::{self, Config, ConfigError, Listener, ListenerProtocol, LogFo
 use crate::indexing::Indexing;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::receive::{Receiver, Settings};
+use crate::tidy::Tidy;
 use crate::watch::Watch;
 
 /// Why the server did not start.
@@ -52,6 +53,7 @@ pub struct Server {
     running: Vec<RunningServer>,
     replayed: ReplayReport,
     watch: Watch,
+    tidy: Tidy,
     indexing: Option<Indexing>,
 }
 
@@ -84,8 +86,9 @@ impl Server {
             }
         }
         let watch = Watch::begin(store.clone());
+        let tidy = Tidy::begin(config.storage.mail.clone());
         let indexing = Indexing::begin(&config.search, &config.storage.mail);
-        Ok(Self { config, receiver, store, running, replayed, watch, indexing })
+        Ok(Self { config, receiver, store, running, replayed, watch, tidy, indexing })
     }
 
     /// The TCP addresses that it listens on, with the ports that were taken.
@@ -112,7 +115,7 @@ impl Server {
     }
 
     /// Takes no more connections, lets open transactions finish for `limits.shutdown_secs`, writes out what was
-    /// received, and ends. Returns whether all sessions ended in time.
+    /// received, for as long again at most, and ends. Returns whether all sessions ended in time.
     pub async fn shutdown(self) -> bool {
         let grace = Duration::from_secs(self.config.limits.shutdown_secs);
         let ending: Vec<_> = self.running.into_iter().map(|server| tokio::spawn(server.shutdown(grace))).collect();
@@ -120,7 +123,7 @@ impl Server {
         for server in ending {
             in_time &= server.await.unwrap_or(false);
         }
-        drop(self.watch);
+        drop((self.watch, self.tidy));
         self.store.shutdown().await;
         if let Some(indexing) = self.indexing {
             indexing.end().await;
@@ -183,7 +186,10 @@ pub fn serve(
     let config = source.load()?;
     crate::logging::start(&config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(run(config, &source, at_once))
+    let outcome = runtime.block_on(run(config, &source, at_once));
+    // A thread that a disk holds must not hold the end: what it does is in the journal.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// Where the configuration comes from.
@@ -257,7 +263,9 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
             max_segments: storage.journal_segments,
             ..posthaste_journal::Config::default()
         },
+        pending_bytes_max: storage.mailbox_pending_bytes,
         checkpoint_bytes: storage.checkpoint_bytes,
+        shutdown_patience: Duration::from_secs(config.limits.shutdown_secs.max(1)),
         checkpoint_interval: Duration::from_secs(storage.checkpoint_secs),
         backlog_bytes: MemoryBudget::of_store(config.limits.memory_bytes),
         ..JournaledConfig::new(&storage.journal, &storage.mail)

@@ -9,10 +9,12 @@ use posthaste_journal::{CheckpointError, CheckpointStats};
 
 use super::core::{Core, spooled_in};
 use super::keeper::TICK;
+use super::waiting::{Attempt, Missing};
+use crate::log::Log;
 use crate::record::{KIND_DISTRUST, KIND_MESSAGE};
-use crate::workers::{Desk, Letter};
+use crate::workers::Letter;
 
-impl Core {
+impl<L: Log> Core<L> {
     /// The thread that makes checkpoints, when they are wanted or the interval has passed.
     pub(super) fn make_checkpoints(self: Arc<Self>) {
         let mut last = Instant::now();
@@ -39,15 +41,14 @@ impl Core {
 
     pub(super) fn checkpoint(&self) -> Result<CheckpointStats, CheckpointError> {
         let begun = Instant::now();
-        // Told before, not after: if the sync fails and we are killed before we know, nobody else will ever hear of it. The
-        // checkpoint that succeeds forgets the note.
-        self.journal.append_note(KIND_DISTRUST, vec![Bytes::copy_from_slice(&self.session.0)]);
-        self.journal.flush()?;
+        // Told before, not after: if the sync fails and we are killed before we know, nobody else will ever hear of it. Without
+        // the note there is no sync. The checkpoint that succeeds forgets it.
+        self.log.note_durably(KIND_DISTRUST, vec![Bytes::copy_from_slice(&self.session.0)])?;
         self.keeper.bytes_since_checkpoint.store(0, Ordering::Relaxed);
         let spooled_done = std::mem::take(&mut self.keeper.state().spooled_done);
         let partial = self.partial();
-        let outcome = self.journal.checkpoint(|| {
-            self.workers.places().root().sync().inspect_err(|_| self.distrust())?;
+        let outcome = self.log.checkpoint(|| {
+            self.workers.places().sync().inspect_err(|_| self.distrust())?;
             self.narrow(&partial);
             Ok(())
         });
@@ -58,6 +59,9 @@ impl Core {
             Ok(_) => {
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
                 spooled_done.iter().for_each(|&file| self.workers.places().spool().remove(file));
+                // Forgotten with all other notes.
+                let troubles: Vec<_> = self.keeper.state().waiting.troubles().collect();
+                troubles.iter().for_each(|trouble| self.note_trouble(trouble));
             }
             Err(error) => {
                 self.counters.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
@@ -80,8 +84,8 @@ impl Core {
     fn partial(&self) -> Vec<(u64, Vec<u16>)> {
         let state = self.keeper.state();
         let era = self.failed_syncs();
-        let partial = state.deferred.iter().filter(|(_, deferred)| deferred.is_partial && deferred.era == era);
-        partial.map(|(&id, deferred)| (id, deferred.missing.clone())).collect()
+        let partial = state.waiting.iter().filter(|(_, deferred)| deferred.is_partial() && deferred.era == era);
+        partial.map(|(id, deferred)| (id, deferred.missing.iter().map(|missing| missing.number).collect())).collect()
     }
 
     /// Writes records anew that from now on are about those targets alone that still waited before the sync which has made the others
@@ -90,11 +94,11 @@ impl Core {
         for (id, missing) in partial {
             let Some(stored) = self.load(*id) else { continue };
             // A failure costs nothing: the older record says the same and a little more.
-            if self.journal.replace(*id, KIND_MESSAGE, stored.only(missing).encode()).wait().is_err() {
+            if self.log.replace(*id, KIND_MESSAGE, stored.only(missing).encode()).is_err() {
                 continue;
             }
-            if let Some(deferred) = self.keeper.state().deferred.get_mut(id) {
-                deferred.is_partial = deferred.missing != *missing;
+            if let Some(deferred) = self.keeper.state().waiting.get_mut(*id) {
+                deferred.targets = missing.len();
             }
         }
     }
@@ -104,28 +108,33 @@ impl Core {
     fn write_anew(&self, records: &[u64]) {
         for &id in records {
             let Some(stored) = self.load(id) else { continue };
-            let letter = Letter::again(id, stored, self.failed_syncs(), None);
-            let mut failed = Vec::new();
-            self.write_delivered_anew(&letter, &mut failed);
             // The body was put down for removal when the message was settled first.
-            let spooled = spooled_in(&letter.stored);
+            let spooled = spooled_in(&stored);
             self.keeper.state().spooled_done.retain(|file| Some(*file) != spooled);
-            self.settle_or_defer(&letter, failed);
+            // Of an era that is over: so its files are written anew before it is settled.
+            let letter = Letter::again(id, stored, ERA_BEFORE_ANY, None);
+            self.settle_or_defer(&letter, Vec::new());
         }
     }
 
-    /// A sync of the mail has failed since the first target of this letter was delivered and may have dropped it: whatever its record
-    /// says was delivered is written to new files, each synced by itself.
-    pub(super) fn write_delivered_anew(&self, letter: &Letter, failed: &mut Vec<u16>) {
-        let Some(stored) = self.load(letter.id) else { return };
-        for (target, &number) in stored.numbers.iter().enumerate() {
-            if failed.contains(&number) {
+    /// A sync of the mail has failed since the first target of this message was delivered and may have dropped it: whatever its record
+    /// says was delivered is written to new files, each synced by itself. `missing` are the targets that waited before this attempt.
+    pub(super) fn write_delivered_anew(&self, attempt: &mut Attempt, missing: &[Missing]) {
+        let Some(stored) = self.load(attempt.id) else { return };
+        for (target, (&number, to)) in stored.numbers.iter().zip(&stored.message.targets).enumerate() {
+            let this = Missing { number, mailbox: to.mailbox.clone() };
+            let waits = missing.contains(&this) && !attempt.reached.contains(&this);
+            if waits || attempt.failed.iter().any(|(failed, _)| *failed == this) {
                 continue;
             }
-            if let Err(error) = self.workers.places().restore_synced(&stored, letter.id, target) {
-                self.failed(letter, &stored.message.targets[target].mailbox, &error);
-                failed.push(number);
+            if let Err(error) = self.workers.places().restore_synced(&stored, attempt.id, target) {
+                self.counters.failed_attempts.fetch_add(1, Ordering::Relaxed);
+                attempt.reached.retain(|reached| *reached != this);
+                attempt.failed.push((this, error.to_string().into()));
             }
         }
     }
 }
+
+/// No sync has failed a number of times that is this large.
+const ERA_BEFORE_ANY: u64 = u64::MAX;

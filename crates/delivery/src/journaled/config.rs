@@ -24,9 +24,14 @@ pub struct JournaledConfig {
     /// Time after which a checkpoint is made if anything was appended at all.
     pub checkpoint_interval: Duration,
     /// Bodies longer than this go to the spool even if they are handed over in memory.
+    ///
+    /// 1 MiB by default. Measured (bench `choices` of the journal, MiB/s durable in a record / in a file of its own): 1 MiB 319 / 395, 4 MiB 571 / 499,
+    /// 16 MiB 556 / 784 one at a time. As fast, and a file holds up nobody else's commit.
     pub inline_bytes_max: u64,
     /// Bytes that may wait for one mailbox that cannot be written to; beyond, [`Journaled::check_mailbox`] refuses.
     pub pending_bytes_max: u64,
+    /// How long ending may take: longer only if a disk hangs, and then what is unfinished is left to the next opening.
+    pub shutdown_patience: Duration,
 }
 
 impl JournaledConfig {
@@ -42,6 +47,7 @@ impl JournaledConfig {
             checkpoint_interval: Duration::from_secs(30),
             inline_bytes_max: 1 << 20,
             pending_bytes_max: 1 << 30,
+            shutdown_patience: Duration::from_secs(30),
         }
     }
 }

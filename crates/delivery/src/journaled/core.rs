@@ -1,26 +1,23 @@
 //! What all threads of a journaled executor share, and the way of a message from the journal to the workers.
 
-use std::collections::HashSet;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use posthaste_journal::Journal;
 use tokio::sync::Semaphore;
 
 use super::config::JournaledConfig;
 use super::keeper::Keeper;
-use super::report::ReplayReport;
+use crate::log::Log;
 use crate::record::{Body, Delivered, KIND_DELIVERED, Stored};
 use crate::session::SessionTag;
 use crate::workers::{Desk, Letter, Workers};
 
-pub(crate) struct Core {
+pub(crate) struct Core<L> {
     pub(super) config: JournaledConfig,
     pub(super) nonce: u32,
     pub(super) host: Arc<str>,
     pub(super) session: SessionTag,
-    pub(super) journal: Journal,
+    pub(super) log: L,
     pub(super) workers: Arc<Workers>,
     pub(super) backlog: Arc<Semaphore>,
     pub(super) keeper: Keeper,
@@ -38,7 +35,7 @@ pub(super) struct Counters {
     pub checkpoint_us_max: AtomicU64,
 }
 
-impl Core {
+impl<L: Log> Core<L> {
     /// Called on the journal's thread for each message that has become durable.
     pub(super) fn accepted(&self, letter: Letter) {
         self.counters.accepted.fetch_add(1, Ordering::Relaxed);
@@ -48,40 +45,12 @@ impl Core {
         if before < limit && before + bytes >= limit {
             self.want_checkpoint();
         }
-        self.workers.submit(Arc::new(letter), self);
+        self.workers.submit(Arc::new(letter));
     }
 
     pub(super) fn want_checkpoint(&self) {
         self.keeper.state().checkpoint_wanted = true;
         self.keeper.wake.notify_all();
-    }
-
-    /// Sees that a recovered message is in its mailboxes.
-    pub(super) fn replay(&self, id: u64, visible: &HashSet<(u64, u16)>, distrust: bool, report: &mut ReplayReport) {
-        let Some(stored) = self.load(id) else { return };
-        let letter = Letter::again(id, stored, self.failed_syncs(), None);
-        let places = self.workers.places();
-        let mut failed = Vec::new();
-        for (target, &number) in letter.stored.numbers.iter().enumerate() {
-            let outcome = match (visible.contains(&(id, number)), distrust) {
-                // Renamed in this life of the page cache, so it is there, or its owner has taken it away.
-                (true, false) => continue,
-                (true, true) => places.restore_synced(&letter.stored, id, target).map(|()| false),
-                (false, true) => places
-                    .restore(&letter.stored, id, target)
-                    .and_then(|written| places.restore_synced(&letter.stored, id, target).map(|()| written)),
-                (false, false) => places.restore(&letter.stored, id, target),
-            };
-            match outcome {
-                Ok(written) => report.restored += usize::from(written),
-                Err(error) => {
-                    self.failed(&letter, &letter.stored.message.targets[target].mailbox, &error);
-                    failed.push(number);
-                    report.deferred += 1;
-                }
-            }
-        }
-        self.settle_or_defer(&letter, failed);
     }
 
     /// The units for a body; a body larger than all that there is takes all of it.
@@ -94,25 +63,19 @@ impl Core {
     }
 
     pub(super) fn load(&self, id: u64) -> Option<Stored> {
-        let (_, payload) = self.journal.read(id).ok()?;
-        Stored::decode(payload)
+        Stored::decode(self.log.read(id)?)
     }
 }
 
-impl Desk for Core {
+impl<L: Log> Desk for Core<L> {
     fn delivered(&self, done: Vec<(u64, u16)>) {
         self.counters.delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
         let note = Delivered { session: self.session, done };
-        self.journal.append_note(KIND_DELIVERED, vec![note.encode()]);
+        self.log.note(KIND_DELIVERED, vec![note.encode()]);
     }
 
     fn finished(&self, letter: &Letter) {
         self.settle_or_defer(letter, letter.failed());
-    }
-
-    fn failed(&self, letter: &Letter, mailbox: &str, error: &io::Error) {
-        self.counters.failed_attempts.fetch_add(1, Ordering::Relaxed);
-        self.keeper.state().last_error.insert(letter.id, format!("{mailbox}: {error}").into());
     }
 }
 

@@ -1,14 +1,13 @@
-//! The keeper: which messages wait for a mailbox that cannot be written to, and when each is tried again.
+//! The keeper: settles what has been delivered, puts by what waits for a mailbox, and has it tried again.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
-
-use tokio::sync::OwnedSemaphorePermit;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::core::{Core, spooled_in};
-use super::report::Waiting;
+use super::waiting::{Attempt, Missing, Trouble, WaitingMail};
+use crate::log::Log;
+use crate::record::{KIND_WAITS, Waits};
 use crate::workers::Letter;
 
 /// What the keeper thread looks after: retries and checkpoints.
@@ -17,6 +16,7 @@ pub(super) struct Keeper {
     state: Mutex<KeeperState>,
     pub wake: Condvar,
     pub stop: AtomicBool,
+    // Accepted, and one for each message settled.
     pub bytes_since_checkpoint: AtomicU64,
     // Grows while `state` is held, so that who holds it and finds it unchanged settles before the failure is dealt with.
     pub failed_syncs: AtomicU64,
@@ -24,23 +24,10 @@ pub(super) struct Keeper {
 
 #[derive(Default)]
 pub(super) struct KeeperState {
-    pub deferred: HashMap<u64, Deferred>,
-    pub waiting_bytes: HashMap<Arc<str>, u64>,
-    pub last_error: HashMap<u64, Arc<str>>,
+    pub waiting: WaitingMail,
     // Spooled bodies whose messages are visible, for the next checkpoint to remove.
     pub spooled_done: Vec<u64>,
     pub checkpoint_wanted: bool,
-}
-
-pub(super) struct Deferred {
-    pub due: Option<Instant>,
-    pub waiting: Waiting,
-    // The numbers of the targets that still wait. The others are visible, but perhaps not durable.
-    pub missing: Vec<u16>,
-    // The record in the journal still names targets that are not missing.
-    pub is_partial: bool,
-    // How many syncs of the mail had failed before any of those was delivered.
-    pub era: u64,
 }
 
 impl Keeper {
@@ -54,94 +41,111 @@ impl Keeper {
     }
 }
 
-impl Core {
-    /// Every target of a letter was tried; `failed` are the numbers of those that it has not reached.
-    pub(super) fn settle_or_defer(&self, letter: &Letter, mut failed: Vec<u16>) {
-        let mut era = letter.era;
-        let (mut state, whole) = loop {
-            // A retried letter is about some of the record's targets alone. Read before the state is locked: it is slow.
-            let whole = if failed.is_empty() { None } else { self.load(letter.id) };
-            let state = self.keeper.state();
-            if self.failed_syncs() == era {
-                break (state, whole);
-            }
-            era = self.failed_syncs();
+impl<L: Log> Core<L> {
+    /// Every target of a letter was tried; `failed` are the numbers of those that it has not reached, and why.
+    pub(super) fn settle_or_defer(&self, letter: &Letter, failed: Vec<(u16, Arc<str>)>) {
+        self.counters.failed_attempts.fetch_add(failed.len() as u64, Ordering::Relaxed);
+        let mut state = self.keeper.state();
+        if failed.is_empty() && state.waiting.is_empty() && self.failed_syncs() == letter.era {
+            // Nearly always.
+            return self.settle(letter, &mut state);
+        }
+        let mut attempt = Attempt::of(letter, failed);
+        while self.failed_syncs() != attempt.era {
+            attempt.era = self.failed_syncs();
+            let missing = state.waiting.get(letter.id).map(|deferred| deferred.missing.clone());
+            // Writing takes its time, and others want the state.
             drop(state);
-            self.write_delivered_anew(letter, &mut failed);
-        };
-        let earlier = state.deferred.remove(&letter.id);
-        for mailbox in earlier.iter().flat_map(|earlier| &earlier.waiting.mailboxes) {
-            if let Some(bytes) = state.waiting_bytes.get_mut(mailbox) {
-                *bytes = bytes.saturating_sub(letter.stored.message.body.len());
-            }
+            self.write_delivered_anew(&mut attempt, &missing.unwrap_or_default());
+            state = self.keeper.state();
         }
-        let error = state.last_error.remove(&letter.id);
-        if failed.is_empty() {
-            // With the state held: a sync that fails from here on finds the record among the settled ones.
-            self.journal.settle(letter.id);
-            // Only now: a checkpoint in between would remove the body of a record that it still lists as live.
-            state.spooled_done.extend(spooled_in(&letter.stored));
-            return;
+        let (done, troubles) = state.waiting.enter(attempt, Instant::now());
+        if done {
+            self.settle(letter, &mut state);
         }
-        let stored = whole.unwrap_or_else(|| letter.stored.clone());
-        let mailboxes: Vec<Arc<str>> =
-            stored.clone().only(&failed).message.targets.into_iter().map(|target| target.mailbox).collect();
-        let bytes = stored.message.body.len();
-        for mailbox in &mailboxes {
-            *state.waiting_bytes.entry(mailbox.clone()).or_default() += bytes;
-        }
-        let attempts = earlier.map_or(0, |earlier| earlier.waiting.attempts);
-        let wait = RETRY_FIRST.saturating_mul(1 << attempts.min(16)).min(RETRY_MAX);
-        let error = error.unwrap_or_else(|| "unknown".into());
-        let waiting = Waiting { id: letter.id, mailboxes, bytes, attempts: attempts + 1, error };
-        let is_partial = failed.len() < stored.numbers.len();
-        let deferred = Deferred { due: Some(Instant::now() + wait), waiting, missing: failed, is_partial, era };
-        state.deferred.insert(letter.id, deferred);
         drop(state);
-        self.keeper.wake();
+        troubles.iter().for_each(|trouble| self.note_trouble(trouble));
+    }
+
+    /// With the state held: a sync that fails from here on finds the record among the settled ones.
+    fn settle(&self, letter: &Letter, state: &mut KeeperState) {
+        self.log.settle(letter.id);
+        // The room that it takes comes back with a checkpoint, also if nothing new can be accepted before.
+        self.keeper.bytes_since_checkpoint.fetch_add(1, Ordering::Relaxed);
+        // Only now: a checkpoint in between would remove the body of a record that it still lists as live.
+        state.spooled_done.extend(spooled_in(&letter.stored));
+    }
+
+    /// Tells whoever looks at the journal why mail waits.
+    pub(super) fn note_trouble(&self, trouble: &Trouble) {
+        let next_try = SystemTime::now() + trouble.due.saturating_duration_since(Instant::now());
+        let note = Waits {
+            mailbox: trouble.mailbox.clone(),
+            attempts: trouble.attempts,
+            next_try_secs: next_try.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            error: trouble.error.clone(),
+        };
+        self.log.note(KIND_WAITS, vec![note.encode()]);
     }
 
     /// The thread that looks after mail that has to wait.
     pub(super) fn keep(self: Arc<Self>) {
         loop {
-            let due = {
+            {
                 let state = self.keeper.state();
-                let mut state = match self.keeper.stop.load(Ordering::Acquire) {
-                    true => return,
-                    false => self.keeper.wake.wait_timeout(state, TICK).expect("keeper state").0,
-                };
-                self.due(&mut state)
-            };
-            for (id, missing, era, permit) in due {
-                if let Some(stored) = self.load(id) {
-                    let letter = Letter::again(id, stored.only(&missing), era, Some(permit));
-                    self.workers.submit(Arc::new(letter), &*self);
+                if self.keeper.stop.load(Ordering::Acquire) {
+                    return;
                 }
+                drop(self.keeper.wake.wait_timeout(state, TICK).expect("keeper state"));
             }
-            self.workers.give_up_on_stalled(&*self);
+            let now = Instant::now();
+            self.try_again(now);
+            self.workers.give_up_on_stalled(now, &*self);
             self.workers.relieve(&self);
         }
     }
 
-    /// Takes what is to be tried again now, as far as there is memory for it.
-    fn due(&self, state: &mut KeeperState) -> Vec<(u64, Vec<u16>, u64, OwnedSemaphorePermit)> {
-        let now = Instant::now();
-        let mut due = Vec::new();
-        for (&id, deferred) in &mut state.deferred {
-            if deferred.due.is_none_or(|at| at > now) {
-                continue;
+    /// Has that which is due tried again, as far as there is memory for it.
+    pub(super) fn try_again(&self, now: Instant) {
+        let room = |bytes: u64| {
+            let permits = self.permits(bytes.min(self.config.inline_bytes_max));
+            self.backlog.clone().try_acquire_many_owned(permits).ok()
+        };
+        let due = self.keeper.state().waiting.due(now, room);
+        for again in due {
+            match self.load(again.id) {
+                Some(stored) => {
+                    let stored = stored.only(&again.numbers);
+                    self.workers.submit(Arc::new(Letter::again(again.id, stored, again.era, Some(again.permit))));
+                }
+                None => self.keeper.state().waiting.not_tried(again.id, now),
             }
-            let bytes = deferred.waiting.bytes.min(self.config.inline_bytes_max);
-            let Ok(permit) = self.backlog.clone().try_acquire_many_owned(self.permits(bytes)) else { break };
-            // None while it is being tried.
-            deferred.due = None;
-            due.push((id, deferred.missing.clone(), deferred.era, permit));
         }
-        due
+    }
+}
+
+impl Attempt {
+    fn of(letter: &Letter, failed: Vec<(u16, Arc<str>)>) -> Self {
+        let stored = &letter.stored;
+        let targets = stored.numbers.iter().zip(&stored.message.targets);
+        let (mut missing, mut reached) = (Vec::new(), Vec::new());
+        for (&number, target) in targets {
+            let this = Missing { number, mailbox: target.mailbox.clone() };
+            match failed.iter().find(|(failed, _)| *failed == number) {
+                Some((_, error)) => missing.push((this, error.clone())),
+                None => reached.push(this),
+            }
+        }
+        Attempt {
+            id: letter.id,
+            reached,
+            failed: missing,
+            bytes: stored.message.body.len(),
+            targets: stored.numbers.len(),
+            era: letter.era,
+        }
     }
 }
 
 /// How often the threads look whether something is due.
 pub(super) const TICK: Duration = Duration::from_millis(200);
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(300);

@@ -4,41 +4,50 @@
 mod checkpoints;
 mod config;
 mod core;
+#[cfg(test)]
+mod faults_tests;
 mod keeper;
+#[cfg(test)]
+mod memory_log_tests;
+mod replay;
 mod report;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
-use std::collections::HashSet;
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use posthaste_journal::storage::make_dir;
-use posthaste_journal::{AppendError, CheckpointError, CheckpointStats, Journal};
-use posthaste_maildir::{MailRoot, MailboxPath};
-use tokio::sync::{Semaphore, oneshot};
+use posthaste_journal::{AppendError, CheckpointError, CheckpointStats, Journal, Recovery};
+use posthaste_maildir::MailboxPath;
+use tokio::sync::oneshot;
 
 pub use self::config::{JournaledConfig, OpenError};
-use self::core::{Core, Counters, permits, random_nonce, spooled_in};
-use self::keeper::Keeper;
+use self::core::Core;
 pub use self::report::{JournaledStats, Kept, ReplayReport, Waiting};
 use crate::error::DeliveryError;
-use crate::record::{Body, Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Message, Spooled, Stored};
-use crate::session::SessionTag;
-use crate::spool::{Spool, SpoolWriter};
-use crate::workers::{Letter, Workers};
+use crate::log::Log;
+use crate::record::{Body, KIND_MESSAGE, Message, Spooled, Stored};
+use crate::spool::SpoolWriter;
+use crate::workers::Letter;
 
 /// An open journaled executor. Clones share it; dropping the last one flushes, makes a checkpoint and ends.
-#[derive(Clone)]
-pub struct Journaled {
-    handle: Arc<Handle>,
+///
+/// `L` is what keeps the mail that is promised and not finished: the journal, unless it was opened [on another log](Self::open_on).
+pub struct Journaled<L: Log = Journal> {
+    handle: Arc<Handle<L>>,
 }
 
-impl std::fmt::Debug for Journaled {
+impl<L: Log> Clone for Journaled<L> {
+    fn clone(&self) -> Self {
+        Self { handle: self.handle.clone() }
+    }
+}
+
+impl<L: Log> std::fmt::Debug for Journaled<L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Journaled").field("config", &self.handle.core.config).finish_non_exhaustive()
     }
@@ -50,75 +59,37 @@ impl Journaled {
     /// # Errors
     /// See [`OpenError`]. A mailbox that cannot be written to is no error: its mail waits.
     pub fn open(config: JournaledConfig) -> Result<(Self, ReplayReport), OpenError> {
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |error| OpenError::Io { path, error }
-        };
-        make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
-        let root = MailRoot::open(&config.mail_root).map_err(at(&config.mail_root))?;
-        let session = SessionTag::of(&config.mail_root).map_err(at(&config.mail_root))?;
         let (journal, recovery) = Journal::open(&config.journal_dir, config.journal.clone())?;
+        Self::open_on(journal, recovery, config)
+    }
+}
 
-        let mut report =
-            ReplayReport { damage: recovery.damage, bytes_read: recovery.bytes_read, ..ReplayReport::default() };
-        let mut letters = Vec::new();
-        for record in recovery.records.iter().filter(|record| record.kind == KIND_MESSAGE) {
-            // Bodies are read again when it is their turn, so that they need not all be in memory.
-            match journal.read(record.id).ok().and_then(|(_, payload)| Stored::decode(payload)) {
-                Some(stored) => letters.push((record.id, spooled_in(&stored))),
-                None => report.unreadable += 1,
-            }
-        }
-        let named: HashSet<u64> = letters.iter().filter_map(|(_, spooled)| *spooled).collect();
-        let spool_dir = config.journal_dir.join("spool");
-        let all_known = report.unreadable == 0 && !report.damage.iter().any(|damage| damage.promised);
-        let spool = Spool::open(spool_dir.clone(), &named, all_known).map_err(at(&spool_dir))?;
-        let visible: HashSet<(u64, u16)> = recovery
-            .notes
-            .iter()
-            .filter(|note| note.kind == KIND_DELIVERED)
-            .filter_map(|note| Delivered::decode(&note.payload))
-            .filter(|note| note.session == session)
-            .flat_map(|note| note.done)
-            .collect();
+impl<L: Log> Journaled<L> {
+    /// As [`open`](Journaled::open), on a log that is open already and `recovery`, which is what it held. Large bodies go below
+    /// [`JournaledConfig::journal_dir`] all the same.
+    ///
+    /// # Errors
+    /// As [`open`](Journaled::open).
+    pub fn open_on(log: L, recovery: Recovery, config: JournaledConfig) -> Result<(Self, ReplayReport), OpenError> {
+        let (core, report) = Core::open(log, recovery, config, None)?;
+        let dir = core.config.journal_dir.clone();
+        let journaled = Self::start(core).map_err(|error| OpenError::Io { path: dir, error })?;
+        Ok((journaled, report))
+    }
 
-        let workers = Arc::new(Workers::new(root, config.mail_root.clone(), spool));
-        let core = Arc::new(Core {
-            nonce: random_nonce(),
-            host: config.host.as_str().into(),
-            session,
-            journal,
-            workers,
-            backlog: Arc::new(Semaphore::new(permits(config.backlog_bytes.into()) as usize)),
-            keeper: Keeper::default(),
-            counters: Counters::default(),
-            config,
-        });
-        report.messages = letters.len();
-        // A sync of the mail has failed, or we do not know how it ended: what reads well may be in the page cache alone.
-        // In another life of it, what reads well has been read from the disk.
-        let distrust = recovery.notes.iter().any(|note| note.kind == KIND_DISTRUST && note.payload == session.0);
-        for (id, _) in letters {
-            core.replay(id, &visible, distrust, &mut report);
+    /// Starts the threads.
+    fn start(core: Arc<Core<L>>) -> io::Result<Self> {
+        for _ in 0..WORKERS {
+            core.workers.start(&core)?;
         }
-        let started = || -> io::Result<Vec<JoinHandle<()>>> {
-            for _ in 0..WORKERS {
-                core.workers.start(&core)?;
-            }
-            let (keeper, syncer) = (core.clone(), core.clone());
-            let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
-            // Apart, because a sync of the mail may hang for as long as a disk does, and the mail on others must not wait for it.
-            Ok(vec![
-                named("delivery-keep").spawn(move || keeper.keep())?,
-                named("delivery-sync").spawn(move || syncer.make_checkpoints())?,
-            ])
-        };
-        let keepers = started().map_err(at(&core.config.journal_dir))?;
-        if report.messages > 0 {
-            core.want_checkpoint();
-        }
-        let handle = Handle { core, keepers: Mutex::new(Some(keepers)) };
-        Ok((Journaled { handle: Arc::new(handle) }, report))
+        let (keeper, syncer) = (core.clone(), core.clone());
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        // Apart, because a sync of the mail may hang for as long as a disk does, and the mail on others must not wait for it.
+        let keepers = vec![
+            named("delivery-keep").spawn(move || keeper.keep())?,
+            named("delivery-sync").spawn(move || syncer.make_checkpoints())?,
+        ];
+        Ok(Journaled { handle: Arc::new(Handle { core, keepers: Mutex::new(Some(keepers)) }) })
     }
 
     /// Makes a message durable.
@@ -152,7 +123,7 @@ impl Journaled {
         let stored = Stored { secs, nonce: core.nonce, host: core.host.clone(), message, numbers };
         let (done, outcome) = oneshot::channel();
         let then_core = core.clone();
-        core.journal.append_then(KIND_MESSAGE, stored.encode(), move |appended| {
+        core.log.append(KIND_MESSAGE, stored.encode(), move |appended| {
             // After a failure of the disk the record may be there or not: then it must find its body.
             if let (Some(guard), Ok(_) | Err(AppendError::Poisoned(_))) = (&guard, &appended) {
                 guard.keep();
@@ -167,7 +138,16 @@ impl Journaled {
         Ok(Kept { id, secs, nonce: core.nonce, host: core.host.clone(), targets })
     }
 
-    /// Starts a large body of at most `bytes_max` bytes, which goes to a file as it comes.
+    /// Whether a large body of that many bytes would find room now, beside those that are being written.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`].
+    pub fn check_room(&self, bytes: u64) -> Result<(), DeliveryError> {
+        self.handle.core.workers.places().spool().check_room(bytes)
+    }
+
+    /// Starts a large body of at most `bytes_max` bytes, which goes to a file as it comes. The space is set aside for it until it ends
+    /// or is dropped; one that gets longer takes more as it grows.
     ///
     /// # Errors
     /// [`DeliveryError::Full`] if there is not that much space.
@@ -181,7 +161,7 @@ impl Journaled {
     /// [`DeliveryError::Full`].
     pub fn check_mailbox(&self, mailbox: &str) -> Result<(), DeliveryError> {
         let core = &self.handle.core;
-        let waiting = core.keeper.state().waiting_bytes.get(mailbox).copied().unwrap_or(0);
+        let waiting = core.keeper.state().waiting.bytes_for(mailbox);
         if waiting > core.config.pending_bytes_max {
             let what = format!("{waiting} bytes wait for {mailbox}");
             return Err(DeliveryError::Full(io::Error::new(io::ErrorKind::QuotaExceeded, what)));
@@ -191,10 +171,7 @@ impl Journaled {
 
     /// The messages that wait for mailboxes that cannot be written to.
     pub fn waiting(&self) -> Vec<Waiting> {
-        let state = self.handle.core.keeper.state();
-        let mut all: Vec<_> = state.deferred.values().map(|deferred| deferred.waiting.clone()).collect();
-        all.sort_by_key(|waiting| waiting.id);
-        all
+        self.handle.core.keeper.state().waiting.list()
     }
 
     /// Figures since opening.
@@ -205,18 +182,18 @@ impl Journaled {
             accepted: of(&core.counters.accepted),
             delivered: of(&core.counters.delivered),
             failed_attempts: of(&core.counters.failed_attempts),
-            waiting: core.keeper.state().deferred.len(),
+            waiting: core.keeper.state().waiting.len(),
             checkpoints: of(&core.counters.checkpoints),
             checkpoints_failed: of(&core.counters.checkpoints_failed),
             checkpoint_us: of(&core.counters.checkpoint_us),
             checkpoint_us_max: of(&core.counters.checkpoint_us_max),
-            journal: core.journal.stats(),
+            journal: core.log.stats(),
         }
     }
 
     /// Why nothing is accepted any more, if so.
     pub fn poisoned(&self) -> Option<Arc<str>> {
-        self.handle.core.journal.poisoned()
+        self.handle.core.log.poisoned()
     }
 
     /// Waits until all that was accepted is visible, but for what waits for a mailbox, and makes a checkpoint. Blocks.
@@ -225,7 +202,7 @@ impl Journaled {
     /// See [`CheckpointError`].
     pub fn checkpoint(&self) -> Result<CheckpointStats, CheckpointError> {
         let core = &self.handle.core;
-        core.journal.flush()?;
+        core.log.commit()?;
         core.workers.wait_until_idle();
         core.checkpoint()
     }
@@ -256,33 +233,57 @@ impl Journaled {
 }
 
 /// The last handle ends the executor.
-struct Handle {
-    core: Arc<Core>,
+struct Handle<L: Log> {
+    core: Arc<Core<L>>,
     keepers: Mutex<Option<Vec<JoinHandle<()>>>>,
 }
 
-impl Handle {
+impl<L: Log> Handle<L> {
+    /// Ends in order, or after a while all the same: a disk that hangs may hold any of the threads, and what it holds is in the journal, where the
+    /// next opening finds it.
     fn end(&self) {
         let Some(keepers) = self.keepers.lock().expect("keeper handles").take() else { return };
-        self.core.backlog.close();
+        let core = self.core.clone();
+        core.backlog.close();
+        let (ended, end) = std::sync::mpsc::channel::<()>();
+        let patience = core.config.shutdown_patience;
+        let finish = move || {
+            core.finish(keepers);
+            // Before it is said: whoever opens the journal next must find it closed.
+            drop(core);
+            drop(ended);
+        };
+        match std::thread::Builder::new().name("delivery-end".to_owned()).spawn(finish) {
+            // Over when it is dropped.
+            Ok(_) => drop(end.recv_timeout(patience)),
+            Err(_) => self.core.stop(),
+        }
+    }
+}
+
+impl<L: Log> Core<L> {
+    fn finish(&self, keepers: Vec<JoinHandle<()>>) {
         // After a failure of the disk there is nothing to wait for; replay does the rest.
-        let _ = self.core.journal.flush();
-        let hang = self.core.workers.wait_until_idle();
-        self.core.keeper.stop.store(true, Ordering::Release);
-        self.core.keeper.wake();
-        self.core.workers.stop();
-        // A disk that hangs may hold these as well; everything is in the journal, and the next opening sees to it.
+        let _ = self.log.commit();
+        let hang = self.workers.wait_until_idle();
+        self.stop();
         if !hang {
             for keeper in keepers {
                 // A panic of the thread was printed when it happened.
                 let _ = keeper.join();
             }
-            let _ = self.core.checkpoint();
+            let _ = self.checkpoint();
         }
+    }
+
+    fn stop(&self) {
+        self.keeper.stop.store(true, Ordering::Release);
+        self.keeper.wake();
+        self.workers.stop();
     }
 }
 
-impl Drop for Handle {
+impl<L: Log> Drop for Handle<L> {
     fn drop(&mut self) {
         self.end();
     }

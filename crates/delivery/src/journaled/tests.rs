@@ -11,18 +11,18 @@ use crate::record::{Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Stor
 use crate::session::SessionTag;
 use crate::{Body, DeliveryError, Journaled, JournaledConfig, LineEnds, Message, ReplayReport, Target};
 
-struct Place {
+pub(super) struct Place {
     dir: tempfile::TempDir,
-    runtime: Runtime,
+    pub(super) runtime: Runtime,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         Place { dir: tempfile::tempdir().expect("a directory"), runtime }
     }
 
-    fn config(&self) -> JournaledConfig {
+    pub(super) fn config(&self) -> JournaledConfig {
         let journal = posthaste_journal::Config { segment_bytes: 1 << 20, ..posthaste_journal::Config::default() };
         JournaledConfig {
             journal,
@@ -31,7 +31,7 @@ impl Place {
         }
     }
 
-    fn mail(&self) -> PathBuf {
+    pub(super) fn mail(&self) -> PathBuf {
         self.dir.path().join("mail")
     }
 
@@ -39,7 +39,11 @@ impl Place {
         Journaled::open(self.config()).expect("opens")
     }
 
-    fn deliver(&self, journaled: &Journaled, message: Message) -> Result<Vec<crate::MessageId>, DeliveryError> {
+    pub(super) fn deliver(
+        &self,
+        journaled: &Journaled,
+        message: Message,
+    ) -> Result<Vec<crate::MessageId>, DeliveryError> {
         self.runtime.block_on(journaled.deliver_message(message)).map(|kept| kept.names().collect())
     }
 
@@ -61,7 +65,7 @@ impl Place {
 
     /// The mailboxes that each record of the journal names, were the power to go now: nothing of the mail is synced then, and
     /// what no record names is lost.
-    fn promised(&self) -> Vec<Vec<String>> {
+    pub(super) fn promised(&self) -> Vec<Vec<String>> {
         let copy = Place::new();
         std::fs::create_dir_all(copy.config().journal_dir).expect("a directory");
         for entry in std::fs::read_dir(self.config().journal_dir).expect("a journal") {
@@ -83,7 +87,7 @@ impl Place {
     }
 }
 
-fn message(mailboxes: &[&str], body: &'static str) -> Message {
+pub(super) fn message(mailboxes: &[&str], body: &'static str) -> Message {
     let target = |name: &&str| Target {
         mailbox: format!("{name}/Maildir").into(),
         prefix: Bytes::from(format!("Delivered-To: {name}\r\n")),
@@ -93,7 +97,7 @@ fn message(mailboxes: &[&str], body: &'static str) -> Message {
 }
 
 /// Names and contents of a mailbox, `new/` and `cur/` together, sorted.
-fn mailbox(root: &Path, name: &str) -> Vec<(String, String)> {
+pub(super) fn mailbox(root: &Path, name: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for sub in ["new", "cur"] {
         let Ok(entries) = std::fs::read_dir(root.join(name).join("Maildir").join(sub)) else { continue };

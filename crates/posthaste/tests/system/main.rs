@@ -12,3 +12,4 @@ mod search;
 mod serve;
 mod sink;
 mod support;
+mod undelivered;

@@ -68,6 +68,8 @@ pub struct Storage {
     pub journal_segment_bytes: u64,
     /// Files of the journal at most; when all hold mail that waits for its mailbox, new mail is refused with 452.
     pub journal_segments: usize,
+    /// Octets that may wait for one mailbox that cannot be written to; beyond, its mail is refused with 452.
+    pub mailbox_pending_bytes: u64,
     /// Octets received after which the mailboxes are made durable and the journal's files used again.
     pub checkpoint_bytes: u64,
     /// Seconds after which the same is done if anything was received at all.
@@ -233,6 +235,7 @@ impl Default for Storage {
             mail: PathBuf::new(),
             journal_segment_bytes: 64 << 20,
             journal_segments: 64,
+            mailbox_pending_bytes: 1 << 30,
             checkpoint_bytes: 256 << 20,
             checkpoint_secs: 30,
         }

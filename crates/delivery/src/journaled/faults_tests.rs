@@ -1,0 +1,269 @@
+//! Mailboxes and syncs that fail or hang, without a clock: each step is taken by the test.
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_journal::Journal;
+
+use super::core::Core;
+use super::tests::{Place, mailbox, message};
+use super::{Handle, Journaled, JournaledConfig};
+use crate::gate::{Gate, Step};
+use crate::{Body, Message};
+
+/// What stands between the executor and the file system.
+#[derive(Default)]
+struct Doors {
+    state: Mutex<DoorState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct DoorState {
+    doors: HashMap<String, Door>,
+    held: HashSet<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Door {
+    Fails,
+    Hangs,
+}
+
+const SYNC: &str = "the sync";
+
+impl Doors {
+    fn gate(self: &Arc<Self>) -> Gate {
+        let doors = self.clone();
+        Arc::new(move |step| match step {
+            Step::Mailbox(name) => doors.pass(name),
+            Step::Sync => doors.pass(SYNC),
+        })
+    }
+
+    fn pass(&self, what: &str) -> std::io::Result<()> {
+        let mut state = self.state.lock().unwrap();
+        while state.doors.get(what) == Some(&Door::Hangs) {
+            state.held.insert(what.to_owned());
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap();
+        }
+        match state.doors.get(what) {
+            Some(_) => Err(std::io::Error::other("the door is shut")),
+            None => Ok(()),
+        }
+    }
+
+    fn shut(&self, what: &str, door: Door) {
+        self.state.lock().unwrap().doors.insert(what.to_owned(), door);
+    }
+
+    fn open(&self, what: &str) {
+        self.state.lock().unwrap().doors.remove(what);
+        self.changed.notify_all();
+    }
+
+    fn wait_until_held(&self, what: &str) {
+        let state = self.state.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, |state| !state.held.contains(what)).unwrap();
+        assert!(!waited.1.timed_out(), "nobody came to {what}");
+    }
+}
+
+/// An executor whose workers run, and nothing else by itself.
+struct Steps {
+    place: Place,
+    doors: Arc<Doors>,
+    journaled: Journaled,
+}
+
+impl Steps {
+    fn new(config: impl FnOnce(JournaledConfig) -> JournaledConfig) -> Self {
+        let (place, doors) = (Place::new(), Arc::new(Doors::default()));
+        let core = open(config(place.config()), &doors);
+        for _ in 0..2 {
+            core.workers.start(&core).expect("a thread");
+        }
+        let journaled = Journaled { handle: Arc::new(Handle { core, keepers: Mutex::new(Some(Vec::new())) }) };
+        Steps { place, doors, journaled }
+    }
+
+    fn core(&self) -> &Arc<Core<Journal>> {
+        &self.journaled.handle.core
+    }
+
+    fn deliver(&self, message: Message) {
+        self.place.deliver(&self.journaled, message).expect("accepted");
+    }
+
+    fn texts(&self, name: &str) -> Vec<String> {
+        mailbox(&self.place.mail(), name).into_iter().map(|(_, text)| text).collect()
+    }
+
+    fn try_again_after(&self, secs: u64) {
+        self.core().try_again(Instant::now() + Duration::from_secs(secs));
+    }
+
+    fn give_up_after(&self, secs: u64) {
+        self.core().workers.give_up_on_stalled(Instant::now() + Duration::from_secs(secs), &**self.core());
+    }
+
+    /// Waits for what a worker is doing.
+    fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < deadline, "never: {what}; waiting {:?}", self.journaled.waiting());
+            std::thread::yield_now();
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.journaled.stats().waiting
+    }
+}
+
+fn open(config: JournaledConfig, doors: &Arc<Doors>) -> Arc<Core<Journal>> {
+    let (journal, recovery) = Journal::open(&config.journal_dir, config.journal.clone()).expect("a journal");
+    Core::open(journal, recovery, config, Some(doors.gate())).expect("opens").0
+}
+
+fn inode(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("there").ino()
+}
+
+fn only_file(steps: &Steps, name: &str) -> std::path::PathBuf {
+    let new = steps.place.mail().join(name).join("Maildir/new");
+    let mut entries = std::fs::read_dir(&new).expect("a mailbox");
+    let path = entries.next().expect("a message").expect("an entry").path();
+    assert!(entries.next().is_none(), "one message");
+    path
+}
+
+#[test]
+fn a_mailbox_that_hangs_holds_its_own_mail_and_gets_it_when_it_answers() {
+    let steps = Steps::new(|config| config);
+    let room = steps.core().backlog.available_permits();
+    steps.doors.shut("hung/Maildir", Door::Hangs);
+    steps.deliver(message(&["hung"], "a\r\n"));
+    steps.doors.wait_until_held("hung/Maildir");
+    steps.deliver(message(&["hung", "ok"], "b\r\n"));
+    steps.until("delivered elsewhere", || steps.texts("ok").len() == 1);
+    assert_eq!(steps.waiting(), 0, "it may yet answer");
+    steps.give_up_after(4);
+    assert_eq!(steps.waiting(), 0, "it may yet answer");
+    steps.give_up_after(6);
+    steps.until("b waits in the journal, not in memory", || steps.waiting() == 1);
+    assert_eq!(steps.core().backlog.available_permits(), room, "what hangs holds no memory that others wait for");
+    // Refused at once from here on, but not on the thread that accepts mail.
+    steps.deliver(message(&["hung"], "c\r\n"));
+    assert_eq!(steps.waiting(), 1);
+    steps.give_up_after(6);
+    assert_eq!(steps.waiting(), 2);
+    assert!(steps.journaled.waiting()[1].error.contains("does not answer"), "{:?}", steps.journaled.waiting());
+
+    steps.doors.open("hung/Maildir");
+    steps.until("what a thread had in hand", || steps.texts("hung").len() == 1);
+    steps.until("the thread is done", || !steps.core().workers.wait_until_idle());
+    steps.try_again_after(2);
+    steps.until("the probe", || steps.waiting() == 1);
+    steps.try_again_after(2);
+    steps.until("the rest", || steps.waiting() == 0);
+    let expected = ["a", "b", "c"].map(|text| format!("Delivered-To: hung\n{text}\n"));
+    assert_eq!(steps.texts("hung"), expected);
+    assert_eq!(steps.texts("ok").len(), 1);
+}
+
+#[test]
+fn what_was_delivered_before_a_sync_failed_is_written_anew_before_it_is_settled() {
+    let steps = Steps::new(|config| config);
+    steps.doors.shut("bad/Maildir", Door::Fails);
+    steps.deliver(message(&["ann", "bad"], "partly\r\n"));
+    steps.deliver(message(&["bob"], "wholly\r\n"));
+    steps.until("the first attempt", || steps.waiting() == 1 && steps.texts("bob").len() == 1);
+    let (ann, bob) = (only_file(&steps, "ann"), only_file(&steps, "bob"));
+    // Held open, so that their inode numbers are not given to what replaces them.
+    let _held = [&ann, &bob].map(|path| std::fs::File::open(path).expect("readable"));
+    let before = [inode(&ann), inode(&bob)];
+
+    steps.doors.shut(SYNC, Door::Fails);
+    assert!(steps.journaled.checkpoint().is_err(), "nothing may be forgotten");
+    assert_eq!(inode(&ann), before[0], "its turn comes when all of its message is dealt with");
+    assert_ne!(inode(&bob), before[1], "the old file may be in the page cache alone");
+    assert_eq!(steps.place.promised(), [vec!["ann/Maildir", "bad/Maildir"], vec!["bob/Maildir"]]);
+
+    steps.doors.open(SYNC);
+    steps.doors.open("bad/Maildir");
+    steps.try_again_after(2);
+    steps.until("delivered", || steps.waiting() == 0);
+    assert_ne!(inode(&ann), before[0], "delivered before the sync that failed");
+    steps.journaled.checkpoint().expect("checkpoint");
+    assert_eq!(steps.place.promised(), Vec::<Vec<String>>::new());
+    for (name, text) in [("ann", "partly"), ("bad", "partly"), ("bob", "wholly")] {
+        assert_eq!(steps.texts(name), [format!("Delivered-To: {name}\n{text}\n")]);
+    }
+}
+
+#[test]
+fn mail_that_waited_is_read_back_as_far_as_there_is_memory_for_it() {
+    // Room for one of them at a time, and a half.
+    let steps = Steps::new(|config| JournaledConfig { backlog_bytes: 60 << 10, ..config });
+    let large = || Message {
+        body: Body::Memory(vec![Bytes::from("0123456789 abcdefghij 0123456789 abcdef\r\n".repeat(1000))]),
+        ..message(&["bad"], "")
+    };
+    steps.doors.shut("bad/Maildir", Door::Fails);
+    for count in 1..=3 {
+        steps.deliver(large());
+        steps.until("put by", || steps.waiting() == count);
+    }
+    steps.until("their memory is given back", || steps.core().backlog.available_permits() == 60);
+    steps.doors.open("bad/Maildir");
+    steps.try_again_after(2);
+    steps.until("the probe", || steps.waiting() == 2);
+    steps.until("its memory is given back", || steps.core().backlog.available_permits() == 60);
+
+    steps.doors.shut("bad/Maildir", Door::Hangs);
+    steps.try_again_after(2);
+    steps.doors.wait_until_held("bad/Maildir");
+    assert_eq!(steps.core().backlog.available_permits(), 60 - 41, "one of two");
+    steps.try_again_after(2);
+    assert_eq!(steps.core().backlog.available_permits(), 60 - 41, "no room for the other");
+    steps.doors.open("bad/Maildir");
+    steps.until("one more", || steps.waiting() == 1);
+    steps.until("its memory is given back", || steps.core().backlog.available_permits() == 60);
+    steps.try_again_after(2);
+    steps.until("all", || steps.waiting() == 0);
+    assert_eq!(steps.texts("bad").len(), 3);
+}
+
+#[test]
+fn a_sync_that_hangs_does_not_hold_up_the_end() {
+    let (place, doors) = (Place::new(), Arc::new(Doors::default()));
+    let config = JournaledConfig { shutdown_patience: Duration::from_millis(100), ..place.config() };
+    let core = open(config, &doors);
+    let journaled = Journaled::start(core).expect("threads");
+    place.deliver(&journaled, message(&["ann"], "a\r\n")).expect("accepted");
+    doors.shut(SYNC, Door::Hangs);
+    // Returns, although the last checkpoint never ends.
+    drop(journaled);
+    doors.wait_until_held(SYNC);
+    assert_eq!(place.promised(), [["ann/Maildir"]], "the next opening sees to it");
+    doors.open(SYNC);
+}
+
+#[test]
+fn without_room_for_the_note_there_is_no_sync() {
+    let steps = Steps::new(|config| config);
+    steps.deliver(message(&["ann"], "a\r\n"));
+    steps.core().log.poison("a disk that fails");
+    steps.doors.shut(SYNC, Door::Hangs);
+    // Would hang if it came to the sync.
+    assert!(steps.journaled.checkpoint().is_err());
+    assert_eq!(steps.core().failed_syncs(), 0);
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);

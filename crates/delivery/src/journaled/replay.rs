@@ -1,0 +1,163 @@
+//! Opening: every message that the journal still has is put into its mailboxes exactly once.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use posthaste_journal::storage::make_dir;
+use posthaste_journal::{Note, Recovery};
+use posthaste_maildir::{Found, MailRoot};
+use tokio::sync::Semaphore;
+
+use super::config::{JournaledConfig, OpenError};
+use super::core::{Core, Counters, permits, random_nonce, spooled_in};
+use super::keeper::Keeper;
+use super::report::ReplayReport;
+use crate::gate::Gate;
+use crate::log::Log;
+use crate::record::{Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Stored};
+use crate::session::SessionTag;
+use crate::spool::Spool;
+use crate::workers::{Letter, Workers, key_of};
+
+impl<L: Log> Core<L> {
+    /// Sees that every message that the log held when it was opened is in its mailboxes. Starts no threads.
+    pub(super) fn open(
+        log: L,
+        recovery: Recovery,
+        config: JournaledConfig,
+        gate: Option<Gate>,
+    ) -> Result<(Arc<Self>, ReplayReport), OpenError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |error| OpenError::Io { path, error }
+        };
+        make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
+        let root = MailRoot::open(&config.mail_root).map_err(at(&config.mail_root))?;
+        let session = SessionTag::of(&config.mail_root).map_err(at(&config.mail_root))?;
+        let visible = Visible::of(&recovery.notes, session);
+
+        let mut report =
+            ReplayReport { damage: recovery.damage, bytes_read: recovery.bytes_read, ..ReplayReport::default() };
+        let mut ids = Vec::new();
+        let mut bodies = HashSet::new();
+        let mut sought = Sought::default();
+        for record in recovery.records.iter().filter(|record| record.kind == KIND_MESSAGE) {
+            // Bodies are read again when it is their turn, so that they need not all be in memory.
+            match log.read(record.id).and_then(Stored::decode) {
+                Some(stored) => {
+                    ids.push(record.id);
+                    bodies.extend(spooled_in(&stored));
+                    sought.add(record.id, &stored, &visible);
+                }
+                None => report.unreadable += 1,
+            }
+        }
+        let spool_dir = config.journal_dir.join("spool");
+        let all_known = report.unreadable == 0 && !report.damage.iter().any(|damage| damage.promised);
+        let spool = Spool::open(spool_dir.clone(), &bodies, all_known).map_err(at(&spool_dir))?;
+        let core = Arc::new(Core {
+            nonce: random_nonce(),
+            host: config.host.as_str().into(),
+            session,
+            log,
+            workers: Arc::new(Workers::new(root, config.mail_root.clone(), spool, gate)),
+            backlog: Arc::new(Semaphore::new(permits(config.backlog_bytes.into()) as usize)),
+            keeper: Keeper::default(),
+            counters: Counters::default(),
+            config,
+        });
+        report.messages = ids.len();
+        let there = sought.find(&core);
+        for id in ids {
+            core.replay(id, &visible, &there, &mut report);
+        }
+        if report.messages > 0 {
+            core.want_checkpoint();
+        }
+        Ok((core, report))
+    }
+
+    /// Sees that a recovered message is in its mailboxes.
+    fn replay(&self, id: u64, visible: &Visible, there: &There, report: &mut ReplayReport) {
+        let Some(stored) = self.load(id) else { return };
+        let letter = Letter::again(id, stored, self.failed_syncs(), None);
+        let places = self.workers.places();
+        let mut failed = Vec::new();
+        for (target, &number) in letter.stored.numbers.iter().enumerate() {
+            let restore = || match there.get(&letter.stored, id, target) {
+                Some(found) => places.restore_found(&letter.stored, id, target, found),
+                None => places.restore(&letter.stored, id, target),
+            };
+            let restore_synced = || places.restore_synced(&letter.stored, id, target);
+            let outcome = match (visible.done.contains(&(id, number)), visible.distrust) {
+                // Renamed in this life of the page cache, so it is there, or its owner has taken it away.
+                (true, false) => continue,
+                (true, true) => restore_synced().map(|()| false),
+                (false, true) => restore().and_then(|written| restore_synced().map(|()| written)),
+                (false, false) => restore(),
+            };
+            match outcome {
+                Ok(written) => report.restored += usize::from(written),
+                Err(error) => {
+                    failed.push((number, error.to_string().into()));
+                    report.deferred += 1;
+                }
+            }
+        }
+        self.settle_or_defer(&letter, failed);
+    }
+}
+
+/// What the notes say of the page cache.
+struct Visible {
+    /// Records and targets that became visible in this life of it.
+    done: HashSet<(u64, u16)>,
+    /// A sync of the mail has failed, or we do not know how it ended: what reads well may be in the page cache alone. In
+    /// another life of it, what reads well has been read from the disk.
+    distrust: bool,
+}
+
+impl Visible {
+    fn of(notes: &[Note], session: SessionTag) -> Self {
+        let delivered = notes.iter().filter(|note| note.kind == KIND_DELIVERED);
+        let delivered = delivered.filter_map(|note| Delivered::decode(&note.payload));
+        Visible {
+            done: delivered.filter(|note| note.session == session).flat_map(|note| note.done).collect(),
+            distrust: notes.iter().any(|note| note.kind == KIND_DISTRUST && note.payload == session.0),
+        }
+    }
+}
+
+/// Names that are looked for, by mailbox: a missing name costs a scan of its mailbox, and so do a thousand of them together.
+#[derive(Default)]
+struct Sought(HashMap<Arc<str>, Vec<String>>);
+
+impl Sought {
+    fn add(&mut self, id: u64, stored: &Stored, visible: &Visible) {
+        for (&number, target) in stored.numbers.iter().zip(&stored.message.targets) {
+            if !visible.done.contains(&(id, number)) {
+                self.0.entry(target.mailbox.clone()).or_default().push(key_of(stored, id, number));
+            }
+        }
+    }
+
+    fn find<L: Log>(self, core: &Core<L>) -> There {
+        let places = core.workers.places();
+        // A mailbox that cannot be looked into is looked into again for each of its messages, which then wait for it.
+        let look =
+            |(mailbox, keys): (Arc<str>, Vec<String>)| Some((mailbox.clone(), places.find(&mailbox, &keys).ok()?));
+        There(self.0.into_iter().filter_map(look).collect())
+    }
+}
+
+/// What was found in each mailbox.
+struct There(HashMap<Arc<str>, HashMap<String, Found>>);
+
+impl There {
+    /// Where one target's file is, if it is known where; `Some(None)` if there is none.
+    fn get(&self, stored: &Stored, id: u64, target: usize) -> Option<Option<&Found>> {
+        let found = self.0.get(&stored.message.targets[target].mailbox)?;
+        Some(found.get(&key_of(stored, id, stored.numbers[target])))
+    }
+}

@@ -1,0 +1,102 @@
+//! Clearing up `tmp/`: what a crash, ours or another program's, left half written is removed once nobody can be at it any more.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, SystemTime};
+
+use posthaste_maildir::tree::{TreeError, TreeOptions, walk};
+use posthaste_maildir::{MailRoot, MailboxPath, TMP_AGE_MAX};
+use rustix::io::Errno;
+
+/// Looks through all mailboxes at the start and once a day, on a thread of its own, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Tidy(#[expect(dead_code, reason = "dropping it ends the thread")] Option<Sender<()>>);
+
+impl Tidy {
+    pub fn begin(mail: PathBuf) -> Self {
+        let (until, ended) = channel();
+        let work = move || {
+            loop {
+                match tidy(&mail, SystemTime::now()) {
+                    Ok(Tidied { removed: 0, troubles: 0 }) => {}
+                    Ok(Tidied { removed, troubles }) => {
+                        tracing::info!(removed, troubles, "unfinished files of mailboxes cleared up");
+                    }
+                    Err(error) => tracing::warn!(error = error.to_string(), "mailboxes cannot be looked through"),
+                }
+                if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        // Nobody waits for it: it may be in the midst of a mailbox that hangs. Without a thread there is a little litter more.
+        let started = std::thread::Builder::new().name("tidy".to_owned()).spawn(work);
+        Self(started.ok().map(|_| until))
+    }
+}
+
+/// What was done.
+#[derive(Debug, PartialEq, Eq)]
+struct Tidied {
+    removed: usize,
+    /// Mailboxes that could not be looked into.
+    troubles: usize,
+}
+
+/// Removes from the `tmp/` of each mailbox below `mail` what has not changed for 36 hours, which is the Maildir's own rule.
+fn tidy(mail: &Path, now: SystemTime) -> Result<Tidied, TidyError> {
+    // Found by name and opened from the root, which follows no link out of it.
+    let root = MailRoot::open(mail)?;
+    let tree = walk(mail, &TreeOptions { into_noupdate: true })?;
+    let mut done = Tidied { removed: 0, troubles: tree.troubles.len() };
+    for folder in &tree.folders {
+        let Ok(path) = MailboxPath::parse(&folder.path) else { continue };
+        match root.existing_mailbox(&path).and_then(|maildir| maildir.cleanup_tmp(now, TMP_AGE_MAX)) {
+            Ok(removed) => done.removed += removed,
+            // Taken away since, no whole Maildir, or behind a link.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {}
+            Err(_) => done.troubles += 1,
+        }
+    }
+    Ok(done)
+}
+
+#[derive(Debug, thiserror::Error)]
+enum TidyError {
+    #[error(transparent)]
+    Root(#[from] io::Error),
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+}
+
+const INTERVAL: Duration = Duration::from_secs(24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_written_to_for_36_hours_goes_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let mailbox = dir.path().join("example.org/ann/Maildir");
+        for sub in ["tmp", "new", "cur"] {
+            std::fs::create_dir_all(mailbox.join(sub)).unwrap();
+            std::fs::write(mailbox.join(sub).join("1.a.host"), "text").unwrap();
+        }
+        let elsewhere = tempfile::tempdir().unwrap();
+        for sub in ["tmp", "new", "cur"] {
+            std::fs::create_dir_all(elsewhere.path().join(sub)).unwrap();
+            std::fs::write(elsewhere.path().join(sub).join("1.a.host"), "text").unwrap();
+        }
+        std::os::unix::fs::symlink(elsewhere.path(), dir.path().join("example.org/link")).unwrap();
+        let after = |hours: u64| SystemTime::now() + Duration::from_secs(hours * 3600);
+        assert_eq!(tidy(dir.path(), after(35)).unwrap(), Tidied { removed: 0, troubles: 0 });
+        assert!(mailbox.join("tmp/1.a.host").exists());
+        assert_eq!(tidy(dir.path(), after(37)).unwrap().removed, 1);
+        assert!(!mailbox.join("tmp/1.a.host").exists());
+        assert!(mailbox.join("new/1.a.host").exists() && mailbox.join("cur/1.a.host").exists());
+        assert!(elsewhere.path().join("tmp/1.a.host").exists(), "no link is followed");
+    }
+}
