@@ -119,9 +119,11 @@ mod tests {
         std::fs::read_dir(dir).expect("a directory").count()
     }
 
+    type Change = fn(&mut Draft<'_>);
+
     /// The same must hold for files with and without a name, and for those that turn out to need one late.
-    fn each_way(check: impl Fn(&std::path::Path, &Maildir, fn(&mut Draft<'_>))) {
-        let prepare: [(bool, fn(&mut Draft<'_>)); 3] =
+    fn each_way(check: impl Fn(&std::path::Path, &Maildir, Change)) {
+        let prepare: [(bool, Change); 3] =
             [(false, |_| ()), (true, |_| ()), (false, |draft| draft.copy_to_tmp().expect("copied"))];
         for (names_needed, change) in prepare {
             let dir = tempfile::tempdir().expect("a directory");
