@@ -33,6 +33,8 @@ pub mod suite;
 
 use suite::Suite;
 
-/// All suites, in the order that `all` runs them.
+/// The suites that `all` runs, in order.
 pub const SUITES: &[Suite] =
     &[receive::SUITE, executor::SUITE, journal::SUITE, idle::SUITE, scan::SUITE, search::SUITE];
+/// Those that only run when they are named.
+pub const LONG_SUITES: &[Suite] = &[receive::GRID];

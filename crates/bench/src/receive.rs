@@ -30,6 +30,13 @@ pub const SUITE: Suite = Suite {
     workloads,
 };
 
+/// Every size of message with every number of connections.
+pub const GRID: Suite = Suite {
+    name: "grid",
+    about: "Mail received over SMTP in each size, over few and many connections, kept and new: not part of `all`",
+    workloads: grid,
+};
+
 const FIGURES: &[Figure] = &[
     Figure { key: "rate", name: "messages/s", unit: Unit::PerSecond, better: Better::Higher },
     Figure { key: "acked_percent", name: "acked", unit: Unit::Percent, better: Better::Higher },
@@ -42,6 +49,7 @@ const FIGURES: &[Figure] = &[
 
 /// What is sent, in the size that was published.
 struct Shape {
+    suite: &'static str,
     name: &'static str,
     size: &'static str,
     connections: u32,
@@ -60,6 +68,7 @@ enum Amount {
 
 const ONE: PerConnection = PerConnection::Count(NonZeroU64::MIN);
 const SUSTAINED: Duration = Duration::from_secs(30);
+const CELL: Duration = Duration::from_secs(10);
 
 /// The published ones, then two with kept connections, which none of them has.
 const SHAPES: &[Shape] = &[
@@ -73,6 +82,32 @@ const SHAPES: &[Shape] = &[
     shape("kept-100k", "100k", 50, PerConnection::All, Amount::Count(20_000), 20),
 ];
 
+/// Nobody has published these.
+const CELLS: &[Shape] = &[
+    cell("1k-1", "1k", 1, PerConnection::All),
+    cell("1k-1-new", "1k", 1, ONE),
+    cell("1k-50", "1k", 50, PerConnection::All),
+    cell("1k-50-new", "1k", 50, ONE),
+    cell("1k-500", "1k", 500, PerConnection::All),
+    cell("1k-500-new", "1k", 500, ONE),
+    cell("10k-1", "10k", 1, PerConnection::All),
+    cell("10k-1-new", "10k", 1, ONE),
+    cell("10k-50", "10k", 50, PerConnection::All),
+    cell("10k-50-new", "10k", 50, ONE),
+    cell("10k-500", "10k", 500, PerConnection::All),
+    cell("10k-500-new", "10k", 500, ONE),
+    cell("100k-1", "100k", 1, PerConnection::All),
+    cell("100k-1-new", "100k", 1, ONE),
+    cell("100k-50", "100k", 50, PerConnection::All),
+    cell("100k-50-new", "100k", 50, ONE),
+    cell("100k-500", "100k", 500, PerConnection::All),
+    cell("100k-500-new", "100k", 500, ONE),
+];
+
+const fn cell(name: &'static str, size: &'static str, connections: u32, per_connection: PerConnection) -> Shape {
+    Shape { suite: GRID.name, ..shape(name, size, connections, per_connection, Amount::Time(CELL), 20) }
+}
+
 const fn shape(
     name: &'static str,
     size: &'static str,
@@ -81,7 +116,7 @@ const fn shape(
     amount: Amount,
     mailboxes: u64,
 ) -> Shape {
-    Shape { name, size, connections, per_connection, amount, rate: None, mailboxes }
+    Shape { suite: SUITE.name, name, size, connections, per_connection, amount, rate: None, mailboxes }
 }
 
 /// What a scaled round has at least, so that percentiles say something.
@@ -91,6 +126,10 @@ const WARMUP: Duration = Duration::from_millis(500);
 
 fn workloads(settings: &Settings) -> Vec<Workload> {
     SHAPES.iter().map(|shape| workload(shape, settings)).collect()
+}
+
+fn grid(settings: &Settings) -> Vec<Workload> {
+    CELLS.iter().map(|shape| workload(shape, settings)).collect()
 }
 
 fn workload(shape: &'static Shape, settings: &Settings) -> Workload {
@@ -256,7 +295,7 @@ impl Running for Loaded {
             command: vec![
                 "posthaste".into(),
                 "bench".into(),
-                SUITE.name.into(),
+                self.shape.suite.into(),
                 "--only".into(),
                 self.shape.name.into(),
             ],
@@ -334,7 +373,8 @@ mod tests {
     #[test]
     fn every_published_row_belongs_to_a_workload_and_shows_figures_that_are_measured() {
         let settings = Settings::new("posthaste".into());
-        let all: Vec<Workload> = crate::SUITES.iter().flat_map(|suite| (suite.workloads)(&settings)).collect();
+        let all: Vec<Workload> =
+            crate::SUITES.iter().chain(crate::LONG_SUITES).flat_map(|suite| (suite.workloads)(&settings)).collect();
         for row in published::ROWS {
             let workload = all.iter().find(|workload| workload.name == row.workload);
             let workload = workload.unwrap_or_else(|| panic!("{row:?} is of no workload"));

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_bench::run::{Step, report, run};
 use posthaste_bench::scratch::Scratch;
 use posthaste_bench::suite::{Settings, Suite};
-use posthaste_bench::{SUITES, checks};
+use posthaste_bench::{LONG_SUITES, SUITES, checks};
 use posthaste_loadgen::values::duration;
 
 use crate::{command_line, print};
@@ -71,7 +71,7 @@ const ALL: &str = "all";
 const CONNECTIONS: u64 = 10_000;
 
 fn suite_names() -> PossibleValuesParser {
-    SUITES.iter().map(|suite| suite.name).chain([ALL]).collect::<Vec<_>>().into()
+    SUITES.iter().chain(LONG_SUITES).map(|suite| suite.name).chain([ALL]).collect::<Vec<_>>().into()
 }
 
 fn scale(text: &str) -> Result<f64, String> {
@@ -83,7 +83,7 @@ fn scale(text: &str) -> Result<f64, String> {
 
 impl Bench {
     pub fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error>> {
-        let suites: Vec<&Suite> = SUITES.iter().filter(|suite| self.wants(suite)).collect();
+        let suites = self.suites();
         let settings = self.settings()?;
         if self.list {
             print(&list(&suites, &settings))?;
@@ -114,8 +114,10 @@ impl Bench {
         Ok(ExitCode::from(u8::from(!report.is_good())))
     }
 
-    fn wants(&self, suite: &Suite) -> bool {
-        self.suites.iter().any(|name| name == ALL || name == suite.name)
+    fn suites(&self) -> Vec<&'static Suite> {
+        let is_named = |suite: &&Suite| self.suites.iter().any(|name| name == suite.name);
+        let all = self.suites.iter().any(|name| name == ALL);
+        SUITES.iter().filter(|suite| all || is_named(suite)).chain(LONG_SUITES.iter().filter(is_named)).collect()
     }
 
     fn settings(&self) -> std::io::Result<Settings> {
