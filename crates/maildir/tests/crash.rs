@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use posthaste_fsops::{Choice, Cut, Machine, Recording};
-use posthaste_maildir::{Flags, Host, Maildir, Mounts, NameSource, Subdir, deliver_batch};
+use posthaste_maildir::{Flags, Host, Maildir, Mounts, NameSource, deliver_batch};
 
 /// Seeds for each position.
 const SEEDS: u64 = 12;
@@ -83,9 +83,11 @@ fn a_keyword_that_has_a_letter_keeps_it_wherever_the_power_goes() {
             let (keyword, letter) = (KEYWORDS[number as usize], letters[number as usize]);
             assert_eq!(table.flag(keyword), Some(letter), "{cut}: {keyword}");
         }
+        // Of two renames without a sync the model may keep the second alone, and then the file has both names.
         let all = maildir.scan().expect("names");
-        assert_eq!(all.len(), 1, "{cut}: {all:?}");
-        assert!(matches!(all[0].0, Subdir::New | Subdir::Cur));
-        assert_eq!(maildir.read(all[0].0, &all[0].1).expect("a message"), message, "{cut}");
+        assert!(!all.is_empty(), "{cut}");
+        for (dir, name) in all {
+            assert_eq!(maildir.read(dir, &name).expect("a message"), message, "{cut}: {name}");
+        }
     }
 }
