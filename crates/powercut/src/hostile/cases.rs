@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::{Attack, descriptors};
+use super::{Attack, sockets};
 use crate::load::user;
 use crate::rig::RigError;
 use crate::server::DOMAIN;
@@ -147,7 +147,7 @@ pub fn half_closed(attack: &Attack) -> Result<Vec<String>, RigError> {
 
 pub fn reset_anywhere(attack: &Attack) -> Result<Vec<String>, RigError> {
     let whole = format!("{}Subject: reset\r\n\r\nbody\r\n.\r\nQUIT\r\n", begin(3));
-    let before = descriptors(&attack.server)?;
+    let before = sockets(&attack.server)?;
     for octets in 0..=whole.len() {
         for wait_for_reply in [false, true] {
             let mut stream = TcpStream::connect(attack.address())?;
@@ -162,10 +162,10 @@ pub fn reset_anywhere(attack: &Attack) -> Result<Vec<String>, RigError> {
     }
     // The honest client's connection comes and goes.
     let deadline = Instant::now() + PATIENCE;
-    while descriptors(&attack.server)? > before + SLACK {
+    while sockets(&attack.server)? > before + SLACK {
         if Instant::now() > deadline {
-            let now = descriptors(&attack.server)?;
-            return Ok(vec![format!("{now} descriptors are open, {before} before")]);
+            let now = sockets(&attack.server)?;
+            return Ok(vec![format!("{now} connections are open, {before} before")]);
         }
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -195,9 +195,11 @@ fn peak_memory_kib(server: &Running) -> Result<u64, RigError> {
     line.trim().trim_end_matches(" kB").parse().map_err(|_| std::io::Error::other("no VmHWM in status").into())
 }
 
-/// Descriptors that the server has open.
-pub(crate) fn descriptors(server: &Running) -> Result<usize, RigError> {
-    Ok(std::fs::read_dir(Path::new("/proc").join(server.pid().as_raw_nonzero().to_string()).join("fd"))?.count())
+/// Connections that the server has open. Mailboxes that it keeps open do not count.
+pub(crate) fn sockets(server: &Running) -> Result<usize, RigError> {
+    let dir = Path::new("/proc").join(server.pid().as_raw_nonzero().to_string()).join("fd");
+    let links = std::fs::read_dir(dir)?.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    Ok(links.filter(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:")).count())
 }
 
 const HONEST_PACE: Duration = Duration::from_millis(20);
