@@ -213,7 +213,12 @@ impl Client {
     /// # Errors
     /// Those of the connection, then nothing is known of the message.
     pub fn send(&mut self, letter: &Letter) -> io::Result<String> {
-        let reply = self.command(&format!("MAIL FROM:<rig@{DOMAIN}>"))?;
+        // Room is kept for the largest message where its size is not announced, and the rig's disks are small.
+        let size = match self.protocol {
+            Protocol::Smtp => format!(" SIZE={}", letter.octets.len()),
+            Protocol::Lmtp => String::new(),
+        };
+        let reply = self.command(&format!("MAIL FROM:<rig@{DOMAIN}>{size}"))?;
         if !reply.starts_with('2') {
             return Ok(reply);
         }
