@@ -382,6 +382,7 @@ fn a_start_after_a_crash_tells_what_it_restored() {
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["a@example.org", "b@example.org"], MESSAGE);
+    server.wait_for_mail("example.org", "a", 1);
     server.wait_for_mail("example.org", "b", 1);
     server.signal(Signal::KILL);
     server.wait();
