@@ -177,7 +177,7 @@ impl Body {
 }
 
 /// 64 bodies of printable text in lines, always the same.
-pub(crate) fn bodies(bytes: usize) -> Vec<Vec<u8>> {
+pub fn bodies(bytes: usize) -> Vec<Vec<u8>> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut next = move || {
         state ^= state << 13;

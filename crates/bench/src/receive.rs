@@ -22,7 +22,7 @@ use crate::peers::{Postfix, SmtpSink};
 use crate::published;
 use crate::run::wait_until_idle;
 use crate::server::{Server, Sink};
-use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Suite, Unit, Workload};
+use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Start, Suite, Unit, Workload};
 
 pub const SUITE: Suite = Suite {
     name: "receive",
@@ -50,7 +50,7 @@ const FIGURES: &[Figure] = &[
 /// What is sent, in the size that was published.
 struct Shape {
     suite: &'static str,
-    name: &'static str,
+    name: String,
     size: &'static str,
     connections: u32,
     per_connection: PerConnection,
@@ -71,51 +71,44 @@ const SUSTAINED: Duration = Duration::from_secs(30);
 const CELL: Duration = Duration::from_secs(10);
 
 /// The published ones, then two with kept connections, which none of them has.
-const SHAPES: &[Shape] = &[
-    shape("prixfixe-10k", "10k", 20, ONE, Amount::Count(2000), 20),
-    shape("prixfixe-1k", "1k", 50, ONE, Amount::Count(5000), 20),
-    shape("prixfixe-100k", "100k", 50, ONE, Amount::Count(500), 20),
-    Shape { rate: Some(50.0), ..shape("prixfixe-sustained", "10k", 20, ONE, Amount::Time(SUSTAINED), 20) },
-    shape("mailrs", "1200", 32, ONE, Amount::Time(SUSTAINED), 1),
-    shape("kumomta", "100k", 2000, PerConnection::All, Amount::Count(100_000), 100),
-    shape("kept-10k", "10k", 50, PerConnection::All, Amount::Count(100_000), 20),
-    shape("kept-100k", "100k", 50, PerConnection::All, Amount::Count(20_000), 20),
-];
-
-/// Nobody has published these.
-const CELLS: &[Shape] = &[
-    cell("1k-1", "1k", 1, PerConnection::All),
-    cell("1k-1-new", "1k", 1, ONE),
-    cell("1k-50", "1k", 50, PerConnection::All),
-    cell("1k-50-new", "1k", 50, ONE),
-    cell("1k-500", "1k", 500, PerConnection::All),
-    cell("1k-500-new", "1k", 500, ONE),
-    cell("10k-1", "10k", 1, PerConnection::All),
-    cell("10k-1-new", "10k", 1, ONE),
-    cell("10k-50", "10k", 50, PerConnection::All),
-    cell("10k-50-new", "10k", 50, ONE),
-    cell("10k-500", "10k", 500, PerConnection::All),
-    cell("10k-500-new", "10k", 500, ONE),
-    cell("100k-1", "100k", 1, PerConnection::All),
-    cell("100k-1-new", "100k", 1, ONE),
-    cell("100k-50", "100k", 50, PerConnection::All),
-    cell("100k-50-new", "100k", 50, ONE),
-    cell("100k-500", "100k", 500, PerConnection::All),
-    cell("100k-500-new", "100k", 500, ONE),
-];
-
-const fn cell(name: &'static str, size: &'static str, connections: u32, per_connection: PerConnection) -> Shape {
-    Shape { suite: GRID.name, ..shape(name, size, connections, per_connection, Amount::Time(CELL), 20) }
+fn published_shapes() -> Vec<Shape> {
+    let all = PerConnection::All;
+    vec![
+        shape("prixfixe-10k", "10k", 20, ONE, Amount::Count(2000), 20),
+        shape("prixfixe-1k", "1k", 50, ONE, Amount::Count(5000), 20),
+        shape("prixfixe-100k", "100k", 50, ONE, Amount::Count(500), 20),
+        Shape { rate: Some(50.0), ..shape("prixfixe-sustained", "10k", 20, ONE, Amount::Time(SUSTAINED), 20) },
+        shape("mailrs", "1200", 32, ONE, Amount::Time(SUSTAINED), 1),
+        shape("kumomta", "100k", 2000, all, Amount::Count(100_000), 100),
+        shape("kept-10k", "10k", 50, all, Amount::Count(100_000), 20),
+        shape("kept-100k", "100k", 50, all, Amount::Count(20_000), 20),
+    ]
 }
 
-const fn shape(
-    name: &'static str,
+/// Each size with each number of connections, kept and new. Nobody has published these.
+fn grid_shapes() -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for size in ["1k", "10k", "100k"] {
+        for connections in [1, 50, 500] {
+            for (per_connection, ending) in [(PerConnection::All, ""), (ONE, "-new")] {
+                let name = format!("{size}-{connections}{ending}");
+                let cell = shape(&name, size, connections, per_connection, Amount::Time(CELL), 20);
+                shapes.push(Shape { suite: GRID.name, ..cell });
+            }
+        }
+    }
+    shapes
+}
+
+fn shape(
+    name: &str,
     size: &'static str,
     connections: u32,
     per_connection: PerConnection,
     amount: Amount,
     mailboxes: u64,
 ) -> Shape {
+    let name = name.to_owned();
     Shape { suite: SUITE.name, name, size, connections, per_connection, amount, rate: None, mailboxes }
 }
 
@@ -125,14 +118,15 @@ const TIME_LEAST: Duration = Duration::from_secs(1);
 const WARMUP: Duration = Duration::from_millis(500);
 
 fn workloads(settings: &Settings) -> Vec<Workload> {
-    SHAPES.iter().map(|shape| workload(shape, settings)).collect()
+    published_shapes().into_iter().map(|shape| workload(shape, settings)).collect()
 }
 
 fn grid(settings: &Settings) -> Vec<Workload> {
-    CELLS.iter().map(|shape| workload(shape, settings)).collect()
+    grid_shapes().into_iter().map(|shape| workload(shape, settings)).collect()
 }
 
-fn workload(shape: &'static Shape, settings: &Settings) -> Workload {
+fn workload(shape: Shape, settings: &Settings) -> Workload {
+    let shape = Arc::new(shape);
     let pace = shape.pace(settings);
     let amount = match (pace.count, pace.duration) {
         (Some(count), Some(most)) => format!("{count} messages, at most {} s", most.as_secs_f64()),
@@ -146,17 +140,17 @@ fn workload(shape: &'static Shape, settings: &Settings) -> Workload {
         shape.sizes(),
         shape.connections
     );
-    let side = |name, is_ours, durability, open: Open| Side {
-        name,
-        is_ours,
-        durability,
-        start: Box::new(move |settings, dir| Ok(Box::new(Loaded::start(shape, name, open, settings, dir)?))),
+    let side = |name, is_ours, durability, open: Open| {
+        let shape = Arc::clone(&shape);
+        let start: Start =
+            Box::new(move |settings, dir| Ok(Box::new(Loaded::start(shape, name, open, settings, dir)?)));
+        Side { name, is_ours, durability, start }
     };
     Workload {
-        name: shape.name.into(),
+        name: shape.name.clone(),
         what,
         figures: FIGURES,
-        published: published::about(shape.name),
+        published: published::about(&shape.name),
         sides: vec![
             side("posthaste", true, Server::DURABILITY, |_, settings, dir| {
                 let server =
@@ -221,7 +215,7 @@ struct Opened {
 
 /// A server under load.
 struct Loaded {
-    shape: &'static Shape,
+    shape: Arc<Shape>,
     side: &'static str,
     server: Opened,
     pool: Arc<Pool>,
@@ -235,13 +229,13 @@ const SETTLE_MAX: Duration = Duration::from_secs(60);
 
 impl Loaded {
     fn start(
-        shape: &'static Shape,
+        shape: Arc<Shape>,
         side: &'static str,
         open: Open,
         settings: &Settings,
         dir: &Path,
     ) -> Result<Self, SideError> {
-        let server = open(shape, settings, dir)?;
+        let server = open(&shape, settings, dir)?;
         let pool = Arc::new(Pool::generated(&shape.sizes(), &[], SENDER, 1));
         Ok(Self { shape, side, server, pool, ledgers: Vec::new() })
     }
@@ -297,7 +291,7 @@ impl Running for Loaded {
                 "bench".into(),
                 self.shape.suite.into(),
                 "--only".into(),
-                self.shape.name.into(),
+                self.shape.name.clone(),
             ],
             started: SystemTime::now(),
             plan: PlanSummary::new(&plan, self.shape.sizes().to_string()),

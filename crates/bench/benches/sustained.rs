@@ -3,17 +3,17 @@
 //! visible and checkpointed, the time of one delivery (p50 to p99.9 and the longest), and, for scale, the time of a plain
 //! overwrite + fdatasync on the same disk just before. Leaves out protocols.
 //!
-//! `cargo bench -p posthaste-delivery --bench sustained` runs it whole, `cargo test` tiny so that it cannot rot.
+//! `cargo bench -p posthaste-bench --bench sustained` runs it whole, `cargo test` tiny so that it cannot rot.
 //! Options behind `--`: `--json`, `--seconds N` for each size (default 20). The directory is `POSTHASTE_BENCH_DIR`, or the
 //! target directory; it has to be on a real disk.
 
-mod common;
-
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use posthaste_bench::executor::bodies;
+use posthaste_bench::scratch::Scratch;
 use posthaste_delivery::{Body, Journaled, JournaledConfig, LineEnds, Message, Target};
 
 const TASKS: usize = 50;
@@ -25,7 +25,11 @@ fn main() -> std::io::Result<()> {
     let seconds = args.iter().position(|arg| arg == "--seconds").and_then(|at| args.get(at + 1)?.parse().ok());
     // `cargo bench` passes --bench; without it this is a test of the benchmark.
     let time = if has("--bench") { Duration::from_secs(seconds.unwrap_or(20)) } else { Duration::from_millis(50) };
-    let base = common::scratch()?;
+    let target = || {
+        let program = std::env::current_exe().expect("this program has a path");
+        program.ancestors().nth(2).expect("it lies in the target directory").to_owned()
+    };
+    let base = Scratch::new_in(&std::env::var_os("POSTHASTE_BENCH_DIR").map_or_else(target, PathBuf::from))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     if !has("--json") {
         println!("{TASKS} tasks, {MAILBOXES} mailboxes, {time:?} each; times in us");
@@ -64,7 +68,7 @@ struct Run {
 
 async fn run(dir: &Path, bytes: usize, time: Duration) -> Run {
     let (executor, _) = Journaled::open(JournaledConfig::new(dir.join("journal"), dir.join("mail"))).expect("opens");
-    let bodies: Vec<Bytes> = common::bodies(bytes).into_iter().map(Bytes::from).collect();
+    let bodies: Vec<Bytes> = bodies(bytes).into_iter().map(Bytes::from).collect();
     let begun = Instant::now();
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
