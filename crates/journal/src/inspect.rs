@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::layout::{BLOCK, KIND_USER, SegmentHeader};
 use crate::recovery::{Damage, Note, read_all, scan};
-use crate::storage::{SegmentFile, Storage, list_segments};
+use crate::storage::{DiskSegment, SegmentFile, Storage, list_segments};
 
 /// What one segment file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl Storage for ReadOnly {
     }
 
     fn open(&self, name: &str) -> io::Result<std::sync::Arc<dyn SegmentFile>> {
-        Ok(std::sync::Arc::new(File::open(self.0.join(name))?))
+        Ok(std::sync::Arc::new(DiskSegment::to_read(File::open(self.0.join(name))?)))
     }
 
     fn remove(&self, _: &str) -> io::Result<()> {

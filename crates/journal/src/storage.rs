@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{FlockOperation, IFlags, Mode, OFlags};
 use rustix::io::Errno;
+
+use crate::layout::BLOCK;
 
 /// A directory of segment files.
 pub trait Storage: Send + Sync + 'static {
@@ -36,9 +38,10 @@ pub trait SegmentFile: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Segment files in a directory of a file system.
+/// Segment files in a directory of a file system, written around the page cache where the file system can (`O_DIRECT`).
 pub struct FileStorage {
     dir: PathBuf,
+    staging: Arc<Mutex<Staging>>,
     // Held for its lock: a second journal on the same directory must not start.
     _lock: File,
 }
@@ -62,11 +65,18 @@ impl FileStorage {
                 posthaste_fsops::unlink(path)?;
             }
         }
-        Ok(FileStorage { dir: dir.to_owned(), _lock: lock })
+        Ok(FileStorage { dir: dir.to_owned(), staging: Arc::default(), _lock: lock })
     }
 
     fn open_file(&self, name: &str, how: OFlags) -> io::Result<File> {
         Ok(posthaste_fsops::open(self.dir.join(name), how | OFlags::RDWR | OFlags::CLOEXEC, OWNER)?.into())
+    }
+
+    fn open_segment(&self, name: &str, how: OFlags) -> io::Result<DiskSegment> {
+        let file = self.open_file(name, how)?;
+        // Where there is no direct I/O the page cache serves as well, only slower.
+        let direct = self.open_file(name, OFlags::DIRECT).ok();
+        Ok(DiskSegment { file, direct, staging: self.staging.clone() })
     }
 }
 
@@ -84,9 +94,10 @@ impl Storage for FileStorage {
         // Under another name until it is full of durable zeros: a cut in the midst may leave anything in it, and what is called a
         // segment and has no readable header is damaged.
         let unfinished = format!("{name}.{UNFINISHED}");
-        let file = self.open_file(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;
-        let filled = fill_with_zeros(&file, len)
-            .and_then(|()| sync(&file))
+        let segment = self.open_segment(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;
+        let filled = segment
+            .fill_with_zeros(len)
+            .and_then(|()| sync(&segment.file))
             .and_then(|()| Ok(posthaste_fsops::rename(self.dir.join(&unfinished), self.dir.join(name))?))
             .and_then(|()| sync(&File::open(&self.dir)?));
         if let Err(error) = filled {
@@ -95,11 +106,11 @@ impl Storage for FileStorage {
             let _ = posthaste_fsops::unlink(self.dir.join(name));
             return Err(error);
         }
-        Ok(Arc::new(file))
+        Ok(Arc::new(segment))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn SegmentFile>> {
-        Ok(Arc::new(self.open_file(name, OFlags::empty())?))
+        Ok(Arc::new(self.open_segment(name, OFlags::empty())?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -143,49 +154,120 @@ pub(crate) fn list_segments(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Zeros are written, not `fallocate`d: only blocks that were written once make a later `fdatasync` free of a
-/// file-system journal commit (ext4 and XFS; the measurement is in ARCHITECTURE.md).
-fn fill_with_zeros(file: &File, len: u64) -> io::Result<()> {
-    // On btrfs copy-on-write would undo the point of overwriting in place. It can be turned off only while the file is
-    // empty, and other file systems do not know the flag: not an error.
-    if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
-        let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
-    }
-    let zeros = vec![0u8; 1 << 20];
-    let mut at = 0;
-    while at < len {
-        let n = zeros.len().min((len - at) as usize);
-        SegmentFile::write_all_at(file, &mut [IoSlice::new(&zeros[..n])], at)?;
-        at += n as u64;
-    }
-    Ok(())
+/// A segment as a file. What is written goes by way of a buffer of our own straight to the device: no page of the cache is taken and
+/// cleaned for it, and a sync has nothing to write (the measurement is in ARCHITECTURE.md).
+pub(crate) struct DiskSegment {
+    file: File,
+    direct: Option<File>,
+    staging: Arc<Mutex<Staging>>,
 }
 
-impl SegmentFile for File {
+impl DiskSegment {
+    /// For whoever only looks.
+    pub fn to_read(file: File) -> Self {
+        DiskSegment { file, direct: None, staging: Arc::default() }
+    }
+
+    /// Zeros are written, not `fallocate`d: only blocks that were written once make a later `fdatasync` free of a
+    /// file-system journal commit (ext4 and XFS; the measurement is in ARCHITECTURE.md).
+    fn fill_with_zeros(&self, len: u64) -> io::Result<()> {
+        // On btrfs copy-on-write would undo the point of overwriting in place. It can be turned off only while the file is
+        // empty, and other file systems do not know the flag: not an error.
+        if let Ok(flags) = rustix::fs::ioctl_getflags(&self.file) {
+            let _ = rustix::fs::ioctl_setflags(&self.file, flags | IFlags::NOCOW);
+        }
+        // A buffer of its own: commits need the other one meanwhile.
+        let mut zeros = Staging::default();
+        let zeros = zeros.aligned(len.min(1 << 20) as usize);
+        let mut at = 0;
+        while at < len {
+            let n = zeros.len().min((len - at) as usize);
+            self.write_aligned(&zeros[..n], at)?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes that lie and end on a block, as their offset does.
+    fn write_aligned(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if let Some(direct) = &self.direct {
+            match write_all_at(direct, &mut [IoSlice::new(bytes)], offset) {
+                // Larger blocks than ours, or the like.
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
+                written => return written,
+            }
+        }
+        write_all_at(&self.file, &mut [IoSlice::new(bytes)], offset)
+    }
+}
+
+impl SegmentFile for DiskSegment {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        FileExt::read_exact_at(self, buf, offset)
+        FileExt::read_exact_at(&self.file, buf, offset)
     }
 
-    fn write_all_at(&self, mut parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
-        while !parts.is_empty() {
-            let now = parts.len().min(IOV_MAX);
-            let n = rustix::io::retry_on_intr(|| posthaste_fsops::pwritev(self, &parts[..now], offset))?;
-            if n == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
+    fn write_all_at(&self, parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        if self.direct.is_none() || !total.is_multiple_of(BLOCK) || !offset.is_multiple_of(BLOCK as u64) {
+            return write_all_at(&self.file, parts, offset);
+        }
+        let mut staging = self.staging.lock().expect("staging lock");
+        let buffer = staging.aligned(total.min(STAGING_BYTES));
+        let mut filled = 0;
+        for part in parts {
+            let mut rest: &[u8] = part;
+            while !rest.is_empty() {
+                let n = rest.len().min(buffer.len() - filled);
+                buffer[filled..filled + n].copy_from_slice(&rest[..n]);
+                (filled, rest) = (filled + n, &rest[n..]);
+                if filled == buffer.len() {
+                    self.write_aligned(buffer, offset)?;
+                    offset += filled as u64;
+                    filled = 0;
+                }
             }
-            offset += n as u64;
-            IoSlice::advance_slices(&mut parts, n);
+        }
+        if filled > 0 {
+            self.write_aligned(&buffer[..filled], offset)?;
         }
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(posthaste_fsops::fdatasync(self)?)
+        Ok(posthaste_fsops::fdatasync(&self.file)?)
     }
+}
+
+/// Memory that direct I/O can be done from, kept from one write to the next.
+#[derive(Default)]
+struct Staging(Vec<u8>);
+
+impl Staging {
+    /// `len` bytes, a multiple of a block, that begin on a block; with whatever was put there last.
+    fn aligned(&mut self, len: usize) -> &mut [u8] {
+        if self.0.len() < len + BLOCK {
+            self.0 = vec![0; len + BLOCK];
+        }
+        let start = self.0.as_ptr().align_offset(BLOCK);
+        &mut self.0[start..start + len]
+    }
+}
+
+fn write_all_at(file: &File, mut parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+    while !parts.is_empty() {
+        let now = parts.len().min(IOV_MAX);
+        let n = rustix::io::retry_on_intr(|| posthaste_fsops::pwritev(file, &parts[..now], offset))?;
+        if n == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        offset += n as u64;
+        IoSlice::advance_slices(&mut parts, n);
+    }
+    Ok(())
 }
 
 /// Makes a file, or the names in a directory, durable.
@@ -198,6 +280,9 @@ const UNFINISHED: &str = "new";
 
 /// Nobody else reads what is kept here.
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// Bytes that go to the device at once: a full batch of 64 messages of 64 KiB.
+const STAGING_BYTES: usize = 4 << 20;
 
 /// Linux takes at most this many buffers in one call (UIO_MAXIOV).
 const IOV_MAX: usize = 1024;
