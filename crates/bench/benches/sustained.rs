@@ -4,7 +4,7 @@
 //! overwrite + fdatasync on the same disk just before. Leaves out protocols.
 //!
 //! `cargo bench -p posthaste-bench --bench sustained` runs it whole, `cargo test` tiny so that it cannot rot.
-//! Options behind `--`: `--json`, `--seconds N` for each size (default 20). The directory is `POSTHASTE_BENCH_DIR`, or the
+//! Options behind `--`: `--json`, `--seconds N` for each size (default 20), `--checkpoint-mib N` between two checkpoints. The directory is `POSTHASTE_BENCH_DIR`, or the
 //! target directory; it has to be on a real disk.
 
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,8 @@ const MAILBOXES: usize = 64;
 fn main() -> std::io::Result<()> {
     let args: Vec<String> = std::env::args().collect();
     let has = |name: &str| args.iter().any(|arg| arg == name);
-    let seconds = args.iter().position(|arg| arg == "--seconds").and_then(|at| args.get(at + 1)?.parse().ok());
+    let number = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)?.parse().ok());
+    let (seconds, checkpoint_mib) = (number("--seconds"), number("--checkpoint-mib"));
     // `cargo bench` passes --bench; without it this is a test of the benchmark.
     let time = if has("--bench") { Duration::from_secs(seconds.unwrap_or(20)) } else { Duration::from_millis(50) };
     let target = || {
@@ -52,7 +53,7 @@ fn main() -> std::io::Result<()> {
         let dir = base.path().join(bytes.to_string());
         std::fs::create_dir(&dir)?;
         let sync = plain_syncs(&dir, time / 10)?;
-        let run = runtime.block_on(run(&dir, bytes, time));
+        let run = runtime.block_on(run(&dir, bytes, time, checkpoint_mib));
         print(bytes, &run, &sync, has("--json"));
     }
     Ok(())
@@ -66,8 +67,10 @@ struct Run {
     checkpoint_us_max: u64,
 }
 
-async fn run(dir: &Path, bytes: usize, time: Duration) -> Run {
-    let (executor, _) = Journaled::open(JournaledConfig::new(dir.join("journal"), dir.join("mail"))).expect("opens");
+async fn run(dir: &Path, bytes: usize, time: Duration, checkpoint_mib: Option<u64>) -> Run {
+    let mut config = JournaledConfig::new(dir.join("journal"), dir.join("mail"));
+    config.checkpoint_bytes = checkpoint_mib.map_or(config.checkpoint_bytes, |mib| mib << 20);
+    let (executor, _) = Journaled::open(config).expect("opens");
     let bodies: Vec<Bytes> = bodies(bytes).into_iter().map(Bytes::from).collect();
     let begun = Instant::now();
     let tasks: Vec<_> = (0..TASKS)

@@ -169,7 +169,7 @@ impl Journal {
     }
 
     /// Appends a record. The future resolves once it is on stable storage; the record is queued even if the future is
-    /// dropped. The bytes of `parts` are written from where they are. `kind` is at least [`KIND_USER`].
+    /// dropped. `kind` is at least [`KIND_USER`].
     ///
     /// # Errors
     /// See [`AppendError`]; on all of them but `Poisoned` nothing was written.
