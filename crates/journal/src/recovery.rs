@@ -1,6 +1,6 @@
 //! Reading a journal back: which records are whole, which were finished, and what was damaged.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
@@ -201,6 +201,16 @@ impl Contents {
         }
         self.segments.values().try_for_each(|entry| entry.segment.file.sync())
     }
+
+    /// What the checkpoint has freed beside the lowest segments still looks as if it were in service.
+    fn free_what_is_finished(&mut self, scans: &BTreeMap<u64, Scan>) {
+        let Some(through) = self.checkpoint.as_ref().map(|checkpoint| checkpoint.through) else { return };
+        let holding: HashSet<u64> = self.live.values().map(|live| live.segment).collect();
+        let finished = self.segments.extract_if(.., |number, entry| {
+            entry.max_seq <= through && !holding.contains(number) && scans[number].gaps.is_empty()
+        });
+        self.free.extend(finished.map(|(_, entry)| entry.segment.name));
+    }
 }
 
 /// Reads the segments behind the last checkpoint, newest first, and decides what is live.
@@ -307,6 +317,7 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
         let max_seq = scanned.records.iter().map(|record| record.header.seq).max().unwrap_or(0);
         out.segments.insert(number, InService { segment, max_seq });
     }
+    out.free_what_is_finished(&scans);
     if let Some(checkpoint) = &out.checkpoint {
         out.max_seq = out.max_seq.max(checkpoint.through);
         // Damage to records that a checkpoint had finished costs nobody anything.
@@ -326,7 +337,7 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
 /// What the last checkpoint has settled.
 struct Finished {
     through: u64,
-    live: std::collections::HashSet<u64>,
+    live: HashSet<u64>,
 }
 
 impl Finished {
