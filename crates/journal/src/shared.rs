@@ -193,7 +193,7 @@ impl Shared {
                 queue = self.arrived.wait_timeout(queue, left).expect("queue lock").0;
             }
         }
-        let count = queue.pending.len().min(self.config.max_batch.max(1));
+        let count = queue.pending.len().min(self.config.max_batch);
         let batch: Vec<Pending> = queue.pending.drain(..count).collect();
         queue.bytes -= batch.iter().map(|pending| pending.len as usize).sum::<usize>();
         queue.waited_for -= batch.iter().filter(|pending| pending.done.is_some()).count();
