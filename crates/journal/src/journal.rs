@@ -248,9 +248,16 @@ impl Journal {
     /// Declares that what the record says has been done, visibly though perhaps not durably: the next checkpoint makes
     /// it durable, and only then is the record forgotten.
     pub fn settle(&self, id: RecordId) {
+        self.settle_all([id]);
+    }
+
+    /// As [`Journal::settle`], for many at once.
+    pub fn settle_all(&self, ids: impl IntoIterator<Item = RecordId>) {
         let mut state = self.shared().state();
-        if let Some(live) = state.live.remove(&id) {
-            state.settled.insert(id, live);
+        for id in ids {
+            if let Some(live) = state.live.remove(&id) {
+                state.settled.insert(id, live);
+            }
         }
     }
 

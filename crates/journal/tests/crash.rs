@@ -545,22 +545,6 @@ fn notes_outlive_a_kill_until_the_next_checkpoint() {
     drop(journal);
 }
 
-#[test]
-fn a_note_is_written_although_nothing_follows_it() {
-    let disk = SimDisk::new(16);
-    let (journal, _) = open(&disk);
-    journal.append(MAIL, vec!["before it".into()]).wait().unwrap();
-    // Time for the writer to fall asleep, without which this would show less; it passes either way.
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    journal.append_note(MAIL + 4, vec!["all alone".into()]);
-    let written = |name: &str| disk.read(name).windows(9).any(|bytes| bytes == b"all alone");
-    let begun = std::time::Instant::now();
-    while !disk.files().iter().any(|(name, _)| written(name)) {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "the writer sleeps on it");
-        std::thread::yield_now();
-    }
-}
-
 /// The notes that a kill leaves, as text.
 fn notes_after_a_kill(disk: &SimDisk) -> Vec<String> {
     let (_, recovery) = open(&disk.kill());
