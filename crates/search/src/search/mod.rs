@@ -21,7 +21,7 @@ use tantivy::{ReloadPolicy, SegmentReader};
 use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::text::{Priority, fold};
-use crate::text_index::TextIndex;
+use crate::text_index::{TextIndex, numbers_in};
 use crate::update::{IndexError, text_error};
 
 pub use bitmap::Bitmap;
@@ -89,16 +89,9 @@ impl Searcher {
     }
 
     /// Numbers that the text index has, and has not deleted.
-    pub(crate) fn numbers_with_text(&self) -> Bitmap {
-        let mut numbers = Bitmap::empty(self.len());
-        for segment in &self.segments {
-            segment.for_each_number(|document, number| {
-                if !segment.reader.is_deleted(document) {
-                    numbers.set(number);
-                }
-            });
-        }
-        numbers
+    pub(crate) fn numbers_with_text(&self) -> Result<Bitmap> {
+        let readers: Vec<SegmentReader> = self.segments.iter().map(|segment| segment.reader.clone()).collect();
+        numbers_in(&readers, self.len()).map_err(|error| self.fail(error))
     }
 
     /// What is known of all messages together.

@@ -71,6 +71,8 @@ pub mod bits {
     pub const PRIORITY_HIGH: u64 = 1 << 60;
     /// The subject marks a reply or forward.
     pub const REPLY: u64 = 1 << 61;
+    /// The message has no date that can be read: its date is its file's.
+    pub const UNDATED: u64 = 1 << 62;
     /// All that follows from the file's name and place, not from the message.
     pub const MUTABLE: u64 = (1 << 54) - 1;
 

@@ -14,6 +14,9 @@ pub struct UpdateOptions {
     pub check_files: bool,
     /// Also below directories marked `.noupdate`.
     pub into_noupdate: bool,
+    /// A tree that is not there any more, or has no folders any more, has lost its messages. Otherwise they stay, since that is how a disk looks
+    /// that is not mounted.
+    pub believe_missing: bool,
     /// Threads that read and index; 0 for one for each core, at most 8.
     pub threads: usize,
     /// Bytes of memory for the index of new messages, all threads together.
@@ -28,6 +31,7 @@ impl Default for UpdateOptions {
             list_all: false,
             check_files: false,
             into_noupdate: false,
+            believe_missing: false,
             threads: 0,
             memory_bytes: 512 << 20,
             way: Way::default(),
