@@ -49,11 +49,15 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
         known.push(number);
     }
     order.truncate(args.limit.unwrap_or(usize::MAX));
+    // All at once: each call reads the numbers of all messages.
+    let numbers: Vec<u32> = order.iter().flat_map(|thread| &members[thread]).copied().collect();
+    let mut messages = searcher.messages(&numbers)?.into_iter();
     let mut rows = Vec::new();
     for thread in &order {
         let numbers = &members[thread];
         let hits = numbers.iter().filter(|number| matched.get(**number)).count();
-        rows.push(row(*thread, &searcher.messages(numbers)?, hits, args.json));
+        let messages: Vec<Message> = messages.by_ref().take(numbers.len()).collect();
+        rows.push(row(*thread, &messages, hits, args.json));
     }
     if args.json {
         print(&format!("[{}]\n", rows.join(",\n")))?;

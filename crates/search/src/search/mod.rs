@@ -4,8 +4,10 @@
 //! `not`, `xor` and whole threads cost no more than `and`. Nothing is scored; hits are ordered by a column.
 
 mod bitmap;
+mod matcher;
 mod messages;
 mod order;
+mod phrase;
 mod regex;
 mod relevance;
 mod terms;
