@@ -87,6 +87,7 @@ impl Update {
                 Io::Calls => Way::OneByOne,
                 Io::Uring => Way::Batched,
             },
+            stop: None,
         }
     }
 }

@@ -287,6 +287,21 @@ impl Snapshot {
         Ok(())
     }
 
+    /// Calls `each` with the number of every message of a chunk and each hash that it refers to. No checksum is looked at.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub(crate) fn for_each_reference(&self, index: usize, mut each: impl FnMut(u32, u64)) -> Result<(), StateError> {
+        let (place, count) = (self.directory.chunks[index], self.directory.count(index));
+        let mut bytes = vec![0; place.length as usize];
+        self.read(&mut bytes, place.offset)?;
+        chunk::for_each_reference(&bytes, count, |row, hash| {
+            // A chunk's messages have numbers below 2^32.
+            each((index * CHUNK_MESSAGES + row) as u32, hash);
+        });
+        Ok(())
+    }
+
     /// Bytes of a message's path: its root, folder, `new` or `cur`, and name.
     ///
     /// # Errors

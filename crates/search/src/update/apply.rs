@@ -8,6 +8,7 @@ use super::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions
 use crate::search::Bitmap;
 use crate::state::Record;
 use crate::text_index::FinishedSegment;
+use crate::watch::Stop;
 
 pub(super) struct Run<'a> {
     pub indexer: &'a mut Indexer,
@@ -44,6 +45,11 @@ impl<'a> Run<'a> {
             let rest = added.split_off(added.len().min(ROUND_MESSAGES));
             let batch = std::mem::replace(&mut added, rest);
             self.read_round(batch, &missing)?;
+            if self.options.stop.as_ref().is_some_and(Stop::is_stopped) {
+                // What is missing may be among what was not read, and no folder is done.
+                self.report.stopped = true;
+                return if self.indexer.state.is_beside() { Ok(()) } else { self.indexer.settle(self.progress) };
+            }
             // What is built beside an index is shown when it is complete.
             if !added.is_empty() && !self.indexer.state.is_beside() {
                 self.indexer.settle(self.progress)?;

@@ -15,6 +15,7 @@ use crate::state::{NO_PARENT, Record, StateWriter, bits};
 use crate::tags::id_of;
 use crate::text::{Extracted, Priority, extract};
 use crate::text_index::{FinishedSegment, SegmentBuilder, TextIndex};
+use crate::watch::Stop;
 
 /// References that are kept of one message, the newest: enough to place it in its thread.
 const REFERENCES_MAX: usize = 64;
@@ -103,6 +104,7 @@ pub(super) fn read(
         missing,
         step,
         way: options.way,
+        stop: options.stop.as_ref(),
     };
     let stamp = AtomicU64::new(1);
     let memory_bytes = options.memory_bytes / threads;
@@ -143,6 +145,7 @@ struct Shared<'a> {
     missing: &'a Missing,
     step: &'a (dyn Fn(u64, u64) + Sync),
     way: Way,
+    stop: Option<&'a Stop>,
 }
 
 impl Shared<'_> {
@@ -151,6 +154,9 @@ impl Shared<'_> {
         let mut files = FileReader::new(self.way);
         let mut before: &[Candidate] = &[];
         loop {
+            if self.stop.is_some_and(Stop::is_stopped) {
+                self.taken.store(self.batch.len(), Ordering::Relaxed);
+            }
             let from = self.taken.fetch_add(FileReader::BATCH, Ordering::Relaxed).min(self.batch.len());
             let next = &self.batch[from..self.batch.len().min(from + FileReader::BATCH)];
             // While `before` is worked on, `next` is read.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use posthaste_maildir::tree::Way;
 
+use crate::watch::Stop;
+
 /// How an update goes about it.
 #[derive(Debug, Clone)]
 pub struct UpdateOptions {
@@ -23,6 +25,8 @@ pub struct UpdateOptions {
     pub memory_bytes: usize,
     /// How files are looked at and read.
     pub way: Way,
+    /// Ends an update early: what was read by then is committed, and the next update goes on.
+    pub stop: Option<Stop>,
 }
 
 impl Default for UpdateOptions {
@@ -35,6 +39,7 @@ impl Default for UpdateOptions {
             threads: 0,
             memory_bytes: 512 << 20,
             way: Way::default(),
+            stop: None,
         }
     }
 }
@@ -80,6 +85,8 @@ pub struct Report {
     pub problems: Vec<(PathBuf, String)>,
     /// Directories and files that could not be read.
     pub troubles: Vec<(PathBuf, String)>,
+    /// Whether it was ended early.
+    pub stopped: bool,
     /// Time taken.
     pub took: Duration,
 }
