@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use posthaste_loadgen::live::millis;
+use posthaste_loadgen::measure::Spread;
 
-use super::{FigureInfo, Kind, Report, Row, RowState, Spread, WorkloadReport};
+use super::{FigureInfo, Kind, Report, Row, RowState, WorkloadReport};
 use crate::suite::Unit;
 
 const NO_ERROR: &str = "a String takes everything";

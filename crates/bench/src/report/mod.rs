@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+use posthaste_loadgen::measure::Spread;
 use posthaste_loadgen::report::{Host, rfc3339};
 use serde::{Deserialize, Serialize};
 
@@ -106,23 +107,6 @@ pub enum RowState {
     },
 }
 
-/// A figure over all rounds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    pub median: f64,
-    pub min: f64,
-    pub max: f64,
-}
-
-impl Spread {
-    /// Of an even number of values the lower of the two in the middle; `None` without any.
-    pub fn of(mut values: Vec<f64>) -> Option<Self> {
-        values.sort_unstable_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        Some(Self { median: values[(values.len() - 1) / 2], min, max })
-    }
-}
-
 impl Row {
     /// A side without figures so far.
     pub(crate) fn of_side(name: &str, is_ours: bool, durability: &str) -> Self {
@@ -148,7 +132,7 @@ impl Row {
     }
 
     fn summarise(&mut self, figures: &[Figure]) {
-        let values = |key: &str| self.rounds.iter().filter_map(|round| round.get(key).copied()).collect();
+        let values = |key: &'static str| self.rounds.iter().filter_map(move |round| round.get(key).copied());
         let spread = |figure: &Figure| Some((figure.key.to_owned(), Spread::of(values(figure.key))?));
         self.summary = figures.iter().filter_map(spread).collect();
     }
@@ -287,12 +271,6 @@ mod tests {
             (ratio(0.0, 1.0, Better::Higher), ratio(1.0, 0.0, Better::Lower)),
             (None, Some(0.0).filter(|_| false))
         );
-    }
-
-    #[test]
-    fn the_middle_of_an_even_number_is_one_that_was_measured() {
-        assert_eq!(Spread::of(vec![4.0, 1.0, 3.0, 2.0]).map(|spread| spread.median), Some(2.0));
-        assert_eq!(Spread::of(Vec::new()), None);
     }
 
     #[test]
