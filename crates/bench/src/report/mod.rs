@@ -88,7 +88,7 @@ pub enum Kind {
     Peer,
     /// Somebody's own figure, from other hardware.
     Published {
-        url: Option<String>,
+        url: String,
         setting: String,
     },
 }
@@ -125,7 +125,7 @@ impl Row {
     pub(crate) fn published(published: &Published, figures: &[Figure]) -> Self {
         assert!(fits(published, figures), "{published:?} has a figure that its workload lacks");
         Self {
-            kind: Kind::Published { url: published.url.map(str::to_owned), setting: published.setting.into() },
+            kind: Kind::Published { url: published.url.into(), setting: published.setting.into() },
             rounds: vec![published.sample()],
             ..Self::of_side(published.source, false, published.durability)
         }
@@ -175,18 +175,12 @@ fn ratio(ours: f64, theirs: f64, better: Better) -> Option<f64> {
 }
 
 impl Report {
-    pub(crate) fn new(
-        suites: Vec<SuiteReport>,
-        settings: &Settings,
-        started: SystemTime,
-        command: Vec<String>,
-        checks: Vec<Check>,
-    ) -> Self {
+    pub(crate) fn new(suites: Vec<SuiteReport>, settings: &Settings, started: SystemTime, checks: Vec<Check>) -> Self {
         Self {
             schema: SCHEMA.into(),
             started: rfc3339(started),
             version: env!("CARGO_PKG_VERSION").into(),
-            command,
+            command: settings.command.clone(),
             host: Host::read(),
             checks,
             scale: settings.scale,
@@ -201,11 +195,12 @@ impl Report {
         serde_json::to_string_pretty(self).expect("plain data can be written") + "\n"
     }
 
-    /// Whether every side that is there has done what it should.
+    /// Whether everything was run that was asked for, and every side that is there has done what it should.
     pub fn is_good(&self) -> bool {
         let rows = || self.suites.iter().flat_map(|suite| &suite.workloads).flat_map(|workload| &workload.rows);
         let has_failed = rows().any(|row| matches!(row.state, RowState::Failed { .. }));
-        !self.was_stopped && !has_failed && rows().any(|row| row.kind == Kind::Ours && !row.rounds.is_empty())
+        let is_measured = |row: &Row| row.state == RowState::Measured && !matches!(row.kind, Kind::Published { .. });
+        !self.was_stopped && !has_failed && rows().any(is_measured)
     }
 
     /// Writes `bench.json`, `bench.md` and `bench.html` into `dir`, which is made if need be.
@@ -236,7 +231,7 @@ mod tests {
         Published {
             workload: "x",
             source: "them",
-            url: Some("https://example.org"),
+            url: "https://example.org",
             setting: "there",
             durability: "not said",
             figures: &[("rate", 50.0)],
@@ -290,7 +285,7 @@ mod tests {
             )],
         }];
         let settings = Settings::new("posthaste".into());
-        let report = Report::new(suites, &settings, SystemTime::UNIX_EPOCH, vec!["posthaste".into()], Vec::new());
+        let report = Report::new(suites, &settings, SystemTime::UNIX_EPOCH, Vec::new());
         let value: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         assert_eq!((&value["schema"], &value["started"]), (&SCHEMA.into(), &"1970-01-01T00:00:00Z".into()));
         let rows = &value["suites"][0]["workloads"][0]["rows"];
@@ -307,9 +302,20 @@ mod tests {
             let peer = Row { state, ..row("peer", false, &[]) };
             let workloads = vec![workload(&[RATE], vec![row("ours", true, &[1.0]), peer])];
             let suites = vec![SuiteReport { name: "s".into(), about: String::new(), workloads }];
-            Report::new(suites, &Settings::new("p".into()), SystemTime::UNIX_EPOCH, Vec::new(), Vec::new())
+            Report::new(suites, &Settings::new("p".into()), SystemTime::UNIX_EPOCH, Vec::new())
         };
         assert!(report(RowState::Absent { why: "not installed".into() }).is_good());
         assert!(!report(RowState::Failed { why: "it fell over".into() }).is_good());
+        let alone = |row: Row| {
+            let suites = vec![SuiteReport {
+                name: "s".into(),
+                about: String::new(),
+                workloads: vec![workload(&[RATE], vec![row, Row::published(&published(), &[RATE])])],
+            }];
+            Report::new(suites, &Settings::new("p".into()), SystemTime::UNIX_EPOCH, Vec::new())
+        };
+        assert!(alone(row("peer", false, &[1.0])).is_good(), "somebody asked for a peer alone");
+        let absent = Row { state: RowState::Absent { why: "not installed".into() }, ..row("peer", false, &[]) };
+        assert!(!alone(absent).is_good(), "nothing was measured");
     }
 }
