@@ -15,6 +15,7 @@ use bytes::Bytes;
 use posthaste_bench::executor::bodies;
 use posthaste_bench::scratch::Scratch;
 use posthaste_delivery::{Body, Journaled, JournaledConfig, LineEnds, Message, Target};
+use posthaste_loadgen::measure::Latencies;
 
 const TASKS: usize = 50;
 const MAILBOXES: usize = 64;
@@ -60,7 +61,7 @@ fn main() -> std::io::Result<()> {
 }
 
 struct Run {
-    times_us: Vec<u64>,
+    times: Latencies,
     durable_per_s: f64,
     on_disk_per_s: f64,
     checkpoints: u64,
@@ -77,7 +78,7 @@ async fn run(dir: &Path, bytes: usize, time: Duration, checkpoint_mib: Option<u6
         .map(|task| {
             let (executor, bodies) = (executor.clone(), bodies.clone());
             tokio::spawn(async move {
-                let mut times_us = Vec::new();
+                let mut times = Latencies::default();
                 for n in (task..).step_by(TASKS) {
                     if begun.elapsed() >= time {
                         break;
@@ -87,23 +88,22 @@ async fn run(dir: &Path, bytes: usize, time: Duration, checkpoint_mib: Option<u6
                     let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
                     let handed_over = Instant::now();
                     executor.deliver_message(message).await.expect("durable");
-                    times_us.push(handed_over.elapsed().as_micros() as u64);
+                    times.record(handed_over.elapsed());
                 }
-                times_us
+                times
             })
         })
         .collect();
-    let mut times_us = Vec::new();
+    let mut times = Latencies::default();
     for task in tasks {
-        times_us.extend(task.await.expect("task"));
+        times.add(&task.await.expect("task"));
     }
     let durable = begun.elapsed();
     let stats = executor.stats();
     tokio::task::block_in_place(|| executor.checkpoint().expect("checkpoint"));
-    let count = times_us.len() as f64;
-    times_us.sort_unstable();
+    let count = times.count() as f64;
     Run {
-        times_us,
+        times,
         durable_per_s: count / durable.as_secs_f64(),
         on_disk_per_s: count / begun.elapsed().as_secs_f64(),
         checkpoints: stats.checkpoints,
@@ -111,8 +111,8 @@ async fn run(dir: &Path, bytes: usize, time: Duration, checkpoint_mib: Option<u6
     }
 }
 
-/// Times of overwriting 12 KiB of a file and fdatasync, one after the other, sorted.
-fn plain_syncs(dir: &Path, time: Duration) -> std::io::Result<Vec<u64>> {
+/// Times of overwriting 12 KiB of a file and fdatasync, one after the other.
+fn plain_syncs(dir: &Path, time: Duration) -> std::io::Result<Latencies> {
     let file = std::fs::File::create(dir.join("plain"))?;
     let block = vec![b'x'; 12 << 10];
     let blocks = 1024;
@@ -121,28 +121,22 @@ fn plain_syncs(dir: &Path, time: Duration) -> std::io::Result<Vec<u64>> {
     }
     file.sync_all()?;
     let begun = Instant::now();
-    let mut times_us = Vec::new();
+    let mut times = Latencies::default();
     for n in 0.. {
         let before = Instant::now();
         file.write_all_at(&block, n % blocks * block.len() as u64)?;
         file.sync_data()?;
-        times_us.push(before.elapsed().as_micros() as u64);
+        times.record(before.elapsed());
         if begun.elapsed() >= time {
             break;
         }
     }
-    times_us.sort_unstable();
-    Ok(times_us)
+    Ok(times)
 }
 
-fn percentile(sorted: &[u64], percent: f64) -> u64 {
-    let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
-    sorted[rank.clamp(1, sorted.len()) - 1]
-}
-
-fn print(bytes: usize, run: &Run, sync: &[u64], json: bool) {
-    let [p50, p99, p999, max] = [50.0, 99.0, 99.9, 100.0].map(|percent| percentile(&run.times_us, percent));
-    let [sync_p50, sync_p999] = [50.0, 99.9].map(|percent| percentile(sync, percent));
+fn print(bytes: usize, run: &Run, sync: &Latencies, json: bool) {
+    let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(|share| run.times.percentile_us(share));
+    let [sync_p50, sync_p999] = [0.5, 0.999].map(|share| sync.percentile_us(share));
     let Run { durable_per_s, on_disk_per_s, checkpoints, checkpoint_us_max, .. } = run;
     if json {
         let row = serde_json::json!({
