@@ -1,6 +1,6 @@
 //! Settles what has been delivered, puts by what waits for a mailbox, and has it tried again.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +14,8 @@ use crate::workers::Letter;
 #[derive(Default)]
 pub(super) struct Keeper {
     state: Mutex<KeeperState>,
+    // How many messages wait for mailboxes, for who only wants to know whether any do.
+    pub waiting: AtomicUsize,
     pub wake: Condvar,
     pub stop: AtomicBool,
     // Accepted, and one for each message settled.
@@ -56,6 +58,7 @@ impl<L: Log> Core<L> {
             state = self.keeper.state();
         }
         let (done, troubles) = state.waiting.enter(attempt, Instant::now());
+        self.keeper.waiting.store(state.waiting.len(), Ordering::Release);
         if done {
             self.settle(&[letter], &mut state);
         }
