@@ -1,5 +1,8 @@
 //! Addresses as names of directories: checked, folded to lower case, and never a path.
 
+use std::borrow::Cow;
+use std::fmt::Write;
+
 pub use posthaste_smtp::address::is_domain;
 
 /// Why an address cannot name a mailbox. The reply is 550 5.1.3 (bad destination mailbox address syntax).
@@ -19,19 +22,27 @@ pub fn directory_name(name: &str) -> Result<String, UnusableName> {
         return Err(UnusableName);
     }
     let mut directory = String::with_capacity(name.len());
-    for octet in name.to_lowercase().bytes() {
+    for octet in lower_case(name).bytes() {
         match octet {
             b'.' if directory.is_empty() => directory.push_str("%2e"),
             b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'+' | b'=' | b'.' => directory.push(char::from(octet)),
-            _ => directory.push_str(&format!("%{octet:02x}")),
+            _ => {
+                let _ = write!(directory, "%{octet:02x}");
+            }
         }
     }
     if directory.len() > MAX_DIRECTORY_NAME { Err(UnusableName) } else { Ok(directory) }
 }
 
 /// The form in which domains are compared: lower case, without a final dot.
-pub fn folded_domain(name: &str) -> String {
-    name.strip_suffix('.').unwrap_or(name).to_lowercase()
+pub fn folded_domain(name: &str) -> Cow<'_, str> {
+    lower_case(name.strip_suffix('.').unwrap_or(name))
+}
+
+/// `name` in lower case, which it mostly is already.
+pub fn lower_case(name: &str) -> Cow<'_, str> {
+    let lower = name.bytes().all(|octet| octet.is_ascii() && !octet.is_ascii_uppercase());
+    if lower { Cow::Borrowed(name) } else { Cow::Owned(name.to_lowercase()) }
 }
 
 /// Below the 255 octets of a file name, with room for what a file system adds.

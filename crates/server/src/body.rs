@@ -1,11 +1,13 @@
 //! Gathering a body: in memory while it is small and there is room, otherwise into a file while it arrives.
 
+use std::future::Future;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_delivery::{Body as StoredBody, DeliveryError, Journaled};
 use posthaste_message::{HeaderScan, Summary};
 use posthaste_smtp::tokio::Body;
 use posthaste_smtp::{BodyError, Envelope};
-use tokio::time::timeout;
+use tokio::task::spawn_blocking;
 
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
 use crate::receive::{STORE_PATIENCE, Settings};
@@ -28,6 +30,8 @@ pub(crate) enum Refusal {
     Loop { hops: usize },
     /// No room to keep it.
     Delivery(DeliveryError),
+    /// The file that it went to could not be written. Nothing else is concerned.
+    Spool(std::io::Error),
     /// Too many large bodies arrive already, or the disk does not answer.
     Slow,
 }
@@ -47,7 +51,7 @@ pub(crate) async fn gather(
     memory: &MemoryBudget,
     store: &Journaled,
 ) -> Result<Gathered, Refusal> {
-    let mut room = memory.nothing();
+    let mut room = Reservation::default();
     let mut parts = Parts::new(trace);
     let mut header = HeaderScan::default();
     while let Some(chunk) = body.chunk().await {
@@ -62,7 +66,7 @@ pub(crate) async fn gather(
         }
     }
     let summary = summary_of(header, settings.hops)?;
-    Ok(Gathered { bytes: parts.bytes, body: StoredBody::Memory(parts.finish()), summary, room })
+    Ok(Gathered { bytes: parts.bytes, body: StoredBody::Memory(parts.finish(body.buffer_bytes())), summary, room })
 }
 
 /// Writes what has come so far, and then each piece as it comes.
@@ -77,16 +81,19 @@ async fn spool(
     let mut place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
     // The room that has to be there before the first octet is written.
     let announced = envelope.mail.size.or(settings.message_bytes).unwrap_or(0);
-    let mut writer = store.spool(announced)?;
+    let store = store.clone();
+    let opening = spawn_blocking(move || store.spool(announced));
+    let opened = body.within(STORE_PATIENCE, opening).await.ok_or(Refusal::Slow)?;
+    let mut writer = opened.map_err(|_| DeliveryError::Closed)??;
     let mut bytes = parts.bytes;
-    for part in parts.finish() {
-        timeout(STORE_PATIENCE, writer.write(&part)).await.map_err(|_| Refusal::Slow)??;
+    for part in parts.finish(0) {
+        in_time(body, writer.write(&part)).await?;
     }
     room.release();
     loop {
         // Otherwise clients that stall would hold all places, and everybody else would wait for them.
         if memory.places_are_scarce() {
-            timeout(STORE_PATIENCE, writer.write_out()).await.map_err(|_| Refusal::Slow)??;
+            in_time(body, writer.write_out()).await?;
             place = None;
         }
         let Some(chunk) = body.chunk().await else { break };
@@ -96,11 +103,19 @@ async fn spool(
         }
         bytes += chunk.len() as u64;
         header.push(&chunk);
-        timeout(STORE_PATIENCE, writer.write(&chunk)).await.map_err(|_| Refusal::Slow)??;
+        in_time(body, writer.write(&chunk)).await?;
     }
     let summary = summary_of(header, settings.hops)?;
-    let spooled = timeout(STORE_PATIENCE, writer.finish()).await.map_err(|_| Refusal::Slow)??;
+    let spooled = in_time(body, writer.finish()).await?;
     Ok(Gathered { body: StoredBody::Spooled(spooled), bytes, summary, room })
+}
+
+/// Waits for the spool.
+async fn in_time<T>(body: &mut Body<'_>, work: impl Future<Output = Result<T, DeliveryError>>) -> Result<T, Refusal> {
+    body.within(STORE_PATIENCE, work).await.ok_or(Refusal::Slow)?.map_err(|error| match error {
+        DeliveryError::Sync(error) => Refusal::Spool(error),
+        other => other.into(),
+    })
 }
 
 /// The pieces of a body. Small ones are joined, so that their number is bounded by the body's size and not by how it was cut: a
@@ -143,8 +158,14 @@ impl Parts {
         self.done_bytes + self.tail.capacity()
     }
 
-    fn finish(mut self) -> Vec<Bytes> {
+    /// All pieces. `unused` octets were left of the buffer that the last was read into: who keeps a piece keeps these as well, so
+    /// a body that is less than that is copied.
+    fn finish(mut self, unused: usize) -> Vec<Bytes> {
         self.close_tail();
+        if self.done.len() > 1 && self.bytes < unused as u64 {
+            let body = self.done.split_off(1);
+            self.done.push(body.concat().into());
+        }
         self.done
     }
 }
@@ -172,8 +193,19 @@ mod tests {
         }
         assert!(parts.held_bytes() < 3 << 20, "{}", parts.held_bytes());
         assert!(buffer.try_into_mut().is_ok(), "no piece keeps its read buffer");
-        let parts = parts.finish();
+        let parts = parts.finish(0);
         assert_eq!((parts.len(), parts[1].len()), (2, 1_000_000));
+    }
+
+    #[test]
+    fn a_body_that_leaves_most_of_its_buffer_unused_is_copied() {
+        for (len, unused, copied) in [(5000, 16 << 10, true), (5000, 4999, false), (5000, 0, false)] {
+            let buffer = Bytes::from(vec![b'x'; len]);
+            let mut parts = Parts::new(Bytes::from_static(b"trace"));
+            parts.push(buffer.clone());
+            let parts = parts.finish(unused);
+            assert_eq!((parts.len(), parts[1].len(), parts[1].as_ptr() != buffer.as_ptr()), (2, len, copied));
+        }
     }
 
     #[test]
@@ -188,7 +220,7 @@ mod tests {
                 parts.push(piece.into());
             }
         }
-        let parts = parts.finish();
+        let parts = parts.finish(0);
         assert!(parts.len() <= 2 * LARGE_BODY_BYTES / SMALL_PIECE_BYTES + 3, "{}", parts.len());
         assert_eq!(parts.concat(), sent);
     }

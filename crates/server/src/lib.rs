@@ -15,6 +15,7 @@ mod receive;
 pub mod routing;
 mod serve;
 mod tidy;
+mod transaction;
 mod watch;
 
 pub use inspect::{JournalReport, inspect_journal};

@@ -1,6 +1,6 @@
-//! How much of all message bodies may be in memory at a time.
+//! How much of all messages may be in memory at a time.
 //!
-//! What is allowed is cut in four: one part for small bodies while they arrive, one for the buffers of large ones that go to files, and
+//! What is allowed is cut in four: one part for small bodies and large envelopes while they arrive, one for the buffers of large ones that go to files, and
 //! two for what is accepted and not yet in its mailboxes, which the store counts. Nobody waits for memory: a body that finds no
 //! room goes to a file. For a place to write one a body waits, and not for ever; where places are scarce, none is held while its client says nothing.
 
@@ -21,8 +21,8 @@ pub struct MemoryBudget {
     spools_max: usize,
 }
 
-/// A part of the budget, given back on drop.
-#[derive(Debug)]
+/// A part of the budget, given back on drop; nothing to begin with.
+#[derive(Debug, Default)]
 pub struct Reservation(Option<OwnedSemaphorePermit>);
 
 impl MemoryBudget {
@@ -37,11 +37,6 @@ impl MemoryBudget {
     /// What the store may hold, of the same `bytes` octets.
     pub fn of_store(bytes: u64) -> u32 {
         u32::try_from(bytes / 2).unwrap_or(u32::MAX).max(8 * LARGE_BODY_BYTES as u32)
-    }
-
-    /// A reservation to begin with.
-    pub fn nothing(&self) -> Reservation {
-        Reservation(None)
     }
 
     /// Lets `reservation` cover `bytes` octets if there is room right now.
@@ -108,7 +103,7 @@ mod tests {
     fn what_is_held_returns_on_drop() {
         let budget = MemoryBudget::new(8 << 20);
         let all = budget.available_bytes();
-        let mut held = budget.nothing();
+        let mut held = Reservation::default();
         assert!(budget.try_grow(&mut held, 1) && budget.try_grow(&mut held, 5000));
         assert_eq!(budget.available_bytes(), all - 8192);
         held.release();
@@ -121,7 +116,7 @@ mod tests {
     #[test]
     fn growth_never_waits() {
         let budget = MemoryBudget::new(0);
-        let (mut first, mut second) = (budget.nothing(), budget.nothing());
+        let (mut first, mut second) = (Reservation::default(), Reservation::default());
         assert!(budget.try_grow(&mut first, LARGE_BODY_BYTES + 1));
         assert!(budget.try_grow(&mut second, LARGE_BODY_BYTES - UNIT_BYTES));
         assert!(!budget.try_grow(&mut second, LARGE_BODY_BYTES));

@@ -1,21 +1,23 @@
 //! From a message on the wire to a message in the journal: what the server answers to each recipient and each body.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message, Target};
-use posthaste_message::{DateTime, Received, write_delivered_to, write_return_path};
-use posthaste_smtp::tokio::{Body, Handler, Session};
+use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message};
+use posthaste_message::{DateTime, Received};
+use posthaste_smtp::address::Domain;
+use posthaste_smtp::tokio::{Body, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::body::{Gathered, Refusal, gather};
 use crate::config::Config;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
-use crate::routing::{Mailbox, RouteError, Routes};
+use crate::routing::{Mailboxes, RouteError, Routes};
+use crate::transaction::{Full, Transaction};
 
 /// What a reload replaces while sessions go on.
 #[derive(Debug)]
@@ -47,17 +49,23 @@ struct Shared {
     store: Journaled,
     memory: MemoryBudget,
     ids: Ids,
+    turned_away: AtomicU64,
 }
 
 impl Receiver {
     pub fn new(settings: Settings, store: Journaled, memory: MemoryBudget) -> Self {
         let settings = RwLock::new(Arc::new(settings));
-        Self(Arc::new(Shared { settings, store, memory, ids: Ids::new() }))
+        Self(Arc::new(Shared { settings, store, memory, ids: Ids::new(), turned_away: AtomicU64::new(0) }))
     }
 
     /// Puts new settings in force for whatever begins from now on.
     pub fn replace(&self, settings: Settings) {
         *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// Clients since the start that were told that there are too many of them.
+    pub fn turned_away(&self) -> u64 {
+        self.0.turned_away.load(Ordering::Relaxed)
     }
 
     fn settings(&self) -> Arc<Settings> {
@@ -68,18 +76,15 @@ impl Receiver {
     async fn receive(
         &self,
         session: &Session,
+        transaction: Transaction,
         envelope: &Envelope,
         body: &mut Body<'_>,
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
-        let Some(mailboxes) = route_all(&settings.routes, &envelope.recipients) else {
-            // Each was accepted at RCPT, so the routes have changed since; asked again, the client is told which.
-            return Reply::new(451, "4.3.0", "The configuration has changed, try again").into();
-        };
         let trace = received_field(&settings, session, envelope, &log.id);
         let gathered = gather(body, envelope, trace, &settings, &self.0.memory, &self.0.store).await;
-        let Gathered { body, bytes, summary, room } = match gathered {
+        let Gathered { body: stored, bytes, summary, room } = match gathered {
             Ok(gathered) => gathered,
             Err(Refusal::Body(error)) => {
                 log.abandoned = is_abandoned(&error);
@@ -91,81 +96,102 @@ impl Receiver {
                 return Reply::new(554, "5.4.6", "Too many hops, the message is in a loop").into();
             }
             Err(Refusal::Delivery(error)) => return log.refused(&error).into(),
+            Err(Refusal::Spool(error)) => return log.unspoolable(&error).into(),
             Err(Refusal::Slow) => return log.too_slow().into(),
         };
         (log.bytes, log.message_id) = (bytes, summary.message_id);
-        log.mailboxes = mailboxes.len();
-        let targets = mailboxes.iter().map(|mailbox| target(envelope, mailbox)).collect();
-        let message = Message { targets, body, line_ends: LineEnds::ToLf };
-        let kept = timeout(STORE_PATIENCE, self.0.store.deliver_message(message)).await;
-        drop(room);
+        let targets = transaction.targets(envelope);
+        log.mailboxes = targets.len();
+        let message = Message { targets, body: stored, line_ends: LineEnds::ToLf };
+        let kept = body.within(STORE_PATIENCE, self.0.store.deliver_message(message)).await;
+        drop((room, transaction));
         match kept {
-            Ok(Ok(_)) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
-            Ok(Err(error)) => log.refused(&error).into(),
+            Some(Ok(_)) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
+            Some(Err(error)) => log.refused(&error).into(),
             // It may be kept all the same, and then comes twice, as it would if the client had lost patience.
-            Err(_) => log.too_slow().into(),
+            None => log.too_slow().into(),
         }
     }
 }
 
 impl Handler for Receiver {
+    type Transaction = Transaction;
+
+    fn turned_away(&self, _: &Peer, _: &Reply) {
+        self.0.turned_away.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
-    async fn mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
+    async fn mail(&self, session: &Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
-        let Err(error) = self.0.store.check_room(size) else { return Ok(()) };
+        let store = self.0.store.clone();
+        let error = match timeout(STORE_PATIENCE, spawn_blocking(move || store.check_room(size))).await {
+            Ok(Ok(Ok(()))) => return Ok(()),
+            Ok(Ok(Err(error))) => error,
+            Ok(Err(_)) => DeliveryError::Closed,
+            Err(_) => return Err(too_slow()),
+        };
         tracing::warn!(peer = session.peer.to_string(), size, error = error.to_string(), "no room for a large message");
         Err(reply_to(&error))
     }
 
-    async fn rcpt(&self, session: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
-        let settings = self.settings();
-        let reply = match resolve(&settings.routes, rcpt) {
-            // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
-            Ok(mailboxes) if mailboxes.iter().all(|to| self.0.store.check_mailbox(&to.directory).is_ok()) => {
-                return Ok(());
-            }
-            Ok(_) => Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later"),
-            Err(error) => refusal(error),
-        };
-        if !tracing::enabled!(tracing::Level::INFO) {
-            return Err(reply);
+    async fn rcpt(
+        &self,
+        session: &Session,
+        transaction: &mut Transaction,
+        envelope: &Envelope,
+        rcpt: &RcptTo,
+    ) -> Result<(), Reply> {
+        let Err(reply) = self.take_recipient(transaction, envelope, rcpt) else { return Ok(()) };
+        if tracing::enabled!(tracing::Level::INFO) {
+            tracing::info!(
+                peer = session.peer.to_string(),
+                to = rcpt.forward_path.to_string(),
+                reply = reply.to_string(),
+                "recipient refused"
+            );
         }
-        tracing::info!(
-            peer = session.peer.to_string(),
-            to = rcpt.forward_path.to_string(),
-            reply = reply.to_string(),
-            "recipient refused"
-        );
         Err(reply)
     }
 
-    async fn message(&self, session: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(
+        &self,
+        session: &Session,
+        transaction: Transaction,
+        envelope: Envelope,
+        body: &mut Body<'_>,
+    ) -> MessageOutcome {
         let begun = Instant::now();
         let mut log = LogLine { id: self.0.ids.next(), ..LogLine::default() };
-        let outcome = self.receive(session, &envelope, body, &mut log).await;
+        let outcome = self.receive(session, transaction, &envelope, body, &mut log).await;
         log.write(session, &envelope, &outcome, begun);
         outcome
     }
 }
 
-/// The mailboxes of a whole envelope, each once.
-fn route_all(routes: &Routes, recipients: &[RcptTo]) -> Option<Vec<Mailbox>> {
-    if let [only] = recipients {
-        return resolve(routes, only).ok();
+impl Receiver {
+    fn take_recipient(&self, to: &mut Transaction, envelope: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+        let mailboxes = resolve(&self.settings().routes, rcpt).map_err(refusal)?;
+        // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
+        if mailboxes.iter().any(|mailbox| self.0.store.check_mailbox(&mailbox.directory).is_err()) {
+            return Err(Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later"));
+        }
+        to.add(envelope, rcpt, mailboxes, &self.0.memory).map_err(|full| match full {
+            // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
+            Full::Transaction => Reply::new(452, "4.5.3", "Too many mailboxes for one message"),
+            Full::Memory => Reply::new(452, "4.3.1", "Too many recipients at a time, try again later"),
+        })
     }
-    let mut seen = HashSet::new();
-    let mut mailboxes = Vec::with_capacity(recipients.len());
-    for rcpt in recipients {
-        let new = resolve(routes, rcpt).ok()?.into_iter().filter(|mailbox| seen.insert(Arc::clone(&mailbox.directory)));
-        mailboxes.extend(new);
-    }
-    Some(mailboxes)
 }
 
-fn resolve(routes: &Routes, rcpt: &RcptTo) -> Result<Vec<Mailbox>, RouteError> {
+fn resolve(routes: &Routes, rcpt: &RcptTo) -> Result<Mailboxes, RouteError> {
     match &rcpt.forward_path {
         ForwardPath::Postmaster => routes.resolve("postmaster", None),
-        ForwardPath::Address(address) => routes.resolve(address.local_part(), Some(&address.domain().to_string())),
+        ForwardPath::Address(address) => match address.domain() {
+            Domain::Name(name) => routes.resolve(address.local_part(), Some(name)),
+            // Never one of ours.
+            Domain::Ip(_) | Domain::Literal(_) => Err(RouteError::Relay),
+        },
     }
 }
 
@@ -196,14 +222,6 @@ fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, i
     field.into()
 }
 
-fn target(envelope: &Envelope, mailbox: &Mailbox) -> Target {
-    let mut prefix = Vec::with_capacity(128);
-    let sender = envelope.mail.reverse_path.address().map(ToString::to_string);
-    write_return_path(&mut prefix, sender.as_deref().unwrap_or_default());
-    write_delivered_to(&mut prefix, &mailbox.address);
-    Target { mailbox: Arc::clone(&mailbox.directory), prefix: prefix.into() }
-}
-
 fn reply_to(error: &DeliveryError) -> Reply {
     match error {
         DeliveryError::TooLarge { .. } => {
@@ -216,6 +234,10 @@ fn reply_to(error: &DeliveryError) -> Reply {
         DeliveryError::Closed => Reply::new(421, "4.3.2", "The server is shutting down"),
         _ => Reply::new(451, "4.3.0", "The message could not be kept, try again later"),
     }
+}
+
+fn too_slow() -> Reply {
+    Reply::new(452, "4.3.1", "The storage is too slow, try again later")
 }
 
 /// Whether the message ended because its client did, in one way or another.
@@ -248,7 +270,17 @@ impl LogLine {
     /// Notes that the store did not answer in time.
     fn too_slow(&mut self) -> Reply {
         self.why = Some("the storage is too slow".to_owned());
-        Reply::new(452, "4.3.1", "The storage is too slow, try again later")
+        too_slow()
+    }
+
+    /// Notes that a large message could not be written to a file of its own. The journal goes on.
+    fn unspoolable(&mut self, error: &std::io::Error) -> Reply {
+        tracing::error!(
+            error = error.to_string(),
+            "the file of a large message cannot be written; the client was told to try again"
+        );
+        self.why = Some(error.to_string());
+        Reply::new(452, "4.3.1", "The message could not be written, try again later")
     }
 
     fn write(&self, session: &Session, envelope: &Envelope, outcome: &MessageOutcome, begun: Instant) {

@@ -2,10 +2,12 @@
 //!
 //! Routes are worked out once, when the configuration is read; asking them costs a few look-ups.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::address::{directory_name, folded_domain, is_domain};
+use crate::address::{directory_name, folded_domain, is_domain, lower_case};
 use crate::config::{Config, Domain, Key, Problem, Users};
 
 /// One mailbox that a recipient stands for.
@@ -15,6 +17,26 @@ pub struct Mailbox {
     pub directory: Arc<str>,
     /// What Delivered-To says.
     pub address: String,
+}
+
+/// The mailboxes that a recipient stands for: at least one, as a slice.
+#[derive(Debug, Clone)]
+pub enum Mailboxes {
+    /// A user's own.
+    One(Mailbox),
+    /// Those of an alias.
+    Alias(Arc<[Mailbox]>),
+}
+
+impl Deref for Mailboxes {
+    type Target = [Mailbox];
+
+    fn deref(&self) -> &[Mailbox] {
+        match self {
+            Self::One(mailbox) => std::slice::from_ref(mailbox),
+            Self::Alias(mailboxes) => mailboxes,
+        }
+    }
 }
 
 /// Why a recipient is not accepted.
@@ -53,12 +75,12 @@ impl Routes {
         let mut domains = HashMap::new();
         for (index, domain) in config.domains.iter().enumerate() {
             let routes = DomainRoutes::new(domain).map_err(|problem| within(index, problem))?;
-            if domains.insert(folded_domain(&domain.name), routes).is_some() {
+            if domains.insert(folded_domain(&domain.name).into_owned(), routes).is_some() {
                 let problem = Problem::new(["name".into()], format!("there is a domain `{}` already", domain.name));
                 return Err(within(index, problem));
             }
         }
-        let first = config.domains.first().map(|domain| folded_domain(&domain.name)).unwrap_or_default();
+        let first = config.domains.first().map(|domain| folded_domain(&domain.name).into_owned()).unwrap_or_default();
         let mut routes = Self { domains, first };
         let expanded = Expander::new(config, &routes).all()?;
         for (domain, (aliases, catch_all)) in expanded {
@@ -73,9 +95,9 @@ impl Routes {
     ///
     /// # Errors
     /// [`RouteError`] says which reply the client gets.
-    pub fn resolve(&self, local_part: &str, domain: Option<&str>) -> Result<Vec<Mailbox>, RouteError> {
-        let name = domain.map_or_else(|| self.first.clone(), folded_domain);
-        let routes = self.domains.get(&name).ok_or(RouteError::Relay)?;
+    pub fn resolve(&self, local_part: &str, domain: Option<&str>) -> Result<Mailboxes, RouteError> {
+        let name = domain.map_or(Cow::Borrowed(&*self.first), folded_domain);
+        let routes = self.domains.get(&*name).ok_or(RouteError::Relay)?;
         routes.resolve(local_part, &name)
     }
 }
@@ -101,35 +123,40 @@ impl DomainRoutes {
     }
 
     /// Exact names come first, then the part before the separator, then whoever takes the rest.
-    fn resolve(&self, local_part: &str, domain: &str) -> Result<Vec<Mailbox>, RouteError> {
-        let address = format!("{local_part}@{domain}");
-        let name = local_part.to_lowercase();
+    fn resolve(&self, local_part: &str, domain: &str) -> Result<Mailboxes, RouteError> {
+        let name = lower_case(local_part);
         // Also keeps names out that could never be looked up.
-        directory_name(&name).map_err(|_| RouteError::BadName)?;
+        let whole = directory_name(&name).map_err(|_| RouteError::BadName)?;
         let base = self.separator.and_then(|separator| name.split_once(separator)).map(|(base, _)| base);
-        for name in [Some(name.as_str()), base.filter(|base| !base.is_empty())].into_iter().flatten() {
+        let base = base.filter(|base| !base.is_empty());
+        let mailbox = |user: &str| {
+            let of_base;
+            let user = match user == name {
+                true => &whole,
+                false => {
+                    of_base = directory_name(user).map_err(|_| RouteError::BadName)?;
+                    &of_base
+                }
+            };
+            let directory = format!("{}/{user}/Maildir", self.directory).into();
+            Ok(Mailboxes::One(Mailbox { directory, address: format!("{local_part}@{domain}") }))
+        };
+        for name in [Some(&*name), base].into_iter().flatten() {
             if let Some(mailboxes) = self.aliases.get(name) {
-                return Ok(mailboxes.to_vec());
+                return Ok(Mailboxes::Alias(Arc::clone(mailboxes)));
             }
             if self.users.as_ref().is_some_and(|users| users.contains(name)) {
-                return Ok(vec![self.mailbox(name, address)?]);
+                return mailbox(name);
             }
         }
-        let name = base.filter(|base| !base.is_empty()).unwrap_or(&name);
-        if self.users.is_none() {
-            return Ok(vec![self.mailbox(name, address)?]);
-        }
+        let name = base.unwrap_or(&name);
         match &self.catch_all {
-            Some(mailboxes) => Ok(mailboxes.to_vec()),
+            _ if self.users.is_none() => mailbox(name),
+            Some(mailboxes) => Ok(Mailboxes::Alias(Arc::clone(mailboxes))),
             // RFC 5321 section 4.5.1: mail for the postmaster is accepted by every server.
-            None if name == "postmaster" => Ok(vec![self.mailbox(name, address)?]),
+            None if name == "postmaster" => mailbox(name),
             None => Err(RouteError::UnknownUser),
         }
-    }
-
-    fn mailbox(&self, user: &str, address: String) -> Result<Mailbox, RouteError> {
-        let user = directory_name(user).map_err(|_| RouteError::BadName)?;
-        Ok(Mailbox { directory: format!("{}/{user}/Maildir", self.directory).into(), address })
     }
 }
 
@@ -164,7 +191,7 @@ impl<'a> Expander<'a> {
     fn new(config: &'a Config, routes: &'a Routes) -> Self {
         let folded = |domain: &'a Domain| {
             let aliases = domain.aliases.iter().map(|(name, targets)| (name.to_lowercase(), targets.0.as_slice()));
-            (folded_domain(&domain.name), (domain, aliases.collect()))
+            (folded_domain(&domain.name).into_owned(), (domain, aliases.collect()))
         };
         Self { config, routes, by_name: config.domains.iter().map(folded).collect() }
     }
@@ -173,7 +200,7 @@ impl<'a> Expander<'a> {
         let mut all = Vec::new();
         for (index, domain) in self.config.domains.iter().enumerate() {
             let expanded = self.domain(domain).map_err(|problem| within(index, problem))?;
-            all.push((folded_domain(&domain.name), expanded));
+            all.push((folded_domain(&domain.name).into_owned(), expanded));
         }
         Ok(all)
     }
@@ -190,7 +217,7 @@ impl<'a> Expander<'a> {
             if targets.0.is_empty() {
                 return Err(Problem::new(at, format!("the alias `{alias}` leads nowhere")));
             }
-            let mut path = vec![(folded.clone(), name.clone())];
+            let mut path = vec![(folded.clone(), name.to_string())];
             let mut found = Found::default();
             for (index, target) in targets.0.iter().enumerate() {
                 let problem = |message| Problem::new([at.clone(), vec![index.into()]].concat(), message);
@@ -224,7 +251,7 @@ impl<'a> Expander<'a> {
         found: &mut Found,
     ) -> Result<(), String> {
         let (local, domain) = match target.rsplit_once('@') {
-            Some((local, domain)) => (local, folded_domain(domain)),
+            Some((local, domain)) => (local, folded_domain(domain).into_owned()),
             None => (target, domain.to_owned()),
         };
         let Some((_, aliases)) = self.by_name.get(&domain) else {
@@ -243,7 +270,7 @@ impl<'a> Expander<'a> {
         // An alias that leads back to itself means the mailbox of the same name, as in `bob = ["bob", "alice"]`.
         let routes = &self.routes.domains[&here.1];
         match routes.resolve(local, &here.1) {
-            Ok(mailboxes) => found.add(mailboxes),
+            Ok(mailboxes) => found.add(&mailboxes),
             Err(_) if back => Err(format!("the alias `{target}` leads back to itself")),
             Err(RouteError::BadName) => Err(format!("`{target}` is not a name for a mailbox")),
             Err(_) => Err(format!("there is no user or alias `{target}`")),
@@ -258,10 +285,10 @@ struct Found {
 }
 
 impl Found {
-    fn add(&mut self, mailboxes: Vec<Mailbox>) -> Result<(), String> {
+    fn add(&mut self, mailboxes: &[Mailbox]) -> Result<(), String> {
         for mailbox in mailboxes {
             if self.seen.insert(mailbox.directory.clone()) {
-                self.mailboxes.push(mailbox);
+                self.mailboxes.push(mailbox.clone());
             }
         }
         match self.mailboxes.len() {

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use posthaste_delivery::{Journaled, JournaledConfig, OpenError, ReplayReport};
-use posthaste_smtp::Protocol;
+use posthaste_smtp::server::Config as SmtpConfig;
 use posthaste_smtp::tokio::{RunningServer, Server as SmtpServer, ServerBuilder};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{self, Config, ConfigError, Listener, ListenerProtocol, LogFormat};
+use crate::config::{self, Config, ConfigError, LogFormat, Protocol};
 use crate::indexing::Indexing;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::receive::{Receiver, Settings};
@@ -50,7 +51,7 @@ pub struct Server {
     config: Config,
     receiver: Receiver,
     store: Journaled,
-    running: Vec<RunningServer>,
+    running: RunningServer,
     replayed: ReplayReport,
     watch: Watch,
     tidy: Tidy,
@@ -66,34 +67,31 @@ impl Server {
         let (store, replayed) = open_store(&config).await?;
         let memory = MemoryBudget::new(config.limits.memory_bytes);
         let receiver = Receiver::new(Settings::new(&config), store.clone(), memory);
-        let mut running = Vec::new();
-        for protocol in [ListenerProtocol::Smtp, ListenerProtocol::Lmtp] {
-            let listeners: Vec<&Listener> = config.listeners.iter().filter(|l| l.protocol == protocol).collect();
-            if listeners.is_empty() {
-                continue;
+        let started = builder(&config).start(receiver.clone()).await;
+        let running = match started {
+            Ok(running) => running,
+            Err(error) => {
+                store.shutdown().await;
+                let places: Vec<String> = config.listeners.iter().map(|listener| listener.to_string()).collect();
+                return Err(ServeError::Listen { place: places.join(", "), error });
             }
-            let started = builder(&config, &listeners).protocol(smtp_protocol(protocol)).start(receiver.clone()).await;
-            match started {
-                Ok(server) => running.push(server),
-                Err(error) => {
-                    for server in running {
-                        server.shutdown(Duration::ZERO).await;
-                    }
-                    store.shutdown().await;
-                    let places: Vec<String> = listeners.iter().map(|listener| listener.to_string()).collect();
-                    return Err(ServeError::Listen { place: places.join(", "), error });
-                }
-            }
-        }
-        let watch = Watch::begin(store.clone());
+        };
+        let watch = Watch::begin(store.clone(), receiver.clone());
         let tidy = Tidy::begin(config.storage.mail.clone());
         let indexing = Indexing::begin(&config.search, &config.storage.mail);
         Ok(Self { config, receiver, store, running, replayed, watch, tidy, indexing })
     }
 
     /// The TCP addresses that it listens on, with the ports that were taken.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.running.iter().flat_map(|server| server.local_addrs().to_vec()).collect()
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.running.local_addrs()
+    }
+
+    /// Where an SMTP client can connect over TCP.
+    fn smtp_address(&self) -> Option<SocketAddr> {
+        let over_tcp = self.config.listeners.iter().filter(|listener| listener.address.is_some());
+        let mut each = over_tcp.zip(self.addresses());
+        each.find(|(listener, _)| listener.protocol == Protocol::Smtp).map(|(_, address)| *address)
     }
 
     /// Puts host name, domains, limits and policies of `config` in force for what begins from now on. Sessions go on.
@@ -101,9 +99,7 @@ impl Server {
     pub fn reload(&mut self, config: Config) -> Vec<&'static str> {
         let restart = needs_restart(&self.config, &config);
         self.receiver.replace(Settings::new(&config));
-        for server in &self.running {
-            server.reconfigure(builder(&config, &[]));
-        }
+        self.running.reconfigure(smtp_config(&config));
         self.config = Config {
             storage: self.config.storage.clone(),
             search: self.config.search.clone(),
@@ -118,11 +114,7 @@ impl Server {
     /// received, for as long again at most, and ends. Returns whether all sessions ended in time.
     pub async fn shutdown(self) -> bool {
         let grace = Duration::from_secs(self.config.limits.shutdown_secs);
-        let ending: Vec<_> = self.running.into_iter().map(|server| tokio::spawn(server.shutdown(grace))).collect();
-        let mut in_time = true;
-        for server in ending {
-            in_time &= server.await.unwrap_or(false);
-        }
+        let in_time = self.running.shutdown(grace).await;
         drop((self.watch, self.tidy));
         self.store.shutdown().await;
         if let Some(indexing) = self.indexing {
@@ -134,18 +126,23 @@ impl Server {
     /// What is printed at the start: where it listens, what it receives, how to try it.
     pub fn banner(&self) -> String {
         let mut out = format!("Posthaste {} as {}\n", env!("CARGO_PKG_VERSION"), self.config.host_name);
-        for server in &self.running {
-            for address in server.local_addrs() {
-                let _ = writeln!(out, "  listening  {address}");
-            }
-            let backlog = server.backlog();
-            if backlog.is_limited_by_somaxconn() {
-                let _ = writeln!(
-                    out,
-                    "  note       {} connections may wait to be accepted, not {}: raise net.core.somaxconn",
-                    backlog.granted, backlog.wanted
-                );
-            }
+        for address in self.addresses() {
+            let _ = writeln!(out, "  listening  {address}");
+        }
+        let backlog = self.running.backlog();
+        if backlog.is_limited_by_somaxconn() {
+            let _ = writeln!(
+                out,
+                "  note       {} connections may wait to be accepted, not {}: raise net.core.somaxconn",
+                backlog.granted, backlog.wanted
+            );
+        }
+        let connections = self.config.limits.connections;
+        if let Some(files) = files_max().filter(|&files| files < connections as u64) {
+            let _ = writeln!(
+                out,
+                "  note       {files} files may be open, so there will be no {connections} connections: raise LimitNOFILE (ulimit -Hn)"
+            );
         }
         for path in self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref()) {
             let _ = writeln!(out, "  listening  {}", path.display());
@@ -158,7 +155,7 @@ impl Server {
                 writeln!(out, "  indexing   into {0}; `posthaste find --index {0}`", self.config.search.dir.display());
         }
         let _ = writeln!(out, "  restored   {}", restored(&self.replayed));
-        if let (Some(address), [domain, ..]) = (self.addresses().first(), domains.as_slice()) {
+        if let (Some(address), [domain, ..]) = (self.smtp_address(), domains.as_slice()) {
             let user = example_user(&self.config);
             let _ = write!(
                 out,
@@ -184,7 +181,13 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     let source = Source { file: config_file, log_format };
     let config = source.load()?;
-    crate::logging::start(&config.log);
+    let log = crate::logging::start(&config.log);
+    raise_files_max();
+    // What the log still holds is written first.
+    let at_once = || {
+        drop(log);
+        at_once()
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(run(config, &source, at_once));
     // A thread that a disk holds must not hold the end: what it does is in the journal.
@@ -214,7 +217,16 @@ async fn run(
     // Before the first promise is made: a signal that comes early must not end us the hard way.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hang_up = signal(SignalKind::hangup())?;
-    let mut server = Server::start(config).await?;
+    // Replaying a long journal takes its time, and so may a disk.
+    let started = tokio::select! {
+        started = Server::start(config) => Some(started?),
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    let Some(mut server) = started else {
+        tracing::warn!("stopped before it began; what was promised is in the journal");
+        match at_once() {}
+    };
     print(&server.banner());
     loop {
         tokio::select! {
@@ -302,17 +314,14 @@ fn open_when_free(config: &JournaledConfig) -> Result<(Journaled, ReplayReport),
     }
 }
 
-fn builder(config: &Config, listeners: &[&Listener]) -> ServerBuilder {
+fn builder(config: &Config) -> ServerBuilder {
     let limits = &config.limits;
     let mut builder = SmtpServer::builder()
-        .host_name(&config.host_name)
-        .limits(limits.into())
-        .bare_newlines(config.policy.bare_newlines)
-        .nul_octets(config.policy.nul_octets)
-        .long_lines(config.policy.long_lines)
+        .config(smtp_config(config))
         .max_connections(limits.connections)
         .max_connections_per_address(limits.connections_per_address);
-    for listener in listeners {
+    for listener in &config.listeners {
+        builder = builder.protocol(listener.protocol);
         builder = match (&listener.address, &listener.unix) {
             (Some(address), _) => builder.listen(address.to_string()),
             (None, Some(path)) => {
@@ -326,10 +335,27 @@ fn builder(config: &Config, listeners: &[&Listener]) -> ServerBuilder {
     builder
 }
 
-fn smtp_protocol(protocol: ListenerProtocol) -> Protocol {
-    match protocol {
-        ListenerProtocol::Smtp => Protocol::Smtp,
-        ListenerProtocol::Lmtp => Protocol::Lmtp,
+fn smtp_config(config: &Config) -> SmtpConfig {
+    SmtpConfig {
+        limits: (&config.limits).into(),
+        bare_newlines: config.policy.bare_newlines,
+        nul_octets: config.policy.nul_octets,
+        long_lines: config.policy.long_lines,
+        ..SmtpConfig::new(&config.host_name)
+    }
+}
+
+/// Files that this process may have open; each connection is one. `None` for any number.
+fn files_max() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+/// Takes as many as it may: the soft limit is kept low for programs that use select(2), which this one does not.
+fn raise_files_max() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        tracing::warn!(error = error.to_string(), "the limit on open files stays as it is");
     }
 }
 

@@ -6,17 +6,20 @@ use posthaste_delivery::Journaled;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::receive::Receiver;
+
 /// Looks at the store until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch(JoinHandle<()>);
 
 impl Watch {
-    pub fn begin(store: Journaled) -> Self {
+    pub fn begin(store: Journaled, receiver: Receiver) -> Self {
         Self(tokio::spawn(async move {
             let mut told = Told::default();
             loop {
                 sleep(LOOK_INTERVAL).await;
                 told.look(&store);
+                told.losses(receiver.turned_away(), crate::logging::dropped_lines() as u64);
             }
         }))
     }
@@ -33,6 +36,8 @@ impl Drop for Watch {
 struct Told {
     poisoned: bool,
     waiting: Option<Instant>,
+    turned_away: u64,
+    dropped: u64,
 }
 
 impl Told {
@@ -56,6 +61,18 @@ impl Told {
             error = &*oldest.error,
             "mail waits for mailboxes that cannot be written to; the oldest is named"
         );
+    }
+
+    /// Tells how many there were since they were told of last, `turned_away` and `dropped` being all since the start.
+    fn losses(&mut self, turned_away: u64, dropped: u64) {
+        let clients = turned_away - std::mem::replace(&mut self.turned_away, turned_away);
+        if clients > 0 {
+            tracing::warn!(clients, "turned away: too many connections or open files");
+        }
+        let lines = dropped - std::mem::replace(&mut self.dropped, dropped);
+        if lines > 0 {
+            tracing::warn!(lines, "lines of this log were dropped: who reads it is too slow");
+        }
     }
 
     /// Whether `waiting` messages are worth a line: at once, and then each minute while there are any.

@@ -1,16 +1,19 @@
 //! A server that counts the octets of every message and forgets it: `cargo run --features tokio --example server`.
 
+use posthaste_smtp::server::Config;
 use posthaste_smtp::tokio::{Body, Handler, Server, Session};
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 
 struct Count;
 
 impl Handler for Count {
-    async fn rcpt(&self, _: &Session, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+    type Transaction = ();
+
+    async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
 
-    async fn message(&self, session: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, session: &Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
         let mut octets = 0;
         while let Some(chunk) = body.chunk().await {
             match chunk {
@@ -28,7 +31,7 @@ impl Handler for Count {
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:2525".into());
-    let server = Server::builder().host_name("mx.example.org").listen(address).start(Count).await?;
+    let server = Server::builder().config(Config::new("mx.example.org")).listen(address).start(Count).await?;
     println!("listening on {:?}; stop with Ctrl-C", server.local_addrs());
     tokio::signal::ctrl_c().await?;
     server.shutdown(std::time::Duration::from_secs(10)).await;

@@ -15,8 +15,8 @@ pub struct Limits {
     pub header_bytes: u64,
     /// Octets in a text line without its CRLF (RFC 5321 section 4.5.3.1.6), under [`LongLines::Reject`] only. Default 998.
     pub text_line_bytes: u64,
-    /// Octets that are read and thrown away behind a message that was already refused, so that the client can see
-    /// the reply. Beyond it: 552 5.3.4 at once and the connection closes. Default 256 MiB.
+    /// Octets that are read and thrown away behind the place where a message had to be refused, so that the client can see the
+    /// reply. Beyond it: 552 5.3.4 at once and the connection closes. Default 256 MiB.
     pub discard_bytes: u64,
     /// Recipients in one transaction. Beyond it: 452 4.5.3 for each further one. Default 1000; at least 100 is required
     /// by RFC 5321 section 4.5.3.1.8.
@@ -26,7 +26,7 @@ pub struct Limits {
     /// Recipients answered with 4yz since the last accepted message, those beyond [`Limits::recipients`] among them. Beyond it: 421
     /// 4.7.0 and close. Default 2000, so that a client may try a long list in one go.
     pub deferred_recipients: u32,
-    /// HELO, EHLO, MAIL, RSET, NOOP, VRFY, EXPN and HELP since the last accepted message. Beyond it: 421 4.7.0 and
+    /// HELO, EHLO, MAIL, RSET, NOOP, VRFY, EXPN and HELP, and BDAT with no octets, since the last accepted message. Beyond it: 421 4.7.0 and
     /// close. Default 200.
     pub idle_commands: u32,
     /// Messages in one session, announced as MAILMAX. Beyond it: 421 4.7.0 and close. Default `None`: no limit.

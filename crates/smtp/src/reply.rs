@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::Write;
 
 /// Longest reply line that is written, CRLF included (RFC 5321 section 4.5.3.1.5); longer text is folded into more lines.
 pub const REPLY_LINE_BYTES_MAX: usize = 512;
@@ -74,7 +75,7 @@ impl Reply {
 
     /// 250 2.0.0.
     pub fn ok(text: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(250, "2.0.0", text)
+        Self { code: 250, enhanced: Some(EnhancedCode::new(2, 0, 0)), text: text.into() }
     }
 
     /// The three-digit code.
@@ -110,28 +111,29 @@ impl Reply {
     /// Appends the wire form. Control characters in the text become `?`, so that no text can forge a second reply; long
     /// lines are folded at [`REPLY_LINE_BYTES_MAX`].
     pub fn write(&self, out: &mut Vec<u8>) {
-        let prefix = 4 + self.enhanced.map_or(0, |e| e.to_string().len() + 1);
-        let room = REPLY_LINE_BYTES_MAX - 2 - prefix;
-        let mut lines = Vec::with_capacity(1);
-        for mut line in self.text.split('\n') {
-            line = line.strip_suffix('\r').unwrap_or(line);
-            while line.len() > room {
-                let cut = (0..=room).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(room);
-                lines.push(&line[..cut]);
+        // Code and separator, and the enhanced code at its longest.
+        const PREFIX_BYTES_MAX: usize = 4 + "5.999.999 ".len();
+        const ROOM: usize = REPLY_LINE_BYTES_MAX - 2 - PREFIX_BYTES_MAX;
+        let mut lines = self.text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)).peekable();
+        while let Some(mut line) = lines.next() {
+            while line.len() > ROOM {
+                let cut = (0..=ROOM).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(ROOM);
+                self.write_line(out, b'-', &line[..cut]);
                 line = &line[cut..];
             }
-            lines.push(line);
+            self.write_line(out, if lines.peek().is_none() { b' ' } else { b'-' }, line);
         }
-        let last = lines.len() - 1;
-        for (index, line) in lines.into_iter().enumerate() {
-            out.extend_from_slice(self.code.to_string().as_bytes());
-            out.push(if index == last { b' ' } else { b'-' });
-            if let Some(enhanced) = self.enhanced {
-                out.extend_from_slice(format!("{enhanced} ").as_bytes());
-            }
-            out.extend(line.bytes().map(|b| if b < b' ' || b == 127 { b'?' } else { b }));
-            out.extend_from_slice(b"\r\n");
+    }
+
+    fn write_line(&self, out: &mut Vec<u8>, separator: u8, text: &str) {
+        // A vector takes all that it is given.
+        let _ = write!(out, "{}", self.code);
+        out.push(separator);
+        if let Some(enhanced) = self.enhanced {
+            let _ = write!(out, "{enhanced} ");
         }
+        out.extend(text.bytes().map(|b| if b < b' ' || b == 127 { b'?' } else { b }));
+        out.extend_from_slice(b"\r\n");
     }
 }
 

@@ -99,7 +99,7 @@ impl Policy {
 
 /// Where in a line the next octet stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+pub(crate) enum At {
     LineStart,
     Middle,
     AfterCr,
@@ -126,12 +126,16 @@ pub(crate) struct Scanner {
     in_header: bool,
     header_bytes: u64,
     size: u64,
+    /// Octets taken from the wire.
+    walked: u64,
+    /// How many of them stand before the first fault, that they are too many left out.
+    refused_at: Option<u64>,
     saw_bare: bool,
     saw_nul: bool,
     saw_long_line: bool,
 }
 
-static CRLF_DOT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
+pub(crate) static CRLF_DOT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
 
 impl Scanner {
     pub fn new(policy: Policy, dots: bool) -> Self {
@@ -143,6 +147,8 @@ impl Scanner {
             in_header: true,
             header_bytes: 0,
             size: 0,
+            walked: 0,
+            refused_at: None,
             saw_bare: false,
             saw_nul: false,
             saw_long_line: false,
@@ -152,6 +158,12 @@ impl Scanner {
     /// Octets of the message so far.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Octets that will have come behind the place where the message had to be refused, when `more` octets have come.
+    pub fn unwanted_bytes(&self, more: u64) -> u64 {
+        let refused = self.refused_at.map_or(0, |at| (self.walked - at).saturating_add(more));
+        refused.max(self.size.saturating_add(more).saturating_sub(self.policy.message_bytes))
     }
 
     /// Takes what it can from `input`: at most two octets, a dot at the start of a line and a CR, stay for the next call.
@@ -168,6 +180,7 @@ impl Scanner {
         }
         self.saw_bare |= bare_before;
         self.size += bytes.len() as u64;
+        self.walked += taken as u64;
         Scanned { bytes, ended }
     }
 
@@ -199,8 +212,7 @@ impl Scanner {
         if self.saw_bare && policy.bare == BareNewlines::Reject {
             return Some(BodyError::BareNewline);
         }
-        let limit = policy.text_line_bytes.unwrap_or(u64::MAX);
-        (self.saw_long_line || self.line_bytes > limit).then_some(BodyError::DataLineTooLong { limit })
+        self.saw_long_line.then_some(BodyError::DataLineTooLong { limit: policy.text_line_bytes.unwrap_or(u64::MAX) })
     }
 
     /// Goes over `buf`, moving the message's octets to its front over the dots taken out. Returns how many octets are
@@ -274,13 +286,13 @@ impl Scanner {
                     self.end_line();
                     continue;
                 }
-                self.saw_bare = true;
-                self.line_bytes += 1;
+                self.saw_bare_newline(pos);
+                self.grow_line(pos, 1);
                 self.at = At::Middle;
             }
             let run = memchr::memchr3(b'\r', b'\n', 0, &buf[pos..end]).unwrap_or(end - pos);
             pos += run;
-            self.line_bytes += run as u64;
+            self.grow_line(pos, run);
             if run > 0 {
                 self.at = At::Middle;
             }
@@ -291,14 +303,18 @@ impl Scanner {
                 b'\r' => self.at = At::AfterCr,
                 b'\n' => {
                     // Never a line start for a dot: only CRLF makes one.
-                    self.saw_bare = true;
-                    self.check_line();
+                    self.saw_bare_newline(pos);
+                    // Where a bare newline is let pass, it also ends lines of the header, and an empty one ends the header.
+                    self.in_header &= self.line_bytes > 0 || self.policy.bare == BareNewlines::Reject;
                     self.line_bytes = 0;
                     self.at = At::Middle;
                 }
                 _ => {
                     self.saw_nul = true;
-                    self.line_bytes += 1;
+                    if self.policy.reject_nul {
+                        self.refuse_at(self.walked + pos as u64);
+                    }
+                    self.grow_line(pos + 1, 1);
                     self.at = At::Middle;
                 }
             }
@@ -306,21 +322,42 @@ impl Scanner {
         }
         if in_header {
             self.header_bytes += (pos - start) as u64;
+            let over = self.header_bytes.saturating_sub(self.policy.header_bytes);
+            if over > 0 {
+                self.refuse_at(self.walked + pos as u64 - over);
+            }
         }
         pos
     }
 
     /// A CRLF was met.
     fn end_line(&mut self) {
-        self.check_line();
         // An empty line ends the header.
         self.in_header &= self.line_bytes > 0;
         self.line_bytes = 0;
         self.at = At::LineStart;
     }
 
-    fn check_line(&mut self) {
-        self.saw_long_line |= self.policy.text_line_bytes.is_some_and(|limit| self.line_bytes > limit);
+    /// The line has `more` octets, the last of them before `pos`.
+    fn grow_line(&mut self, pos: usize, more: usize) {
+        self.line_bytes += more as u64;
+        let over = self.line_bytes.saturating_sub(self.policy.text_line_bytes.unwrap_or(u64::MAX));
+        if over > 0 && !self.saw_long_line {
+            self.saw_long_line = true;
+            self.refuse_at(self.walked + pos as u64 - over);
+        }
+    }
+
+    fn saw_bare_newline(&mut self, pos: usize) {
+        self.saw_bare = true;
+        if self.policy.bare == BareNewlines::Reject {
+            self.refuse_at(self.walked + pos as u64);
+        }
+    }
+
+    /// Notes a fault behind as many octets. They are not met in the order in which they stand.
+    fn refuse_at(&mut self, octets: u64) {
+        self.refused_at = Some(self.refused_at.map_or(octets, |before| before.min(octets)));
     }
 }
 

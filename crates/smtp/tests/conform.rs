@@ -146,13 +146,15 @@ mod over_a_socket {
     struct Rules;
 
     impl Handler for Rules {
-        async fn mail(&self, _: &Session, mail: &MailFrom) -> Result<(), Reply> {
+        type Transaction = ();
+
+        async fn mail(&self, _: &Session, _: &mut (), mail: &MailFrom) -> Result<(), Reply> {
             common::judge_mail(mail)
         }
-        async fn rcpt(&self, _: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+        async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
             common::judge_rcpt(rcpt)
         }
-        async fn message(&self, _: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        async fn message(&self, _: &Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
             while let Some(chunk) = body.chunk().await {
                 if let Err(error) = chunk {
                     return error.reply().into();
@@ -180,7 +182,8 @@ mod over_a_socket {
     async fn replay(packets: fn(&[u8]) -> Vec<&[u8]>) {
         for trace in traces() {
             let Config { protocol, limits, dsn, .. } = trace.config.clone();
-            let builder = Server::builder().host_name("mx.example.org").protocol(protocol).limits(limits).dsn(dsn);
+            let config = Config { protocol, limits, dsn, ..Config::new("mx.example.org") };
+            let builder = Server::builder().config(config);
             let server = builder.listen("127.0.0.1:0").start(Rules).await.unwrap();
             let mut stream = TcpStream::connect(server.local_addrs()[0]).await.unwrap();
             stream.set_nodelay(true).unwrap();

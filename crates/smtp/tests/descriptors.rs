@@ -13,10 +13,12 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 struct Nobody;
 
 impl Handler for Nobody {
-    async fn rcpt(&self, _: &Session, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+    type Transaction = ();
+
+    async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
-    async fn message(&self, _: &Session, _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
         MessageOutcome::accepted("dropped")
     }
 }

@@ -1,7 +1,9 @@
 //! The server on real sockets: limits on connections, back-pressure, time, shutdown.
 #![cfg(feature = "tokio")]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use ::tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,6 +12,7 @@ use ::tokio::sync::{Notify, mpsc};
 use ::tokio::time::timeout;
 use bytes::Bytes;
 use posthaste_smtp::client::{self, Transfer};
+use posthaste_smtp::server::Config;
 use posthaste_smtp::tokio::{
     Body, Client, ClientTimeouts, Handler, Peer, RunningServer, Server, ServerBuilder, Session,
 };
@@ -29,19 +32,21 @@ struct Recorder {
 }
 
 impl Handler for Recorder {
+    type Transaction = ();
+
     async fn connect(&self, peer: &Peer) -> Result<(), Reply> {
         assert!(peer.ip().is_none_or(|ip| ip.is_loopback()));
         Ok(())
     }
 
-    async fn rcpt(&self, _: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+    async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
         match &rcpt.forward_path {
             ForwardPath::Address(a) if a.local_part() == "unknown" => Err(Reply::new(550, "5.1.1", "unknown")),
             _ => Ok(()),
         }
     }
 
-    async fn message(&self, session: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, session: &Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
         let mut hold = self.hold.as_ref();
         let mut whole = Ok(Vec::new());
         while let (Ok(bytes), Some(chunk)) = (&mut whole, body.chunk().await) {
@@ -69,7 +74,11 @@ async fn start(builder: ServerBuilder) -> (RunningServer, Events) {
 }
 
 fn local() -> ServerBuilder {
-    Server::builder().host_name("mx.example.org").listen("127.0.0.1:0")
+    limited(Limits::default())
+}
+
+fn limited(limits: Limits) -> ServerBuilder {
+    Server::builder().config(Config { limits, ..Config::new("mx.example.org") }).listen("127.0.0.1:0")
 }
 
 fn fast(change: impl FnOnce(&mut Timeouts)) -> Limits {
@@ -262,7 +271,7 @@ async fn a_refused_message_is_an_error_of_the_body_and_of_nothing_else() {
 #[tokio::test]
 async fn silence_and_trickle_end_a_session() {
     let limits = fast(|t| t.command = Duration::from_millis(200));
-    let (server, _events) = start(local().limits(limits)).await;
+    let (server, _events) = start(limited(limits)).await;
     let mut silent = Talk::to(&server).await;
     silent.hear("220").await;
     assert!(silent.hear("421").await.starts_with("421 4.4.2 "));
@@ -282,7 +291,7 @@ async fn silence_and_trickle_end_a_session() {
 #[tokio::test]
 async fn silence_within_a_body_ends_it() {
     let limits = fast(|t| t.body_read = Duration::from_millis(100));
-    let (server, mut events) = start(local().limits(limits)).await;
+    let (server, mut events) = start(limited(limits)).await;
     let mut talk = Talk::to(&server).await;
     talk.open().await;
     talk.say("half a message").await.hear("421").await;
@@ -310,7 +319,7 @@ async fn a_refused_chunk_has_the_time_of_a_body() {
 #[tokio::test]
 async fn a_refused_chunk_cannot_be_spun_out() {
     let limits = fast(|t| t.body_total = Duration::from_millis(200));
-    let (server, _events) = start(local().limits(limits)).await;
+    let (server, _events) = start(limited(limits)).await;
     let mut talk = Talk::to(&server).await;
     talk.hear("220").await;
     talk.say("BDAT 100000 LAST\r\n").await;
@@ -324,9 +333,42 @@ async fn a_refused_chunk_cannot_be_spun_out() {
 }
 
 #[tokio::test]
+async fn a_message_in_chunks_cannot_be_spun_out() {
+    let limits = fast(|t| t.body_total = Duration::from_millis(200));
+    let (server, mut events) = start(limited(limits)).await;
+    let mut talk = Talk::to(&server).await;
+    talk.hear("220").await;
+    talk.say("EHLO client.example\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\n").await.hear("250").await;
+    // The time for a command has not passed, the time for the message has.
+    for chunk in ["BDAT 1\r\nx", "BDAT 0\r\n"] {
+        talk.say(chunk).await.hear("250").await;
+    }
+    assert!(talk.hear("421").await.starts_with("421 4.4.2 "));
+    assert_eq!(events.recv().await.unwrap().2, Err(BodyError::TimedOut));
+}
+
+#[tokio::test]
+async fn times_beyond_all_clocks_are_taken_for_long_ones() {
+    let limits = Limits {
+        timeouts: Timeouts {
+            command: Duration::MAX,
+            body_read: Duration::MAX,
+            body_total: Duration::MAX,
+            write: Duration::MAX,
+            linger: Duration::MAX,
+        },
+        ..Limits::default()
+    };
+    let (server, _events) = start(limited(limits)).await;
+    let mut talk = Talk::to(&server).await;
+    talk.open().await;
+    talk.say("text\r\n.\r\n").await.hear("250").await;
+}
+
+#[tokio::test]
 async fn a_client_that_takes_no_replies_is_given_up() {
     let limits = Limits { idle_commands: u32::MAX, ..fast(|t| t.write = Duration::from_millis(200)) };
-    let (server, _events) = start(local().limits(limits)).await;
+    let (server, _events) = start(limited(limits)).await;
     let mut deaf = Talk::to(&server).await;
     let commands = b"HELP\r\n".repeat(1000);
     let pouring = async {
@@ -346,10 +388,12 @@ async fn a_client_that_takes_no_replies_is_given_up() {
 async fn replies_do_not_wait_for_the_handler() {
     struct Stuck;
     impl Handler for Stuck {
-        async fn rcpt(&self, _: &Session, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+        type Transaction = ();
+
+        async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
             Ok(())
         }
-        async fn message(&self, _: &Session, _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+        async fn message(&self, _: &Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
             std::future::pending().await
         }
     }
@@ -374,6 +418,122 @@ async fn shutdown_ends_idle_sessions_at_once_and_open_transactions_when_they_are
     busy.hear_close().await;
     assert_eq!(events.recv().await.unwrap().2.unwrap(), b"text\r\n");
     assert!(shutdown.await.unwrap());
+}
+
+#[tokio::test]
+async fn no_transaction_begins_while_the_server_drains() {
+    let hold = Arc::new(Notify::new());
+    let (events, mut received) = mpsc::unbounded_channel();
+    let server = local().start(Recorder { events, hold: Some(Arc::clone(&hold)), stall: false }).await.unwrap();
+    let address = server.local_addrs()[0];
+    let mut talk = Talk::to(&server).await;
+    talk.open().await;
+    // The next message is in the same packet, so that the server never waits for it.
+    talk.say("one\r\n.\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nBDAT 3 LAST\r\ntwo").await;
+    let shutdown = tokio::spawn(server.shutdown(LONG));
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    hold.notify_one();
+    let heard = talk.hear("421").await;
+    assert!(heard.starts_with("250 ") && heard.contains("\r\n421 4.3.2 "), "{heard}");
+    assert_eq!(received.recv().await.unwrap().2.unwrap(), b"one\r\n");
+    assert!(shutdown.await.unwrap());
+    assert!(received.recv().await.is_none());
+}
+
+#[tokio::test]
+async fn what_is_remembered_ends_with_the_transaction() {
+    /// Counts those that live.
+    struct Remembered(Arc<AtomicUsize>);
+    impl Default for Remembered {
+        fn default() -> Self {
+            ALIVE.with(|alive| alive.fetch_add(1, Relaxed));
+            Self(ALIVE.with(Arc::clone))
+        }
+    }
+    impl Drop for Remembered {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Relaxed);
+        }
+    }
+    std::thread_local!(static ALIVE: Arc<AtomicUsize> = Arc::default());
+    struct Forgetful;
+    impl Handler for Forgetful {
+        type Transaction = Remembered;
+
+        async fn rcpt(&self, _: &Session, _: &mut Remembered, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+            Ok(())
+        }
+        async fn message(&self, _: &Session, one: Remembered, _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+            while let Some(Ok(_)) = body.chunk().await {}
+            MessageOutcome::accepted(format!("{} alive", one.0.load(Relaxed)))
+        }
+    }
+    let server = local().start(Forgetful).await.unwrap();
+    let mut talk = Talk::to(&server).await;
+    talk.open().await;
+    assert!(talk.say("x\r\n.\r\n").await.hear("250").await.contains("1 alive"));
+    for end in ["RSET", "EHLO client.example"] {
+        talk.say("MAIL FROM:<a@example.org>\r\n").await.hear("250").await;
+        assert_eq!(ALIVE.with(|alive| alive.load(Relaxed)), 1);
+        talk.say(&format!("{end}\r\n")).await.hear("250").await;
+        assert_eq!(ALIVE.with(|alive| alive.load(Relaxed)), 0, "after {end}");
+    }
+}
+
+#[tokio::test]
+async fn ipv4_and_ipv6_are_listened_on_side_by_side() {
+    // A port that is free in both; somebody else may take it in between, so a few are tried.
+    for _ in 0..20 {
+        let port = std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        let builder = Server::builder().listen(format!("[::]:{port}")).listen(format!("0.0.0.0:{port}"));
+        let (events, _received) = mpsc::unbounded_channel();
+        let Ok(server) = builder.start(Recorder { events, hold: None, stall: false }).await else { continue };
+        for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
+            Talk { stream: TcpStream::connect(address).await.unwrap() }.hear("220").await;
+        }
+        assert!(server.shutdown(LONG).await);
+        return;
+    }
+    panic!("no port was free in both");
+}
+
+#[tokio::test]
+async fn two_protocols_share_one_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lmtp");
+    let (server, _events) = start(local().max_connections(1).protocol(Protocol::Lmtp).listen_unix(&path)).await;
+    let mut smtp = Talk::to(&server).await;
+    assert!(smtp.hear("220").await.contains(" ESMTP "));
+    let words = async || {
+        let mut words = String::new();
+        let mut stream = UnixStream::connect(&path).await.unwrap();
+        stream.write_all(b"QUIT\r\n").await.unwrap();
+        timeout(LONG, stream.read_to_string(&mut words)).await.unwrap().unwrap();
+        words
+    };
+    assert!(words().await.starts_with("421 4.3.2 "));
+    smtp.say("QUIT\r\n").await.hear("221").await;
+    while server.connections() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(words().await.contains(" LMTP "));
+}
+
+#[tokio::test]
+async fn a_socket_that_is_passed_in_gets_the_same_backlog() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // The giver's own choice; `ss` and this table tell the limit of a listening socket nowhere but in the queue itself.
+    rustix::net::listen(&listener, 1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (server, _events) = start(Server::builder().listener(listener)).await;
+    // All wait in the backlog: the only thread of this runtime accepts nobody while it makes them.
+    let waiting: Vec<_> = (0..50)
+        .map(|_| std::net::TcpStream::connect_timeout(&address, Duration::from_millis(500)).expect("room to wait"))
+        .collect();
+    assert_eq!(waiting.len(), 50);
+    assert!(server.backlog().granted >= 50);
 }
 
 #[tokio::test]
@@ -426,4 +586,63 @@ async fn a_client_names_what_became_of_a_lost_message() {
     assert_eq!(outcome.recipients[0].reply.code(), 451);
     assert!(!outcome.recipients[0].is_delivered());
     assert!(!client.is_open());
+}
+
+/// Takes one message to where its body begins, and then does with the body what `then` does.
+async fn half_a_server<F: Future<Output = ()> + Send>(
+    then: impl FnOnce(TcpStream) -> F + Send + 'static,
+) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"220 x\r\n").await.unwrap();
+        let mut heard = Vec::new();
+        for reply in ["250 x\r\n", "250 x\r\n", "250 x\r\n", "354 x\r\n"] {
+            heard.clear();
+            stream.read_buf(&mut heard).await.unwrap();
+            stream.write_all(reply.as_bytes()).await.unwrap();
+        }
+        then(stream).await;
+    });
+    address
+}
+
+fn patient(write: Duration) -> ClientTimeouts {
+    ClientTimeouts { write, ..ClientTimeouts::default() }
+}
+
+#[tokio::test]
+async fn a_client_waits_for_each_block_and_not_for_all() {
+    const BODY_BYTES: usize = 24 << 20;
+    let address = half_a_server(|mut stream| async move {
+        let (mut sink, mut read) = (vec![0; 1 << 20], 0);
+        while read < BODY_BYTES {
+            // Slow, and never for as long as a block may take.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            read += timeout(LONG, stream.read(&mut sink)).await.unwrap().unwrap();
+        }
+        stream.write_all(b"250 x\r\n").await.unwrap();
+        let _ = stream.read(&mut sink).await;
+    })
+    .await;
+    let config = client::Config::new("c.example");
+    let mut client = Client::connect(address, config, patient(Duration::from_millis(700))).await.unwrap();
+    let line = Bytes::from_static(b"sixty-four octets, counted with the line end, as a test needs.\r\n");
+    let body = vec![line; BODY_BYTES / 64];
+    let outcome = client.send(mail(), vec![rcpt("b")], body).await;
+    assert!(outcome.recipients[0].is_delivered(), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_client_hears_why_a_server_takes_no_more() {
+    let address = half_a_server(|mut stream| async move {
+        stream.write_all(b"552 too much\r\n").await.unwrap();
+        std::future::pending().await
+    })
+    .await;
+    let config = client::Config::new("c.example");
+    let mut client = Client::connect(address, config, patient(Duration::from_millis(200))).await.unwrap();
+    let outcome = client.send(mail(), vec![rcpt("b")], vec![Bytes::from(vec![b'x'; 64 << 20])]).await;
+    assert_eq!(outcome.recipients[0].reply.code(), 552, "{outcome:?}");
 }

@@ -60,11 +60,13 @@ impl Keeper {
 }
 
 impl Handler for Keeper {
-    async fn rcpt(&self, _: &Session, _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+    type Transaction = ();
+
+    async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
         (self.gate)(&rcpt.forward_path.to_string())
     }
 
-    async fn message(&self, _: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
         let mut octets = Vec::new();
         while let Some(chunk) = body.chunk().await {
             match chunk {
@@ -136,7 +138,9 @@ impl TestServer {
             gate: Box::new(gate),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let builder = posthaste_smtp::tokio::Server::builder().host_name("mx.example.org").protocol(protocol);
+        let config =
+            posthaste_smtp::server::Config { protocol, ..posthaste_smtp::server::Config::new("mx.example.org") };
+        let builder = posthaste_smtp::tokio::Server::builder().config(config);
         let builder = match socket {
             Some(path) => builder.listen_unix(path),
             None => builder.listen("127.0.0.1:0"),

@@ -73,3 +73,53 @@ fn a_message_that_cannot_fit_is_refused_before_it_is_sent() {
     client.expect("QUIT", 221);
     server.stop();
 }
+
+/// The least budget there can be is taken for 18 MiB; allocators keep some of what they get back.
+const LEAST_BUDGET: &str = "\n[limits]\nmemory_bytes = 1048576\n";
+const LEAST_BUDGET_COSTS: usize = 40 << 20;
+
+#[test]
+fn a_crowd_of_unfinished_headers_stays_within_the_budget() {
+    const CLIENTS: usize = 60;
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{LEAST_BUDGET}"));
+    let mut crowd: Vec<Client> = (0..CLIENTS).map(|_| begun(&server)).collect();
+    let before = server.memory_bytes();
+    // Just below what a header may have, and no blank line; all of it in one field that has to be looked at.
+    let line = [b" ", "x".repeat(997).as_bytes(), b"\r\n"].concat();
+    let header = [b"Message-ID:\r\n".to_vec(), line.repeat(1040)].concat();
+    for client in &mut crowd {
+        client.send(format!("BDAT {}\r\n", header.len()).as_bytes()).unwrap();
+        client.send(&header).unwrap();
+        // All of it has been read.
+        assert_eq!(client.reply().code, 250);
+    }
+    let grown = server.memory_bytes().saturating_sub(before);
+    assert!(grown < LEAST_BUDGET_COSTS, "{CLIENTS} headers without an end cost {grown}");
+    for client in &mut crowd {
+        client.expect("BDAT 0 LAST", 250);
+    }
+}
+
+#[test]
+fn uploads_that_stall_keep_no_buffers() {
+    const CLIENTS: usize = 250;
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{LEAST_BUDGET}"));
+    let mut crowd: Vec<Client> = (0..CLIENTS).map(|_| begun(&server)).collect();
+    let before = server.memory_bytes();
+    let text = [
+        b"Subject: x\r\n\r\n".to_vec(),
+        b"a line of sixty-four octets, its line end among them, as is usual\r\n".repeat(5000),
+    ];
+    let text = text.concat();
+    for client in &mut crowd {
+        // The first chunk is large enough to go to a file when there is no room; then nothing more comes.
+        client.send(format!("BDAT {}\r\n", text.len()).as_bytes()).unwrap();
+        client.send(&text).unwrap();
+        assert_eq!(client.reply().code, 250);
+        client.send(b"BDAT 1000000 LAST\r\nbegun").unwrap();
+    }
+    let grown = server.memory_bytes().saturating_sub(before);
+    assert!(grown < LEAST_BUDGET_COSTS, "{CLIENTS} uploads that stall cost {grown}");
+}

@@ -1,11 +1,15 @@
 //! The server as its clients and its operator meet it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::support::{ANYBODY, Client, Server, command};
-use rustix::process::Signal;
+use crate::support::{ANYBODY, Client, PATIENCE, Server, command};
+use rustix::process::{Pid, Signal, kill_process};
 
 const ROUTED: &str = r#"
 host_name = "mx.example.org"
@@ -117,6 +121,7 @@ fn one_connection_too_many_is_told_so() {
     let mut third = Client::open(server.addresses[0]).unwrap();
     let reply = third.reply();
     assert_eq!((reply.code, &reply.text[..6]), (421, "4.3.2 "));
+    assert!(server.wait_for_log("turned away").contains("clients=1"));
     drop(first);
     // The place comes free when the server has seen the end of the first connection.
     let mut tries = 0;
@@ -341,6 +346,122 @@ fn a_second_signal_waits_for_nothing() {
     let server = Server::start_as_it_is(dir.path());
     assert_eq!(server.wait_for_mail("example.org", "a", 1).len(), 1);
     server.stop();
+}
+
+#[test]
+fn a_signal_is_heard_before_the_server_is_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    // Holds the journal, so that the second does not get beyond its start for some seconds.
+    let server = Server::start(dir.path(), ANYBODY);
+    let mut second = command(dir.path(), &["serve"]).stderr(Stdio::null()).spawn().unwrap();
+    let status = format!("/proc/{}/status", second.id());
+    let listens = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask of signals").trim();
+        u64::from_str_radix(caught, 16).unwrap() & (1 << (Signal::TERM.as_raw() - 1)) != 0
+    };
+    while !listens() {
+        assert!(second.try_wait().unwrap().is_none(), "it did not wait for the journal");
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&second), Signal::TERM).unwrap();
+    assert_eq!(second.wait().unwrap().code(), Some(1), "and not 2, for a journal in use");
+    server.stop();
+}
+
+#[test]
+fn as_many_files_as_are_allowed_may_be_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Raw::start(dir.path(), "ulimit -Sn 100; ulimit -Hn 200", Stdio::null());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("a limit on open files");
+    assert_eq!(files.split_whitespace().take(2).collect::<Vec<_>>(), ["200", "200"]);
+    assert!(server.banner.contains("note       200 files may be open"), "{}", server.banner);
+    assert!(server.end().success());
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    // Its pipe is open, and never read: it holds 64 KiB.
+    let mut server = Raw::start(dir.path(), "true", Stdio::piped());
+    let mut client = Client::open(server.address).unwrap();
+    assert_eq!(client.reply().code, 220);
+    client.expect("EHLO client.example.net", 250);
+    for _ in 0..20 {
+        client.expect("MAIL FROM:<s@example.net>", 250);
+        // A line each; then a message, so that so many errors are not held against it.
+        let refused = format!("RCPT TO:<{}@elsewhere.example>\r\n", "x".repeat(60));
+        client.send(refused.repeat(45).as_bytes()).unwrap();
+        for _ in 0..45 {
+            assert_eq!(client.reply().code, 550);
+        }
+        client.expect("RSET", 250);
+        client.deliver(&["a@example.org"], MESSAGE);
+    }
+    client.expect("QUIT", 221);
+    assert!(server.end().success());
+}
+
+#[test]
+fn a_server_of_lmtp_alone_names_no_smtp_command_to_try() {
+    let dir = tempfile::tempdir().unwrap();
+    let lmtp = "address = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n";
+    let server = Server::start(dir.path(), &ANYBODY.replace("address = \"127.0.0.1:0\"\n", lmtp));
+    assert!(!server.banner.contains("curl"), "{}", server.banner);
+    let both = format!("{lmtp}[[listener]]\naddress = \"127.0.0.1:0\"\n");
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &ANYBODY.replace("address = \"127.0.0.1:0\"\n", &both));
+    let smtp = server.addresses[1];
+    assert!(server.banner.contains(&format!("curl smtp://{smtp} ")), "{}", server.banner);
+}
+
+/// A server that a shell starts behind `before`, its log wherever the test wants it. Killed when dropped.
+struct Raw {
+    child: Child,
+    banner: String,
+    address: SocketAddr,
+}
+
+impl Raw {
+    fn start(dir: &Path, before: &str, stderr: Stdio) -> Self {
+        std::fs::write(dir.join("posthaste.toml"), ANYBODY).unwrap();
+        let script = format!("{before}; exec '{}' serve", env!("CARGO_BIN_EXE_posthaste"));
+        let mut shell = std::process::Command::new("sh");
+        shell.current_dir(dir).args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        let mut child = shell.spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        for line in stdout.lines() {
+            banner += &(line.unwrap() + "\n");
+            if banner.contains("Ready") {
+                break;
+            }
+        }
+        let address = banner.lines().find_map(|line| line.trim().strip_prefix("listening")?.trim().parse().ok());
+        let address = address.unwrap_or_else(|| panic!("no address: {banner}"));
+        Self { child, banner, address }
+    }
+
+    /// Ends it as an operator does; never waits for ever.
+    fn end(&mut self) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 #[test]

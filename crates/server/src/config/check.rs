@@ -51,18 +51,28 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
 }
 
 fn check_storage(storage: &Storage) -> Result<(), Problem> {
-    let bounds: [(&str, u64, u64, u64); 4] = [
-        // A record is at most a body that is kept in memory, with its envelope, and has to fit into one segment.
-        ("journal_segment_bytes", storage.journal_segment_bytes, 4 << 20, 1 << 30),
-        // One in use, one that only a checkpoint may take, and one to move on to.
-        ("journal_segments", storage.journal_segments as u64, 4, 1 << 20),
-        ("checkpoint_bytes", storage.checkpoint_bytes, 1 << 20, u64::MAX),
-        ("checkpoint_secs", storage.checkpoint_secs, 1, 86_400),
-    ];
-    for (name, value, least, most) in bounds {
+    check_bounds(
+        "storage",
+        &[
+            // A record is at most a body that is kept in memory, with its envelope, and has to fit into one segment.
+            ("journal_segment_bytes", storage.journal_segment_bytes, 4 << 20, 1 << 30),
+            // One in use, one that only a checkpoint may take, and one to move on to.
+            ("journal_segments", storage.journal_segments as u64, 4, 1 << 20),
+            ("checkpoint_bytes", storage.checkpoint_bytes, 1 << 20, u64::MAX),
+            ("checkpoint_secs", storage.checkpoint_secs, 1, 86_400),
+        ],
+    )
+}
+
+/// Each of `values` is a key of `table`, what it is, and the least and most that it may be.
+fn check_bounds(table: &str, values: &[(&str, u64, u64, u64)]) -> Result<(), Problem> {
+    for &(name, value, least, most) in values {
         if !(least..=most).contains(&value) {
-            let message = format!("must be between {least} and {most}");
-            return Err(Problem::new(["storage".into(), name.into()], message));
+            let message = match most {
+                u64::MAX => format!("must be at least {least}"),
+                _ => format!("must be between {least} and {most}"),
+            };
+            return Err(Problem::new([table.into(), name.into()], message));
         }
     }
     if !storage.journal_segment_bytes.is_multiple_of(BLOCK) {
@@ -96,32 +106,32 @@ fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Res
 }
 
 fn check_limits(limits: &Limits) -> Result<(), Problem> {
-    let least: [(&str, u64, u64); 16] = [
-        ("connections", limits.connections as u64, 1),
-        ("connections_per_address", limits.connections_per_address as u64, 1),
-        ("header_bytes", limits.header_bytes, 1024),
-        ("recipients", limits.recipients as u64, 1),
-        ("command_line_bytes", limits.command_line_bytes as u64, 512),
-        ("text_line_bytes", limits.text_line_bytes, 998),
-        ("discard_bytes", limits.discard_bytes, 0),
-        ("errors", limits.errors.into(), 1),
-        ("deferred_recipients", limits.deferred_recipients.into(), 1),
-        ("idle_commands", limits.idle_commands.into(), 5),
-        ("hops", limits.hops as u64, 1),
-        ("memory_bytes", limits.memory_bytes, crate::memory::LARGE_BODY_BYTES as u64),
-        ("command_secs", limits.command_secs, 1),
-        ("body_read_secs", limits.body_read_secs, 1),
-        ("body_total_secs", limits.body_total_secs, 1),
-        ("write_secs", limits.write_secs, 1),
-    ];
-    for (name, value, least) in least {
-        if value < least {
-            let message = format!("must be at least {least}");
-            return Err(Problem::new(["limits".into(), name.into()], message));
-        }
-    }
-    Ok(())
+    const ANY: u64 = u64::MAX;
+    check_bounds(
+        "limits",
+        &[
+            ("connections", limits.connections as u64, 1, ANY),
+            ("connections_per_address", limits.connections_per_address as u64, 1, ANY),
+            ("header_bytes", limits.header_bytes, 1024, ANY),
+            ("recipients", limits.recipients as u64, 1, ANY),
+            ("command_line_bytes", limits.command_line_bytes as u64, 512, ANY),
+            ("text_line_bytes", limits.text_line_bytes, 998, ANY),
+            ("errors", limits.errors.into(), 1, ANY),
+            ("deferred_recipients", limits.deferred_recipients.into(), 1, ANY),
+            ("idle_commands", limits.idle_commands.into(), 5, ANY),
+            ("hops", limits.hops as u64, 1, ANY),
+            ("memory_bytes", limits.memory_bytes, crate::memory::LARGE_BODY_BYTES as u64, ANY),
+            ("command_secs", limits.command_secs, 1, A_YEAR),
+            ("body_read_secs", limits.body_read_secs, 1, A_YEAR),
+            ("body_total_secs", limits.body_total_secs, 1, A_YEAR),
+            ("write_secs", limits.write_secs, 1, A_YEAR),
+            ("linger_secs", limits.linger_secs, 0, A_YEAR),
+            ("shutdown_secs", limits.shutdown_secs, 0, A_YEAR),
+        ],
+    )
 }
 
+/// In seconds: longer than anybody waits, and far from what a clock can hold.
+const A_YEAR: u64 = 365 * 86_400;
 /// `sun_path` of Linux, its final NUL left out.
 const UNIX_PATH_MAX: usize = 107;

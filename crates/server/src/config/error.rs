@@ -39,6 +39,14 @@ impl ConfigError {
         Self { file: file.to_owned(), position: None, message: format!("cannot be read: {error}") }
     }
 
+    pub(super) fn encoding(file: &Path, octets: &[u8], error: std::str::Utf8Error) -> Self {
+        // The place is in what comes before it; what cannot be read is shown as U+FFFD.
+        let text = String::from_utf8_lossy(octets);
+        let at = error.valid_up_to();
+        let position = Position::of(&text, at..at + char::REPLACEMENT_CHARACTER.len_utf8());
+        Self { file: file.to_owned(), position: Some(position), message: "not UTF-8".to_owned() }
+    }
+
     pub(super) fn syntax(file: &Path, text: &str, error: &toml::de::Error) -> Self {
         Self {
             file: file.to_owned(),

@@ -35,7 +35,7 @@ pub struct Limits {
     pub idle_commands: u32,
     /// Received fields in a message before it is taken to be in a loop.
     pub hops: usize,
-    /// Octets of all message bodies that are held in memory at a time.
+    /// Octets of all messages that are held in memory at a time.
     pub memory_bytes: u64,
     /// Seconds for a whole command line.
     pub command_secs: u64,
@@ -45,6 +45,8 @@ pub struct Limits {
     pub body_total_secs: u64,
     /// Seconds for the client to take a reply.
     pub write_secs: u64,
+    /// Seconds that a connection which we close keeps reading, so that the last reply is not lost.
+    pub linger_secs: u64,
     /// Seconds that sessions have to finish when the server stops.
     pub shutdown_secs: u64,
 }
@@ -71,6 +73,7 @@ impl Default for Limits {
             body_read_secs: smtp.timeouts.body_read.as_secs(),
             body_total_secs: smtp.timeouts.body_total.as_secs(),
             write_secs: smtp.timeouts.write.as_secs(),
+            linger_secs: smtp.timeouts.linger.as_secs(),
             shutdown_secs: 30,
         }
     }
@@ -94,7 +97,7 @@ impl From<&Limits> for SmtpLimits {
                 body_read: Duration::from_secs(limits.body_read_secs),
                 body_total: Duration::from_secs(limits.body_total_secs),
                 write: Duration::from_secs(limits.write_secs),
-                ..Timeouts::default()
+                linger: Duration::from_secs(limits.linger_secs),
             },
         }
     }

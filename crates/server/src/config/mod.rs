@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use check::{Key, Problem};
 pub use error::{ConfigError, Position};
 pub use limits::Limits;
-pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets};
+pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
 pub use values::{Targets, Users};
 
 /// The name under which a configuration is looked for in the working directory.
@@ -93,7 +93,7 @@ pub struct Listener {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// The protocol spoken there.
-    pub protocol: ListenerProtocol,
+    pub protocol: Protocol,
 }
 
 impl std::fmt::Display for Listener {
@@ -135,17 +135,6 @@ fn group_number(group: &str) -> Option<u32> {
         let mut fields = line.split(':');
         (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok())?
     })
-}
-
-/// What is spoken on a listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ListenerProtocol {
-    /// SMTP (RFC 5321).
-    #[default]
-    Smtp,
-    /// LMTP (RFC 2033): one reply for each recipient.
-    Lmtp,
 }
 
 /// One domain that we receive mail for.
@@ -196,7 +185,7 @@ pub struct Search {
 pub struct Log {
     /// `plain` or `json`.
     pub format: LogFormat,
-    /// `error`, `warn`, `info`, `debug` or `trace`, or a filter such as `info,posthaste_smtp=debug`.
+    /// `error`, `warn`, `info`, `debug` or `trace`, or a filter such as `warn,posthaste_server=info`.
     pub level: String,
 }
 
@@ -256,10 +245,14 @@ impl Config {
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
         match found_file(file) {
             Some(file) => {
-                let text = std::fs::read_to_string(file).map_err(|error| ConfigError::unreadable(file, &error))?;
-                Self::parse(file, &text)
+                let octets = std::fs::read(file).map_err(|error| ConfigError::unreadable(file, &error))?;
+                Self::parse(
+                    file,
+                    std::str::from_utf8(&octets).map_err(|error| ConfigError::encoding(file, &octets, error))?,
+                )
             }
-            None => Ok(Self::default()),
+            // Checked like any other: what is taken from the machine may not do.
+            None => Self::parse(Path::new(DEFAULT_FILE), ""),
         }
     }
 
@@ -332,7 +325,7 @@ pub fn found_file(file: Option<&Path>) -> Option<&Path> {
 fn machine_host_name() -> String {
     let uname = rustix::system::uname();
     match uname.nodename().to_str() {
-        Ok(name) if crate::address::is_domain(name) => name.to_ascii_lowercase(),
+        Ok(name) if crate::address::is_domain(name) && name.is_ascii() => name.to_ascii_lowercase(),
         _ => "localhost".to_owned(),
     }
 }

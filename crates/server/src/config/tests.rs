@@ -96,6 +96,26 @@ fn a_value_that_makes_no_sense_is_pointed_at() {
 }
 
 #[test]
+fn times_have_an_upper_bound() {
+    for key in ["command_secs", "body_read_secs", "body_total_secs", "write_secs", "linger_secs", "shutdown_secs"] {
+        let shown = error_of(&format!("[limits]\n{key} = 9223372036854775807\n"));
+        assert!(shown.starts_with("posthaste.toml:2:"), "{shown}");
+        assert!(shown.contains(" and 31536000\n"), "{shown}");
+        Config::parse(Path::new("x"), &format!("[limits]\n{key} = 31536000\n")).unwrap();
+    }
+}
+
+#[test]
+fn an_octet_that_is_not_utf8_is_pointed_at() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), b"host_name = \"a.example\"\n[log] # \xfcber\nlevel = \"info\"\n").unwrap();
+    let error = Config::load(Some(file.path())).unwrap_err();
+    let position = error.position().unwrap();
+    assert_eq!((position.line, position.column), (2, 9));
+    assert!(error.to_string().ends_with(":2:9: not UTF-8\n 2 | [log] # \u{fffd}ber\n   |         ^"), "{error}");
+}
+
+#[test]
 fn who_may_connect_to_a_socket() {
     let access = |keys: &str| {
         let text = format!("[[listener]]\nunix = \"l\"\n{keys}");

@@ -1,13 +1,8 @@
 //! The message body on its way out: dot-stuffing for DATA, whole lines always.
 
-use std::sync::LazyLock;
-
 use bytes::Bytes;
-use memchr::memmem::Finder;
 
-use crate::scan::{fix_newlines, is_clean};
-
-static CRLF_DOT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
+use crate::scan::{At, CRLF_DOT, fix_newlines, is_clean};
 
 /// Makes a message fit for DATA: a dot before each line that starts with one, and a CRLF for every bare CR or LF, since
 /// the next server may take those for line ends where we saw none ("SMTP smuggling").
@@ -16,13 +11,6 @@ static CRLF_DOT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n
 #[derive(Debug)]
 pub struct Stuffer {
     at: At,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    LineStart,
-    Middle,
-    AfterCr,
 }
 
 impl Default for Stuffer {

@@ -4,6 +4,7 @@ mod body;
 mod commands;
 mod secure;
 
+use std::io::Write;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -114,8 +115,8 @@ impl Machine {
         match verdict {
             Ok(()) => {
                 let protocol = if self.config.protocol == Protocol::Lmtp { "LMTP" } else { "ESMTP" };
-                let line = format!("220 {} {protocol} ready\r\n", self.config.host_name);
-                self.out.extend_from_slice(line.as_bytes());
+                let config = Arc::clone(&self.config);
+                self.write(format_args!("220 {} {protocol} ready\r\n", config.host_name));
                 self.state = State::Command;
             }
             Err(reply) => self.close_with(&reply),
@@ -178,6 +179,16 @@ impl Machine {
             State::AuthResponse | State::LongLine { .. } => Waiting::Command,
             _ => Waiting::Idle,
         }
+    }
+
+    /// Whether a message has begun and not ended. Within one that comes in chunks the client is waited for to send a command.
+    pub fn is_in_body(&self) -> bool {
+        self.transaction.as_ref().is_some_and(|t| t.body.is_some())
+    }
+
+    /// Whether `input` holds all that is left of the message. Known for the last chunk only, as DATA does not say how long it is.
+    pub fn has_whole_body(&self, input: &[u8]) -> bool {
+        matches!(self.state, State::Chunk { left, last: true, .. } if left <= input.len() as u64)
     }
 
     /// Whether the session ended with QUIT, so that the client expects nothing but a close.
@@ -248,7 +259,7 @@ impl Machine {
         };
         match verdict {
             Ok(()) => self.out.extend_from_slice(text.as_bytes()),
-            // A handler's 421 ends the session (RFC 5321 section 3.8).
+            // A 421 from whoever is asked ends the session (RFC 5321 section 3.8).
             Err(reply) if reply.code() == 421 => self.close_with(&reply),
             Err(reply) if rcpt && reply.is_transient() => self.defer_recipient(&reply),
             Err(reply) => self.refuse(&reply),
@@ -311,6 +322,12 @@ impl Machine {
     fn reset(&mut self) -> Option<Event> {
         let body = self.transaction.take()?.body?;
         (body.begun && !body.aborted).then_some(Event::BodyAborted(BodyError::Reset))
+    }
+
+    /// Appends to the output.
+    fn write(&mut self, text: std::fmt::Arguments<'_>) {
+        // A vector takes all that it is given.
+        let _ = self.out.write_fmt(text);
     }
 
     fn error(&mut self, code: u16, enhanced: &str, text: &'static str) -> Option<Event> {

@@ -29,6 +29,7 @@ use crate::scan::{BodyError, Policy};
 
 /// Which of the two protocols is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Protocol {
     /// SMTP (RFC 5321).
     #[default]

@@ -1,5 +1,7 @@
 //! What the owner of a session decides about a message, and how that becomes replies.
 
+use std::borrow::Cow;
+
 use crate::reply::Reply;
 
 /// The verdict on a message, given once its fate is known: a positive reply is a promise to deliver it or to report
@@ -17,7 +19,7 @@ pub enum MessageOutcome {
 
 impl MessageOutcome {
     /// 250 2.0.0 for everybody.
-    pub fn accepted(text: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+    pub fn accepted(text: impl Into<Cow<'static, str>>) -> Self {
         Self::All(Reply::ok(text))
     }
 
@@ -39,26 +41,26 @@ impl MessageOutcome {
     }
 
     /// The one reply of SMTP.
-    pub(crate) fn single(&self) -> Reply {
+    pub(crate) fn single(&self) -> Cow<'_, Reply> {
         let first = |fits: fn(&Reply) -> bool| match self {
             Self::All(reply) => Some(reply),
             Self::Each(replies) => replies.iter().find(|reply| fits(reply)),
         };
         let chosen = first(Reply::is_positive).or_else(|| first(Reply::is_transient)).or_else(|| first(|_| true));
-        chosen.cloned().unwrap_or_else(Self::missing)
+        chosen.map_or_else(Self::missing, Cow::Borrowed)
     }
 
     /// The reply of LMTP for recipient number `index`.
-    pub(crate) fn of_recipient(&self, index: usize) -> Reply {
+    pub(crate) fn of_recipient(&self, index: usize) -> Cow<'_, Reply> {
         match self {
-            Self::All(reply) => reply.clone(),
-            Self::Each(replies) => replies.get(index).cloned().unwrap_or_else(Self::missing),
+            Self::All(reply) => Cow::Borrowed(reply),
+            Self::Each(replies) => replies.get(index).map_or_else(Self::missing, Cow::Borrowed),
         }
     }
 
     /// A recipient nobody decided about must be tried again.
-    fn missing() -> Reply {
-        Reply::new(451, "4.3.0", "No verdict for this recipient")
+    fn missing<'a>() -> Cow<'a, Reply> {
+        Cow::Owned(Reply::new(451, "4.3.0", "No verdict for this recipient"))
     }
 }
 
@@ -76,7 +78,8 @@ mod tests {
     fn one_durable_recipient_makes_smtp_say_250() {
         let (yes, later, never) =
             (Reply::ok("yes"), Reply::new(452, "4.2.2", "later"), Reply::new(550, "5.1.1", "never"));
-        let single = |replies: &[&Reply]| MessageOutcome::Each(replies.iter().copied().cloned().collect()).single();
+        let single =
+            |replies: &[&Reply]| MessageOutcome::Each(replies.iter().copied().cloned().collect()).single().into_owned();
         assert_eq!(single(&[&never, &later, &yes]), yes);
         assert_eq!(single(&[&never, &later]), later);
         assert_eq!(single(&[&never]), never);

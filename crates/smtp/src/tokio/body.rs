@@ -1,8 +1,14 @@
 //! A message as its handler reads it.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use ::tokio::time::Instant;
 use bytes::Bytes;
 
-use super::connection::{Connection, Stop};
+use super::connection::{Connection, Stop, after};
 use crate::scan::BodyError;
 use crate::server::Event;
 
@@ -82,13 +88,31 @@ impl<'a> Body<'a> {
         self.connection.buffer_bytes()
     }
 
+    /// Waits for `work`, and for `patience` at most: then `None`. Does what a timeout of tokio's does, on the timer that the
+    /// session has anyway, so that it costs no timer operation.
+    pub async fn within<F: Future>(&mut self, patience: Duration, work: F) -> Option<F::Output> {
+        let deadline = after(Instant::now(), patience);
+        let mut work = pin!(work);
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => self.connection.poll_alarm(deadline, cx).map(|()| None),
+        })
+        .await
+    }
+
     /// Reads over what the handler left.
     pub(super) async fn end(mut self) -> End {
         while let Some(Ok(_)) = self.chunk().await {}
+        self.ended().expect("read to its end")
+    }
+
+    /// How it ended, if the handler has read it to its end.
+    pub(super) fn ended(&self) -> Option<End> {
         match self.state {
-            State::Failed(_, Some(stop)) => End::Stopped(stop),
-            State::Failed(_, None) => End::Refused,
-            State::Complete | State::Reading => End::Complete,
+            State::Reading => None,
+            State::Complete => Some(End::Complete),
+            State::Failed(_, Some(stop)) => Some(End::Stopped(stop)),
+            State::Failed(_, None) => Some(End::Refused),
         }
     }
 }

@@ -22,7 +22,7 @@ pub struct ClientTimeouts {
     pub connect: Duration,
     /// For each reply. Default 10 minutes, the longest that RFC 5321 section 4.5.3.2 asks for (the end of data).
     pub reply: Duration,
-    /// For the server to take what is written. Default 3 minutes.
+    /// For the server to take each block that is written (RFC 5321 section 4.5.3.2.5). Default 3 minutes.
     pub write: Duration,
 }
 
@@ -147,21 +147,25 @@ impl Client {
     /// Writes what there is and reads at least one octet.
     async fn exchange(&mut self) -> Result<(), ConnectError> {
         let out = self.machine.take_output();
-        let writing = write_all(&mut self.stream, out.into());
-        let written = timeout(self.timeouts.write, writing).await.map_err(|_| ConnectError::TimedOut)?;
-        // A server that closes in the middle of a body may have said why: what it wrote is read before giving up.
+        let written = write_all(&mut self.stream, out.into(), self.timeouts.write).await;
+        // A server that closes in the middle of a body, or takes no more of it, may have said why: what it wrote is read before
+        // giving up. Who takes nothing is not waited for once more.
+        let patience =
+            if matches!(written, Err(ConnectError::TimedOut)) { Duration::ZERO } else { self.timeouts.reply };
         self.input.reserve(1 << 10);
-        let reading = timeout(self.timeouts.reply, self.stream.read_buf(&mut self.input)).await;
-        match (reading.map_err(|_| ConnectError::TimedOut)?, written) {
-            (Ok(1..), _) => Ok(()),
-            (_, Err(error)) | (Err(error), Ok(())) => Err(error.into()),
-            (Ok(0), Ok(())) => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        let reading = timeout(patience, self.stream.read_buf(&mut self.input)).await;
+        match (reading, written) {
+            (Ok(Ok(1..)), _) => Ok(()),
+            (_, Err(error)) => Err(error),
+            (Err(_), Ok(())) => Err(ConnectError::TimedOut),
+            (Ok(Err(error)), Ok(())) => Err(error.into()),
+            (Ok(Ok(0)), Ok(())) => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
         }
     }
 }
 
-/// Writes all pieces without joining them.
-async fn write_all(stream: &mut Stream, mut pieces: VecDeque<Bytes>) -> io::Result<()> {
+/// Writes all pieces without joining them, and waits for `patience` at most for the server to take some of them.
+async fn write_all(stream: &mut Stream, mut pieces: VecDeque<Bytes>, patience: Duration) -> Result<(), ConnectError> {
     const SLICES: usize = 64;
     pieces.retain(|piece| !piece.is_empty());
     while !pieces.is_empty() {
@@ -170,9 +174,10 @@ async fn write_all(stream: &mut Stream, mut pieces: VecDeque<Bytes>) -> io::Resu
             *slice = IoSlice::new(piece);
         }
         let count = pieces.len().min(SLICES);
-        let mut written = stream.write_vectored(&slices[..count]).await?;
+        let writing = timeout(patience, stream.write_vectored(&slices[..count])).await;
+        let mut written = writing.map_err(|_| ConnectError::TimedOut)??;
         if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
         }
         while let Some(first) = pieces.front_mut().filter(|_| written > 0) {
             let taken = written.min(first.len());

@@ -4,11 +4,11 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use ::tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use ::tokio::sync::watch;
 use ::tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use bytes::BytesMut;
 
@@ -16,6 +16,7 @@ use super::body::{Body, End};
 use super::stream::Stream;
 use super::{Handler, Peer, Session};
 use crate::limits::Timeouts;
+use crate::reply::Reply;
 use crate::scan::BodyError;
 use crate::server::{Config, Event, Machine, Waiting};
 
@@ -30,6 +31,31 @@ pub(super) enum Phase {
     Ending,
     /// Whatever is left is dropped.
     Gone,
+}
+
+/// The phase to look at, which every session does on every wait: a load and no lock.
+#[derive(Debug)]
+pub(super) struct PhaseNow(AtomicU8);
+
+impl PhaseNow {
+    pub fn new(phase: Phase) -> Self {
+        Self(AtomicU8::new(phase as u8))
+    }
+
+    pub fn set(&self, phase: Phase) {
+        self.0.store(phase as u8, Ordering::Release);
+    }
+
+    /// Whether `phase` or a later one has begun.
+    pub fn reached(&self, phase: Phase) -> bool {
+        self.0.load(Ordering::Acquire) >= phase as u8
+    }
+}
+
+/// `now + wait`, or a time that nobody lives to see.
+pub(super) fn after(now: Instant, wait: Duration) -> Instant {
+    const THIRTY_YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
+    now + wait.min(THIRTY_YEARS)
 }
 
 /// Why a session cannot go on.
@@ -63,11 +89,13 @@ impl From<io::Error> for Stop {
 pub(super) struct Connection {
     machine: Machine,
     stream: Stream,
-    /// Has no memory while the session is idle, so that idle sessions stay cheap.
+    /// Has no memory while nothing comes, so that sessions that wait stay cheap.
     input: BytesMut,
+    /// Octets of the buffer that `input` is or was a part of.
+    buffer_bytes: usize,
     config: Arc<Config>,
     /// Only looked at: whoever polls the session sees to it that a change wakes its task.
-    phase: watch::Receiver<Phase>,
+    phase: Arc<PhaseNow>,
     alarm: Alarm,
     /// The command line that is being waited for, and when it has to be there.
     line: u64,
@@ -102,19 +130,22 @@ impl Alarm {
 const READ_BYTES_MIN: usize = 1 << 10;
 /// The same within a body.
 const BODY_BYTES_MIN: usize = 4 << 10;
+/// The most of a buffer that is moved to a smaller one, so that the buffer can be given back.
+const REST_BYTES_MAX: usize = 64;
 /// Reply buffers larger than this are given back after they were written.
 const OUTPUT_BYTES_KEPT: usize = 256;
 
 impl Connection {
-    pub fn new(stream: Stream, config: Arc<Config>, phase: watch::Receiver<Phase>) -> Self {
+    pub fn new(stream: Stream, config: Arc<Config>, phase: Arc<PhaseNow>) -> Self {
         let now = Instant::now();
         Self {
             machine: Machine::new(Arc::clone(&config)),
             stream,
             input: BytesMut::new(),
+            buffer_bytes: 0,
             alarm: Alarm::default(),
             line: 0,
-            line_deadline: now + config.limits.timeouts.command,
+            line_deadline: after(now, config.limits.timeouts.command),
             body: 0,
             body_deadline: now,
             config,
@@ -130,8 +161,13 @@ impl Connection {
         self.machine.step(&mut self.input)
     }
 
+    /// Octets of the read buffer that no piece of a message was cut from.
     pub fn buffer_bytes(&self) -> usize {
         self.input.capacity()
+    }
+
+    pub fn poll_alarm(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        self.alarm.poll(deadline, cx)
     }
 
     /// Writes all replies at once.
@@ -167,10 +203,10 @@ impl Connection {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(Stop::Io(io::ErrorKind::WriteZero))),
                 Poll::Ready(Ok(written)) => *sent += written,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Pending if *self.phase.borrow() >= Phase::Ending => return Poll::Ready(Err(Stop::ShuttingDown)),
+                Poll::Pending if self.phase.reached(Phase::Ending) => return Poll::Ready(Err(Stop::ShuttingDown)),
                 Poll::Pending => {
                     let write = self.timeouts().write;
-                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + write);
+                    let deadline = *deadline.get_or_insert_with(|| after(Instant::now(), write));
                     return self.alarm.poll(deadline, cx).map(|()| Err(Stop::TimedOut));
                 }
             }
@@ -193,7 +229,7 @@ impl Connection {
     fn poll_fill(&mut self, waiting: Waiting, deadline: Instant, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         // An idle session ends as soon as the server drains; an open transaction has the server's grace.
         let last_phase = if waiting == Waiting::Idle { Phase::Draining } else { Phase::Ending };
-        if *self.phase.borrow() >= last_phase {
+        if self.phase.reached(last_phase) {
             return Poll::Ready(Err(Stop::ShuttingDown));
         }
         match self.poll_read(waiting, cx) {
@@ -205,10 +241,10 @@ impl Connection {
     }
 
     fn poll_read(&mut self, waiting: Waiting, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let idle = waiting == Waiting::Idle && self.input.is_empty();
-        if idle {
-            self.input = BytesMut::new();
-            ready!(self.stream.poll_read_ready(cx))?;
+        // Asked before there is a buffer to read into: most sessions wait most of the time.
+        if self.stream.poll_read_ready(cx)?.is_pending() {
+            self.give_buffer_back();
+            return Poll::Pending;
         }
         let room = self.input.capacity() - self.input.len();
         let hint = self.machine.read_bytes_hint();
@@ -216,28 +252,43 @@ impl Connection {
         let enough = if waiting == Waiting::Body { BODY_BYTES_MIN.min(hint / 4) } else { READ_BYTES_MIN };
         if room < enough {
             self.input.reserve(hint);
+            self.buffer_bytes = self.input.capacity();
         }
         let read = pin!(self.stream.read_buf(&mut self.input)).poll(cx);
-        if idle && read.is_pending() {
-            self.input = BytesMut::new();
+        if read.is_pending() {
+            self.give_buffer_back();
         }
         read
     }
 
+    /// Nothing comes. Within a body, a buffer that the handler has a part of would stay all the same: its rest, which is counted with
+    /// the body, is kept for what comes next.
+    fn give_buffer_back(&mut self) {
+        let rest = self.input.len();
+        if rest > REST_BYTES_MAX {
+            return;
+        }
+        if !self.machine.is_in_body() || self.input.try_reclaim(self.buffer_bytes.saturating_sub(rest)) {
+            self.input = BytesMut::from(&self.input[..]);
+            self.buffer_bytes = self.input.capacity();
+        }
+    }
+
     fn deadline(&mut self, waiting: Waiting, now: Instant) -> Instant {
+        if self.body != self.machine.bodies() {
+            self.body = self.machine.bodies();
+            self.body_deadline = after(now, self.timeouts().body_total);
+        }
         if waiting == Waiting::Body {
             self.line = u64::MAX;
-            if self.body != self.machine.bodies() {
-                self.body = self.machine.bodies();
-                self.body_deadline = now + self.timeouts().body_total;
-            }
-            return self.body_deadline.min(now + self.timeouts().body_read);
+            return self.body_deadline.min(after(now, self.timeouts().body_read));
         }
         if self.line != self.machine.lines() {
             self.line = self.machine.lines();
-            self.line_deadline = now + self.timeouts().command;
+            self.line_deadline = after(now, self.timeouts().command);
         }
-        self.line_deadline
+        // The commands between the chunks of a message are part of the time that it may take.
+        if self.machine.is_in_body() { self.line_deadline.min(self.body_deadline) } else { self.line_deadline }
     }
 
     /// Serves the session to its end.
@@ -247,32 +298,52 @@ impl Connection {
         self.machine.greet(greeting);
         let protocol = self.config.protocol;
         let mut session = Session { id, peer, helo: None, protocol, extended: false, tls: false, authenticated: false };
+        let mut transaction: Option<H::Transaction> = None;
         let stopped = loop {
             let went = match self.step() {
-                Event::NeedInput => self.fill().await,
+                Event::NeedInput => {
+                    if self.machine.waiting() == Waiting::Idle {
+                        transaction = None;
+                    }
+                    self.fill().await
+                }
                 Event::Flush => self.flush().await,
+                Event::Mail if self.phase.reached(Phase::Draining) => {
+                    self.machine.answer(Err(Reply::new(421, "4.3.2", "Service shutting down")));
+                    Ok(())
+                }
                 Event::Mail => {
                     self.describe(&mut session);
                     let mail = self.machine.mail().expect("MAIL was asked about");
-                    let verdict = Box::pin(handler.mail(&session, mail)).await;
+                    let begun = transaction.insert(H::Transaction::default());
+                    let verdict = Box::pin(handler.mail(&session, begun, mail)).await;
                     self.machine.answer(verdict);
                     Ok(())
                 }
                 Event::Rcpt => {
                     let envelope = self.machine.envelope().expect("RCPT has an envelope");
                     let rcpt = self.machine.recipient().expect("RCPT was asked about");
-                    let verdict = Box::pin(handler.rcpt(&session, envelope, rcpt)).await;
+                    let begun = transaction.as_mut().expect("MAIL came before RCPT");
+                    let verdict = Box::pin(handler.rcpt(&session, begun, envelope, rcpt)).await;
                     self.machine.answer(verdict);
                     Ok(())
                 }
                 Event::BodyBegin(envelope) => {
-                    // The handler may take its time, and the client waits for the replies to what came before.
-                    if let Err(stop) = self.flush().await {
+                    // The handler may take its time, and the client waits for the replies to what came before, unless it has
+                    // sent the whole message already and waits for the one reply to that.
+                    if !self.machine.has_whole_body(&self.input)
+                        && let Err(stop) = self.flush().await
+                    {
                         break Some(stop);
                     }
+                    let begun = transaction.take().expect("MAIL came before the message");
                     let mut body = Body::new(&mut self);
-                    let outcome = Box::pin(handler.message(&session, envelope, &mut body)).await;
-                    match Box::pin(body.end()).await {
+                    let outcome = Box::pin(handler.message(&session, begun, envelope, &mut body)).await;
+                    let end = match body.ended() {
+                        Some(end) => end,
+                        None => Box::pin(body.end()).await,
+                    };
+                    match end {
                         End::Complete => {
                             self.machine.finish(&outcome);
                             Ok(())
@@ -316,7 +387,7 @@ impl Connection {
 /// Writes the last replies and closes. With `drain` it keeps reading until the client has closed too, for at most
 /// `linger`: closing with unread input would reset the connection, and the client might never see why.
 pub(super) async fn close(mut stream: Stream, last: Vec<u8>, linger: Duration, drain: bool) {
-    let deadline = Instant::now() + linger;
+    let deadline = after(Instant::now(), linger);
     let Ok(Ok(())) = timeout_at(deadline, stream.write_all(&last)).await else { return };
     if !drain || !matches!(timeout_at(deadline, stream.shutdown()).await, Ok(Ok(()))) {
         return;

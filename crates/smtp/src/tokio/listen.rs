@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ::tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream, lookup_host};
+use ::tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream};
 
 use super::Peer;
 use super::stream::Stream;
@@ -32,6 +33,11 @@ impl Backlog {
         let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
         let granted = text.trim().parse().unwrap_or(LINUX_DEFAULT);
         Self { wanted: u32::try_from(max_connections).unwrap_or(u32::MAX), granted }
+    }
+
+    /// Whoever made `listener` has chosen a backlog of his own; listen(2) may be called again.
+    fn apply(self, listener: &impl AsFd) -> io::Result<()> {
+        Ok(rustix::net::listen(listener, i32::try_from(self.granted).unwrap_or(i32::MAX))?)
     }
 }
 
@@ -61,8 +67,15 @@ impl UnixAccess {
 
 #[derive(Debug)]
 pub(super) enum Listener {
-    Tcp(TcpListener),
-    Unix { listener: UnixListener, _name: SocketFile },
+    Tcp {
+        listener: TcpListener,
+        /// Our address on every connection, unless it listens on all of them.
+        local: Option<SocketAddr>,
+    },
+    Unix {
+        listener: UnixListener,
+        _name: SocketFile,
+    },
 }
 
 /// The name of a UNIX socket, removed on drop if this server made it.
@@ -79,12 +92,22 @@ impl Drop for SocketFile {
 }
 
 impl Listener {
-    pub async fn bind_tcp(address: &str, backlog: Backlog) -> io::Result<Vec<Self>> {
-        let mut listeners = Vec::new();
-        for address in lookup_host(address).await? {
-            listeners.push(Self::Tcp(bind_one(address, backlog)?));
+    /// Listens on `address`, which is one of `all` that are listened on.
+    pub fn bind_tcp(address: SocketAddr, all: &[SocketAddr], backlog: Backlog) -> io::Result<Self> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+        if address.is_ipv6() && address.ip().is_unspecified() && all.contains(&any_v4) {
+            // It would take the IPv4 clients as well, and nothing be left for the other to listen on (ipv6(7)).
+            rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
         }
-        Ok(listeners)
+        socket.bind(address)?;
+        Self::tcp(socket.listen(backlog.granted)?)
+    }
+
+    fn tcp(listener: TcpListener) -> io::Result<Self> {
+        let local = Some(listener.local_addr()?).filter(|local| !local.ip().is_unspecified());
+        Ok(Self::Tcp { listener, local })
     }
 
     pub async fn bind_unix(path: &Path, access: UnixAccess, backlog: Backlog) -> io::Result<Self> {
@@ -110,31 +133,33 @@ impl Listener {
         Ok(Self::Unix { listener, _name: SocketFile(Some(path.to_owned())) })
     }
 
-    pub fn from_tcp(listener: std::net::TcpListener) -> io::Result<Self> {
+    pub fn from_tcp(listener: std::net::TcpListener, backlog: Backlog) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        TcpListener::from_std(listener).map(Self::Tcp)
+        backlog.apply(&listener)?;
+        Self::tcp(TcpListener::from_std(listener)?)
     }
 
-    pub fn from_unix(listener: std::os::unix::net::UnixListener) -> io::Result<Self> {
+    pub fn from_unix(listener: std::os::unix::net::UnixListener, backlog: Backlog) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
+        backlog.apply(&listener)?;
         Ok(Self::Unix { listener: UnixListener::from_std(listener)?, _name: SocketFile(None) })
     }
 
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Tcp { listener, .. } => listener.local_addr().ok(),
             Self::Unix { .. } => None,
         }
     }
 
     pub async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match self {
-            Self::Tcp(listener) => {
+            Self::Tcp { listener, local } => {
                 let (stream, remote) = listener.accept().await?;
                 // Replies are written whole; waiting to fill a segment would only delay them. A client that is already
                 // gone makes these two fail; reading it will tell.
                 let _ = stream.set_nodelay(true);
-                let local = stream.local_addr().unwrap_or(remote);
+                let local = local.or_else(|| stream.local_addr().ok()).unwrap_or(remote);
                 Ok((Stream::Tcp(stream), Peer::Tcp { remote, local }))
             }
             Self::Unix { listener, .. } => {
@@ -142,13 +167,6 @@ impl Listener {
             }
         }
     }
-}
-
-fn bind_one(address: SocketAddr, backlog: Backlog) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(backlog.granted)
 }
 
 async fn is_stale(path: &Path) -> bool {

@@ -1,16 +1,19 @@
 //! An embeddable SMTP and LMTP server on tokio, and a client.
 //!
 //! ```
+//! use posthaste_smtp::server::Config;
 //! use posthaste_smtp::tokio::{Body, Handler, Server, Session};
 //! use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 //!
 //! struct Print;
 //!
 //! impl Handler for Print {
-//!     async fn rcpt(&self, _: &Session, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+//!     type Transaction = ();
+//!
+//!     async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
 //!         Ok(())
 //!     }
-//!     async fn message(&self, _: &Session, envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+//!     async fn message(&self, _: &Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
 //!         let mut octets = 0;
 //!         while let Some(chunk) = body.chunk().await {
 //!             match chunk {
@@ -25,7 +28,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> std::io::Result<()> {
-//! let server = Server::builder().host_name("mx.example.org").listen("127.0.0.1:0").start(Print).await?;
+//! let server = Server::builder().config(Config::new("mx.example.org")).listen("127.0.0.1:0").start(Print).await?;
 //! println!("listening on {:?}", server.local_addrs());
 //! server.shutdown(std::time::Duration::from_secs(5)).await;
 //! # Ok(())
@@ -55,15 +58,29 @@ use crate::server::{Envelope, MessageOutcome, Protocol};
 
 /// What the program that embeds the server decides. One value serves all sessions at once.
 pub trait Handler: Send + Sync + 'static {
+    /// What is remembered from MAIL over RCPT to the message; `()` for nothing. Each MAIL begins with a new one, which is dropped
+    /// when the transaction is over, however it ends, at the latest when the session waits for its client.
+    type Transaction: Default + Send;
+
     /// A client has connected; an error is sent in place of the greeting and the connection closes.
     fn connect(&self, peer: &Peer) -> impl Future<Output = Result<(), Reply>> + Send {
         let _ = peer;
         ready(Ok(()))
     }
 
+    /// A client was told `reply`, a 421, in place of the greeting, for there are too many connections or open files.
+    fn turned_away(&self, peer: &Peer, reply: &Reply) {
+        let _ = (peer, reply);
+    }
+
     /// The client names a sender.
-    fn mail(&self, session: &Session, mail: &MailFrom) -> impl Future<Output = Result<(), Reply>> + Send {
-        let _ = (session, mail);
+    fn mail(
+        &self,
+        session: &Session,
+        transaction: &mut Self::Transaction,
+        mail: &MailFrom,
+    ) -> impl Future<Output = Result<(), Reply>> + Send {
+        let _ = (session, transaction, mail);
         ready(Ok(()))
     }
 
@@ -71,12 +88,14 @@ pub trait Handler: Send + Sync + 'static {
     fn rcpt(
         &self,
         session: &Session,
+        transaction: &mut Self::Transaction,
         envelope: &Envelope,
         rcpt: &RcptTo,
     ) -> impl Future<Output = Result<(), Reply>> + Send;
 
     /// A message arrives. The client gets its reply only when this future is done, and until then nothing more is read
-    /// from it than `body` is asked for. The replies to all that came before, the 354 for DATA among them, have gone out.
+    /// from it than `body` is asked for. The replies to all that came before, the 354 for DATA among them, have gone out, unless the
+    /// whole message has come already.
     ///
     /// A positive outcome counts only if the body came whole and passed the policies; otherwise the client is told what
     /// was wrong with it. Returning before the end of the body is allowed: the rest is read and dropped. The future is
@@ -84,6 +103,7 @@ pub trait Handler: Send + Sync + 'static {
     fn message(
         &self,
         session: &Session,
+        transaction: Self::Transaction,
         envelope: Envelope,
         body: &mut Body<'_>,
     ) -> impl Future<Output = MessageOutcome> + Send;

@@ -1,22 +1,25 @@
 //! Listeners, the accept loop, shutdown.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::task::Poll;
 use std::time::Duration;
 
+use ::tokio::net::lookup_host;
 use ::tokio::sync::watch;
 use ::tokio::task::JoinHandle;
 use ::tokio::time::{sleep, timeout};
 
-use super::connection::{Connection, Phase, close};
+use super::connection::{Connection, Phase, PhaseNow, close};
 use super::gate::Gate;
 use super::listen::{Backlog, Listener, Reserve, UnixAccess};
 use super::stream::Stream;
 use super::{Handler, Peer};
-use crate::limits::{BareNewlines, Limits, LongLines, NulOctets};
 use crate::reply::Reply;
 use crate::server::{Config, Protocol};
 
@@ -45,8 +48,15 @@ pub struct ServerBuilder {
     max_connections_per_address: usize,
 }
 
+/// A listener to be, and what is spoken there.
 #[derive(Debug)]
-enum Place {
+struct Place {
+    at: At,
+    protocol: Protocol,
+}
+
+#[derive(Debug)]
+enum At {
     Tcp(String),
     Unix(PathBuf, UnixAccess),
     BoundTcp(std::net::TcpListener),
@@ -57,45 +67,15 @@ impl ServerBuilder {
     /// Connections that are served at once unless [`ServerBuilder::max_connections`] says otherwise.
     pub const MAX_CONNECTIONS: usize = 20_000;
 
-    /// Our name in the greeting and in the reply to EHLO. Default `localhost`.
-    pub fn host_name(mut self, name: impl Into<String>) -> Self {
-        self.config.host_name = name.into();
+    /// Host name, limits, policies and protocol. Default: those of [`Config::new`], under the name `localhost`.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
         self
     }
 
-    /// SMTP (the default) or LMTP.
+    /// SMTP or LMTP, on the listeners that are named from here on. Default: as [`ServerBuilder::config`] has it.
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.config.protocol = protocol;
-        self
-    }
-
-    /// The bounds of each session.
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.config.limits = limits;
-        self
-    }
-
-    /// What to do about bare CR and LF. Default: refuse.
-    pub fn bare_newlines(mut self, policy: BareNewlines) -> Self {
-        self.config.bare_newlines = policy;
-        self
-    }
-
-    /// What to do about NUL in messages. Default: refuse.
-    pub fn nul_octets(mut self, policy: NulOctets) -> Self {
-        self.config.nul_octets = policy;
-        self
-    }
-
-    /// What to do about long text lines. Default: accept.
-    pub fn long_lines(mut self, policy: LongLines) -> Self {
-        self.config.long_lines = policy;
-        self
-    }
-
-    /// Whether DSN is announced and its parameters are taken; see [`Config::dsn`]. Default: no.
-    pub fn dsn(mut self, honoured: bool) -> Self {
-        self.config.dsn = honoured;
         self
     }
 
@@ -113,9 +93,8 @@ impl ServerBuilder {
     }
 
     /// Listens on `host:port`; port 0 takes a free one. A name with several addresses listens on each.
-    pub fn listen(mut self, address: impl Into<String>) -> Self {
-        self.places.push(Place::Tcp(address.into()));
-        self
+    pub fn listen(self, address: impl Into<String>) -> Self {
+        self.place(At::Tcp(address.into()))
     }
 
     /// Listens on a UNIX socket. A name left behind by a dead server is replaced; ours is removed at the end.
@@ -125,20 +104,22 @@ impl ServerBuilder {
     }
 
     /// As [`ServerBuilder::listen_unix`], open to whom `access` says.
-    pub fn listen_unix_with(mut self, path: impl Into<PathBuf>, access: UnixAccess) -> Self {
-        self.places.push(Place::Unix(path.into(), access));
-        self
+    pub fn listen_unix_with(self, path: impl Into<PathBuf>, access: UnixAccess) -> Self {
+        self.place(At::Unix(path.into(), access))
     }
 
     /// Listens on a socket that is already bound and listening.
-    pub fn listener(mut self, listener: std::net::TcpListener) -> Self {
-        self.places.push(Place::BoundTcp(listener));
-        self
+    pub fn listener(self, listener: std::net::TcpListener) -> Self {
+        self.place(At::BoundTcp(listener))
     }
 
     /// Listens on a UNIX socket that is already bound and listening.
-    pub fn unix_listener(mut self, listener: std::os::unix::net::UnixListener) -> Self {
-        self.places.push(Place::BoundUnix(listener));
+    pub fn unix_listener(self, listener: std::os::unix::net::UnixListener) -> Self {
+        self.place(At::BoundUnix(listener))
+    }
+
+    fn place(mut self, at: At) -> Self {
+        self.places.push(Place { at, protocol: self.config.protocol });
         self
     }
 
@@ -148,34 +129,44 @@ impl ServerBuilder {
     /// What binding reports; nothing listens then. Without any listener: `InvalidInput`.
     pub async fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
         let backlog = Backlog::for_connections(self.max_connections);
+        let mut tcp = Vec::new();
         let mut listeners = Vec::new();
-        for place in self.places {
-            match place {
-                Place::Tcp(address) => listeners.extend(Listener::bind_tcp(&address, backlog).await?),
-                Place::Unix(path, access) => listeners.push(Listener::bind_unix(&path, access, backlog).await?),
-                Place::BoundTcp(listener) => listeners.push(Listener::from_tcp(listener)?),
-                Place::BoundUnix(listener) => listeners.push(Listener::from_unix(listener)?),
+        for Place { at, protocol } in self.places {
+            match at {
+                At::Tcp(address) => tcp.extend(lookup_host(address).await?.map(|address| (address, protocol))),
+                At::Unix(path, access) => {
+                    listeners.push((Listener::bind_unix(&path, access, backlog).await?, protocol))
+                }
+                At::BoundTcp(listener) => listeners.push((Listener::from_tcp(listener, backlog)?, protocol)),
+                At::BoundUnix(listener) => listeners.push((Listener::from_unix(listener, backlog)?, protocol)),
             }
+        }
+        let all: Vec<SocketAddr> = tcp.iter().map(|(address, _)| *address).collect();
+        for (address, protocol) in tcp {
+            listeners.push((Listener::bind_tcp(address, &all, backlog)?, protocol));
         }
         if listeners.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
         }
         let (phase, receiver) = watch::channel(Phase::Running);
-        let config = Arc::new(RwLock::new(Arc::new(self.config)));
         let shared = Arc::new(Shared {
             handler,
-            config: Arc::clone(&config),
+            configs: Arc::new(RwLock::new(Configs::new(self.config))),
             gate: Gate::new(self.max_connections, self.max_connections_per_address),
             reserve: Reserve::new()?,
             next_id: AtomicU64::new(1),
             rejecting: AtomicUsize::new(0),
             phase: receiver,
+            phase_now: Arc::new(PhaseNow::new(Phase::Running)),
         });
-        let local_addrs = listeners.iter().filter_map(Listener::local_addr).collect();
-        let gate = Arc::clone(&shared.gate);
-        let accepting =
-            listeners.into_iter().map(|listener| ::tokio::spawn(accept(listener, Arc::clone(&shared)))).collect();
-        Ok(RunningServer { local_addrs, backlog, config, phase, gate, accepting })
+        let local_addrs = listeners.iter().filter_map(|(listener, _)| listener.local_addr()).collect();
+        let (configs, gate) = (Arc::clone(&shared.configs), Arc::clone(&shared.gate));
+        let phase_now = Arc::clone(&shared.phase_now);
+        let accepting = listeners
+            .into_iter()
+            .map(|(listener, protocol)| ::tokio::spawn(accept(listener, protocol, Arc::clone(&shared))))
+            .collect();
+        Ok(RunningServer { local_addrs, backlog, configs, phase, phase_now, gate, accepting })
     }
 }
 
@@ -184,8 +175,9 @@ impl ServerBuilder {
 pub struct RunningServer {
     local_addrs: Vec<SocketAddr>,
     backlog: Backlog,
-    config: Arc<RwLock<Arc<Config>>>,
+    configs: Arc<RwLock<Configs>>,
     phase: watch::Sender<Phase>,
+    phase_now: Arc<PhaseNow>,
     gate: Arc<Gate>,
     accepting: Vec<JoinHandle<()>>,
 }
@@ -206,58 +198,80 @@ impl RunningServer {
         self.gate.total()
     }
 
-    /// Puts host name, limits and policies of `settings` in force for connections that begin from now on. Those that are
-    /// open keep theirs; the protocol, the listeners and the numbers of connections stay as they are.
-    pub fn reconfigure(&self, settings: ServerBuilder) {
-        let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
-        let protocol = config.protocol;
-        *config = Arc::new(Config { protocol, ..settings.config });
+    /// Puts host name, limits and policies of `config` in force for connections that begin from now on. Those that are
+    /// open keep theirs; the listeners, their protocols and the numbers of connections stay as they are.
+    pub fn reconfigure(&self, config: Config) {
+        *self.configs.write().unwrap_or_else(PoisonError::into_inner) = Configs::new(config);
+    }
+
+    fn enter(&self, phase: Phase) {
+        // In this order: whom the second wakes finds the first.
+        self.phase_now.set(phase);
+        self.phase.send_replace(phase);
     }
 
     /// Stops in order: no more connections are taken, idle sessions are told 421 4.3.2 at once, those with an open
     /// transaction when it is done. What is left after `grace` is told the same in the middle of it, and a handler
     /// that is still at work a second later is dropped; its client never got a reply. Returns whether all sessions
     /// had ended within `grace`.
-    pub async fn shutdown(self, grace: Duration) -> bool {
+    pub async fn shutdown(mut self, grace: Duration) -> bool {
         const LAST_WORDS: Duration = Duration::from_secs(1);
-        self.phase.send_replace(Phase::Draining);
-        for task in self.accepting {
+        self.enter(Phase::Draining);
+        for task in std::mem::take(&mut self.accepting) {
             // Fails only if the runtime is going down as well.
             let _ = task.await;
         }
         let in_time = timeout(grace, self.phase.closed()).await.is_ok();
         if !in_time {
-            self.phase.send_replace(Phase::Ending);
+            self.enter(Phase::Ending);
             let _ = timeout(LAST_WORDS, self.phase.closed()).await;
-            self.phase.send_replace(Phase::Gone);
+            self.enter(Phase::Gone);
             self.phase.closed().await;
         }
         in_time
     }
 }
 
+/// What applies to connections that begin now.
+#[derive(Debug)]
+struct Configs {
+    smtp: Arc<Config>,
+    lmtp: Arc<Config>,
+}
+
+impl Configs {
+    fn new(config: Config) -> Self {
+        let of = |protocol| Arc::new(Config { protocol, ..config.clone() });
+        Self { smtp: of(Protocol::Smtp), lmtp: of(Protocol::Lmtp) }
+    }
+}
+
 struct Shared<H> {
     handler: H,
-    config: Arc<RwLock<Arc<Config>>>,
+    configs: Arc<RwLock<Configs>>,
     gate: Arc<Gate>,
     reserve: Reserve,
     next_id: AtomicU64,
     rejecting: AtomicUsize,
     /// Every task keeps one of these, so that a shutdown can tell when all have ended.
     phase: watch::Receiver<Phase>,
+    phase_now: Arc<PhaseNow>,
 }
 
 impl<H> Shared<H> {
-    /// What applies to a connection that begins now.
-    fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    fn config(&self, protocol: Protocol) -> Arc<Config> {
+        let configs = self.configs.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(match protocol {
+            Protocol::Smtp => &configs.smtp,
+            Protocol::Lmtp => &configs.lmtp,
+        })
     }
 }
 
 /// Clients that are being turned away at once; above it they are closed without waiting for them to read why.
 const REJECTING_MAX: usize = 256;
 
-async fn accept<H: Handler>(listener: Listener, shared: Arc<Shared<H>>) {
+async fn accept<H: Handler>(listener: Listener, protocol: Protocol, shared: Arc<Shared<H>>) {
     let mut phase = shared.phase.clone();
     loop {
         let accepted = ::tokio::select! {
@@ -266,42 +280,50 @@ async fn accept<H: Handler>(listener: Listener, shared: Arc<Shared<H>>) {
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => admit(&shared, stream, peer),
-            Err(error) => accept_failed(&listener, &shared, &error).await,
+            Ok((stream, peer)) => admit(&shared, stream, peer, protocol),
+            Err(error) => accept_failed(&listener, protocol, &shared, &error).await,
         }
     }
 }
 
-fn admit<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: Peer) {
+fn admit<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: Peer, protocol: Protocol) {
     match shared.gate.enter(peer.ip()) {
         Ok(permit) => {
             let shared = Arc::clone(shared);
             ::tokio::spawn(async move {
-                session(&shared, stream, peer).await;
+                session(&shared, stream, peer, protocol).await;
                 drop(permit);
             });
         }
-        Err(reply) => reject(shared, stream, &reply),
+        Err(reply) => reject(shared, stream, &peer, &reply),
     }
 }
 
-async fn session<H: Handler>(shared: &Shared<H>, stream: Stream, peer: Peer) {
+async fn session<H: Handler>(shared: &Shared<H>, stream: Stream, peer: Peer, protocol: Protocol) {
     let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
     let mut phase = shared.phase.clone();
-    let connection = Connection::new(stream, shared.config(), shared.phase.clone());
-    ::tokio::select! {
-        // First, so that it waits for a change of phase before the connection looks at the phase: every change wakes this
-        // task, and both are polled.
-        biased;
-        _ = phase.wait_for(|phase| *phase >= Phase::Gone) => {}
-        () = connection.serve(&shared.handler, id, peer) => {}
-    }
+    let mut gone = pin!(phase.wait_for(|phase| *phase >= Phase::Gone));
+    let connection = Connection::new(stream, shared.config(protocol), Arc::clone(&shared.phase_now));
+    let mut serving = pin!(connection.serve(&shared.handler, id, peer));
+    let mut listens = false;
+    poll_fn(|cx| {
+        // The first look leaves this task's waker, which stays the same, and while the server runs nothing takes it away; so it
+        // is not asked again before the phase has moved, and from then on always, as each change takes the waker away. Before the
+        // connection looks at the phase, so that no change falls between the two.
+        if (!listens || shared.phase_now.reached(Phase::Draining)) && gone.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        listens = true;
+        serving.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// Tells a client why it is not served. The reply fits any socket buffer, so nothing has to wait for it to be written.
-fn reject<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, reply: &Reply) {
+fn reject<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: &Peer, reply: &Reply) {
     let mut last = Vec::new();
     reply.write(&mut last);
+    shared.handler.turned_away(peer, reply);
     if shared.rejecting.fetch_add(1, Ordering::Relaxed) >= REJECTING_MAX {
         shared.rejecting.fetch_sub(1, Ordering::Relaxed);
         // The client may be gone already; there is nobody else to tell.
@@ -310,14 +332,19 @@ fn reject<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, reply: &Reply) {
     }
     let shared = Arc::clone(shared);
     ::tokio::spawn(async move {
-        close(stream, last, shared.config().limits.timeouts.linger, true).await;
+        close(stream, last, shared.config(Protocol::Smtp).limits.timeouts.linger, true).await;
         shared.rejecting.fetch_sub(1, Ordering::Relaxed);
         shared.reserve.refill();
     });
 }
 
 /// Out of descriptors: one of the reserve lets the next client in to be told. Other errors concern one client only.
-async fn accept_failed<H: Handler>(listener: &Listener, shared: &Arc<Shared<H>>, error: &io::Error) {
+async fn accept_failed<H: Handler>(
+    listener: &Listener,
+    protocol: Protocol,
+    shared: &Arc<Shared<H>>,
+    error: &io::Error,
+) {
     const EMFILE: i32 = 24;
     const ENFILE: i32 = 23;
     const PAUSE: Duration = Duration::from_millis(10);
@@ -333,9 +360,9 @@ async fn accept_failed<H: Handler>(listener: &Listener, shared: &Arc<Shared<H>>,
     let accepted = timeout(PAUSE, listener.accept()).await;
     let recovered = shared.reserve.refill();
     match accepted {
-        Ok(Ok((stream, peer))) if recovered => admit(shared, stream, peer),
-        Ok(Ok((stream, _))) => {
-            reject(shared, stream, &Reply::new(421, "4.3.2", "Too many open files, try again later"))
+        Ok(Ok((stream, peer))) if recovered => admit(shared, stream, peer, protocol),
+        Ok(Ok((stream, peer))) => {
+            reject(shared, stream, &peer, &Reply::new(421, "4.3.2", "Too many open files, try again later"))
         }
         // Nobody was waiting after all: without descriptors accept fails before it looks.
         _ => {}
@@ -352,10 +379,12 @@ mod tests {
     struct Heavy;
 
     impl Handler for Heavy {
-        async fn rcpt(&self, _: &Session, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+        type Transaction = ();
+
+        async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
             Ok(())
         }
-        async fn message(&self, _: &Session, _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        async fn message(&self, _: &Session, _: (), _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
             let ballast = [0_u8; 1 << 16];
             let _first = body.chunk().await;
             MessageOutcome::accepted(format!("{}", ballast.len()))
@@ -367,15 +396,16 @@ mod tests {
         let (_phase, receiver) = watch::channel(Phase::Running);
         let shared = Shared {
             handler: Heavy,
-            config: Arc::new(RwLock::new(Arc::new(Config::new("mx")))),
+            configs: Arc::new(RwLock::new(Configs::new(Config::new("mx")))),
             gate: Gate::new(1, 1),
             reserve: Reserve::new().unwrap(),
             next_id: AtomicU64::new(1),
             rejecting: AtomicUsize::new(0),
             phase: receiver,
+            phase_now: Arc::new(PhaseNow::new(Phase::Running)),
         };
         let (stream, _other) = ::tokio::net::UnixStream::pair().unwrap();
-        let session = session(&shared, Stream::Unix(stream), Peer::Unix);
+        let session = session(&shared, Stream::Unix(stream), Peer::Unix, Protocol::Smtp);
         assert!(size_of_val(&session) <= 4096, "{} octets", size_of_val(&session));
     }
 }

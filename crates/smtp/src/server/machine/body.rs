@@ -15,6 +15,8 @@ pub(super) struct Body {
     pub begun: bool,
     /// [`Event::BodyAborted`] has been given out.
     pub aborted: bool,
+    /// Octets of it that the client announced with SIZE (RFC 1870).
+    pub announced: Option<u64>,
 }
 
 impl Machine {
@@ -46,9 +48,9 @@ impl Machine {
         if refusal.is_none() && self.transaction.as_ref().is_some_and(|t| t.body.is_none()) {
             self.open_body(false);
         }
-        let limits = &self.config.limits;
-        let discard_bytes = limits.message_bytes.saturating_add(limits.discard_bytes);
-        if limits.message_bytes > 0 && size > discard_bytes {
+        let body = self.transaction.as_ref().and_then(|t| t.body.as_ref()).filter(|_| refusal.is_none());
+        let to_discard = body.map_or(size, |body| body.scanner.unwanted_bytes(size));
+        if to_discard > self.config.limits.discard_bytes {
             self.close_with(&Reply::new(552, "5.3.4", "Chunk is too large to be read over, closing"));
             return self.reset();
         }
@@ -59,10 +61,12 @@ impl Machine {
 
     /// Why no body may begin now.
     pub(super) fn body_refusal(&self) -> Option<Reply> {
+        let smtp = self.config.protocol == Protocol::Smtp;
         match &self.transaction {
             None => Some(Reply::new(503, "5.5.1", "MAIL and RCPT come first")),
             Some(t) if t.recipients > 0 => None,
-            Some(t) if t.refused => Some(Reply::new(554, "5.5.1", "No valid recipients")),
+            // RFC 5321 section 3.3. In LMTP it is always 503 (RFC 2033 section 4.2).
+            Some(t) if t.refused && smtp => Some(Reply::new(554, "5.5.1", "No valid recipients")),
             Some(_) => Some(Reply::new(503, "5.5.1", "RCPT comes first")),
         }
     }
@@ -70,7 +74,8 @@ impl Machine {
     pub(super) fn open_body(&mut self, dots: bool) {
         let scanner = Scanner::new(self.config.body_policy(), dots);
         let transaction = self.transaction.as_mut().expect("a body has a transaction");
-        transaction.body = Some(Body { scanner, begun: false, aborted: false });
+        let announced = transaction.envelope.mail.size;
+        transaction.body = Some(Body { scanner, begun: false, aborted: false, announced });
         self.bodies += 1;
     }
 
@@ -127,7 +132,7 @@ impl Machine {
             match body.scanner.fault() {
                 // Told for each chunk; those already in the pipeline are read over in the same way.
                 Some(error) => self.refuse(&error.reply()),
-                None => self.out.extend_from_slice(format!("250 2.0.0 {size} octets received\r\n").as_bytes()),
+                None => self.write(format_args!("250 2.0.0 {size} octets received\r\n")),
             }
         }
         event
@@ -141,12 +146,11 @@ impl Machine {
         let Some(error) = body.scanner.fault() else {
             return (!bytes.is_empty()).then_some(Event::Body(bytes));
         };
-        let over = body.scanner.size().saturating_sub(self.config.limits.message_bytes);
-        let too_much = self.config.limits.message_bytes > 0 && over > self.config.limits.discard_bytes;
+        let too_much = body.scanner.unwanted_bytes(0) > self.config.limits.discard_bytes;
         let first = !std::mem::replace(&mut body.aborted, true);
         if too_much {
             self.transaction = None;
-            self.close_with(&error.reply());
+            self.close_with(&Reply::new(552, "5.3.4", "Too much behind a refused message, closing"));
         } else if complete {
             self.state = State::Command;
             self.conclude(&MessageOutcome::All(error.reply()));
@@ -175,30 +179,40 @@ impl Machine {
     pub(super) fn conclude(&mut self, outcome: &MessageOutcome) {
         let recipients = self.transaction.take().map_or(0, |t| t.recipients);
         if self.config.protocol == Protocol::Smtp {
-            let reply = outcome.single();
+            let reply = &*outcome.single();
             return match reply.code() {
-                421 => self.close_with(&reply),
+                421 => self.close_with(reply),
                 _ if reply.is_positive() => reply.write(&mut self.out),
-                _ => self.refuse(&reply),
+                _ => self.refuse(reply),
             };
         }
         for index in 0..recipients {
-            outcome.of_recipient(index).write(&mut self.out);
+            let reply = outcome.of_recipient(index);
+            reply.write(&mut self.out);
+            if reply.code() == 421 {
+                // Once all have their replies.
+                self.state = State::Closed;
+            }
         }
-        if !outcome.is_accepted() {
+        if !outcome.is_accepted() && !matches!(self.state, State::Closed) {
             self.count_error();
         }
     }
 
-    /// A sensible room for the next read, in octets: little for commands, growing with the message for bodies.
+    /// A sensible room for the next read, in octets: little for commands; for bodies what was announced, or else more the more came.
     pub fn read_bytes_hint(&self) -> usize {
         const COMMANDS: u64 = 4 << 10;
         const SMALL_BODY: u64 = 16 << 10;
         const LARGE_BODY: u64 = 256 << 10;
-        let received = self.transaction.as_ref().and_then(|t| t.body.as_ref()).map_or(0, |b| b.scanner.size());
-        let bytes = match self.state {
-            State::Chunk { left, .. } => left.saturating_add(512).clamp(COMMANDS, LARGE_BODY),
-            State::Data => received.saturating_mul(4).clamp(SMALL_BODY, LARGE_BODY),
+        /// For the dots that are taken out again, and the last one.
+        const DOTS: u64 = 1 << 10;
+        let body = self.transaction.as_ref().and_then(|t| t.body.as_ref());
+        let bytes = match (&self.state, body) {
+            (State::Chunk { left, .. }, _) => left.saturating_add(512).clamp(COMMANDS, LARGE_BODY),
+            (State::Data, Some(body)) => match body.announced.and_then(|all| all.checked_sub(body.scanner.size())) {
+                Some(left) => left.saturating_add(DOTS).min(LARGE_BODY),
+                None => body.scanner.size().saturating_mul(4).clamp(SMALL_BODY, LARGE_BODY),
+            },
             _ => COMMANDS,
         };
         bytes as usize

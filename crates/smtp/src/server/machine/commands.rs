@@ -124,7 +124,9 @@ impl Machine {
 
     /// Commands that bring no mail are counted; see [`Limits::idle_commands`](crate::Limits::idle_commands).
     pub(super) fn count_idle(&mut self, command: &Command<'_>) {
-        if matches!(command, Command::Rcpt(_) | Command::Data | Command::Bdat { .. } | Command::Quit) {
+        // A chunk of nothing brings nothing, unless it is the last.
+        let empty = matches!(command, Command::Bdat { size: 0, last: false });
+        if matches!(command, Command::Rcpt(_) | Command::Data | Command::Bdat { .. } | Command::Quit) && !empty {
             return;
         }
         self.idle_commands += 1;

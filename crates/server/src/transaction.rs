@@ -1,0 +1,154 @@
+//! What MAIL and RCPT found out, kept for the message: the recipients' mailboxes, and the memory that they take.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use posthaste_delivery::Target;
+use posthaste_message::{write_delivered_to, write_return_path};
+use posthaste_smtp::{Envelope, RcptTo};
+
+use crate::memory::{MemoryBudget, Reservation};
+use crate::routing::Mailboxes;
+
+/// One transaction so far.
+#[derive(Default)]
+pub(crate) struct Transaction {
+    /// What each was found to be at its RCPT; a reload behind that does not concern it.
+    recipients: Vec<Mailboxes>,
+    /// Octets that the recipients take, here, in the envelope and in the journal's record.
+    bytes: usize,
+    room: Reservation,
+}
+
+/// Why one recipient more is too many.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// This transaction has no room for it: 452 4.5.3.
+    Transaction,
+    /// All transactions together have none: 452 4.3.1.
+    Memory,
+}
+
+impl Transaction {
+    /// Adds `rcpt`, which stands for `mailboxes`.
+    pub fn add(
+        &mut self,
+        envelope: &Envelope,
+        rcpt: &RcptTo,
+        mailboxes: Mailboxes,
+        memory: &MemoryBudget,
+    ) -> Result<(), Full> {
+        let path_bytes = rcpt.forward_path.address().map_or(0, |to| to.local_part().len() + MAX_DOMAIN_BYTES);
+        let sender_bytes =
+            envelope.mail.reverse_path.address().map_or(0, |of| of.local_part().len() + MAX_DOMAIN_BYTES);
+        let target = |directory: &str, address: &str| {
+            size_of::<Target>() + FIELD_NAMES_BYTES + sender_bytes + directory.len() + address.len()
+        };
+        let targets: usize = mailboxes.iter().map(|mailbox| target(&mailbox.directory, &mailbox.address)).sum();
+        let bytes = self.bytes + size_of::<RcptTo>() + size_of::<Mailboxes>() + path_bytes + targets;
+        if bytes > ENVELOPE_BYTES_MAX {
+            return Err(Full::Transaction);
+        }
+        if !memory.try_grow(&mut self.room, bytes.saturating_sub(ENVELOPE_BYTES_FREE)) {
+            return Err(Full::Memory);
+        }
+        self.bytes = bytes;
+        self.recipients.push(mailboxes);
+        Ok(())
+    }
+
+    /// Where the message goes: each mailbox once.
+    pub fn targets(&self, envelope: &Envelope) -> Vec<Target> {
+        let sender = envelope.mail.reverse_path.address().map(ToString::to_string);
+        let mut return_path = Vec::with_capacity(64);
+        write_return_path(&mut return_path, sender.as_deref().unwrap_or_default());
+        let several = self.recipients.len() > 1;
+        let mut seen = HashSet::new();
+        let mailboxes = self.recipients.iter().flat_map(|mailboxes| mailboxes.iter());
+        mailboxes
+            // Those of one recipient differ already.
+            .filter(|mailbox| !several || seen.insert(&mailbox.directory))
+            .map(|mailbox| {
+                let mut prefix = Vec::with_capacity(return_path.len() + FIELD_NAMES_BYTES + mailbox.address.len());
+                prefix.extend_from_slice(&return_path);
+                write_delivered_to(&mut prefix, &mailbox.address);
+                Target { mailbox: Arc::clone(&mailbox.directory), prefix: prefix.into() }
+            })
+            .collect()
+    }
+}
+
+/// One alias, however large, fits, and so does this beside a body that is kept in memory in the smallest segment that a journal may have.
+const ENVELOPE_BYTES_MAX: usize = 2 << 20;
+/// An ordinary envelope is a part of what every session takes.
+const ENVELOPE_BYTES_FREE: usize = 4 << 10;
+/// `Return-Path: <>`, `Delivered-To: ` and their line ends, generously.
+const FIELD_NAMES_BYTES: usize = 40;
+/// RFC 5321 section 4.5.3.1.2.
+const MAX_DOMAIN_BYTES: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::Mailbox;
+    use posthaste_smtp::{ForwardPath, MailFrom, ReversePath};
+
+    fn envelope() -> Envelope {
+        Envelope { mail: MailFrom::new(ReversePath::parse("<s@example.net>").unwrap()), recipients: Vec::new() }
+    }
+
+    fn alias(mailboxes: usize, octets: usize) -> Mailboxes {
+        let mailbox = |number| Mailbox {
+            directory: format!("example.org/{number:0octets$}/Maildir").into(),
+            address: format!("{number:0octets$}@example.org"),
+        };
+        Mailboxes::Alias((0..mailboxes).map(mailbox).collect())
+    }
+
+    fn rcpt() -> RcptTo {
+        RcptTo::new(ForwardPath::parse("<team@example.org>").unwrap())
+    }
+
+    /// Adds `mailboxes` until there is no more room, and tells how often that went well.
+    fn fill(transaction: &mut Transaction, mailboxes: &Mailboxes, memory: &MemoryBudget) -> (usize, Full) {
+        for added in 0.. {
+            assert!(added < 100_000, "there is no bound");
+            if let Err(full) = transaction.add(&envelope(), &rcpt(), mailboxes.clone(), memory) {
+                return (added, full);
+            }
+        }
+        unreachable!("the loop has no end of its own")
+    }
+
+    #[test]
+    fn the_largest_alias_fits_and_a_list_of_them_has_a_bound() {
+        let memory = MemoryBudget::new(1 << 30);
+        let mut transaction = Transaction::default();
+        // As many as an alias may lead to, each name as long as a directory may be.
+        let (added, full) = fill(&mut transaction, &alias(1000, 240), &memory);
+        assert_eq!(full, Full::Transaction);
+        assert!((1..10).contains(&added), "{added}");
+        let targets = transaction.targets(&envelope());
+        assert_eq!(targets.len(), 1000, "each mailbox once");
+        let record: usize = targets.iter().map(|target| target.mailbox.len() + target.prefix.len()).sum();
+        assert!(record <= ENVELOPE_BYTES_MAX);
+    }
+
+    #[test]
+    fn all_transactions_share_the_budget_and_give_it_back() {
+        let memory = MemoryBudget::new(0);
+        let all = memory.available_bytes();
+        let mut transactions: Vec<Transaction> = Vec::new();
+        while memory.available_bytes() > 0 {
+            transactions.push(Transaction::default());
+            assert!(transactions.len() < 1000, "the budget is never spent");
+            fill(transactions.last_mut().unwrap(), &alias(100, 20), &memory);
+        }
+        let mut late = Transaction::default();
+        assert_eq!(fill(&mut late, &alias(100, 20), &memory).1, Full::Memory);
+        // Whoever has one recipient is served all the same.
+        late.add(&envelope(), &rcpt(), alias(1, 20), &memory).expect("a small envelope");
+        drop(transactions);
+        assert_eq!(memory.available_bytes(), all);
+    }
+}
