@@ -3,7 +3,7 @@
 //! For whoever has mail in Maildirs and wants to find it: the command line, an IMAP server's SEARCH, another mail program. Nothing here writes
 //! into a Maildir; what is derived from the mail can be removed and built again at any time, and the tags, which cannot, are kept apart.
 //!
-//! * [`Indexer`] brings an index up to date; there is one at a time. [`Searcher`] reads a commit of it, as many as there are, and waits for nobody.
+//! * [`Indexer`] brings an index up to date; there is one at a time. [`Searcher`] reads a commit of it, as many as there are.
 //! * [`watch`] keeps an index up to date while mail comes and goes, and lends it to other writers.
 //! * [`query::parse`] reads mu's and notmuch's query language; errors point at the character.
 //!
