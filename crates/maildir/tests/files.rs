@@ -188,6 +188,40 @@ fn a_damaged_message_is_replaced_in_its_place() {
 }
 
 #[test]
+fn a_message_that_is_replaced_while_its_owner_moves_it_stays_one() {
+    let place = Place::new();
+    let maildir = place.mailbox();
+    let name = deliver(&maildir, "A", b"damaged");
+    let base = place.path("example.org/ann/Maildir");
+    let names = ["new", "cur"].map(|dir| base.join(dir).join(name.as_str()));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                // Over nothing: an entry too many stays.
+                let one_too_many = names.iter().all(|path| path.exists());
+                if one_too_many {
+                    return;
+                }
+                std::fs::rename(&names[0], &names[1]).expect("the one entry");
+                std::fs::rename(&names[1], &names[0]).expect("the one entry");
+            }
+        });
+        let mut replaced = 0;
+        while replaced < 50 {
+            let Some(found) = maildir.find(name.as_str()).expect("scanned") else { continue };
+            match maildir.replace(&found, &[IoSlice::new(b"whole")]) {
+                Ok(()) => replaced += 1,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound),
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(maildir.scan().expect("scanned").len(), 1);
+    assert_eq!(std::fs::read_dir(base.join("tmp")).expect("tmp/").count(), 0);
+}
+
+#[test]
 fn only_old_files_are_cleaned_out_of_tmp() {
     let place = Place::new();
     let maildir = place.mailbox();
