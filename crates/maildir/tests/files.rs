@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use posthaste_fsops::Machine;
 use posthaste_maildir::{
     Host, MailRoot, MailboxPath, Maildir, Mounts, NameSource, Published, StoreError, Subdir, SyncBy, TMP_AGE_MAX,
     UniqueName, Written, deliver_batch, sync,
@@ -297,11 +298,10 @@ fn a_batch_reaches_all_mailboxes_and_a_bad_one_fails_alone() {
 
 #[test]
 fn a_sync_that_cannot_vouch_for_a_batch_fails_all_of_it_and_leaves_nothing() {
-    let place = Place::new();
-    let maildir = Arc::new(place.mailbox());
-    if !maildir.facts().syncfs_trusted {
-        return; // files are then synced one by one, with their own descriptors
-    }
+    // Elsewhere files are synced one by one, with their own descriptors.
+    let machine = Machine::new().expect("a directory whose syncfs is trusted");
+    let maildir = Arc::new(Maildir::open_or_create(machine.path().join("box")).expect("opens"));
+    assert!(maildir.facts().syncfs_trusted);
     let mut mounts = Mounts::new();
     let mut written = Written::default();
     for unique in ["A", "B"] {
@@ -314,6 +314,6 @@ fn a_sync_that_cannot_vouch_for_a_batch_fails_all_of_it_and_leaves_nothing() {
     assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Err(StoreError::Sync(_)))), "{outcomes:?}");
     let (published, failed) = synced.publish();
     assert!(published.is_empty() && failed.is_empty());
-    assert_eq!(std::fs::read_dir(place.path("example.org/ann/Maildir/tmp")).expect("tmp/").count(), 0);
+    assert_eq!(std::fs::read_dir(machine.path().join("box/tmp")).expect("tmp/").count(), 0);
     assert_eq!(maildir.scan().expect("scanned"), []);
 }
