@@ -97,6 +97,16 @@ pub fn renameat_with<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
     let places = (Place::of(&world, &from_dir, &from), Place::of(&world, &to_dir, &to));
     let (Some(old), Some(new)) = places else { return fs::renameat_with(from_dir, &*from, to_dir, &*to, flags) };
     world.state(old.machine).alive()?;
+    if flags.contains(RenameFlags::EXCHANGE) {
+        let nodes = [&old, &new].map(|place| place.identity().and_then(|identity| world.node(identity)));
+        fs::renameat_with(&old.dir_fd, &*old.name, &new.dir_fd, &*new.name, flags)?;
+        if let [Some((machine, first)), Some((_, second))] = nodes {
+            let first = (old.dir, old.name(), first);
+            let second = (new.dir, new.name(), second);
+            world.state(machine).push(Event::Exchange { first, second });
+        }
+        return Ok(());
+    }
     let replaced = new.stat().filter(|stat| stat.st_nlink <= 1);
     fs::renameat_with(&old.dir_fd, &*old.name, &new.dir_fd, &*new.name, flags)?;
     if let Some(replaced) = replaced {

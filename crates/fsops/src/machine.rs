@@ -297,6 +297,11 @@ mod tests {
         crate::write_all(&nameless, b"four").unwrap();
         let itself = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&nameless));
         crate::linkat(rustix::fs::CWD, itself, &dir, "e", AtFlags::SYMLINK_FOLLOW).unwrap();
+        let other = crate::openat(&dir, "f", NEW, Mode::RUSR | Mode::WUSR).unwrap();
+        crate::write_all(&other, b"five").unwrap();
+        crate::renameat_with(&dir, "e", &dir, "f", rustix::fs::RenameFlags::EXCHANGE).unwrap();
+        crate::unlinkat(&dir, "e", AtFlags::empty()).unwrap();
+        crate::rename(at("dir/f"), at("dir/e")).unwrap();
         assert_eq!(machine.unrecorded().unwrap(), Vec::<PathBuf>::new());
         crate::syncfs(&dir).unwrap();
         let recording = machine.recording();

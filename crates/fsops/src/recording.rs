@@ -4,7 +4,7 @@
 //!
 //! - A write is kept, dropped, or torn: each sector of [`SECTOR`] bytes for itself. The file may have grown all the same; then zeros or old
 //!   garbage lie where nothing was written.
-//! - A change of names (creating, removing, linking, renaming) is kept or dropped as a whole, in any order; where the log of names is ordered, as a
+//! - A change of names (creating, removing, linking, renaming, exchanging) is kept or dropped as a whole, in any order; where the log of names is ordered, as a
 //!   prefix as well. A name whose directory is gone is gone. What is renamed durably exists under its new name whatever became of its old one.
 //! - fsync of a file makes its bytes durable and no name. fsync of a directory makes the changes of names in it durable; a rename becomes durable
 //!   with either of its directories. With [`Recording::ordered_log`], any fsync makes all earlier changes of names durable.
@@ -64,6 +64,13 @@ pub enum Event {
         /// What was renamed.
         node: NodeId,
     },
+    /// Two names changed places.
+    Exchange {
+        /// Directory and name of the one, and what it led to before.
+        first: (NodeId, String, NodeId),
+        /// The same of the other.
+        second: (NodeId, String, NodeId),
+    },
     /// All bytes of a file were taken away.
     Truncate {
         /// The file.
@@ -101,13 +108,21 @@ impl Event {
     }
 
     fn changes_names(&self) -> bool {
-        matches!(self, Event::Create { .. } | Event::Link { .. } | Event::Remove { .. } | Event::Rename { .. })
+        matches!(
+            self,
+            Event::Create { .. }
+                | Event::Link { .. }
+                | Event::Remove { .. }
+                | Event::Rename { .. }
+                | Event::Exchange { .. }
+        )
     }
 
     fn changes_names_in(&self, node: NodeId) -> bool {
         match self {
             Event::Create { dir, .. } | Event::Link { dir, .. } | Event::Remove { dir, .. } => *dir == node,
             Event::Rename { from, to, .. } => from.0 == node || to.0 == node,
+            Event::Exchange { first, second } => first.0 == node || second.0 == node,
             _ => false,
         }
     }
@@ -319,6 +334,10 @@ fn apply(tree: &mut Tree, event: &Event) {
                 entries.remove(&from.1);
             }
             tree.entries(to.0).insert(to.1.clone(), *node);
+        }
+        Event::Exchange { first, second } => {
+            tree.entries(first.0).insert(first.1.clone(), second.2);
+            tree.entries(second.0).insert(second.1.clone(), first.2);
         }
         Event::Truncate { node } => tree.bytes(*node).clear(),
         Event::Write { node, offset, bytes } => write(tree.bytes(*node), *offset as usize, bytes),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -164,6 +164,17 @@ impl Shared {
         Ok(())
     }
 
+    /// Takes nothing more, and refuses what waits.
+    pub fn fail_all(&self, error: &AppendError) {
+        self.close();
+        let pending = {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            (queue.bytes, queue.waited_for) = (0, 0);
+            std::mem::take(&mut queue.pending)
+        };
+        pending.into_iter().for_each(|pending| pending.fail(error));
+    }
+
     /// Everything that waits, up to a batch; `None` when the journal was closed and nothing waits.
     pub fn next_batch(&self) -> Option<Vec<Pending>> {
         let mut queue = self.queue.lock().expect("queue lock");
@@ -248,6 +259,36 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(10), "never: {what}");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_writer_that_has_panicked() {
+        let (journal, _) = Journal::open_on(Arc::new(SimDisk::new(17)), Config::default()).expect("journal opens");
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        journal.append_then(KIND_USER, vec!["first".into()], move |_| {
+            held.recv().expect("told to go on");
+            panic!("as a test of what a panic does");
+        });
+        let second = journal.append(KIND_USER, vec!["second".into()]);
+        hold.send(()).expect("the writer waits");
+        assert!(matches!(second.wait(), Err(AppendError::Poisoned(_) | AppendError::Closed)));
+        assert!(journal.append(KIND_USER, vec!["third".into()]).wait().is_err());
+        until("it says so", || journal.poisoned().is_some());
+    }
+
+    #[test]
+    fn the_last_handle_may_go_on_the_thread_that_writes() {
+        let (journal, _) = Journal::open_on(Arc::new(SimDisk::new(18)), Config::default()).expect("journal opens");
+        let (told, tells) = std::sync::mpsc::channel();
+        let (last, (hold, held)) = (journal.clone(), std::sync::mpsc::channel::<()>());
+        journal.append_then(KIND_USER, vec!["first".into()], move |_| {
+            held.recv().expect("told to go on");
+            drop(last);
+            told.send(()).expect("somebody listens");
+        });
+        drop(journal);
+        hold.send(()).expect("the writer waits");
+        tells.recv_timeout(Duration::from_secs(10)).expect("it does not wait for itself");
     }
 
     #[test]

@@ -88,6 +88,7 @@ impl Writer {
 
     /// Runs until the journal is closed and everything that was appended before is written.
     pub fn run(mut self) {
+        let _not_left_waiting = FailsTheRest(self.shared.clone());
         while let Some(batch) = self.shared.next_batch() {
             self.commit(batch);
         }
@@ -321,6 +322,18 @@ impl Writer {
         self.synced = self.next_seq - 1;
         self.dirty = false;
         Ok(())
+    }
+}
+
+/// If the writer ends by a panic, of its own or of what it calls back, nobody may wait for it any more.
+struct FailsTheRest(Arc<Shared>);
+
+impl Drop for FailsTheRest {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let why = self.0.poison_with("the thread that writes has ended by a panic".to_owned());
+            self.0.fail_all(&AppendError::Poisoned(why));
+        }
     }
 }
 

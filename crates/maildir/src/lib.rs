@@ -6,7 +6,7 @@
 //!
 //! What it promises:
 //!
-//! * A message is written in `tmp/` and renamed into `new/`: no reader of `new/` or `cur/` ever sees part of one.
+//! * A message is written in `tmp/`, with or without a name there, and linked or renamed into `new/`: no reader of `new/` or `cur/` ever sees part of one.
 //! * [`deliver_batch`] returns `Ok` for a message only when its bytes and its name are on stable storage. The unsynced parts it
 //!   is made of ([`Maildir::write_tmp`], [`Maildir::publish`]) are there for callers that hold the message in a journal and [sync](MailRoot::sync) later.
 //! * A file's name tells its size on disk (`S=`) and on the wire (`W=`), see [`UniqueName`]; line ends are described in [`line_ends`].

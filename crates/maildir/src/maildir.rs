@@ -307,7 +307,7 @@ impl Maildir {
     }
 
     /// Puts other bytes in the place of a damaged message, under the same name and flags: written to `tmp/` and
-    /// fsynced, then renamed over it. A reader sees the old file or the new one. The rename itself is not synced.
+    /// fsynced, then put in its place. A reader sees the old file or the new one. The rename itself is not synced.
     ///
     /// # Errors
     /// `NotFound` if the message has gone meanwhile (it is not brought back); others of `open`, `write`, `fsync`, `rename`.
@@ -319,6 +319,13 @@ impl Maildir {
         let put = || -> io::Result<()> {
             posthaste_fsops::fsync(&file)?;
             let dir = self.dir(found.dir);
+            // A rename would bring it back under its old name if its owner has just given it another.
+            match posthaste_fsops::renameat_with(&self.tmp, tmp_name, dir, &*found.name, RenameFlags::EXCHANGE) {
+                Ok(()) => return self.remove_tmp(tmp_name),
+                // Not on this file system.
+                Err(Errno::INVAL | Errno::NOSYS) => {}
+                Err(error) => return Err(error.into()),
+            }
             rustix::fs::statat(dir, &*found.name, AtFlags::SYMLINK_NOFOLLOW)?;
             Ok(posthaste_fsops::renameat(&self.tmp, tmp_name, dir, &*found.name)?)
         };

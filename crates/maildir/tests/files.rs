@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use posthaste_fsops::Machine;
 use posthaste_maildir::{
     Host, MailRoot, MailboxPath, Maildir, Mounts, NameSource, Published, StoreError, Subdir, SyncBy, TMP_AGE_MAX,
     UniqueName, Written, deliver_batch, sync,
@@ -188,6 +189,40 @@ fn a_damaged_message_is_replaced_in_its_place() {
 }
 
 #[test]
+fn a_message_that_is_replaced_while_its_owner_moves_it_stays_one() {
+    let place = Place::new();
+    let maildir = place.mailbox();
+    let name = deliver(&maildir, "A", b"damaged");
+    let base = place.path("example.org/ann/Maildir");
+    let names = ["new", "cur"].map(|dir| base.join(dir).join(name.as_str()));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                // Over nothing: an entry too many stays.
+                let one_too_many = names.iter().all(|path| path.exists());
+                if one_too_many {
+                    return;
+                }
+                std::fs::rename(&names[0], &names[1]).expect("the one entry");
+                std::fs::rename(&names[1], &names[0]).expect("the one entry");
+            }
+        });
+        let mut replaced = 0;
+        while replaced < 50 {
+            let Some(found) = maildir.find(name.as_str()).expect("scanned") else { continue };
+            match maildir.replace(&found, &[IoSlice::new(b"whole")]) {
+                Ok(()) => replaced += 1,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound),
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(maildir.scan().expect("scanned").len(), 1);
+    assert_eq!(std::fs::read_dir(base.join("tmp")).expect("tmp/").count(), 0);
+}
+
+#[test]
 fn only_old_files_are_cleaned_out_of_tmp() {
     let place = Place::new();
     let maildir = place.mailbox();
@@ -263,11 +298,10 @@ fn a_batch_reaches_all_mailboxes_and_a_bad_one_fails_alone() {
 
 #[test]
 fn a_sync_that_cannot_vouch_for_a_batch_fails_all_of_it_and_leaves_nothing() {
-    let place = Place::new();
-    let maildir = Arc::new(place.mailbox());
-    if !maildir.facts().syncfs_trusted {
-        return; // files are then synced one by one, with their own descriptors
-    }
+    // Elsewhere files are synced one by one, with their own descriptors.
+    let machine = Machine::new().expect("a directory whose syncfs is trusted");
+    let maildir = Arc::new(Maildir::open_or_create(machine.path().join("box")).expect("opens"));
+    assert!(maildir.facts().syncfs_trusted);
     let mut mounts = Mounts::new();
     let mut written = Written::default();
     for unique in ["A", "B"] {
@@ -280,6 +314,6 @@ fn a_sync_that_cannot_vouch_for_a_batch_fails_all_of_it_and_leaves_nothing() {
     assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Err(StoreError::Sync(_)))), "{outcomes:?}");
     let (published, failed) = synced.publish();
     assert!(published.is_empty() && failed.is_empty());
-    assert_eq!(std::fs::read_dir(place.path("example.org/ann/Maildir/tmp")).expect("tmp/").count(), 0);
+    assert_eq!(std::fs::read_dir(machine.path().join("box/tmp")).expect("tmp/").count(), 0);
     assert_eq!(maildir.scan().expect("scanned"), []);
 }
