@@ -71,12 +71,13 @@ struct Rounds<S> {
     _holds: S,
 }
 
-/// How long a server may take to be done with the connections of a round.
+/// How long a server may take to be done with its start, and with the connections of a round.
 const REST_MAX: Duration = Duration::from_secs(5);
 
 impl<S> Running for Rounds<S> {
     fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
-        // What the first connection alone needs is not counted.
+        // Neither what its start leaves to be done, nor what the first connection alone needs, is counted.
+        wait_until_idle(&mut Sampler::new(&[self.pid], Instant::now()), REST_MAX);
         let first = connect(self.address).map_err(SideError::failed("the first connection"))?;
         let before = memory_octets(self.pid)?;
         let begun = Instant::now();

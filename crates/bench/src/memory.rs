@@ -7,7 +7,7 @@ use std::io::Write as _;
 const OCTETS_MAX: u64 = 8 << 30;
 /// A message is in memory more than once on its way: sockets, journal, file.
 const COPIES: u64 = 3;
-const BLOCK: [u8; 1 << 20] = [0; 1 << 20];
+static BLOCK: [u8; 1 << 20] = [0; 1 << 20];
 
 /// Touches as much free memory as writing `writes_octets` may need, at most half of what is free, and gives it back.
 pub(crate) fn warm(writes_octets: u64) {

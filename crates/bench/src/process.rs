@@ -29,8 +29,7 @@ impl Process {
         let file = File::create(&log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         let mut child = command.spawn()?;
-        // To the group, which has the child's number.
-        let guard = Guard::new("kill", &["-TERM", "--", &format!("-{}", child.id())]);
+        let guard = Guard::new("kill", &["-TERM", &child.id().to_string()]);
         if guard.is_err() {
             let _ = child.kill();
             let _ = child.wait();

@@ -210,9 +210,11 @@ mod tests {
     fn a_process_that_works_is_not_at_rest() {
         let mut busy = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let mut sampler = Sampler::new(&[busy.id()], Instant::now());
-        assert!(!wait_until_idle(&mut sampler, Duration::from_millis(500)));
+        // On a machine that is busy with others it may get nothing done for a while.
+        let is_seen = (0..100).any(|_| !wait_until_idle(&mut sampler, Duration::from_millis(250)));
         busy.kill().unwrap();
         busy.wait().unwrap();
+        assert!(is_seen);
         assert!(wait_until_idle(&mut sampler, Duration::from_secs(30)), "one that is gone has nothing to do");
     }
 }

@@ -104,14 +104,15 @@ fn a_peer_alone_is_a_good_run() {
 #[test]
 fn searching_shows_how_much_was_found() {
     let dir = disk();
-    let options = ["search", "scan", "--only", "common,absent,update", "--side", "posthaste", "--json"];
-    let output = bench(dir.path(), &options);
+    // Longer rounds than the others': the index is made within them.
+    let options = ["bench", "search", "--only", "common,absent", "--side", "posthaste", "--json"];
+    let tiny = ["--quick", "--scale", "0.001", "--round-max", "20s", "--force"];
+    let output = command(dir.path(), &[&options[..], &tiny].concat()).output().expect("run bench");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let hits = |workload| rows(&report, workload)[0]["summary"]["hits"]["median"].as_f64().unwrap();
     assert!(hits("common") > 100.0 && hits("absent") == 0.0, "{report}");
-    assert_eq!(report["suites"][1]["workloads"][0]["figures"][0]["name"], "newest 50");
-    assert!(rows(&report, "update")[0]["summary"]["time"]["median"].as_f64().unwrap() > 0.0, "{report}");
+    assert_eq!(report["suites"][0]["workloads"][0]["figures"][0]["name"], "newest 50");
 }
 
 #[test]

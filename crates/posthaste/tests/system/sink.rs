@@ -50,7 +50,7 @@ fn rules_that_make_no_sense_are_misuse() {
         (&["sink", "--tempfail", "rcpt=101"], "between 0 and 100"),
         (&["sink", "--tempfail", "helo=1"], "there are connect, ehlo, mail"),
         (&["sink", "--store", "tar:x"], "maildir, mbox and dir"),
-        (&["sink", "--delay", "mail=soon"], "soon: "),
+        (&["sink", "--delay", "mail=soon"], "`soon` is no time"),
         (&["sink", "--tls-cert", "x.pem"], "--tls-key"),
     ] {
         let output = command(dir.path(), args).output().unwrap();
