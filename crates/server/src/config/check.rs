@@ -61,7 +61,12 @@ fn check_storage(storage: &Storage) -> Result<(), Problem> {
             ("checkpoint_bytes", storage.checkpoint_bytes, 1 << 20, u64::MAX),
             ("checkpoint_secs", storage.checkpoint_secs, 1, 86_400),
         ],
-    )
+    )?;
+    if !storage.journal_segment_bytes.is_multiple_of(BLOCK) {
+        let message = format!("must be a multiple of {BLOCK}");
+        return Err(Problem::new(["storage".into(), "journal_segment_bytes".into()], message));
+    }
+    Ok(())
 }
 
 /// Each of `values` is a key of `table`, what it is, and the least and most that it may be.
@@ -74,10 +79,6 @@ fn check_bounds(table: &str, values: &[(&str, u64, u64, u64)]) -> Result<(), Pro
             };
             return Err(Problem::new([table.into(), name.into()], message));
         }
-    }
-    if !storage.journal_segment_bytes.is_multiple_of(BLOCK) {
-        let message = format!("must be a multiple of {BLOCK}");
-        return Err(Problem::new(["storage".into(), "journal_segment_bytes".into()], message));
     }
     Ok(())
 }
