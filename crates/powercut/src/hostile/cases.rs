@@ -189,30 +189,37 @@ pub fn reset_anywhere(attack: &Attack) -> Result<Vec<String>, RigError> {
     Ok(Vec::new())
 }
 
-/// Commands without end from clients that read no reply: the server must stop reading, and so stop them.
+/// Mail without end from clients that read no reply: the server must stop reading, and so stop them.
 pub fn never_reads(attack: &Attack) -> Result<Vec<String>, RigError> {
     let mut crowd = Vec::new();
-    for _ in 0..50 {
+    for _ in 0..DEAF {
         let stream = TcpStream::connect(attack.address())?;
+        // So that little fits between.
+        let io = std::io::Error::from;
+        rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096).map_err(io)?;
+        rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4096).map_err(io)?;
         stream.set_nonblocking(true)?;
-        crowd.push(stream);
+        crowd.push((stream, 0));
     }
-    let piece = b"NOOP\r\nRSET\r\nNOOP\r\n".repeat(5000);
-    let deadline = Instant::now() + PATIENCE;
+    // The longest replies to the shortest commands; nothing but those would be cut off.
+    let hello = "EHLO deaf\r\n".repeat(150);
+    let mail = format!("MAIL FROM:<hostile@{DOMAIN}>\r\nRCPT TO:<{}@{DOMAIN}>\r\n", user(6));
+    let message = format!("{hello}{mail}BDAT 17 LAST\r\nSubject: deaf\r\n\r\n");
+    let deadline = Instant::now() + 2 * PATIENCE;
     let mut quiet_since = Instant::now();
     let mut taken = 0;
     while quiet_since.elapsed() < QUIET {
         if Instant::now() > deadline {
-            return Ok(vec![format!("the server still reads after {taken} octets of commands")]);
+            return Ok(vec![format!("the server still reads after {taken} octets")]);
         }
-        for stream in &mut crowd {
-            match stream.write(&piece) {
+        for (stream, sent) in &mut crowd {
+            match stream.write(&message.as_bytes()[*sent..]) {
                 Ok(octets) => {
                     taken += octets;
+                    *sent = (*sent + octets) % message.len();
                     quiet_since = Instant::now();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // It closes a connection that does nothing but this, which is its right, and stops it as well.
                 Err(error) => return Ok(vec![format!("a client that reads nothing was cut off: {error}")]),
             }
         }
@@ -269,5 +276,7 @@ const LOOK_ALIKES: [&[u8]; 18] = [
 
 const PIECE: usize = 64 << 10;
 const HALF_CLOSED: &str = "half closed";
+/// Clients that read nothing. The kernel alone keeps some MiB for each.
+const DEAF: usize = 20;
 /// Nothing more is read when nothing was for so long.
 const QUIET: Duration = Duration::from_secs(2);
