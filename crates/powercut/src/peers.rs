@@ -4,6 +4,7 @@
 //! acknowledged is asked of them.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use crate::account::{Account, account};
 use crate::campaign::{Finding, Outcome, Plan, Recorded, positions};
 use crate::load::{Load, Protocol, Sent, send_over, user};
 use crate::log::Cutter;
-use crate::mount::run;
+use crate::mount::{Mounted, run};
 use crate::rig::{Environment, Rig, RigError, is_installed};
 use crate::server::{DOMAIN, dies_with_us};
 
@@ -113,20 +114,20 @@ pub fn cut(
         outcome.cuts += 1;
         rig.disk.exchange(cutter.cut(position, seed));
         let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
-        let what = match recover(&place, rig) {
-            Ok(()) => {
+        let what = match rig.mount().map(|mounted| recover(&place, mounted)) {
+            Ok(Ok(())) => {
                 let found = account_after(&place, rig, &recorded.load, &acknowledged)?;
                 outcome.add(&found, recorded.load.entries(&acknowledged));
                 let [lost, duplicated, half] = [found.lost.len(), found.duplicated.len(), found.half.len()];
                 (lost + duplicated + half > 0).then(|| format!("lost {lost}, duplicated {duplicated}, half {half}"))
             }
-            Err(RigError::Tool(error)) => {
-                outcome.unmountable += 1;
-                Some(format!("not mounted: {error}"))
-            }
-            Err(error) => {
+            Ok(Err(error)) => {
                 outcome.broken += 1;
                 Some(error.to_string())
+            }
+            Err(error) => {
+                outcome.unmountable += 1;
+                Some(format!("not mounted: {error}"))
             }
         };
         outcome.findings.extend(what.map(|what| Finding { position, seed, again: None, what }));
@@ -135,8 +136,7 @@ pub fn cut(
     Ok(outcome)
 }
 
-fn recover(place: &Place, rig: &Rig) -> Result<(), RigError> {
-    let _mounted = rig.mount()?;
+fn recover(place: &Place, _mounted: Mounted) -> Result<(), RigError> {
     place.start()?.settle_and_stop()
 }
 
@@ -247,19 +247,19 @@ impl Running<'_> {
             let config = self.place.scratch.join("postfix");
             let postfix = |what: &str| run(Command::new("postfix").arg("-c").arg(&config).arg(what));
             run(Command::new("postqueue").arg("-c").arg(&config).arg("-f"))?;
-            wait_until("has emptied its queue", || {
+            wait_until("emptied its queue", || {
                 ["maildrop", "incoming", "active", "deferred"].iter().all(|dir| is_empty(&self.place.queue().join(dir)))
             })?;
             postfix("stop")?;
             let pid = self.place.queue().join("pid/master.pid");
-            return wait_until("has ended", || TcpStream::connect(self.address).is_err() && !is_running(&pid));
+            return wait_until("ended", || TcpStream::connect(self.address).is_err() && !is_running(&pid));
         }
         if let Some(mut child) = self.child.take() {
             let _ =
                 rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM);
             child.wait()?;
         }
-        wait_until("has ended", || TcpStream::connect(self.address).is_err())
+        wait_until("ended", || TcpStream::connect(self.address).is_err())
     }
 }
 
@@ -276,13 +276,15 @@ impl Drop for Running<'_> {
     }
 }
 
-/// No file below `dir`, however deep.
+/// No message in Postfix's queue below `dir`, however deep. A file that is not executable was never completed: nobody was told 250 for
+/// it, and nobody will deliver it.
 fn is_empty(dir: &Path) -> bool {
-    std::fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .all(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_empty(&entry.path()))
+    std::fs::read_dir(dir).into_iter().flatten().flatten().all(|entry| match entry.metadata() {
+        Ok(about) if about.is_dir() => is_empty(&entry.path()),
+        Ok(about) => about.permissions().mode() & 0o100 == 0,
+        // Delivered between the two looks.
+        Err(_) => true,
+    })
 }
 
 fn is_running(pid_file: &Path) -> bool {

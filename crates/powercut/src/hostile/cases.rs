@@ -223,7 +223,8 @@ pub fn never_reads(attack: &Attack) -> Result<Vec<String>, RigError> {
                 Err(error) => return Ok(vec![format!("a client that reads nothing was cut off: {error}")]),
             }
         }
-        std::thread::sleep(Duration::from_millis(20));
+        // A message each at a time: what is tried is whether they are stopped, not how many commands a second can be answered.
+        std::thread::sleep(Duration::from_millis(50));
     }
     Ok(Vec::new())
 }
