@@ -1,23 +1,7 @@
 #!/usr/bin/env bash
 # Sends mail with real clients through a real server on the loopback address and looks at what lies in the Maildirs.
 # Needs swaks, curl, python3 and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-PATH=$PATH:/usr/sbin:/sbin
-
-if [ -z "${POSTHASTE:-}" ]; then
-    cargo build -q -p posthaste
-    POSTHASTE=${CARGO_TARGET_DIR:-target}/debug/posthaste
-fi
-POSTHASTE=$(realpath "$POSTHASTE")
-dir=$(mktemp -d)
-server= sink=
-finish() {
-    [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    [ -z "$sink" ] || kill "$sink" 2>/dev/null || true
-    rm -rf "$dir"
-}
-trap finish EXIT
+. "$(dirname "$0")/lib.sh"
 
 cat >"$dir/posthaste.toml" <<'TOML'
 host_name = "mx.example.org"
@@ -35,20 +19,6 @@ for _ in $(seq 600); do
     sleep 0.1
 done
 port=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | head -1)
-
-passed=0 failed=0
-check() { # check NAME COMMAND...: the command must succeed
-    local name=$1
-    shift
-    if "$@" >"$dir/out" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok    $name"
-    else
-        failed=$((failed + 1))
-        echo "FAIL  $name"
-        sed 's/^/      /' "$dir/out"
-    fi
-}
 
 # holds USER COUNT TEXT: the mailbox has COUNT messages, and TEXT is a line of each.
 holds() {
@@ -148,7 +118,6 @@ PY
 }
 sink_ends_with_its_summary() {
     kill -TERM "$sink" && wait "$sink" || return 1
-    sink=
     JSON=$dir/sink.json python3 - <<'PY' || return 1
 import json, os
 summary = json.load(open(os.environ["JSON"]))
@@ -172,9 +141,7 @@ check "the good one of two recipients got it" holds dave 1 "to dave"
 check "smtp-source sends 2000 over 20 connections" with_smtp_source
 check "all 2000 are in the Maildir" load_arrived
 check "SIGTERM ends the server well" stops
-server=
 check "the sink starts" start_sink
 check "the sink takes mail of swaks, curl, smtp-source and smtplib, and refuses as asked" sink_takes_mail
 check "SIGTERM ends the sink with its summary" sink_ends_with_its_summary
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish

@@ -2,44 +2,13 @@
 # `posthaste load` and `account` against servers that are not ours: Postfix (SMTP, pipelining, a connection for each
 # message), Dovecot (LMTP over TCP and over a UNIX socket), aiosmtpd (SMTP with AUTH). Each runs in a scratch directory
 # on loopback with a configuration made here; everything acknowledged has to be found in its mailboxes, octet for octet.
-# What is not installed, and what needs root without it, is skipped, and said so.
+# What is not installed, and what needs root without it, is skipped, and said so; with CI_REQUIRE_PEERS=1 that is a failure.
 # POSTHASTE names another binary to test than the debug build.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-PATH=$PATH:/usr/sbin:/sbin
-
-if [ -z "${POSTHASTE:-}" ]; then
-    cargo build -q -p posthaste
-    POSTHASTE=${CARGO_TARGET_DIR:-target}/debug/posthaste
-fi
-POSTHASTE=$(realpath "$POSTHASTE")
-dir=$(mktemp -d)
+REQUIRE_ALL=${CI_REQUIRE_PEERS:-}
+. "$(dirname "$0")/lib.sh"
 chmod 755 "$dir" # their own users have to get through
-pids=()
-finish() {
+before_the_end() {
     [ ! -e "$dir/postfix/etc/main.cf" ] || postfix -c "$dir/postfix/etc" stop >/dev/null 2>&1 || true
-    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    rm -rf "$dir"
-}
-trap finish EXIT
-
-passed=0 failed=0 skipped=0
-check() { # check NAME COMMAND...: the command must succeed
-    local name=$1
-    shift
-    if "$@" >"$dir/out" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok    $name"
-    else
-        failed=$((failed + 1))
-        echo "FAIL  $name"
-        sed 's/^/      /' "$dir/out"
-    fi
-}
-skip() { # NAME REASON
-    skipped=$((skipped + 1))
-    echo "skip  $1: $2"
 }
 
 free_port() {
@@ -127,7 +96,6 @@ service lmtp {
 }
 CONF
     dovecot -F -c "$root/dovecot.conf" &
-    pids+=($!)
     listens "$1" || { cat "$root/log"; return 1; }
 }
 
@@ -161,7 +129,6 @@ controller = Controller(
 controller.start()
 signal.sigwait([signal.SIGTERM])
 PY
-    pids+=($!)
     listens "$1"
 }
 
@@ -218,5 +185,4 @@ else
     check "aiosmtpd refuses a wrong password, and the report says so" wrong_password_is_seen "$port"
 fi
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+finish

@@ -4,7 +4,7 @@
 //! overwrite + fdatasync on the same disk just before. Leaves out protocols.
 //!
 //! `cargo bench -p posthaste-bench --bench sustained` runs it whole, `cargo test` tiny so that it cannot rot.
-//! Options behind `--`: `--json`, `--seconds N` for each size (default 20). The directory is `POSTHASTE_BENCH_DIR`, or the
+//! Options behind `--`: `--json`, `--seconds N` for each size (default 20), `--checkpoint-mib N` between two checkpoints. The directory is `POSTHASTE_BENCH_DIR`, or the
 //! target directory; it has to be on a real disk.
 
 use std::os::unix::fs::FileExt;
@@ -15,6 +15,7 @@ use bytes::Bytes;
 use posthaste_bench::executor::bodies;
 use posthaste_bench::scratch::Scratch;
 use posthaste_delivery::{Body, Journaled, JournaledConfig, LineEnds, Message, Target};
+use posthaste_loadgen::measure::Latencies;
 
 const TASKS: usize = 50;
 const MAILBOXES: usize = 64;
@@ -22,7 +23,8 @@ const MAILBOXES: usize = 64;
 fn main() -> std::io::Result<()> {
     let args: Vec<String> = std::env::args().collect();
     let has = |name: &str| args.iter().any(|arg| arg == name);
-    let seconds = args.iter().position(|arg| arg == "--seconds").and_then(|at| args.get(at + 1)?.parse().ok());
+    let number = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)?.parse().ok());
+    let (seconds, checkpoint_mib) = (number("--seconds"), number("--checkpoint-mib"));
     // `cargo bench` passes --bench; without it this is a test of the benchmark.
     let time = if has("--bench") { Duration::from_secs(seconds.unwrap_or(20)) } else { Duration::from_millis(50) };
     let target = || {
@@ -52,29 +54,31 @@ fn main() -> std::io::Result<()> {
         let dir = base.path().join(bytes.to_string());
         std::fs::create_dir(&dir)?;
         let sync = plain_syncs(&dir, time / 10)?;
-        let run = runtime.block_on(run(&dir, bytes, time));
+        let run = runtime.block_on(run(&dir, bytes, time, checkpoint_mib));
         print(bytes, &run, &sync, has("--json"));
     }
     Ok(())
 }
 
 struct Run {
-    times_us: Vec<u64>,
+    times: Latencies,
     durable_per_s: f64,
     on_disk_per_s: f64,
     checkpoints: u64,
     checkpoint_us_max: u64,
 }
 
-async fn run(dir: &Path, bytes: usize, time: Duration) -> Run {
-    let (executor, _) = Journaled::open(JournaledConfig::new(dir.join("journal"), dir.join("mail"))).expect("opens");
+async fn run(dir: &Path, bytes: usize, time: Duration, checkpoint_mib: Option<u64>) -> Run {
+    let mut config = JournaledConfig::new(dir.join("journal"), dir.join("mail"));
+    config.checkpoint_bytes = checkpoint_mib.map_or(config.checkpoint_bytes, |mib| mib << 20);
+    let (executor, _) = Journaled::open(config).expect("opens");
     let bodies: Vec<Bytes> = bodies(bytes).into_iter().map(Bytes::from).collect();
     let begun = Instant::now();
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let (executor, bodies) = (executor.clone(), bodies.clone());
             tokio::spawn(async move {
-                let mut times_us = Vec::new();
+                let mut times = Latencies::default();
                 for n in (task..).step_by(TASKS) {
                     if begun.elapsed() >= time {
                         break;
@@ -84,23 +88,22 @@ async fn run(dir: &Path, bytes: usize, time: Duration) -> Run {
                     let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
                     let handed_over = Instant::now();
                     executor.deliver_message(message).await.expect("durable");
-                    times_us.push(handed_over.elapsed().as_micros() as u64);
+                    times.record(handed_over.elapsed());
                 }
-                times_us
+                times
             })
         })
         .collect();
-    let mut times_us = Vec::new();
+    let mut times = Latencies::default();
     for task in tasks {
-        times_us.extend(task.await.expect("task"));
+        times.add(&task.await.expect("task"));
     }
     let durable = begun.elapsed();
     let stats = executor.stats();
     tokio::task::block_in_place(|| executor.checkpoint().expect("checkpoint"));
-    let count = times_us.len() as f64;
-    times_us.sort_unstable();
+    let count = times.count() as f64;
     Run {
-        times_us,
+        times,
         durable_per_s: count / durable.as_secs_f64(),
         on_disk_per_s: count / begun.elapsed().as_secs_f64(),
         checkpoints: stats.checkpoints,
@@ -108,8 +111,8 @@ async fn run(dir: &Path, bytes: usize, time: Duration) -> Run {
     }
 }
 
-/// Times of overwriting 12 KiB of a file and fdatasync, one after the other, sorted.
-fn plain_syncs(dir: &Path, time: Duration) -> std::io::Result<Vec<u64>> {
+/// Times of overwriting 12 KiB of a file and fdatasync, one after the other.
+fn plain_syncs(dir: &Path, time: Duration) -> std::io::Result<Latencies> {
     let file = std::fs::File::create(dir.join("plain"))?;
     let block = vec![b'x'; 12 << 10];
     let blocks = 1024;
@@ -118,28 +121,22 @@ fn plain_syncs(dir: &Path, time: Duration) -> std::io::Result<Vec<u64>> {
     }
     file.sync_all()?;
     let begun = Instant::now();
-    let mut times_us = Vec::new();
+    let mut times = Latencies::default();
     for n in 0.. {
         let before = Instant::now();
         file.write_all_at(&block, n % blocks * block.len() as u64)?;
         file.sync_data()?;
-        times_us.push(before.elapsed().as_micros() as u64);
+        times.record(before.elapsed());
         if begun.elapsed() >= time {
             break;
         }
     }
-    times_us.sort_unstable();
-    Ok(times_us)
+    Ok(times)
 }
 
-fn percentile(sorted: &[u64], percent: f64) -> u64 {
-    let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
-    sorted[rank.clamp(1, sorted.len()) - 1]
-}
-
-fn print(bytes: usize, run: &Run, sync: &[u64], json: bool) {
-    let [p50, p99, p999, max] = [50.0, 99.0, 99.9, 100.0].map(|percent| percentile(&run.times_us, percent));
-    let [sync_p50, sync_p999] = [50.0, 99.9].map(|percent| percentile(sync, percent));
+fn print(bytes: usize, run: &Run, sync: &Latencies, json: bool) {
+    let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(|share| run.times.percentile_us(share));
+    let [sync_p50, sync_p999] = [0.5, 0.999].map(|share| sync.percentile_us(share));
     let Run { durable_per_s, on_disk_per_s, checkpoints, checkpoint_us_max, .. } = run;
     if json {
         let row = serde_json::json!({

@@ -16,6 +16,12 @@ pub struct Check {
     pub why: String,
 }
 
+impl std::fmt::Display for Check {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {} ({})", self.name, self.value, self.why)
+    }
+}
+
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Checks {

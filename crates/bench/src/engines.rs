@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::process::program;
@@ -27,10 +28,22 @@ pub(crate) enum Task {
     Update,
     /// List everything, whatever the directories' times say.
     ListAll,
-    /// Look at every file's size and time, with one call after the other.
+    /// Look at every file's size and time, in the way that the program chooses.
+    Check,
+    /// The same with one call after the other.
     CheckByCalls,
     /// The same through io_uring.
     CheckByUring,
+}
+
+/// What a search has found, and how long it took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    /// To show the newest fifty.
+    pub page: Duration,
+    /// To count all hits; mu has to list them.
+    pub all: Duration,
+    pub hits: u64,
 }
 
 impl Engine {
@@ -40,6 +53,7 @@ impl Engine {
         let (program, arguments): (PathBuf, &[&str]) = match (self, task) {
             (Self::Ours, Task::Update) => (settings.program.clone(), &["index", "--quiet"]),
             (Self::Ours, Task::ListAll) => (settings.program.clone(), &["index", "--quiet", "--list-all"]),
+            (Self::Ours, Task::Check) => (settings.program.clone(), &["index", "--quiet", "--check-files"]),
             (Self::Ours, Task::CheckByCalls) => {
                 (settings.program.clone(), &["index", "--quiet", "--check-files", "--io", "calls"])
             }
@@ -50,13 +64,25 @@ impl Engine {
             (Self::Mu, Task::ListAll) => (program("mu", "maildir-utils")?, &["index", "--quiet"]),
             (Self::Notmuch, Task::Update) => (program("notmuch", "notmuch")?, &["new", "--quiet"]),
             (Self::Notmuch, Task::ListAll) => (program("notmuch", "notmuch")?, &["new", "--quiet", "--full-scan"]),
-            (Self::Mu | Self::Notmuch, Task::CheckByCalls | Task::CheckByUring) => return Err(none()),
+            (Self::Mu | Self::Notmuch, Task::Check | Task::CheckByCalls | Task::CheckByUring) => return Err(none()),
         };
         let mut command = Command::new(program);
         command.args(arguments);
         Ok(command)
     }
+
+    /// Exit statuses of a search that has worked: some say so when nothing was found.
+    fn answers(self) -> &'static [i32] {
+        match self {
+            Self::Ours => &[0, 1],
+            Self::Mu => &[0, 2, 4],
+            Self::Notmuch => &[0],
+        }
+    }
 }
+
+/// Of a command that only works or does not.
+const DONE: &[i32] = &[0];
 
 /// An index that an engine keeps in a directory.
 #[derive(Debug, Clone)]
@@ -75,7 +101,7 @@ impl Index {
             Engine::Mu => {
                 let mut command = Command::new(program("mu", "maildir-utils")?);
                 command.arg("init").arg(format!("--maildir={}", mail.display()));
-                index.run(settings, command)?;
+                index.run(settings, command, DONE)?;
             }
             Engine::Notmuch => {
                 program("notmuch", "notmuch")?;
@@ -98,11 +124,11 @@ impl Index {
         if self.engine == Engine::Ours {
             command.arg("--index").arg(&self.dir).args(mail);
         }
-        self.run(settings, command)
+        Ok(self.run(settings, command, DONE)?.0)
     }
 
-    /// How long it takes to count all hits (mu: to list them), and to show the newest fifty.
-    pub fn find(&self, settings: &Settings, query: &str) -> Result<(Duration, Duration), SideError> {
+    /// Shows the newest fifty hits and counts all.
+    pub fn find(&self, settings: &Settings, query: &str) -> Result<Found, SideError> {
         let command = |arguments: &[&str]| -> Result<Command, SideError> {
             let mut command = match self.engine {
                 Engine::Ours => Command::new(&settings.program),
@@ -121,7 +147,16 @@ impl Index {
             Engine::Mu => (&["find", "--fields", "i"], &["find", "--maxnum", "50", "--sortfield", "date", "--reverse"]),
             Engine::Notmuch => (&["count", "--output=files"], &["search", "--limit=50", "--output=summary"]),
         };
-        Ok((self.run(settings, command(all)?)?, self.run(settings, command(page)?)?))
+        let (page, _) = self.run(settings, command(page)?, self.engine.answers())?;
+        let (all, said) = self.run(settings, command(all)?, self.engine.answers())?;
+        let hits = match self.engine {
+            // A line each.
+            Engine::Mu => said.lines().count() as u64,
+            Engine::Ours | Engine::Notmuch => {
+                said.trim().parse().map_err(|_| SideError::Failed(format!("`{}` is no number of hits", said.trim())))?
+            }
+        };
+        Ok(Found { page, all, hits })
     }
 
     pub fn bytes(&self) -> u64 {
@@ -137,30 +172,35 @@ impl Index {
         below(&self.dir)
     }
 
-    fn run(&self, settings: &Settings, mut command: Command) -> Result<Duration, SideError> {
+    /// How long the command takes and what it says. Its exit status has to be one of `good`.
+    fn run(&self, settings: &Settings, mut command: Command, good: &[i32]) -> Result<(Duration, String), SideError> {
         command.env("XDG_CACHE_HOME", &self.dir).env("NOTMUCH_CONFIG", self.dir.join("notmuch.conf")).env("TZ", "UTC");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let begun = Instant::now();
         let child = command.spawn().map_err(SideError::failed("start"))?;
         let pid = rustix::process::Pid::from_child(&child);
         let (ended, told) = channel::<()>();
-        let patience = settings.round_max * PATIENCE_ROUNDS;
+        let (patience, stop) = (settings.round_max * PATIENCE_ROUNDS, Arc::clone(&settings.stop));
         let watchdog = std::thread::spawn(move || {
-            let late = told.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
-            if late {
+            while told.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                let why = match begun.elapsed() > patience {
+                    true => format!("took longer than {} s", patience.as_secs()),
+                    false if stop.load(Relaxed) => "stopped".to_owned(),
+                    false => continue,
+                };
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                return Some(why);
             }
-            late
+            None
         });
         let output = child.wait_with_output().map_err(SideError::failed("wait"))?;
         let took = begun.elapsed();
         drop(ended);
-        if watchdog.join().unwrap_or(false) {
-            return Err(SideError::Failed(format!("took longer than {} s", patience.as_secs())));
+        if let Some(why) = watchdog.join().unwrap_or(None) {
+            return Err(SideError::Failed(why));
         }
-        // Nothing found is an answer: mu says 2 or 4 then, we say 1.
-        if output.status.success() || (output.status.code().is_some_and(|code| code <= 4) && is_find(&command)) {
-            Ok(took)
+        if output.status.code().is_some_and(|code| good.contains(&code)) {
+            Ok((took, String::from_utf8_lossy(&output.stdout).into_owned()))
         } else {
             let words = String::from_utf8_lossy(&output.stderr);
             Err(SideError::Failed(format!("{}: {}", output.status, words.lines().last().unwrap_or(""))))
@@ -168,23 +208,70 @@ impl Index {
     }
 }
 
-fn is_find(command: &Command) -> bool {
-    command.get_args().next().is_some_and(|first| first == "find")
-}
+/// How often it is looked whether a command has to be ended.
+const LOOK: Duration = Duration::from_millis(100);
 
-/// Indexes that several workloads look at: each is made once.
+/// Indexes that several workloads look at: each is made once, and not tried again when it cannot be made.
 #[derive(Debug, Default)]
-pub(crate) struct Indexes(Mutex<BTreeMap<Engine, Index>>);
+pub(crate) struct Indexes(Mutex<BTreeMap<Engine, Result<Index, SideError>>>);
 
 impl Indexes {
     pub fn of(&self, engine: Engine, settings: &Settings, dir: &Path, mail: &Path) -> Result<Index, SideError> {
         let mut all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(index) = all.get(&engine) {
-            return Ok(index.clone());
+        let make = || {
+            let index = Index::begin(engine, settings, &dir.join("index"), mail)?;
+            index.task(settings, Task::Update, Some(mail))?;
+            Ok(index)
+        };
+        all.entry(engine).or_insert_with(make).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(dir: &Path) -> Index {
+        Index { engine: Engine::Ours, dir: dir.to_owned() }
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn an_error_is_no_fast_answer() {
+        let (dir, settings) = (tempfile::tempdir().unwrap(), Settings::new("posthaste".into()));
+        let run = |script: &str, good: &[i32]| index(dir.path()).run(&settings, shell(script), good);
+        assert_eq!(run("echo 7; exit 1", Engine::Ours.answers()).unwrap().1, "7\n");
+        let error = run("echo broken >&2; exit 2", Engine::Ours.answers()).unwrap_err();
+        assert!(error.to_string().contains("broken"), "{error}");
+        assert!(run("exit 1", DONE).is_err() && run("exit 1", Engine::Mu.answers()).is_err());
+        assert!(run("exit 4", Engine::Mu.answers()).is_ok());
+        assert!(run("kill -9 $$", Engine::Mu.answers()).is_err());
+    }
+
+    #[test]
+    fn a_command_ends_when_the_run_is_stopped() {
+        let (dir, settings) = (tempfile::tempdir().unwrap(), Settings::new("posthaste".into()));
+        settings.stop.store(true, Relaxed);
+        let error = index(dir.path()).run(&settings, shell("exec sleep 600"), DONE).unwrap_err();
+        assert_eq!(error.to_string(), "stopped");
+    }
+
+    #[test]
+    fn an_index_that_cannot_be_made_is_tried_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let marks = dir.path().join("marks");
+        let program = dir.path().join("program");
+        std::fs::write(&program, format!("#!/bin/sh\necho x >>{}\nexit 2\n", marks.display())).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let (settings, indexes) = (Settings::new(program), Indexes::default());
+        for _ in 0..3 {
+            assert!(indexes.of(Engine::Ours, &settings, dir.path(), dir.path()).is_err());
         }
-        let index = Index::begin(engine, settings, &dir.join("index"), mail)?;
-        index.task(settings, Task::Update, Some(mail))?;
-        all.insert(engine, index.clone());
-        Ok(index)
+        assert_eq!(std::fs::read_to_string(marks).unwrap(), "x\n");
     }
 }

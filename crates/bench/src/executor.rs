@@ -52,7 +52,9 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
         );
         let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::PlainSync);
         let sides = kinds.map(|kind| side(kind, mailboxes, Turn::Many { messages })).collect();
-        Workload { published: published::about(&name), name, what, figures: &[RATE, P50, P99, P999], sides }
+        let writes_octets = (messages + mailboxes as u64) * BODY_BYTES as u64;
+        let published = published::about(&name);
+        Workload { published, name, what, figures: &[RATE, P50, P99, P999], writes_octets, sides }
     };
     let lone_messages = settings.count(LONE_MESSAGES, LONE_LEAST);
     let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::JournaledToCheckpoint);
@@ -61,6 +63,7 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
         what: format!("{lone_messages} messages of 10 KiB to one mailbox, one after the other"),
         figures: &[P50, P99],
         published: published::about("lone"),
+        writes_octets: lone_messages * BODY_BYTES as u64,
         sides: kinds.map(|kind| side(kind, 1, Turn::Lone { messages: lone_messages })).collect(),
     };
     MAILBOXES.map(many).into_iter().chain([lone, batch::workload(settings)]).collect()

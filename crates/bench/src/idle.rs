@@ -4,6 +4,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use posthaste_loadgen::resources::{Sampler, proportional_octets};
+
 use crate::peers::SmtpSink;
 use crate::published;
 use crate::run::{sample, wait_until_idle};
@@ -57,6 +59,7 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
         what: format!("{connections} connections, one after the other; growth of the server's proportional set size"),
         figures: FIGURES,
         published: published::about("connections"),
+        writes_octets: 0,
         sides: vec![ours, sink, smtp_sink],
     }]
 }
@@ -68,12 +71,11 @@ struct Rounds<S> {
     _holds: S,
 }
 
-/// How long a server may take to be done with the connections of the round before.
+/// How long a server may take to be done with the connections of a round.
 const REST_MAX: Duration = Duration::from_secs(5);
 
 impl<S> Running for Rounds<S> {
     fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
-        wait_until_idle(&[self.pid], REST_MAX);
         // What the first connection alone needs is not counted.
         let first = connect(self.address).map_err(SideError::failed("the first connection"))?;
         let before = memory_octets(self.pid)?;
@@ -86,6 +88,7 @@ impl<S> Running for Rounds<S> {
         let (count, seconds) = (held.len().max(1) as f64, begun.elapsed().as_secs_f64());
         let growth = memory_octets(self.pid)?.saturating_sub(before);
         drop((first, held));
+        wait_until_idle(&mut Sampler::new(&[self.pid], Instant::now()), REST_MAX);
         Ok(sample([("octets_each", growth as f64 / count), ("opened_rate", count / seconds)]))
     }
 }
@@ -120,11 +123,6 @@ fn read_reply(reader: &mut BufReader<TcpStream>) -> std::io::Result<()> {
     }
 }
 
-/// Memory that a process has to itself, and its part of what it shares (proc_pid_smaps(5)).
 fn memory_octets(pid: u32) -> Result<u64, SideError> {
-    let file = format!("/proc/{pid}/smaps_rollup");
-    let text = std::fs::read_to_string(&file).map_err(SideError::failed(&file))?;
-    let kib =
-        text.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map(|kib| kib << 10).ok_or_else(|| SideError::Failed(format!("{file} has no line of Pss")))
+    proportional_octets(pid).ok_or_else(|| SideError::Failed(format!("the memory of process {pid} cannot be read")))
 }

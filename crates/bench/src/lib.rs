@@ -19,6 +19,7 @@ pub mod executor;
 pub mod idle;
 pub mod journal;
 mod maildirs;
+mod memory;
 pub mod peers;
 mod process;
 pub mod published;

@@ -1,6 +1,8 @@
 //! Other processes: started, waited for, ended with the value that stands for them.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -12,28 +14,32 @@ use crate::suite::SideError;
 /// Nothing here takes longer to start or to end unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A child process; ended when dropped.
+/// A child process; ended when dropped, and also when this process ends in whatever way before that.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
     pub log: PathBuf,
+    _guard: Guard,
 }
 
 impl Process {
-    /// Starts `command` with its standard error, and output unless it is set, in the file `log`. It is not of our
-    /// process group: Ctrl-C is for us, who then end it in order.
+    /// Starts `command` with its output and standard error in the file `log`. It is not of our process group: Ctrl-C is
+    /// for us, who then end it in order.
     pub fn start(command: &mut Command, log: PathBuf) -> std::io::Result<Self> {
         let file = File::create(&log)?;
-        command.stdin(Stdio::null()).stderr(file).process_group(0);
-        Ok(Self { child: command.spawn()?, log })
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        let mut child = command.spawn()?;
+        // To the group, which has the child's number.
+        let guard = Guard::new("kill", &["-TERM", "--", &format!("-{}", child.id())]);
+        if guard.is_err() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        Ok(Self { child, log, _guard: guard? })
     }
 
     pub fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    pub fn stdout(&mut self) -> Option<std::process::ChildStdout> {
-        self.child.stdout.take()
     }
 
     /// Whether it runs.
@@ -50,14 +56,25 @@ impl Process {
 
     /// Waits until something listens on `address`.
     pub fn wait_for(&mut self, address: SocketAddr) -> Result<(), SideError> {
+        self.wait_until(|_| listens(address).then_some(()))
+            .ok_or_else(|| SideError::Failed(format!("nothing listens on {address}: {}", self.last_words())))
+    }
+
+    /// Waits until `seen` finds what it looks for in all that the process has said. `None` when it ended before, or
+    /// took too long.
+    pub fn wait_until<T>(&mut self, mut seen: impl FnMut(&str) -> Option<T>) -> Option<T> {
         let begun = Instant::now();
-        while !listens(address) {
-            if !self.is_alive() || begun.elapsed() > PATIENCE {
-                return Err(SideError::Failed(format!("nothing listens on {address}: {}", self.last_words())));
+        loop {
+            let is_alive = self.is_alive();
+            // Looked at once more after its end: its last word may be what is looked for.
+            if let Some(found) = seen(&std::fs::read_to_string(&self.log).unwrap_or_default()) {
+                return Some(found);
+            }
+            if !is_alive || begun.elapsed() > PATIENCE {
+                return None;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(())
     }
 
     /// SIGTERM, and after a while SIGKILL.
@@ -82,6 +99,30 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Runs a command if this process ends before the value is dropped, even by SIGKILL: servers do not stay behind.
+///
+/// A shell waits for a line on a pipe whose other end is ours alone. It gets one from `drop`, or the pipe's end.
+#[derive(Debug)]
+pub(crate) struct Guard(Child);
+
+impl Guard {
+    pub fn new(program: impl AsRef<OsStr>, arguments: &[impl AsRef<OsStr>]) -> std::io::Result<Self> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "read -r line || \"$@\"", "sh"]).arg(program).args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        command.spawn().map(Self)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut line) = self.0.stdin.take() {
+            let _ = line.write_all(b"\n");
+        }
+        let _ = self.0.wait();
     }
 }
 
@@ -115,4 +156,33 @@ pub(crate) fn is_root() -> bool {
 /// Writes a file of configuration.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), SideError> {
     std::fs::write(path, text).map_err(SideError::failed(&path.display().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_acts_when_its_holder_is_gone_and_not_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("acted");
+        drop(Guard::new("touch", &[&file]).unwrap());
+        assert!(!file.exists(), "it was dropped in order");
+        let mut abandoned = Guard::new("touch", &[&file]).unwrap();
+        // What the kernel does with the pipe of a process that was killed.
+        drop(abandoned.0.stdin.take());
+        assert!(abandoned.0.wait().unwrap().success() && file.exists());
+    }
+
+    #[test]
+    fn what_a_process_says_is_waited_for_and_its_silence_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = |script: &str| {
+            Process::start(Command::new("sh").args(["-c", script]), dir.path().join("log")).expect("sh starts")
+        };
+        let ready = |text: &str| text.contains("Ready").then_some(());
+        assert_eq!(start("sleep 0.1; echo Ready; exec sleep 60").wait_until(ready), Some(()));
+        let mut mute = start("echo no >&2");
+        assert_eq!((mute.wait_until(ready), mute.last_words()), (None, "no".to_owned()));
+    }
 }

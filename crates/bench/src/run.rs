@@ -4,6 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::report::{Report, Row, RowState, SuiteReport, WorkloadReport};
+use posthaste_loadgen::resources::Sampler;
+
+use crate::checks::Check;
+use crate::memory;
 use crate::scratch::{subdirectory, write_back};
 use crate::suite::{Running, Sample, Settings, Side, SideError, Suite, Workload};
 
@@ -43,6 +47,8 @@ pub fn run(suites: &[&Suite], settings: &Settings, scratch: &Path, tell: &mut dy
 struct Entrant {
     row: Row,
     running: Option<Box<dyn Running>>,
+    /// A round failed, so it has no more.
+    is_out: bool,
 }
 
 fn run_workload(
@@ -51,7 +57,7 @@ fn run_workload(
     scratch: &Path,
     tell: &mut dyn FnMut(&str, &str, u32),
 ) -> WorkloadReport {
-    let Workload { name, what, figures, published, sides } = workload;
+    let Workload { name, what, figures, published, writes_octets, sides } = workload;
     let mut entrants: Vec<Entrant> = sides
         .into_iter()
         .filter(|side| Settings::wants(&settings.sides, side.name))
@@ -67,9 +73,13 @@ fn run_workload(
             if settings.is_stopped() {
                 break;
             }
-            if entrants[at].running.is_some() {
+            if entrants[at].running.is_some() && !entrants[at].is_out {
                 tell(&entrants[at].row.side, &name, round);
+                // The side before has come to rest; what it wrote goes to the disk before the clock starts.
                 write_back(scratch);
+                if settings.warms_memory {
+                    memory::warm(writes_octets);
+                }
                 entrants[at].round(settings);
             }
         }
@@ -84,10 +94,10 @@ fn start(side: Side, settings: &Settings, scratch: &Path, workload: &str) -> Ent
     let dir =
         subdirectory(scratch, &format!("{workload}-{}", side.name)).map_err(SideError::failed("scratch directory"));
     match dir.and_then(|dir| (side.start)(settings, &dir)) {
-        Ok(running) => Entrant { row, running: Some(running) },
+        Ok(running) => Entrant { row, running: Some(running), is_out: false },
         Err(error) => {
             row.state = state(error);
-            Entrant { row, running: None }
+            Entrant { row, running: None, is_out: true }
         }
     }
 }
@@ -99,7 +109,7 @@ impl Entrant {
             Ok(sample) => self.row.rounds.push(sample),
             Err(error) => {
                 self.row.state = state(error);
-                self.running = None;
+                self.is_out = true;
             }
         }
     }
@@ -107,6 +117,8 @@ impl Entrant {
     fn finish(mut self, settings: &Settings) -> Row {
         match self.running.map(|running| running.finish(settings)) {
             Some(Ok(notes)) => self.row.notes = notes,
+            // Both are told: what a round failed of, and what is missing of the rounds before it.
+            Some(Err(error)) if self.is_out => self.row.notes.push(error.to_string()),
             Some(Err(error)) => self.row.state = state(error),
             None => {}
         }
@@ -121,21 +133,23 @@ fn state(error: SideError) -> RowState {
     }
 }
 
-/// Waits until the processes have nothing to do, at most `patience`: what one side still works on would be paid for by
-/// the next.
-pub(crate) fn wait_until_idle(pids: &[u32], patience: Duration) {
+/// Waits until `sampler`'s processes have nothing to do, at most `patience`: what one side still works on would be paid
+/// for by the next. Returns whether they came to rest.
+pub(crate) fn wait_until_idle(sampler: &mut Sampler, patience: Duration) -> bool {
     const LOOK: Duration = Duration::from_millis(200);
     /// Of one processor.
     const BUSY_SHARE: f64 = 0.05;
     let begun = Instant::now();
+    let mut before = sampler.sample();
     while begun.elapsed() < patience {
-        let mut sampler = posthaste_loadgen::resources::Sampler::new(pids, Instant::now());
         std::thread::sleep(LOOK);
-        sampler.sample();
-        if sampler.finish().cpu_s < LOOK.as_secs_f64() * BUSY_SHARE {
-            return;
+        let now = sampler.sample();
+        if now.cpu_s - before.cpu_s < LOOK.as_secs_f64() * BUSY_SHARE {
+            return true;
         }
+        before = now;
     }
+    false
 }
 
 /// A sample from pairs.
@@ -144,12 +158,61 @@ pub(crate) fn sample<const N: usize>(figures: [(&str, f64); N]) -> Sample {
 }
 
 /// Everything that a report needs to know of the run itself.
-pub fn report(
-    suites: Vec<SuiteReport>,
-    settings: &Settings,
-    started: SystemTime,
-    command: Vec<String>,
-    checks: Vec<crate::checks::Check>,
-) -> Report {
-    Report::new(suites, settings, started, command, checks)
+pub fn report(suites: Vec<SuiteReport>, settings: &Settings, started: SystemTime, checks: Vec<Check>) -> Report {
+    Report::new(suites, settings, started, checks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::{Better, Figure, Unit};
+
+    const RATE: Figure = Figure { key: "rate", name: "rate", unit: Unit::PerSecond, better: Better::Higher };
+
+    /// Fails in its second round, and misses what its first had promised.
+    struct Forgetful(u32);
+
+    impl Running for Forgetful {
+        fn round(&mut self, _: &Settings) -> Result<Sample, SideError> {
+            self.0 += 1;
+            if self.0 == 1 { Ok(sample([("rate", 1.0)])) } else { Err(SideError::Failed("it fell over".into())) }
+        }
+
+        fn finish(self: Box<Self>, _: &Settings) -> Result<Vec<String>, SideError> {
+            Err(SideError::Failed("1 message is lost".into()))
+        }
+    }
+
+    #[test]
+    fn a_side_whose_round_failed_still_has_to_account_for_the_rounds_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let side = Side {
+            name: "forgetful",
+            is_ours: false,
+            durability: "none",
+            start: Box::new(|_, _| Ok(Box::new(Forgetful(0)))),
+        };
+        let workload = Workload {
+            name: "x".into(),
+            what: "does x".into(),
+            figures: &[RATE],
+            published: Vec::new(),
+            writes_octets: 0,
+            sides: vec![side],
+        };
+        let report = run_workload(workload, &Settings::new("p".into()), dir.path(), &mut |_, _, _| {});
+        let row = &report.rows[0];
+        assert_eq!((row.rounds.len(), &row.notes[..]), (1, &["1 message is lost".to_owned()][..]));
+        assert_eq!(row.state, RowState::Failed { why: "it fell over".into() });
+    }
+
+    #[test]
+    fn a_process_that_works_is_not_at_rest() {
+        let mut busy = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let mut sampler = Sampler::new(&[busy.id()], Instant::now());
+        assert!(!wait_until_idle(&mut sampler, Duration::from_millis(500)));
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        assert!(wait_until_idle(&mut sampler, Duration::from_secs(30)), "one that is gone has nothing to do");
+    }
 }

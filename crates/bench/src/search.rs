@@ -1,9 +1,12 @@
-//! Queries against an index, each a process of its own: all hits counted, the newest fifty shown.
+//! Queries against an index, each a process of its own: the newest fifty shown, all hits counted.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::engines::{Engine, Index, Indexes};
+use posthaste_loadgen::measure::Spread;
+
+use crate::engines::{Engine, Found, Index, Indexes};
 use crate::maildirs::Maildirs;
 use crate::published;
 use crate::run::sample;
@@ -11,7 +14,7 @@ use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, S
 
 pub const SUITE: Suite = Suite {
     name: "search",
-    about: "Twenty queries over 100,000 messages, a process each: all hits counted (mu: listed), the newest fifty shown. \
+    about: "Twenty queries over 100,000 messages, a process each: the newest fifty shown, all hits counted (mu: listed). \
             POSTHASTE_BENCH_MAIL names Maildirs to search instead of synthetic ones",
     workloads,
 };
@@ -19,8 +22,10 @@ pub const SUITE: Suite = Suite {
 /// Maildirs to use instead of making some.
 const MAIL_VARIABLE: &str = "POSTHASTE_BENCH_MAIL";
 const FIGURES: &[Figure] = &[
-    Figure { key: "all", name: "all, ms", unit: Unit::Micros, better: Better::Lower },
-    Figure { key: "page", name: "newest 50, ms", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "page", name: "newest 50", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "all", name: "all counted", unit: Unit::Micros, better: Better::Lower },
+    // Who finds nothing is fast.
+    Figure { key: "hits", name: "hits", unit: Unit::Count, better: Better::Higher },
 ];
 const MESSAGES: u64 = 100_000;
 const MESSAGES_LEAST: u64 = 2000;
@@ -102,6 +107,7 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
             what: format!("`{}` in {what}", query.ours),
             figures: FIGURES,
             published: published::about(query.name),
+            writes_octets: 0,
             sides: sides.map(side).into(),
         }
     };
@@ -115,15 +121,15 @@ struct Asked {
 
 impl Running for Asked {
     fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
-        let (mut all, mut page) = (Vec::new(), Vec::new());
-        for _ in 0..RUNS {
-            let (one, other) = self.index.find(settings, self.text)?;
-            all.push(one);
-            page.push(other);
+        let mut found = Vec::new();
+        while found.len() < RUNS && (found.is_empty() || !settings.is_stopped()) {
+            found.push(self.index.find(settings, self.text)?);
         }
-        all.sort_unstable();
-        page.sort_unstable();
-        let median = |times: &[std::time::Duration]| times[RUNS / 2].as_secs_f64() * 1e6;
-        Ok(sample([("all", median(&all)), ("page", median(&page))]))
+        let median = |time: fn(&Found) -> Duration| {
+            let times = found.iter().map(|found| time(found).as_secs_f64() * 1e6);
+            Spread::of(times).map_or(0.0, |spread| spread.median)
+        };
+        let hits = found[0].hits as f64;
+        Ok(sample([("page", median(|found| found.page)), ("all", median(|found| found.all)), ("hits", hits)]))
     }
 }

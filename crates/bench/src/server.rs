@@ -1,11 +1,10 @@
 //! Our server, and our sink, as processes of their own on a scratch directory.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::process::{Process, free_address};
+use crate::process::Process;
 use crate::suite::SideError;
 
 /// A running server; ended in order when dropped.
@@ -24,16 +23,15 @@ pub struct Server {
 pub enum StartError {
     #[error("{program}: {source}")]
     Program { program: PathBuf, source: std::io::Error },
-    #[error("the server ended before it was ready: {0}")]
+    #[error("the server was not ready in time, or ended: {0}")]
     NotReady(String),
     #[error("the configuration has no SMTP listener on a TCP address")]
     NoAddress,
 }
 
-/// Any user at localhost, a free port, room for many connections of one client, and a log without a line a message.
+/// Any user at localhost, a free port, room for many connections of one client; the rest, and so the log, as it is by
+/// default.
 const CONFIG: &str = "host_name = \"localhost\"
-[log]
-level = \"warn\"
 [limits]
 connections_per_address = 20000
 [[listener]]
@@ -59,25 +57,22 @@ impl Server {
             }
         };
         let mut command = Command::new(program);
-        command.current_dir(dir).arg("serve").arg("--config").arg(config).stdout(Stdio::piped());
+        command.current_dir(dir).arg("serve").arg("--config").arg(config);
         let mut process = Process::start(&mut command, dir.join("server.log")).map_err(failed)?;
-        let banner = BufReader::new(process.stdout().expect("stdout is piped"));
-        let (mut address, mut mail, mut is_ready) = (None, dir.to_owned(), false);
-        for line in banner.lines().map_while(Result::ok) {
-            match line.trim().split_once(' ').map(|(name, value)| (name, value.trim())) {
-                Some(("listening", value)) => address = address.or_else(|| value.parse().ok()),
-                Some(("mail", value)) => mail = dir.join(value),
-                _ => {}
-            }
-            if line.starts_with("Ready") {
-                is_ready = true;
-                break;
-            }
-        }
-        if !is_ready {
-            return Err(StartError::NotReady(process.last_words()));
-        }
-        Ok(Self { process, address: address.ok_or(StartError::NoAddress)?, mail })
+        let banner = process.wait_until(|said| said.contains("\nReady").then(|| said.to_owned()));
+        let banner = banner.ok_or_else(|| StartError::NotReady(process.last_words()))?;
+        let values = |wanted: &'static str| {
+            let value = move |line: &'_ str| {
+                line.trim()
+                    .split_once(' ')
+                    .filter(|(name, _)| *name == wanted)
+                    .map(|(_, value)| value.trim().to_owned())
+            };
+            banner.lines().filter_map(value)
+        };
+        let address = values("listening").find_map(|value| value.parse().ok()).ok_or(StartError::NoAddress)?;
+        let mail = values("mail").next().map_or_else(|| dir.to_owned(), |value| dir.join(value));
+        Ok(Self { process, address, mail })
     }
 
     pub fn pid(&self) -> u32 {
@@ -100,12 +95,16 @@ impl Sink {
     /// # Errors
     /// When it does not come to listen.
     pub fn start(program: &Path, dir: &Path) -> Result<Self, SideError> {
-        let address = free_address().map_err(SideError::failed("a free port"))?;
         let mut command = Command::new(program);
-        command.arg("sink").arg(address.to_string()).stdout(Stdio::null());
+        command.args(["sink", "127.0.0.1:0"]);
         let failed = SideError::failed("posthaste sink");
         let mut process = Process::start(&mut command, dir.join("sink.log")).map_err(failed)?;
-        process.wait_for(address)?;
+        let address = process.wait_until(|said| {
+            let (_, behind) = said.split_once("sink listens on ")?;
+            behind.split_once('\n')?.0.parse().ok()
+        });
+        let address = address
+            .ok_or_else(|| SideError::Failed(format!("posthaste sink does not listen: {}", process.last_words())))?;
         Ok(Self { process, address })
     }
 

@@ -30,6 +30,8 @@ pub struct Workload {
     /// What is measured; the first is the one that ratios are made of.
     pub figures: &'static [Figure],
     pub published: Vec<Published>,
+    /// Octets that a round may write, about: so much memory is in use before each, see [`Settings::warms_memory`].
+    pub writes_octets: u64,
     pub sides: Vec<Side>,
 }
 
@@ -48,10 +50,10 @@ pub type Start = Box<dyn FnOnce(&Settings, &Path) -> Result<Box<dyn Running>, Si
 
 /// A side that is ready.
 pub trait Running {
-    /// Runs the workload once.
+    /// Runs the workload once, and waits until the side has nothing more to do for it: no side pays for another.
     ///
     /// # Errors
-    /// Why there are no figures; the side has no further rounds then.
+    /// Why there are no figures; the side has no further rounds then, but is finished all the same.
     fn round(&mut self, settings: &Settings) -> Result<Sample, SideError>;
 
     /// Ends it and tells what there is to tell of all its rounds, such as an account of the mail.
@@ -68,7 +70,7 @@ pub trait Running {
 pub type Sample = BTreeMap<String, f64>;
 
 /// Why a side has no figures.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum SideError {
     /// It cannot be had on this machine: the row says so and nothing is amiss.
     #[error("{0}")]
@@ -111,6 +113,9 @@ pub enum Unit {
     /// How many times something else.
     #[serde(rename = "x")]
     Times,
+    /// How many there are.
+    #[serde(rename = "1")]
+    Count,
 }
 
 /// Which way a figure is better.
@@ -130,11 +135,16 @@ pub struct Settings {
     pub rounds: u32,
     /// One side's round of a workload that ends with a count ends after this time too.
     pub round_max: Duration,
+    /// Before each side's round as much free memory is touched as the round may need, the same for every side. A virtual
+    /// machine's host takes back what was not used for a while, and who uses it first then pays several times the price.
+    pub warms_memory: bool,
     /// Our own program, which is started as the server.
     pub program: PathBuf,
-    /// Workloads whose name holds one of these; empty for all.
+    /// The command that asked for all this, for reports.
+    pub command: Vec<String>,
+    /// Workloads by name, with `*` for any characters; empty for all.
     pub only: Vec<String>,
-    /// Sides whose name holds one of these; empty for all.
+    /// Sides likewise.
     pub sides: Vec<String>,
     /// A report of each round goes here where the side's tool writes one.
     pub report: Option<PathBuf>,
@@ -149,7 +159,9 @@ impl Settings {
             scale: 1.0,
             rounds: 3,
             round_max: Duration::from_secs(60),
+            warms_memory: true,
             program,
+            command: Vec::new(),
             only: Vec::new(),
             sides: Vec::new(),
             report: None,
@@ -172,9 +184,44 @@ impl Settings {
         self.stop.load(Relaxed)
     }
 
+    /// Whether `name` is in `list`, or the list is empty.
     pub(crate) fn wants(list: &[String], name: &str) -> bool {
-        list.is_empty() || list.iter().any(|part| name.contains(part.as_str()))
+        list.is_empty() || list.iter().any(|pattern| is_like(pattern, name))
     }
+
+    /// Whether everything in [`Settings::only`] and [`Settings::sides`] is the name of something in `suites`.
+    ///
+    /// # Errors
+    /// What is not, and the names that there are.
+    pub fn check_names(&self, suites: &[&Suite]) -> Result<(), String> {
+        let workloads: Vec<Workload> = suites.iter().flat_map(|suite| (suite.workloads)(self)).collect();
+        let names: Vec<&str> = workloads.iter().map(|workload| workload.name.as_str()).collect();
+        all_are_known("--only", &self.only, &names)?;
+        let wanted = workloads.iter().filter(|workload| Self::wants(&self.only, &workload.name));
+        let mut names: Vec<&str> = Vec::new();
+        for side in wanted.flat_map(|workload| &workload.sides) {
+            if !names.contains(&side.name) {
+                names.push(side.name);
+            }
+        }
+        all_are_known("--side", &self.sides, &names)
+    }
+}
+
+fn all_are_known(option: &str, patterns: &[String], names: &[&str]) -> Result<(), String> {
+    match patterns.iter().find(|pattern| !names.iter().any(|name| is_like(pattern, name))) {
+        Some(unknown) => Err(format!("{option} {unknown}: there is no such name; known are: {}", names.join(", "))),
+        None => Ok(()),
+    }
+}
+
+/// Whether `name` is `pattern`, in which each `*` stands for any characters; case does not matter.
+fn is_like(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
+    let Some((head, tail)) = pattern.split_once('*') else { return pattern == name };
+    let Some(rest) = name.strip_prefix(head) else { return false };
+    let mut starts = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+    starts.any(|at| is_like(tail, &rest[at..]))
 }
 
 #[cfg(test)]
@@ -196,8 +243,29 @@ mod tests {
     }
 
     #[test]
-    fn a_list_picks_by_parts_of_names_and_nothing_picks_all() {
-        let list = ["mail".to_owned()];
-        assert!(Settings::wants(&list, "mailrs") && !Settings::wants(&list, "kumomta") && Settings::wants(&[], "x"));
+    fn names_are_picked_whole_or_by_pattern() {
+        let check = |list: &[&str], name: &str| {
+            Settings::wants(&list.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>(), name)
+        };
+        assert!(check(&["posthaste"], "posthaste") && !check(&["posthaste"], "posthaste sink") && check(&[], "x"));
+        assert!(check(&["postfix"], "Postfix") && check(&["mu", "posthaste*"], "posthaste sink"));
+        assert!(check(&["*-10k"], "kept-10k") && !check(&["*-10k"], "kept-100k") && check(&["k*t*0k"], "kept-10k"));
+        assert!(check(&["*"], "") && !check(&["*x"], "y"));
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_told_with_those_that_are() {
+        let settings = |only: &str, side: &str| Settings {
+            only: vec![only.into()],
+            sides: vec![side.into()],
+            ..Settings::new(PathBuf::new())
+        };
+        let check = |only, side| settings(only, side).check_names(&[&crate::journal::SUITE, &crate::idle::SUITE]);
+        assert_eq!(check("callers-*", "posthaste journal"), Ok(()));
+        assert!(check("callers", "*").is_err_and(|error| error.contains("callers-16, ")));
+        // A side of another workload than those that are picked.
+        assert!(
+            check("connections", "posthaste journal").is_err_and(|error| error.contains("posthaste sink, smtp-sink"))
+        );
     }
 }

@@ -13,6 +13,9 @@ const DESCRIPTORS_EACH: u64 = 3;
 /// Open mailboxes at most, however many descriptors the process may have.
 const MAILBOXES_MAX: u64 = 4096;
 
+/// Not to be dropped while others wait for a lock.
+pub(crate) type Forgotten<K, V> = HashMap<K, V>;
+
 /// A map of at most `2 * generation_max` entries that forgets what has not been used for longest, roughly: what was not used
 /// while `generation_max` others came goes. Every operation is O(1) on average.
 #[derive(Debug)]
@@ -27,23 +30,29 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         Self { young: HashMap::new(), old: HashMap::new(), generation_max: generation_max.max(1) }
     }
 
-    pub(crate) fn get<Q>(&mut self, key: &Q) -> Option<&V>
+    /// The value, and what is forgotten because this one is not.
+    pub(crate) fn get<Q>(&mut self, key: &Q) -> (Option<&V>, Forgotten<K, V>)
     where
         K: std::borrow::Borrow<Q>,
         Q: Eq + Hash + ?Sized,
     {
-        if !self.young.contains_key(key) {
-            let (key, value) = self.old.remove_entry(key)?;
-            self.insert(key, value);
+        let mut forgotten = Forgotten::default();
+        if !self.young.contains_key(key)
+            && let Some((key, value)) = self.old.remove_entry(key)
+        {
+            forgotten = self.insert(key, value);
         }
-        self.young.get(key)
+        (self.young.get(key), forgotten)
     }
 
-    pub(crate) fn insert(&mut self, key: K, value: V) {
+    /// Puts in a value, and hands out what is forgotten for it: a whole generation now and then, which takes time to be dropped.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Forgotten<K, V> {
+        let mut forgotten = Forgotten::default();
         if self.young.len() >= self.generation_max && !self.young.contains_key(&key) {
-            self.old = std::mem::take(&mut self.young);
+            forgotten = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
         }
         self.young.insert(key, value);
+        forgotten
     }
 
     pub(crate) fn remove<Q>(&mut self, key: &Q)
@@ -84,7 +93,13 @@ impl<K: Eq + Hash> OpenMaildirs<K> {
         K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
         Q: Eq + Hash + ?Sized,
     {
-        let cached = self.lock().get(key).cloned();
+        let (cached, forgotten) = {
+            let mut recent = self.lock();
+            let (cached, forgotten) = recent.get(key);
+            (cached.cloned(), forgotten)
+        };
+        // Closes files, by the thousand.
+        drop(forgotten);
         if let Some(maildir) = cached
             && maildir.is_at(path)
         {
@@ -94,7 +109,8 @@ impl<K: Eq + Hash> OpenMaildirs<K> {
         match open() {
             Ok(maildir) => {
                 let maildir = Arc::new(maildir);
-                self.lock().insert(key.into(), maildir.clone());
+                let forgotten = self.lock().insert(key.into(), maildir.clone());
+                drop(forgotten);
                 Ok(maildir)
             }
             Err(e) => {
@@ -116,13 +132,17 @@ mod tests {
     #[test]
     fn the_recently_used_stay_and_the_number_is_bounded() {
         let mut recent = Recent::new(10);
+        let mut forgotten = 0;
         for n in 0..1000 {
-            recent.insert(n, n);
-            assert_eq!(recent.get(&0), Some(&0), "after {n}");
+            forgotten += recent.insert(n, n).len();
+            let (found, more) = recent.get(&0);
+            assert_eq!(found, Some(&0), "after {n}");
+            forgotten += more.len();
             assert!(recent.len() <= 20, "after {n}");
+            assert_eq!(recent.len() + forgotten, n + 1, "what is not kept is handed out");
         }
-        assert_eq!(recent.get(&500), None);
+        assert_eq!(recent.get(&500).0, None);
         recent.remove(&0);
-        assert_eq!(recent.get(&0), None);
+        assert_eq!(recent.get(&0).0, None);
     }
 }

@@ -58,6 +58,14 @@ pub enum DeliveryError {
     /// The path names no mailbox that could be: never try it again (553 5.1.3).
     #[error("not a mailbox: {0}")]
     BadMailbox(Arc<str>),
+    /// Message and recipients together are larger than a record of the journal can be: never try it again (552 5.3.4).
+    #[error("a message of {bytes} bytes with its recipients is over the limit of {limit}")]
+    TooLarge {
+        /// Bytes of its record.
+        bytes: usize,
+        /// Bytes that fit.
+        limit: usize,
+    },
     /// More mail waits to be written than may; nothing was written: try again soon (451 4.3.2).
     #[error("too much mail waits to be written")]
     Busy,
@@ -90,6 +98,7 @@ impl From<AppendError> for DeliveryError {
     fn from(error: AppendError) -> Self {
         match error {
             AppendError::Full(_) => Self::Full(io::Error::new(io::ErrorKind::StorageFull, error)),
+            AppendError::TooLarge { bytes, limit } => Self::TooLarge { bytes, limit },
             AppendError::Busy => Self::Busy,
             AppendError::Closed => Self::Closed,
             other => Self::Sync(io::Error::other(other)),

@@ -47,7 +47,7 @@ impl Lanes {
 
     /// The queue for `path`. The first time it is asked for, its file system is looked up on a blocking thread.
     pub(crate) async fn for_path(&self, path: &Path) -> Result<mpsc::Sender<Request>, DeliveryError> {
-        let known = self.lock().device_of.get(path).copied();
+        let known = self.lock().device_of.get(path).0.copied();
         let device = match known {
             Some(device) => device,
             None => {

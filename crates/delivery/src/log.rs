@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_journal::{AppendError, CheckpointError, CheckpointStats, Journal, RecordId, StatsSnapshot};
+use posthaste_journal::{AppendError, CheckpointError, CheckpointStats, Journal, ReadError, RecordId, StatsSnapshot};
 
 /// A log of records that live until they are settled and what they led to is durable elsewhere.
 ///
@@ -37,14 +37,16 @@ pub trait Log: Send + Sync + 'static {
     /// Any: the old version stays, or both are there and the new one counts.
     fn replace(&self, id: RecordId, kind: u8, parts: Vec<Bytes>) -> Result<(), AppendError>;
 
-    /// Declares that a record has been dealt with, visibly though perhaps not durably.
-    fn settle(&self, id: RecordId);
+    /// Declares that records have been dealt with, visibly though perhaps not durably.
+    fn settle(&self, ids: &[RecordId]);
 
-    /// The payload of a record that no checkpoint has forgotten; `None` if there is none or it cannot be read.
-    fn read(&self, id: RecordId) -> Option<Bytes>;
+    /// The payload of a record that no checkpoint has forgotten; `None` if there is none.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    fn read(&self, id: RecordId) -> io::Result<Option<Bytes>>;
 
-    /// Forgets what was settled before this call, once `make_durable` has made durable what it led to. Blocks; calls take turns. of several
-    /// calls at once, one after the other.
+    /// Forgets what was settled before this call, once `make_durable` has made durable what it led to. Blocks; calls take turns.
     ///
     /// # Errors
     /// Nothing was forgotten; after [`CheckpointError::MakeDurable`] the records that it names are live again.
@@ -78,12 +80,16 @@ impl Log for Journal {
         Journal::replace(self, id, kind, parts).wait().map(drop)
     }
 
-    fn settle(&self, id: RecordId) {
-        Journal::settle(self, id);
+    fn settle(&self, ids: &[RecordId]) {
+        self.settle_all(ids.iter().copied());
     }
 
-    fn read(&self, id: RecordId) -> Option<Bytes> {
-        Journal::read(self, id).ok().map(|(_, payload)| payload)
+    fn read(&self, id: RecordId) -> io::Result<Option<Bytes>> {
+        match Journal::read(self, id) {
+            Ok((_, payload)) => Ok(Some(payload)),
+            Err(ReadError::NotFound(_)) => Ok(None),
+            Err(error) => Err(io::Error::other(error)),
+        }
     }
 
     fn checkpoint(&self, make_durable: impl FnOnce() -> io::Result<()>) -> Result<CheckpointStats, CheckpointError> {

@@ -69,16 +69,13 @@ impl Spool {
 
     /// Whether a body of that many bytes would find room now, beside those that are being written.
     pub fn check_room(&self, bytes: u64) -> Result<(), DeliveryError> {
-        self.check_room_for(self.promised().saturating_add(bytes))
+        let free = self.free_bytes()?;
+        fits(self.promised().saturating_add(bytes), free)
     }
 
-    fn check_room_for(&self, bytes: u64) -> Result<(), DeliveryError> {
+    fn free_bytes(&self) -> Result<u64, DeliveryError> {
         let space = rustix::fs::statvfs(&self.dir).map_err(|error| DeliveryError::Full(error.into()))?;
-        if space.f_bavail.saturating_mul(space.f_frsize) < bytes.saturating_add(SPACE_FLOOR) {
-            let what = "the spool's file system has no room for a message of this size";
-            return Err(DeliveryError::Full(io::Error::new(io::ErrorKind::StorageFull, what)));
-        }
-        Ok(())
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
     fn promised(&self) -> MutexGuard<'_, u64> {
@@ -116,10 +113,12 @@ struct Room {
 
 impl Room {
     fn grow(&mut self, bytes: u64) -> Result<(), DeliveryError> {
-        // Held while the file system is asked, so that no two take the same space.
+        // Asked first: a file system that does not answer must not hold the lock. What is written in between counts as promised
+        // no more and not yet as used; the floor is there for the like.
+        let free = self.spool.free_bytes()?;
         let mut promised = self.spool.promised();
         let all = promised.saturating_add(bytes);
-        self.spool.check_room_for(all)?;
+        fits(all, free)?;
         self.bytes += all - *promised;
         *promised = all;
         Ok(())
@@ -155,8 +154,18 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !*self.kept.get_mut() {
-            let _ = posthaste_fsops::unlink(&self.path);
+        if *self.kept.get_mut() {
+            return;
+        }
+        let path = std::mem::take(&mut self.path);
+        // What is not removed now is removed when the spool is opened next.
+        let remove = move || {
+            let _ = posthaste_fsops::unlink(path);
+        };
+        // Freeing a large file takes its time, and the session that gives it up shares its thread with others.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
         }
     }
 }
@@ -212,23 +221,22 @@ impl SpoolWriter {
         let (file, dir) = (self.file.clone(), self.room.spool.dir.clone());
         let buffer = std::mem::take(&mut self.buffer);
         let bytes = buffer.len() as u64;
-        if bytes > self.room.bytes {
-            // Longer than was said.
-            self.room.grow(bytes - self.room.bytes)?;
-        }
-        let work = move || -> io::Result<Vec<u8>> {
-            posthaste_fsops::write_all(&file, &buffer)?;
-            if last {
-                posthaste_fsops::fsync(&file)?;
-                sync_dir(&dir)?;
+        // More than nothing if it gets longer than was said.
+        let missing = bytes.saturating_sub(self.room.bytes);
+        let mut more = Room { spool: self.room.spool.clone(), bytes: 0 };
+        let work = move || -> Result<(Vec<u8>, Room), DeliveryError> {
+            if missing > 0 {
+                more.grow(missing)?;
             }
-            Ok(buffer)
+            let written = write(&file, &buffer, last.then_some(&*dir)).map_err(|error| match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DeliveryError::Full(error),
+                _ => DeliveryError::Sync(error),
+            });
+            written.map(|()| (buffer, more))
         };
-        let done = tokio::task::spawn_blocking(work).await.map_err(|_| DeliveryError::Closed)?;
-        self.buffer = done.map_err(|error| match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DeliveryError::Full(error),
-            _ => DeliveryError::Sync(error),
-        })?;
+        let mut more;
+        (self.buffer, more) = tokio::task::spawn_blocking(work).await.map_err(|_| DeliveryError::Closed)??;
+        self.room.bytes += std::mem::take(&mut more.bytes);
         self.room.shrink(bytes);
         self.buffer.clear();
         Ok(())
@@ -264,6 +272,22 @@ impl SpoolWriter {
             }
         }
     }
+}
+
+fn fits(bytes: u64, free: u64) -> Result<(), DeliveryError> {
+    if free < bytes.saturating_add(SPACE_FLOOR) {
+        let what = "the spool's file system has no room for a message of this size";
+        return Err(DeliveryError::Full(io::Error::new(io::ErrorKind::StorageFull, what)));
+    }
+    Ok(())
+}
+
+/// Writes `bytes`, and makes all of `file` and its name durable if it was told where that is.
+fn write(file: &File, bytes: &[u8], sync_in: Option<&Path>) -> io::Result<()> {
+    posthaste_fsops::write_all(file, bytes)?;
+    let Some(dir) = sync_in else { return Ok(()) };
+    posthaste_fsops::fsync(file)?;
+    sync_dir(dir)
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {

@@ -31,6 +31,8 @@ pub(crate) struct Letter {
     again: bool,
     /// How many syncs of the mail had failed before any of it was written.
     pub era: u64,
+    /// Since when it is on its way.
+    since: Instant,
     /// Its share of the memory that messages under way may take.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
@@ -44,7 +46,8 @@ impl Letter {
     /// A message read back from the journal.
     pub fn again(id: u64, stored: Stored, era: u64, permit: Option<OwnedSemaphorePermit>) -> Self {
         let remaining = AtomicUsize::new(stored.numbers.len());
-        Letter { id, stored, era, remaining, failed: Mutex::default(), again: true, permit: Mutex::new(permit) }
+        let (failed, since, permit) = (Mutex::default(), Instant::now(), Mutex::new(permit));
+        Letter { id, stored, era, remaining, failed, again: true, since, permit }
     }
 
     /// Gives back its share of memory although it is not done: others must not wait for a disk that hangs.
@@ -56,10 +59,14 @@ impl Letter {
         self.failed.lock().expect("failed targets").push((self.stored.numbers[target], error.to_string().into()));
     }
 
-    fn dealt_with(&self, desk: &impl Desk) {
-        if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
-            desk.finished(self);
-        }
+    /// One more target was tried; true if it was the last.
+    fn dealt_with(&self) -> bool {
+        self.remaining.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Whether any target failed.
+    pub fn has_failed(&self) -> bool {
+        !self.failed.lock().expect("failed targets").is_empty()
     }
 
     /// Numbers of the targets that failed, and why.
@@ -77,8 +84,8 @@ impl Letter {
 pub(crate) trait Desk: Send + Sync + 'static {
     /// These targets, by record and target number, are visible.
     fn delivered(&self, done: Vec<(u64, u16)>);
-    /// Every target was tried; `letter.failed()` says which did not succeed.
-    fn finished(&self, letter: &Letter);
+    /// Every target of these was tried; `letter.failed()` says which did not succeed.
+    fn finished(&self, letters: &[&Letter]);
 }
 
 pub(crate) struct Workers {
@@ -87,6 +94,7 @@ pub(crate) struct Workers {
     work: Condvar,
     idle: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    queue_bytes_max: u64,
 }
 
 struct Job {
@@ -95,6 +103,14 @@ struct Job {
 }
 
 impl Job {
+    fn is_older_than(&self, age: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.letter.since) >= age
+    }
+
+    fn give_up(&self, why: &io::Error) {
+        self.letter.fail(self.target, why);
+    }
+
     /// What of its file's name is the same wherever its reader moves it.
     fn key(&self) -> String {
         key_of(&self.letter.stored, self.letter.id, self.letter.stored.numbers[self.target])
@@ -123,7 +139,14 @@ struct Queue {
 }
 
 impl Workers {
-    pub fn new(root: MailRoot, root_path: PathBuf, spool: Arc<Spool>, gate: Option<Gate>) -> Self {
+    /// `queue_bytes_max`: bytes that may wait in memory for a mailbox that is slow.
+    pub fn new(
+        root: MailRoot,
+        root_path: PathBuf,
+        spool: Arc<Spool>,
+        gate: Option<Gate>,
+        queue_bytes_max: u64,
+    ) -> Self {
         let state = State {
             queues: HashMap::new(),
             ready: VecDeque::new(),
@@ -140,6 +163,7 @@ impl Workers {
             work: Condvar::new(),
             idle: Condvar::new(),
             threads: Mutex::default(),
+            queue_bytes_max,
         }
     }
 
@@ -169,30 +193,47 @@ impl Workers {
         }
     }
 
-    /// Gives up on mailboxes that have held a thread for too long: what waits for them waits in the journal from now on,
-    /// and not in memory. To be called now and then.
+    /// Gives up on mailboxes that have held a thread for too long, on what a slow one has in its queue beyond its share of memory, and, where all
+    /// threads are held, on what has waited for one for too long: it waits in the journal from now on. To be called now and then.
     pub fn give_up_on_stalled(&self, now: Instant, desk: &impl Desk) {
         let mut state = self.state();
-        let mut given_up = std::mem::take(&mut state.refused);
+        let mut given_up: Vec<(Job, io::Error)> =
+            std::mem::take(&mut state.refused).into_iter().map(|job| (job, no_answer())).collect();
         let mut stalled = 0;
         for queue in state.queues.values_mut().filter(|queue| !queue.stalled) {
-            let Some((since, jobs)) = &queue.running else { continue };
-            if now.saturating_duration_since(*since) >= STALLED {
-                jobs.upgrade().iter().flat_map(|jobs| jobs.iter()).for_each(|job| job.letter.release());
-                given_up.extend(queue.jobs.drain(..));
-                queue.stalled = true;
-                stalled += 1;
+            match &queue.running {
+                Some((since, jobs)) if now.saturating_duration_since(*since) >= STALLED => {
+                    jobs.upgrade().iter().flat_map(|jobs| jobs.iter()).for_each(|job| job.letter.release());
+                    given_up.extend(queue.jobs.drain(..).map(|job| (job, no_answer())));
+                    queue.stalled = true;
+                    stalled += 1;
+                }
+                _ if queue.is_slow(now) => {
+                    given_up.extend(queue.beyond(self.queue_bytes_max).map(|job| (job, too_slow())));
+                }
+                _ => {}
             }
         }
         state.stalled += stalled;
+        if state.running == state.stalled && state.waiting == 0 {
+            let state = &mut *state;
+            state.ready.retain(|mailbox| {
+                let waits_too_long =
+                    |queue: &Queue| queue.jobs.front().is_some_and(|job| job.is_older_than(STALLED, now));
+                let gives_up = state.queues.get(mailbox).is_some_and(waits_too_long);
+                if gives_up {
+                    let queue = state.queues.remove(mailbox).expect("looked at above");
+                    given_up.extend(queue.jobs.into_iter().map(|job| (job, no_thread())));
+                }
+                !gives_up
+            });
+        }
         drop(state);
-        if stalled > 0 {
+        if !given_up.is_empty() || stalled > 0 {
             self.idle.notify_all();
         }
-        for job in given_up {
-            job.letter.fail(job.target, &no_answer());
-            job.letter.dealt_with(desk);
-        }
+        given_up.iter().for_each(|(job, why)| job.give_up(why));
+        finish(given_up.iter().map(|(job, _)| job), desk);
     }
 
     /// Starts another thread if there is work that nobody has come for in a while. To be called now and then.
@@ -312,7 +353,16 @@ impl Workers {
         if !done.is_empty() {
             desk.delivered(done);
         }
-        jobs.iter().for_each(|job| job.letter.dealt_with(desk));
+        finish(jobs, desk);
+    }
+}
+
+/// These have been tried, or given up: tells the desk of letters of which nothing is left to be tried.
+fn finish<'a>(jobs: impl IntoIterator<Item = &'a Job>, desk: &impl Desk) {
+    let finished: Vec<&Letter> =
+        jobs.into_iter().filter(|job| job.letter.dealt_with()).map(|job| &*job.letter).collect();
+    if !finished.is_empty() {
+        desk.finished(&finished);
     }
 }
 
@@ -328,6 +378,22 @@ impl Queue {
         let count = self.jobs.iter().take(GROUP_MAX).take_while(fits).count();
         self.jobs.drain(..count).collect()
     }
+
+    /// It gets more than it takes, and not only in a burst.
+    fn is_slow(&self, now: Instant) -> bool {
+        self.running.is_some() && self.jobs.front().is_some_and(|job| job.is_older_than(SLOW, now))
+    }
+
+    /// Takes out what has come last, as far as it is beyond a number of bytes.
+    fn beyond(&mut self, bytes_max: u64) -> impl Iterator<Item = Job> {
+        let mut bytes = 0;
+        let fits = |job: &&Job| {
+            bytes += job.letter.stored.message.body.len();
+            bytes <= bytes_max
+        };
+        let count = self.jobs.iter().take_while(fits).count();
+        self.jobs.drain(count..)
+    }
 }
 
 /// An error that several messages share.
@@ -337,6 +403,14 @@ fn copy(error: &io::Error) -> io::Error {
 
 fn no_answer() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer")
+}
+
+fn too_slow() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "more mail comes than its file system takes")
+}
+
+fn no_thread() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "file systems that do not answer hold all threads")
 }
 
 /// Where messages go: the mail root, its open mailboxes, and the spool that large bodies come from.
@@ -496,5 +570,7 @@ const GROUP_MAX: usize = 64;
 const GROUP_BYTES_MAX: u64 = 4 << 20;
 /// How long a group may take before its mailbox counts as hanging.
 const STALLED: Duration = Duration::from_secs(5);
+/// How long the first message of a queue may have waited before its mailbox counts as slow.
+const SLOW: Duration = Duration::from_secs(2);
 const THREADS_MAX: usize = 64;
 const STUCK: Duration = Duration::from_millis(100);

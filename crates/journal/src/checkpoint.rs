@@ -1,10 +1,10 @@
 //! Checkpoints: what was settled is made durable elsewhere and forgotten here, and its segments are used again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 
 use crate::layout::{Checkpoint, KIND_CHECKPOINT, record_span};
-use crate::recovery::Live;
+use crate::recovery::{InService, Live};
 use crate::shared::Shared;
 use crate::writer::Pending;
 use crate::{AppendError, Journal, RecordId};
@@ -38,7 +38,7 @@ pub struct CheckpointStats {
     pub copied: usize,
     /// Live records that remain.
     pub live: usize,
-    /// Live records that could not be read. Their segments, and those behind, are kept as they are.
+    /// Segments with a live record that could not be read. They are kept as they are, and no other is.
     pub unreadable: usize,
 }
 
@@ -69,42 +69,42 @@ impl Journal {
             return Err(CheckpointError::MakeDurable { error, records: shared.unsettle_all() });
         }
         let mut stats = CheckpointStats { through, recycled: 0, copied: 0, live: ids.len(), unreadable: 0 };
-        let mut pinned = None;
+        let mut held = shared.held_by_segment(&ids);
+        let mut pinned = HashSet::new();
         loop {
-            let step = shared.next_step(through, &ids, pinned);
-            match self.copy_forward(&ids, step.low)? {
+            let step = shared.next_step(through, &held, &pinned);
+            match self.copy_forward(&held, &step.free)? {
                 Copied::All(count) => stats.copied += count,
                 Copied::Unreadable { segment } => {
                     stats.unreadable += 1;
-                    pinned = Some(segment);
+                    pinned.insert(segment);
                     continue;
                 }
             }
             let checkpoint = Checkpoint { through, low_segment: step.low, live: ids.clone() };
             self.submit(Pending::new(KIND_CHECKPOINT, vec![checkpoint.encode().into()])).wait()?;
             settled.settled.clear();
-            let recycled = shared.free_below(step.low);
-            stats.recycled += recycled;
-            if recycled == 0 || !step.more {
+            shared.free(&step.free);
+            stats.recycled += step.free.len();
+            if step.free.is_empty() || !step.more {
                 return Ok(stats);
             }
+            step.free.iter().for_each(|number| drop(held.remove(number)));
         }
     }
 
-    /// Appends again, under their ids, those of `ids` that lie below segment `low`.
-    fn copy_forward(&self, ids: &[RecordId], low: u64) -> Result<Copied, AppendError> {
-        let below = |id: &&RecordId| self.shared().state().place(**id).is_some_and(|live| live.segment < low);
+    /// Appends again, under their ids, the records that lie in one of the segments `free`.
+    fn copy_forward(&self, held: &HashMap<u64, Held>, free: &BTreeSet<u64>) -> Result<Copied, AppendError> {
         let mut count = 0;
         let mut waiting = Vec::new();
-        for &id in ids.iter().filter(below) {
+        for &id in free.iter().filter_map(|number| held.get(number)).flat_map(|held| &held.ids) {
             // The record may have been replaced since: then the newer one is what recovery takes, wherever this goes.
+            let place = || self.shared().state().place(id).map(|live| live.segment);
+            let Some(segment) = place().filter(|segment| free.contains(segment)) else { continue };
             let (live, payload) = match self.shared().read(id) {
                 Ok(Some(read)) => read,
-                Ok(None) => continue,
-                Err(_) => {
-                    let segment = self.shared().state().place(id).map_or(0, |live| live.segment);
-                    return Ok(Copied::Unreadable { segment });
-                }
+                Err(_) if place() == Some(segment) => return Ok(Copied::Unreadable { segment }),
+                Ok(None) | Err(_) => continue,
             };
             let copy = Pending::new(live.kind, vec![payload.into()]);
             waiting.push(self.submit(Pending { id: Some(id), version: live.version, is_copy: true, ..copy }));
@@ -126,8 +126,17 @@ enum Copied {
     },
 }
 
+/// The live records of one segment.
+#[derive(Default)]
+struct Held {
+    bytes: u64,
+    ids: Vec<RecordId>,
+}
+
 /// How far one step of a checkpoint goes.
 struct Step {
+    /// The segments to be used again.
+    free: BTreeSet<u64>,
     /// The lowest segment to keep.
     low: u64,
     /// The room for copies ended the step; another one may go further.
@@ -135,46 +144,58 @@ struct Step {
 }
 
 impl Shared {
-    /// The prefix of the log that is finished, or that holds so few live bytes that copying them forward frees at least
-    /// twice what it costs; no more than half a segment is copied.
-    fn next_step(&self, through: u64, ids: &[RecordId], pinned: Option<u64>) -> Step {
-        let state = self.state();
-        let mut live_bytes: HashMap<u64, u64> = HashMap::new();
-        for live in ids.iter().filter_map(|&id| state.place(id)) {
-            *live_bytes.entry(live.segment).or_default() += record_span(live.len as usize) as u64;
-        }
-        let active = state.segments.keys().next_back().copied().unwrap_or(0);
-        let low = state.segments.keys().next().copied().unwrap_or(0);
-        let mut step = Step { low, more: false };
-        let (mut freed, mut cost) = (0, 0);
-        for (&number, entry) in &state.segments {
-            if number == active || entry.max_seq > through || pinned.is_some_and(|pinned| number >= pinned) {
-                break;
-            }
-            freed += self.config.segment_bytes;
-            cost += live_bytes.get(&number).copied().unwrap_or(0);
-            if cost > self.config.segment_bytes / 2 {
-                step.more = true;
-                break;
-            }
-            if cost * 2 <= freed {
-                step.low = number + 1;
+    /// Which of `ids` each segment holds. A record that moves meanwhile is counted where it was, or in the segment that is being
+    /// written, which no step frees.
+    fn held_by_segment(&self, ids: &[RecordId]) -> HashMap<u64, Held> {
+        let mut all: HashMap<u64, Held> = HashMap::new();
+        // In turns, because nothing is acknowledged while the state is held.
+        for turn in ids.chunks(TURN) {
+            let state = self.state();
+            for &id in turn {
+                if let Some(live) = state.place(id) {
+                    let held = all.entry(live.segment).or_default();
+                    held.bytes += record_span(live.len as usize) as u64;
+                    held.ids.push(id);
+                }
             }
         }
-        step
+        all
     }
 
-    /// Gives the segments below `low` back to the pool; returns how many.
-    fn free_below(&self, low: u64) -> usize {
-        let freed = {
-            let mut state = self.state();
-            let kept = state.segments.split_off(&low);
-            std::mem::replace(&mut state.segments, kept)
+    /// Every segment in which nothing lives, wherever it lies, and of those of which at most half lives the emptiest first, as long as
+    /// the copies take no more than half a segment. A segment that is full of what lives stays where it is.
+    fn next_step(&self, through: u64, held: &HashMap<u64, Held>, pinned: &HashSet<u64>) -> Step {
+        let state = self.state();
+        let active = state.segments.keys().next_back().copied().unwrap_or(0);
+        let live_bytes = |number: u64| held.get(&number).map_or(0, |held| held.bytes);
+        let may_go = |&(&number, entry): &(&u64, &InService)| {
+            number != active && entry.max_seq <= through && !pinned.contains(&number)
         };
-        let count = freed.len();
-        freed.into_values().for_each(|entry| self.pool.give_back(entry.segment));
+        let mut candidates: Vec<(u64, u64)> =
+            state.segments.iter().filter(may_go).map(|(&number, _)| (live_bytes(number), number)).collect();
+        candidates.sort_unstable();
+        let half = self.config.segment_bytes / 2;
+        let (mut cost, mut more, mut free) = (0, false, BTreeSet::new());
+        for (bytes, number) in candidates.into_iter().take_while(|(bytes, _)| *bytes <= half) {
+            cost += bytes;
+            if cost > half {
+                more = true;
+                break;
+            }
+            free.insert(number);
+        }
+        let low = state.segments.keys().copied().find(|number| !free.contains(number)).unwrap_or(0);
+        Step { free, low, more }
+    }
+
+    /// Gives these segments back to the pool.
+    fn free(&self, numbers: &BTreeSet<u64>) {
+        let freed: Vec<InService> = {
+            let mut state = self.state();
+            numbers.iter().filter_map(|number| state.segments.remove(number)).collect()
+        };
+        freed.into_iter().for_each(|entry| self.pool.give_back(entry.segment));
         self.want_segment();
-        count
     }
 
     /// Makes everything that is settled live again, and names it in order.
@@ -204,3 +225,5 @@ impl Drop for SettledAgain<'_> {
 
 /// Copies that are read into memory before the first is waited for.
 const COPIES_IN_FLIGHT: usize = 64;
+/// Records that are looked up while the state is held once.
+const TURN: usize = 1024;

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::layout::{BLOCK, KIND_USER, SegmentHeader};
-use crate::recovery::{Damage, Note, read_all, scan};
+use crate::recovery::{Damage, Note, read_all, read_what_can_be_read, scan};
 use crate::storage::{DiskSegment, SegmentFile, Storage, list_segments};
 
 /// What one segment file holds.
@@ -85,9 +84,9 @@ pub fn inspect_with(dir: &Path, mut each: impl FnMut(u64, u8, Vec<u8>)) -> io::R
     }
     let mut segments = Vec::new();
     for name in &contents.names {
-        let file = File::open(dir.join(name))?;
-        let mut bytes = vec![0; file.metadata()?.len() as usize];
-        FileExt::read_exact_at(&file, &mut bytes, 0)?;
+        let file = DiskSegment::to_read(File::open(dir.join(name))?);
+        let mut bytes = vec![0; file.len()? as usize];
+        read_what_can_be_read(&file, &mut bytes, 0)?;
         let header = bytes.get(..BLOCK).and_then(SegmentHeader::decode_block);
         let scanned = header.map(|header| scan(&header, &bytes)).unwrap_or_default();
         let number = header.map(|header| header.number);

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::layout::{KIND_BARRIER, KIND_USER};
+use crate::layout::{BLOCK, KIND_BARRIER, KIND_USER};
 use crate::pool::{Found, Pool};
-use crate::recovery::{Damage, Note, read_all};
+use crate::recovery::{Damage, Note, SEQ_GAP, read_all};
 use crate::shared::{Shared, State};
 use crate::storage::{FileStorage, Storage};
 use crate::writer::{Pending, Writer};
@@ -24,14 +24,14 @@ pub type RecordId = u64;
 /// Sizes and bounds. Every field can be changed from one opening to the next.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Bytes of a segment file. Records are at most this long, less about 4 KiB.
+    /// Bytes of a segment file: rounded down to a multiple of 4 KiB, and at least 64 KiB. Records are at most this long, less about 4 KiB.
     ///
     /// 64 MiB by default. Measured (bench `choices`, 64 callers, 10 KiB, 2 cores that others used too, ext4, thousand records a second, making the first ones
     /// included): 16 MiB 67, 64 MiB 63, 256 MiB 28. Smaller ones end more often, larger ones take long to be made and to be freed.
     pub segment_bytes: u64,
     /// Segment files at most; when all hold live records, appends fail with [`AppendError::Full`].
     pub max_segments: usize,
-    /// Records in one commit at most.
+    /// Records in one commit at most, and at least 1.
     ///
     /// 1024 by default. Measured as above, thousand records a second at 64 / 256 / 1024 callers: 32: 57 / 71 / 59; 128: 57 / 126 / 79; 1024: 63 / 135 / 115.
     pub max_batch: usize,
@@ -52,6 +52,15 @@ impl Default for Config {
             max_wait: Duration::ZERO,
             max_pending_bytes: 256 << 20,
         }
+    }
+}
+
+impl Config {
+    /// Commits are written in whole blocks, and a segment must hold a checkpoint beside some records.
+    fn within_bounds(self) -> Self {
+        let block = BLOCK as u64;
+        let segment_bytes = self.segment_bytes.max(SEGMENT_BLOCKS_MIN * block) / block * block;
+        Config { segment_bytes, max_batch: self.max_batch.max(1), ..self }
     }
 }
 
@@ -132,13 +141,14 @@ impl Journal {
     /// # Errors
     /// As [`Journal::open`].
     pub fn open_on(storage: Arc<dyn Storage>, config: Config) -> Result<(Self, Recovery), OpenError> {
+        let config = config.within_bounds();
         let contents = read_all(&*storage)?;
         contents.make_durable()?;
         let epoch = contents.max_epoch + 1;
         let (free, unusable): (Vec<_>, Vec<_>) = contents.free.into_iter().partition(|name| {
             storage.open(name).and_then(|file| file.len()).is_ok_and(|len| len == config.segment_bytes)
         });
-        // Of another size, or cut off while it was filled.
+        // Of another size. Nothing in them is needed: what has a name and is neither finished nor zeros counts as damaged.
         unusable.iter().try_for_each(|name| storage.remove(name))?;
         let found = Found {
             total: contents.names.len() - unusable.len(),
@@ -163,13 +173,13 @@ impl Journal {
             State { live: contents.live, settled: HashMap::new(), segments: contents.segments, last_seq: next_seq - 1 };
         let shared = Arc::new(Shared::new(config, pool, state));
         // No segment is taken before the first append: opening a full journal takes no space.
-        let writer = Writer::new(shared.clone(), next_seq);
+        let writer = Writer::new(shared.clone(), next_seq, contents.found);
         let journal = Journal { threads: Arc::new(Threads::start(shared, writer)?) };
         Ok((journal, recovery))
     }
 
     /// Appends a record. The future resolves once it is on stable storage; the record is queued even if the future is
-    /// dropped. The bytes of `parts` are written from where they are. `kind` is at least [`KIND_USER`].
+    /// dropped. `kind` is at least [`KIND_USER`].
     ///
     /// # Errors
     /// See [`AppendError`]; on all of them but `Poisoned` nothing was written.
@@ -238,9 +248,16 @@ impl Journal {
     /// Declares that what the record says has been done, visibly though perhaps not durably: the next checkpoint makes
     /// it durable, and only then is the record forgotten.
     pub fn settle(&self, id: RecordId) {
+        self.settle_all([id]);
+    }
+
+    /// As [`Journal::settle`], for many at once.
+    pub fn settle_all(&self, ids: impl IntoIterator<Item = RecordId>) {
         let mut state = self.shared().state();
-        if let Some(live) = state.live.remove(&id) {
-            state.settled.insert(id, live);
+        for id in ids {
+            if let Some(live) = state.live.remove(&id) {
+                state.settled.insert(id, live);
+            }
         }
     }
 
@@ -341,5 +358,4 @@ fn next_file(names: &[String]) -> u64 {
     names.iter().filter_map(number).max().map_or(0, |highest| highest + 1)
 }
 
-/// Sequence numbers skipped at each opening: more than a crash can have torn away, so that none is ever used twice.
-const SEQ_GAP: u64 = 1 << 20;
+const SEGMENT_BLOCKS_MIN: u64 = 16;

@@ -22,6 +22,7 @@ mod append;
 mod checkpoint;
 pub mod inspect;
 mod journal;
+mod judge;
 pub mod layout;
 mod pool;
 mod recovery;

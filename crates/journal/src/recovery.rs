@@ -1,10 +1,11 @@
 //! Reading a journal back: which records are whole, which were finished, and what was damaged.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::judge::judge;
 use crate::layout::{
     ALIGN, BLOCK, Checkpoint, KIND_CHECKPOINT, KIND_USER, RECORD_HEADER, RecordHeader, SegmentHeader, record_span,
 };
@@ -14,7 +15,7 @@ use crate::storage::{SegmentFile, Storage};
 /// A place in the log where records should be and are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// Name of the segment file.
+    /// Name of the segment file; empty if a whole one must be missing.
     pub segment: String,
     /// Byte offset in the file where the first damaged byte may lie: everything before it is whole.
     pub offset: u64,
@@ -48,6 +49,22 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// Whether it holds a record, or the remains of one.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.records.is_empty() || !self.gaps.is_empty()
+    }
+
+    /// Adds what the disk cannot read, and the scan took for free space.
+    fn add_unreadable(&mut self, blocks: Vec<Range<u64>>) {
+        let next = self.records.last().map(|record| record.header.seq + 1);
+        for range in blocks.into_iter().filter(|range| range.end > self.end) {
+            if self.gaps.iter().all(|gap| gap.range.1 <= range.start || range.end <= gap.range.0) {
+                let seqs = next.map(|seq| (seq, seq));
+                self.gaps.push(Gap { range: (range.start, range.end), seqs, what: "cannot be read" });
+            }
+        }
+    }
+
     /// The blocks from the first record behind `mark` on.
     fn behind(&self, mark: u64) -> Option<Range<u64>> {
         let first = self.records.iter().find(|record| record.header.seq > mark)?;
@@ -176,6 +193,8 @@ pub(crate) struct Contents {
     pub free: Vec<String>,
     pub damage: Vec<Damage>,
     pub max_seq: u64,
+    /// Everything up to this sequence number was found, but for damage that was reported as a broken promise.
+    pub found: u64,
     pub max_number: u64,
     pub max_epoch: u64,
     pub bytes_read: u64,
@@ -196,10 +215,28 @@ impl Contents {
             let file = &entry.segment.file;
             let end = range.end.min(file.len()?);
             let mut bytes = vec![0; (end - range.start) as usize];
-            file.read_exact_at(&mut bytes, range.start)?;
-            file.write_all_at(&mut [IoSlice::new(&bytes)], range.start)?;
+            let unreadable = read_what_can_be_read(&**file, &mut bytes, range.start)?;
+            // No whole record has a part in what cannot be read, so that is left alone.
+            let mut at = range.start;
+            for skipped in unreadable.into_iter().chain(std::iter::once(end..end)) {
+                if at < skipped.start {
+                    let whole = &bytes[(at - range.start) as usize..(skipped.start - range.start) as usize];
+                    file.write_all_at(&mut [IoSlice::new(whole)], at)?;
+                }
+                at = skipped.end;
+            }
         }
         self.segments.values().try_for_each(|entry| entry.segment.file.sync())
+    }
+
+    /// What the checkpoint has freed beside the lowest segments still looks as if it were in service.
+    fn free_what_is_finished(&mut self, scans: &BTreeMap<u64, Scan>) {
+        let Some(through) = self.checkpoint.as_ref().map(|checkpoint| checkpoint.through) else { return };
+        let holding: HashSet<u64> = self.live.values().map(|live| live.segment).collect();
+        let finished = self.segments.extract_if(.., |number, entry| {
+            entry.max_seq <= through && !holding.contains(number) && scans[number].gaps.is_empty()
+        });
+        self.free.extend(finished.map(|(_, entry)| entry.segment.name));
     }
 }
 
@@ -212,6 +249,7 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
         free: Vec::new(),
         damage: Vec::new(),
         max_seq: 0,
+        found: 0,
         max_number: 0,
         max_epoch: 0,
         bytes_read: 0,
@@ -228,13 +266,9 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
                 by_number.insert(header.number, Segment { name: name.clone(), file, header });
             }
             Header::NeverUsed => out.free.push(name.clone()),
-            Header::Damaged => out.damage.push(Damage {
-                segment: name.clone(),
-                offset: 0,
-                seqs: None,
-                promised: true,
-                what: "both copies of the segment header are damaged",
-            }),
+            Header::Damaged(what) => {
+                out.damage.push(Damage { segment: name.clone(), offset: 0, seqs: None, promised: true, what });
+            }
         }
     }
 
@@ -245,9 +279,10 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
             break;
         }
         let mut bytes = vec![0u8; segment.file.len()? as usize];
-        segment.file.read_exact_at(&mut bytes, 0)?;
+        let unreadable = read_what_can_be_read(&*segment.file, &mut bytes, 0)?;
         out.bytes_read += bytes.len() as u64;
-        let scanned = scan(&segment.header, &bytes);
+        let mut scanned = scan(&segment.header, &bytes);
+        scanned.add_unreadable(unreadable);
         for record in &scanned.records {
             let payload = || {
                 let start = record.payload_offset as usize;
@@ -275,12 +310,13 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
     let durable = |scanned: &Scan| scanned.records.iter().map(|record| record.header.durable).max();
     let mark = scans.values().filter_map(durable).max().unwrap_or(0);
     out.unproven = scans.iter().filter_map(|(&number, scanned)| Some((number, scanned.behind(mark)?))).collect();
-    out.damage.extend(judge(&by_number, &scans));
+    let (damage, found) = judge(&by_number, &scans);
+    out.damage.extend(damage);
+    out.found = found;
     let finished = Finished::new(out.checkpoint.as_ref());
     for (number, segment) in by_number {
         // One in which something was damaged stays until a checkpoint, even if nothing in it could be read.
-        let in_use = |scanned: &&Scan| scanned.end > BLOCK as u64 || !scanned.gaps.is_empty();
-        let Some(scanned) = scans.get(&number).filter(in_use) else {
+        let Some(scanned) = scans.get(&number).filter(|scanned| scanned.has_any()) else {
             out.free.push(segment.name);
             continue;
         };
@@ -307,11 +343,23 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
         let max_seq = scanned.records.iter().map(|record| record.header.seq).max().unwrap_or(0);
         out.segments.insert(number, InService { segment, max_seq });
     }
+    out.free_what_is_finished(&scans);
     if let Some(checkpoint) = &out.checkpoint {
         out.max_seq = out.max_seq.max(checkpoint.through);
-        // Damage to records that a checkpoint had finished costs nobody anything.
-        if checkpoint.live.iter().all(|id| out.live.contains_key(id)) {
-            out.damage.retain(|damage| damage.seqs.is_none_or(|(_, last)| last > checkpoint.through));
+        let through = checkpoint.through;
+        let missing = checkpoint.live.iter().find(|id| !out.live.contains_key(id));
+        match missing {
+            // Damage to records that a checkpoint had finished costs nobody anything.
+            None => out.damage.retain(|damage| damage.seqs.is_none_or(|(_, last)| last > through)),
+            // What a checkpoint lists was durable: whatever holds it was damaged afterwards.
+            Some(&id) => {
+                let covered = |damage: &&mut Damage| damage.seqs.is_none_or(|(first, _)| first <= through);
+                out.damage.iter_mut().filter(covered).for_each(|damage| damage.promised = true);
+                if !out.damage.iter().any(|damage| damage.promised) {
+                    let (segment, what) = (String::new(), "a record that a checkpoint lists is in no segment");
+                    out.damage.push(Damage { segment, offset: 0, seqs: Some((id, id)), promised: true, what });
+                }
+            }
         }
     }
     notes.retain(|(record, _)| !finished.has(&record.header));
@@ -326,7 +374,7 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
 /// What the last checkpoint has settled.
 struct Finished {
     through: u64,
-    live: std::collections::HashSet<u64>,
+    live: HashSet<u64>,
 }
 
 impl Finished {
@@ -344,80 +392,69 @@ impl Finished {
     }
 }
 
-/// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was
-/// promised; what lies behind the last mark was still being written when the power went.
-fn judge(segments: &BTreeMap<u64, Segment>, scans: &BTreeMap<u64, Scan>) -> Vec<Damage> {
-    let mut marks: HashMap<u64, u64> = HashMap::new();
-    for (number, scanned) in scans {
-        let mark = marks.entry(segments[number].header.epoch).or_default();
-        for record in &scanned.records {
-            *mark = (*mark).max(record.header.durable);
-        }
-    }
-    let mut damage = Vec::new();
-    // The last sequence number seen in the epoch so far, and where it ended.
-    let mut last: Option<(u64, u64, String, u64)> = None;
-    for (number, scanned) in scans {
-        let segment = &segments[number];
-        let epoch = segment.header.epoch;
-        let mark = marks[&epoch];
-        let first_seen = scanned.records.iter().map(|record| record.header.seq);
-        let first_gap = scanned.gaps.iter().filter_map(|gap| gap.seqs.map(|seqs| seqs.0));
-        if let Some(first) = first_seen.clone().chain(first_gap).min()
-            && let Some((same_epoch, seq, name, end)) = &last
-            && *same_epoch == epoch
-        {
-            if first > seq + 1 {
-                damage.push(Damage {
-                    segment: name.clone(),
-                    offset: *end,
-                    seqs: Some((seq + 1, first - 1)),
-                    promised: *seq < mark,
-                    what: "records missing",
-                });
-            }
-        } else if let Some(gap) = scanned.gaps.first().filter(|gap| gap.seqs.is_none()) {
-            damage.push(Damage {
-                segment: segment.name.clone(),
-                offset: gap.range.0,
-                seqs: None,
-                promised: mark > 0,
-                what: gap.what,
-            });
-        }
-        damage.extend(scanned.gaps.iter().filter(|gap| gap.seqs.is_some()).map(|gap| Damage {
-            segment: segment.name.clone(),
-            offset: gap.range.0,
-            seqs: gap.seqs,
-            promised: gap.seqs.is_some_and(|(first, _)| first <= mark),
-            what: gap.what,
-        }));
-        let last_gap = scanned.gaps.iter().filter_map(|gap| gap.seqs.map(|seqs| seqs.1));
-        if let Some(seq) = first_seen.chain(last_gap).max() {
-            last = Some((epoch, seq, segment.name.clone(), scanned.end));
-        }
-    }
-    damage
-}
+/// Sequence numbers skipped at each opening: more than a crash can have torn away, so that none is ever used twice.
+pub(crate) const SEQ_GAP: u64 = 1 << 20;
 
 enum Header {
     Whole(Arc<dyn SegmentFile>, SegmentHeader),
     NeverUsed,
-    Damaged,
+    Damaged(&'static str),
 }
 
+/// A segment gets its name when it is full of durable zeros, and its header is written as a whole: so one that is shorter, or has
+/// something else in it and no header, was damaged afterwards.
 fn read_header(storage: &dyn Storage, name: &str) -> io::Result<Header> {
     let file = storage.open(name)?;
-    if file.len()? < BLOCK as u64 {
-        return Ok(Header::NeverUsed);
+    let len = file.len()?;
+    if len < BLOCK as u64 {
+        return Ok(Header::Damaged("the segment is shorter than its header"));
     }
     let mut block = vec![0u8; BLOCK];
-    file.read_exact_at(&mut block, 0)?;
-    let mut first = vec![0u8; BLOCK.min(file.len()? as usize - BLOCK)];
-    file.read_exact_at(&mut first, BLOCK as u64)?;
-    Ok(match SegmentHeader::decode_block(&block) {
-        Some(header) => Header::Whole(file, header),
-        None if block.iter().chain(&first).all(|&byte| byte == 0) => Header::NeverUsed,
-        None => Header::Damaged,
-    })
+    if !read_what_can_be_read(&*file, &mut block, 0)?.is_empty() {
+        return Ok(Header::Damaged("the segment header cannot be read"));
+    }
+    if let Some(header) = SegmentHeader::decode_block(&block) {
+        return Ok(Header::Whole(file, header));
+    }
+    let mut at = 0;
+    let mut bytes = vec![0u8; READ_AT_ONCE];
+    while at < len {
+        let part = &mut bytes[..(READ_AT_ONCE as u64).min(len - at) as usize];
+        let unreadable = read_what_can_be_read(&*file, part, at)?;
+        if !unreadable.is_empty() || part.iter().any(|&byte| byte != 0) {
+            return Ok(Header::Damaged("both copies of the segment header are damaged"));
+        }
+        at += part.len() as u64;
+    }
+    Ok(Header::NeverUsed)
 }
+
+/// Fills `bytes` from `offset`, which a block begins at. Returns the blocks that the disk cannot read: they are zeros.
+pub(crate) fn read_what_can_be_read(
+    file: &dyn SegmentFile,
+    bytes: &mut [u8],
+    offset: u64,
+) -> io::Result<Vec<Range<u64>>> {
+    let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+    match file.read_exact_at(bytes, offset) {
+        Err(error) if is_bad_sector(&error) => {}
+        read => return read.map(|()| Vec::new()),
+    }
+    let mut unreadable: Vec<Range<u64>> = Vec::new();
+    for (at, block) in (offset..).step_by(BLOCK).zip(bytes.chunks_mut(BLOCK)) {
+        match file.read_exact_at(block, at) {
+            Err(error) if is_bad_sector(&error) => {
+                block.fill(0);
+                let end = at + block.len() as u64;
+                match unreadable.last_mut().filter(|last| last.end == at) {
+                    Some(last) => last.end = end,
+                    None => unreadable.push(at..end),
+                }
+            }
+            read => read?,
+        }
+    }
+    Ok(unreadable)
+}
+
+const READ_AT_ONCE: usize = 1 << 20;

@@ -35,6 +35,8 @@ struct Queue {
     bytes: usize,
     // Those that somebody waits for: all but most notes.
     waited_for: usize,
+    // Nothing but being woken wakes the writer.
+    sleeps_for_ever: bool,
 }
 
 pub(crate) struct State {
@@ -151,10 +153,12 @@ impl Shared {
         let is_waited_for = pending.done.is_some();
         queue.waited_for += usize::from(is_waited_for);
         queue.pending.push_back(pending);
-        // The writer sleeps until there is anything; with notes alone, until the first that somebody waits for, a full
-        // batch, or for a while.
-        let first = queue.pending.len() == 1 || is_waited_for && queue.waited_for == 1;
-        if first || queue.pending.len() == self.config.max_batch {
+        // The writer looks by itself for notes, for a while after each commit: those that follow it wake nobody.
+        let wakes = is_waited_for && queue.waited_for == 1
+            || queue.sleeps_for_ever && queue.pending.len() == 1
+            || queue.pending.len() == self.config.max_batch;
+        drop(queue);
+        if wakes {
             self.arrived.notify_one();
         }
         Ok(())
@@ -164,7 +168,7 @@ impl Shared {
     pub fn next_batch(&self) -> Option<Vec<Pending>> {
         let mut queue = self.queue.lock().expect("queue lock");
         // Notes go along with the next commit, or alone when none comes: a block for each would double the log.
-        let mut notes_since = None;
+        let mut notes_due = Instant::now() + NOTES_WAIT_MAX;
         while queue.waited_for == 0 && queue.pending.len() < self.config.max_batch {
             if self.closed.load(Ordering::Acquire) {
                 if queue.pending.is_empty() {
@@ -172,16 +176,17 @@ impl Shared {
                 }
                 break;
             }
-            if queue.pending.is_empty() {
+            let left = notes_due.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                queue = self.arrived.wait_timeout(queue, left).expect("queue lock").0;
+            } else if queue.pending.is_empty() {
+                queue.sleeps_for_ever = true;
                 queue = self.arrived.wait(queue).expect("queue lock");
-                continue;
-            }
-            let since = *notes_since.get_or_insert_with(Instant::now);
-            let left = NOTES_WAIT_MAX.saturating_sub(since.elapsed());
-            if left.is_zero() {
+                queue.sleeps_for_ever = false;
+                notes_due = Instant::now() + NOTES_WAIT_MAX;
+            } else {
                 break;
             }
-            queue = self.arrived.wait_timeout(queue, left).expect("queue lock").0;
         }
         if !self.config.max_wait.is_zero() {
             let deadline = Instant::now() + self.config.max_wait;
@@ -193,7 +198,7 @@ impl Shared {
                 queue = self.arrived.wait_timeout(queue, left).expect("queue lock").0;
             }
         }
-        let count = queue.pending.len().min(self.config.max_batch.max(1));
+        let count = queue.pending.len().min(self.config.max_batch);
         let batch: Vec<Pending> = queue.pending.drain(..count).collect();
         queue.bytes -= batch.iter().map(|pending| pending.len as usize).sum::<usize>();
         queue.waited_for -= batch.iter().filter(|pending| pending.done.is_some()).count();
@@ -228,3 +233,37 @@ impl Shared {
 const NOTES_WAIT_MAX: Duration = Duration::from_millis(50);
 /// Segments kept ready: one to move on to and one that mail may not take.
 const READY_AHEAD: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sim::SimDisk;
+    use crate::{Journal, KIND_USER};
+
+    fn until(what: &str, holds: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "never: {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_note_is_written_although_nothing_follows_it_whether_the_writer_sleeps_or_not() {
+        let disk = SimDisk::new(16);
+        let config = Config { segment_bytes: 64 << 10, ..Config::default() };
+        let (journal, _) = Journal::open_on(Arc::new(disk.clone()), config).expect("journal opens");
+        journal.append(KIND_USER, vec!["before it".into()]).wait().expect("durable");
+        let sleeps = || journal.shared().queue.lock().expect("queue lock").sleeps_for_ever;
+        for (note, asleep) in [("at once", false), ("all alone", true), ("and again", true)] {
+            if asleep {
+                until("it sleeps", sleeps);
+            }
+            journal.append_note(KIND_USER, vec![note.into()]);
+            let holds = |name: &String| disk.read(name).windows(note.len()).any(|bytes| bytes == note.as_bytes());
+            until(note, || disk.files().iter().any(|(name, _)| holds(name)));
+        }
+    }
+}

@@ -3,7 +3,7 @@
 //! The model: a write is in the cache at once and durable after the next successful sync of its file. At a power cut
 //! each write since then is kept, dropped or torn at sector size, independently of the others and so in any order. A
 //! failed sync drops what it covered from the cache's list of things to write, as Linux does: a second sync succeeds
-//! and means nothing. Creating a file is atomic here except that a cut in its midst may leave a shorter file.
+//! and means nothing. Creating a file is atomic: a cut in its midst leaves all of it or nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -51,6 +51,18 @@ struct Content {
     durable: Vec<u8>,
     cached: Vec<u8>,
     unsynced: Vec<(usize, Vec<u8>)>,
+    // Offsets of bytes that cannot be read.
+    bad: Vec<usize>,
+}
+
+impl Content {
+    fn durable(bytes: Vec<u8>) -> Self {
+        Content { durable: bytes.clone(), cached: bytes, ..Content::default() }
+    }
+
+    fn zeros(len: u64) -> Self {
+        Content::durable(vec![0; len as usize])
+    }
 }
 
 impl SimDisk {
@@ -131,6 +143,11 @@ impl SimDisk {
         content.unsynced.clear();
     }
 
+    /// From now on no read succeeds that this byte of a file has a part in.
+    pub fn spoil(&self, name: &str, at: usize) {
+        self.lock().files.get_mut(name).expect("a file of this name").bad.push(at);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("disk lock")
     }
@@ -175,15 +192,13 @@ impl Storage for SimDisk {
             return Err(io::ErrorKind::StorageFull.into());
         }
         if inner.count_sync() == Verdict::Failed {
-            let some = next_random(&mut inner.random) % (len + 1);
-            let zeros = vec![0; some as usize];
-            let content = Content { durable: zeros.clone(), cached: zeros, unsynced: Vec::new() };
-            inner.files.insert(name.to_owned(), content);
+            // The cut may have come right behind it.
+            if inner.off && next_random(&mut inner.random).is_multiple_of(2) {
+                inner.files.insert(name.to_owned(), Content::zeros(len));
+            }
             return Err(eio());
         }
-        let zeros = vec![0; len as usize];
-        let content = Content { durable: zeros.clone(), cached: zeros, unsynced: Vec::new() };
-        inner.files.insert(name.to_owned(), content);
+        inner.files.insert(name.to_owned(), Content::zeros(len));
         Ok(Arc::new(SimFile { disk: self.clone(), name: name.to_owned() }))
     }
 
@@ -201,8 +216,7 @@ impl Storage for SimDisk {
     }
 
     fn set_aside(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let content = Content { durable: bytes.to_vec(), cached: bytes.to_vec(), unsynced: Vec::new() };
-        self.lock().files.insert(name.to_owned(), content);
+        self.lock().files.insert(name.to_owned(), Content::durable(bytes.to_vec()));
         Ok(())
     }
 }
@@ -251,7 +265,11 @@ impl SegmentFile for SimFile {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.with(|inner, name| {
             let at = offset as usize;
-            let bytes = inner.files[name].cached.get(at..at + buf.len());
+            let content = &inner.files[name];
+            if content.bad.iter().any(|bad| (at..at + buf.len()).contains(bad)) {
+                return Err(eio());
+            }
+            let bytes = content.cached.get(at..at + buf.len());
             buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
             Ok(())
         })

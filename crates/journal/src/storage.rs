@@ -212,10 +212,10 @@ impl SegmentFile for DiskSegment {
 
     fn write_all_at(&self, parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
-        if self.direct.is_none() || !total.is_multiple_of(BLOCK) || !offset.is_multiple_of(BLOCK as u64) {
-            return write_all_at(&self.file, parts, offset);
-        }
-        let mut staging = self.staging.lock().expect("staging lock");
+        let is_aligned = total.is_multiple_of(BLOCK) && offset.is_multiple_of(BLOCK as u64);
+        // Of the writer and the preparer, whoever finds the buffer in use goes through the cache and need not wait for a device.
+        let staging = self.staging.try_lock().ok().filter(|_| self.direct.is_some() && is_aligned);
+        let Some(mut staging) = staging else { return write_all_at(&self.file, parts, offset) };
         let buffer = staging.aligned(total.min(STAGING_BYTES));
         let mut filled = 0;
         for part in parts {

@@ -73,7 +73,7 @@ pub(crate) struct Writer {
     offset: u64,
     segment_bytes: u64,
     next_seq: u64,
-    // 0 <= synced < next_seq: all up to here is on stable storage.
+    // 0 <= synced < next_seq: all up to here is on stable storage. Before the first sync it is what opening found without a break.
     synced: u64,
     // Written to `current` since its last sync.
     dirty: bool,
@@ -82,17 +82,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn new(shared: Arc<Shared>, next_seq: u64) -> Self {
-        Writer {
-            shared,
-            current: None,
-            offset: 0,
-            segment_bytes: 0,
-            next_seq,
-            synced: 0,
-            dirty: false,
-            in_reserve: false,
-        }
+    pub fn new(shared: Arc<Shared>, next_seq: u64, synced: u64) -> Self {
+        Writer { shared, current: None, offset: 0, segment_bytes: 0, next_seq, synced, dirty: false, in_reserve: false }
     }
 
     /// Runs until the journal is closed and everything that was appended before is written.

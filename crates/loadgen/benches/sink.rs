@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use posthaste_loadgen::measure::Spread;
 use posthaste_loadgen::sink::{Options, Sink};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -48,16 +49,17 @@ fn main() {
     for mode in [Mode::LockStep, Mode::Pipelined] {
         for (index, target) in sinks.iter().enumerate() {
             let of_both = rows.iter().filter(|row| row.0 == index && row.1 == mode);
-            print_row(&target.name, mode, of_both.map(|row| row.2).collect());
+            print_row(&target.name, mode, &of_both.map(|row| row.2).collect::<Vec<_>>());
         }
     }
 }
 
-fn print_row(name: &str, mode: Mode, mut runs: Vec<Run>) {
-    runs.sort_by(|a, b| a.rate.total_cmp(&b.rate));
-    let (first, middle, last) = (runs[0], runs[runs.len() / 2], runs[runs.len() - 1]);
-    let rates = format!("{:.0} ({:.0} - {:.0})", middle.rate, first.rate, last.rate);
-    println!("{name:<26} {mode:<10?} {rates:>36} {:>12.1} {:>12.1}", middle.sink_us, middle.client_us);
+fn print_row(name: &str, mode: Mode, runs: &[Run]) {
+    let of = |figure: fn(&Run) -> f64| Spread::of(runs.iter().map(figure)).expect("there was a round");
+    let rate = of(|run| run.rate);
+    let rates = format!("{:.0} ({:.0} - {:.0})", rate.median, rate.min, rate.max);
+    let (sink_us, client_us) = (of(|run| run.sink_us).median, of(|run| run.client_us).median);
+    println!("{name:<26} {mode:<10?} {rates:>36} {sink_us:>12.1} {client_us:>12.1}");
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

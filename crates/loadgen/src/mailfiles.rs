@@ -12,7 +12,17 @@ pub struct ReadError {
     pub source: io::Error,
 }
 
-/// Calls `each` with every message under `path` and the file it lies in, until `each` returns `false`.
+/// A message where it was found.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    /// The file that it lies in.
+    pub path: &'a Path,
+    /// The Maildir that it is in or in a folder of; the outermost, so the mailbox of one user.
+    pub maildir: Option<&'a Path>,
+    pub octets: &'a [u8],
+}
+
+/// Calls `each` with every message under `path`, until `each` returns `false`.
 ///
 /// A file that starts with `From ` is an mbox (mboxrd, RFC 4155 apart from the quoting), any other file one message. A
 /// directory is read with all below it; where `cur` and `new` lie beside each other it is a Maildir, of which these two
@@ -20,15 +30,15 @@ pub struct ReadError {
 ///
 /// # Errors
 /// When something cannot be read. A file that disappears while the tree is read (a Maildir lives) is passed over.
-pub fn each_message(path: &Path, each: &mut dyn FnMut(&Path, &[u8]) -> bool) -> Result<(), ReadError> {
-    walk(path, each).map(drop)
+pub fn each_message(path: &Path, each: &mut dyn FnMut(Found<'_>) -> bool) -> Result<(), ReadError> {
+    walk(path, None, each).map(drop)
 }
 
 /// Returns whether to go on.
-fn walk(path: &Path, each: &mut dyn FnMut(&Path, &[u8]) -> bool) -> Result<bool, ReadError> {
+fn walk(path: &Path, maildir: Option<&Path>, each: &mut dyn FnMut(Found<'_>) -> bool) -> Result<bool, ReadError> {
     let failed = |source| ReadError { path: path.to_owned(), source };
     if !fs::metadata(path).map_err(failed)?.is_dir() {
-        return read_file(path, each);
+        return read_file(path, maildir, each);
     }
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(failed)? {
@@ -38,13 +48,14 @@ fn walk(path: &Path, each: &mut dyn FnMut(&Path, &[u8]) -> bool) -> Result<bool,
     names.sort_by(|a, b| a.0.cmp(&b.0));
     let has = |name: &str| names.iter().any(|(entry, kind)| entry == name && kind.is_dir());
     let is_maildir = has("cur") && has("new");
+    let maildir = maildir.or(is_maildir.then_some(path));
     for (name, kind) in &names {
         let is_mail = !is_maildir || kind.is_dir() && name != "tmp";
         let below = path.join(name);
         let goes_on = match kind {
             _ if !is_mail => true,
-            kind if kind.is_file() => read_file(&below, each)?,
-            kind if kind.is_dir() => walk(&below, each)?,
+            kind if kind.is_file() => read_file(&below, maildir, each)?,
+            kind if kind.is_dir() => walk(&below, maildir, each)?,
             // A link may lead anywhere, also back.
             _ => true,
         };
@@ -55,17 +66,17 @@ fn walk(path: &Path, each: &mut dyn FnMut(&Path, &[u8]) -> bool) -> Result<bool,
     Ok(true)
 }
 
-fn read_file(path: &Path, each: &mut dyn FnMut(&Path, &[u8]) -> bool) -> Result<bool, ReadError> {
+fn read_file(path: &Path, maildir: Option<&Path>, each: &mut dyn FnMut(Found<'_>) -> bool) -> Result<bool, ReadError> {
     let octets = match fs::read(path) {
         Ok(octets) => octets,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
         Err(source) => return Err(ReadError { path: path.to_owned(), source }),
     };
     if !octets.starts_with(b"From ") {
-        return Ok(each(path, &octets));
+        return Ok(each(Found { path, maildir, octets: &octets }));
     }
     for message in split_mbox(&octets) {
-        if !each(path, &message) {
+        if !each(Found { path, maildir, octets: &message }) {
             return Ok(false);
         }
     }
@@ -102,8 +113,9 @@ mod tests {
 
     fn found(path: &Path) -> Vec<String> {
         let mut found = Vec::new();
-        let mut each = |_: &Path, message: &[u8]| {
-            found.push(String::from_utf8(message.to_vec()).unwrap());
+        let mut each = |message: Found<'_>| {
+            let maildir = message.maildir.map_or("", |maildir| maildir.file_name().unwrap().to_str().unwrap());
+            found.push(format!("{}@{maildir}", std::str::from_utf8(message.octets).unwrap()));
             true
         };
         each_message(path, &mut each).unwrap();
@@ -135,8 +147,8 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        assert_eq!(found(dir.path()), ["four", "five", "two", "one", "six"]);
-        assert_eq!(found(&dir.path().join("loose")), ["six"]);
-        assert!(each_message(&dir.path().join("absent"), &mut |_, _| true).is_err());
+        assert_eq!(found(dir.path()), ["four@a", "five@a", "two@a", "one@a", "six@"]);
+        assert_eq!(found(&dir.path().join("loose")), ["six@"]);
+        assert!(each_message(&dir.path().join("absent"), &mut |_| true).is_err());
     }
 }

@@ -90,11 +90,11 @@ impl Sampler {
         sampler
     }
 
-    /// Takes a sample.
-    pub fn sample(&mut self) {
+    /// Takes a sample, and returns it: the last one when the processes have gone.
+    pub fn sample(&mut self) -> Sample {
         let Some((mut sample, threads)) = read_all(&self.roots, self.follows) else {
             self.has_ended = true;
-            return;
+            return self.samples.last().copied().unwrap_or_default();
         };
         // A thread takes its count with it when it ends, so the sum is kept here.
         let is_first = self.samples.is_empty();
@@ -107,7 +107,7 @@ impl Sampler {
         self.memory_octets_max = self.memory_octets_max.max(sample.memory_octets);
         if self.skipped + 1 < self.stride && !self.samples.is_empty() {
             self.skipped += 1;
-            return;
+            return sample;
         }
         self.skipped = 0;
         self.samples.push(sample);
@@ -119,6 +119,7 @@ impl Sampler {
             });
             self.stride *= 2;
         }
+        sample
     }
 
     /// Takes a last sample and sums up.
@@ -146,7 +147,15 @@ pub fn process_exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}/stat")).is_ok()
 }
 
-/// Asks the system for room for `files` open files at once. Returns whether there is room now.
+/// Memory that a process has to itself, and its part of what it shares (proc_pid_smaps(5)); `None` where that cannot be
+/// read.
+pub fn proportional_octets(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix("kB"))?;
+    kib.trim().parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Asks the system for room for `files` open files at once, and takes what it gives. Returns whether there is room now.
 pub fn raise_file_limit(files: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -155,7 +164,7 @@ pub fn raise_file_limit(files: u64) -> bool {
         return true;
     }
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    has_room(limit.maximum) && setrlimit(Resource::Nofile, raised).is_ok()
+    setrlimit(Resource::Nofile, raised).is_ok() && has_room(limit.maximum)
 }
 
 /// The sums but for context switches, which are given by thread; `None` when none of the processes is there.

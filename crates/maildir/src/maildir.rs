@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::mount::MountFacts;
 use crate::name::key_of;
-use crate::root::{open_beneath, open_or_make_dir};
+use crate::root::{open_beneath, open_or_make_dir, sync_up};
 
 /// `writev` takes this many parts at most (`IOV_MAX`).
 const PARTS_AT_ONCE_MAX: usize = 1024;
@@ -86,11 +86,13 @@ impl Maildir {
         let (tmp, tmp_made) = open_or_make_dir(dir, "tmp")?;
         let (cur, cur_made) = open_or_make_dir(dir, "cur")?;
         let (new, new_made) = open_or_make_dir(dir, "new")?;
+        sync_up(dir)?;
         Self::with_dirs(tmp, new, cur, created | tmp_made | cur_made | new_made)
     }
 
     pub(crate) fn open_in(dir: &OwnedFd) -> io::Result<Self> {
         let sub = |name| open_beneath(dir, name);
+        sync_up(dir)?;
         Self::with_dirs(sub("tmp")?, sub("new")?, sub("cur")?, false)
     }
 
@@ -381,14 +383,10 @@ fn open_or_create_trusted(path: &Path) -> io::Result<(OwnedFd, bool)> {
         found => return Ok((found?, false)),
     }
     let parent = path.parent().unwrap_or(Path::new("."));
-    let (parent, _) = open_or_create_trusted(parent)?;
+    open_or_create_trusted(parent)?;
     match posthaste_fsops::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
-    let made = open_trusted(path)?;
-    if !MountFacts::of(&parent)?.syncfs_trusted {
-        posthaste_fsops::fsync(&parent)?;
-    }
-    Ok((made, true))
+    Ok((open_trusted(path)?, true))
 }

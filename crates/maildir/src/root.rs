@@ -44,7 +44,7 @@ impl MailRoot {
     }
 
     /// Opens a mailbox, making it and the directories above it (mode 0700) if need be. Nothing is synced where `syncfs` is
-    /// trusted, so a new mailbox is durable with the next sync; elsewhere each new directory is fsynced with its parent.
+    /// trusted, so a new mailbox is durable with the next sync; elsewhere it is fsynced, with every directory above it.
     ///
     /// # Errors
     /// Those of `mkdir` and `openat2`: `FilesystemLoop` (ELOOP) for a symbolic link on the way, `NotADirectory` for a file
@@ -155,11 +155,32 @@ pub(crate) fn open_or_make_dir(dir: impl AsFd, name: &str) -> io::Result<(OwnedF
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
-    let made = open_beneath(&dir, name)?;
-    if !MountFacts::of(&dir)?.syncfs_trusted {
-        posthaste_fsops::fsync(&dir)?;
+    Ok((open_beneath(&dir, name)?, true))
+}
+
+/// Makes the way to a mailbox durable where no `syncfs` does: fsyncs the directory and those above it, as far as they are on the same file system.
+/// Also those that were there: whoever made them may have been killed, or may never sync.
+pub(crate) fn sync_up(dir: &OwnedFd) -> io::Result<()> {
+    if MountFacts::of(dir)?.syncfs_trusted {
+        return Ok(());
     }
-    Ok((made, true))
+    let place = |dir: &OwnedFd| rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
+    posthaste_fsops::fsync(dir)?;
+    let mut here = place(dir)?;
+    let mut above = open_parent(dir);
+    loop {
+        let parent = match above {
+            // Where we may not look we have made nothing.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            parent => parent?,
+        };
+        let there = place(&parent)?;
+        if there.0 != here.0 || there == here {
+            return Ok(());
+        }
+        posthaste_fsops::fsync(&parent)?;
+        (here, above) = (there, open_parent(&parent));
+    }
 }
 
 #[cfg(test)]

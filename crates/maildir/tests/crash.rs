@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use posthaste_fsops::{Choice, Cut, Machine, Recording};
+use posthaste_fsops::{Choice, Cut, Machine, Recording, Tree};
 use posthaste_maildir::{Flags, Host, Maildir, Mounts, NameSource, deliver_batch};
 
 /// Seeds for each position.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 6;
 const KEYWORDS: [&str; 5] = ["$Forwarded", "Junk", "NonJunk", "later", "receipts"];
 
 fn body(number: u64) -> Vec<u8> {
@@ -15,18 +15,33 @@ fn body(number: u64) -> Vec<u8> {
 }
 
 /// Every disk that a cut may leave, with the position of the cut.
-fn cuts(recording: &Recording) -> impl Iterator<Item = (Cut, Machine)> {
+fn cuts(recording: &Recording, trusted: bool) -> impl Iterator<Item = (Cut, Machine)> {
     let positions = 0..=recording.events.len();
-    let cuts = positions.flat_map(|position| (0..SEEDS).map(move |seed| Cut { position, choice: Choice::Seed(seed) }));
-    cuts.map(|cut| (cut, Machine::boot(&recording.cut(cut), true, recording.ordered_log).expect("a directory")))
+    let cuts =
+        positions.flat_map(move |position| (0..SEEDS).map(move |seed| Cut { position, choice: Choice::Seed(seed) }));
+    cuts.map(move |cut| (cut, Machine::boot(&recording.cut(cut), trusted, recording.ordered_log).expect("a directory")))
+}
+
+/// A machine with an empty disk for each kind of file system: with a `syncfs` that is believed, and without.
+fn machines() -> impl Iterator<Item = (Machine, bool)> {
+    let kinds = [(true, false), (true, true), (false, false), (false, true)];
+    kinds.into_iter().map(|(trusted, ordered_log)| {
+        (Machine::boot(&Tree::default(), trusted, ordered_log).expect("a directory"), trusted)
+    })
 }
 
 #[test]
 fn a_batch_is_whole_and_what_it_said_yes_to_is_there_wherever_the_power_goes() {
-    let machine = Machine::new().expect("a directory");
+    machines().for_each(|(machine, trusted)| check_batches(&machine, trusted));
+}
+
+fn check_batches(machine: &Machine, trusted: bool) {
     let names = NameSource::new(Host::new("rig.example")).expect("names");
     let mut mounts = Mounts::new();
     let mut number = 0;
+    // As another program makes it, or one of ours that is killed right after.
+    posthaste_fsops::mkdir(machine.path().join("a"), rustix::fs::Mode::RWXU).expect("a directory");
+    posthaste_fsops::mkdir(machine.path().join("a/new"), rustix::fs::Mode::RWXU).expect("a directory");
     for _ in 0..3 {
         let mailboxes =
             ["a", "b"].map(|name| Arc::new(Maildir::open_or_create(machine.path().join(name)).expect("a mailbox")));
@@ -41,7 +56,7 @@ fn a_batch_is_whole_and_what_it_said_yes_to_is_there_wherever_the_power_goes() {
     }
     assert_eq!(machine.unrecorded().expect("it can be read"), Vec::<std::path::PathBuf>::new());
     let recording = machine.recording();
-    for (cut, left) in cuts(&recording) {
+    for (cut, left) in cuts(&recording, trusted) {
         let mut found = Vec::new();
         for maildir in ["a", "b"].iter().filter_map(|name| Maildir::open(left.path().join(name)).ok()) {
             for (dir, name) in maildir.scan().expect("names") {
@@ -60,7 +75,10 @@ fn a_batch_is_whole_and_what_it_said_yes_to_is_there_wherever_the_power_goes() {
 
 #[test]
 fn a_keyword_that_has_a_letter_keeps_it_wherever_the_power_goes() {
-    let machine = Machine::new().expect("a directory");
+    machines().for_each(|(machine, trusted)| check_keywords(&machine, trusted));
+}
+
+fn check_keywords(machine: &Machine, trusted: bool) {
     let maildir = Arc::new(Maildir::open_or_create(machine.path().join("a")).expect("a mailbox"));
     let names = NameSource::new(Host::new("rig.example")).expect("names");
     let message = body(1);
@@ -76,7 +94,7 @@ fn a_keyword_that_has_a_letter_keeps_it_wherever_the_power_goes() {
         at = maildir.change_flags(&at, letters[number as usize], Flags::NONE).expect("renamed");
     }
     let recording = machine.recording();
-    for (cut, left) in cuts(&recording).filter(|(cut, _)| cut.position >= durable) {
+    for (cut, left) in cuts(&recording, trusted).filter(|(cut, _)| cut.position >= durable) {
         let maildir = Maildir::open(left.path().join("a")).expect("it was durable");
         let table = maildir.keywords().expect("a table");
         for number in recording.acknowledged_before(cut.position) {

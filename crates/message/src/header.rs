@@ -50,28 +50,6 @@ impl<'a> Header<'a> {
     pub fn hops(&self) -> usize {
         self.fields().filter(|field| field.is("Received")).count()
     }
-
-    /// What a log line tells about the message.
-    pub fn summary(&self) -> Summary {
-        let mut summary = Summary { message_id: None, hops: 0 };
-        for field in self.fields() {
-            if field.is("Received") {
-                summary.hops += 1;
-            } else if summary.message_id.is_none() && field.is("Message-ID") {
-                summary.message_id = Some(visible(field.value()));
-            }
-        }
-        summary
-    }
-}
-
-/// What a log line tells about a message: one pass over its header.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
-    /// The first Message-ID, at most 250 characters, nothing but visible ASCII.
-    pub message_id: Option<String>,
-    /// As [`Header::hops`].
-    pub hops: usize,
 }
 
 /// One header field, still folded.
@@ -132,16 +110,6 @@ fn field_len(bytes: &[u8]) -> usize {
         .unwrap_or(bytes.len())
 }
 
-/// The first 250 octets, whatever is not visible ASCII replaced by `?`.
-fn visible(value: &[u8]) -> String {
-    let shown = |&b: &u8| {
-        if b.is_ascii_graphic() { char::from(b) } else { '?' }
-    };
-    value.iter().take(MAX_SUMMARY_VALUE).map(shown).collect()
-}
-
-const MAX_SUMMARY_VALUE: usize = 250;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,12 +145,5 @@ mod tests {
     fn hops_count_received_fields_of_the_header_alone() {
         let message = b"received: a\r\nX-Received: no\r\nReceived : b\r\n c\r\nTo: x\r\n\r\nReceived: body\r\n";
         assert_eq!(Header::of(message).hops(), 2);
-    }
-
-    #[test]
-    fn a_summary_is_one_visible_line() {
-        let message = b"Message-Id: <a\r\n b\x1b[31m\xff@c>\r\nMessage-ID: <second@x>\r\n\r\n";
-        let summary = Header::of(message).summary();
-        assert_eq!(summary.message_id.as_deref(), Some("<a???b?[31m?@c>"));
     }
 }

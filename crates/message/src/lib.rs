@@ -25,8 +25,10 @@
 
 mod date;
 mod header;
+mod scan;
 mod trace;
 
 pub use date::DateTime;
-pub use header::{Field, Fields, Header, MAX_HOPS, Summary};
+pub use header::{Field, Fields, Header, MAX_HOPS};
+pub use scan::{HeaderScan, Summary};
 pub use trace::{Received, write_delivered_to, write_return_path};

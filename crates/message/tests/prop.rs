@@ -1,6 +1,6 @@
 //! Laws over generated input.
 
-use posthaste_message::{DateTime, Header, Received, write_delivered_to, write_return_path};
+use posthaste_message::{DateTime, Header, HeaderScan, Received, write_delivered_to, write_return_path};
 use proptest::prelude::*;
 
 /// Any text, with the characters that end lines made common.
@@ -56,11 +56,26 @@ proptest! {
         prop_oneof![Just(b'\r'), Just(b'\n'), Just(b':'), Just(b' '), Just(b'R'), any::<u8>()], 0..200)
     ) {
         let header = Header::of(&message);
-        let summary = header.summary();
-        prop_assert_eq!(summary.hops, header.hops());
-        prop_assert!(summary.message_id.is_none_or(|id| id.bytes().all(|b| b.is_ascii_graphic())));
         let held: usize = header.fields().map(|f| f.name().len() + f.value().len()).sum();
         prop_assert!(held <= message.len());
+    }
+
+    #[test]
+    fn a_header_in_pieces_is_the_same_header(
+        tokens in proptest::collection::vec(prop_oneof![
+            Just("Received"), Just("MESSAGE-id"), Just(":"), Just(" "), Just("\r\n"), Just("\n"),
+            Just("\r"), Just("\t"), Just("<a@b>"), Just("ü"), Just("\x0c")], 0..60),
+        piece in 1_usize..20,
+    ) {
+        let message = tokens.concat().into_bytes();
+        let mut scan = HeaderScan::default();
+        message.chunks(piece).for_each(|chunk| scan.push(chunk));
+        let summary = scan.finish();
+        let header = Header::of(&message);
+        let visible = |&octet: &u8| if octet.is_ascii_graphic() { char::from(octet) } else { '?' };
+        let message_id = header.get("Message-ID").map(|id| id.value().iter().map(visible).take(250).collect::<String>());
+        prop_assert_eq!(summary.hops, header.hops());
+        prop_assert_eq!(summary.message_id, message_id);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use posthaste_bench::suite::{Settings, Suite};
 use posthaste_bench::{LONG_SUITES, SUITES, checks};
 use posthaste_loadgen::values::duration;
 
-use crate::{command_line, print};
+use crate::{command_line, print, stop_on_signals};
 
 /// Starts what it needs on loopback and in a scratch directory, runs ours and each peer in turns, and removes all of it.
 /// Exit status: 0 done, 1 a side failed or the run was stopped, 2 nothing can be measured here.
@@ -37,11 +37,11 @@ pub struct Bench {
     /// Longest time of one side's round [default: 60s, with --quick 2s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     round_max: Option<Duration>,
-    /// Only workloads whose name holds this; repeatable
-    #[arg(long, value_name = "NAME")]
+    /// Only these workloads: names with commas between, `*` for any characters; repeatable
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
-    /// Only sides whose name holds this; repeatable
-    #[arg(long, value_name = "NAME")]
+    /// Only these sides, likewise
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     side: Vec<String>,
     /// The scratch directory is made here; it has to be on a real disk
     #[arg(long, value_name = "DIR", default_value = ".")]
@@ -89,11 +89,11 @@ impl Bench {
             print(&list(&suites, &settings))?;
             return Ok(ExitCode::SUCCESS);
         }
-        // The first Ctrl-C ends the run with its figures, the second ends the process.
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&settings.stop))?;
-            signal_hook::flag::register(signal, Arc::clone(&settings.stop))?;
+        settings.check_names(&suites)?;
+        if let Some(dir) = &self.report {
+            std::fs::create_dir_all(dir).map_err(|error| format!("--report {}: {error}", dir.display()))?;
         }
+        stop_on_signals(&settings.stop)?;
         let started = SystemTime::now();
         let found = checks::look(&self.dir, CONNECTIONS);
         if let Some(why) = found.forbids.filter(|_| !self.force) {
@@ -103,14 +103,14 @@ impl Bench {
         let bar = self.progress();
         let results = run(&suites, &settings, scratch.path(), &mut |step| show(&bar, step));
         bar.finish_and_clear();
-        let report = report(results, &settings, started, command_line(), found.found);
-        if let Some(dir) = &self.report {
-            report.write_to(dir)?;
-        }
+        let report = report(results, &settings, started, found.found);
+        print(&if self.json { report.to_json() } else { report.to_markdown() })?;
         if self.keep {
             eprintln!("posthaste: everything is left in {}", scratch.keep().display());
         }
-        print(&if self.json { report.to_json() } else { report.to_markdown() })?;
+        if let Some(dir) = &self.report {
+            report.write_to(dir).map_err(|error| format!("--report {}: {error}", dir.display()))?;
+        }
         Ok(ExitCode::from(u8::from(!report.is_good())))
     }
 
@@ -128,6 +128,8 @@ impl Bench {
             scale: self.scale.unwrap_or(scale),
             rounds: self.rounds.unwrap_or(rounds),
             round_max: self.round_max.unwrap_or(round_max),
+            warms_memory: !self.quick,
+            command: command_line(),
             only: self.only.clone(),
             sides: self.side.clone(),
             report: self.report.clone(),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
+use posthaste_search::query::{Leaf, Query};
 use posthaste_search::{Bitmap, Message, Searcher, Sort, tree};
 
 use crate::find_output::{self, Field, Style};
@@ -33,6 +34,12 @@ pub struct Find {
     /// Print JSON
     #[arg(long, conflicts_with = "format")]
     json: bool,
+    /// What to print, in notmuch's words
+    #[arg(long, value_enum, conflicts_with_all = ["format", "json", "fields"])]
+    output: Option<Output>,
+    /// Only messages whose files changed after this time, in seconds since 1970
+    #[arg(long, value_name = "SECONDS")]
+    after: Option<i64>,
     /// With --format links: the Maildir to fill with links
     #[arg(long, value_name = "DIR")]
     linksdir: Option<PathBuf>,
@@ -40,7 +47,7 @@ pub struct Find {
     #[arg(long)]
     clearlinks: bool,
     /// Order: date and size greatest first, names from A to Z, relevance best first
-    #[arg(long, short, value_enum, default_value = "date")]
+    #[arg(long, short, visible_alias = "sortfield", value_enum, default_value = "date")]
     sort: By,
     /// The other way round
     #[arg(long, short = 'z')]
@@ -83,10 +90,25 @@ enum Format {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    Summary,
+    /// Paths
+    Files,
+    /// Message-IDs
+    Messages,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum By {
+    #[value(alias = "d", alias = "newest-first")]
     Date,
+    /// As date with --reverse
+    OldestFirst,
+    #[value(alias = "z")]
     Size,
+    #[value(alias = "s")]
     Subject,
+    #[value(alias = "f")]
     From,
     /// Rare words and words in the subject count most
     Relevance,
@@ -94,8 +116,15 @@ enum By {
 
 /// Exit status 1: nothing was found.
 pub fn run(args: Find) -> Result<ExitCode, Failure> {
-    let fields = find_output::fields(&args.fields)?;
-    let query = parse(&args.query)?;
+    let fields = match args.output {
+        None | Some(Output::Summary) => find_output::fields(&args.fields)?,
+        Some(Output::Files) => vec![Field::Path],
+        Some(Output::Messages) => vec![Field::MessageId],
+    };
+    let mut query = parse(&args.query)?;
+    if let Some(after) = args.after {
+        query = Query::And(vec![query, Query::Leaf(Leaf::Changed(after.saturating_add(1)..i64::MAX))]);
+    }
     let searcher = args.index.open()?;
     let found = found(&searcher, &query, &args)?;
     let nothing = ExitCode::from(u8::from(found.count() == 0));
@@ -104,16 +133,17 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
         return Ok(nothing);
     }
     let limit = args.limit.unwrap_or(usize::MAX);
+    let reverse = args.reverse != matches!(args.sort, By::OldestFirst);
     let sort = match args.sort {
-        By::Date => Some(Sort::Date),
+        By::Date | By::OldestFirst => Some(Sort::Date),
         By::Size => Some(Sort::Size),
         By::Subject => Some(Sort::Subject),
         By::From => Some(Sort::From),
         By::Relevance => None,
     };
     let page = match sort {
-        Some(sort) => searcher.page(&found, sort, args.reverse, args.offset, limit)?,
-        None => searcher.page_by_relevance(&query, &found, args.reverse, args.offset, limit)?,
+        Some(sort) => searcher.page(&found, sort, reverse, args.offset, limit)?,
+        None => searcher.page_by_relevance(&query, &found, reverse, args.offset, limit)?,
     };
     let messages = searcher.messages(&page)?;
     if let Some(command) = &args.exec {
@@ -123,7 +153,7 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
     Ok(nothing)
 }
 
-fn found(searcher: &Searcher, query: &posthaste_search::query::Query, args: &Find) -> Result<Bitmap, Failure> {
+fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Failure> {
     let mut found = searcher.find(query)?;
     if args.include_related {
         found = searcher.whole_threads(&found)?;

@@ -140,19 +140,18 @@ fn paint(field: Field, value: &str, message: &Message, style: &Style) -> String 
     if !style.colours {
         return value.to_owned();
     }
-    let unread = message.flags & bits::letters("S") == 0 || message.flags & bits::NEW != 0;
     let code = match field {
         Field::Date => "36",
         Field::From => "32",
         Field::Tags | Field::Flags => "33",
-        Field::Subject if unread => "1",
+        Field::Subject if bits::is_unread(message.flags) => "1",
         _ => return value.to_owned(),
     };
     format!("\x1b[{code}m{value}\x1b[0m")
 }
 
 /// The sender's name, without one the address.
-fn sender(from: &str) -> String {
+pub fn sender(from: &str) -> String {
     match split_addresses(from).first() {
         Some((name, _)) if !name.is_empty() => name.clone(),
         Some((_, address)) => address.clone(),
@@ -179,7 +178,6 @@ fn summary(path: &Path, lines: usize) -> String {
 /// mu's names, in its order.
 pub fn flags(flags: u64) -> Vec<&'static str> {
     let letter = |letter| bits::letters(letter);
-    let unread = flags & letter("S") == 0 || flags & bits::NEW != 0;
     let named = [
         (letter("D"), "draft"),
         (letter("F"), "flagged"),
@@ -195,7 +193,7 @@ pub fn flags(flags: u64) -> Vec<&'static str> {
         (bits::CALENDAR, "calendar"),
     ];
     let mut names: Vec<&str> = named.into_iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| name).collect();
-    names.extend(unread.then_some("unread"));
+    names.extend(bits::is_unread(flags).then_some("unread"));
     names
 }
 

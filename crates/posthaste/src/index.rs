@@ -53,6 +53,9 @@ pub struct Update {
     /// Also below directories that hold `.noupdate`
     #[arg(long)]
     noupdate: bool,
+    /// Trees that are away or have no folders any more have lost their messages; otherwise these stay in the index, as when a disk is not mounted
+    #[arg(long)]
+    believe_missing: bool,
     /// Threads; by default one for each core
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
@@ -76,6 +79,7 @@ impl Update {
             list_all: self.list_all,
             check_files: self.check_files,
             into_noupdate: self.noupdate,
+            believe_missing: self.believe_missing,
             threads: self.threads,
             memory_bytes: self.memory.clamp(32, 1 << 20) << 20,
             way: match self.io {
@@ -83,6 +87,7 @@ impl Update {
                 Io::Calls => Way::OneByOne,
                 Io::Uring => Way::Batched,
             },
+            stop: None,
         }
     }
 }
@@ -112,6 +117,9 @@ fn update(args: &Update, rebuild: bool) -> Result<ExitCode, Failure> {
     }
     let wait = || waiting(&dir);
     let mut indexer = if rebuild { Indexer::rebuild(&dir, Some(&wait))? } else { Indexer::open(&dir, Some(&wait))? };
+    if !rebuild && indexer.is_rebuilding() && !args.quiet {
+        eprintln!("posthaste: {}: written by an older version; it is built again, tags are kept", dir.display());
+    }
     let report = indexer.update(&args.roots, &options, &|progress| show(&bar, progress))?;
     bar.finish_and_clear();
     tell(args, &report)

@@ -37,7 +37,10 @@ fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
     match event {
         WatchEvent::Ready(report) => say(args, report, None),
         WatchEvent::Committed { report, lag } => say(args, report, Some(*lag)),
-        WatchEvent::Waiting { .. } => Ok(()),
+        WatchEvent::Trouble { error, pause } => {
+            eprintln!("posthaste: {error}; trying again in {} s", pause.as_secs());
+            Ok(())
+        }
         WatchEvent::Unwatched(count) => {
             eprintln!(
                 "posthaste: the kernel has no room to watch {count} directories (fs.inotify.max_user_watches); they are looked at once a minute"

@@ -23,7 +23,7 @@ use posthaste_loadgen::resources::{process_exists, raise_file_limit};
 use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 
 use self::options::{AuthOption, MailOptions, PaceOptions, PipeliningOption, ResultOptions, SessionOptions};
-use crate::{command_line, print};
+use crate::{command_line, print, stop_on_signals};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -53,6 +53,9 @@ pub struct Load {
 
 impl Load {
     pub fn run(&self) -> Result<ExitCode, AnyError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        stop_on_signals(&stop)?;
+        self.results.check_paths()?;
         let own = self.serve.as_ref().map(|config| OwnServer::start(config.as_deref())).transpose()?;
         let own_target = own.as_ref().map(|own| own.server.address.to_string().parse()).transpose()?;
         let (plan, corpus_note) = self.plan(own_target.as_slice())?;
@@ -69,30 +72,23 @@ impl Load {
         if !raise_file_limit(u64::from(self.pace.connections) + 64) {
             about.notes.push("the limit on open files is too low for so many connections".into());
         }
-        let stop = Arc::new(AtomicBool::new(false));
-        // The first Ctrl-C ends the run with its figures, the second ends the process.
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
-            signal_hook::flag::register(signal, Arc::clone(&stop))?;
-        }
         let mut show = Show::new(self.results.quiet);
         let pids: Vec<u32> = self.results.pid.iter().copied().chain(own.as_ref().map(|own| own.server.pid())).collect();
         let outcome = run(plan, &pids, &stop, show.every(), &mut |progress| show.progress(progress))?;
         show.finish();
-        if let Some(path) = &self.results.acked {
-            outcome.ledger.save(path)?;
-        }
+        // What the run has found is told first, whatever cannot be read or written after it.
+        let saved = self.results.acked.as_ref().map_or(Ok(()), |path| outcome.ledger.save(path));
         let accounting = &self.results.accounting;
         let own_store = own.as_ref().map(|own| own.server.mail.clone());
-        let account = match self.results.account.as_slice() {
-            [] => own_store.map(|store| accounting.account(&outcome.ledger, &[store])).transpose()?,
-            stores => Some(accounting.account(&outcome.ledger, stores)?),
-        };
-        let report = Report::new(about, &outcome, account);
+        let stores = if self.results.account.is_empty() { own_store.as_slice() } else { &self.results.account };
+        let account = (!stores.is_empty()).then(|| accounting.account(&outcome.ledger, stores)).transpose();
+        let report = Report::new(about, &outcome, account.as_ref().ok().cloned().flatten());
+        print(&if self.results.json { report.to_json() } else { report.to_text(accounting.list) })?;
         if let Some(dir) = &self.results.report {
             report.write_to(dir)?;
         }
-        print(&if self.results.json { report.to_json() } else { report.to_text(accounting.list) })?;
+        saved?;
+        account?;
         Ok(ExitCode::from(u8::from(!report.is_good())))
     }
 

@@ -21,13 +21,16 @@ mod tag;
 mod threads;
 mod view;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use posthaste_server::config::{self, Config, LogFormat};
 use posthaste_server::inspect_journal;
+
+use crate::search_common::print;
 
 /// A mail engine: receives mail, and answers 250 only when it is on stable storage.
 #[derive(Parser)]
@@ -205,10 +208,22 @@ fn command_line() -> Vec<String> {
     std::iter::once("posthaste".to_owned()).chain(std::env::args().skip(1).map(word)).collect()
 }
 
-/// Writes to standard output; that nobody reads any more is no error.
-fn print(text: &str) -> std::io::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+/// The first SIGINT, SIGTERM or SIGHUP sets `stop`, so that a run ends with its figures; the second ends the process.
+/// Before anything is started that would be left behind.
+fn stop_on_signals(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    // Who starts it with nohup wants it to go on without the terminal.
+    let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(stop))?;
+        signal_hook::flag::register(signal, Arc::clone(stop))?;
     }
+    Ok(())
+}
+
+/// Whether we were started with a signal ignored (proc_pid_status(5)).
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

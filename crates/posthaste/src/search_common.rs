@@ -47,6 +47,15 @@ pub fn waiting(dir: &Path) {
 
 /// Parses the words of a command line as one query.
 pub fn parse(words: &[String]) -> Result<Query, Failure> {
+    // What stands behind the query's first word belongs to it. An option there would be searched for in silence.
+    let is_option = |word: &&String| {
+        let name = word.trim_start_matches('-');
+        name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && (word.starts_with("--") || word.starts_with('-') && name.len() == 1)
+    };
+    if let Some(word) = words.iter().find(is_option) {
+        return Err(format!("`{word}`: options stand before the query; to search for it, write '\"{word}\"'").into());
+    }
     let text = words.join(" ");
     query::parse(&text, &jiff::Zoned::now()).map_err(|error| error.show(&text).into())
 }

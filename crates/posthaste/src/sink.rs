@@ -11,6 +11,7 @@ use posthaste_loadgen::sink::{
     Certificate, Counts, Delay, GreylistRule, Options, RuleFile, Sink, SlowReadRule, Stage, StageRule, StoreKind,
     TlsMode,
 };
+use posthaste_loadgen::values::duration;
 use posthaste_smtp::Protocol;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -48,7 +49,7 @@ pub struct SinkArgs {
     #[arg(long, value_name = "STAGE=TIME", value_parser = delay, help_heading = "Answers")]
     delay: Vec<(Stage, Delay)>,
     /// Refuse each client, sender and recipient seen for the first time, for this long
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "Answers")]
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Answers")]
     greylist: Option<Duration>,
     /// Read bodies slowly: so many octets, then a rest, such as 512/100ms
     #[arg(long, value_name = "OCTETS/TIME", value_parser = slow_read, help_heading = "Answers")]
@@ -89,17 +90,17 @@ pub struct SinkArgs {
     #[arg(long, value_name = "OCTETS", default_value_t = 1 << 30, help_heading = "Limits")]
     max_memory_bytes: usize,
     /// How long a client may be silent
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration, help_heading = "Limits")]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration, help_heading = "Limits")]
     idle_timeout: Duration,
 
     /// End after this time
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "End and report")]
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "End and report")]
     duration: Option<Duration>,
     /// End once so many messages are accepted
     #[arg(long, value_name = "N", help_heading = "End and report")]
     count: Option<u64>,
     /// Print a line of counters to standard error this often
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "End and report")]
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "End and report")]
     interval: Option<Duration>,
     /// Print the summary as JSON
     #[arg(long, help_heading = "End and report")]
@@ -288,7 +289,7 @@ fn percent(text: &str) -> Result<(Stage, f64), String> {
 fn delay(text: &str) -> Result<(Stage, Delay), String> {
     let (stage, value) = at_stage(text)?;
     let (from, to) = value.split_once("..").unwrap_or((value, value));
-    let time = |text| humantime::parse_duration(text).map_err(|error| format!("{text}: {error}"));
+    let time = |text| duration(text).map_err(|error| error.to_string());
     Ok((stage, Delay { from: time(from)?, to: time(to)? }))
 }
 
@@ -296,6 +297,6 @@ fn slow_read(text: &str) -> Result<SlowReadRule, String> {
     let (octets, pause) = text.split_once('/').ok_or("octets, / and a time are needed")?;
     Ok(SlowReadRule {
         octets: octets.parse().map_err(|_| format!("{octets} is no number of octets"))?,
-        pause: humantime::parse_duration(pause).map_err(|error| format!("{pause}: {error}"))?,
+        pause: duration(pause).map_err(|error| error.to_string())?,
     })
 }

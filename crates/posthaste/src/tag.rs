@@ -53,8 +53,10 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     }
     if let Some(file) = &args.restore {
         let text = read(file)?;
-        let searcher = args.index.open()?;
-        let changed = writer()?.restore_tags(&text, &ids(&searcher, &Query::All)?)?;
+        args.index.open()?;
+        let mut indexer = writer()?;
+        // As below: a rebuild while we waited gives all messages other numbers.
+        let changed = indexer.restore_tags(&text, &ids(&args.index.open()?, &Query::All)?)?;
         return report(changed, args.json);
     }
     let (changes, query) = split(&args.words)?;

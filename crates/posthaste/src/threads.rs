@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 
 use clap::Args;
-use posthaste_search::{Message, Sort, split_addresses};
+use posthaste_search::{Message, Sort};
 use serde_json::json;
 
-use crate::find_output::harmless;
+use crate::find_output::{harmless, sender};
 use crate::pager::PagerOption;
 use crate::search_common::{Failure, IndexDir, local, parse, print};
 
@@ -49,11 +49,15 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
         known.push(number);
     }
     order.truncate(args.limit.unwrap_or(usize::MAX));
+    // All at once: each call reads the numbers of all messages.
+    let numbers: Vec<u32> = order.iter().flat_map(|thread| &members[thread]).copied().collect();
+    let mut messages = searcher.messages(&numbers)?.into_iter();
     let mut rows = Vec::new();
     for thread in &order {
         let numbers = &members[thread];
         let hits = numbers.iter().filter(|number| matched.get(**number)).count();
-        rows.push(row(*thread, &searcher.messages(numbers)?, hits, args.json));
+        let messages: Vec<Message> = messages.by_ref().take(numbers.len()).collect();
+        rows.push(row(*thread, &messages, hits, args.json));
     }
     if args.json {
         print(&format!("[{}]\n", rows.join(",\n")))?;
@@ -69,9 +73,7 @@ fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool) -> String 
     let mut writers: Vec<String> = Vec::new();
     let mut tags: Vec<&str> = Vec::new();
     for message in messages.iter().rev() {
-        let writer = split_addresses(&message.head.from).into_iter().next();
-        let writer = writer
-            .map_or_else(|| message.head.from.clone(), |(name, address)| if name.is_empty() { address } else { name });
+        let writer = sender(&message.head.from);
         if !writers.contains(&writer) {
             writers.push(writer);
         }

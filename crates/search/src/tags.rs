@@ -2,15 +2,16 @@
 //!
 //! Kept in `tags.redb` beside the index and never removed by a rebuild. The key is the Message-ID and the content's digest: a message that is
 //! moved, renamed, or fetched again keeps its tags. Where only one of several contents under an id was tagged, or a server added a header, the
-//! id alone decides. [`dump`] and [`restore`] speak the text format of `notmuch dump` (batch-tag).
+//! id alone decides, unless tags were taken away from that very content. [`dump`] and [`restore`] speak the text format of `notmuch dump` (batch-tag).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 const TABLE: TableDefinition<'_, (&str, u128), &str> = TableDefinition::new("tags");
+const FILE: &str = "tags.redb";
 /// Between the tags of one message; a tag cannot hold it.
 const SEPARATOR: char = '\n';
 /// The digest of tags that were restored for a message that is not here (yet).
@@ -68,13 +69,22 @@ impl TagStore {
     /// # Errors
     /// [`TagError::Store`].
     pub fn open(dir: &Path) -> Result<Self, TagError> {
-        let path = dir.join("tags.redb");
+        let path = dir.join(FILE);
         let store = |error: redb::Error| TagError::Store { path: path.clone(), error: Box::new(error) };
         let database = Database::create(&path).map_err(|e| store(e.into()))?;
-        let write = database.begin_write().map_err(|e| store(e.into()))?;
-        write.open_table(TABLE).map_err(|e| store(e.into()))?;
-        write.commit().map_err(|e| store(e.into()))?;
+        let read = database.begin_read().map_err(|e| store(e.into()))?;
+        // Only a new store is written to: a commit is a wait for the disk.
+        if let Err(redb::TableError::TableDoesNotExist(_)) = read.open_table(TABLE) {
+            let write = database.begin_write().map_err(|e| store(e.into()))?;
+            write.open_table(TABLE).map_err(|e| store(e.into()))?;
+            write.commit().map_err(|e| store(e.into()))?;
+        }
         Ok(Self { database, path })
+    }
+
+    /// Whether there is a store in the index's directory: without one, nothing is tagged.
+    pub fn exists(dir: &Path) -> bool {
+        dir.join(FILE).exists()
     }
 
     /// All tags there are, by Message-ID and digest.
@@ -91,13 +101,35 @@ impl TagStore {
         for entry in read.open_table(TABLE)?.iter()? {
             let (key, value) = entry?;
             let (id, digest) = key.value();
-            let tags = value.value().split(SEPARATOR).map(str::to_owned).collect();
-            all.by_id.entry(id.to_owned()).or_default().insert(digest, tags);
+            all.insert(id, digest, value.value());
         }
         Ok(all)
     }
 
-    /// Sets the tags of messages, in one durable transaction. No tags takes the message out of the store.
+    /// The part of [`all`](Self::all) that is about these Message-IDs.
+    ///
+    /// # Errors
+    /// [`TagError::Store`].
+    pub fn about<'a>(&self, ids: impl IntoIterator<Item = &'a str>) -> Result<AllTags, TagError> {
+        self.try_about(ids).map_err(|error| self.error(error))
+    }
+
+    fn try_about<'a>(&self, ids: impl IntoIterator<Item = &'a str>) -> Result<AllTags, redb::Error> {
+        let mut all = AllTags::default();
+        let table = self.database.begin_read()?.open_table(TABLE)?;
+        if table.is_empty()? {
+            return Ok(all);
+        }
+        for id in ids {
+            for entry in table.range((id, u128::MIN)..=(id, u128::MAX))? {
+                let (key, value) = entry?;
+                all.insert(id, key.value().1, value.value());
+            }
+        }
+        Ok(all)
+    }
+
+    /// Sets the tags of messages, in one durable transaction.
     ///
     /// # Errors
     /// [`TagError::Name`], [`TagError::Store`]: nothing was changed.
@@ -115,15 +147,7 @@ impl TagStore {
         {
             let mut table = write.open_table(TABLE)?;
             for (id, digest, tags) in rows {
-                if tags.is_empty() {
-                    table.remove((*id, *digest))?;
-                } else {
-                    table.insert((*id, *digest), tags.as_str())?;
-                }
-                if *digest != ANY_CONTENT {
-                    // What was restored before the message came is now the message's own.
-                    table.remove((*id, ANY_CONTENT))?;
-                }
+                set_row(&mut table, id, *digest, tags)?;
             }
         }
         Ok(write.commit()?)
@@ -134,27 +158,68 @@ impl TagStore {
     }
 }
 
-/// The whole store in memory.
+fn set_row(
+    table: &mut redb::Table<'_, (&'static str, u128), &'static str>,
+    id: &str,
+    digest: u128,
+    tags: &str,
+) -> Result<(), redb::Error> {
+    let mut others = Vec::new();
+    let mut is_other_tagged = false;
+    for entry in table.range((id, u128::MIN)..=(id, u128::MAX))? {
+        let (key, value) = entry?;
+        let other = key.value().1;
+        // What was restored before a message came becomes the message's own, and what is restored counts for every content.
+        let is_replaced = (other == ANY_CONTENT) != (digest == ANY_CONTENT);
+        if other != digest {
+            others.push((other, is_replaced));
+            is_other_tagged |= !is_replaced && !value.value().is_empty();
+        }
+    }
+    // "No tags" must be said only where the tags of another content would be taken otherwise.
+    let is_nobody_tagged = tags.is_empty() && !is_other_tagged;
+    for (other, _) in others.into_iter().filter(|(_, is_replaced)| *is_replaced || is_nobody_tagged) {
+        table.remove((id, other))?;
+    }
+    if is_nobody_tagged {
+        table.remove((id, digest))?;
+    } else {
+        table.insert((id, digest), tags)?;
+    }
+    Ok(())
+}
+
+/// The whole store in memory, or a part of it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct AllTags {
     by_id: BTreeMap<String, BTreeMap<u128, Tags>>,
 }
 
 impl AllTags {
+    fn insert(&mut self, id: &str, digest: u128, tags: &str) {
+        // Nothing at all stands for "no tags", which is not one tag without a name.
+        let tags = tags.split(SEPARATOR).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+        self.by_id.entry(id.to_owned()).or_default().insert(digest, tags);
+    }
+
     /// Whether nothing is tagged.
     pub fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
+        self.iter().next().is_none()
     }
 
     /// A message's tags. Without an entry for this very content, those of the id.
     pub fn of(&self, id: &str, digest: u128) -> Tags {
         let Some(contents) = self.by_id.get(id) else { return Tags::new() };
-        contents.get(&digest).or_else(|| contents.values().next()).cloned().unwrap_or_default()
+        let any = || contents.values().find(|tags| !tags.is_empty());
+        contents.get(&digest).or_else(any).cloned().unwrap_or_default()
     }
 
-    /// Ids with their tags, those of several contents together.
+    /// Ids with their tags, those of several contents together. Only what is tagged.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Tags)> {
-        self.by_id.iter().map(|(id, contents)| (id.as_str(), contents.values().flatten().cloned().collect()))
+        self.by_id
+            .iter()
+            .map(|(id, contents)| (id.as_str(), contents.values().flatten().cloned().collect::<Tags>()))
+            .filter(|(_, tags)| !tags.is_empty())
     }
 }
 
@@ -268,6 +333,25 @@ mod tests {
         assert!(all.of("other", 5).is_empty());
         store.set([("id", 5, &Tags::new()), ("id", 6, &Tags::new())]).unwrap();
         assert!(store.all().unwrap().is_empty());
+    }
+
+    #[test]
+    fn no_tags_are_kept_apart_from_those_of_another_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = TagStore::open(dir.path()).unwrap();
+        let none = Tags::new();
+        store.set([("id", 5, &tags(&["todo"])), ("id", 6, &tags(&["todo"]))]).unwrap();
+        store.set([("id", 6, &none)]).unwrap();
+        for all in [store.all().unwrap(), store.about(["other", "id"]).unwrap()] {
+            assert_eq!((all.of("id", 5), all.of("id", 6)), (tags(&["todo"]), none.clone()));
+            assert_eq!(all.of("id", 7), tags(&["todo"]), "changed on the way");
+        }
+        assert_eq!(dump(&store.all().unwrap()).lines().nth(1), Some("+todo -- id:id"));
+        store.set([("id", 5, &none)]).unwrap();
+        assert_eq!(store.all().unwrap(), AllTags::default(), "nothing is left to be told apart");
+        store.set([("id", 5, &tags(&["old"]))]).unwrap();
+        store.set([("id", ANY_CONTENT, &tags(&["restored"]))]).unwrap();
+        assert_eq!(store.all().unwrap().of("id", 5), tags(&["restored"]));
     }
 
     #[test]

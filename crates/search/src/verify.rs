@@ -30,7 +30,7 @@ pub fn verify(dir: &Path) -> Result<Verdict, IndexError> {
     match searcher.snapshot().records() {
         Err(error) => verdict.damage.push(("side store".to_owned(), error.to_string())),
         Ok(records) => {
-            let with_text = searcher.numbers_with_text();
+            let with_text = searcher.numbers_with_text()?;
             for (number, record) in (0u32..).zip(&records).filter(|(_, record)| record.flags & bits::GONE == 0) {
                 verdict.messages += 1;
                 if !with_text.get(number) {

@@ -35,6 +35,11 @@ enum Step {
     Remove {
         which: usize,
     },
+    /// The same bytes, fetched again or with other line ends.
+    Rewrite {
+        which: usize,
+        crlf: bool,
+    },
     Tag {
         which: usize,
     },
@@ -56,6 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             2 => (which.clone(), prop::sample::select(vec!["", "S", "FS", "R", "T"])).prop_map(|(which, flags)| Step::Flags { which, flags }),
             1 => (which.clone(), folder.clone()).prop_map(|(which, folder)| Step::Copy { which, folder }),
             1 => which.clone().prop_map(|which| Step::Remove { which }),
+            1 => (which.clone(), any::<bool>()).prop_map(|(which, crlf)| Step::Rewrite { which, crlf }),
             1 => which.prop_map(|which| Step::Tag { which }),
             3 => Just(Step::Update),
             1 => Just(Step::CrashBetweenCommits),
@@ -104,13 +110,15 @@ impl World {
                     if text % 3 == 0 { String::new() } else { format!("References: <{}@example.org>\n", text % 8) };
                 // Some messages share an id, some have none.
                 let id = if text % 11 == 0 { String::new() } else { format!("Message-ID: <{}@example.org>\n", n % 9) };
+                // Some have no date but that of their file.
+                let date = format!("Date: Tue, 04 Mar 2025 10:{:02}:00 +0000\n", n % 60);
+                let date = if text % 7 == 0 { String::new() } else { date };
                 let message = format!(
-                    "From: P{} <p{}@example.org>\nSubject: {}topic {}\nDate: Tue, 04 Mar 2025 10:{:02}:00 +0000\n{id}{references}\nword{text} common {n}\n",
+                    "From: P{} <p{}@example.org>\nSubject: {}topic {}\n{date}{id}{references}\nword{text} common {n}\n",
                     text % 5,
                     text % 5,
                     if text % 2 == 0 { "Re: " } else { "" },
                     text % 4,
-                    n % 60
                 );
                 fs::write(self.mail.join(FOLDERS[*folder]).join("new").join(name), message).unwrap();
             }
@@ -146,6 +154,14 @@ impl World {
                     fs::remove_file(file).unwrap();
                 }
             }
+            Step::Rewrite { which, crlf } => {
+                let Some(file) = self.pick(*which) else { return };
+                let text = fs::read_to_string(&file).unwrap().replace("\r\n", "\n");
+                let text = if *crlf { text.replace('\n', "\r\n") } else { text };
+                let name = self.fresh_name();
+                fs::write(file.parent().unwrap().join(name), text).unwrap();
+                fs::remove_file(file).unwrap();
+            }
             Step::Tag { which } => {
                 update(&self.index, &self.mail);
                 let searcher = Searcher::open(&self.index).unwrap();
@@ -163,35 +179,35 @@ impl World {
                 if nothing_to_do(&self.index, std::slice::from_ref(&self.mail), &UpdateOptions::default())
                     .is_some() => {}
             Step::Update => drop(update(&self.index, &self.mail)),
-            Step::CrashBetweenCommits => self.crash_between_commits(),
+            Step::CrashBetweenCommits => crash_between_commits(&self.index, &self.mail),
             Step::RemoveFolder { folder } if !FOLDERS[*folder].is_empty() => {
                 drop(fs::remove_dir_all(self.mail.join(FOLDERS[*folder])))
             }
             Step::RemoveFolder { .. } => {}
         }
     }
+}
 
-    /// Updates, then puts back the side store as it was before.
-    fn crash_between_commits(&self) {
-        let state = |dir: &Path| -> Vec<(PathBuf, Vec<u8>)> {
-            let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-            let files = entries.map(|entry| entry.unwrap().path()).filter(|path| {
-                let name = path.file_name().unwrap().to_string_lossy();
-                name == "current" || name.starts_with("state.")
-            });
-            files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
-        };
-        let before = state(&self.index);
-        update(&self.index, &self.mail);
-        state(&self.index).into_iter().for_each(|(path, _)| fs::remove_file(path).unwrap());
-        before.into_iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
-    }
+/// Updates, then puts back the side store as it was before.
+fn crash_between_commits(index: &Path, mail: &Path) {
+    let state = |dir: &Path| -> Vec<(PathBuf, Vec<u8>)> {
+        let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+        let files = entries.map(|entry| entry.unwrap().path()).filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name == "current" || name.starts_with("state.")
+        });
+        files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+    };
+    let before = state(index);
+    update(index, mail);
+    state(index).into_iter().for_each(|(path, _)| fs::remove_file(path).unwrap());
+    before.into_iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
 }
 
 /// Everything that can be asked of an index, without the numbers that it gives.
 #[derive(Debug, PartialEq)]
 struct Content {
-    messages: BTreeMap<PathBuf, (u64, i64, u64, String, String)>,
+    messages: BTreeMap<PathBuf, (u64, i64, u64, i64, String, String)>,
     threads: BTreeSet<BTreeSet<PathBuf>>,
     hits: Vec<BTreeSet<String>>,
 }
@@ -203,6 +219,7 @@ fn content(index: &Path) -> Content {
     let numbers: Vec<u32> = searcher.find(&query::Query::All).unwrap().iter().collect();
     let messages = searcher.messages(&numbers).unwrap();
     assert_eq!(verdict.messages, messages.len() as u64);
+    let records = searcher.snapshot().records().unwrap();
     let mut threads: BTreeMap<u32, BTreeSet<PathBuf>> = BTreeMap::new();
     for message in &messages {
         threads.entry(message.thread).or_default().insert(message.path.clone());
@@ -221,7 +238,10 @@ fn content(index: &Path) -> Content {
     Content {
         messages: messages
             .into_iter()
-            .map(|m| (m.path, (m.flags, m.date, m.size, m.head.subject, m.head.message_id)))
+            .map(|m| {
+                let mtime_ns = records[m.number as usize].mtime_ns;
+                (m.path, (m.flags, m.date, m.size, mtime_ns, m.head.subject, m.head.message_id))
+            })
             .collect(),
         threads: threads.into_values().collect(),
         hits: queries.iter().map(|query| hits(&searcher, query)).collect(),
@@ -345,12 +365,176 @@ fn tags_that_a_crash_kept_from_the_index_come_with_the_next_update() {
     maildir(mail.path(), "");
     message(mail.path(), "1.a.h:2,", "one");
     update(index.path(), mail.path());
+    fs::write(index.path().join("tags.pending"), "").unwrap();
     let store = posthaste_search::tags::TagStore::open(index.path()).unwrap();
     let tags = ["todo".to_owned()].into();
     store.set([("one@example.org", 0, &tags)]).unwrap();
     drop(store);
+    // Before the side store knows of them, more is said: that adds to the truth, not to the old copy of it.
+    let mut indexer = Indexer::open(index.path(), None).unwrap();
+    indexer.tag(&[(0, "one@example.org".to_owned())], &["late".to_owned()], &[]).unwrap();
+    assert!(indexer.dump_tags().unwrap().contains("+late +todo -- id:one@example.org"));
+    drop(indexer);
+    assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "tag:todo tag:late").len(), 1);
+    assert!(!index.path().join("tags.pending").exists());
+}
+
+#[test]
+fn a_copy_that_is_untagged_stays_so() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "1.a.h:2,", "one");
+    // The same message as a list sends it out.
+    let copy = "Subject: [list] one\nMessage-ID: <one@example.org>\n\none\n-- \nlist\n";
+    fs::write(mail.path().join("cur/2.a.h:2,"), copy).unwrap();
     update(index.path(), mail.path());
+    let tag = |query: &str, add: &[&str], remove: &[&str]| {
+        let searcher = Searcher::open(index.path()).unwrap();
+        let numbers = searcher.find(&query::parse(query, &jiff::Zoned::now()).unwrap()).unwrap();
+        let messages: Vec<(u32, String)> = numbers.iter().map(|n| (n, "one@example.org".to_owned())).collect();
+        let owned = |tags: &[&str]| tags.iter().map(|&tag| tag.to_owned()).collect::<Vec<_>>();
+        Indexer::open(index.path(), None).unwrap().tag(&messages, &owned(add), &owned(remove)).unwrap()
+    };
+    let tagged = || hits(&Searcher::open(index.path()).unwrap(), "tag:todo");
+    assert_eq!(tag("one", &["todo"], &[]), 2);
+    assert_eq!(tag("subject:list", &[], &["todo"]), 1);
+    assert_eq!(tagged(), ["1.a.h".to_owned()].into());
+    let mut rebuilt = Indexer::rebuild(index.path(), None).unwrap();
+    rebuilt.update(&[], &Default::default(), &|_| {}).unwrap();
+    drop(rebuilt);
+    assert_eq!(tagged(), ["1.a.h".to_owned()].into(), "also after a rebuild");
+}
+
+#[test]
+fn an_empty_mount_point_loses_no_messages() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (root, aside) = (mail.path().join("mail"), mail.path().join("aside"));
+    maildir(&root, ".Lists");
+    message(&root.join(".Lists"), "1.a.h:2,", "one");
+    update(index.path(), &root);
+    fs::rename(&root, &aside).unwrap();
+    fs::create_dir(&root).unwrap();
+    let again = |options: &UpdateOptions| Indexer::open(index.path(), None).unwrap().update(&[], options, &|_| {});
+    let report = again(&UpdateOptions::default()).unwrap();
+    assert_eq!((report.troubles.len(), report.removed, report.messages), (1, 0, 1));
+    let refused = Indexer::rebuild(index.path(), None).unwrap().update(&[], &UpdateOptions::default(), &|_| {});
+    assert!(matches!(refused, Err(posthaste_search::IndexError::Away { .. })), "{refused:?}");
+    assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "one").len(), 1);
+    // It is there again.
+    fs::remove_dir(&root).unwrap();
+    fs::rename(&aside, &root).unwrap();
+    assert!(again(&UpdateOptions::default()).unwrap().troubles.is_empty());
+    // It is gone, and somebody says so: also the tree itself.
+    fs::remove_dir_all(&root).unwrap();
+    let believe = UpdateOptions { believe_missing: true, ..UpdateOptions::default() };
+    assert_eq!(again(&believe).unwrap().removed, 1);
+    assert!(again(&UpdateOptions::default()).unwrap().troubles.is_empty(), "nothing is missed any more");
+}
+
+#[test]
+fn two_messages_never_share_a_number_however_often_it_crashes() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "1.a.h:2,", "one");
+    update(index.path(), mail.path());
+    message(mail.path(), "2.a.h:2,", "two");
+    crash_between_commits(index.path(), mail.path());
+    // What came in the crash goes, and what was there: the next commits delete texts and add none.
+    fs::remove_file(mail.path().join("cur/2.a.h:2,")).unwrap();
+    fs::remove_file(mail.path().join("cur/1.a.h:2,")).unwrap();
+    crash_between_commits(index.path(), mail.path());
+    message(mail.path(), "3.a.h:2,", "three");
+    update(index.path(), mail.path());
+    let searcher = Searcher::open(index.path()).unwrap();
+    assert_eq!(
+        (hits(&searcher, "three").len(), hits(&searcher, "one or two").len(), hits(&searcher, "*").len()),
+        (1, 0, 1)
+    );
+    assert_eq!(posthaste_search::verify(index.path()).unwrap().damage, []);
+}
+
+#[test]
+fn a_removal_that_a_crash_cut_in_half_is_mended() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "1.a.h:2,", "one");
+    message(mail.path(), "2.a.h:2,", "two");
+    update(index.path(), mail.path());
+    let file = mail.path().join("cur/1.a.h:2,");
+    let bytes = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    crash_between_commits(index.path(), mail.path());
+    // It comes back before anybody looks: its record is there, its text is not.
+    fs::write(&file, bytes).unwrap();
+    update(index.path(), mail.path());
+    assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "one").len(), 1);
+    assert_eq!(posthaste_search::verify(index.path()).unwrap().damage, []);
+}
+
+#[test]
+fn an_index_of_an_older_version_is_built_again() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "1.a.h:2,", "one");
+    update(index.path(), mail.path());
+    Indexer::open(index.path(), None)
+        .unwrap()
+        .tag(&[(0, "one@example.org".to_owned())], &["todo".to_owned()], &[])
+        .unwrap();
+    let current = fs::read_to_string(index.path().join("current")).unwrap();
+    fs::write(index.path().join("current"), current.replace("\"format\":2", "\"format\":1")).unwrap();
+    let told = Searcher::open(index.path()).err().expect("another format").to_string();
+    assert!(told.contains("format 1") && told.contains("build it again"), "{told}");
+    let mut indexer = Indexer::open(index.path(), None).unwrap();
+    assert!(indexer.is_rebuilding());
+    assert_eq!(indexer.update(&[], &UpdateOptions::default(), &|_| {}).unwrap().added, 1, "its trees are known");
     assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "tag:todo").len(), 1);
+}
+
+#[test]
+fn an_update_that_finds_nothing_writes_nothing() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "1.a.h:2,", "one");
+    update(index.path(), mail.path());
+    update(index.path(), mail.path());
+    let files = || -> BTreeMap<PathBuf, std::time::SystemTime> {
+        let dirs = [index.path().to_owned(), index.path().join("text")];
+        let entries = dirs.iter().flat_map(|dir| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap()));
+        entries.map(|entry| (entry.path(), entry.metadata().unwrap().modified().unwrap())).collect()
+    };
+    let before = files();
+    let options = UpdateOptions { list_all: true, ..UpdateOptions::default() };
+    let report = Indexer::open(index.path(), None).unwrap().update(&[], &options, &|_| {}).unwrap();
+    assert_eq!((report.listed, report.has_changes()), (2, false));
+    assert_eq!(files(), before);
+}
+
+#[test]
+fn names_tell_that_nothing_changed_whatever_the_times_say() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in ["", ".Lists"] {
+        maildir(mail.path(), folder);
+        (0..50).for_each(|n| message(&mail.path().join(folder), &format!("{n}.a{folder}.h:2,"), &format!("word{n}")));
+    }
+    update(index.path(), mail.path());
+    let options = UpdateOptions { list_all: true, ..UpdateOptions::default() };
+    let quiet = || nothing_to_do(index.path(), &[], &options).map(|report| (report.listed, report.messages));
+    assert_eq!(quiet(), Some((4, 100)));
+    let cur = mail.path().join("cur");
+    for (from, to) in [
+        (cur.join("1.a.h:2,"), cur.join("1.a.h:2,S")),
+        (cur.join("1.a.h:2,"), mail.path().join("new/1.a.h:2,")),
+        (cur.join("1.a.h:2,"), mail.path().join(".Lists/cur/1.a.h:2,")),
+        (cur.join("1.a.h:2,"), cur.join(".hidden")),
+    ] {
+        fs::rename(&from, &to).unwrap();
+        assert_eq!(quiet(), None, "{from:?} {to:?}");
+        fs::rename(&to, &from).unwrap();
+        assert_eq!(quiet(), Some((4, 100)));
+    }
+    message(mail.path(), "51.a.h:2,", "one");
+    assert_eq!(quiet(), None);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::fs;
 
 use common::{corpus, hits, maildir, update};
 use posthaste_search::Searcher;
-use posthaste_search::text::{Extracted, Kind, extract, fold, tokens};
+use posthaste_search::text::{Extracted, Kind, Priority, extract, fold, tokens};
 
 /// The words of a text, by the plainest rule.
 fn words(text: &str) -> Vec<String> {
@@ -44,6 +44,9 @@ fn is_mark(c: char) -> bool {
 fn is_plain(word: &str) -> bool {
     word.len() <= 60 && tokens(word).len() == 1 && tokens(word).iter().all(|(_, kind)| *kind == Kind::Word)
 }
+
+const LISTED: &str = "From: a@example.org\nSubject: to all\nList-Id: <users.example.org>\nPriority: normal\n\nx\n";
+const URGENT: &str = "From: b@example.org\nSubject: now\nList-Id: <users.example.org>\nX-Priority: 1\n\ny\n";
 
 struct Scanned {
     name: String,
@@ -86,8 +89,10 @@ fn hits_are_those_of_a_plain_scan() {
     let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     maildir(mail.path(), "");
     let mut all = Vec::new();
-    for (number, file) in corpus().iter().enumerate() {
-        let bytes = fs::read(file).unwrap();
+    // Not every corpus has mail of a list, or what is urgent.
+    let own = [LISTED, URGENT].map(|text| text.as_bytes().to_vec());
+    let messages = corpus().into_iter().map(|file| fs::read(file).unwrap()).chain(own);
+    for (number, bytes) in messages.enumerate() {
         let name = format!("{number}.corpus.host");
         fs::write(mail.path().join(format!("cur/{name}:2,S")), &bytes).unwrap();
         let message = extract(&bytes);
@@ -102,6 +107,7 @@ fn hits_are_those_of_a_plain_scan() {
             message,
         });
     }
+    assert!(all.iter().filter(|scanned: &&Scanned| scanned.message.traits.list).count() >= 2);
     let report = update(index.path(), mail.path());
     assert_eq!(report.added, all.len() as u64, "nothing is too broken to be indexed");
     let mut oracle = Oracle { all, searcher: Searcher::open(index.path()).unwrap(), checked: 0 };
@@ -166,7 +172,13 @@ fn hits_are_those_of_a_plain_scan() {
     oracle.check("mime:text/html", |message| message.message.mimes.iter().any(|mime| mime == "text/html"));
     oracle.check("mime:image/*", |message| message.message.mimes.iter().any(|mime| mime.starts_with("image/")));
     oracle.check("flag:attach", |message| message.message.traits.attachment);
-    oracle.check("flag:list not prio:low", |_| false);
+    oracle.check("flag:list", |message| message.message.traits.list);
+    oracle.check("flag:list not prio:low", |message| {
+        message.message.traits.list && message.message.priority != Priority::Low
+    });
+    for (name, priority) in [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)] {
+        oracle.check(&format!("prio:{name}"), |message| message.message.priority == priority);
+    }
     oracle.check("date:2020..2024", |message| {
         message.message.date.is_some_and(|date| (1_577_836_800..1_735_689_600).contains(&date))
     });

@@ -29,7 +29,7 @@ fn beside_a_watch(index: &Path, mail: &Path, options: &WatchOptions, body: impl 
         let watching = scope.spawn(|| {
             let mut tell = |event: WatchEvent<'_>| match event {
                 WatchEvent::Ready(report) | WatchEvent::Committed { report, .. } => drop(tell.send(report.messages)),
-                WatchEvent::Waiting { .. } | WatchEvent::Unwatched(_) => {}
+                WatchEvent::Trouble { .. } | WatchEvent::Unwatched(_) => {}
             };
             watch(index, &[mail.to_owned()], options, &stop, &|| {}, &mut tell).unwrap();
         });
@@ -137,4 +137,37 @@ fn there_is_one_watch() {
         let second = watch(index.path(), &[], &options(), &Stop::new().unwrap(), &|| {}, &mut |_| {});
         assert!(matches!(second, Err(IndexError::Watched(_))), "{second:?}");
     });
+}
+
+#[test]
+fn a_watch_that_met_with_trouble_goes_on() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    deliver(mail.path(), "1.a.h", "one");
+    beside_a_watch(index.path(), mail.path(), &options(), |_| {
+        // The next commit has nowhere to write.
+        fs::rename(index.path().join("text"), index.path().join("aside")).unwrap();
+        deliver(mail.path(), "2.a.h", "two");
+        let deadline = Instant::now() + PATIENCE;
+        while Searcher::open(index.path()).map_or(0, |searcher| hits(&searcher, "one or two").len()) < 2 {
+            assert!(Instant::now() < deadline, "it did not begin again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+}
+
+#[test]
+fn a_first_update_ends_when_it_is_told_and_the_next_one_goes_on() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    (0..1000).for_each(|n| deliver(mail.path(), &format!("{n}.a.h"), &format!("word{n}")));
+    let stop = Stop::new().unwrap();
+    stop.stop();
+    let mut ready = false;
+    let mut tell = |event: WatchEvent<'_>| ready |= matches!(event, WatchEvent::Ready(_));
+    watch(index.path(), &[mail.path().to_owned()], &options(), &stop, &|| {}, &mut tell).unwrap();
+    assert!(!ready, "it was not up to date when it ended");
+    let report = common::update(index.path(), mail.path());
+    assert_eq!((report.messages, report.stopped), (1000, false));
+    assert!(report.added > 0, "{report:?}");
 }

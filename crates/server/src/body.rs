@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_delivery::{Body as StoredBody, DeliveryError, Journaled};
-use posthaste_message::{Header, Summary};
+use posthaste_message::{HeaderScan, Summary};
 use posthaste_smtp::tokio::Body;
 use posthaste_smtp::{BodyError, Envelope};
 use tokio::time::timeout;
@@ -49,19 +49,19 @@ pub(crate) async fn gather(
 ) -> Result<Gathered, Refusal> {
     let mut room = memory.nothing();
     let mut parts = Parts::new(trace);
-    let mut header = HeaderWatch::default();
+    let mut header = HeaderScan::default();
     while let Some(chunk) = body.chunk().await {
         let chunk = chunk.map_err(Refusal::Body)?;
         header.push(&chunk);
         parts.push(chunk);
         // Room is taken for what has come, not for what was announced, and nobody waits for it: a client that says nothing
         // more holds no more than it sent, and what finds no room goes to a file.
-        let held = parts.held_bytes() + header.held_bytes() + body.buffer_bytes();
+        let held = parts.held_bytes() + body.buffer_bytes();
         if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, held) {
             return spool(body, envelope, parts, header, room, (settings, memory, store)).await;
         }
     }
-    let summary = header.finish(settings.hops)?;
+    let summary = summary_of(header, settings.hops)?;
     Ok(Gathered { bytes: parts.bytes, body: StoredBody::Memory(parts.finish()), summary, room })
 }
 
@@ -70,7 +70,7 @@ async fn spool(
     body: &mut Body<'_>,
     envelope: &Envelope,
     parts: Parts,
-    mut header: HeaderWatch,
+    mut header: HeaderScan,
     mut room: Reservation,
     (settings, memory, store): (&Settings, &MemoryBudget, &Journaled),
 ) -> Result<Gathered, Refusal> {
@@ -98,7 +98,7 @@ async fn spool(
         header.push(&chunk);
         timeout(STORE_PATIENCE, writer.write(&chunk)).await.map_err(|_| Refusal::Slow)??;
     }
-    let summary = header.finish(settings.hops)?;
+    let summary = summary_of(header, settings.hops)?;
     let spooled = timeout(STORE_PATIENCE, writer.finish()).await.map_err(|_| Refusal::Slow)??;
     Ok(Gathered { body: StoredBody::Spooled(spooled), bytes, summary, room })
 }
@@ -149,48 +149,10 @@ impl Parts {
     }
 }
 
-/// Collects the header section, which may come in many pieces, without looking at any octet more than a few times.
-#[derive(Default)]
-struct HeaderWatch {
-    head: Vec<u8>,
-    look_again_at: usize,
-    found: Option<Summary>,
-}
-
-impl HeaderWatch {
-    fn push(&mut self, chunk: &[u8]) {
-        if self.found.is_some() {
-            return;
-        }
-        if self.head.is_empty() {
-            // The usual case: the header is in the first piece, and nothing is copied.
-            let header = Header::of(chunk);
-            if header.is_complete() {
-                self.found = Some(header.summary());
-                return;
-            }
-        }
-        self.head.extend_from_slice(chunk);
-        // Twice as much each time, so that a header in single octets costs no square of its size.
-        if self.head.len() >= self.look_again_at {
-            let header = Header::of(&self.head);
-            if header.is_complete() {
-                self.found = Some(header.summary());
-                self.head = Vec::new();
-            } else {
-                self.look_again_at = self.head.len() * 2;
-            }
-        }
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.head.capacity()
-    }
-
-    fn finish(self, hops_max: usize) -> Result<Summary, Refusal> {
-        let summary = self.found.unwrap_or_else(|| Header::of(&self.head).summary());
-        if summary.hops >= hops_max { Err(Refusal::Loop { hops: summary.hops }) } else { Ok(summary) }
-    }
+/// What the header told, unless it tells of a loop.
+fn summary_of(header: HeaderScan, hops_max: usize) -> Result<Summary, Refusal> {
+    let summary = header.finish();
+    if summary.hops >= hops_max { Err(Refusal::Loop { hops: summary.hops }) } else { Ok(summary) }
 }
 
 /// A piece below this is copied; above it costs less to keep it where it is.
@@ -199,22 +161,6 @@ const SMALL_PIECE_BYTES: usize = 4 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn summary_of(message: &[u8], piece: usize) -> Summary {
-        let mut watch = HeaderWatch::default();
-        message.chunks(piece).for_each(|chunk| watch.push(chunk));
-        watch.finish(usize::MAX).unwrap_or_else(|_| panic!("no limit was set"))
-    }
-
-    #[test]
-    fn a_header_in_pieces_is_the_same_header() {
-        let message = b"Received: a\r\nMessage-ID: <x@y>\r\nReceived: b\r\n\tc\r\n\r\nReceived: in the body\r\n";
-        for piece in 1..=message.len() {
-            let found = summary_of(message, piece);
-            assert_eq!((found.hops, found.message_id.as_deref()), (2, Some("<x@y>")), "pieces of {piece}");
-        }
-        assert_eq!(summary_of(b"Received: a\r\nReceived: b", 3).hops, 2);
-    }
 
     #[test]
     fn a_body_in_single_octets_is_one_part_and_one_buffer() {
@@ -250,9 +196,9 @@ mod tests {
     #[test]
     fn a_message_of_50_hops_is_in_a_loop() {
         let refused = |hops: usize| {
-            let mut watch = HeaderWatch::default();
-            watch.push(&b"Received: x\r\n".repeat(hops));
-            matches!(watch.finish(50), Err(Refusal::Loop { .. }))
+            let mut header = HeaderScan::default();
+            header.push(&b"Received: x\r\n".repeat(hops));
+            matches!(summary_of(header, 50), Err(Refusal::Loop { .. }))
         };
         assert!(!refused(49));
         assert!(refused(50));

@@ -13,6 +13,8 @@ use crate::config::Search;
 
 /// Bytes for the terms of new messages.
 const MEMORY_BYTES: usize = 64 << 20;
+/// Before an index that could not be brought up to date is tried again.
+const PAUSE: Duration = Duration::from_secs(60);
 /// How long a stop waits for the last commit. The index is sound without it, only behind.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// The lowest priority: of a busy processor this takes a hundredth part or two.
@@ -59,15 +61,21 @@ fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
     let update = UpdateOptions { threads: 1, memory_bytes: MEMORY_BYTES, ..UpdateOptions::default() };
     let options = WatchOptions { update, ..WatchOptions::default() };
     let waiting = || tracing::info!(dir = %dir.display(), "another process writes to the search index; waiting for it");
-    match watch(dir, &[mail], &options, stop, &waiting, &mut tell) {
-        Ok(()) => {}
-        Err(error @ IndexError::Watched(_)) => {
-            tracing::warn!(error = error.to_string(), "mail is indexed by that process")
+    loop {
+        match watch(dir, std::slice::from_ref(&mail), &options, stop, &waiting, &mut tell) {
+            Ok(()) => return,
+            Err(error @ IndexError::Watched(_)) => {
+                return tracing::warn!(error = error.to_string(), "mail is indexed by that process");
+            }
+            Err(error) => tracing::error!(
+                error = error.to_string(),
+                pause_s = PAUSE.as_secs(),
+                "the search index is not kept up to date; trying again"
+            ),
         }
-        Err(error) => tracing::error!(
-            error = error.to_string(),
-            "the search index is not kept up to date; a restart, or `posthaste index`, goes on with it"
-        ),
+        if stop.wait(PAUSE) {
+            return;
+        }
     }
 }
 
@@ -80,7 +88,13 @@ fn tell(event: WatchEvent<'_>) {
             let lag_ms = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
             tracing::debug!(added = report.added, removed = report.removed, lag_ms, "search index");
         }
-        WatchEvent::Waiting { .. } => {}
+        WatchEvent::Trouble { error, pause } => {
+            tracing::error!(
+                error = error.to_string(),
+                pause_s = pause.as_secs(),
+                "the search index falls behind; trying again"
+            );
+        }
         WatchEvent::Unwatched(directories) => tracing::warn!(
             directories,
             "the kernel has no room to watch more (fs.inotify.max_user_watches); their mail is indexed within a minute"

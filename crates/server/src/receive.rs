@@ -7,7 +7,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message, Target};
-use posthaste_journal::AppendError;
 use posthaste_message::{DateTime, Received, write_delivered_to, write_return_path};
 use posthaste_smtp::tokio::{Body, Handler, Session};
 use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply};
@@ -207,7 +206,9 @@ fn target(envelope: &Envelope, mailbox: &Mailbox) -> Target {
 
 fn reply_to(error: &DeliveryError) -> Reply {
     match error {
-        error if is_too_large(error) => Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept"),
+        DeliveryError::TooLarge { .. } => {
+            Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept")
+        }
         DeliveryError::BadMailbox(_) => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
         DeliveryError::Mailbox(_) => Reply::new(450, "4.2.0", "The mailbox cannot be written, try again later"),
         DeliveryError::Full(_) => Reply::new(452, "4.3.1", "No space to keep the message, try again later"),
@@ -220,13 +221,6 @@ fn reply_to(error: &DeliveryError) -> Reply {
 /// Whether the message ended because its client did, in one way or another.
 fn is_abandoned(error: &BodyError) -> bool {
     matches!(error, BodyError::Reset | BodyError::Disconnected | BodyError::TimedOut | BodyError::Io(_))
-}
-
-/// Whether the journal has no place for a record of this size, ever. Nothing is wrong with the storage then.
-fn is_too_large(error: &DeliveryError) -> bool {
-    let DeliveryError::Sync(error) = error else { return false };
-    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<AppendError>());
-    matches!(cause, Some(AppendError::TooLarge { .. }))
 }
 
 /// What the one log line of a message tells.
@@ -244,7 +238,7 @@ struct LogLine {
 impl LogLine {
     /// Notes why nothing was kept.
     fn refused(&mut self, error: &DeliveryError) -> Reply {
-        if matches!(error, DeliveryError::Sync(_)) && !is_too_large(error) {
+        if matches!(error, DeliveryError::Sync(_)) {
             tracing::error!(error = error.to_string(), "stable storage failed; restart once its cause is gone");
         }
         self.why = Some(error.to_string());
@@ -343,6 +337,8 @@ mod tests {
 
     #[test]
     fn each_failure_has_its_reply() {
+        use posthaste_journal::AppendError;
+
         let check = |error: DeliveryError, expected: &str| {
             let reply = reply_to(&error).to_string();
             assert!(reply.starts_with(expected), "{error}: {reply}");

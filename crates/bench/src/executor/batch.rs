@@ -42,6 +42,7 @@ pub(super) fn workload(settings: &Settings) -> Workload {
         ),
         figures: FIGURES,
         published: published::about("batch"),
+        writes_octets: (2 * batches * BATCH * BODY_BYTES) as u64,
         sides: vec![ours, theirs],
     }
 }

@@ -33,10 +33,10 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Journaled => "posthaste journaled",
-            Self::JournaledToCheckpoint => "posthaste journaled, to disk",
+            Self::JournaledToCheckpoint => "posthaste journaled to disk",
             Self::Standalone => "posthaste standalone",
             Self::Mailrs => "mailrs-delivery-executor 1.2",
-            Self::NoSync => "plain writes, 1 thread",
+            Self::NoSync => "plain writes",
             Self::PlainSync => "plain write + fdatasync",
         }
     }

@@ -3,5 +3,5 @@
 mod postfix;
 mod smtp_sink;
 
-pub use postfix::Postfix;
+pub use postfix::{PROCESSES_MAX, Postfix};
 pub use smtp_sink::SmtpSink;

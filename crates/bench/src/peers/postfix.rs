@@ -1,12 +1,13 @@
 //! Postfix with queue, configuration and mailboxes in a scratch directory. Needs root, as Postfix does.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::process::{free_address, is_root, listens, program, write};
+use crate::process::{Guard, free_address, is_root, listens, program, write};
 use crate::suite::SideError;
 
 /// A running Postfix; stopped when dropped.
@@ -14,15 +15,19 @@ use crate::suite::SideError;
 pub struct Postfix {
     program: PathBuf,
     etc: PathBuf,
+    queue: PathBuf,
     pid: u32,
     pub address: SocketAddr,
+    /// Where its mailboxes lie.
+    pub mail: PathBuf,
+    _guard: Guard,
 }
 
 /// The distribution's list of services, which ours is made of.
 const SERVICES: [&str; 2] = ["/usr/share/postfix/master.cf.dist", "/etc/postfix/master.cf"];
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Processes of a kind: connections beyond it wait.
-const PROCESSES_MAX: usize = 200;
+/// Processes of a kind, as on a server that is set up for load: connections beyond it wait.
+pub const PROCESSES_MAX: usize = 200;
 
 impl Postfix {
     pub const DURABILITY: &str = "queue file synced before 250";
@@ -45,7 +50,11 @@ impl Postfix {
         }
         write(&etc.join("main.cf"), &main_cf(dir, mailboxes))?;
         write(&etc.join("master.cf"), &master_cf(&services, address))?;
-        let mut postfix = Self { program, etc, pid: 0, address };
+        // Its master has no parent that would miss it.
+        let stop: [&OsStr; 3] = ["-c".as_ref(), etc.as_os_str(), "stop".as_ref()];
+        let guard = Guard::new(&program, &stop).map_err(SideError::failed("a guard for Postfix"))?;
+        let (queue, mail) = (dir.join("queue"), dir.join("mail"));
+        let mut postfix = Self { program, etc, queue, pid: 0, address, mail, _guard: guard };
         postfix.control("start")?;
         let begun = Instant::now();
         while !listens(address) {
@@ -66,6 +75,11 @@ impl Postfix {
         self.pid
     }
 
+    /// Whether everything that it acknowledged is delivered.
+    pub fn queue_is_empty(&self) -> bool {
+        ["maildrop", "incoming", "active", "deferred"].iter().all(|name| has_no_file(&self.queue.join(name)))
+    }
+
     fn control(&self, word: &str) -> Result<(), SideError> {
         let mut command = Command::new(&self.program);
         command.arg("-c").arg(&self.etc).arg(word).stdin(Stdio::null()).stdout(Stdio::null());
@@ -84,6 +98,12 @@ impl Drop for Postfix {
     fn drop(&mut self) {
         let _ = self.control("stop");
     }
+}
+
+/// However deep.
+fn has_no_file(dir: &Path) -> bool {
+    let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.all(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && has_no_file(&entry.path()))
 }
 
 fn directory(path: &Path, owner: Option<&str>) -> Result<(), SideError> {
@@ -120,6 +140,7 @@ virtual_mailbox_base = {dir}/mail
 virtual_mailbox_maps = inline:{{{users}}}
 virtual_uid_maps = static:65534
 virtual_gid_maps = static:65534
+local_header_rewrite_clients =
 inet_interfaces = 127.0.0.1
 in_flow_delay = 0
 default_process_limit = {PROCESSES_MAX}

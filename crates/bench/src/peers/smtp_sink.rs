@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::process::{Process, free_address, is_root, program};
 use crate::suite::SideError;
@@ -29,7 +29,7 @@ impl SmtpSink {
             command.args(["-u", "nobody"]);
         }
         // 256 connections unless it is told; what is behind the address is the backlog.
-        command.args(["-m", &connections.max(256).to_string(), &address.to_string(), "4096"]).stdout(Stdio::null());
+        command.args(["-m", &connections.max(256).to_string(), &address.to_string(), "4096"]);
         let failed = SideError::failed("smtp-sink");
         let mut process = Process::start(&mut command, dir.join("smtp-sink.log")).map_err(failed)?;
         process.wait_for(address)?;

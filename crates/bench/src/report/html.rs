@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use posthaste_loadgen::report::{escape, page};
 
-use super::markdown::{cells, figures_shown, header, remarks};
+use super::markdown::{figures_shown, remarks, table};
 use super::{Kind, Report, Row, WorkloadReport};
 
 const NO_ERROR: &str = "a String takes everything";
@@ -13,9 +13,9 @@ impl Report {
     /// One page that needs nothing else.
     pub fn to_html(&self) -> String {
         let mut body = String::new();
-        for check in self.checks.iter().filter(|check| check.is_serious) {
-            let text = format!("{}: {}: {}", check.name, check.value, check.why);
-            write!(body, "<p class=\"note\">{}</p>", escape(&text)).expect(NO_ERROR);
+        for check in &self.checks {
+            let class = if check.is_serious { "note" } else { "remark" };
+            write!(body, "<p class=\"{class}\">{}</p>", escape(&check.to_string())).expect(NO_ERROR);
         }
         if self.was_stopped {
             body.push_str("<p class=\"note\">stopped before its end</p>");
@@ -45,36 +45,12 @@ impl Report {
 
 fn card(body: &mut String, suite: &str, workload: &WorkloadReport) {
     let title = format!("{suite}: {}", workload.name);
-    write!(body, "<div><h2>{}</h2><p>{}</p><table><tr>", escape(&title), escape(&workload.what)).expect(NO_ERROR);
     let figures = figures_shown(workload);
-    let header = header(&figures);
-    let last = header.len() - 1;
-    // Behind the name comes a bar that needs no heading.
-    for (column, name) in header.iter().enumerate() {
-        match column {
-            0 => write!(body, "<th>{name}</th><th></th>"),
-            column if column == last => write!(body, "<th>{name}</th>"),
-            _ => write!(body, "<th class=\"n\">{name}</th>"),
-        }
-        .expect(NO_ERROR);
-    }
-    body.push_str("</tr>");
     let first = |row: &Row| Some(row.summary.get(&figures.first()?.key)?.median);
     let most = workload.rows.iter().filter_map(first).fold(0.0, f64::max);
-    for row in &workload.rows {
-        body.push_str("<tr>");
-        for (column, cell) in cells(row, &figures).iter().enumerate() {
-            let cell = escape(cell);
-            match column {
-                0 => write!(body, "<td>{cell}</td><td>{}</td>", bar(row, first(row), most)),
-                column if column == last => write!(body, "<td>{cell}</td>"),
-                _ => write!(body, "<td class=\"n\">{cell}</td>"),
-            }
-            .expect(NO_ERROR);
-        }
-        body.push_str("</tr>");
-    }
-    body.push_str("</table>");
+    let bar = |index: usize| bar(&workload.rows[index], first(&workload.rows[index]), most);
+    let table = table(workload).to_html(Some(&bar));
+    write!(body, "<div><h2>{}</h2><p>{}</p>{table}", escape(&title), escape(&workload.what)).expect(NO_ERROR);
     for row in &workload.rows {
         for remark in remarks(row) {
             write!(body, "<p class=\"remark\">{}: {}</p>", escape(&row.side), linked(&escape(&remark)))

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use posthaste_loadgen::live::millis;
+use posthaste_loadgen::measure::Spread;
+use posthaste_loadgen::report::Table;
 
-use super::{FigureInfo, Kind, Report, Row, RowState, Spread, WorkloadReport};
+use super::{FigureInfo, Kind, Report, Row, RowState, WorkloadReport};
 use crate::suite::Unit;
 
 const NO_ERROR: &str = "a String takes everything";
@@ -29,7 +31,7 @@ impl Report {
         .expect(NO_ERROR);
         for check in &self.checks {
             let mark = if check.is_serious { "**serious**: " } else { "" };
-            writeln!(text, "- {mark}{}: {} ({})", check.name, check.value, check.why).expect(NO_ERROR);
+            writeln!(text, "- {mark}{check}").expect(NO_ERROR);
         }
         if self.was_stopped {
             text.push_str("- **stopped before its end**\n");
@@ -44,31 +46,7 @@ impl Report {
 
 fn workload_table(text: &mut String, workload: &WorkloadReport) {
     writeln!(text, "\n### {}\n\n{}.\n", workload.name, workload.what).expect(NO_ERROR);
-    let figures = figures_shown(workload);
-    let mut lines = vec![header(&figures)];
-    lines.extend(workload.rows.iter().map(|row| cells(row, &figures)));
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
-    // Names and classes are words, all between them is figures.
-    let is_words = |column: usize| column == 0 || column == widths.len() - 1;
-    let mut line = |cells: &[String]| {
-        for (column, cell) in cells.iter().enumerate() {
-            let width = widths[column];
-            match is_words(column) {
-                true => write!(text, "| {cell:<width$} "),
-                false => write!(text, "| {cell:>width$} "),
-            }
-            .expect(NO_ERROR);
-        }
-        text.push_str("|\n");
-    };
-    line(&lines[0]);
-    let rule = |(column, width): (usize, &usize)| match is_words(column) {
-        true => "-".repeat(*width),
-        false => "-".repeat(width.saturating_sub(1)) + ":",
-    };
-    line(&widths.iter().enumerate().map(rule).collect::<Vec<_>>());
-    lines[1..].iter().for_each(|cells| line(cells));
+    text.push_str(&table(workload).to_markdown());
     for row in &workload.rows {
         for note in remarks(row) {
             writeln!(text, "\n{}: {note}.", row.side).expect(NO_ERROR);
@@ -76,18 +54,22 @@ fn workload_table(text: &mut String, workload: &WorkloadReport) {
     }
 }
 
-/// Those that any row has.
+/// A row for each side, with the figures that any has.
+pub(super) fn table(workload: &WorkloadReport) -> Table {
+    let figures = figures_shown(workload);
+    let table = Table::default().words("side");
+    let table = figures.iter().fold(table, |table, figure| table.figures(figure.name.as_str()));
+    let mut table = table.figures("ours is").words("durable when it says yes");
+    workload.rows.iter().for_each(|row| table.row(cells(row, &figures)));
+    table
+}
+
 pub(super) fn figures_shown(workload: &WorkloadReport) -> Vec<&FigureInfo> {
     let is_known = |figure: &&FigureInfo| workload.rows.iter().any(|row| row.summary.contains_key(&figure.key));
     workload.figures.iter().filter(is_known).collect()
 }
 
-pub(super) fn header(figures: &[&FigureInfo]) -> Vec<String> {
-    let names = figures.iter().map(|figure| figure.name.clone());
-    ["side".to_owned()].into_iter().chain(names).chain(["ours is".into(), "durable when it says yes".into()]).collect()
-}
-
-pub(super) fn cells(row: &Row, figures: &[&FigureInfo]) -> Vec<String> {
+fn cells(row: &Row, figures: &[&FigureInfo]) -> Vec<String> {
     let name = match row.kind {
         Kind::Published { .. } => format!("published: {}", row.side),
         _ => row.side.clone(),
@@ -104,7 +86,7 @@ pub(super) fn cells(row: &Row, figures: &[&FigureInfo]) -> Vec<String> {
 pub(super) fn remarks(row: &Row) -> Vec<String> {
     let mut remarks = row.notes.clone();
     if let Kind::Published { url, setting } = &row.kind {
-        remarks.push(url.iter().fold(setting.clone(), |setting, url| format!("{setting}; {url}")));
+        remarks.push(format!("{setting}; {url}"));
     }
     match &row.state {
         RowState::Measured => {}
@@ -131,7 +113,7 @@ pub(super) fn value_text(value: f64, unit: Unit) -> String {
         Unit::Micros => millis(value),
         Unit::Percent if value == value.round() => format!("{value:.0} %"),
         Unit::Percent => format!("{value:.2} %"),
-        Unit::Octets => format!("{value:.0}"),
+        Unit::Octets | Unit::Count => format!("{value:.0}"),
         Unit::Times => times(value),
     }
 }

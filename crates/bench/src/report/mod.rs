@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+use posthaste_loadgen::measure::Spread;
 use posthaste_loadgen::report::{Host, rfc3339};
 use serde::{Deserialize, Serialize};
 
@@ -87,7 +88,7 @@ pub enum Kind {
     Peer,
     /// Somebody's own figure, from other hardware.
     Published {
-        url: Option<String>,
+        url: String,
         setting: String,
     },
 }
@@ -104,23 +105,6 @@ pub enum RowState {
     Failed {
         why: String,
     },
-}
-
-/// A figure over all rounds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    pub median: f64,
-    pub min: f64,
-    pub max: f64,
-}
-
-impl Spread {
-    /// Of an even number of values the lower of the two in the middle; `None` without any.
-    pub fn of(mut values: Vec<f64>) -> Option<Self> {
-        values.sort_unstable_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        Some(Self { median: values[(values.len() - 1) / 2], min, max })
-    }
 }
 
 impl Row {
@@ -141,14 +125,14 @@ impl Row {
     pub(crate) fn published(published: &Published, figures: &[Figure]) -> Self {
         assert!(fits(published, figures), "{published:?} has a figure that its workload lacks");
         Self {
-            kind: Kind::Published { url: published.url.map(str::to_owned), setting: published.setting.into() },
+            kind: Kind::Published { url: published.url.into(), setting: published.setting.into() },
             rounds: vec![published.sample()],
             ..Self::of_side(published.source, false, published.durability)
         }
     }
 
     fn summarise(&mut self, figures: &[Figure]) {
-        let values = |key: &str| self.rounds.iter().filter_map(|round| round.get(key).copied()).collect();
+        let values = |key: &'static str| self.rounds.iter().filter_map(move |round| round.get(key).copied());
         let spread = |figure: &Figure| Some((figure.key.to_owned(), Spread::of(values(figure.key))?));
         self.summary = figures.iter().filter_map(spread).collect();
     }
@@ -191,18 +175,12 @@ fn ratio(ours: f64, theirs: f64, better: Better) -> Option<f64> {
 }
 
 impl Report {
-    pub(crate) fn new(
-        suites: Vec<SuiteReport>,
-        settings: &Settings,
-        started: SystemTime,
-        command: Vec<String>,
-        checks: Vec<Check>,
-    ) -> Self {
+    pub(crate) fn new(suites: Vec<SuiteReport>, settings: &Settings, started: SystemTime, checks: Vec<Check>) -> Self {
         Self {
             schema: SCHEMA.into(),
             started: rfc3339(started),
             version: env!("CARGO_PKG_VERSION").into(),
-            command,
+            command: settings.command.clone(),
             host: Host::read(),
             checks,
             scale: settings.scale,
@@ -217,11 +195,12 @@ impl Report {
         serde_json::to_string_pretty(self).expect("plain data can be written") + "\n"
     }
 
-    /// Whether every side that is there has done what it should.
+    /// Whether everything was run that was asked for, and every side that is there has done what it should.
     pub fn is_good(&self) -> bool {
         let rows = || self.suites.iter().flat_map(|suite| &suite.workloads).flat_map(|workload| &workload.rows);
         let has_failed = rows().any(|row| matches!(row.state, RowState::Failed { .. }));
-        !self.was_stopped && !has_failed && rows().any(|row| row.kind == Kind::Ours && !row.rounds.is_empty())
+        let is_measured = |row: &Row| row.state == RowState::Measured && !matches!(row.kind, Kind::Published { .. });
+        !self.was_stopped && !has_failed && rows().any(is_measured)
     }
 
     /// Writes `bench.json`, `bench.md` and `bench.html` into `dir`, which is made if need be.
@@ -252,7 +231,7 @@ mod tests {
         Published {
             workload: "x",
             source: "them",
-            url: Some("https://example.org"),
+            url: "https://example.org",
             setting: "there",
             durability: "not said",
             figures: &[("rate", 50.0)],
@@ -290,12 +269,6 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_of_an_even_number_is_one_that_was_measured() {
-        assert_eq!(Spread::of(vec![4.0, 1.0, 3.0, 2.0]).map(|spread| spread.median), Some(2.0));
-        assert_eq!(Spread::of(Vec::new()), None);
-    }
-
-    #[test]
     #[should_panic(expected = "its workload lacks")]
     fn a_published_figure_that_nobody_measures_is_our_mistake() {
         Row::published(&published(), &[P50]);
@@ -312,7 +285,7 @@ mod tests {
             )],
         }];
         let settings = Settings::new("posthaste".into());
-        let report = Report::new(suites, &settings, SystemTime::UNIX_EPOCH, vec!["posthaste".into()], Vec::new());
+        let report = Report::new(suites, &settings, SystemTime::UNIX_EPOCH, Vec::new());
         let value: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         assert_eq!((&value["schema"], &value["started"]), (&SCHEMA.into(), &"1970-01-01T00:00:00Z".into()));
         let rows = &value["suites"][0]["workloads"][0]["rows"];
@@ -329,9 +302,20 @@ mod tests {
             let peer = Row { state, ..row("peer", false, &[]) };
             let workloads = vec![workload(&[RATE], vec![row("ours", true, &[1.0]), peer])];
             let suites = vec![SuiteReport { name: "s".into(), about: String::new(), workloads }];
-            Report::new(suites, &Settings::new("p".into()), SystemTime::UNIX_EPOCH, Vec::new(), Vec::new())
+            Report::new(suites, &Settings::new("p".into()), SystemTime::UNIX_EPOCH, Vec::new())
         };
         assert!(report(RowState::Absent { why: "not installed".into() }).is_good());
         assert!(!report(RowState::Failed { why: "it fell over".into() }).is_good());
+        let alone = |row: Row| {
+            let suites = vec![SuiteReport {
+                name: "s".into(),
+                about: String::new(),
+                workloads: vec![workload(&[RATE], vec![row, Row::published(&published(), &[RATE])])],
+            }];
+            Report::new(suites, &Settings::new("p".into()), SystemTime::UNIX_EPOCH, Vec::new())
+        };
+        assert!(alone(row("peer", false, &[1.0])).is_good(), "somebody asked for a peer alone");
+        let absent = Row { state: RowState::Absent { why: "not installed".into() }, ..row("peer", false, &[]) };
+        assert!(!alone(absent).is_good(), "nothing was measured");
     }
 }

@@ -92,7 +92,7 @@ impl<L: Log> Core<L> {
     /// durable. Not earlier: until then the record is all that a power cut leaves of the others.
     fn narrow(&self, partial: &[(u64, Vec<u16>)]) {
         for (id, missing) in partial {
-            let Some(stored) = self.load(*id) else { continue };
+            let Ok(stored) = self.load(*id) else { continue };
             // A failure costs nothing: the older record says the same and a little more.
             if self.log.replace(*id, KIND_MESSAGE, stored.only(missing).encode()).is_err() {
                 continue;
@@ -107,7 +107,8 @@ impl<L: Log> Core<L> {
     /// journal, each synced by itself.
     fn write_anew(&self, records: &[u64]) {
         for &id in records {
-            let Some(stored) = self.load(id) else { continue };
+            // It stays in the journal, and the next opening sees to it.
+            let Ok(stored) = self.load(id) else { continue };
             // The body was put down for removal when the message was settled first.
             let spooled = spooled_in(&stored);
             self.keeper.state().spooled_done.retain(|file| Some(*file) != spooled);
@@ -120,7 +121,15 @@ impl<L: Log> Core<L> {
     /// A sync of the mail has failed since the first target of this message was delivered and may have dropped it: whatever its record
     /// says was delivered is written to new files, each synced by itself. `missing` are the targets that waited before this attempt.
     pub(super) fn write_delivered_anew(&self, attempt: &mut Attempt, missing: &[Missing]) {
-        let Some(stored) = self.load(attempt.id) else { return };
+        let stored = match self.load(attempt.id) {
+            Ok(stored) => stored,
+            Err(error) => {
+                // Nothing can be written anew, so nothing may be settled: what there is may be in the page cache alone.
+                let why: Arc<str> = format!("its record cannot be read: {error}").into();
+                attempt.failed.extend(attempt.reached.drain(..).map(|reached| (reached, why.clone())));
+                return;
+            }
+        };
         for (target, (&number, to)) in stored.numbers.iter().zip(&stored.message.targets).enumerate() {
             let this = Missing { number, mailbox: to.mailbox.clone() };
             let waits = missing.contains(&this) && !attempt.reached.contains(&this);

@@ -20,6 +20,9 @@ pub struct JournaledConfig {
     /// Bytes of messages that are durable and not yet in their mailboxes, in memory; beyond that callers wait.
     pub backlog_bytes: u32,
     /// Bytes that may be appended before a checkpoint is made.
+    ///
+    /// 256 MiB by default. Measured (bench `sustained`, 6 s, in turns, with 256 / 64 / 16 MiB): bodies of 10 KiB 22.8 and 17.0 / 13.0 and 13.2 / 14.1 and 13.3 thousand
+    /// a second; of 100 KiB 4.3 and 4.6 / 4.5 and 4.6 / 4.2 and 3.9, where the p99.9 was 176 and 152 / 98 and 114 / 76 and 115 ms.
     pub checkpoint_bytes: u64,
     /// Time after which a checkpoint is made if anything was appended at all.
     pub checkpoint_interval: Duration,

@@ -1,5 +1,6 @@
 //! What all threads of a journaled executor share, and the way of a message from the journal to the workers.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,8 +63,12 @@ impl<L: Log> Core<L> {
         self.keeper.failed_syncs.load(Ordering::Acquire)
     }
 
-    pub(super) fn load(&self, id: u64) -> Option<Stored> {
-        Stored::decode(self.log.read(id)?)
+    /// The message of a record.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidData` if it is none that we know; else the disk's.
+    pub(super) fn load(&self, id: u64) -> io::Result<Stored> {
+        Stored::decode(self.log.read(id)?.ok_or(io::ErrorKind::NotFound)?).ok_or(io::ErrorKind::InvalidData.into())
     }
 }
 
@@ -74,8 +79,10 @@ impl<L: Log> Desk for Core<L> {
         self.log.note(KIND_DELIVERED, vec![note.encode()]);
     }
 
-    fn finished(&self, letter: &Letter) {
-        self.settle_or_defer(letter, letter.failed());
+    fn finished(&self, letters: &[&Letter]) {
+        for letter in self.settle_plain(letters) {
+            self.settle_or_defer(letter, letter.failed());
+        }
     }
 }
 

@@ -288,4 +288,89 @@ fn without_room_for_the_note_there_is_no_sync() {
     assert_eq!(steps.core().failed_syncs(), 0);
 }
 
+#[test]
+fn a_mailbox_that_is_slow_keeps_its_share_of_memory_and_no_more() {
+    // Its share is one of these and a half.
+    let steps = Steps::new(|config| JournaledConfig { backlog_bytes: 100 << 10, ..config });
+    let letter = |name: &str| Message {
+        body: Body::Memory(vec![Bytes::from("0123456789 abcdefghij 0123456789 abcdef\r\n".repeat(200))]),
+        ..message(&[name], "")
+    };
+    let room = steps.core().backlog.available_permits();
+    steps.doors.shut("slow/Maildir", Door::Hangs);
+    steps.deliver(letter("slow"));
+    steps.doors.wait_until_held("slow/Maildir");
+    (0..6).for_each(|_| steps.deliver(letter("slow")));
+    let each = (room - steps.core().backlog.available_permits()) / 7;
+    steps.give_up_after(1);
+    assert_eq!(steps.waiting(), 0, "a burst is no reason");
+    // Less than after which it would count as hanging.
+    steps.give_up_after(3);
+    assert_eq!(steps.waiting(), 5, "what is in hand and one more stay");
+    assert_eq!(steps.core().backlog.available_permits(), room - 2 * each);
+    steps.deliver(letter("ok"));
+    steps.until("delivered elsewhere", || steps.texts("ok").len() == 1);
+
+    steps.doors.open("slow/Maildir");
+    steps.until("what was in memory", || steps.texts("slow").len() == 2);
+    steps.try_again_after(2);
+    steps.until("the probe", || steps.waiting() == 4);
+    steps.try_again_after(2);
+    steps.until("the rest", || steps.waiting() == 0);
+    assert_eq!(steps.texts("slow").len(), 7);
+}
+
+#[test]
+fn when_file_systems_that_do_not_answer_hold_all_threads_nothing_waits_for_one_in_memory() {
+    let steps = Steps::new(|config| config);
+    let room = steps.core().backlog.available_permits();
+    for name in ["a", "b"] {
+        steps.doors.shut(&format!("{name}/Maildir"), Door::Hangs);
+        steps.deliver(message(&[name], "held\r\n"));
+        steps.doors.wait_until_held(&format!("{name}/Maildir"));
+    }
+    (0..3).for_each(|_| steps.deliver(message(&["late"], "waits\r\n")));
+    steps.give_up_after(6);
+    assert_eq!(steps.waiting(), 3, "there is nobody to come for them");
+    assert_eq!(steps.core().backlog.available_permits(), room);
+    // Does not wait for them.
+    steps.journaled.checkpoint().expect("checkpoint");
+    ["a", "b"].iter().for_each(|name| steps.doors.open(&format!("{name}/Maildir")));
+    steps.until("what the threads had in hand", || steps.texts("a").len() + steps.texts("b").len() == 2);
+    steps.try_again_after(2);
+    steps.until("the probe", || steps.waiting() == 2);
+    steps.try_again_after(2);
+    steps.until("the rest", || steps.waiting() == 0);
+    assert_eq!(steps.texts("late").len(), 3);
+}
+
+#[test]
+fn what_cannot_be_read_after_a_failed_sync_is_not_settled() {
+    let steps = Steps::new(|config| config);
+    steps.doors.shut("ann/Maildir", Door::Hangs);
+    steps.deliver(message(&["ann"], "a needle\r\n"));
+    steps.doors.wait_until_held("ann/Maildir");
+    steps.doors.shut(SYNC, Door::Fails);
+    assert!(steps.core().checkpoint().is_err());
+    let flip = || {
+        let segments = std::fs::read_dir(steps.place.config().journal_dir).expect("a journal");
+        for path in segments.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()) {
+            let bytes = std::fs::read(&path).expect("readable");
+            if let Some(at) = bytes.windows(8).position(|window| window[1..] == *b" needle") {
+                let file = std::fs::File::options().write(true).open(&path).expect("writable");
+                std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at] ^ 1], at as u64).expect("written");
+            }
+        }
+    };
+    flip();
+    steps.doors.open("ann/Maildir");
+    steps.until("it waits", || steps.waiting() == 1);
+    assert!(steps.journaled.waiting()[0].error.contains("cannot be read"), "{:?}", steps.journaled.waiting());
+    assert_eq!(steps.journaled.stats().journal.live_records, 1);
+    flip();
+    steps.try_again_after(2);
+    steps.until("delivered anew", || steps.waiting() == 0);
+    assert_eq!(steps.texts("ann"), ["Delivered-To: ann\na needle\n"]);
+}
+
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,6 +1,6 @@
-//! The keeper: settles what has been delivered, puts by what waits for a mailbox, and has it tried again.
+//! Settles what has been delivered, puts by what waits for a mailbox, and has it tried again.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,10 +10,12 @@ use crate::log::Log;
 use crate::record::{KIND_WAITS, Waits};
 use crate::workers::Letter;
 
-/// What the keeper thread looks after: retries and checkpoints.
+/// What the threads for retries and for checkpoints share.
 #[derive(Default)]
 pub(super) struct Keeper {
     state: Mutex<KeeperState>,
+    // How many messages wait for mailboxes, for who only wants to know whether any do.
+    pub waiting: AtomicUsize,
     pub wake: Condvar,
     pub stop: AtomicBool,
     // Accepted, and one for each message settled.
@@ -45,12 +47,8 @@ impl<L: Log> Core<L> {
     /// Every target of a letter was tried; `failed` are the numbers of those that it has not reached, and why.
     pub(super) fn settle_or_defer(&self, letter: &Letter, failed: Vec<(u16, Arc<str>)>) {
         self.counters.failed_attempts.fetch_add(failed.len() as u64, Ordering::Relaxed);
-        let mut state = self.keeper.state();
-        if failed.is_empty() && state.waiting.is_empty() && self.failed_syncs() == letter.era {
-            // Nearly always.
-            return self.settle(letter, &mut state);
-        }
         let mut attempt = Attempt::of(letter, failed);
+        let mut state = self.keeper.state();
         while self.failed_syncs() != attempt.era {
             attempt.era = self.failed_syncs();
             let missing = state.waiting.get(letter.id).map(|deferred| deferred.missing.clone());
@@ -60,20 +58,36 @@ impl<L: Log> Core<L> {
             state = self.keeper.state();
         }
         let (done, troubles) = state.waiting.enter(attempt, Instant::now());
+        self.keeper.waiting.store(state.waiting.len(), Ordering::Release);
         if done {
-            self.settle(letter, &mut state);
+            self.settle(&[letter], &mut state);
         }
         drop(state);
         troubles.iter().for_each(|trouble| self.note_trouble(trouble));
     }
 
-    /// With the state held: a sync that fails from here on finds the record among the settled ones.
-    fn settle(&self, letter: &Letter, state: &mut KeeperState) {
-        self.log.settle(letter.id);
-        // The room that it takes comes back with a checkpoint, also if nothing new can be accepted before.
-        self.keeper.bytes_since_checkpoint.fetch_add(1, Ordering::Relaxed);
+    /// Settles those that have reached all their targets and that nothing else is to be said of, nearly always all of them; returns the others.
+    pub(super) fn settle_plain<'a>(&self, letters: &[&'a Letter]) -> Vec<&'a Letter> {
+        let mut state = self.keeper.state();
+        let era = self.failed_syncs();
+        let nothing_waits = state.waiting.is_empty();
+        let is_plain = |letter: &&&Letter| nothing_waits && letter.era == era && !letter.has_failed();
+        let (plain, others): (Vec<&Letter>, Vec<&Letter>) = letters.iter().partition(|letter| is_plain(letter));
+        self.settle(&plain, &mut state);
+        others
+    }
+
+    /// With the state held: a sync that fails from here on finds the records among the settled ones.
+    fn settle(&self, letters: &[&Letter], state: &mut KeeperState) {
+        if letters.is_empty() {
+            return;
+        }
+        let ids: Vec<u64> = letters.iter().map(|letter| letter.id).collect();
+        self.log.settle(&ids);
+        // The room that they take comes back with a checkpoint, also if nothing new can be accepted before.
+        self.keeper.bytes_since_checkpoint.fetch_add(ids.len() as u64, Ordering::Relaxed);
         // Only now: a checkpoint in between would remove the body of a record that it still lists as live.
-        state.spooled_done.extend(spooled_in(&letter.stored));
+        state.spooled_done.extend(letters.iter().filter_map(|letter| spooled_in(&letter.stored)));
     }
 
     /// Tells whoever looks at the journal why mail waits.
@@ -114,11 +128,11 @@ impl<L: Log> Core<L> {
         let due = self.keeper.state().waiting.due(now, room);
         for again in due {
             match self.load(again.id) {
-                Some(stored) => {
+                Ok(stored) => {
                     let stored = stored.only(&again.numbers);
                     self.workers.submit(Arc::new(Letter::again(again.id, stored, again.era, Some(again.permit))));
                 }
-                None => self.keeper.state().waiting.not_tried(again.id, now),
+                Err(_) => self.keeper.state().waiting.not_tried(again.id, now),
             }
         }
     }

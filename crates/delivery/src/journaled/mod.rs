@@ -79,7 +79,10 @@ impl<L: Log> Journaled<L> {
 
     /// Starts the threads.
     fn start(core: Arc<Core<L>>) -> io::Result<Self> {
-        for _ in 0..WORKERS {
+        // One a processor, and never one alone: one slow mailbox would hold up the others until it is relieved.
+        let threads =
+            std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from).clamp(WORKERS_MIN, WORKERS_MAX);
+        for _ in 0..threads {
             core.workers.start(&core)?;
         }
         let (keeper, syncer) = (core.clone(), core.clone());
@@ -98,7 +101,7 @@ impl<L: Log> Journaled<L> {
     /// cannot be written to gets it when it can. Dropping the future does not take a message back once it is queued.
     ///
     /// # Errors
-    /// [`DeliveryError::BadMailbox`], [`Full`](DeliveryError::Full), [`Busy`](DeliveryError::Busy),
+    /// [`DeliveryError::BadMailbox`], [`TooLarge`](DeliveryError::TooLarge), [`Full`](DeliveryError::Full), [`Busy`](DeliveryError::Busy),
     /// [`Sync`](DeliveryError::Sync) and [`Closed`](DeliveryError::Closed): the message is not accepted for anybody.
     pub async fn deliver_message(&self, message: Message) -> Result<Kept, DeliveryError> {
         let core = &self.handle.core;
@@ -146,7 +149,8 @@ impl<L: Log> Journaled<L> {
         self.handle.core.workers.places().spool().check_room(bytes)
     }
 
-    /// Starts a large body of at most `bytes_max` bytes, which goes to a file as it comes. The space is set aside for it until it ends
+    /// Starts a large body of at most `bytes_max` bytes, which goes to a file as it comes. Asks the file system and makes the file, so it
+    /// blocks as long as a disk does. The space is set aside for it until it ends
     /// or is dropped; one that gets longer takes more as it grows.
     ///
     /// # Errors
@@ -161,6 +165,9 @@ impl<L: Log> Journaled<L> {
     /// [`DeliveryError::Full`].
     pub fn check_mailbox(&self, mailbox: &str) -> Result<(), DeliveryError> {
         let core = &self.handle.core;
+        if core.keeper.waiting.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
         let waiting = core.keeper.state().waiting.bytes_for(mailbox);
         if waiting > core.config.pending_bytes_max {
             let what = format!("{waiting} bytes wait for {mailbox}");
@@ -289,4 +296,6 @@ impl<L: Log> Drop for Handle<L> {
     }
 }
 
-const WORKERS: usize = 2;
+const WORKERS_MIN: usize = 2;
+/// Half of what there may be: the others relieve those that a mailbox holds.
+const WORKERS_MAX: usize = 32;

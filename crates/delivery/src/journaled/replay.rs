@@ -44,7 +44,7 @@ impl<L: Log> Core<L> {
         let mut sought = Sought::default();
         for record in recovery.records.iter().filter(|record| record.kind == KIND_MESSAGE) {
             // Bodies are read again when it is their turn, so that they need not all be in memory.
-            match log.read(record.id).and_then(Stored::decode) {
+            match log.read(record.id).ok().flatten().and_then(Stored::decode) {
                 Some(stored) => {
                     ids.push(record.id);
                     bodies.extend(spooled_in(&stored));
@@ -56,12 +56,13 @@ impl<L: Log> Core<L> {
         let spool_dir = config.journal_dir.join("spool");
         let all_known = report.unreadable == 0 && !report.damage.iter().any(|damage| damage.promised);
         let spool = Spool::open(spool_dir.clone(), &bodies, all_known).map_err(at(&spool_dir))?;
+        let queue_bytes_max = u64::from(config.backlog_bytes) / QUEUE_SHARE;
         let core = Arc::new(Core {
             nonce: random_nonce(),
             host: config.host.as_str().into(),
             session,
             log,
-            workers: Arc::new(Workers::new(root, config.mail_root.clone(), spool, gate)),
+            workers: Arc::new(Workers::new(root, config.mail_root.clone(), spool, gate, queue_bytes_max)),
             backlog: Arc::new(Semaphore::new(permits(config.backlog_bytes.into()) as usize)),
             keeper: Keeper::default(),
             counters: Counters::default(),
@@ -80,7 +81,7 @@ impl<L: Log> Core<L> {
 
     /// Sees that a recovered message is in its mailboxes.
     fn replay(&self, id: u64, visible: &Visible, there: &There, report: &mut ReplayReport) {
-        let Some(stored) = self.load(id) else { return };
+        let Ok(stored) = self.load(id) else { return };
         let letter = Letter::again(id, stored, self.failed_syncs(), None);
         let places = self.workers.places();
         let mut failed = Vec::new();
@@ -161,3 +162,6 @@ impl There {
         Some(found.get(&key_of(stored, id, stored.numbers[target])))
     }
 }
+
+/// Of the memory for messages under way a slow mailbox may take one part in this many.
+const QUEUE_SHARE: u64 = 8;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mail::{Kind, Random};
 use posthaste_fsops::{Choice, Cut};
-use run::Run;
+use run::{Disk, Run};
 
 /// All choices are tried where at most this many changes are pending.
 const PENDING_ALL: usize = 6;
@@ -109,22 +109,22 @@ fn soak(default: usize, record: impl Fn(u64) -> Run) {
 
 #[test]
 fn a_journaled_executor_loses_nothing_wherever_the_power_goes() {
-    soak(1600, |seed| run::journaled(seed, seed % 2 == 0, false));
+    soak(1600, |seed| run::journaled(seed, Disk::of(seed), false));
 }
 
 #[test]
 fn a_journaled_executor_loses_nothing_after_a_sync_that_failed() {
-    soak(800, |seed| run::journaled(seed, seed % 2 == 0, true));
+    soak(800, |seed| run::journaled(seed, Disk::of(seed), true));
 }
 
 #[test]
 fn a_standalone_executor_loses_nothing_wherever_the_power_goes() {
-    soak(2000, |seed| run::standalone(seed, seed % 2 == 0, seed % 3 == 0));
+    soak(2000, |seed| run::standalone(seed, Disk::of(seed), seed % 3 == 0));
 }
 
 #[test]
 fn without_syncs_mail_is_lost_and_found_to_be() {
-    for run in [run::journaled(1, false, false), run::standalone(1, false, false)] {
+    for run in [run::journaled(1, Disk::of(1), false), run::standalone(1, Disk::of(1), false)] {
         let forgetful = Run { recording: run.recording.without_syncs(|_| true), ..run };
         let end = forgetful.recording.events.len();
         let losses =
@@ -137,7 +137,7 @@ fn without_syncs_mail_is_lost_and_found_to_be() {
 fn a_finding_can_be_made_again() {
     let Ok(what) = std::env::var("POSTHASTE_REPLAY") else {
         // With nothing to make again: a kept run gives the same disk as the one that it was kept from.
-        let run = run::standalone(3, false, false);
+        let run = run::standalone(3, Disk::of(3), false);
         let kept: Run = serde_json::from_slice(&serde_json::to_vec(&run).expect("JSON")).expect("a run");
         let cut: Cut = format!("{}:s5", run.recording.events.len() / 2).parse().expect("a cut");
         assert_eq!(kept.recording.cut(cut), run.recording.cut(cut));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use posthaste_delivery::{DeliveryExecutor, Journaled, JournaledConfig};
-use posthaste_fsops::{Cut, Faults, Machine, Recording};
+use posthaste_fsops::{Cut, Faults, Machine, Recording, Tree};
 use posthaste_maildir::{Flags, Maildir, Subdir};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -19,11 +19,30 @@ pub struct Run {
     pub seed: u64,
     pub letters: u64,
     pub recording: Recording,
+    pub disk: Disk,
     /// Acknowledged before the recording began.
     pub acknowledged: BTreeSet<u64>,
     /// Entries that their owner removed, and from which event on they may be missing.
     pub removed: Vec<(u64, u64, usize)>,
     pub has_failed: bool,
+}
+
+/// What the file system is declared to be.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Disk {
+    pub syncfs_trusted: bool,
+    pub ordered_log: bool,
+}
+
+impl Disk {
+    /// Another kind for each seed.
+    pub fn of(seed: u64) -> Self {
+        Disk { syncfs_trusted: seed % 4 < 2, ordered_log: seed.is_multiple_of(2) }
+    }
+
+    fn boot(self, tree: &Tree) -> Machine {
+        Machine::boot(tree, self.syncfs_trusted, self.ordered_log).expect("a directory")
+    }
 }
 
 impl Run {
@@ -47,7 +66,7 @@ impl Run {
     /// Makes a cut and looks at what it has left; `Ok` with the recovery on record, `Err` with what is wrong.
     pub fn examine(&self, cut: Cut) -> Result<Run, String> {
         let expected = self.expected(cut.position);
-        let machine = Machine::boot(&self.recording.cut(cut), true, self.recording.ordered_log).expect("a directory");
+        let machine = self.disk.boot(&self.recording.cut(cut));
         if self.kind == Kind::Standalone {
             expected.check(&machine.path().join("mail"))?;
         } else {
@@ -115,8 +134,8 @@ fn unblock(machine: &Machine) {
 }
 
 /// A journaled executor under way: mail, a mailbox that cannot be written to, checkpoints, a reader, kills, and with `failing` a sync that fails.
-pub fn journaled(seed: u64, ordered_log: bool, failing: bool) -> Run {
-    let machine = Machine::boot(&Default::default(), true, ordered_log).expect("a directory");
+pub fn journaled(seed: u64, disk: Disk, failing: bool) -> Run {
+    let machine = disk.boot(&Tree::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut random = Random::new(seed);
     let mut removed = Vec::new();
@@ -155,6 +174,7 @@ pub fn journaled(seed: u64, ordered_log: bool, failing: bool) -> Run {
         seed,
         letters,
         recording: machine.recording(),
+        disk,
         acknowledged: BTreeSet::new(),
         removed,
         has_failed: failing,
@@ -202,8 +222,8 @@ fn read_some(machine: &Machine, seed: u64, random: &mut Random, removed: &mut Ve
 }
 
 /// A standalone executor: whatever it has said yes to is there, and nothing by halves, without any recovery.
-pub fn standalone(seed: u64, ordered_log: bool, failing: bool) -> Run {
-    let machine = Machine::boot(&Default::default(), true, ordered_log).expect("a directory");
+pub fn standalone(seed: u64, disk: Disk, failing: bool) -> Run {
+    let machine = disk.boot(&Tree::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut random = Random::new(seed);
     let mut letters = 0;
@@ -241,6 +261,7 @@ pub fn standalone(seed: u64, ordered_log: bool, failing: bool) -> Run {
         seed,
         letters,
         recording: machine.recording(),
+        disk,
         acknowledged: BTreeSet::new(),
         removed: Vec::new(),
         has_failed: failing,

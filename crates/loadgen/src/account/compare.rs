@@ -1,6 +1,6 @@
 //! Compares a ledger with what stores hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,8 @@ use crate::stamp::{self, Id};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Copies {
-    /// One for each recipient for whom it was acknowledged: mailboxes.
+    /// One for each recipient for whom it was acknowledged: mailboxes. In Maildirs each in one of its own: a second copy
+    /// in the same one is a duplicate and stands for no other recipient's.
     PerRecipient,
     /// One, however many recipients: a sink, an archive, a hard link counted once.
     PerMessage,
@@ -83,7 +84,8 @@ pub struct Account {
 /// # Errors
 /// When a store cannot be read.
 pub fn account(ledger: &Ledger, stores: &[PathBuf], copies: Option<Copies>) -> Result<Account, AccountError> {
-    let mut seen = Seen { ledger, run: ledger.run, copies: BTreeMap::new(), other_runs: 0, unstamped: 0 };
+    let (copies_seen, maildirs) = (BTreeMap::new(), HashMap::new());
+    let mut seen = Seen { ledger, run: ledger.run, copies: copies_seen, maildirs, other_runs: 0, unstamped: 0 };
     let mut all_are_lines = !stores.is_empty();
     for store in stores {
         let is_lines = is_account_file(store);
@@ -91,9 +93,12 @@ pub fn account(ledger: &Ledger, stores: &[PathBuf], copies: Option<Copies>) -> R
         if is_lines {
             seen.read_lines(store)?;
         } else {
-            each_message(store, &mut |path, message| {
-                match stamp::find(message) {
-                    Some(found) => seen.add(found.id, found.is_intact, || path.display().to_string()),
+            each_message(store, &mut |message| {
+                match stamp::find(message.octets) {
+                    Some(found) => {
+                        let place = || message.path.display().to_string();
+                        seen.add(found.id, found.is_intact, message.maildir, place);
+                    }
                     None => seen.unstamped += 1,
                 }
                 true
@@ -122,6 +127,8 @@ struct Seen<'a> {
     ledger: &'a Ledger,
     run: u64,
     copies: BTreeMap<u64, Kept>,
+    /// A number for each.
+    maildirs: HashMap<PathBuf, u32>,
     other_runs: u64,
     unstamped: u64,
 }
@@ -130,6 +137,10 @@ struct Seen<'a> {
 struct Kept {
     found: u32,
     altered: u32,
+    /// Copies in a Maildir that has one already.
+    surplus: u32,
+    /// Those that have one.
+    maildirs: Vec<u32>,
     /// Of copies that are altered or too many.
     places: Vec<String>,
 }
@@ -149,24 +160,40 @@ impl Seen<'_> {
             let bad = |text| AccountError::BadLine { path: path.to_owned(), line: index + 1, text };
             let Line { id, intact } = serde_json::from_str(&line).map_err(|error| bad(error.to_string()))?;
             let id = parse_id(&id).ok_or_else(|| bad(format!("`{id}` is no id")))?;
-            self.add(id, intact, || format!("{}:{}", path.display(), index + 1));
+            self.add(id, intact, None, || format!("{}:{}", path.display(), index + 1));
         }
         Ok(())
     }
 
-    fn add(&mut self, id: Id, is_intact: bool, place: impl FnOnce() -> String) {
+    fn add(&mut self, id: Id, is_intact: bool, maildir: Option<&Path>, place: impl FnOnce() -> String) {
         if id.run != self.run {
             self.other_runs += 1;
             return;
         }
         let Expected { acked, uncertain } = self.ledger.get(id.number);
+        let maildir = maildir.map(|path| self.number_of(path));
         let copy = self.copies.entry(id.number).or_default();
         copy.found += 1;
         copy.altered += u32::from(!is_intact);
-        let is_remarkable = !is_intact || copy.found > u32::from(acked) + u32::from(uncertain);
+        let is_surplus = maildir.is_some_and(|maildir| copy.maildirs.contains(&maildir));
+        match maildir {
+            Some(_) if is_surplus => copy.surplus += 1,
+            Some(maildir) => copy.maildirs.push(maildir),
+            None => {}
+        }
+        let is_remarkable = !is_intact || is_surplus || copy.found > u32::from(acked) + u32::from(uncertain);
         if is_remarkable && copy.places.len() < PLACES_MAX {
             copy.places.push(place());
         }
+    }
+
+    fn number_of(&mut self, maildir: &Path) -> u32 {
+        if let Some(number) = self.maildirs.get(maildir) {
+            return *number;
+        }
+        let number = u32::try_from(self.maildirs.len()).expect("there are fewer Maildirs than messages");
+        self.maildirs.insert(maildir.to_owned(), number);
+        number
     }
 
     fn compare(mut self, copies: Copies) -> Account {
@@ -204,9 +231,10 @@ fn parse_id(text: &str) -> Option<Id> {
 impl Account {
     fn judge(&mut self, number: u64, run: u64, expected: Expected, copy: Kept) {
         let (acked, uncertain) = (u32::from(expected.acked), u32::from(expected.uncertain));
-        let (least, most) = match self.copies {
-            Copies::PerRecipient => (acked, acked + uncertain),
-            Copies::PerMessage => (acked.min(1), (acked + uncertain).min(1)),
+        // A surplus copy is one too many, and no other recipient has it.
+        let (least, most, surplus) = match self.copies {
+            Copies::PerRecipient => (acked, acked + uncertain, copy.surplus),
+            Copies::PerMessage => (acked.min(1), (acked + uncertain).min(1), 0),
         };
         self.acked += u64::from(acked > 0);
         self.expected += u64::from(least);
@@ -216,9 +244,11 @@ impl Account {
         let is_altered = copy.altered > 0;
         let finding =
             Finding { id: Id { run, number }.to_string(), expected: least, found: copy.found, places: copy.places };
-        if copy.found < least {
-            self.lost.push(finding.clone());
-        } else if copy.found > most {
+        let distinct = copy.found - surplus;
+        if distinct < least {
+            self.lost.push(Finding { found: distinct, ..finding.clone() });
+        }
+        if copy.found > most || surplus > 0 {
             let list = if most == 0 { &mut self.unexpected } else { &mut self.duplicated };
             list.push(finding.clone());
         }
@@ -349,6 +379,31 @@ mod tests {
         assert_eq!(check(2, 0, Copies::PerRecipient), (0, 1));
         assert_eq!(check(2, 1, Copies::PerRecipient), (0, 0));
         assert_eq!(check(3, 0, Copies::PerMessage), (0, 1));
+    }
+
+    #[test]
+    fn a_duplicate_in_one_maildir_does_not_stand_for_another_recipients_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |maildir: &str, name: &str, number| {
+            let maildir = dir.path().join(maildir);
+            ["new", "cur"].iter().for_each(|sub| std::fs::create_dir_all(maildir.join(sub)).unwrap());
+            write(&maildir.join("new"), name, &message(number));
+        };
+        // 0 is twice with a, once in a folder, and not with b; 1 is with both.
+        put("a", "x", 0);
+        put("a/.Junk", "x", 0);
+        put("a", "y", 1);
+        put("b", "y", 1);
+        let stores = [dir.path().to_owned()];
+        let found = account(&ledger(&[(2, 0), (2, 0)]), &stores, None).unwrap();
+        assert_eq!((ids(&found.lost), ids(&found.duplicated)), (vec![0], vec![0]), "{found:?}");
+        assert_eq!((found.lost[0].found, found.duplicated[0].found, found.found), (1, 2, 4));
+        assert!(found.duplicated[0].places[0].contains("/a/"), "{found:?}");
+        // Three recipients of whom one is uncertain: the second copy is still no one's.
+        let found = account(&ledger(&[(2, 1), (2, 0)]), &stores, None).unwrap();
+        assert_eq!((ids(&found.lost), ids(&found.duplicated)), (vec![0], vec![0]), "{found:?}");
+        let found = account(&ledger(&[(2, 0), (2, 0)]), &stores, Some(Copies::PerMessage)).unwrap();
+        assert_eq!((found.lost.len(), found.duplicated.len()), (0, 2), "one store, one copy: {found:?}");
     }
 
     #[test]

@@ -39,8 +39,8 @@ struct OnDisk {
 }
 
 const SCHEMA: &str = "posthaste-acked/1";
-/// A file that names more messages than this is not one of ours.
-const MESSAGES_MAX: u64 = 1 << 32;
+/// Messages that a file may name: each takes four octets of memory however few the file has, so 1 GiB.
+const MESSAGES_MAX: u64 = 1 << 28;
 
 impl Ledger {
     /// An empty one.
@@ -65,6 +65,11 @@ impl Ledger {
     /// All messages with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Expected)> {
         (0..).zip(self.messages.iter().copied())
+    }
+
+    /// Messages acknowledged for at least one recipient.
+    pub fn acked(&self) -> u64 {
+        self.messages.iter().filter(|expected| expected.acked > 0).count() as u64
     }
 
     /// Writes the ledger as JSON.
@@ -94,11 +99,16 @@ impl Ledger {
         let run = u64::from_str_radix(&on_disk.run, 16).ok().filter(|_| on_disk.schema == SCHEMA);
         let run = run.ok_or_else(|| failed(path, format!("this is no file of schema {SCHEMA}")))?;
         let mut ledger = Self::new(run);
-        for (first, last, acked, uncertain) in on_disk.messages {
-            if first > last || last >= MESSAGES_MAX {
-                return Err(failed(path, format!("{first} to {last} is no range of messages")));
+        // Looked at whole before anything is made room for. Entries that overlap would also take time without bound.
+        let mut next = 0;
+        for (first, last, ..) in &on_disk.messages {
+            if *first < next || first > last || *last >= MESSAGES_MAX {
+                return Err(failed(path, format!("{first} to {last} is no range of messages here")));
             }
-            ledger.set(last, acked, uncertain);
+            next = last + 1;
+        }
+        ledger.messages.resize(next as usize, Expected::default());
+        for (first, last, acked, uncertain) in on_disk.messages {
             ledger.messages[first as usize..=last as usize].fill(Expected { acked, uncertain });
         }
         Ok(ledger)
@@ -128,5 +138,19 @@ mod tests {
         assert_eq!(read.get(1100), Expected::default());
         fs::write(&path, r#"{"schema":"other/1","run":"0","messages":[]}"#).unwrap();
         assert!(Ledger::load(&path).is_err());
+    }
+
+    #[test]
+    fn a_small_file_cannot_ask_for_all_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("acked.json");
+        let check = |messages: &str| {
+            fs::write(&path, format!(r#"{{"schema":"{SCHEMA}","run":"0","messages":{messages}}}"#)).unwrap();
+            Ledger::load(&path).map(|ledger| ledger.messages.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("[[0,0,1,0],[5,9,2,0]]"), Ok(10));
+        for wrong in ["[[0,4294967295,1,0]]", "[[0,268435456,1,0]]", "[[9,5,1,0]]", "[[0,9,1,0],[0,9,1,0]]"] {
+            assert!(check(wrong).is_err_and(|error| error.contains("no range")), "{wrong}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use posthaste_maildir::MountFacts;
 
 use super::Finding;
+use crate::measure::Latencies;
 
 /// Room below which it is said to be short.
 const FREE_BYTES_WANTED: u64 = 10 << 30;
@@ -107,10 +108,9 @@ pub(super) fn sync_latency(data: &Path, rounds: usize) -> Option<Finding> {
     }
     Some(match measure(data, rounds) {
         Err(error) => Finding::serious(NAME, error.to_string(), "the data directory must be writable"),
-        Ok(mut times) => {
-            times.sort_unstable();
-            let percentile = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
-            judge_sync(percentile(50), percentile(99), rounds)
+        Ok(times) => {
+            let percentile = |share| Duration::from_micros(times.percentile_us(share));
+            judge_sync(percentile(0.5), percentile(0.99), rounds)
         }
     })
 }
@@ -144,7 +144,7 @@ fn judge_sync(p50: Duration, p99: Duration, rounds: usize) -> Finding {
     Finding::good(NAME, value)
 }
 
-fn measure(data: &Path, rounds: usize) -> io::Result<Vec<Duration>> {
+fn measure(data: &Path, rounds: usize) -> io::Result<Latencies> {
     const BLOCK_BYTES: usize = 4096;
     const BLOCKS: usize = 256;
     let path = data.join(format!(".posthaste-doctor-{}", std::process::id()));
@@ -153,13 +153,13 @@ fn measure(data: &Path, rounds: usize) -> io::Result<Vec<Duration>> {
     std::fs::remove_file(&path)?;
     file.write_all_at(&vec![0; BLOCKS * BLOCK_BYTES], 0)?;
     file.sync_all()?;
-    let mut times = Vec::with_capacity(rounds);
+    let mut times = Latencies::default();
     for round in 0..rounds {
         let block = [round as u8 | 1; BLOCK_BYTES];
         let started = Instant::now();
         file.write_all_at(&block, (round % BLOCKS * BLOCK_BYTES) as u64)?;
         file.sync_data()?;
-        times.push(started.elapsed());
+        times.record(started.elapsed());
     }
     Ok(times)
 }

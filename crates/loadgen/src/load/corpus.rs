@@ -23,7 +23,8 @@ pub fn read_corpus(paths: &[PathBuf], octets_max: usize) -> Result<(Vec<Vec<u8>>
     let mut octets_left = octets_max;
     let mut is_whole = true;
     for path in paths {
-        each_message(path, &mut |_, message| {
+        each_message(path, &mut |found| {
+            let message = found.octets;
             is_whole &= message.len() <= octets_left;
             octets_left = octets_left.saturating_sub(message.len());
             if is_whole && !message.is_empty() {

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::Report;
-use super::text::{octets, table};
+use super::text::octets;
+use super::{Report, Table};
 use crate::live::{millis, thousands};
 
 /// Reports side by side: each figure of each report, and its ratio to the first report's.
@@ -90,14 +90,13 @@ impl Comparison {
             out.push_str(&format!("{}: {name}\n", letter(index)));
         }
         out.push('\n');
-        let header: Vec<String> = (0..self.names.len())
-            .flat_map(|index| match index {
-                0 => vec![letter(0)],
-                _ => vec![letter(index), format!("{}/A", letter(index))],
-            })
-            .collect();
-        let rows: Vec<(String, Vec<String>)> = self.rows.iter().map(|row| (row.name.clone(), row.cells())).collect();
-        table(&mut out, &header, &rows);
+        let columns = |table: Table, index: usize| match index {
+            0 => table.figures(letter(0)),
+            _ => table.figures(letter(index)).figures(format!("{}/A", letter(index))),
+        };
+        let mut table = (0..self.names.len()).fold(Table::default().words(""), columns);
+        self.rows.iter().for_each(|row| table.row(std::iter::once(row.name.clone()).chain(row.cells())));
+        out.push_str(&table.to_text());
         for difference in &self.differences {
             out.push_str(&format!("\nnot alike: {difference}"));
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::plot::{Axis, Mark, Plot, Point, Scale, Series, escape};
-use super::text::{TableRow, cost_rows, octets, round_rows};
-use super::{Cost, Report};
+use super::text::octets;
+use super::{Cost, Report, Table};
 use crate::account::Account;
 use crate::live::{millis, thousands};
 use crate::measure::Stretch;
@@ -192,24 +192,11 @@ impl Report {
     }
 
     fn tables(&self, page: &mut String) {
-        let (names, rounds) = self.columns();
         page.push_str("<section class=\"tables\">\n");
-        table(page, "Figures", &names, &round_rows(&rounds));
-        let (names, costs) = self.sides();
-        table(page, "Cost", &names, &cost_rows(&costs));
-        if !self.errors.is_empty() {
-            page.push_str("<div><h2>Errors</h2><table><tr><th>class</th><th>count</th><th>first seen</th></tr>");
-            for error in &self.errors {
-                write!(
-                    page,
-                    "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"text\">{}</td></tr>",
-                    escape(&error.class),
-                    thousands(error.count),
-                    escape(&error.example)
-                )
-                .expect(NO_ERROR);
-            }
-            page.push_str("</table></div>\n");
+        let errors = self.error_table();
+        let tables = [("Figures", Some(self.figures_table())), ("Cost", Some(self.cost_table())), ("Errors", errors)];
+        for (title, table) in tables.iter().filter_map(|(title, table)| Some((title, table.as_ref()?))) {
+            card(page, title, table);
         }
         if let Some(account) = &self.account {
             account_table(page, account);
@@ -278,17 +265,8 @@ fn percentile(nines: f64) -> String {
     format!("{:.digits$} %", 100.0 - missing)
 }
 
-fn table(page: &mut String, title: &str, header: &[String], rows: &[TableRow]) {
-    write!(page, "<div><h2>{title}</h2><table>").expect(NO_ERROR);
-    if header.len() > 1 {
-        let cells: Vec<_> = header.iter().map(|name| format!("<th class=\"n\">{name}</th>")).collect();
-        write!(page, "<tr><th></th>{}</tr>", cells.concat()).expect(NO_ERROR);
-    }
-    for (name, values) in rows {
-        let cells: Vec<_> = values.iter().map(|value| format!("<td class=\"n\">{value}</td>")).collect();
-        write!(page, "<tr><td>{name}</td>{}</tr>", cells.concat()).expect(NO_ERROR);
-    }
-    page.push_str("</table></div>\n");
+fn card(page: &mut String, title: &str, table: &Table) {
+    writeln!(page, "<div><h2>{title}</h2>{}</div>", table.to_html(None)).expect(NO_ERROR);
 }
 
 fn account_table(page: &mut String, account: &Account) {
@@ -303,8 +281,9 @@ fn account_table(page: &mut String, account: &Account) {
         ("lost connection, found", account.uncertain_found),
         ("lost connection, absent", account.uncertain_absent),
     ];
-    let rows: Vec<TableRow> = sums.iter().map(|(name, sum)| (*name, vec![thousands(*sum)])).collect();
-    table(page, "Account", &[], &rows);
+    let mut table = Table::default().words("").figures("");
+    sums.iter().for_each(|(name, sum)| table.row([(*name).to_owned(), thousands(*sum)]));
+    card(page, "Account", &table);
     let lists = [
         ("lost", &account.lost),
         ("duplicated", &account.duplicated),
@@ -314,21 +293,22 @@ fn account_table(page: &mut String, account: &Account) {
     if lists.iter().all(|(_, list)| list.is_empty()) {
         return;
     }
-    page.push_str("<div><h2>Findings</h2><table><tr><th></th><th>message</th><th>expected</th><th>found</th></tr>");
+    let mut table = Table::default().words("").verbatim("message").figures("expected").figures("found");
     for (name, list) in lists {
         for finding in list.iter().take(FINDINGS_MAX) {
-            write!(
-                page,
-                "<tr><td>{name}</td><td class=\"text\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
-                finding.id, finding.expected, finding.found
-            )
-            .expect(NO_ERROR);
+            let (expected, found) = (finding.expected.to_string(), finding.found.to_string());
+            table.row([name.to_owned(), finding.id.clone(), expected, found]);
         }
         if list.len() > FINDINGS_MAX {
-            write!(page, "<tr><td>{name}</td><td>… and {} more</td></tr>", list.len() - FINDINGS_MAX).expect(NO_ERROR);
+            table.row([
+                name.to_owned(),
+                format!("… and {} more", list.len() - FINDINGS_MAX),
+                String::new(),
+                String::new(),
+            ]);
         }
     }
-    page.push_str("</table></div>\n");
+    card(page, "Findings", &table);
 }
 
 const STYLE: &str = "

@@ -3,6 +3,7 @@
 mod compare;
 mod html;
 mod plot;
+mod table;
 mod text;
 
 use std::fs;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use compare::{Comparison, Row};
 pub use html::page;
 pub use plot::escape;
+pub use table::Table;
 
 use crate::account::Account;
 use crate::load::{Arrivals, ErrorCount, Outcome, Pipelining, Plan, Round};
@@ -52,6 +54,9 @@ pub struct Report {
     pub generator: Cost,
     pub server: Option<Cost>,
     pub account: Option<Account>,
+    /// It was told to end before its end.
+    #[serde(default)]
+    pub was_stopped: bool,
     /// What the reader should know: a run cut short, a limit met.
     pub notes: Vec<String>,
 }
@@ -107,6 +112,14 @@ pub struct Cost {
     pub cpu_us_per_message: f64,
     #[serde(flatten)]
     pub usage: Usage,
+}
+
+impl Cost {
+    /// What `usage` is for each of so many messages.
+    pub fn new(usage: Usage, messages: u64) -> Self {
+        let cpu_us_per_message = if messages > 0 { usage.cpu_s * 1e6 / messages as f64 } else { 0.0 };
+        Self { cpu_us_per_message, usage }
+    }
 }
 
 /// What a run cannot know of itself.
@@ -180,11 +193,7 @@ impl PlanSummary {
 impl Report {
     /// Puts a run's figures together.
     pub fn new(about: About, outcome: &Outcome, account: Option<Account>) -> Self {
-        let acked_in_all = outcome.ledger.iter().filter(|(_, expected)| expected.acked > 0).count();
-        let cost = |usage: &Usage| Cost {
-            cpu_us_per_message: if acked_in_all > 0 { usage.cpu_s * 1e6 / acked_in_all as f64 } else { 0.0 },
-            usage: usage.clone(),
-        };
+        let cost = |usage: &Usage| Cost::new(usage.clone(), outcome.ledger.acked());
         let mut notes = about.notes;
         let mut note = |applies: bool, text: &str| applies.then(|| notes.push(text.to_owned()));
         note(outcome.gave_up, "the run ended early: no server could be reached any more");
@@ -214,6 +223,7 @@ impl Report {
             generator: cost(&outcome.generator),
             server: outcome.server.as_ref().map(cost),
             account,
+            was_stopped: outcome.was_stopped,
             notes,
         }
     }
@@ -259,7 +269,7 @@ impl Report {
     /// Whether everything asked for was sent, acknowledged and, if somebody looked, found.
     pub fn is_good(&self) -> bool {
         let total = &self.total;
-        let is_served = total.failed == 0 && total.missed == 0 && self.errors.is_empty();
+        let is_served = total.failed == 0 && total.missed == 0 && self.errors.is_empty() && !self.was_stopped;
         let has_acked = total.acked > 0 || total.warmup > 0;
         has_acked && is_served && self.account.as_ref().is_none_or(Account::is_clean)
     }

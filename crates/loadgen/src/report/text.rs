@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::{Cost, Report};
+use super::{Cost, Report, Table};
 use crate::live::{millis, thousands};
 use crate::load::Round;
 
 /// One line of the table of figures: what it is, and its value in each column.
-pub(super) type TableRow = (&'static str, Vec<String>);
+type Line = (&'static str, Vec<String>);
 
 const NO_ERROR: &str = "a String takes everything";
 
@@ -22,10 +22,9 @@ pub(super) fn octets(octets: f64) -> String {
 }
 
 /// The figures of some rounds side by side.
-pub(super) fn round_rows(rounds: &[&Round]) -> Vec<TableRow> {
-    let row = |name, value: &dyn Fn(&Round) -> String| -> TableRow {
-        (name, rounds.iter().map(|round| value(round)).collect())
-    };
+fn round_lines(rounds: &[&Round]) -> Vec<Line> {
+    let row =
+        |name, value: &dyn Fn(&Round) -> String| -> Line { (name, rounds.iter().map(|round| value(round)).collect()) };
     let us = |us: u64| millis(us as f64);
     let mut rows = vec![
         row("messages a second", &|round| thousands(round.rate.round() as u64)),
@@ -48,7 +47,7 @@ pub(super) fn round_rows(rounds: &[&Round]) -> Vec<TableRow> {
 }
 
 /// What both sides have cost.
-pub(super) fn cost_rows(costs: &[&Cost]) -> Vec<TableRow> {
+fn cost_lines(costs: &[&Cost]) -> Vec<Line> {
     let row = |name, value: &dyn Fn(&Cost) -> String| (name, costs.iter().map(|cost| value(cost)).collect());
     vec![
         row("CPU seconds", &|cost| format!("{:.2}", cost.usage.cpu_s)),
@@ -57,6 +56,7 @@ pub(super) fn cost_rows(costs: &[&Cost]) -> Vec<TableRow> {
         row("written to devices", &|cost| octets(cost.usage.written_octets as f64)),
         row("write calls", &|cost| thousands(cost.usage.write_calls)),
         row("context switches", &|cost| thousands(cost.usage.context_switches)),
+        row("device flushes meanwhile, of all processes", &|cost| thousands(cost.usage.device_flushes)),
     ]
 }
 
@@ -92,40 +92,42 @@ impl Report {
         text
     }
 
-    /// The names of the columns of rounds and the rounds: the whole run last where there are several.
-    pub(super) fn columns(&self) -> (Vec<String>, Vec<&Round>) {
-        if self.rounds.len() < 2 {
-            return (vec!["run".into()], vec![&self.total]);
-        }
-        let names = (1..=self.rounds.len()).map(|round| format!("round {round}")).chain(["all".into()]).collect();
-        (names, self.rounds.iter().chain([&self.total]).collect())
+    /// Each round's figures, the whole run's last where there are several.
+    pub(super) fn figures_table(&self) -> Table {
+        let (names, rounds): (Vec<String>, Vec<&Round>) = match self.rounds.len() {
+            0 | 1 => (vec!["run".into()], vec![&self.total]),
+            several => {
+                let names = (1..=several).map(|round| format!("round {round}")).chain(["all".into()]);
+                (names.collect(), self.rounds.iter().chain([&self.total]).collect())
+            }
+        };
+        table(names, round_lines(&rounds))
     }
 
-    /// The names of the sides that were watched and what they have cost.
-    pub(super) fn sides(&self) -> (Vec<String>, Vec<&Cost>) {
-        let mut names = vec!["generator".to_owned()];
-        names.extend(self.server.iter().map(|_| "server".to_owned()));
-        (names, std::iter::once(&self.generator).chain(&self.server).collect())
+    /// What the sides that were watched have cost.
+    pub(super) fn cost_table(&self) -> Table {
+        let costs: Vec<&Cost> = std::iter::once(&self.generator).chain(&self.server).collect();
+        let names = ["generator", "server"].into_iter().take(costs.len()).map(str::to_owned);
+        table(names.collect(), cost_lines(&costs))
+    }
+
+    /// Each class of errors; `None` without any.
+    pub(super) fn error_table(&self) -> Option<Table> {
+        let mut table = Table::default().words("error").figures("count").verbatim("first seen");
+        self.errors.iter().for_each(|error| {
+            table.row([error.class.clone(), thousands(error.count), error.example.clone()]);
+        });
+        (!self.errors.is_empty()).then_some(table)
     }
 
     /// For a terminal; at most `list_max` findings of each kind.
     pub fn to_text(&self, list_max: usize) -> String {
         let mut text = format!("{}\n\n", self.plan_text());
-        let (names, rounds) = self.columns();
-        let header = if names.len() > 1 { names } else { Vec::new() };
-        table(&mut text, &header, &round_rows(&rounds));
-        let (names, costs) = self.sides();
+        text += &self.figures_table().to_text();
         text.push('\n');
-        table(&mut text, &names, &cost_rows(&costs));
-        if self.server.is_some() {
-            writeln!(text, "  device flushes {} (of all processes)", thousands(self.generator.usage.device_flushes))
-                .expect(NO_ERROR);
-        }
-        if !self.errors.is_empty() {
-            text.push_str("\nerrors\n");
-        }
-        for error in &self.errors {
-            writeln!(text, "  {:>8}  {:<20} {}", thousands(error.count), error.class, error.example).expect(NO_ERROR);
+        text += &self.cost_table().to_text();
+        if let Some(errors) = self.error_table() {
+            write!(text, "\n{}", errors.to_text()).expect(NO_ERROR);
         }
         if let Some(account) = &self.account {
             write!(text, "\n{}", account.to_text(list_max)).expect(NO_ERROR);
@@ -150,17 +152,8 @@ impl Report {
             self.command.join(" ")
         )
         .expect(NO_ERROR);
-        let (names, rounds) = self.columns();
-        markdown_table(&mut text, &names, &round_rows(&rounds));
-        let (names, costs) = self.sides();
-        markdown_table(&mut text, &names, &cost_rows(&costs));
-        if !self.errors.is_empty() {
-            text.push_str("| error | count | first seen |\n| --- | ---: | --- |\n");
-            for error in &self.errors {
-                let example = error.example.replace('|', "\\|");
-                writeln!(text, "| {} | {} | {example} |", error.class, error.count).expect(NO_ERROR);
-            }
-            text.push('\n');
+        for table in [Some(self.figures_table()), Some(self.cost_table()), self.error_table()].iter().flatten() {
+            writeln!(text, "{}", table.to_markdown()).expect(NO_ERROR);
         }
         if let Some(account) = &self.account {
             writeln!(text, "```\n{}```\n", account.to_text(20)).expect(NO_ERROR);
@@ -170,31 +163,10 @@ impl Report {
     }
 }
 
-/// Aligned columns, names left and figures right.
-pub(super) fn table(out: &mut String, header: &[String], rows: &[(impl AsRef<str>, Vec<String>)]) {
-    let width = |text: &str| text.chars().count();
-    let first = rows.iter().map(|(name, _)| width(name.as_ref())).max().unwrap_or(0);
-    let column = |index: usize| {
-        let values = rows.iter().filter_map(|(_, values)| values.get(index)).chain(header.get(index));
-        values.map(|value| width(value)).max().unwrap_or(0)
-    };
-    let mut line = |name: &str, values: &[String]| {
-        write!(out, "  {name:<first$}").expect(NO_ERROR);
-        for (index, value) in values.iter().enumerate() {
-            write!(out, "  {value:>width$}", width = column(index)).expect(NO_ERROR);
-        }
-        out.push('\n');
-    };
-    if !header.is_empty() {
-        line("", header);
-    }
-    rows.iter().for_each(|(name, values)| line(name.as_ref(), values));
-}
-
-fn markdown_table(out: &mut String, header: &[String], rows: &[TableRow]) {
-    writeln!(out, "| | {} |\n| --- |{}", header.join(" | "), " ---: |".repeat(header.len())).expect(NO_ERROR);
-    rows.iter().for_each(|(name, values)| writeln!(out, "| {name} | {} |", values.join(" | ")).expect(NO_ERROR));
-    out.push('\n');
+fn table(names: Vec<String>, lines: Vec<Line>) -> Table {
+    let mut table = names.into_iter().fold(Table::default().words(""), Table::figures);
+    lines.into_iter().for_each(|(name, values)| table.row(std::iter::once(name.to_owned()).chain(values)));
+    table
 }
 
 #[cfg(test)]
@@ -208,12 +180,5 @@ mod tests {
         check(10_240.0, "10.0 KiB");
         check(104_857_600.0, "100.0 MiB");
         check(12_884_901_888.0, "12.00 GiB");
-    }
-
-    #[test]
-    fn columns_are_aligned() {
-        let mut out = String::new();
-        table(&mut out, &["a".into(), "b".into()], &[("x", vec!["1".into(), "22".into()]), ("yy", vec!["333".into()])]);
-        assert_eq!(out, "        a   b\n  x     1  22\n  yy  333\n");
     }
 }

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{BareNewlines, Limits, NulOctets, Protocol};
-use rustix::process::{Resource, Rlimit};
+
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
 
@@ -45,6 +45,7 @@ pub use rule_file::{Delay, DomainRules, GreylistRule, RuleError, RuleFile, SlowR
 pub use store::StoreKind;
 pub use tls::{Certificate, TlsMode};
 
+use crate::resources::raise_file_limit;
 use counts::Tally;
 use greylist::Greylist;
 use rules::Rules;
@@ -169,7 +170,8 @@ impl Sink {
     /// Any [`SinkError`].
     pub fn start(options: Options) -> Result<Self, SinkError> {
         let rules = Rules::new(&options.rules, options.local_parts)?;
-        raise_descriptor_limit();
+        // Where it is not allowed, accepting waits for a descriptor when there is none.
+        raise_file_limit(u64::MAX);
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
@@ -346,13 +348,6 @@ fn listen(address: &str) -> io::Result<(TcpListener, SocketAddr)> {
         }
     }
     Err(last)
-}
-
-/// A connection is a descriptor, and the usual limit of 1024 was not made for this.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    // Where it is not allowed, accepting waits for a descriptor when there is none.
-    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 fn cpu_time() -> Duration {

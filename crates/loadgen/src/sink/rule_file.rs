@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::replies::Provider;
+use crate::values::{self, ValueError};
 
 /// Where in a session an answer is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -196,14 +197,14 @@ enum WrittenDelay {
 }
 
 impl TryFrom<WrittenDelay> for Delay {
-    type Error = humantime::DurationError;
+    type Error = ValueError;
 
     fn try_from(written: WrittenDelay) -> Result<Self, Self::Error> {
         let (from, to) = match &written {
             WrittenDelay::Fixed(time) => (time, time),
             WrittenDelay::Range(from, to) => (from, to),
         };
-        Ok(Self { from: humantime::parse_duration(from)?, to: humantime::parse_duration(to)? })
+        Ok(Self { from: values::duration(from)?, to: values::duration(to)? })
     }
 }
 
@@ -239,7 +240,7 @@ pub struct SlowReadRule {
 
 fn duration<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(input)?;
-    humantime::parse_duration(&text).map_err(serde::de::Error::custom)
+    values::duration(&text).map_err(serde::de::Error::custom)
 }
 
 impl RuleFile {

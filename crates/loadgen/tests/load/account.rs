@@ -47,6 +47,19 @@ fn a_server_that_loses_duplicates_and_alters_is_caught() {
 }
 
 #[test]
+fn a_copy_too_many_for_one_does_not_hide_that_another_has_none() {
+    let server = TestServer::start(|number| if number == 7 { Treat::TwiceForOneOnly } else { Treat::Keep });
+    let mut plan = server.plan(50);
+    plan.recipients_per_message = 3;
+    let outcome = go(plan);
+    let account = look(&server, &outcome);
+    assert_eq!((account.expected, account.found), (150, 150), "the numbers of copies balance");
+    assert_eq!(counts(&account), [1, 1, 0, 0], "{}", account.to_text(5));
+    let (lost, duplicated) = (&account.lost[0], &account.duplicated[0]);
+    assert_eq!((&lost.id, lost.found, duplicated.found), (&duplicated.id, 2, 3), "{}", account.to_text(5));
+}
+
+#[test]
 fn each_accepted_recipient_has_a_copy_in_lmtp() {
     let no = || Reply::new(452, "4.2.2", "full");
     let server = TestServer::with(

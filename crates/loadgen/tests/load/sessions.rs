@@ -22,7 +22,7 @@ fn check(server: &TestServer, count: u64, change: impl Fn(&mut Plan)) -> u64 {
     let account = account(&outcome.ledger, &server.stores(), None).expect("the store can be read");
     assert!(account.is_clean(), "{case}: {}", account.to_text(5));
     for entry in std::fs::read_dir(server.store.path()).unwrap() {
-        std::fs::remove_file(entry.unwrap().path()).unwrap();
+        std::fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
     outcome.sessions
 }

@@ -16,12 +16,14 @@ use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 /// What the server does with a message that it says yes to, and what it says.
 #[derive(Debug, Clone)]
 pub enum Treat {
-    /// A file for each recipient.
+    /// A file in the Maildir of each recipient.
     Keep,
     /// 250, and nothing is kept.
     Lose,
     /// Twice as many files.
     Twice,
+    /// Two files for the first recipient, none for the last, one for each between.
+    TwiceForOneOnly,
     /// One octet in the middle is another.
     Alter,
     /// Says no.
@@ -46,10 +48,13 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn keep(&self, octets: &[u8], copies: usize) {
-        for _ in 0..copies {
+    /// A file in the Maildir of each.
+    fn keep<'a>(&self, octets: &[u8], recipients: impl IntoIterator<Item = &'a RcptTo>) {
+        for recipient in recipients {
+            let maildir = self.dir.join(recipient.forward_path.to_string().trim_matches(['<', '>']));
+            ["new", "cur"].iter().for_each(|sub| std::fs::create_dir_all(maildir.join(sub)).expect("a Maildir"));
             let name = self.files.fetch_add(1, Relaxed).to_string();
-            std::fs::write(self.dir.join(name), octets).expect("keep a message");
+            std::fs::write(maildir.join("new").join(name), octets).expect("keep a message");
         }
     }
 }
@@ -67,35 +72,40 @@ impl Handler for Keeper {
                 Err(error) => return error.reply().into(),
             }
         }
-        let copies = envelope.recipients.len();
+        let all = &envelope.recipients;
         match (self.temper)(self.received.fetch_add(1, Relaxed)) {
-            Treat::Keep => self.keep(&octets, copies),
+            Treat::Keep => self.keep(&octets, all),
             Treat::Lose => {}
-            Treat::Twice => self.keep(&octets, 2 * copies),
+            Treat::Twice => self.keep(&octets, all.iter().chain(all)),
+            Treat::TwiceForOneOnly => {
+                self.keep(&octets, all.first());
+                self.keep(&octets, &all[..all.len() - 1]);
+            }
             Treat::Alter => {
                 let middle = octets.len() / 2;
                 octets[middle] ^= 1;
-                self.keep(&octets, copies);
+                self.keep(&octets, all);
             }
             Treat::Refuse(reply) => return reply.into(),
             Treat::RefuseAndKeep(reply) => {
-                self.keep(&octets, copies);
+                self.keep(&octets, all);
                 return reply.into();
             }
             Treat::Each(replies) => {
-                self.keep(&octets, replies.iter().filter(|reply| reply.is_positive()).count());
+                let of_both = all.iter().zip(&replies);
+                self.keep(&octets, of_both.filter(|(_, reply)| reply.is_positive()).map(|(recipient, _)| recipient));
                 return MessageOutcome::Each(replies);
             }
             Treat::Wait(time) => {
                 tokio::time::sleep(time).await;
-                self.keep(&octets, copies);
+                self.keep(&octets, all);
             }
         }
         MessageOutcome::accepted("kept")
     }
 }
 
-/// A server in this process that keeps each message in a file.
+/// A server in this process that keeps messages in Maildirs.
 pub struct TestServer {
     pub address: Address,
     pub store: tempfile::TempDir,

@@ -31,19 +31,52 @@ fn ring(entries: usize) -> Option<IoUring> {
 /// What the kernel reads and writes while requests are in flight.
 struct Memory {
     names: Vec<CString>,
-    facts: Vec<libc::statx>,
-    buffers: Vec<u8>,
+    facts: Shared<libc::statx>,
+    buffers: Shared<u8>,
+}
+
+/// Values that are reached through one pointer, taken once: a reference to all of them, even for a moment, would claim that nobody else, the
+/// kernel included, writes to any of them.
+struct Shared<T> {
+    // Keeps the memory. Not used otherwise.
+    _owner: Vec<T>,
+    base: *mut T,
+    len: usize,
+}
+
+impl<T> Shared<T> {
+    fn new(mut values: Vec<T>) -> Self {
+        let (base, len) = (values.as_mut_ptr(), values.len());
+        Self { _owner: values, base, len }
+    }
+
+    fn at(&self, place: usize) -> *mut T {
+        assert!(place < self.len, "{place} of {}", self.len);
+        self.base.wrapping_add(place)
+    }
+
+    /// # Safety
+    /// The kernel has answered all requests that concern these values.
+    unsafe fn values(&self, from: usize, count: usize) -> &[T] {
+        assert!(from.checked_add(count).is_some_and(|end| end <= self.len), "{count} from {from} of {}", self.len);
+        // SAFETY: inside the vector, whose values are never reached otherwise; the caller knows that nobody writes to these.
+        unsafe { std::slice::from_raw_parts(self.base.wrapping_add(from), count) }
+    }
 }
 
 impl Memory {
     fn new(files: usize, buffer_bytes: usize) -> Self {
         // SAFETY: `statx` is plain integers, for which zero is a value.
         let empty: libc::statx = unsafe { std::mem::zeroed() };
-        Self { names: Vec::new(), facts: vec![empty; files], buffers: vec![0; files * buffer_bytes] }
+        let (facts, buffers) = (vec![empty; files], vec![0; files * buffer_bytes]);
+        Self { names: Vec::new(), facts: Shared::new(facts), buffers: Shared::new(buffers) }
     }
 
-    fn facts(&self, place: usize) -> FileFacts {
-        let stat = &self.facts[place];
+    /// # Safety
+    /// The answer for `place` has come.
+    unsafe fn facts(&self, place: usize) -> FileFacts {
+        // SAFETY: as above.
+        let stat = &unsafe { self.facts.values(place, 1) }[0];
         FileFacts {
             inode: stat.stx_ino,
             size: stat.stx_size,
@@ -52,10 +85,9 @@ impl Memory {
     }
 
     /// Asks for size and time of the file at `place`.
-    fn stat_entry(&mut self, dir: i32, place: usize) -> Entry {
+    fn stat_entry(&self, dir: i32, place: usize) -> Entry {
         let mask = libc::STATX_INO | libc::STATX_SIZE | libc::STATX_MTIME;
-        let into: *mut libc::statx = &mut self.facts[place];
-        opcode::Statx::new(types::Fd(dir), self.names[place].as_ptr(), into.cast())
+        opcode::Statx::new(types::Fd(dir), self.names[place].as_ptr(), self.facts.at(place).cast())
             .flags(libc::AT_STATX_DONT_SYNC)
             .mask(mask)
             .build()
@@ -92,7 +124,8 @@ pub(super) fn stat(dir: &OwnedFd, files: &[(String, u64)]) -> io::Result<Option<
         flight.answers(|memory, tag, result| {
             let place = tag as usize;
             match result {
-                0.. => found[file_at[place]] = Some(memory.facts(place)),
+                // SAFETY: this is the answer.
+                0.. => found[file_at[place]] = Some(unsafe { memory.facts(place) }),
                 missing if missing == -libc::ENOENT => {}
                 error => trouble = Some(io::Error::from_raw_os_error(-error)),
             }
@@ -141,17 +174,21 @@ impl Flight {
             each(memory, answer.user_data(), answer.result());
         }
     }
+
+    /// Waits for all that is outstanding no longer: the kernel may still read and write there, so what it was told of is leaked.
+    fn give_up(&mut self) {
+        std::mem::forget(self.memory.take());
+        self.in_flight = 0;
+    }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
         while self.in_flight > 0 {
-            if self.wait_for(self.in_flight).is_err() {
-                // The kernel may still write there.
-                std::mem::forget(self.memory.take());
-                return;
+            match self.wait_for(self.in_flight) {
+                Ok(()) => self.answers(|_, _, _| {}),
+                Err(_) => self.give_up(),
             }
-            self.answers(|_, _, _| {});
         }
     }
 }
@@ -218,7 +255,7 @@ impl Half {
         let tag = |op: usize| (place * OPS + op) as u64;
         let slot = u32::try_from(place).expect("a batch is small");
         let target = types::DestinationSlot::try_from_slot_target(slot).expect("a batch is small");
-        let buffer = memory.buffers[place * READ_BYTES..][..READ_BYTES].as_mut_ptr();
+        let buffer = memory.buffers.at(place * READ_BYTES);
         let bytes = u32::try_from(READ_BYTES).expect("a buffer is small");
         let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), memory.names[place].as_ptr())
             .file_index(Some(target))
@@ -238,7 +275,7 @@ impl Half {
     fn finish(&mut self) {
         while self.flight.in_flight > 0 {
             if self.flight.wait_for(self.flight.in_flight).is_err() {
-                self.read.iter_mut().for_each(|read| *read = None);
+                self.flight.give_up();
                 return;
             }
             let (read, known) = (&mut self.read, &mut self.known);
@@ -257,6 +294,57 @@ impl Half {
     fn contents(&self, place: usize) -> Option<Contents<'_>> {
         let memory = self.flight.memory.as_ref()?;
         let bytes = self.read[place].filter(|_| self.known[place])?;
-        Some(Contents { bytes: &memory.buffers[place * READ_BYTES..][..bytes], facts: memory.facts(place) })
+        // SAFETY: `finish` has taken all answers of the batch.
+        let facts = unsafe { memory.facts(place) };
+        // Otherwise it was written to, or put in its place, between the two calls; or a pipe, which an ordinary call knows how to read.
+        if bytes as u64 != facts.size {
+            return None;
+        }
+        // SAFETY: as above; and nothing is asked for into these buffers while the contents are borrowed.
+        Some(Contents { bytes: unsafe { memory.buffers.values(place * READ_BYTES, bytes) }, facts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(ring: &mut ReadRing, paths: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
+        let mut read = Vec::new();
+        ring.turn(paths, |_, contents| read.push(contents.map(|contents| contents.bytes.to_vec())));
+        read
+    }
+
+    #[test]
+    fn a_ring_that_was_given_up_hands_out_nothing_and_does_not_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a");
+        std::fs::write(&file, "text").unwrap();
+        let paths = [file.clone(), file];
+        let Some(mut ring) = ReadRing::new(2) else {
+            eprintln!("no io_uring here");
+            return;
+        };
+        assert_eq!(turn(&mut ring, &paths), []);
+        assert_eq!(turn(&mut ring, &paths), vec![Some(b"text".to_vec()); 2]);
+        // The kernel may still be at work on this batch.
+        ring.now.flight.give_up();
+        assert_eq!(turn(&mut ring, &paths), [None, None]);
+        ring.now.flight.give_up();
+        for _ in 0..3 {
+            assert_eq!(turn(&mut ring, &paths), [None, None]);
+        }
+    }
+
+    #[test]
+    fn what_is_not_as_long_as_its_size_says_is_left_to_ordinary_calls() {
+        // Sizes there are 0 whatever can be read.
+        let paths = [PathBuf::from("/proc/self/status")];
+        let Some(mut ring) = ReadRing::new(1) else {
+            eprintln!("no io_uring here");
+            return;
+        };
+        turn(&mut ring, &paths);
+        assert_eq!(turn(&mut ring, &[]), [None]);
     }
 }

@@ -1,6 +1,7 @@
 //! The options of `posthaste load`.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -159,6 +160,29 @@ pub struct ResultOptions {
     /// Tell nothing while the run goes on
     #[arg(short = 'q', long)]
     pub quiet: bool,
+}
+
+impl ResultOptions {
+    /// Whether results can go where they shall go: better known before the run than after it.
+    ///
+    /// # Errors
+    /// The first place that cannot be used.
+    pub fn check_paths(&self) -> Result<(), String> {
+        let told = |option: &str, path: &Path, result: std::io::Result<()>| {
+            result.map_err(|error| format!("{option} {}: {error}", path.display()))
+        };
+        if let Some(file) = &self.acked {
+            told("--acked", file, File::options().append(true).create(true).open(file).map(drop))?;
+        }
+        if let Some(dir) = &self.report {
+            told("--report", dir, std::fs::create_dir_all(dir))?;
+        }
+        // It may come with the first message.
+        for store in self.account.iter().filter(|store| !store.exists()) {
+            eprintln!("posthaste: --account {}: it is not there yet", store.display());
+        }
+        Ok(())
+    }
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -26,7 +26,7 @@ fn rows<'a>(report: &'a serde_json::Value, workload: &str) -> &'a [serde_json::V
 #[test]
 fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figure() {
     let dir = disk();
-    let options = ["receive", "--only", "mailrs", "--side", "posthaste", "--json", "--report", "out"];
+    let options = ["receive", "--only", "mailrs", "--side", "posthaste*", "--json", "--report", "out"];
     let output = bench(dir.path(), &options);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{output:?}");
@@ -56,6 +56,9 @@ fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figur
     );
     let round: serde_json::Value = serde_json::from_str(&read("mailrs-posthaste-1/report.json")).unwrap();
     assert_eq!(round["total"]["rate"], rate, "the load tool's own report of that round");
+    assert_eq!(round["server"]["cpu_us_per_message"], ours["rounds"][0]["server_cpu_us"], "one cost of a message");
+    let command: Vec<&str> = round["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    assert!(command.starts_with(&["posthaste", "bench", "receive", "--only"]), "as it was given: {command:?}");
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["out"], "the scratch directory is removed");
 }
@@ -63,10 +66,7 @@ fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figur
 #[test]
 fn executor_and_journal_run_in_this_process() {
     let dir = disk();
-    let output = bench(
-        dir.path(),
-        &["executor", "journal", "--only", "lone", "--only", "batch", "--only", "callers-16", "--json"],
-    );
+    let output = bench(dir.path(), &["executor", "journal", "--only", "lone,batch", "--only", "callers-16", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for (workload, figure) in [("lone", "p50_us"), ("batch", "gain"), ("callers-16", "rate")] {
@@ -88,6 +88,30 @@ fn idle_connections_cost_memory() {
     let ours = &rows(&report, "connections")[0];
     let each = ours["summary"]["octets_each"]["median"].as_f64().unwrap();
     assert!((100.0..1_000_000.0).contains(&each), "{ours}");
+}
+
+#[test]
+fn a_peer_alone_is_a_good_run() {
+    let dir = disk();
+    let options = ["journal", "--only", "callers-1", "--side", "append + fdatasync", "--json"];
+    let output = bench(dir.path(), &options);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = rows(&report, "callers-1");
+    assert_eq!((rows.len(), &rows[0]["side"]), (1, &"append + fdatasync".into()), "sides by their whole names");
+}
+
+#[test]
+fn searching_shows_how_much_was_found() {
+    let dir = disk();
+    let options = ["search", "scan", "--only", "common,absent,update", "--side", "posthaste", "--json"];
+    let output = bench(dir.path(), &options);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let hits = |workload| rows(&report, workload)[0]["summary"]["hits"]["median"].as_f64().unwrap();
+    assert!(hits("common") > 100.0 && hits("absent") == 0.0, "{report}");
+    assert_eq!(report["suites"][1]["workloads"][0]["figures"][0]["name"], "newest 50");
+    assert!(rows(&report, "update")[0]["summary"]["time"]["median"].as_f64().unwrap() > 0.0, "{report}");
 }
 
 #[test]
@@ -125,6 +149,10 @@ fn misuse_is_told() {
     check(&["bench"], "SUITE");
     check(&["bench", "everything"], "receive");
     check(&["bench", "journal", "--scale", "0"], "factor");
+    check(&["bench", "journal", "--only", "callers"], "known are: callers-1, callers-4");
+    check(&["bench", "journal", "--side", "post"], "known are: posthaste journal, overwrite + fdatasync");
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    check(&["bench", "journal", "--report", "file/out"], "file/out");
     check(&["bench", "journal", "--dir", "absent"], "absent");
     check(&["bench", "journal", "--dir", "/dev/shm"], "--force");
 }

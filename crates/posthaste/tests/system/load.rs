@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{ANYBODY, Server, command};
+use crate::support::{ANYBODY, PATIENCE, Server, command};
 
 fn load(dir: &Path, server: &Server, options: &[&str]) -> Output {
     let target = server.addresses[0].to_string();
@@ -35,7 +36,7 @@ fn a_run_is_accounted_for_and_its_reports_compared() {
     let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
     let report: serde_json::Value = serde_json::from_str(&read("a/report.json")).unwrap();
     assert_eq!(report["total"]["acked"], 200);
-    assert!(read("a/report.md").contains("| acknowledged | 200 |") && read("a/report.html").contains("</html>"));
+    assert!(read("a/report.md").contains("| acknowledged  ") && read("a/report.html").contains("</html>"));
 
     let reports = ["report", "compare", "a/report.json", "b/report.json"];
     let text = stdout(&command(dir.path(), &reports).output().unwrap());
@@ -102,7 +103,7 @@ fn interrupted_it_still_prints_its_summary() {
     kill_process(Pid::from_child(&run), Signal::INT).unwrap();
     let mut summary = String::new();
     run.stdout.take().unwrap().read_to_string(&mut summary).unwrap();
-    assert_eq!(run.wait().unwrap().code(), Some(0), "{summary}");
+    assert_eq!(run.wait().unwrap().code(), Some(1), "not all of it was done: {summary}");
     assert!(summary.contains("messages a second") && summary.contains("stopped before its end"), "{summary}");
     server.stop();
 }
@@ -129,6 +130,56 @@ fn it_starts_a_server_itself_watches_it_and_looks_for_its_mail() {
     let output = command(dir.path(), &["load", "--serve=wrong.toml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("unknown field"), "{output:?}");
+}
+
+/// Descendants of a process by its number.
+fn children(pid: u32) -> Vec<u32> {
+    let lists = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = lists.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()).collect()
+}
+
+fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn its_server_does_not_stay_behind_however_it_ends() {
+    for signals in [&[Signal::KILL][..], &[Signal::INT, Signal::INT]] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut run = command(dir.path(), &["load", "--serve", "-t", "60s", "-s", "2"]);
+        let mut run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+        lines.find(|line| line.contains("acked=")).expect("a line a second");
+        let started = children(run.id());
+        assert!(started.iter().any(|pid| is_running(*pid)), "{started:?}");
+        for signal in signals {
+            kill_process(Pid::from_child(&run), *signal).unwrap();
+        }
+        run.wait().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while started.iter().any(|pid| is_running(*pid)) {
+            assert!(Instant::now() < deadline, "{signals:?}: of {started:?} some run on");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn what_was_found_is_told_even_if_there_is_no_account() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let output = load(dir.path(), &server, &["-m", "20", "--account", "absent"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stdout(&output).contains("messages a second"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("absent"), "{output:?}");
+    // What cannot be written is known before anything is sent.
+    for option in ["--report", "--acked"] {
+        let output = load(dir.path(), &server, &["-m", "20", option, "posthaste.toml/x"]);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
+    }
+    server.stop();
 }
 
 #[test]

@@ -70,6 +70,30 @@ fn the_first_minute_needs_no_configuration() {
 }
 
 #[test]
+fn options_of_mu_and_notmuch_are_known_and_none_is_searched_for() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    assert_eq!(place.says(0, &["find", "--sortfield", "d", "-z", "-f", "f", "rye"]), "Ann\nBob\n");
+    assert_eq!(
+        place.says(0, &["find", "--sort=oldest-first", "--output=messages", "rye"]),
+        "1@example.org\n2@example.net\n"
+    );
+    assert!(place.says(0, &["find", "--output=files", "from:ann"]).ends_with("/mail/cur/1.a.host:2,S\n"));
+    place.says(1, &["find", "--after", "99999999999", "rye"]);
+    place.says(0, &["find", "--after", "0", "rye"]);
+    for line in
+        [["find", "rye", "--count"], ["find", "rye", "-z"], ["threads", "rye", "--json"], ["view", "rye", "--raw"]]
+    {
+        let refused = place.run(&line);
+        assert_eq!(refused.status.code(), Some(2), "{line:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("options stand before the query"), "{refused:?}");
+    }
+    assert_eq!(place.says(0, &["find", "--count", "rye", "-oven"]), "1\n");
+    assert_eq!(place.says(0, &["find", "--count", "references:1@example.org"]), "1\n");
+    assert_eq!(place.says(0, &["find", "--count", "changed:1h.. rye"]), "2\n");
+}
+
+#[test]
 fn a_wrong_query_is_pointed_at() {
     let place = Place::new();
     place.says(0, &["index", "--quiet", "mail"]);

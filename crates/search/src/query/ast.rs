@@ -45,6 +45,10 @@ pub enum Leaf {
     },
     /// From the first second to before the second, since 1970.
     Date(Range<i64>),
+    /// When the file was last changed, as for `Date`.
+    Changed(Range<i64>),
+    /// Messages that refer to the one with this Message-ID, without angle brackets.
+    References(String),
     /// Bytes: from the first to before the second.
     Size(Range<u64>),
     /// A flag or property.

@@ -7,6 +7,8 @@ use crate::state::bits;
 pub(super) enum Field {
     Text(TextField),
     Date,
+    Changed,
+    References,
     Size,
     Flag,
     /// notmuch's `is:` is a tag, ours is a flag where it names one.
@@ -33,11 +35,15 @@ const FIELDS: &[(&str, Field)] = &[
     ("file", Field::Text(TextField::File)),
     ("attachment", Field::Text(TextField::File)),
     ("date", Field::Date),
+    ("changed", Field::Changed),
+    ("references", Field::References),
+    ("ref", Field::References),
     ("size", Field::Size),
     ("flag", Field::Flag),
     ("is", Field::Is),
     ("tag", Field::Tag),
     ("label", Field::Tag),
+    ("labels", Field::Tag),
     ("maildir", Field::Folder),
     ("folder", Field::Folder),
     ("path", Field::Folder),
@@ -59,6 +65,8 @@ const FIELDS: &[(&str, Field)] = &[
     ("v", Field::Text(TextField::List)),
     ("j", Field::Text(TextField::File)),
     ("d", Field::Date),
+    ("k", Field::Changed),
+    ("r", Field::References),
     ("z", Field::Size),
     ("g", Field::Flag),
     ("x", Field::Tag),
@@ -129,6 +137,12 @@ pub(super) fn flag(name: &str) -> Option<Flag> {
             _ => return None,
         },
     })
+}
+
+/// The flags that notmuch keeps as tags.
+pub(super) fn flag_of_tag(tag: &str) -> Option<Flag> {
+    const TAGS: [&str; 8] = ["draft", "flagged", "passed", "replied", "unread", "attachment", "signed", "encrypted"];
+    TAGS.contains(&tag).then(|| flag(tag)).flatten()
 }
 
 #[cfg(test)]

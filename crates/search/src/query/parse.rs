@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use jiff::Zoned;
 
-use super::ast::{Leaf, Pattern, Query, Span, TextField, ThreadOf};
+use super::ast::{Leaf, Query, Span, TextField, ThreadOf};
 use super::date;
 use super::fields::{self, Field};
 use super::scan::{Operator, Parser};
@@ -219,11 +219,19 @@ impl<'a> Parser<'a> {
         let leaf = match field {
             Field::Text(field) => text_leaf(field, value, span)?,
             Field::Date => Leaf::Date(self.date_range(&value, span)?),
+            Field::Changed => Leaf::Changed(self.date_range(&value, span)?),
+            Field::References => Leaf::References(plain(value, &span)?.trim_matches(['<', '>']).to_owned()),
             Field::Size => Leaf::Size(size_range(&plain(value, &span)?, span)?),
             Field::Flag => flag_leaf(&plain(value, &span)?, span)?,
             Field::Is => {
-                let name = plain(value, &span)?;
-                fields::flag(&name).map_or(Leaf::Tag(Pattern::Is(name)), Leaf::Flag)
+                let flag = match &value {
+                    Value::Bare(name) | Value::Quoted(name) => fields::flag(name),
+                    Value::Regex(_) => None,
+                };
+                match flag {
+                    Some(flag) => Leaf::Flag(flag),
+                    None => Leaf::Tag(pattern(value, span, str::to_owned)?),
+                }
             }
             Field::Tag => return tag_query(value, span),
             Field::Folder => Leaf::Folder(folder_pattern(value, span)?),
@@ -268,7 +276,7 @@ impl<'a> Parser<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query::Flag;
+    use crate::query::{Flag, Pattern};
     use crate::state::bits;
 
     fn now() -> Zoned {
@@ -330,7 +338,14 @@ mod tests {
         assert_eq!(ok("flag:unread"), Query::Leaf(Leaf::Flag(Flag::Unread)));
         assert_eq!(ok("is:todo"), Query::Leaf(Leaf::Tag(Pattern::Is("todo".to_owned()))));
         assert_eq!(ok("g:F"), Query::Leaf(Leaf::Flag(Flag::Letter(bits::letter('F').unwrap()))));
+        assert_eq!(ok("is:tod*"), Query::Leaf(Leaf::Tag(Pattern::StartsWith("tod".to_owned()))));
+        assert!(matches!(ok("is:/^todo/"), Query::Leaf(Leaf::Tag(Pattern::Matches(_)))));
         assert!(matches!(ok("tag:unread"), Query::Or(_)));
+        for tag in ["list", "new", "seen", "calendar", "starred"] {
+            assert_eq!(ok(&format!("tag:{tag}")), Query::Leaf(Leaf::Tag(Pattern::Is(tag.to_owned()))));
+        }
+        assert_eq!(ok("r:<x@y>"), Query::Leaf(Leaf::References("x@y".to_owned())));
+        assert_eq!(ok("changed:2024"), Query::Leaf(Leaf::Changed(1_704_067_200..1_735_689_600)));
         assert_eq!(ok("thread:1f"), Query::Leaf(Leaf::Thread(ThreadOf::Number(31))));
         assert_eq!(ok("thread:{a (b)} c"), {
             let inner = Query::And(vec![any("a"), any("b")]);

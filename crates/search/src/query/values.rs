@@ -97,10 +97,10 @@ pub(super) fn flag_leaf(name: &str, span: Span) -> Result<Leaf, ParseError> {
         .ok_or_else(|| ParseError::new(span, format!("there is no flag `{name}`; there are {known}")))
 }
 
-/// A tag that has a flag's name is that flag too: notmuch keeps flags as tags.
+/// A tag that has a flag's name is that flag too where notmuch keeps it as a tag.
 pub(super) fn tag_query(value: Value, span: Span) -> Result<Query, ParseError> {
     let flag = match &value {
-        Value::Bare(name) | Value::Quoted(name) if name.len() > 1 => fields::flag(name),
+        Value::Bare(name) | Value::Quoted(name) => fields::flag_of_tag(name),
         _ => None,
     };
     let tag = Query::Leaf(Leaf::Tag(pattern(value, span, str::to_owned)?));

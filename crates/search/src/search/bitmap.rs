@@ -34,6 +34,13 @@ impl Bitmap {
         }
     }
 
+    /// Takes a number out.
+    pub fn clear(&mut self, number: u32) {
+        if number < self.len {
+            self.words[number as usize / 64] &= !(1 << (number % 64));
+        }
+    }
+
     /// Whether a number is in the set.
     pub fn get(&self, number: u32) -> bool {
         number < self.len && self.words[number as usize / 64] >> (number % 64) & 1 == 1

@@ -50,6 +50,7 @@ impl Searcher {
         let directory = self.directory();
         let message = |(&number, head): (&u32, Head)| {
             let at = number as usize;
+            let folder = self.snapshot.folder(folders[at])?;
             Ok(Message {
                 number,
                 date: dates[at].cast_signed(),
@@ -58,7 +59,7 @@ impl Searcher {
                 thread: threads[at],
                 parent: parents[at],
                 tags: directory.tag_sets.get(tags[at] as usize).cloned().unwrap_or_default(),
-                folder: format!("/{}", directory.folders[folders[at] as usize].path),
+                folder: format!("/{}", folder.path),
                 path: self.snapshot.path(number, folders[at], flags[at] & bits::NEW != 0)?,
                 head,
             })

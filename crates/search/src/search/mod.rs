@@ -4,8 +4,10 @@
 //! `not`, `xor` and whole threads cost no more than `and`. Nothing is scored; hits are ordered by a column.
 
 mod bitmap;
+mod matcher;
 mod messages;
 mod order;
+mod phrase;
 mod regex;
 mod relevance;
 mod terms;
@@ -21,8 +23,8 @@ use tantivy::{ReloadPolicy, SegmentReader};
 use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::text::{Priority, fold};
-use crate::text_index::TextIndex;
-use crate::update::{IndexError, text_error};
+use crate::text_index::{TextIndex, numbers_in};
+use crate::update::{IndexError, id_hash, text_error};
 
 pub use bitmap::Bitmap;
 pub use messages::{Message, split_addresses};
@@ -48,6 +50,7 @@ struct Columns {
     flags: OnceLock<Vec<u64>>,
     date: OnceLock<Vec<u64>>,
     size: OnceLock<Vec<u64>>,
+    mtime: OnceLock<Vec<u64>>,
     id: OnceLock<Vec<u64>>,
     folder: OnceLock<Vec<u32>>,
     thread: OnceLock<Vec<u32>>,
@@ -89,16 +92,9 @@ impl Searcher {
     }
 
     /// Numbers that the text index has, and has not deleted.
-    pub(crate) fn numbers_with_text(&self) -> Bitmap {
-        let mut numbers = Bitmap::empty(self.len());
-        for segment in &self.segments {
-            segment.for_each_number(|document, number| {
-                if !segment.reader.is_deleted(document) {
-                    numbers.set(number);
-                }
-            });
-        }
-        numbers
+    pub(crate) fn numbers_with_text(&self) -> Result<Bitmap> {
+        let readers: Vec<SegmentReader> = self.segments.iter().map(|segment| segment.reader.clone()).collect();
+        numbers_in(&readers, self.len()).map_err(|error| self.fail(error))
     }
 
     /// What is known of all messages together.
@@ -155,6 +151,11 @@ impl Searcher {
             Leaf::Size(range) => {
                 Ok(self.wide(&self.columns.size, Column::Size)?.matching(|size| range.contains(&size)))
             }
+            Leaf::Changed(range) => {
+                let mtimes = self.wide(&self.columns.mtime, Column::Mtime)?;
+                Ok(mtimes.matching(|mtime| range.contains(&mtime.cast_signed().div_euclid(1_000_000_000))))
+            }
+            Leaf::References(id) => self.references(id_hash(id)),
             Leaf::Flag(flag) => self.flag(*flag),
             Leaf::Priority(priority) => {
                 let wanted = match priority {
@@ -196,13 +197,25 @@ impl Searcher {
         }
     }
 
+    /// Messages that answer or refer to the one with this id.
+    fn references(&self, id: u64) -> Result<Bitmap> {
+        let mut found = Bitmap::empty(self.len());
+        for chunk in 0..self.snapshot.chunks() {
+            self.snapshot.for_each_reference(chunk, |number, reference| {
+                if reference == id {
+                    found.set(number);
+                }
+            })?;
+        }
+        Ok(found)
+    }
+
     fn flag(&self, flag: Flag) -> Result<Bitmap> {
-        let seen = bits::letters("S");
         let flags = self.flags()?;
         Ok(match flag {
             Flag::Letter(bit) | Flag::Property(bit) => flags.matching(|flags| flags & bit != 0),
-            Flag::Unread => flags.matching(|flags| flags & seen == 0 || flags & bits::NEW != 0),
-            Flag::Read => flags.matching(|flags| flags & seen != 0 && flags & bits::NEW == 0),
+            Flag::Unread => flags.matching(bits::is_unread),
+            Flag::Read => flags.matching(|flags| !bits::is_unread(flags)),
         })
     }
 

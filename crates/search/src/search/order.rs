@@ -19,8 +19,6 @@ pub enum Sort {
     Subject,
     /// By sender, folded.
     From,
-    /// In the order of arrival in the index, newest first.
-    Number,
 }
 
 impl Searcher {
@@ -31,7 +29,6 @@ impl Searcher {
     pub fn page(&self, found: &Bitmap, sort: Sort, reverse: bool, offset: usize, limit: usize) -> Result<Vec<u32>> {
         let mut numbers: Vec<u32> = found.iter().collect();
         match sort {
-            Sort::Number => keep_page(&mut numbers, offset, limit, reverse, std::cmp::Reverse),
             Sort::Date => {
                 let dates = self.wide(&self.columns.date, Column::Date)?;
                 let key = |number: u32| (std::cmp::Reverse(dates[number as usize].cast_signed()), number);

@@ -5,66 +5,60 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use regex::Regex;
 use tantivy::columnar::StrColumn;
+use tantivy::postings::TermInfo;
 use tantivy::schema::{Field, IndexRecordOption};
 
+use super::matcher::Matcher;
 use super::{Bitmap, Result, Searcher, Segment};
 use crate::query::{Pattern, TextField};
-use crate::text::fold;
+
+/// What one thread looks at in one go.
+enum Piece<'a> {
+    /// The values of a header field.
+    Values(&'a Segment, Field),
+    /// Words of the text from the first on, before the second.
+    Words(&'a Segment, &'a str, Option<&'a str>),
+}
 
 impl Searcher {
     pub(super) fn regex(&self, field: TextField, pattern: &Pattern) -> Result<Bitmap> {
-        let Pattern::Matches(regex) = pattern else { return self.words(field, pattern_text(pattern), false) };
-        let mut found = Bitmap::empty(self.len());
-        let body = self.text.fields.body;
-        for field in self.fields_of(field).into_iter().filter(|field| *field != body) {
-            for segment in &self.segments {
-                self.values(segment, field, regex, &mut found).map_err(|error| self.fail(error))?;
-            }
-        }
-        if matches!(field, TextField::Body | TextField::Any) {
-            found.or(&self.body_words(regex)?);
-        }
-        Ok(found)
-    }
-
-    fn values(&self, segment: &Segment, field: Field, regex: &Regex, found: &mut Bitmap) -> tantivy::Result<()> {
-        let schema = self.text.index.schema();
-        let documents = segment.reader.max_doc();
-        let Some(column) = segment.reader.fast_fields().str(schema.get_field_name(field))? else {
-            if regex.is_match("") {
-                (0..documents).for_each(|document| found.set(segment.number(document)));
-            }
-            return Ok(());
+        let matcher = match pattern {
+            Pattern::Matches(regex) => Matcher::new(regex),
+            Pattern::Is(text) => return self.words(field, text, false),
+            Pattern::StartsWith(text) => return self.words(field, text, true),
         };
-        let fitting = fitting_values(&column, regex)?;
-        let empty_fits = regex.is_match("");
-        for document in 0..documents {
-            let mut values = column.ords().values_for_doc(document).peekable();
-            let fits = match values.peek() {
-                None => empty_fits,
-                Some(_) => values.any(|value| fitting.get(u32::try_from(value).unwrap_or(u32::MAX))),
-            };
-            if fits {
-                found.set(segment.number(document));
+        let body = self.text.fields.body;
+        let start = literal_start(matcher.as_str());
+        // The whole dictionary is cut in pieces, so that all cores have something to do.
+        let cuts = if start.is_empty() { CUTS } else { &[] };
+        let mut pieces = Vec::new();
+        for segment in &self.segments {
+            for field in self.fields_of(field) {
+                if field != body {
+                    pieces.push(Piece::Values(segment, field));
+                    continue;
+                }
+                for piece in 0..=cuts.len() {
+                    let from = piece.checked_sub(1).map_or(start.as_str(), |before| cuts[before]);
+                    pieces.push(Piece::Words(segment, from, cuts.get(piece).copied()));
+                }
             }
         }
-        Ok(())
+        self.look_at(&pieces, &matcher, &start).map_err(|error| self.fail(error))
     }
 
-    /// Messages with a word in their text that fits. The dictionary is cut in pieces that all cores share.
-    fn body_words(&self, regex: &Regex) -> Result<Bitmap> {
-        let start = literal_start(regex.as_str());
-        let ends = if start.is_empty() { PIECES } else { &[] };
-        let pieces: Vec<(&Segment, usize)> =
-            self.segments.iter().flat_map(|segment| (0..=ends.len()).map(move |piece| (segment, piece))).collect();
+    fn look_at(&self, pieces: &[Piece<'_>], matcher: &Matcher, start: &str) -> tantivy::Result<Bitmap> {
         let taken = AtomicUsize::new(0);
         let work = || -> tantivy::Result<Bitmap> {
             let mut found = Bitmap::empty(self.len());
-            while let Some((segment, piece)) = pieces.get(taken.fetch_add(1, Ordering::Relaxed)) {
-                let from = piece.checked_sub(1).map_or(start.as_str(), |before| ends[before]);
-                self.piece(segment, (from, ends.get(*piece).copied(), &start), regex, &mut found)?;
+            while let Some(piece) = pieces.get(taken.fetch_add(1, Ordering::Relaxed)) {
+                match piece {
+                    Piece::Values(segment, field) => self.values(segment, *field, matcher, &mut found)?,
+                    Piece::Words(segment, from, to) => {
+                        self.body_words(segment, (from, *to, start), matcher, &mut found)?;
+                    }
+                }
             }
             Ok(found)
         };
@@ -78,28 +72,75 @@ impl Searcher {
         });
         let mut found = Bitmap::empty(self.len());
         for part in parts {
-            found.or(&part.map_err(|error| self.fail(error))?);
+            found.or(&part?);
         }
         Ok(found)
     }
 
-    /// The words from the first on, before the second, that begin with the third.
-    fn piece(
+    fn values(&self, segment: &Segment, field: Field, matcher: &Matcher, found: &mut Bitmap) -> tantivy::Result<()> {
+        let schema = self.text.index.schema();
+        let documents = segment.reader.max_doc();
+        let empty_fits = matcher.fits(b"");
+        let Some(column) = segment.reader.fast_fields().str(schema.get_field_name(field))? else {
+            if empty_fits {
+                (0..documents).for_each(|document| found.set(segment.number(document)));
+            }
+            return Ok(());
+        };
+        let fitting = fitting_values(&column, matcher)?;
+        if !empty_fits && fitting.count() == 0 {
+            return Ok(());
+        }
+        for document in 0..documents {
+            let mut values = column.ords().values_for_doc(document).peekable();
+            let fits = match values.peek() {
+                None => empty_fits,
+                Some(_) => values.any(|value| fitting.get(u32::try_from(value).unwrap_or(u32::MAX))),
+            };
+            if fits {
+                found.set(segment.number(document));
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages with a word in their text that fits: from the first on, before the second, all of which begin with the third.
+    fn body_words(
         &self,
         segment: &Segment,
         (from, to, start): (&str, Option<&str>, &str),
-        regex: &Regex,
+        matcher: &Matcher,
         found: &mut Bitmap,
     ) -> tantivy::Result<()> {
         let index = segment.reader.inverted_index(self.text.fields.body)?;
-        let range = index.terms().range().ge(from);
-        let mut stream = to.map_or_else(|| index.terms().range().ge(from), |to| range.lt(to)).into_stream()?;
-        while let Some((term, info)) = stream.next() {
-            if !term.starts_with(start.as_bytes()) {
+        let mut take = |info: &TermInfo| -> tantivy::Result<()> {
+            segment.add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, found);
+            Ok(())
+        };
+        if let Some(tables) = matcher.tables() {
+            let words = index.terms().search(tables).ge(from);
+            let words = match to {
+                Some(to) => words.lt(to),
+                None => words,
+            };
+            let mut words = words.into_stream()?;
+            while let Some((_, info)) = words.next() {
+                take(info)?;
+            }
+            return Ok(());
+        }
+        let words = index.terms().range().ge(from);
+        let words = match to {
+            Some(to) => words.lt(to),
+            None => words,
+        };
+        let mut words = words.into_stream()?;
+        while let Some((word, info)) = words.next() {
+            if !word.starts_with(start.as_bytes()) {
                 break;
             }
-            if std::str::from_utf8(term).is_ok_and(|term| regex.is_match(term)) {
-                segment.add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, found);
+            if matcher.fits(word) {
+                take(info)?;
             }
         }
         Ok(())
@@ -107,26 +148,20 @@ impl Searcher {
 }
 
 /// Where a dictionary of words is cut: mail has about as many words before `6` as between `6` and `c`, and so on.
-const PIECES: &[&str] = &["3", "6", "a", "d", "h", "n", "s"];
+const CUTS: &[&str] = &["3", "6", "a", "d", "h", "n", "s"];
 
 /// Which of a column's distinct values fit, by their numbers.
-fn fitting_values(column: &StrColumn, regex: &Regex) -> tantivy::Result<Bitmap> {
+fn fitting_values(column: &StrColumn, matcher: &Matcher) -> tantivy::Result<Bitmap> {
     let mut fitting = Bitmap::empty(u32::try_from(column.num_terms()).unwrap_or(u32::MAX));
     let mut values = column.dictionary().stream()?;
     let mut number = 0;
     while values.advance() {
-        if fits(regex, values.key()) {
+        if matcher.fits(values.key()) {
             fitting.set(number);
         }
         number += 1;
     }
     Ok(fitting)
-}
-
-/// The expression has no regard to case, so that text without accents need not be folded first.
-fn fits(regex: &Regex, text: &[u8]) -> bool {
-    std::str::from_utf8(text)
-        .is_ok_and(|text| if text.is_ascii() { regex.is_match(text) } else { regex.is_match(&fold(text)) })
 }
 
 /// What every word that matches begins with, so that only those words need be looked at. May be shorter than it could be.
@@ -136,13 +171,6 @@ fn literal_start(pattern: &str) -> String {
     // A repetition that may be none makes the letter before it optional.
     let is_optional = rest[length..].starts_with(['*', '?', '{']);
     rest[..length - usize::from(is_optional && length > 0)].to_ascii_lowercase()
-}
-
-fn pattern_text(pattern: &Pattern) -> &str {
-    match pattern {
-        Pattern::Is(text) | Pattern::StartsWith(text) => text,
-        Pattern::Matches(regex) => regex.as_str(),
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::termdict::TermDictionary;
 use tantivy::{DocSet, TERMINATED, Term};
 
+use super::phrase::add_with_ending;
 use super::{Bitmap, Result, Searcher, Segment};
 use crate::query::{Pattern, TextField};
 use crate::text::{Kind, fold, tokens};
@@ -55,26 +56,7 @@ impl Searcher {
                 Ok(())
             }),
             (exact, None) => self.phrase(segment, field, exact, found),
-            (exact, Some(start)) => {
-                if !exact
-                    .iter()
-                    .try_fold(true, |all, word| Ok::<_, tantivy::TantivyError>(all && terms.get(word)?.is_some()))?
-                {
-                    return Ok(());
-                }
-                let mut endings = Vec::new();
-                for_each_term(terms, start, |term, _| {
-                    endings.extend(std::str::from_utf8(term).ok().map(str::to_owned));
-                    Ok(())
-                })?;
-                let mut phrase = exact.to_vec();
-                for ending in endings {
-                    phrase.push(ending);
-                    self.phrase(segment, field, &phrase, found)?;
-                    phrase.pop();
-                }
-                Ok(())
-            }
+            (exact, Some(start)) => add_with_ending(segment, field, exact, start, found),
         }
     }
 

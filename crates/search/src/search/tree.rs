@@ -5,12 +5,15 @@ use std::collections::HashMap;
 use super::Message;
 use crate::state::NO_PARENT;
 
+/// Levels that are drawn; nobody can read more, and a thread may be as deep as it is long.
+pub const DEPTH_MAX: usize = 60;
+
 /// One line of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeLine {
     /// Index into the messages.
     pub index: usize,
-    /// For each level above: whether more follows there. Empty for the first of a thread.
+    /// For each level above, the innermost [`DEPTH_MAX`] of them: whether more follows there. Empty for the first of a thread.
     pub more: Vec<bool>,
 }
 
@@ -32,10 +35,10 @@ pub fn tree(messages: &[Message]) -> Vec<TreeLine> {
     let mut tops: HashMap<u32, Vec<usize>> = HashMap::new();
     let mut threads = Vec::new();
     for (index, message) in messages.iter().enumerate() {
-        if !threads.contains(&message.thread) && !tops.contains_key(&message.thread) {
+        tops.entry(message.thread).or_insert_with(|| {
             threads.push(message.thread);
-            tops.insert(message.thread, Vec::new());
-        }
+            Vec::new()
+        });
         match at.get(&message.parent).filter(|_| message.parent != NO_PARENT) {
             Some(&parent) => children.entry(parent).or_default().push(index),
             None => tops.entry(message.thread).or_default().push(index),
@@ -52,7 +55,8 @@ pub fn tree(messages: &[Message]) -> Vec<TreeLine> {
             while let Some((index, more)) = stack.pop() {
                 let below = children.get(&index).map_or(&[][..], Vec::as_slice);
                 for (position, &child) in below.iter().enumerate().rev() {
-                    let mut deeper: Vec<bool> = more.clone();
+                    let outermost = (more.len() + 1).saturating_sub(DEPTH_MAX);
+                    let mut deeper: Vec<bool> = more[outermost..].to_vec();
                     deeper.push(position + 1 < below.len());
                     stack.push((child, deeper));
                 }
@@ -98,5 +102,14 @@ mod tests {
             tree(&messages).iter().map(|line| format!("{}{}", line.branch(), messages[line.index].number)).collect();
         assert_eq!(drawn, ["9", "0", "├▸1", "│ └▸3", "└▸2", "7"]);
         assert_eq!(tree(&[]), []);
+    }
+
+    #[test]
+    fn a_thread_may_be_as_deep_as_it_is_long() {
+        let parent = |number: u32| number.checked_sub(1).unwrap_or(NO_PARENT);
+        let messages: Vec<Message> = (0..20_000).map(|number| message(number, 0, parent(number))).collect();
+        let lines = tree(&messages);
+        assert_eq!(lines.len(), messages.len());
+        assert_eq!(lines.iter().map(|line| line.more.len()).max(), Some(DEPTH_MAX));
     }
 }

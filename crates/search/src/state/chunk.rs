@@ -71,8 +71,15 @@ pub mod bits {
     pub const PRIORITY_HIGH: u64 = 1 << 60;
     /// The subject marks a reply or forward.
     pub const REPLY: u64 = 1 << 61;
+    /// The message has no date that can be read: its date is its file's.
+    pub const UNDATED: u64 = 1 << 62;
     /// All that follows from the file's name and place, not from the message.
     pub const MUTABLE: u64 = (1 << 54) - 1;
+
+    /// Neither seen nor out of `new/`.
+    pub fn is_unread(flags: u64) -> bool {
+        flags & letters("S") == 0 || flags & NEW != 0
+    }
 
     /// The bit of a flag letter; `None` for anything else.
     pub fn letter(letter: char) -> Option<u64> {
@@ -237,6 +244,18 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Record>> {
         (name_start, reference_start) = (name_end, reference_end);
     }
     Some(records)
+}
+
+/// Calls `each` with the row and hash of every reference in a chunk of `count` messages.
+pub(super) fn for_each_reference(bytes: &[u8], count: usize, mut each: impl FnMut(usize, u64)) {
+    let hashes = u32_at(bytes, 4).and_then(|names| bytes.get(names_offset(count) + names as usize..));
+    let hashes = hashes.unwrap_or_default().as_chunks::<8>().0;
+    let mut start = 0;
+    for row in 0..count {
+        let end = u32_at(bytes, place(Column::ReferencesEnd, count).0 + row * 4).unwrap_or(0) as usize;
+        hashes.get(start..end).into_iter().flatten().for_each(|hash| each(row, u64::from_le_bytes(*hash)));
+        start = end;
+    }
 }
 
 fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {

@@ -14,7 +14,7 @@ use super::chunk::{self, CHUNK_MESSAGES, Column, Record};
 
 /// Names the newest commit.
 pub(super) const CURRENT: &str = "current";
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 /// Where the text index is, unless a rebuild put another in its place.
 const TEXT_DIR: &str = "text";
 
@@ -26,8 +26,12 @@ pub struct Directory {
     /// Messages that are there: numbers without those of gone messages.
     pub present: u64,
     pub(super) chunks: Vec<ChunkPlace>,
+    /// The commit of the text index that this one goes with.
+    pub text_commit: u64,
     /// Maildir trees, absolute.
     pub roots: Vec<PathBuf>,
+    /// Number of the device that each tree was on when it was last seen whole; 0 if it was not seen yet.
+    pub devices: Vec<u64>,
     /// Folders ever seen; their indexes do not change.
     pub folders: Vec<FolderState>,
     /// The distinct sets of tags, sorted; the first is empty.
@@ -89,6 +93,75 @@ pub struct Snapshot {
     name_ends: Vec<OnceLock<Vec<u32>>>,
 }
 
+impl Directory {
+    /// Whether its parts fit together: what is read by it afterwards lies where it says.
+    fn check(&self, file_bytes: u64) -> Result<(), &'static str> {
+        if self.chunks.len() != (self.messages as usize).div_ceil(CHUNK_MESSAGES) {
+            return Err("there are not as many chunks as messages need");
+        }
+        for (index, place) in self.chunks.iter().enumerate() {
+            let is_inside = place.offset.checked_add(place.length.into()).is_some_and(|end| end <= file_bytes);
+            if !is_inside || (place.length as usize) < chunk::names_offset(self.count(index)) {
+                return Err("a chunk is not where it should be");
+            }
+        }
+        if self.folders.iter().any(|folder| folder.root as usize >= self.roots.len()) {
+            return Err("a folder is in no tree");
+        }
+        if self.devices.len() != self.roots.len() || self.tag_sets.first().is_none_or(|set| !set.is_empty()) {
+            return Err("the lists of trees and tags are not whole");
+        }
+        Ok(())
+    }
+
+    /// Messages in a chunk.
+    fn count(&self, index: usize) -> usize {
+        (self.messages as usize).saturating_sub(index * CHUNK_MESSAGES).min(CHUNK_MESSAGES)
+    }
+
+    /// Whether a tree had folders when it was last looked at.
+    pub(crate) fn has_folders(&self, root: usize) -> bool {
+        self.folders.iter().any(|folder| folder.present && folder.root as usize == root)
+    }
+}
+
+/// What an index covers, as far as it can be told whatever version wrote it.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Covered {
+    /// See [`Directory::roots`].
+    pub roots: Vec<PathBuf>,
+    folders: Vec<FolderState>,
+}
+
+impl Covered {
+    /// By the index in `dir`; nothing if there is none that can be read.
+    pub fn by(dir: &Path) -> Self {
+        let read = || {
+            let current = read_current_of_any_format(dir).ok()?;
+            let file = File::open(dir.join(&current.file)).ok()?;
+            serde_json::from_slice(&directory_bytes(&file, &current).ok()??).ok()
+        };
+        read().unwrap_or_default()
+    }
+
+    /// The trees that had folders.
+    pub fn inhabited(&self) -> Vec<PathBuf> {
+        let has_folders = |root: &usize| self.folders.iter().any(|f| f.present && f.root as usize == *root);
+        (0..self.roots.len()).filter(has_folders).map(|root| self.roots[root].clone()).collect()
+    }
+}
+
+/// `None` if they are not what was written.
+fn directory_bytes(file: &File, current: &Current) -> io::Result<Option<Vec<u8>>> {
+    let end = current.offset.checked_add(current.length);
+    if end.is_none_or(|end| end > file.metadata().map_or(0, |metadata| metadata.len())) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; usize::try_from(current.length).unwrap_or(0)];
+    file.read_exact_at(&mut bytes, current.offset)?;
+    Ok(Some(bytes).filter(|bytes| crc32c::crc32c(bytes) == current.crc))
+}
+
 impl Snapshot {
     /// Opens the newest commit. Never waits for a writer.
     ///
@@ -103,13 +176,12 @@ impl Snapshot {
                 Err(e) if e.kind() == io::ErrorKind::NotFound && read_current(dir)?.file != current.file => continue,
                 opened => opened.map_err(io)?,
             };
-            let mut bytes = vec![0; usize::try_from(current.length).unwrap_or(0)];
-            file.read_exact_at(&mut bytes, current.offset).map_err(io)?;
             let damaged = |what: String| StateError::Damaged { dir: dir.to_owned(), what };
-            if crc32c::crc32c(&bytes) != current.crc {
-                return Err(damaged("the directory's checksum is wrong".to_owned()));
-            }
+            let bytes = directory_bytes(&file, &current).map_err(io)?;
+            let bytes = bytes.ok_or_else(|| damaged("the directory's checksum is wrong".to_owned()))?;
             let directory: Directory = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
+            let file_bytes = file.metadata().map_err(io)?.len();
+            directory.check(file_bytes).map_err(|what| damaged(what.to_owned()))?;
             let name_ends = directory.chunks.iter().map(|_| OnceLock::new()).collect();
             return Ok(Self { dir: dir.to_owned(), file, directory, current, name_ends });
         }
@@ -150,8 +222,8 @@ impl Snapshot {
         let mut all = vec![0; self.directory.messages as usize * chunk::place(column, 0).1];
         let mut at = 0;
         for (index, place) in self.directory.chunks.iter().enumerate() {
-            let (offset, width) = chunk::place(column, self.count(index));
-            let bytes = self.count(index) * width;
+            let (offset, width) = chunk::place(column, self.directory.count(index));
+            let bytes = self.directory.count(index) * width;
             self.read(&mut all[at..at + bytes], place.offset + offset as u64)?;
             at += bytes;
         }
@@ -161,13 +233,12 @@ impl Snapshot {
     /// A message's file name, without directory.
     ///
     /// # Errors
-    /// [`StateError::Io`], [`StateError::Damaged`].
-    ///
-    /// # Panics
-    /// If there is no such number.
+    /// [`StateError::Io`], [`StateError::Damaged`], also if there is no such number.
     pub fn name(&self, number: u32) -> Result<String, StateError> {
+        let damaged = || self.damaged(format!("the name of message {number}"));
         let (index, row) = (number as usize / CHUNK_MESSAGES, number as usize % CHUNK_MESSAGES);
-        let (place, count) = (self.directory.chunks[index], self.count(index));
+        let place = self.directory.chunks.get(index).ok_or_else(damaged)?;
+        let count = self.directory.count(index);
         let ends = match self.name_ends[index].get() {
             Some(ends) => ends,
             None => {
@@ -178,10 +249,57 @@ impl Snapshot {
             }
         };
         let start = if row == 0 { 0 } else { ends[row - 1] };
-        let damaged = || StateError::Damaged { dir: self.dir.clone(), what: format!("the name of message {number}") };
-        let mut name = vec![0; ends[row].checked_sub(start).ok_or_else(damaged)? as usize];
+        let end = *ends.get(row).filter(|&&end| end <= place.length).ok_or_else(damaged)?;
+        let mut name = vec![0; end.checked_sub(start).ok_or_else(damaged)? as usize];
         self.read(&mut name, place.offset + chunk::names_offset(count) as u64 + u64::from(start))?;
         String::from_utf8(name).map_err(|_| damaged())
+    }
+
+    /// How many chunks there are.
+    pub(crate) fn chunks(&self) -> usize {
+        self.directory.chunks.len()
+    }
+
+    /// Calls `each` with folder, flags and file name of every message of a chunk. Nothing is allocated for each of them, and no checksum is
+    /// looked at.
+    ///
+    /// # Errors
+    /// [`StateError::Io`], [`StateError::Damaged`].
+    pub(crate) fn for_each_name(&self, index: usize, mut each: impl FnMut(u32, u64, &[u8])) -> Result<(), StateError> {
+        let (place, count) = (self.directory.chunks[index], self.directory.count(index));
+        let column = |column: Column| {
+            let (offset, width) = chunk::place(column, count);
+            let mut bytes = vec![0; count * width];
+            self.read(&mut bytes, place.offset + offset as u64).map(|()| bytes)
+        };
+        let (flags, folders, ends) = (column(Column::Flags)?, column(Column::Folder)?, column(Column::NameEnd)?);
+        let ends = ends.as_chunks::<4>().0;
+        let last = ends.last().map_or(0, |end| u32::from_le_bytes(*end)).min(place.length);
+        let mut names = vec![0; last as usize];
+        self.read(&mut names, place.offset + chunk::names_offset(count) as u64)?;
+        let mut start = 0;
+        for ((flags, folder), end) in flags.as_chunks::<8>().0.iter().zip(folders.as_chunks::<4>().0).zip(ends) {
+            let end = u32::from_le_bytes(*end) as usize;
+            let name = names.get(start..end).ok_or_else(|| self.damaged(format!("the names of chunk {index}")))?;
+            each(u32::from_le_bytes(*folder), u64::from_le_bytes(*flags), name);
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with the number of every message of a chunk and each hash that it refers to. No checksum is looked at.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub(crate) fn for_each_reference(&self, index: usize, mut each: impl FnMut(u32, u64)) -> Result<(), StateError> {
+        let (place, count) = (self.directory.chunks[index], self.directory.count(index));
+        let mut bytes = vec![0; place.length as usize];
+        self.read(&mut bytes, place.offset)?;
+        chunk::for_each_reference(&bytes, count, |row, hash| {
+            // A chunk's messages have numbers below 2^32.
+            each((index * CHUNK_MESSAGES + row) as u32, hash);
+        });
+        Ok(())
     }
 
     /// Bytes of a message's path: its root, folder, `new` or `cur`, and name.
@@ -189,11 +307,22 @@ impl Snapshot {
     /// # Errors
     /// As [`name`](Self::name).
     pub fn path(&self, number: u32, folder: u32, is_new: bool) -> Result<PathBuf, StateError> {
-        let folder = &self.directory.folders[folder as usize];
+        let folder = self.folder(folder)?;
         let mut path = self.directory.roots[folder.root as usize].join(&folder.path);
         path.push(if is_new { "new" } else { "cur" });
         path.push(self.name(number)?);
         Ok(path)
+    }
+
+    /// # Errors
+    /// [`StateError::Damaged`] if there is no such folder.
+    pub(crate) fn folder(&self, index: u32) -> Result<&FolderState, StateError> {
+        let folder = self.directory.folders.get(index as usize);
+        folder.ok_or_else(|| self.damaged(format!("folder {index} of {}", self.directory.folders.len())))
+    }
+
+    fn damaged(&self, what: String) -> StateError {
+        StateError::Damaged { dir: self.dir.clone(), what }
     }
 
     /// Reads everything and checks the checksums.
@@ -207,14 +336,16 @@ impl Snapshot {
             self.read(&mut bytes, place.offset)?;
             let sound = crc32c::crc32c(&bytes) == place.crc;
             let records = sound.then(|| chunk::decode(&bytes)).flatten();
+            let fits = |record: &Record| {
+                (record.folder as usize) < self.directory.folders.len().max(1)
+                    && (record.tags as usize) < self.directory.tag_sets.len()
+            };
+            let records =
+                records.filter(|records| records.len() == self.directory.count(index) && records.iter().all(fits));
             let what = || format!("chunk {index} of {}", self.directory.chunks.len());
-            all.extend(records.ok_or_else(|| StateError::Damaged { dir: self.dir.clone(), what: what() })?);
+            all.extend(records.ok_or_else(|| self.damaged(what()))?);
         }
         Ok(all)
-    }
-
-    fn count(&self, index: usize) -> usize {
-        (self.directory.messages as usize - index * CHUNK_MESSAGES).min(CHUNK_MESSAGES)
     }
 
     fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), StateError> {
@@ -223,14 +354,19 @@ impl Snapshot {
 }
 
 pub(super) fn read_current(dir: &Path) -> Result<Current, StateError> {
+    let current = read_current_of_any_format(dir)?;
+    match current.format {
+        FORMAT => Ok(current),
+        found => Err(StateError::Format { dir: dir.to_owned(), found }),
+    }
+}
+
+/// The format is that of all else; this file has been the same in all.
+pub(super) fn read_current_of_any_format(dir: &Path) -> Result<Current, StateError> {
     let bytes = match fs::read(dir.join(CURRENT)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(StateError::Missing(dir.to_owned())),
         read => read.map_err(|error| StateError::Io { dir: dir.to_owned(), error })?,
     };
     let damaged = |what: String| StateError::Damaged { dir: dir.to_owned(), what };
-    let current: Current = serde_json::from_slice(&bytes).map_err(|e| damaged(format!("{CURRENT}: {e}")))?;
-    match current.format {
-        FORMAT => Ok(current),
-        found => Err(StateError::Format { dir: dir.to_owned(), found }),
-    }
+    serde_json::from_slice(&bytes).map_err(|e| damaged(format!("{CURRENT}: {e}")))
 }

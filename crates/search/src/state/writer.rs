@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use super::StateError;
 use super::chunk::{self, CHUNK_MESSAGES, Record};
-use super::snapshot::{CURRENT, ChunkPlace, Current, Directory, FORMAT, Snapshot, read_current};
+use super::snapshot::{CURRENT, ChunkPlace, Current, Directory, FORMAT, Snapshot, read_current_of_any_format};
 
 /// The file is written anew when this much of it is dead, and more than is alive.
 const DEAD_BYTES_MIN: u64 = 4 << 20;
 
-/// The one writer. All records are in memory: about 250 bytes a message.
+/// The one writer. All records are in memory: 128 bytes for each message, its file name, and 8 bytes for each of its references.
 pub struct StateWriter {
     dir: PathBuf,
     /// By message number. Change them through [`change`](Self::change), so that the commit knows.
@@ -27,7 +27,8 @@ pub struct StateWriter {
 }
 
 impl StateWriter {
-    /// Reads the newest commit, or begins an empty store. The caller holds the [`Lock`].
+    /// Reads the newest commit, or begins an empty store: in place of one that an older version wrote, as
+    /// [`begin_anew`](Self::begin_anew) does. The caller holds the [`Lock`](super::Lock).
     ///
     /// # Errors
     /// [`StateError`], without `Missing` and `Locked`.
@@ -42,6 +43,8 @@ impl StateWriter {
                 current: Some(snapshot.current),
             }),
             Err(StateError::Missing(_)) => Ok(Self::begin_anew(dir)),
+            // What an older version wrote is of no use to anybody now.
+            Err(StateError::Format { found, .. }) if found < FORMAT => Ok(Self::begin_anew(dir)),
             Err(e) => Err(e),
         }
     }
@@ -50,7 +53,7 @@ impl StateWriter {
     /// holds the [`Lock`](super::Lock).
     pub fn begin_anew(dir: &Path) -> Self {
         let directory = Directory { tag_sets: vec![Vec::new()], ..Directory::default() };
-        let current = read_current(dir).ok();
+        let current = read_current_of_any_format(dir).ok();
         let text = match &current {
             None => "text".to_owned(),
             Some(current) => format!("text.{}", generation(&current.text) + 1),
@@ -108,6 +111,15 @@ impl StateWriter {
             sets.len() - 1
         });
         u32::try_from(index).expect("fewer than 2^32 sets of tags")
+    }
+
+    /// Whether there is anything to commit.
+    pub fn is_changed(&self) -> bool {
+        let is_same = |current: &Current| {
+            let bytes = serde_json::to_vec(&self.directory).unwrap_or_default();
+            (bytes.len() as u64, crc32c::crc32c(&bytes)) == (current.length, current.crc)
+        };
+        !self.dirty.is_empty() || self.is_beside() || !self.current.as_ref().is_some_and(is_same)
     }
 
     /// Makes all changes durable and visible at once. Costs the chunks that changed, two fsyncs and a rename.
@@ -218,7 +230,7 @@ mod tests {
         let mut writer = StateWriter::open(dir.path()).unwrap();
         writer.push(record(1));
         writer.commit().unwrap();
-        let Current { file, .. } = read_current(dir.path()).unwrap();
+        let Current { file, .. } = read_current_of_any_format(dir.path()).unwrap();
         let bytes = fs::read(dir.path().join(&file)).unwrap();
         // A crash in the middle of the next commit: bytes behind the directory.
         fs::write(dir.path().join(&file), [&bytes[..], b"torn"].concat()).unwrap();
@@ -235,7 +247,7 @@ mod tests {
         let mut writer = StateWriter::open(dir.path()).unwrap();
         writer.push(record(1));
         writer.commit().unwrap();
-        let file = dir.path().join(read_current(dir.path()).unwrap().file);
+        let file = dir.path().join(read_current_of_any_format(dir.path()).unwrap().file);
         let mut bytes = fs::read(&file).unwrap();
         bytes[20] ^= 1;
         fs::write(&file, bytes).unwrap();

@@ -11,6 +11,7 @@ use mail_parser::{Encoding, HeaderName, Message, MessageParser, MessagePart, Mim
 use crate::text::header::{addresses, date, list_id, one_line, priority, references};
 use crate::text::html::html_to_text;
 use crate::text::lenient;
+use crate::text::nested::{Parsed, media_type};
 use crate::text::prune::prune_into;
 use crate::text::tokens::Tokens;
 
@@ -120,7 +121,7 @@ fn parser() -> MessageParser {
 
 fn try_extract(bytes: &[u8], is_whole: bool) -> Extracted {
     let mut out = Extracted { is_whole, ..Extracted::default() };
-    let Some(message) = parser().parse(bytes) else {
+    let Some(message) = Parsed::new(&parser(), bytes) else {
         out.body = raw_text(bytes);
         out.problem = Some("no header");
         return out;
@@ -211,17 +212,6 @@ fn says_more(html: &str, plain: &str) -> bool {
         new += usize::from(!known.contains(&xxhash_rust::xxh3::xxh3_64(token.as_bytes())));
     }
     new * NEW_WORDS_SHARE > all
-}
-
-fn media_type(part: &MessagePart<'_>) -> String {
-    let declared = part.content_type().map(|kind| match kind.subtype() {
-        Some(subtype) => format!("{}/{subtype}", kind.ctype()).to_ascii_lowercase(),
-        None => kind.ctype().to_ascii_lowercase(),
-    });
-    declared.unwrap_or_else(|| {
-        let default = if matches!(part.body, PartType::Message(_)) { "message/rfc822" } else { "text/plain" };
-        default.to_owned()
-    })
 }
 
 fn note_type(out: &mut Extracted, media_type: &str) {

@@ -5,6 +5,7 @@ pub(crate) mod fold;
 pub(crate) mod header;
 mod html;
 mod lenient;
+mod nested;
 pub(crate) mod parts;
 pub(crate) mod prune;
 pub(crate) mod subject;

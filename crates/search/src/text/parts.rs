@@ -4,6 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mail_parser::{Message, MessageParser, MimeHeaders, PartType};
 
+use super::nested::{Parsed, media_type};
+
 /// Enclosed messages are looked into this deep.
 const DEPTH_MAX: u32 = 50;
 
@@ -24,7 +26,7 @@ pub struct Part {
 pub fn parts(message: &[u8]) -> Vec<Part> {
     let read = || {
         let mut all = Vec::new();
-        if let Some(message) = MessageParser::default().parse(message) {
+        if let Some(message) = Parsed::new(&MessageParser::default(), message) {
             collect(&message, &mut all, 0);
         }
         all
@@ -41,14 +43,7 @@ fn collect(message: &Message<'_>, all: &mut Vec<Part>, depth: u32) {
             PartType::Message(enclosed) => enclosed.raw_message().to_vec(),
         };
         let name = part.attachment_name().map(str::to_owned);
-        let media_type = part.content_type().map_or_else(
-            || "text/plain".to_owned(),
-            |kind| {
-                kind.subtype()
-                    .map_or(kind.ctype().to_owned(), |subtype| format!("{}/{subtype}", kind.ctype()))
-                    .to_ascii_lowercase()
-            },
-        );
+        let media_type = media_type(part);
         let marked = part.content_disposition().is_some_and(|disposition| disposition.is_attachment());
         all.push(Part { is_attachment: marked || name.is_some(), name, media_type, content });
         if let PartType::Message(enclosed) = &part.body

@@ -3,10 +3,12 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::diff::{Candidate, Changes};
-use super::read::{Done, Missing, read};
+use super::read::{Done, Missing, Moved, NANOS, read};
 use super::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions, bits};
+use crate::search::Bitmap;
 use crate::state::Record;
 use crate::text_index::FinishedSegment;
+use crate::watch::Stop;
 
 pub(super) struct Run<'a> {
     pub indexer: &'a mut Indexer,
@@ -43,9 +45,14 @@ impl<'a> Run<'a> {
             let rest = added.split_off(added.len().min(ROUND_MESSAGES));
             let batch = std::mem::replace(&mut added, rest);
             self.read_round(batch, &missing)?;
+            if self.options.stop.as_ref().is_some_and(Stop::is_stopped) {
+                // What is missing may be among what was not read, and no folder is done.
+                self.report.stopped = true;
+                return if self.indexer.state.is_beside() { Ok(()) } else { self.indexer.settle(self.progress) };
+            }
             // What is built beside an index is shown when it is complete.
             if !added.is_empty() && !self.indexer.state.is_beside() {
-                self.indexer.thread_and_commit(self.progress)?;
+                self.indexer.settle(self.progress)?;
             }
         }
         self.remove(&missing.left())?;
@@ -54,21 +61,11 @@ impl<'a> Run<'a> {
             (folder.new, folder.cur) = stamps;
         }
         self.forget_stamps_of_troubles();
-        let tags = self.indexer.tags.all()?;
-        self.indexer.apply_tags(&tags);
-        self.indexer.thread_and_commit(self.progress)?;
-        self.indexer.end_tags();
-        Ok(())
+        self.indexer.settle(self.progress)
     }
 
     fn read_round(&mut self, batch: Vec<Candidate>, missing: &Missing) -> Result<(), IndexError> {
         let indexer = &mut *self.indexer;
-        let next = indexer.text.next_number().map_err(|error| indexer.text_error(error))?;
-        // Numbers that a crash left in the text index without a record here are skipped, and their texts deleted.
-        let orphans: Vec<u32> = (u32::try_from(indexer.state.records().len()).unwrap_or(u32::MAX)..next).collect();
-        for _ in &orphans {
-            indexer.state.push(Record { flags: bits::GONE, ..Record::default() });
-        }
         let first = indexer.state.records().len();
         let (done, total, progress) = (self.done, self.total, self.progress);
         let round = read(&indexer.text, &indexer.state, batch, missing, self.options, first, &|messages, bytes| {
@@ -79,13 +76,8 @@ impl<'a> Run<'a> {
         self.done.bytes += round.done.bytes;
         self.report.bytes += round.done.bytes;
         self.report.troubles.extend(round.troubles);
-        for moved in round.moved {
-            let record = indexer.state.change(moved.number);
-            record.folder = moved.candidate.folder;
-            record.flags = record.flags & !bits::MUTABLE | moved.candidate.flags();
-            record.name = moved.candidate.name;
-            self.report.moved += 1;
-        }
+        self.report.moved += round.moved.len() as u64;
+        round.moved.into_iter().for_each(|moved| indexer.take_over(moved));
         for new in round.new {
             while indexer.state.records().len() < new.number as usize {
                 indexer.state.push(Record { flags: bits::GONE, ..Record::default() });
@@ -95,11 +87,15 @@ impl<'a> Run<'a> {
                 self.report.problems.push((new.path, problem.to_owned()));
             }
             let number = indexer.state.push(new.record);
-            indexer.unthreaded.push(number);
+            indexer.unthreaded.numbers.push(number);
+            indexer.untagged.push((number, new.tag_id));
             self.report.added += 1;
         }
+        if round.segments.is_empty() {
+            return Ok(());
+        }
         (self.progress)(Progress::Committing);
-        indexer.commit_text(round.segments, &orphans)
+        indexer.commit_text(round.segments, Bitmap::empty(0))
     }
 
     fn remove(&mut self, gone: &[u32]) -> Result<(), IndexError> {
@@ -107,10 +103,8 @@ impl<'a> Run<'a> {
         if gone.is_empty() {
             return Ok(());
         }
-        for &number in gone {
-            self.indexer.state.change(number).flags |= bits::GONE;
-        }
-        self.indexer.unthreaded.extend(gone);
+        gone.iter().for_each(|&number| self.indexer.bury(number));
+        let gone = self.indexer.set_of(gone);
         self.indexer.commit_text(Vec::new(), gone)
     }
 
@@ -129,20 +123,44 @@ impl<'a> Run<'a> {
 }
 
 impl Indexer {
-    fn commit_text(&self, segments: Vec<FinishedSegment>, gone: &[u32]) -> Result<(), IndexError> {
-        let next = u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);
-        self.text.commit(segments, gone, next).map_err(|error| self.text_error(error))
+    /// A known message in another place, or a file that was written anew with the same content.
+    fn take_over(&mut self, Moved { number, candidate, facts }: Moved) {
+        let record = self.state.change(number);
+        record.folder = candidate.folder;
+        record.flags = record.flags & !bits::MUTABLE | candidate.flags();
+        record.name = candidate.name;
+        (record.size, record.mtime_ns) = (facts.size, facts.mtime_ns);
+        if record.flags & bits::UNDATED != 0 {
+            record.date = facts.mtime_ns / NANOS;
+            self.unthreaded.numbers.push(number);
+        }
     }
 
-    fn thread_and_commit(&mut self, progress: &(dyn Fn(Progress) + Sync)) -> Result<(), IndexError> {
-        progress(Progress::Committing);
-        self.thread();
+    pub(super) fn commit_text(&mut self, segments: Vec<FinishedSegment>, gone: Bitmap) -> Result<(), IndexError> {
+        let next = u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);
+        let commit = self.text.commit(segments, gone, next).map_err(|error| self.text_error(error))?;
+        self.state.directory.text_commit = commit;
+        Ok(())
+    }
+
+    /// Brings to an end what was begun: tags and threads of what came and went, and the commit.
+    fn settle(&mut self, progress: &(dyn Fn(Progress) + Sync)) -> Result<(), IndexError> {
+        self.apply_new_tags()?;
+        if self.state.is_changed() {
+            progress(Progress::Committing);
+            self.thread();
+        }
         self.commit()
     }
 
+    /// Makes what changed durable. Nothing is written if nothing did.
     pub(super) fn commit(&mut self) -> Result<(), IndexError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.state.directory.updated = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        Ok(self.state.commit()?)
+        if self.state.is_changed() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.state.directory.updated = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+            self.state.commit()?;
+        }
+        self.end_tags();
+        Ok(())
     }
 }

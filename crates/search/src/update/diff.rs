@@ -166,8 +166,9 @@ fn is_unknown(folder: &FolderState, trees: &[Tree]) -> bool {
     tree.frozen.iter().any(|path| is_below(path)) || tree.troubles.iter().any(|(path, _)| is_below(path))
 }
 
-/// Whether an update would find nothing to do, as far as directories tell. `trees` are those of all roots, in their order.
-pub(super) fn is_quiet(directory: &Directory, trees: &[Tree]) -> bool {
+/// Whether the folders are those that are known, and unless `at_any_time` also with the directories' times of then. `trees` are those of all
+/// roots, in their order.
+pub(super) fn has_same_folders(directory: &Directory, trees: &[Tree], at_any_time: bool) -> bool {
     let known: HashMap<(u32, &str), &FolderState> =
         directory.folders.iter().map(|folder| ((folder.root, folder.path.as_str()), folder)).collect();
     let mut found = 0;
@@ -176,8 +177,8 @@ pub(super) fn is_quiet(directory: &Directory, trees: &[Tree]) -> bool {
             return false;
         }
         for folder in &tree.folders {
-            if !known.get(&(root, folder.path.as_str())).is_some_and(|state| state.present && is_at_rest(state, folder))
-            {
+            let is_same = |state: &&FolderState| state.present && (at_any_time || is_at_rest(state, folder));
+            if !known.get(&(root, folder.path.as_str())).is_some_and(is_same) {
                 return false;
             }
             found += 1;

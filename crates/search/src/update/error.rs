@@ -28,6 +28,15 @@ pub enum IndexError {
     /// A Maildir tree that was named is not there.
     #[error(transparent)]
     Tree(#[from] TreeError),
+    /// A tree that had folders is away, and the index is to be built again: its messages would be lost from it. Bring it back, or say that
+    /// what is missing is gone ([`UpdateOptions::believe_missing`](super::UpdateOptions::believe_missing)).
+    #[error("{}: {why}; the index is not built again without it, unless you say that its messages are gone (--believe-missing)", root.display())]
+    Away {
+        /// The tree.
+        root: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A tree with one inside that has an index already: its messages would be in it twice. Use another index.
     #[error("{} holds {}, which is in this index already; use another index for it", above.display(), below.display())]
     Overlap {

@@ -14,21 +14,24 @@ mod apply;
 mod diff;
 mod error;
 mod listing;
+mod mend;
+mod names;
 mod read;
 mod report;
 mod tagging;
 mod threading;
+mod trees;
 
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
-use posthaste_maildir::tree::{Tree, TreeError, TreeOptions, walk};
+use posthaste_maildir::tree::{Tree, TreeOptions, walk};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::state::{Lock, Snapshot, StateError, StateWriter, bits};
+use crate::state::{Covered, Lock, Snapshot, StateError, StateWriter, bits};
 use crate::tags::TagStore;
 use crate::text::{base_subject, fold};
-use crate::text_index::{Head, TextIndex};
+use crate::text_index::TextIndex;
 
 pub use diff::Touched;
 pub use error::IndexError;
@@ -36,11 +39,13 @@ pub(crate) use error::text_error;
 pub use report::{Progress, Report, UpdateOptions};
 
 use apply::Run;
+use threading::Unthreaded;
 
 /// Messages read between two commits of a first index.
 pub const ROUND_MESSAGES: usize = 131_072;
 
-/// Looks whether an update would find anything to do, without reading more than directories' times, and without waiting for a writer.
+/// Looks whether an update would find anything to do, without waiting for a writer: by directories' times, and by the names in them if all
+/// shall be listed.
 ///
 /// `Some` with the report if there is nothing to do. `None` if there is, or if there is no index.
 pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> Option<Report> {
@@ -50,14 +55,22 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
     let named = |root: &PathBuf| std::path::absolute(root).ok();
     let is_known =
         |root: &PathBuf| named(root).is_some_and(|root| directory.roots.iter().any(|known| root.starts_with(known)));
-    let asks_for_more = options.list_all || options.check_files || options.into_noupdate || !roots.iter().all(is_known);
+    let asks_for_more = options.check_files || options.into_noupdate || !roots.iter().all(is_known);
     if asks_for_more || directory.roots.is_empty() || dir.join(tagging::PENDING).exists() {
         return None;
     }
-    let trees: Vec<Tree> =
-        directory.roots.iter().map(|root| walk(root, &TreeOptions::default()).ok()).collect::<Option<_>>()?;
-    diff::is_quiet(directory, &trees).then(|| Report {
-        folders: trees.iter().map(|tree| tree.folders.len()).sum(),
+    let walked = directory.roots.iter().map(|root| walk(root, &TreeOptions::default()).ok());
+    let trees: Vec<Tree> = walked.collect::<Option<_>>()?;
+    if !diff::has_same_folders(directory, &trees, options.list_all) {
+        return None;
+    }
+    let folders = trees.iter().map(|tree| tree.folders.len()).sum();
+    if options.list_all && !names::are_same(&snapshot, &trees, options.threads).ok()? {
+        return None;
+    }
+    Some(Report {
+        folders,
+        listed: if options.list_all { 2 * folders } else { 0 },
         messages: directory.present,
         took: started.elapsed(),
         ..Report::default()
@@ -69,18 +82,25 @@ pub struct Indexer {
     dir: PathBuf,
     state: StateWriter,
     text: TextIndex,
-    tags: TagStore,
-    /// Messages that came or went since threads were last made.
-    unthreaded: Vec<u32>,
+    /// Opened when it is first needed; most mail is never tagged.
+    tags: Option<TagStore>,
+    /// Whether what the tag store says may not be in the side store yet.
+    is_tagging: bool,
+    /// New messages, and the ids under which they may have tags already.
+    untagged: Vec<(u32, String)>,
+    unthreaded: Unthreaded,
+    /// Of an index that is to be replaced: the trees that had folders.
+    inhabited: Vec<PathBuf>,
     // Last, so that it is given back when the others are closed.
     _lock: Lock,
 }
 
 impl Indexer {
-    /// Opens the index in `dir`, making it if there is none. `waiting` as in [`Lock::acquire`].
+    /// Opens the index in `dir`, making it if there is none. One that an older version wrote is built again, as [`rebuild`](Self::rebuild)
+    /// does. `waiting` as in [`Lock::acquire`].
     ///
     /// # Errors
-    /// [`IndexError`] but for `Tree` and `NoRoot`.
+    /// [`IndexError`] but for `Tree`, `Away` and `NoRoot`.
     pub fn open(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, IndexError> {
         let lock = Lock::acquire(dir, waiting)?;
         Self::with(dir, lock, StateWriter::open(dir)?)
@@ -92,32 +112,48 @@ impl Indexer {
         Self::with(dir, lock, StateWriter::open(dir)?)
     }
 
-    fn with(dir: &Path, lock: Lock, state: StateWriter) -> Result<Self, IndexError> {
-        state.remove_leftovers();
-        let text_dir = state.text_dir();
-        let text = TextIndex::open_or_create(&text_dir).map_err(|error| text_error(&text_dir, error))?;
-        let tags = TagStore::open(dir)?;
-        Ok(Self { dir: dir.to_owned(), _lock: lock, state, text, tags, unthreaded: Vec::new() })
-    }
-
-    /// Begins an empty index for the same trees beside the one in `dir`. The next [`update`](Self::update) fills it and puts it in the
-    /// other's place in one step; until then readers find what they found before. Tags are kept.
+    /// An empty index beside the one in `dir`, which it replaces with its first commit; tags are kept. It covers the same trees.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn rebuild(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, IndexError> {
         let lock = Lock::acquire(dir, waiting)?;
-        let mut state = StateWriter::begin_anew(dir);
-        state.directory.roots =
-            Snapshot::open(dir).map(|snapshot| snapshot.directory().roots.clone()).unwrap_or_default();
-        // What an interrupted rebuild left is of no use: its messages have no records.
-        let text_dir = state.text_dir();
-        if let Err(error) = std::fs::remove_dir_all(&text_dir)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(StateError::Io { dir: text_dir, error }.into());
+        Self::with(dir, lock, StateWriter::begin_anew(dir))
+    }
+
+    fn with(dir: &Path, lock: Lock, mut state: StateWriter) -> Result<Self, IndexError> {
+        state.remove_leftovers();
+        let mut inhabited = Vec::new();
+        if state.is_beside() {
+            let covered = Covered::by(dir);
+            inhabited = covered.inhabited();
+            state.directory.devices = vec![0; covered.roots.len()];
+            state.directory.roots = covered.roots;
+            remove_dir(&state.text_dir())?;
         }
-        Self::with(dir, lock, state)
+        let text_dir = state.text_dir();
+        let text = TextIndex::open_or_create(&text_dir).map_err(|error| text_error(&text_dir, error))?;
+        let mut indexer = Self {
+            dir: dir.to_owned(),
+            state,
+            text,
+            tags: None,
+            is_tagging: dir.join(tagging::PENDING).exists(),
+            untagged: Vec::new(),
+            unthreaded: Unthreaded::default(),
+            inhabited,
+            _lock: lock,
+        };
+        indexer.mend()?;
+        if indexer.is_tagging {
+            indexer.apply_all_tags()?;
+        }
+        Ok(indexer)
+    }
+
+    /// Whether what is built replaces an index that answers until then.
+    pub fn is_rebuilding(&self) -> bool {
+        self.state.is_beside()
     }
 
     /// Looks at the trees of earlier updates and at `roots`, and takes over what changed.
@@ -164,44 +200,17 @@ impl Indexer {
         &self.state.directory.roots
     }
 
-    fn walk(&mut self, roots: &[PathBuf], options: &UpdateOptions) -> Result<Vec<Tree>, IndexError> {
-        let named: Vec<PathBuf> =
-            roots.iter().map(|root| std::path::absolute(root).unwrap_or_else(|_| root.clone())).collect();
-        named.iter().try_for_each(|root| self.add_root(root))?;
-        if self.state.directory.roots.is_empty() {
-            return Err(IndexError::NoRoot);
-        }
-        let tree_options = TreeOptions { into_noupdate: options.into_noupdate };
-        let mut trees = Vec::new();
-        for root in &self.state.directory.roots {
-            trees.push(match walk(root, &tree_options) {
-                // An earlier tree that is away (a disk not mounted) is unknown; one that was just named must be there.
-                Err(TreeError::Root { error, .. }) if !named.contains(root) => {
-                    Tree { troubles: vec![(String::new(), error)], ..Tree::default() }
-                }
-                walked => walked?,
-            });
-        }
-        Ok(trees)
-    }
-
-    /// A tree inside one that is known needs no place of its own.
-    fn add_root(&mut self, root: &Path) -> Result<(), IndexError> {
-        let roots = &mut self.state.directory.roots;
-        if roots.iter().any(|known| root.starts_with(known)) {
-            return Ok(());
-        }
-        match roots.iter().find(|known| known.starts_with(root)) {
-            Some(known) => Err(IndexError::Overlap { above: root.to_owned(), below: known.clone() }),
-            None => {
-                roots.push(root.to_owned());
-                Ok(())
-            }
-        }
-    }
-
     fn text_error(&self, error: tantivy::TantivyError) -> IndexError {
         text_error(&self.state.text_dir(), error)
+    }
+}
+
+fn remove_dir(dir: &Path) -> Result<(), StateError> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(StateError::Io { dir: dir.to_owned(), error })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -211,8 +220,8 @@ pub(crate) fn id_hash(id: &str) -> u64 {
 }
 
 /// The hash of a subject's base, and whether it marks a reply.
-pub(crate) fn subject_hash(head: &Head) -> (u64, bool) {
-    let base = base_subject(&head.subject);
+fn subject_hash(subject: &str) -> (u64, bool) {
+    let base = base_subject(subject);
     let folded = fold(&base.text);
     (if folded.is_empty() { 0 } else { xxh3_64(folded.as_bytes()).max(1) }, base.is_reply)
 }

@@ -12,11 +12,15 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::diff::Candidate;
 use super::{UpdateOptions, id_hash, subject_hash};
 use crate::state::{NO_PARENT, Record, StateWriter, bits};
+use crate::tags::id_of;
 use crate::text::{Extracted, Priority, extract};
-use crate::text_index::{FinishedSegment, Head, SegmentBuilder, TextIndex};
+use crate::text_index::{FinishedSegment, SegmentBuilder, TextIndex};
+use crate::watch::Stop;
 
 /// References that are kept of one message, the newest: enough to place it in its thread.
 const REFERENCES_MAX: usize = 64;
+/// Nanoseconds of a second.
+pub(super) const NANOS: i64 = 1_000_000_000;
 
 /// Messages that are not where they were, by content.
 pub(super) struct Missing {
@@ -54,11 +58,14 @@ pub(super) struct Done {
 pub(super) struct Moved {
     pub number: u32,
     pub candidate: Candidate,
+    pub facts: FileFacts,
 }
 
 pub(super) struct New {
     pub number: u32,
     pub record: Record,
+    /// The id under which it may have been tagged before it came.
+    pub tag_id: String,
     pub problem: Option<&'static str>,
     pub path: PathBuf,
 }
@@ -97,6 +104,7 @@ pub(super) fn read(
         missing,
         step,
         way: options.way,
+        stop: options.stop.as_ref(),
     };
     let stamp = AtomicU64::new(1);
     let memory_bytes = options.memory_bytes / threads;
@@ -137,6 +145,7 @@ struct Shared<'a> {
     missing: &'a Missing,
     step: &'a (dyn Fn(u64, u64) + Sync),
     way: Way,
+    stop: Option<&'a Stop>,
 }
 
 impl Shared<'_> {
@@ -145,6 +154,9 @@ impl Shared<'_> {
         let mut files = FileReader::new(self.way);
         let mut before: &[Candidate] = &[];
         loop {
+            if self.stop.is_some_and(Stop::is_stopped) {
+                self.taken.store(self.batch.len(), Ordering::Relaxed);
+            }
             let from = self.taken.fetch_add(FileReader::BATCH, Ordering::Relaxed).min(self.batch.len());
             let next = &self.batch[from..self.batch.len().min(from + FileReader::BATCH)];
             // While `before` is worked on, `next` is read.
@@ -194,7 +206,7 @@ impl Shared<'_> {
     ) -> tantivy::Result<()> {
         let digest = digest(file.bytes);
         if let Some(number) = self.missing.take(digest) {
-            round.moved.push(Moved { number, candidate: candidate.clone() });
+            round.moved.push(Moved { number, candidate: candidate.clone(), facts: file.facts });
             return Ok(());
         }
         let mut message = extract(file.bytes);
@@ -204,7 +216,8 @@ impl Shared<'_> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         builder.add(number, &message)?;
         let record = record(candidate, digest, file.facts, &message, number);
-        round.new.push(New { number, record, problem: message.problem, path: self.path(candidate) });
+        let tag_id = id_of(&message.message_id, digest);
+        round.new.push(New { number, record, tag_id, problem: message.problem, path: self.path(candidate) });
         Ok(())
     }
 }
@@ -224,7 +237,7 @@ fn digest(bytes: &[u8]) -> u128 {
 }
 
 fn record(candidate: &Candidate, digest: u128, facts: FileFacts, message: &Extracted, number: u32) -> Record {
-    let (subject, is_reply) = subject_hash(&Head { subject: message.subject.clone(), ..Head::default() });
+    let (subject, is_reply) = subject_hash(&message.subject);
     let mut flags = candidate.flags();
     for (is_set, bit) in [
         (message.traits.attachment, bits::ATTACHMENT),
@@ -235,6 +248,7 @@ fn record(candidate: &Candidate, digest: u128, facts: FileFacts, message: &Extra
         (message.priority == Priority::Low, bits::PRIORITY_LOW),
         (message.priority == Priority::High, bits::PRIORITY_HIGH),
         (is_reply, bits::REPLY),
+        (message.date.is_none(), bits::UNDATED),
     ] {
         flags |= if is_set { bit } else { 0 };
     }
@@ -242,7 +256,7 @@ fn record(candidate: &Candidate, digest: u128, facts: FileFacts, message: &Extra
     Record {
         digest,
         // Without a usable date: when the file was written.
-        date: message.date.unwrap_or(facts.mtime_ns / 1_000_000_000),
+        date: message.date.unwrap_or(facts.mtime_ns / NANOS),
         size: facts.size,
         mtime_ns: facts.mtime_ns,
         flags,

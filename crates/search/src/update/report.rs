@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use posthaste_maildir::tree::Way;
 
+use crate::watch::Stop;
+
 /// How an update goes about it.
 #[derive(Debug, Clone)]
 pub struct UpdateOptions {
@@ -14,12 +16,17 @@ pub struct UpdateOptions {
     pub check_files: bool,
     /// Also below directories marked `.noupdate`.
     pub into_noupdate: bool,
+    /// A tree that is not there any more, or has no folders any more, has lost its messages. Otherwise they stay, since that is how a disk looks
+    /// that is not mounted.
+    pub believe_missing: bool,
     /// Threads that read and index; 0 for one for each core, at most 8.
     pub threads: usize,
     /// Bytes of memory for the index of new messages, all threads together.
     pub memory_bytes: usize,
     /// How files are looked at and read.
     pub way: Way,
+    /// Ends an update early: what was read by then is committed, and the next update goes on.
+    pub stop: Option<Stop>,
 }
 
 impl Default for UpdateOptions {
@@ -28,9 +35,11 @@ impl Default for UpdateOptions {
             list_all: false,
             check_files: false,
             into_noupdate: false,
+            believe_missing: false,
             threads: 0,
             memory_bytes: 512 << 20,
             way: Way::default(),
+            stop: None,
         }
     }
 }
@@ -76,6 +85,8 @@ pub struct Report {
     pub problems: Vec<(PathBuf, String)>,
     /// Directories and files that could not be read.
     pub troubles: Vec<(PathBuf, String)>,
+    /// Whether it was ended early.
+    pub stopped: bool,
     /// Time taken.
     pub took: Duration,
 }

@@ -1,10 +1,10 @@
 //! Tags: changed in the tag store, which is the truth, and copied into the side store, where queries look.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::{IndexError, Indexer, id_hash};
-use crate::state::{StateError, bits};
-use crate::tags::{self, AllTags, Tags};
+use crate::state::{Record, StateError, bits};
+use crate::tags::{self, AllTags, TagStore, Tags};
 
 /// There while tags are being changed: what the tag store says may not be in the side store yet.
 pub(super) const PENDING: &str = "tags.pending";
@@ -15,36 +15,34 @@ impl Indexer {
     /// # Errors
     /// [`IndexError::Tags`], [`IndexError::State`], [`IndexError::Text`].
     pub fn tag(&mut self, messages: &[(u32, String)], add: &[String], remove: &[String]) -> Result<u64, IndexError> {
-        let mut changes: Vec<(u32, String, u128, Tags)> = Vec::new();
-        for (number, message_id) in messages {
-            let record = &self.state.records()[*number as usize];
-            let old: Tags = self.state.directory.tag_sets[record.tags as usize].iter().cloned().collect();
+        let ids = self.tag_ids(messages);
+        // From the store itself: what the side store has is a copy, and may be an old one.
+        let known = self.tags()?.about(ids.iter().map(|(id, _)| id.as_str()))?;
+        let mut changes: Vec<(&str, u128, Tags)> = Vec::new();
+        for (id, digest) in &ids {
+            let old = known.of(id, *digest);
             let mut new = old.clone();
             new.extend(add.iter().cloned());
             new.retain(|tag| !remove.contains(tag));
             if new != old {
-                changes.push((*number, tags::id_of(message_id, record.digest), record.digest, new));
+                changes.push((id, *digest, new));
             }
         }
-        // The truth first; a crash before the side store's commit is mended by the next update.
-        self.begin_tags()?;
-        self.tags.set(changes.iter().map(|(_, id, digest, tags)| (id.as_str(), *digest, tags)))?;
-        let changed = changes.len() as u64;
-        for (number, _, _, tags) in changes {
-            let set = self.state.tag_set(tags.into_iter().collect());
-            self.state.change(number).tags = set;
+        if !changes.is_empty() {
+            self.begin_tags()?;
+            self.tags()?.set(changes.iter().map(|(id, digest, tags)| (*id, *digest, tags)))?;
+            self.apply_tags_of(changes.iter().map(|(id, ..)| *id))?;
+            self.commit()?;
         }
-        self.commit()?;
-        self.end_tags();
-        Ok(changed)
+        Ok(changes.len() as u64)
     }
 
     /// All tags, in notmuch's text format.
     ///
     /// # Errors
     /// [`IndexError::Tags`].
-    pub fn dump_tags(&self) -> Result<String, IndexError> {
-        Ok(tags::dump(&self.tags.all()?))
+    pub fn dump_tags(&mut self) -> Result<String, IndexError> {
+        Ok(tags::dump(&self.tags()?.all()?))
     }
 
     /// Gives messages the tags of a dump, and no others; messages that it does not name keep theirs. `ids` are the Message-IDs of
@@ -54,69 +52,110 @@ impl Indexer {
     /// [`IndexError::Tags`], [`IndexError::State`].
     pub fn restore_tags(&mut self, text: &str, ids: &[(u32, String)]) -> Result<u64, IndexError> {
         let wanted = tags::restore(text)?;
-        let mut by_id: HashMap<&str, Vec<u32>> = HashMap::new();
-        let ids: Vec<(u32, String)> = ids
-            .iter()
-            .map(|(number, id)| (*number, tags::id_of(id, self.state.records()[*number as usize].digest)))
-            .collect();
-        ids.iter().for_each(|(number, id)| by_id.entry(id).or_default().push(*number));
-        let mut rows: Vec<(&str, u128, &Tags)> = Vec::new();
-        let mut changed: BTreeMap<u32, &Tags> = BTreeMap::new();
+        let ids = self.tag_ids(ids);
+        let mut by_id: HashMap<&str, Vec<u128>> = HashMap::new();
+        ids.iter().for_each(|(id, digest)| by_id.entry(id).or_default().push(*digest));
+        let known = self.tags()?.about(wanted.keys().map(String::as_str))?;
+        let (mut rows, mut changed) = (Vec::new(), 0);
         for (id, tags) in &wanted {
             match by_id.get(id.as_str()) {
-                None => rows.push((id, 0, tags)),
-                Some(numbers) => {
-                    for &number in numbers {
-                        rows.push((id, self.state.records()[number as usize].digest, tags));
-                        changed.insert(number, tags);
-                    }
+                None => rows.push((id.as_str(), 0, tags)),
+                Some(digests) => {
+                    rows.extend(digests.iter().map(|&digest| (id.as_str(), digest, tags)));
+                    changed += digests.iter().filter(|&&digest| known.of(id, digest) != *tags).count() as u64;
                 }
             }
         }
         self.begin_tags()?;
-        self.tags.set(rows)?;
-        let mut count = 0;
-        for (number, tags) in changed {
-            let set = self.state.tag_set(tags.iter().cloned().collect());
-            if self.state.records()[number as usize].tags != set {
-                self.state.change(number).tags = set;
-                count += 1;
-            }
-        }
+        self.tags()?.set(rows)?;
+        self.apply_tags_of(wanted.keys().map(String::as_str))?;
         self.commit()?;
-        self.end_tags();
-        Ok(count)
+        Ok(changed)
     }
 
-    fn begin_tags(&self) -> Result<(), IndexError> {
+    /// Message-IDs as the tag store has them, and digests.
+    fn tag_ids(&self, messages: &[(u32, String)]) -> Vec<(String, u128)> {
+        let digest = |number: &u32| self.state.records()[*number as usize].digest;
+        messages.iter().map(|(number, id)| (tags::id_of(id, digest(number)), digest(number))).collect()
+    }
+
+    fn tags(&mut self) -> Result<&TagStore, IndexError> {
+        let store = match self.tags.take() {
+            Some(store) => store,
+            None => TagStore::open(&self.dir)?,
+        };
+        Ok(self.tags.insert(store))
+    }
+
+    /// The mark is durable before the truth changes; a crash before the side store's commit is mended by whoever opens the index next.
+    fn begin_tags(&mut self) -> Result<(), IndexError> {
+        self.is_tagging = true;
         let mark = || std::fs::File::create(self.dir.join(PENDING))?.sync_all();
         let durable = mark().and_then(|()| std::fs::File::open(&self.dir)?.sync_all());
         durable.map_err(|error| StateError::Io { dir: self.dir.clone(), error }.into())
     }
 
-    /// A mark that cannot be removed costs the next update a look, nothing else.
-    pub(super) fn end_tags(&self) {
-        let _ = std::fs::remove_file(self.dir.join(PENDING));
+    /// After a commit. A mark that cannot be removed costs the next one who opens the index a look, nothing else.
+    pub(super) fn end_tags(&mut self) {
+        if std::mem::take(&mut self.is_tagging) {
+            let _ = std::fs::remove_file(self.dir.join(PENDING));
+        }
     }
 
-    /// Brings the tags of all messages to what the tag store says: for new messages, and after a crash between its commit and ours.
-    pub(super) fn apply_tags(&mut self, tags: &AllTags) {
-        if tags.is_empty() && self.state.records().iter().all(|record| record.tags == 0) {
-            return;
+    /// Brings the tags of all messages to what the tag store says.
+    pub(super) fn apply_all_tags(&mut self) -> Result<(), IndexError> {
+        let all = if TagStore::exists(&self.dir) { self.tags()?.all()? } else { AllTags::default() };
+        let ids: HashMap<u64, &str> = all.iter().map(|(id, _)| (id_hash(id), id)).collect();
+        let numbers = 0..u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);
+        self.untagged.clear();
+        for number in numbers {
+            let record = &self.state.records()[number as usize];
+            let id = ids.get(&tag_hash(record));
+            let wanted = id.map(|id| all.of(id, record.digest)).unwrap_or_default();
+            self.set_tags(number, wanted);
         }
-        let by_hash: HashMap<u64, &str> = tags.iter().map(|(id, _)| (id_hash(id), id)).collect();
+        Ok(())
+    }
+
+    /// Those of all messages with these ids: the tags of one content may count for another.
+    fn apply_tags_of<'i>(&mut self, ids: impl Iterator<Item = &'i str>) -> Result<(), IndexError> {
+        let ids: HashMap<u64, &str> = ids.map(|id| (id_hash(id), id)).collect();
+        let all = self.tags()?.about(ids.values().copied())?;
         for number in 0..u32::try_from(self.state.records().len()).unwrap_or(u32::MAX) {
             let record = &self.state.records()[number as usize];
-            if record.flags & bits::GONE != 0 {
-                continue;
-            }
-            let hash = if record.id == 0 { id_hash(&tags::id_of("", record.digest)) } else { record.id };
-            let wanted = by_hash.get(&hash).map(|id| tags.of(id, record.digest)).unwrap_or_default();
-            let known = self.state.directory.tag_sets.get(record.tags as usize);
-            if known.is_none_or(|known| !known.iter().eq(&wanted)) {
-                let set = self.state.tag_set(wanted.into_iter().collect());
-                self.state.change(number).tags = set;
+            if let Some(id) = ids.get(&tag_hash(record)) {
+                let wanted = all.of(id, record.digest);
+                self.set_tags(number, wanted);
             }
         }
+        Ok(())
     }
+
+    /// Those of new messages, which may have been tagged before they came.
+    pub(super) fn apply_new_tags(&mut self) -> Result<(), IndexError> {
+        let new = std::mem::take(&mut self.untagged);
+        if new.is_empty() || !TagStore::exists(&self.dir) {
+            return Ok(());
+        }
+        let all = self.tags()?.about(new.iter().map(|(_, id)| id.as_str()))?;
+        for (number, id) in new {
+            let wanted = all.of(&id, self.state.records()[number as usize].digest);
+            self.set_tags(number, wanted);
+        }
+        Ok(())
+    }
+
+    fn set_tags(&mut self, number: u32, wanted: Tags) {
+        let record = &self.state.records()[number as usize];
+        let known = self.state.directory.tag_sets.get(record.tags as usize);
+        if record.flags & bits::GONE == 0 && known.is_none_or(|known| !known.iter().eq(&wanted)) {
+            let set = self.state.tag_set(wanted.into_iter().collect());
+            self.state.change(number).tags = set;
+        }
+    }
+}
+
+/// The hash of the id under which a message is tagged.
+fn tag_hash(record: &Record) -> u64 {
+    if record.id == 0 { id_hash(&tags::id_of("", record.digest)) } else { record.id }
 }

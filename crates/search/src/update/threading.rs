@@ -7,6 +7,15 @@ use super::Indexer;
 use crate::state::{Record, bits};
 use crate::threads::{Item, SubjectRule, thread};
 
+/// What happened since threads were last made.
+#[derive(Debug, Default)]
+pub(super) struct Unthreaded {
+    /// Messages that came, or whose date is another.
+    pub numbers: Vec<u32>,
+    /// Messages that went, as they were.
+    pub gone: Vec<Record>,
+}
+
 impl Indexer {
     /// Brings threads up to date. Only what changed is written.
     pub(super) fn thread(&mut self) {
@@ -45,18 +54,19 @@ fn places(records: &[Record], mut numbers: Vec<u32>) -> Vec<(u32, crate::threads
 ///
 /// That is more than their threads and exact all the same: threading joins by equal ids and equal subjects and by nothing else. One look over
 /// all messages for each step that the relation goes further, a few milliseconds for a hundred thousand of them.
-fn concerned(records: &[Record], changed: &[u32]) -> Vec<u32> {
+fn concerned(records: &[Record], changed: &Unthreaded) -> Vec<u32> {
     let alive = |record: &Record| record.flags & bits::GONE == 0;
-    if changed.len() > records.len() / 8 {
+    let Unthreaded { numbers: changed, gone } = changed;
+    if changed.len() + gone.len() > records.len() / 8 {
         return (0u32..).zip(records).filter(|(_, record)| alive(record)).map(|(number, _)| number).collect();
     }
     let mut keys = Keys::default();
-    for &number in changed {
-        keys.add(&records[number as usize]);
+    for record in changed.iter().map(|&number| &records[number as usize]).chain(gone) {
+        keys.add(record);
     }
     let mut is_in = vec![false; records.len()];
     let mut all = Vec::new();
-    let mut grown = !changed.is_empty();
+    let mut grown = !changed.is_empty() || !gone.is_empty();
     while grown {
         grown = false;
         for (number, record) in (0u32..).zip(records) {
@@ -158,10 +168,10 @@ mod tests {
             let last = records.len() - 1;
             let (old, all) = (alive(&records[..last]), alive(&records));
             settle(&mut records, old);
-            records[goes].flags |= bits::GONE;
+            let gone = std::mem::replace(&mut records[goes], Record { flags: bits::GONE, ..Record::default() });
             let mut whole = records.clone();
             settle(&mut whole, all.into_iter().filter(|&number| number as usize != goes).collect());
-            let part = concerned(&records, &[last as u32, goes as u32]);
+            let part = concerned(&records, &Unthreaded { numbers: vec![last as u32], gone: vec![gone] });
             settle(&mut records, part);
             records.iter().zip(&whole).filter(|(record, _)| record.flags & bits::GONE == 0).for_each(|(a, b)| assert_eq!(a, b));
         }

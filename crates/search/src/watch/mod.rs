@@ -31,7 +31,7 @@ use notify::{Event, Notify};
 pub struct WatchOptions {
     /// For the first update and all others.
     pub update: UpdateOptions,
-    /// Changes wait this long for others at most, and are then committed together.
+    /// Changes wait this long for others at most, and are then committed together; longer where commits take more than a tenth of the time.
     pub commit_after: Duration,
     /// As many names are not waited for any longer.
     pub commit_names: usize,
@@ -63,10 +63,12 @@ pub enum WatchEvent<'a> {
         /// See above.
         lag: Duration,
     },
-    /// Changes have been seen and wait to be committed together.
-    Waiting {
-        /// Names that changed.
-        names: usize,
+    /// Something went wrong. The watch begins again after a pause, and finds by looking what it missed.
+    Trouble {
+        /// What.
+        error: &'a IndexError,
+        /// How long it is.
+        pause: Duration,
     },
     /// The kernel has no room to watch this many directories (`fs.inotify.max_user_watches`): they are only looked at now and then.
     Unwatched(usize),
@@ -89,12 +91,33 @@ impl Stop {
         // Only a counter that is at its end refuses, and then it has been told already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
+
+    /// Waits until [`stop`](Self::stop) was called, but no longer than this. Says whether it was.
+    pub fn wait(&self, at_most: Duration) -> bool {
+        let deadline = Instant::now() + at_most;
+        loop {
+            let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+            let mut ready = [PollFd::new(&*self.0, PollFlags::IN)];
+            match poll(&mut ready, left.as_ref()) {
+                Err(rustix::io::Errno::INTR) => {}
+                // A descriptor that cannot be waited for is as good as a stop: better than turning in circles.
+                result => return result.is_err() || ready[0].revents().contains(PollFlags::IN),
+            }
+        }
+    }
+
+    /// Whether [`stop`](Self::stop) was called.
+    pub fn is_stopped(&self) -> bool {
+        self.wait(Duration::ZERO)
+    }
 }
 
 /// Brings the index in `dir` up to date with its trees and `roots`, and keeps it so until `stop`. `waiting` as in [`Lock::acquire`](crate::state::Lock::acquire).
 ///
+/// Once it has been up to date, no trouble ends it: it is told, and the watch begins again.
+///
 /// # Errors
-/// [`IndexError`]; [`IndexError::Watched`] if another process does so already. What was committed before stays.
+/// [`IndexError`] before it was up to date; [`IndexError::Watched`] if another process does so already. What was committed before stays.
 pub fn watch(
     dir: &Path,
     roots: &[PathBuf],
@@ -109,42 +132,48 @@ pub fn watch(
         .create(dir)
         .map_err(|error| StateError::Io { dir: dir.to_owned(), error })?;
     let sign = Sign::raise(dir)?;
-    let mut notify = Notify::new().map_err(IndexError::Notify)?;
-    let turn = Turn::of(dir);
-    notify.watch_turn(&turn.file()?).map_err(IndexError::Notify)?;
-    let indexer = Indexer::open(dir, Some(waiting))?;
-    let mut watch = Watch {
-        dir,
-        options,
-        sign,
-        notify,
-        turn,
-        indexer: Some(indexer),
-        pending: Pending::default(),
-        next_look: Instant::now(),
-        tell,
-    };
-    let report = watch.look(roots)?;
-    (watch.tell)(WatchEvent::Ready(&report));
-    watch.sign.say(&report, Duration::ZERO);
-    while !watch.wait(stop)? {
-        watch.step()?;
+    let (mut was_ready, mut pause) = (false, PAUSE_MIN);
+    loop {
+        let began = Instant::now();
+        let ended = Watch::begin(dir, options, &sign, waiting, tell)
+            .and_then(|mut watch| watch.run(roots, stop, &mut was_ready));
+        match ended {
+            Err(error) if was_ready => {
+                pause = if began.elapsed() > PAUSE_MAX { PAUSE_MIN } else { pause };
+                tell(WatchEvent::Trouble { error: &error, pause });
+                if stop.wait(pause) {
+                    return Ok(());
+                }
+                pause = (2 * pause).min(PAUSE_MAX);
+            }
+            ended => return ended,
+        }
     }
-    // What has happened until now is not left for the next start.
-    watch.drain()?;
-    watch.commit()
 }
+
+/// Before a watch that met with trouble begins again: doubled each time.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// While changes wait to be committed, others are gathered this long before they are looked at: waking up for each of them would cost as much as
+/// the work.
+const GATHER: Duration = Duration::from_millis(100);
+/// For each second that a commit takes, changes wait this many, so that nine tenths of the time are left to others.
+const REST: u32 = 9;
+/// But no longer than this.
+const REST_MAX: Duration = Duration::from_secs(30);
 
 struct Watch<'a> {
     dir: &'a Path,
     options: &'a WatchOptions,
-    sign: Sign,
+    sign: &'a Sign,
     notify: Notify,
     turn: Turn,
     /// `None` only while another has it.
     indexer: Option<Indexer>,
     pending: Pending,
     next_look: Instant,
+    /// How long changes wait for others.
+    commit_after: Duration,
     tell: &'a mut dyn FnMut(WatchEvent<'_>),
 }
 
@@ -156,13 +185,56 @@ struct Pending {
     since: Option<Instant>,
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    fn begin(
+        dir: &'a Path,
+        options: &'a WatchOptions,
+        sign: &'a Sign,
+        waiting: &dyn Fn(),
+        tell: &'a mut dyn FnMut(WatchEvent<'_>),
+    ) -> Result<Self, IndexError> {
+        let mut notify = Notify::new().map_err(IndexError::Notify)?;
+        let turn = Turn::of(dir);
+        notify.watch_turn(&turn.file()?).map_err(IndexError::Notify)?;
+        Ok(Self {
+            dir,
+            options,
+            sign,
+            notify,
+            turn,
+            indexer: Some(Indexer::open(dir, Some(waiting))?),
+            pending: Pending::default(),
+            next_look: Instant::now(),
+            commit_after: options.commit_after,
+            tell,
+        })
+    }
+
+    fn run(&mut self, roots: &[PathBuf], stop: &Stop, was_ready: &mut bool) -> Result<(), IndexError> {
+        // Of all updates this one may take long; what comes later is little, and is not left undone.
+        let report = self.look(roots, Some(stop))?;
+        if report.stopped {
+            return Ok(());
+        }
+        *was_ready = true;
+        (self.tell)(WatchEvent::Ready(&report));
+        self.sign.say(&report, Duration::ZERO);
+        while !self.wait(stop)? {
+            self.step()?;
+        }
+        // What has happened until now is not left for the next start.
+        self.drain()?;
+        self.commit()
+    }
+
     /// Waits until something happens or is due. Says whether the watch shall end.
     fn wait(&mut self, stop: &Stop) -> Result<bool, IndexError> {
-        let due =
-            self.pending.since.map_or(self.next_look, |since| self.next_look.min(since + self.options.commit_after));
-        let left = due.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).ok();
+        let now = Instant::now();
+        if let Some(since) = self.pending.since {
+            let due = self.next_look.min(since + self.commit_after);
+            return Ok(stop.wait(due.saturating_duration_since(now).min(GATHER)));
+        }
+        let timeout = Timespec::try_from(self.next_look.saturating_duration_since(now)).ok();
         let mut ready = [PollFd::new(&self.notify, PollFlags::IN), PollFd::new(&*stop.0, PollFlags::IN)];
         match poll(&mut ready, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(ready[1].revents().contains(PollFlags::IN)),
@@ -188,25 +260,17 @@ impl Watch<'_> {
     }
 
     fn step(&mut self) -> Result<(), IndexError> {
-        let names_before = self.pending.touched.len();
         self.drain()?;
         if self.turn.is_wanted() {
             self.lend()?;
         }
         let names = self.pending.touched.len();
         let now = Instant::now();
-        let is_due = self.pending.since.is_some_and(|since| now >= since + self.options.commit_after);
+        let is_due = self.pending.since.is_some_and(|since| now >= since + self.commit_after);
         if now >= self.next_look {
             self.pending.look = true;
         }
-        if is_due || names >= self.options.commit_names || now >= self.next_look {
-            self.commit()
-        } else {
-            if names > names_before {
-                (self.tell)(WatchEvent::Waiting { names });
-            }
-            Ok(())
-        }
+        if is_due || names >= self.options.commit_names || now >= self.next_look { self.commit() } else { Ok(()) }
     }
 
     fn commit(&mut self) -> Result<(), IndexError> {
@@ -215,10 +279,12 @@ impl Watch<'_> {
             return Ok(());
         }
         let Some(indexer) = &mut self.indexer else { return Ok(()) };
+        let began = Instant::now();
         let report = match indexer.update_touched(&pending.touched, &self.options.update, &|_| {})? {
             Some(report) if !pending.look => report,
-            _ => self.look(&[])?,
+            _ => self.look(&[], None)?,
         };
+        self.commit_after = (REST * began.elapsed()).min(REST_MAX).max(self.options.commit_after);
         let lag = pending.since.map(|since| since.elapsed()).unwrap_or_default();
         if report.has_changes() {
             (self.tell)(WatchEvent::Committed { report: &report, lag });
@@ -228,7 +294,7 @@ impl Watch<'_> {
     }
 
     /// Watches what there is, then updates by directories' times: in this order, so that nothing falls between.
-    fn look(&mut self, roots: &[PathBuf]) -> Result<Report, IndexError> {
+    fn look(&mut self, roots: &[PathBuf], stop: Option<&Stop>) -> Result<Report, IndexError> {
         self.next_look = Instant::now() + self.options.look_every;
         let Some(indexer) = &mut self.indexer else { return Ok(Report::default()) };
         let named: Vec<PathBuf> = roots.iter().filter_map(|root| std::path::absolute(root).ok()).collect();
@@ -236,6 +302,7 @@ impl Watch<'_> {
         let tree_options = TreeOptions { into_noupdate: self.options.update.into_noupdate };
         let unwatched = self.notify.unwatched();
         loop {
+            self.notify.forget_unwatched();
             let trees = all.iter().filter_map(|root| walk(root, &tree_options).ok());
             // A directory that came while its parent was not watched is found by the next round.
             if !trees.fold(false, |any, tree| self.notify.watch_tree(&tree) | any) {
@@ -245,7 +312,8 @@ impl Watch<'_> {
         if self.notify.unwatched() > unwatched {
             (self.tell)(WatchEvent::Unwatched(self.notify.unwatched()));
         }
-        indexer.update(roots, &self.options.update, &|_| {})
+        let options = UpdateOptions { stop: stop.cloned(), ..self.options.update.clone() };
+        indexer.update(roots, &options, &|_| {})
     }
 
     /// Lets those who wait have the index, then takes it again behind them. Events queue meanwhile.

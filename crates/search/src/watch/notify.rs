@@ -54,7 +54,8 @@ impl Notify {
 
     /// Watches every directory of a tree. Says whether there was one that was not watched yet.
     pub fn watch_tree(&mut self, tree: &Tree) -> bool {
-        let (before, mut unwatched) = (self.places.len(), 0);
+        let before = self.places.len();
+        let mut unwatched = 0;
         let came = WatchFlags::CREATE | WatchFlags::MOVED_TO;
         let went = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
         let own = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
@@ -71,11 +72,16 @@ impl Notify {
                 }
             }
         }
-        self.unwatched = unwatched;
+        self.unwatched += unwatched;
         self.places.len() > before
     }
 
-    /// Directories of the last tree that could not be watched.
+    /// Before all trees are watched again.
+    pub fn forget_unwatched(&mut self) {
+        self.unwatched = 0;
+    }
+
+    /// Directories of all trees that could not be watched.
     pub fn unwatched(&self) -> usize {
         self.unwatched
     }

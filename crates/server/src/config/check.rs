@@ -65,8 +65,15 @@ fn check_storage(storage: &Storage) -> Result<(), Problem> {
             return Err(Problem::new(["storage".into(), name.into()], message));
         }
     }
+    if !storage.journal_segment_bytes.is_multiple_of(BLOCK) {
+        let message = format!("must be a multiple of {BLOCK}");
+        return Err(Problem::new(["storage".into(), "journal_segment_bytes".into()], message));
+    }
     Ok(())
 }
+
+/// The journal writes whole blocks.
+const BLOCK: u64 = 4096;
 
 fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Result<(), Problem> {
     let at = |key: &str| vec!["listener".into(), index.into(), key.into()];

@@ -32,11 +32,16 @@ fn what_is_shown_reads_back_as_the_same() {
 }
 
 #[test]
-fn a_journal_too_small_for_one_message_is_refused() {
+fn a_journal_too_small_for_one_message_or_not_of_whole_blocks_is_refused() {
     check(
         "[storage]\njournal_segment_bytes = 65536\n",
         "posthaste.toml:2:25: must be between 4194304 and 1073741824\n \
          2 | journal_segment_bytes = 65536\n   |                         ^^^^^",
+    );
+    check(
+        "[storage]\njournal_segment_bytes = 5000000\n",
+        "posthaste.toml:2:25: must be a multiple of 4096\n \
+         2 | journal_segment_bytes = 5000000\n   |                         ^^^^^^^",
     );
     let config = Config::parse(Path::new("x"), "[storage]\njournal_segments = 4\ncheckpoint_secs = 1\n").unwrap();
     assert_eq!((config.storage.journal_segments, config.storage.checkpoint_bytes), (4, 256 << 20));

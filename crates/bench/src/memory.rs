@@ -1,0 +1,46 @@
+//! Free memory that the machine really has.
+
+use std::fs::File;
+use std::io::Write as _;
+
+/// Never more than this.
+const OCTETS_MAX: u64 = 8 << 30;
+/// A message is in memory more than once on its way: sockets, journal, file.
+const COPIES: u64 = 3;
+const BLOCK: [u8; 1 << 20] = [0; 1 << 20];
+
+/// Touches as much free memory as writing `writes_octets` may need, at most half of what is free, and gives it back.
+pub(crate) fn warm(writes_octets: u64) {
+    let octets = writes_octets.saturating_mul(COPIES).min(free_octets() / 2).min(OCTETS_MAX);
+    let touch = || -> std::io::Result<()> {
+        // In memory alone; gone with its descriptor.
+        let mut file = File::from(rustix::fs::memfd_create("warm", rustix::fs::MemfdFlags::CLOEXEC)?);
+        (0..octets / BLOCK.len() as u64).try_for_each(|_| file.write_all(&BLOCK))
+    };
+    // Where it cannot be done the figures are what they are.
+    let _ = touch();
+}
+
+/// What may be taken without anything being swapped out or killed; 0 where nobody knows.
+fn free_octets() -> u64 {
+    let number = |file: &str| std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
+    let machine = kib.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10;
+    // A container may have a limit of its own (Documentation/admin-guide/cgroup-v2.rst).
+    let limit = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
+    limit.map_or(machine, |(most, used)| machine.min(most.saturating_sub(used)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_touched_is_bounded_and_given_back() {
+        let free = free_octets();
+        assert!(free > 0);
+        warm(4 << 20);
+        assert!(free_octets() > free / 2, "nothing is kept");
+    }
+}

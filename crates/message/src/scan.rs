@@ -1,0 +1,198 @@
+//! The header section as it comes, piece by piece: what a log line tells of it, in a fixed amount of memory.
+
+use memchr::memchr;
+
+/// What a log line tells about a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The first Message-ID, at most 250 characters, nothing but visible ASCII; whatever else was in it is `?`.
+    pub message_id: Option<String>,
+    /// How many servers have passed this message on: the number of its Received fields (RFC 5321 section 6.3).
+    pub hops: usize,
+}
+
+/// Reads a header section however it is cut, looks at each octet once and keeps no more than a Message-ID.
+///
+/// ```
+/// let mut scan = posthaste_message::HeaderScan::default();
+/// scan.push(b"Received: a\r\nMessage-");
+/// scan.push(b"ID: <1@x>\r\n\r\nReceived: no field, but text\r\n");
+/// let summary = scan.finish();
+/// assert_eq!((summary.hops, summary.message_id.as_deref()), (1, Some("<1@x>")));
+/// ```
+#[derive(Debug, Default)]
+pub struct HeaderScan {
+    line: Line,
+    field: Field,
+    hops: usize,
+    message_id: Option<String>,
+}
+
+/// Where in a line the next octet stands.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    #[default]
+    Start,
+    /// Behind a CR that began the line.
+    StartCr,
+    Within,
+    /// The blank line was there.
+    Over,
+}
+
+/// What is known of the field that the line belongs to.
+#[derive(Debug, Default, Clone, Copy)]
+enum Field {
+    /// Nothing of it is wanted.
+    #[default]
+    Other,
+    /// So far its name is the beginning of this one.
+    Name { name: &'static [u8], matched: usize },
+    /// White space behind that name: obsolete syntax that must be read (RFC 5322 section 4.5).
+    Named { name: &'static [u8] },
+    /// In the value of the first Message-ID, behind as much white space.
+    MessageId { spaces: usize },
+}
+
+const RECEIVED: &[u8] = b"received";
+const MESSAGE_ID: &[u8] = b"message-id";
+const MESSAGE_ID_MAX: usize = 250;
+
+impl HeaderScan {
+    /// Takes the next piece of the message. What lies behind the header section is not looked at.
+    pub fn push(&mut self, mut piece: &[u8]) {
+        while let Some(&octet) = piece.first() {
+            match (self.line, octet) {
+                (Line::Over, _) => return,
+                (Line::Start | Line::StartCr, b'\n') => self.line = Line::Over,
+                // Goes on with the field (RFC 5322 section 2.2.3).
+                (Line::Start, b' ' | b'\t') | (Line::StartCr, _) => self.line = Line::Within,
+                (Line::Start, b'\r') => {
+                    (self.line, self.field) = (Line::StartCr, Field::Other);
+                    piece = &piece[1..];
+                }
+                (Line::Start, _) => (self.line, self.field) = (Line::Within, Field::beginning_with(octet)),
+                (Line::Within, _) => {
+                    let end = memchr(b'\n', piece).map(|newline| newline + 1);
+                    let (line, rest) = piece.split_at(end.unwrap_or(piece.len()));
+                    self.within(line);
+                    if end.is_some() {
+                        self.line = Line::Start;
+                    }
+                    piece = rest;
+                }
+            }
+        }
+    }
+
+    /// What was found.
+    pub fn finish(self) -> Summary {
+        Summary { message_id: self.message_id, hops: self.hops }
+    }
+
+    /// Octets of one line.
+    fn within(&mut self, part: &[u8]) {
+        for &octet in part {
+            self.field = match self.field {
+                Field::Other => return,
+                Field::Name { name, matched } => match octet {
+                    b':' if matched == name.len() => self.value_of(name),
+                    _ if matched == name.len() && octet.is_ascii_whitespace() => Field::Named { name },
+                    _ if name.get(matched) == Some(&octet.to_ascii_lowercase()) => {
+                        Field::Name { name, matched: matched + 1 }
+                    }
+                    _ => Field::Other,
+                },
+                Field::Named { name } => match octet {
+                    b':' => self.value_of(name),
+                    _ if octet.is_ascii_whitespace() => Field::Named { name },
+                    _ => Field::Other,
+                },
+                Field::MessageId { spaces } => self.message_id(octet, spaces),
+            };
+        }
+    }
+
+    /// The colon behind `name` was met.
+    fn value_of(&mut self, name: &[u8]) -> Field {
+        if name == RECEIVED {
+            self.hops += 1;
+        } else if self.message_id.is_none() {
+            self.message_id = Some(String::new());
+            return Field::MessageId { spaces: 0 };
+        }
+        Field::Other
+    }
+
+    /// An octet of the first Message-ID, behind as many of white space, which counts only if something follows it.
+    fn message_id(&mut self, octet: u8, spaces: usize) -> Field {
+        let value = self.message_id.get_or_insert_default();
+        if octet.is_ascii_whitespace() {
+            let spaces = if value.is_empty() { 0 } else { (spaces + 1).min(MESSAGE_ID_MAX) };
+            return Field::MessageId { spaces };
+        }
+        value.extend(std::iter::repeat_n('?', spaces));
+        value.push(if octet.is_ascii_graphic() { char::from(octet) } else { '?' });
+        value.truncate(MESSAGE_ID_MAX);
+        if value.len() < MESSAGE_ID_MAX { Field::MessageId { spaces: 0 } } else { Field::Other }
+    }
+}
+
+impl Field {
+    /// A field whose first octet is `octet`.
+    fn beginning_with(octet: u8) -> Self {
+        match octet {
+            b'r' | b'R' => Self::Name { name: RECEIVED, matched: 0 },
+            b'm' | b'M' => Self::Name { name: MESSAGE_ID, matched: 0 },
+            _ => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(message: &[u8], hops: usize, message_id: Option<&str>) {
+        for piece in 1..=message.len() {
+            let mut scan = HeaderScan::default();
+            message.chunks(piece).for_each(|chunk| scan.push(chunk));
+            let expected = Summary { hops, message_id: message_id.map(str::to_owned) };
+            assert_eq!(scan.finish(), expected, "{:?} in pieces of {piece}", message.escape_ascii().to_string());
+        }
+    }
+
+    #[test]
+    fn hops_count_received_fields_of_the_header_alone() {
+        check(b"received: a\r\nX-Received: no\r\nReceived : b\r\n c\r\nTo: x\r\n\r\nReceived: body\r\n", 2, None);
+        check(b"Received: a\nReceived:\n\nReceived: body\n", 2, None);
+        check(b"\r\nReceived: body\r\n", 0, None);
+        check(b"Received\r\nReceived: cut off", 1, None);
+        check(b" Received: a fold of nothing\r\n\rReceived: CR and no line end\r\n", 0, None);
+    }
+
+    #[test]
+    fn a_message_id_is_one_visible_line() {
+        check(
+            b"Message-Id: <a\r\n b\x1b[31m\xff@c> \r\n\t\r\nMessage-ID: <second@x>\r\n\r\n",
+            0,
+            Some("<a???b?[31m?@c>"),
+        );
+        check(b"Message-ID:\r\nMessage-ID: <second@x>\r\n\r\n", 0, Some(""));
+        let long = [b"Message-ID: ", "x".repeat(249).as_bytes(), b" y\r\n\r\n"].concat();
+        check(&long, 0, Some(&("x".repeat(249) + "?")));
+        let long = [b"Message-ID: ", "x".repeat(249).as_bytes(), b" \r\n\r\n"].concat();
+        check(&long, 0, Some(&"x".repeat(249)));
+    }
+
+    #[test]
+    fn a_header_without_an_end_costs_nothing() {
+        let mut scan = HeaderScan::default();
+        for _ in 0..10_000 {
+            scan.push(&[b'x'; 1000]);
+            scan.push(b"\r\nMessage-ID: ");
+            scan.push(&[b'x'; 1000]);
+        }
+        assert!(scan.message_id.is_some_and(|id| id.capacity() <= 2 * MESSAGE_ID_MAX));
+    }
+}

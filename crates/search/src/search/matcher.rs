@@ -1,0 +1,161 @@
+//! An expression made ready to be tried on very many short texts.
+
+use regex::Regex;
+use regex_automata::dfa::{Automaton as _, StartKind, dense};
+use regex_automata::nfa::thompson;
+use regex_automata::util::primitives::StateID;
+use regex_automata::util::{start, syntax};
+use regex_automata::{Anchored, Input, MatchKind};
+
+use crate::text::fold;
+
+/// Bytes of tables, and of what is needed while they are made. What needs more is matched in the ordinary way, which is slower to begin with each text.
+const TABLES_BYTES_MAX: usize = 2 << 20;
+
+/// An expression, as tables that are walked byte by byte where they are not too large.
+pub(super) struct Matcher {
+    regex: Regex,
+    tables: Option<Tables>,
+}
+
+impl Matcher {
+    pub fn new(regex: &Regex) -> Self {
+        Self { tables: Tables::new(regex.as_str()), regex: regex.clone() }
+    }
+
+    /// To walk a dictionary with.
+    pub fn tables(&self) -> Option<&Tables> {
+        self.tables.as_ref()
+    }
+
+    pub fn as_str(&self) -> &str {
+        self.regex.as_str()
+    }
+
+    /// Whether a text that need not be folded fits. The expression has no regard to case, so that is said of all text without accents.
+    pub fn fits(&self, text: &[u8]) -> bool {
+        if !text.is_ascii() {
+            return std::str::from_utf8(text).is_ok_and(|text| self.regex.is_match(&fold(text)));
+        }
+        match &self.tables {
+            Some(tables) => tables.fits(text),
+            None => std::str::from_utf8(text).is_ok_and(|text| self.regex.is_match(text)),
+        }
+    }
+}
+
+/// An expression's states, and where each byte leads.
+pub(super) struct Tables {
+    states: dense::DFA<Vec<u32>>,
+    start: StateID,
+    anchored: Anchored,
+}
+
+impl Tables {
+    /// `None` if they would be too large.
+    fn new(pattern: &str) -> Option<Self> {
+        // Nothing can follow a first byte that does not fit: then most of a dictionary is never looked at.
+        let is_anchored = pattern.starts_with('^') && !pattern.contains('|');
+        let (anchored, kind) =
+            if is_anchored { (Anchored::Yes, StartKind::Anchored) } else { (Anchored::No, StartKind::Unanchored) };
+        let sizes = dense::Config::new()
+            .dfa_size_limit(Some(TABLES_BYTES_MAX))
+            .determinize_size_limit(Some(TABLES_BYTES_MAX))
+            .match_kind(MatchKind::All)
+            .start_kind(kind);
+        let states = dense::Builder::new()
+            .syntax(syntax::Config::new().case_insensitive(true))
+            .thompson(thompson::Config::new().nfa_size_limit(Some(TABLES_BYTES_MAX)))
+            .configure(sizes)
+            .build(pattern)
+            .ok()?;
+        let start = states.start_state(&start::Config::new().anchored(anchored)).ok()?;
+        Some(Self { states, start, anchored })
+    }
+
+    fn fits(&self, text: &[u8]) -> bool {
+        // There are no bytes at which such tables give up.
+        let input = Input::new(text).anchored(self.anchored).earliest(true);
+        self.states.try_search_fwd(&input).is_ok_and(|found| found.is_some())
+    }
+}
+
+/// `None` is the state in which something has matched: what follows does not matter.
+impl tantivy_fst::Automaton for &Tables {
+    type State = Option<StateID>;
+
+    fn start(&self) -> Self::State {
+        Some(self.start)
+    }
+
+    fn is_match(&self, state: &Self::State) -> bool {
+        state.is_none_or(|state| self.states.is_match_state(self.states.next_eoi_state(state)))
+    }
+
+    fn can_match(&self, state: &Self::State) -> bool {
+        state.is_none_or(|state| !self.states.is_dead_state(state))
+    }
+
+    fn will_always_match(&self, state: &Self::State) -> bool {
+        state.is_none()
+    }
+
+    fn accept(&self, state: &Self::State, byte: u8) -> Self::State {
+        // That something matched is known one byte late.
+        state.map(|state| self.states.next_state(state, byte)).filter(|&state| !self.states.is_match_state(state))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tantivy_fst::Automaton as _;
+
+    fn walk(tables: &Tables, text: &str) -> bool {
+        let mut state = tables.start();
+        for byte in text.bytes() {
+            if !tables.can_match(&state) {
+                return false;
+            }
+            state = tables.accept(&state, byte);
+        }
+        tables.is_match(&state)
+    }
+
+    #[test]
+    fn tables_say_what_the_expression_says() {
+        let texts =
+            ["", "lm90", "xlm95", "lm9", "LM91", "lm90x", "hwmon patch", "patch hwmon", "aab", "ba", "é", "re: x", "b"];
+        for pattern in [
+            "lm9[0-9]$",
+            "^lm9",
+            "^LM9[0-9]$",
+            "hwmon.*patch",
+            "",
+            "^$",
+            "^a|b$",
+            "a*b",
+            ".",
+            "^re:|x",
+            "a{2,}",
+            "[^a]",
+            "^(a|b)",
+        ] {
+            let regex = regex::RegexBuilder::new(pattern).case_insensitive(true).build().unwrap();
+            let matcher = Matcher::new(&regex);
+            let tables = matcher.tables().unwrap_or_else(|| panic!("{pattern}"));
+            for text in texts {
+                assert_eq!(walk(tables, text), regex.is_match(text), "{pattern} on {text:?}");
+                assert_eq!(matcher.fits(text.as_bytes()), regex.is_match(&fold(text)), "{pattern} on {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_would_be_too_large_is_matched_in_the_ordinary_way() {
+        let regex = Regex::new("[a-z].{40}x.{40}y").unwrap();
+        let matcher = Matcher::new(&regex);
+        assert!(matcher.tables().is_none());
+        assert!(matcher.fits(format!("a{0}x{0}y", "b".repeat(40)).as_bytes()) && !matcher.fits(b"abc"));
+    }
+}

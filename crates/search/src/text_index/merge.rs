@@ -1,0 +1,66 @@
+//! Which segments become one.
+
+/// Fewer are not worth a merge: 8 instead of 4 makes half as many merges, and three segments more.
+const AT_ONCE_MIN: usize = 8;
+/// With more than this, opening and asking them costs more than merging two.
+const SEGMENTS_MAX: usize = 30;
+
+/// The segments to merge, by their numbers of messages: the smallest ones, as long as the next is at most twice as large as those before it
+/// together. So a message is merged only into something a good deal larger, about log2 times in its life, and large segments rest
+/// while small ones come.
+pub(super) fn which(sizes: &[u32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_unstable_by_key(|&at| sizes[at]);
+    let mut sum = 0;
+    let taken = order.iter().take_while(|&&at| {
+        let fits = u64::from(sizes[at]) <= 2 * sum.max(1);
+        sum += u64::from(sizes[at]);
+        fits
+    });
+    let taken = taken.count();
+    order.truncate(match taken {
+        AT_ONCE_MIN.. => taken,
+        _ if sizes.len() > SEGMENTS_MAX => 2,
+        _ => 0,
+    });
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commits of these sizes: messages that were written again by merges, and the most segments there were at a time.
+    fn commits(mut segments: Vec<u32>, sizes: impl Iterator<Item = u32>) -> (u64, usize) {
+        let (mut rewritten, mut most) = (0, 0);
+        for size in sizes {
+            segments.push(size);
+            let merged = which(&segments);
+            if !merged.is_empty() {
+                let sum: u32 = merged.iter().map(|&at| segments[at]).sum();
+                let keep = (0..segments.len()).filter(|at| !merged.contains(at));
+                segments = keep.map(|at| segments[at]).chain([sum]).collect();
+                rewritten += u64::from(sum);
+            }
+            most = most.max(segments.len());
+        }
+        (rewritten, most)
+    }
+
+    #[test]
+    fn small_commits_leave_large_segments_alone() {
+        let (rewritten, most) = commits(vec![10_000; 8], (0..1000).map(|_| 1));
+        assert!(rewritten <= 6_000, "{rewritten} messages written again for 1000");
+        assert!(most <= SEGMENTS_MAX + 1, "{most} segments");
+    }
+
+    #[test]
+    fn however_commits_come_there_are_few_segments() {
+        let growing = commits(Vec::new(), (1..300).map(|n| n * n));
+        let shrinking = commits(Vec::new(), (1..300).rev().map(|n| n * n));
+        let doubling = commits((0..28).map(|n| 1 << n).collect(), (0..500).map(|n| 1 + n % 7));
+        for (_, most) in [growing, shrinking, doubling] {
+            assert!(most <= SEGMENTS_MAX + 1, "{most} segments");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The text index: what never changes about a message, by message number. Built once for each message, deleted when it is gone.
+//!
+//! Each field has its own terms. Positions are kept for all text (phrases, and with them addresses and identifiers, need them), norms and
+//! scores are not: hits are ordered by what a person asks for (date, size, ...). What is shown of a message is stored as one packed value.
+
+mod build;
+mod gone;
+mod head;
+mod merge;
+mod words;
+
+use std::path::Path;
+
+use tantivy::columnar::ColumnValues;
+use tantivy::index::SegmentId;
+use tantivy::indexer::NoMergePolicy;
+use tantivy::schema::{
+    BytesOptions, FAST, Field, IndexRecordOption, NumericOptions, Schema, TextFieldIndexing, TextOptions,
+};
+use tantivy::tokenizer::TokenizerManager;
+use tantivy::{Index, IndexSettings, IndexWriter, ReloadPolicy, SegmentReader};
+
+use crate::search::Bitmap;
+
+pub(crate) use build::{FinishedSegment, SegmentBuilder};
+pub use head::Head;
+
+use gone::Gone;
+use words::Words;
+
+const TOKENIZER: &str = "posthaste";
+/// Bytes of stored values that are compressed together. Small, because a page of hits comes from all over.
+const STORE_BLOCK_BYTES: usize = 8 << 10;
+/// The least that the engine takes for a writer that only deletes and merges.
+const WRITER_BYTES: usize = 15_000_000;
+
+/// The fields of the index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fields {
+    pub number: Field,
+    pub head: Field,
+    pub body: Field,
+    pub subject: Field,
+    pub from: Field,
+    pub to: Field,
+    pub cc: Field,
+    pub bcc: Field,
+    pub list: Field,
+    pub file: Field,
+    pub message_id: Field,
+    pub mime: Field,
+}
+
+fn schema() -> (Schema, Fields) {
+    let mut builder = Schema::builder();
+    let indexing = |tokenizer, option| {
+        TextFieldIndexing::default().set_tokenizer(tokenizer).set_index_option(option).set_fieldnorms(false)
+    };
+    let words =
+        TextOptions::default().set_indexing_options(indexing(TOKENIZER, IndexRecordOption::WithFreqsAndPositions));
+    // Whole values, each once: regular expressions look at these and not at every message.
+    let header = words.clone().set_fast("raw");
+    let exact = TextOptions::default().set_indexing_options(indexing("raw", IndexRecordOption::Basic));
+    let fields = Fields {
+        number: builder.add_u64_field("number", NumericOptions::default() | FAST),
+        head: builder.add_bytes_field("head", BytesOptions::default().set_stored()),
+        body: builder.add_text_field("body", words),
+        subject: builder.add_text_field("subject", header.clone()),
+        from: builder.add_text_field("from", header.clone()),
+        to: builder.add_text_field("to", header.clone()),
+        cc: builder.add_text_field("cc", header.clone()),
+        bcc: builder.add_text_field("bcc", header.clone()),
+        list: builder.add_text_field("list", header.clone()),
+        file: builder.add_text_field("file", header),
+        message_id: builder.add_text_field("msgid", exact.clone()),
+        mime: builder.add_text_field("mime", exact),
+    };
+    (builder.build(), fields)
+}
+
+/// An open text index.
+pub(crate) struct TextIndex {
+    pub index: Index,
+    pub fields: Fields,
+}
+
+impl TextIndex {
+    /// Opens the index in `dir`, making it if there is none.
+    pub fn open_or_create(dir: &Path) -> tantivy::Result<Self> {
+        if dir.join("meta.json").exists() {
+            return Self::open(dir);
+        }
+        std::fs::create_dir_all(dir)?;
+        let (schema, fields) = schema();
+        let settings = IndexSettings {
+            docstore_blocksize: STORE_BLOCK_BYTES,
+            docstore_compress_dedicated_thread: false,
+            ..IndexSettings::default()
+        };
+        let index = Index::builder().schema(schema).settings(settings).tokenizers(tokenizers()).create_in_dir(dir)?;
+        Ok(Self { index, fields })
+    }
+
+    /// Opens the index in `dir`.
+    pub fn open(dir: &Path) -> tantivy::Result<Self> {
+        let mut index = Index::open_in_dir(dir)?;
+        let (schema, fields) = schema();
+        if index.schema() != schema {
+            return Err(tantivy::TantivyError::SchemaError("written by another version: rebuild it".to_owned()));
+        }
+        index.set_tokenizers(tokenizers());
+        Ok(Self { index, fields })
+    }
+
+    /// What the last commit says of itself.
+    pub fn mark(&self) -> tantivy::Result<Mark> {
+        Ok(self.index.load_metas()?.payload.map(|payload| Mark::read(&payload)).unwrap_or_default())
+    }
+
+    /// Adds finished segments, deletes messages, and commits. Says the commit's number.
+    pub fn commit(&self, segments: Vec<FinishedSegment>, gone: Bitmap, next_number: u32) -> tantivy::Result<u64> {
+        let before = self.mark()?;
+        let mark = Mark { next_number: before.next_number.max(next_number), commit: before.commit + 1 };
+        let mut writer: IndexWriter = self.index.writer_with_num_threads(1, WRITER_BYTES)?;
+        writer.set_merge_policy(Box::new(NoMergePolicy));
+        for segment in segments {
+            writer.add_segment(self.index.new_segment_meta(segment.id, segment.messages))?;
+        }
+        if gone.count() > 0 {
+            writer.delete_query(Box::new(Gone::new(gone)))?;
+        }
+        let mut prepared = writer.prepare_commit()?;
+        prepared.set_payload(&mark.write());
+        prepared.commit()?;
+        self.merge(&mut writer)?;
+        writer.wait_merging_threads()?;
+        Ok(mark.commit)
+    }
+
+    fn merge(&self, writer: &mut IndexWriter) -> tantivy::Result<()> {
+        let segments = self.index.searchable_segment_metas()?;
+        let sizes: Vec<u32> = segments.iter().map(tantivy::SegmentMeta::num_docs).collect();
+        let ids: Vec<SegmentId> = merge::which(&sizes).into_iter().map(|at| segments[at].id()).collect();
+        if !ids.is_empty() {
+            writer.merge(&ids).wait()?;
+            writer.garbage_collect_files().wait()?;
+        }
+        Ok(())
+    }
+
+    /// The numbers below `len` that the last commit has, and has not deleted.
+    pub fn numbers(&self, len: u32) -> tantivy::Result<Bitmap> {
+        let reader = self.index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
+        numbers_in(reader.searcher().segment_readers(), len)
+    }
+}
+
+/// The numbers below `len` that these segments have, and have not deleted.
+pub(crate) fn numbers_in(segments: &[SegmentReader], len: u32) -> tantivy::Result<Bitmap> {
+    let mut found = Bitmap::empty(len);
+    for segment in segments {
+        let numbers = segment.fast_fields().u64("number")?.values;
+        for document in segment.doc_ids_alive() {
+            found.set(u32::try_from(numbers.get_val(document)).unwrap_or(u32::MAX));
+        }
+    }
+    Ok(found)
+}
+
+/// What a commit says of itself.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The number that the next message gets at least: numbers are never used twice, also when a crash came between this index's commit and
+    /// that of the side store.
+    pub next_number: u32,
+    /// Counts commits. The side store keeps the number of the one that it goes with.
+    pub commit: u64,
+}
+
+impl Mark {
+    fn read(payload: &str) -> Self {
+        let (next_number, commit) = payload.split_once(' ').unwrap_or((payload, ""));
+        Self { next_number: next_number.parse().unwrap_or(0), commit: commit.parse().unwrap_or(0) }
+    }
+
+    fn write(self) -> String {
+        format!("{} {}", self.next_number, self.commit)
+    }
+}
+
+fn tokenizers() -> TokenizerManager {
+    let manager = TokenizerManager::default();
+    manager.register(TOKENIZER, Words::default());
+    manager
+}

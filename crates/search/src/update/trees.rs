@@ -1,0 +1,86 @@
+//! The trees that an index covers, and whether one is away: a disk that is not mounted holds no mail and means nothing.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use posthaste_maildir::tree::{Tree, TreeError, TreeOptions, walk};
+
+use super::{IndexError, Indexer, UpdateOptions};
+
+impl Indexer {
+    /// Walks all trees, in the order of the directory's roots. One that is away is a trouble of its own; where an index is built again, which
+    /// would leave out its messages, an error.
+    pub(super) fn walk(&mut self, roots: &[PathBuf], options: &UpdateOptions) -> Result<Vec<Tree>, IndexError> {
+        let named: Vec<PathBuf> =
+            roots.iter().map(|root| std::path::absolute(root).unwrap_or_else(|_| root.clone())).collect();
+        named.iter().try_for_each(|root| self.add_root(root))?;
+        if self.state.directory.roots.is_empty() {
+            return Err(IndexError::NoRoot);
+        }
+        let tree_options = TreeOptions { into_noupdate: options.into_noupdate };
+        let mut trees = Vec::new();
+        for (index, root) in self.state.directory.roots.clone().into_iter().enumerate() {
+            let had_folders = self.state.directory.has_folders(index) || self.inhabited.contains(&root);
+            let tree = match walk(&root, &tree_options) {
+                // One that was just named must be there; an earlier one without messages is nobody's loss.
+                Err(TreeError::Root { error, .. }) if !named.contains(&root) => {
+                    if had_folders && !options.believe_missing { away(error) } else { Tree::default() }
+                }
+                walked => walked?,
+            };
+            let device = device(&root);
+            let is_away = had_folders && !options.believe_missing && self.is_away(index, &tree, device);
+            let tree = if is_away { away(io::Error::other(EMPTY)) } else { tree };
+            let trouble = tree.troubles.iter().find(|(path, _)| path.is_empty());
+            match trouble {
+                Some((_, why)) if self.is_rebuilding() => {
+                    return Err(IndexError::Away { root, why: why.to_string() });
+                }
+                Some(_) => {}
+                None => self.state.directory.devices[index] = device,
+            }
+            trees.push(tree);
+        }
+        Ok(trees)
+    }
+
+    /// A tree that had folders and has none is an empty mount point; so is one that lies on another device than before and lacks some of them.
+    /// The device alone says nothing: it may have another number after every start of the machine.
+    fn is_away(&self, root: usize, tree: &Tree, device: u64) -> bool {
+        if !tree.troubles.is_empty() || !tree.frozen.is_empty() {
+            return false;
+        }
+        let directory = &self.state.directory;
+        let is_there = |path: &String| tree.folders.iter().any(|folder| folder.path == *path);
+        let mut known = directory.folders.iter().filter(|folder| folder.present && folder.root as usize == root);
+        let is_elsewhere = !matches!(directory.devices[root], 0) && directory.devices[root] != device;
+        tree.folders.is_empty() || is_elsewhere && known.any(|folder| !is_there(&folder.path))
+    }
+
+    /// A tree inside one that is known needs no place of its own.
+    fn add_root(&mut self, root: &Path) -> Result<(), IndexError> {
+        let directory = &mut self.state.directory;
+        if directory.roots.iter().any(|known| root.starts_with(known)) {
+            return Ok(());
+        }
+        match directory.roots.iter().find(|known| known.starts_with(root)) {
+            Some(known) => Err(IndexError::Overlap { above: root.to_owned(), below: known.clone() }),
+            None => {
+                directory.roots.push(root.to_owned());
+                directory.devices.push(0);
+                Ok(())
+            }
+        }
+    }
+}
+
+const EMPTY: &str = "its folders are gone, as if a disk were not mounted; its messages stay in the index";
+
+fn away(error: io::Error) -> Tree {
+    Tree { troubles: vec![(String::new(), error)], ..Tree::default() }
+}
+
+fn device(root: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(root).map_or(0, |metadata| metadata.dev())
+}
