@@ -56,6 +56,8 @@ use bytes::Bytes;
 pub use error::{DeliveryError, MessageId};
 pub use journaled::{Journaled, JournaledConfig, JournaledStats, Kept, OpenError, ReplayReport, Waiting};
 pub use log::Log;
+#[doc(hidden)]
+pub use record::rewritten_record;
 pub use record::{Body, LineEnds, Message, Spooled, Target};
 pub use spool::SpoolWriter;
 pub use stats::Stats;

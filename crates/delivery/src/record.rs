@@ -234,6 +234,17 @@ impl Waits {
     }
 }
 
+/// For the fuzz target alone: a record of this kind as it is written again; `None` if it cannot be read.
+#[doc(hidden)]
+pub fn rewritten_record(kind: u8, payload: Bytes) -> Option<Vec<u8>> {
+    match kind {
+        KIND_MESSAGE => Stored::decode(payload).map(|stored| stored.encode().concat()),
+        KIND_DELIVERED => Delivered::decode(&payload).map(|note| note.encode().to_vec()),
+        KIND_WAITS => Waits::decode(payload).map(|note| note.encode().to_vec()),
+        _ => None,
+    }
+}
+
 fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
     out.put_u32_le(bytes.len() as u32);
     out.put_slice(bytes);

@@ -333,8 +333,13 @@ impl Workers {
         for job in jobs {
             let outcome = match &maildir {
                 Ok(_) if job.letter.again => there.as_ref().map_err(copy).and_then(|there| {
-                    let found = there.get(&job.key());
-                    self.places.restore_found(&job.letter.stored, job.letter.id, job.target, found).map(drop)
+                    let (stored, id) = (&job.letter.stored, job.letter.id);
+                    match there.get(&job.key()) {
+                        // An attempt to make it durable by itself has failed. What reads well may be in the page cache alone, and the sync
+                        // that has told so is over.
+                        Some(_) => self.places.restore_synced(stored, id, job.target),
+                        None => self.places.restore_found(stored, id, job.target, None).map(drop),
+                    }
                 }),
                 Ok(maildir) => self.places.deliver(maildir, &job.letter.stored, job.letter.id, job.target),
                 Err(error) => Err(copy(error)),

@@ -84,7 +84,8 @@ fn read_file(path: &Path, maildir: Option<&Path>, each: &mut dyn FnMut(Found<'_>
 }
 
 /// The messages of an mbox: each begins with a line `From …` at the start or behind an empty line.
-fn split_mbox(octets: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+#[doc(hidden)] // Public for the fuzz target alone.
+pub fn split_mbox(octets: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let is_empty = |line: &[u8]| line == b"\n" || line == b"\r\n";
     let mut lines = octets.split_inclusive(|octet| *octet == b'\n').peekable();
     std::iter::from_fn(move || {

@@ -66,7 +66,7 @@ pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = 
     }
     let acknowledged: HashSet<u64> = acknowledged.into_iter().collect();
     for (&message, mailboxes) in &found {
-        let expected = load.letter(message).recipients;
+        let expected = load.recipients(message);
         let distinct: HashSet<u64> = mailboxes.iter().copied().collect();
         let entry = |&mailbox: &u64| Entry { message, mailbox };
         let count = |mailbox: &u64| mailboxes.iter().filter(|other| *other == mailbox).count();
@@ -79,7 +79,7 @@ pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = 
     }
     for message in acknowledged {
         let there = found.get(&message).map_or(&[][..], Vec::as_slice);
-        let missing = load.letter(message).recipients.into_iter().filter(|mailbox| !there.contains(mailbox));
+        let missing = load.recipients(message).into_iter().filter(|mailbox| !there.contains(mailbox));
         account.lost.extend(missing.map(|mailbox| Entry { message, mailbox }));
     }
     account.lost.sort_unstable();
@@ -116,7 +116,7 @@ mod tests {
             std::fs::create_dir_all(&dir).unwrap();
             std::fs::write(dir.join(format!("{name},S={}", octets.len())), octets).unwrap();
         };
-        let several = (0..).find(|number| load.letter(*number).recipients == [0, 1]).unwrap();
+        let several = (0..).find(|number| load.recipients(*number) == [0, 1]).unwrap();
         let octets = load.letter(several).octets;
         let check = || account(mail.path(), &load, [several]).unwrap();
         let entry = |mailbox| Entry { message: several, mailbox };

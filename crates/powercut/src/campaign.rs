@@ -45,13 +45,17 @@ pub struct Outcome {
     /// Whose.
     pub system: String,
     pub file_system: FileSystem,
+    /// Bytes that the disk wrote whole or not at all.
+    pub sector: usize,
     /// Recordings cut.
     pub cuts: u64,
     /// Recoveries cut again.
     pub cuts_in_recovery: u64,
     /// Messages of the recorded run that were acknowledged.
     pub acknowledged: u64,
-    /// Acknowledged messages looked for, over all cuts.
+    /// Disks, of both kinds of cuts, on which the server came up so that its mail could be accounted for.
+    pub accounted: u64,
+    /// Entries of acknowledged messages that had to be on those disks; what follows counts entries, too.
     pub looked_for: u64,
     pub lost: u64,
     pub duplicated: u64,
@@ -144,24 +148,18 @@ fn blocked(mail: &Path) -> PathBuf {
     mail.join(DOMAIN).join(user(0))
 }
 
-/// Makes the cuts. `progress` is told after each.
-///
-/// # Errors
-/// See [`RigError`]; what a cut has shown is no error.
+/// Makes the cuts. `progress` is told after each. When it is interrupted, the outcome is that of the cuts made so far.
 pub fn cut(
     rig: &Rig,
     plan: &Plan,
     recorded: &Recorded,
     environment: &Environment,
     mut progress: impl FnMut(&Outcome),
-) -> Result<Outcome, RigError> {
+) -> Outcome {
     cut_at(rig, plan, recorded, environment, &positions(&recorded.recording, plan), &mut progress)
 }
 
 /// Makes cuts at given positions, in order, with given seeds: those of an earlier campaign.
-///
-/// # Errors
-/// As [`cut`].
 pub fn cut_at(
     rig: &Rig,
     plan: &Plan,
@@ -169,11 +167,13 @@ pub fn cut_at(
     environment: &Environment,
     positions: &[(usize, u64)],
     progress: &mut impl FnMut(&Outcome),
-) -> Result<Outcome, RigError> {
-    let mut outcome = Outcome::of(plan.file_system, recorded);
+) -> Outcome {
+    let mut outcome = Outcome::of(plan, recorded);
     let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);
     for &(position, seed) in positions {
-        environment.go_on()?;
+        if environment.go_on().is_err() {
+            break;
+        }
         outcome.cuts += 1;
         let image = cutter.cut(position, seed);
         if let Some(recovery) = examine(rig, recorded, image, (position, seed, None), &mut outcome) {
@@ -184,7 +184,7 @@ pub fn cut_at(
         }
         progress(&outcome);
     }
-    Ok(outcome)
+    outcome
 }
 
 /// Where to cut, in order: a third anywhere, a third right after an acknowledgement, a third just before or after a flush.
@@ -223,14 +223,13 @@ fn examine(
     outcome: &mut Outcome,
 ) -> Option<Recording> {
     let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
-    outcome.looked_for += acknowledged.len() as u64;
-    let recovery = match recover(rig, &recorded.load, image, &acknowledged) {
+    let recovered = recover(rig, &recorded.load, image, &acknowledged);
+    if let Ok((_, found)) = &recovered {
+        outcome.add(found, recorded.load.entries(&acknowledged));
+    }
+    let what = match recovered {
         Ok((recovery, found)) if found.is_clean() => return Some(recovery),
-        Ok((_, found)) => {
-            outcome.lost += found.lost.len() as u64;
-            outcome.duplicated += found.duplicated.len() as u64;
-            outcome.half += found.half.len() as u64;
-            let Account { lost, duplicated, half, misplaced, .. } = found;
+        Ok((_, Account { lost, duplicated, half, misplaced, .. })) => {
             outcome.broken += u64::from(!misplaced.is_empty());
             format!("lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}")
         }
@@ -243,7 +242,7 @@ fn examine(
             why
         }
     };
-    outcome.findings.push(Finding { position, seed, again, what: recovery });
+    outcome.findings.push(Finding { position, seed, again, what });
     None
 }
 
@@ -296,14 +295,16 @@ pub fn recover(
 }
 
 impl Outcome {
-    pub(crate) fn of(file_system: FileSystem, recorded: &Recorded) -> Self {
+    pub(crate) fn of(plan: &Plan, recorded: &Recorded) -> Self {
         let count = |wanted: fn(&Event) -> bool| recorded.recording.events.iter().filter(|e| wanted(e)).count() as u64;
         Outcome {
             system: "Posthaste".to_owned(),
-            file_system,
+            file_system: plan.file_system,
+            sector: plan.sector,
             cuts: 0,
             cuts_in_recovery: 0,
             acknowledged: count(|event| matches!(event, Event::Mark(_))),
+            accounted: 0,
             looked_for: 0,
             lost: 0,
             duplicated: 0,
@@ -317,8 +318,51 @@ impl Outcome {
         }
     }
 
-    /// Nothing lost, doubled, half or broken.
+    /// What was found on a disk on which `looked_for` entries had to be.
+    pub(crate) fn add(&mut self, found: &Account, looked_for: u64) {
+        self.accounted += 1;
+        self.looked_for += looked_for;
+        self.lost += found.lost.len() as u64;
+        self.duplicated += found.duplicated.len() as u64;
+        self.half += found.half.len() as u64;
+    }
+
+    /// Something was looked at, and nothing was lost, doubled, half or broken. Whether a file system survives torn sectors that are
+    /// smaller than what disks write whole is its own matter.
     pub fn is_clean(&self) -> bool {
-        self.findings.len() as u64 == self.unmountable
+        let its_own = if self.sector < 4096 { self.unmountable } else { 0 };
+        self.accounted > 0 && self.findings.len() as u64 == its_own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::Entry;
+
+    #[test]
+    fn clean_is_who_was_looked_at_and_kept_everything() {
+        let recorded = Recorded::of(Recording { base: Image::zeros(0), events: vec![Event::Mark(0)] }, 1);
+        let plan = Plan { file_system: FileSystem::Ext4, messages: 1, connections: 1, cuts: 1, seed: 1, sector: 4096 };
+        let of = |sector: usize, unmountable: u64, found: &[Account]| {
+            let mut outcome = Outcome::of(&Plan { sector, ..plan.clone() }, &recorded);
+            found.iter().for_each(|found| outcome.add(found, 2));
+            outcome.unmountable = unmountable;
+            let wrong = unmountable + found.iter().filter(|found| !found.is_clean()).count() as u64;
+            outcome.findings = (0..wrong)
+                .map(|seed| Finding { position: 0, seed, again: None, what: "not mounted".to_owned() })
+                .collect();
+            outcome
+        };
+        let whole = Account::default();
+        let loss = Account { lost: vec![Entry { message: 0, mailbox: 0 }], ..Account::default() };
+        assert!(of(4096, 0, std::slice::from_ref(&whole)).is_clean());
+        assert!(of(512, 1, std::slice::from_ref(&whole)).is_clean());
+        assert!(!of(4096, 1, std::slice::from_ref(&whole)).is_clean());
+        assert!(!of(512, 200, &[]).is_clean(), "nothing was looked at");
+        assert!(!of(4096, 0, &[]).is_clean(), "nothing was looked at");
+        assert!(!of(512, 1, &[whole, loss.clone()]).is_clean());
+        let lossy = of(4096, 0, &[loss]);
+        assert_eq!((lossy.looked_for, lossy.lost, lossy.accounted), (2, 1, 1));
     }
 }

@@ -21,9 +21,10 @@ pub struct Killed {
 }
 
 /// Starts the server, loads it, kills it at a random moment, `times` times over; every [`SERIES`] times all mail is accounted for.
+/// When it is interrupted, it accounts for what there is and ends.
 ///
 /// # Errors
-/// See [`RigError`]; a server that does not start again is one.
+/// See [`RigError`]; a server that does not start again is none but a finding.
 pub fn kill(
     environment: &Environment,
     times: u64,
@@ -32,25 +33,47 @@ pub fn kill(
 ) -> Result<Killed, RigError> {
     let mut killed = Killed::default();
     let mut rng = Rng::new(seed);
-    while killed.times < times {
-        let scratch = tempfile::Builder::new().prefix("powercut-kill-").tempdir_in(&environment.scratch)?;
-        let setup = Setup::plain(environment.program.clone(), scratch.path(), environment.port);
+    while killed.times < times && environment.go_on().is_ok() {
         let load = Load { body_bytes_max: 16 << 10, ..Load::mixed(rng.next()) };
-        let mut sent = Sent::default();
-        for round in 0..SERIES.min(times - killed.times) {
-            environment.go_on()?;
-            // Numbers are never used twice: what was sent and not acknowledged may have been kept.
-            let numbers = round * ROUND_MAX..(round + 1) * ROUND_MAX;
-            let life = Duration::from_micros(1000 + rng.below(200_000));
-            sent.add(live_and_die(&setup, &load, numbers, life)?);
-            killed.times += 1;
-            progress(&killed);
+        let before = killed.times;
+        match series(environment, &load, &mut rng, times, &mut killed, &mut progress) {
+            Err(error) if error.is_finding() => {
+                killed.findings.push(format!("series {:x}, kill {}: {error}", load.seed, killed.times - before));
+                // It will not come up the next time either, or wait a minute to say so.
+                break;
+            }
+            done => done?,
         }
-        setup.start()?.stop()?;
-        let found = account(&setup.mail(), &load, sent.acknowledged.iter().copied())?;
-        killed.add(&sent, &found, load.seed);
     }
     Ok(killed)
+}
+
+fn series(
+    environment: &Environment,
+    load: &Load,
+    rng: &mut Rng,
+    times: u64,
+    killed: &mut Killed,
+    progress: &mut impl FnMut(&Killed),
+) -> Result<(), RigError> {
+    let scratch = tempfile::Builder::new().prefix("powercut-kill-").tempdir_in(&environment.scratch)?;
+    let setup = Setup::plain(environment.program.clone(), scratch.path());
+    let mut sent = Sent::default();
+    for round in 0..SERIES.min(times - killed.times) {
+        if environment.go_on().is_err() {
+            break;
+        }
+        // Numbers are never used twice: what was sent and not acknowledged may have been kept.
+        let numbers = round * ROUND_MAX..(round + 1) * ROUND_MAX;
+        let life = Duration::from_micros(1000 + rng.below(200_000));
+        sent.add(live_and_die(&setup, load, numbers, life)?);
+        killed.times += 1;
+        progress(killed);
+    }
+    setup.start()?.stop()?;
+    let found = account(&setup.mail(), load, sent.acknowledged.iter().copied())?;
+    killed.add(&sent, &found, load.seed);
+    Ok(())
 }
 
 fn live_and_die(setup: &Setup, load: &Load, numbers: std::ops::Range<u64>, life: Duration) -> Result<Sent, RigError> {
@@ -66,6 +89,11 @@ fn live_and_die(setup: &Setup, load: &Load, numbers: std::ops::Range<u64>, life:
 }
 
 impl Killed {
+    /// Nothing was wrong, and there was something to look for.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty() && self.acknowledged > 0
+    }
+
     fn add(&mut self, sent: &Sent, found: &Account, seed: u64) {
         self.acknowledged += sent.acknowledged.len() as u64;
         self.lost += found.lost.len() as u64;

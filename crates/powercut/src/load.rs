@@ -36,12 +36,7 @@ impl Load {
     /// One message.
     pub fn letter(&self, number: u64) -> Letter {
         let mut rng = Rng::of(self.seed, number);
-        let mut recipients = vec![rng.below(self.mailboxes)];
-        if rng.one_in(self.several_one_in) {
-            recipients.extend((0..1 + rng.below(3)).map(|_| rng.below(self.mailboxes)));
-            recipients.sort_unstable();
-            recipients.dedup();
-        }
+        let recipients = self.recipients_by(&mut rng);
         let bytes = match rng.one_in(self.large_one_in) {
             true => (1 << 20) + rng.below(1 << 20),
             // Small ones are more frequent, as they are in life.
@@ -51,6 +46,26 @@ impl Load {
         let mut octets = stamp::field(stamp::Id { run: self.seed, number }, &rest).into_bytes();
         octets.extend_from_slice(&rest);
         Letter { recipients, octets }
+    }
+
+    /// The mailboxes of one message: numbers, each once, ascending.
+    pub fn recipients(&self, number: u64) -> Vec<u64> {
+        self.recipients_by(&mut Rng::of(self.seed, number))
+    }
+
+    /// Entries that so many messages make in mailboxes.
+    pub fn entries(&self, numbers: &[u64]) -> u64 {
+        numbers.iter().map(|&number| self.recipients(number).len() as u64).sum()
+    }
+
+    fn recipients_by(&self, rng: &mut Rng) -> Vec<u64> {
+        let mut recipients = vec![rng.below(self.mailboxes)];
+        if rng.one_in(self.several_one_in) {
+            recipients.extend((0..1 + rng.below(3)).map(|_| rng.below(self.mailboxes)));
+            recipients.sort_unstable();
+            recipients.dedup();
+        }
+        recipients
     }
 }
 
@@ -290,6 +305,7 @@ mod tests {
             let letter = load.letter(number);
             assert_eq!(letter.octets, load.letter(number).octets);
             assert!(letter.recipients.is_sorted() && !letter.recipients.is_empty());
+            assert_eq!(letter.recipients, load.recipients(number));
             let found = stamp::find(&letter.octets).expect("a stamp");
             assert!(found.is_intact && found.id == stamp::Id { run: 7, number }, "{found:?}");
             large += usize::from(letter.octets.len() > 1 << 20);

@@ -34,6 +34,16 @@ impl FileSystem {
         }
     }
 
+    /// Its name on the command line.
+    pub fn argument(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Ext4Writeback => "ext4-writeback",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+        }
+    }
+
     /// The program that makes one.
     pub fn maker(self) -> &'static str {
         match self {

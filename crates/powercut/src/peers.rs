@@ -3,18 +3,19 @@
 //! Fair by construction: they get an easier run than Posthaste does (no kill, no blocked mailbox, no cut in recovery), and only what they have
 //! acknowledged is asked of them.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::account::account;
+use crate::account::{Account, account};
 use crate::campaign::{Finding, Outcome, Plan, Recorded, positions};
 use crate::load::{Load, Protocol, Sent, send_over, user};
 use crate::log::Cutter;
-use crate::mount::run;
+use crate::mount::{Mounted, run};
 use crate::rig::{Environment, Rig, RigError, is_installed};
-use crate::server::DOMAIN;
+use crate::server::{DOMAIN, dies_with_us};
 
 /// A system that takes mail and puts it into Maildirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -74,7 +75,8 @@ fn mailrs_program() -> std::io::Result<PathBuf> {
     program.metadata().map(|_| program)
 }
 
-/// Records one run of a peer and cuts it; `progress` is told after each cut.
+/// Records one run of a peer and cuts it; `progress` is told after each cut. When it is interrupted, the outcome is that of the cuts made
+/// so far.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -86,13 +88,13 @@ pub fn cut(
     mut progress: impl FnMut(&Outcome),
 ) -> Result<Outcome, RigError> {
     let load = Load::mixed(plan.seed);
-    let place = Place { peer, scratch: rig.scratch(), disk: rig.mount_point(), port: environment.port };
+    let place = Place { peer, scratch: rig.scratch(), disk: rig.mount_point() };
     rig.disk.record();
     {
         let _mounted = rig.mount()?;
         let server = place.start()?;
         let sent: Sent =
-            send_over(peer.protocol(), &load, server.address(), plan.connections, 0..plan.messages, |number| {
+            send_over(peer.protocol(), &load, server.address, plan.connections, 0..plan.messages, |number| {
                 rig.disk.mark(number)
             });
         server.settle_and_stop()?;
@@ -102,30 +104,30 @@ pub fn cut(
         }
     }
     let recorded = Recorded { recording: rig.disk.recorded(), load };
-    let mut outcome = Outcome::of(plan.file_system, &recorded);
+    let mut outcome = Outcome::of(plan, &recorded);
     outcome.system = peer.name().to_owned();
     let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);
     for (position, seed) in positions(&recorded.recording, plan) {
-        environment.go_on()?;
+        if environment.go_on().is_err() {
+            break;
+        }
         outcome.cuts += 1;
         rig.disk.exchange(cutter.cut(position, seed));
         let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
-        outcome.looked_for += acknowledged.len() as u64;
-        let what = match recover(&place, rig) {
-            Ok(()) => {
+        let what = match rig.mount().map(|mounted| recover(&place, mounted)) {
+            Ok(Ok(())) => {
                 let found = account_after(&place, rig, &recorded.load, &acknowledged)?;
-                outcome.lost += found.0;
-                outcome.duplicated += found.1;
-                outcome.half += found.2;
-                (found != (0, 0, 0)).then(|| format!("lost {}, duplicated {}, half {}", found.0, found.1, found.2))
+                outcome.add(&found, recorded.load.entries(&acknowledged));
+                let [lost, duplicated, half] = [found.lost.len(), found.duplicated.len(), found.half.len()];
+                (lost + duplicated + half > 0).then(|| format!("lost {lost}, duplicated {duplicated}, half {half}"))
             }
-            Err(RigError::Tool(error)) => {
-                outcome.unmountable += 1;
-                Some(format!("not mounted: {error}"))
-            }
-            Err(error) => {
+            Ok(Err(error)) => {
                 outcome.broken += 1;
                 Some(error.to_string())
+            }
+            Err(error) => {
+                outcome.unmountable += 1;
+                Some(format!("not mounted: {error}"))
             }
         };
         outcome.findings.extend(what.map(|what| Finding { position, seed, again: None, what }));
@@ -134,17 +136,14 @@ pub fn cut(
     Ok(outcome)
 }
 
-fn recover(place: &Place, rig: &Rig) -> Result<(), RigError> {
-    let _mounted = rig.mount()?;
+fn recover(place: &Place, _mounted: Mounted) -> Result<(), RigError> {
     place.start()?.settle_and_stop()
 }
 
-/// Lost, duplicated and half entries. An entry that is there by halves is not counted as lost as well.
-fn account_after(place: &Place, rig: &Rig, load: &Load, acknowledged: &[u64]) -> Result<(u64, u64, u64), RigError> {
+/// An acknowledged entry that is there by halves is both lost and half.
+fn account_after(place: &Place, rig: &Rig, load: &Load, acknowledged: &[u64]) -> Result<Account, RigError> {
     let _mounted = rig.mount()?;
-    let found = account(&place.mail(), load, acknowledged.iter().copied())?;
-    let half = found.half.len() as u64;
-    Ok((found.lost.len() as u64, found.duplicated.len() as u64, half))
+    Ok(account(&place.mail(), load, acknowledged.iter().copied())?)
 }
 
 /// Where a peer's things are: its configuration beside the disk, its mail and its queue on it.
@@ -152,7 +151,6 @@ struct Place<'a> {
     peer: Peer,
     scratch: &'a Path,
     disk: &'a Path,
-    port: u16,
 }
 
 impl Place<'_> {
@@ -167,38 +165,38 @@ impl Place<'_> {
         }
         // So that the mailboxes' own directories do not depend on the run.
         run(Command::new("sync").arg("-f").arg(&mail))?;
+        // None of them can be told to take a free one and say which.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let child = match self.peer {
-            Peer::Postfix => self.start_postfix().map(|()| None)?,
-            Peer::DovecotOptimized => Some(self.start_dovecot("optimized")?),
-            Peer::DovecotAlways => Some(self.start_dovecot("always")?),
+            Peer::Postfix => self.start_postfix(address).map(|()| None)?,
+            Peer::DovecotOptimized => Some(self.start_dovecot(address, "optimized")?),
+            Peer::DovecotAlways => Some(self.start_dovecot(address, "always")?),
             Peer::Mailrs => {
-                let mut command = Command::new(mailrs_program()?);
-                Some(command.arg(self.address().to_string()).arg(mail.join(DOMAIN)).stdin(Stdio::null()).spawn()?)
+                let mut command = dies_with_us();
+                command.arg(mailrs_program()?).arg(address.to_string()).arg(mail.join(DOMAIN));
+                Some(command.stdin(Stdio::null()).spawn()?)
             }
         };
-        let running = Running { place: self, child };
+        let mut running = Running { place: self, address, child };
         running.wait_until_it_listens()?;
         Ok(running)
     }
 
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
-    }
-
-    fn start_dovecot(&self, fsync: &str) -> Result<Child, RigError> {
+    fn start_dovecot(&self, address: SocketAddr, fsync: &str) -> Result<Child, RigError> {
         give_to(&self.mail(), "dovecot")?;
         let config = self.scratch.join("dovecot.conf");
         let text = DOVECOT
             .replace("{scratch}", &self.scratch.to_string_lossy())
             .replace("{mail}", &self.mail().join(DOMAIN).to_string_lossy())
-            .replace("{port}", &self.port.to_string())
+            .replace("{port}", &address.port().to_string())
             .replace("{fsync}", fsync);
         std::fs::write(&config, text)?;
         let log = std::fs::File::create(self.scratch.join("dovecot.out"))?;
-        Ok(Command::new("dovecot").arg("-F").arg("-c").arg(config).stdin(Stdio::null()).stderr(log).spawn()?)
+        let mut command = dies_with_us();
+        Ok(command.args(["dovecot", "-F", "-c"]).arg(config).stdin(Stdio::null()).stderr(log).spawn()?)
     }
 
-    fn start_postfix(&self) -> Result<(), RigError> {
+    fn start_postfix(&self, address: SocketAddr) -> Result<(), RigError> {
         give_to(&self.mail(), "nobody")?;
         let (config, data, queue) = (self.scratch.join("postfix"), self.scratch.join("postfix-data"), self.queue());
         for dir in [&config, &data, &queue] {
@@ -211,7 +209,7 @@ impl Place<'_> {
             .replace("{config}", &config.to_string_lossy())
             .replace("{mail}", &self.mail().to_string_lossy());
         std::fs::write(config.join("main.cf"), text)?;
-        std::fs::write(config.join("master.cf"), POSTFIX_MASTER.replace("{port}", &self.port.to_string()))?;
+        std::fs::write(config.join("master.cf"), POSTFIX_MASTER.replace("{port}", &address.port().to_string()))?;
         let users = (0..Load::mixed(0).mailboxes).map(user);
         let map: String = users.map(|user| format!("{user}@{DOMAIN} {DOMAIN}/{user}/Maildir/\n")).collect();
         std::fs::write(config.join("users"), map)?;
@@ -229,16 +227,19 @@ fn give_to(dir: &Path, owner: &str) -> Result<(), RigError> {
 
 struct Running<'a> {
     place: &'a Place<'a>,
+    address: SocketAddr,
     child: Option<Child>,
 }
 
 impl Running<'_> {
-    fn address(&self) -> SocketAddr {
-        self.place.address()
-    }
-
-    fn wait_until_it_listens(&self) -> Result<(), RigError> {
-        wait_until("listens", || TcpStream::connect(self.address()).is_ok())
+    fn wait_until_it_listens(&mut self) -> Result<(), RigError> {
+        let mut ended = None;
+        wait_until("begun to listen", || {
+            ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            ended.is_some() || TcpStream::connect(self.address).is_ok()
+        })?;
+        // Then whoever listens there is a stranger.
+        ended.map_or(Ok(()), |status| Err(std::io::Error::other(format!("the peer ended at once: {status}")).into()))
     }
 
     fn settle_and_stop(mut self) -> Result<(), RigError> {
@@ -246,19 +247,19 @@ impl Running<'_> {
             let config = self.place.scratch.join("postfix");
             let postfix = |what: &str| run(Command::new("postfix").arg("-c").arg(&config).arg(what));
             run(Command::new("postqueue").arg("-c").arg(&config).arg("-f"))?;
-            wait_until("has emptied its queue", || {
+            wait_until("emptied its queue", || {
                 ["maildrop", "incoming", "active", "deferred"].iter().all(|dir| is_empty(&self.place.queue().join(dir)))
             })?;
             postfix("stop")?;
             let pid = self.place.queue().join("pid/master.pid");
-            return wait_until("has ended", || TcpStream::connect(self.address()).is_err() && !is_running(&pid));
+            return wait_until("ended", || TcpStream::connect(self.address).is_err() && !is_running(&pid));
         }
         if let Some(mut child) = self.child.take() {
             let _ =
                 rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM);
             child.wait()?;
         }
-        wait_until("has ended", || TcpStream::connect(self.address()).is_err())
+        wait_until("ended", || TcpStream::connect(self.address).is_err())
     }
 }
 
@@ -275,13 +276,15 @@ impl Drop for Running<'_> {
     }
 }
 
-/// No file below `dir`, however deep.
+/// No message in Postfix's queue below `dir`, however deep. A file that is not executable was never completed: nobody was told 250 for
+/// it, and nobody will deliver it.
 fn is_empty(dir: &Path) -> bool {
-    std::fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .all(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_empty(&entry.path()))
+    std::fs::read_dir(dir).into_iter().flatten().flatten().all(|entry| match entry.metadata() {
+        Ok(about) if about.is_dir() => is_empty(&entry.path()),
+        Ok(about) => about.permissions().mode() & 0o100 == 0,
+        // Delivered between the two looks.
+        Err(_) => true,
+    })
 }
 
 fn is_running(pid_file: &Path) -> bool {
@@ -289,7 +292,7 @@ fn is_running(pid_file: &Path) -> bool {
     !pid.trim().is_empty() && Path::new("/proc").join(pid.trim()).exists()
 }
 
-fn wait_until(what: &'static str, holds: impl Fn() -> bool) -> Result<(), RigError> {
+fn wait_until(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(), RigError> {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         if Instant::now() > deadline {

@@ -11,7 +11,7 @@ use crate::image::Image;
 use crate::mount::{FileSystem, Mounted, ToolError};
 use crate::server::{ServerError, Setup};
 
-/// Why the rig could not do its work; a finding about the server is none of these.
+/// Why the rig did not come to the end of its work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RigError {
@@ -21,7 +21,7 @@ pub enum RigError {
     /// A tool of the system failed.
     #[error(transparent)]
     Tool(#[from] ToolError),
-    /// The server did not start or stop on a healthy disk.
+    /// The server did not start or stop where it should have.
     #[error(transparent)]
     Server(#[from] ServerError),
     /// Files of the rig itself.
@@ -35,13 +35,24 @@ pub enum RigError {
     Interrupted,
 }
 
+impl RigError {
+    /// Whether this is the server's doing, and not something that this machine lacks.
+    pub fn is_finding(&self) -> bool {
+        match self {
+            RigError::LostWithoutCut(_) | RigError::Server(ServerError::Ended { .. } | ServerError::Slow { .. }) => {
+                true
+            }
+            RigError::Server(ServerError::Start(_)) => false,
+            RigError::Unavailable(_) | RigError::Tool(_) | RigError::Io(_) | RigError::Interrupted => false,
+        }
+    }
+}
+
 /// What is the same for all rigs of a run.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// The server's binary.
     pub program: PathBuf,
-    /// The first of up to ten ports on the loopback address.
-    pub port: u16,
     /// Directory for mount points and logs, on any file system.
     pub scratch: PathBuf,
     /// Set when the rig is to clean up and end.
@@ -128,8 +139,8 @@ impl Rig {
 
     /// The server on this disk, once it is mounted.
     pub fn setup(&self) -> Setup {
-        let Environment { program, port, .. } = &self.environment;
-        Setup { data: self.mount_point.join("data"), ..Setup::plain(program.clone(), self.scratch.path(), *port) }
+        let plain = Setup::plain(self.environment.program.clone(), self.scratch.path());
+        Setup { data: self.mount_point.join("data"), ..plain }
     }
 
     /// A directory beside the disk, for configurations and logs.
@@ -145,5 +156,29 @@ impl Rig {
     /// The file that is the disk.
     pub fn device_file(&self) -> PathBuf {
         self.served.file()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_does_wrong_is_a_finding_and_what_the_machine_lacks_is_none() {
+        let io = || std::io::Error::from_raw_os_error(2);
+        let findings = [
+            RigError::LostWithoutCut(Box::default()),
+            ServerError::Ended { status: "exit status: 1".to_owned(), log: String::new() }.into(),
+            ServerError::Slow { what: "ended", log: String::new() }.into(),
+        ];
+        let others = [
+            RigError::Unavailable("no /dev/fuse".to_owned()),
+            ToolError::Start(io()).into(),
+            ServerError::Start(io()).into(),
+            io().into(),
+            RigError::Interrupted,
+        ];
+        assert!(findings.iter().all(RigError::is_finding));
+        assert!(!others.iter().any(RigError::is_finding));
     }
 }

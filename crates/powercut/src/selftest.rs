@@ -94,13 +94,12 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
         .args(["--cut-seed", &seed.to_string(), "--sector", &SECTOR.to_string(), "--json"])
         .arg("--server")
         .arg(&environment.program)
-        .args(["--port", &environment.port.to_string()])
         .arg("--scratch")
         .arg(&environment.scratch)
         .arg(&file)
         .output()?;
-    let outcomes: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let lost = outcomes[0]["lost"].as_u64().unwrap_or(0);
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let lost = outcome["cuts"]["lost"].as_u64().unwrap_or(0);
     if output.status.code() != Some(1) || lost == 0 {
         eprintln!("powercut: replay: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
         return Ok(false);

@@ -2,8 +2,9 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,6 @@ pub struct Setup {
     pub journal: Option<PathBuf>,
     /// The mail's, where it is not within `data`.
     pub mail: Option<PathBuf>,
-    /// Where it listens on the loopback address.
-    pub port: u16,
     /// Seconds between checkpoints.
     pub checkpoint_secs: u32,
     /// Lines of the configuration's section `limits`.
@@ -34,14 +33,13 @@ pub struct Setup {
 
 impl Setup {
     /// A server with all that it has in `scratch`.
-    pub fn plain(program: PathBuf, scratch: &Path, port: u16) -> Self {
+    pub fn plain(program: PathBuf, scratch: &Path) -> Self {
         Setup {
             program,
             scratch: scratch.to_owned(),
             data: scratch.join("data"),
             journal: None,
             mail: None,
-            port,
             checkpoint_secs: 1,
             limits: String::new(),
             through: Vec::new(),
@@ -68,39 +66,45 @@ impl Setup {
         }
         text + &format!(
             "journal_segment_bytes = {}\njournal_segments = 12\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
-             [[listener]]\naddress = \"127.0.0.1:{}\"\n[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n\
+             [[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n\
              [limits]\n{}[log]\nlevel = \"warn\"\n",
             4 << 20,
             8 << 20,
             self.checkpoint_secs,
-            self.port,
             self.limits
         )
     }
 
-    /// Starts it and waits until it says that it is ready.
+    /// Starts it on a free port and waits until it says where it listens and that it is ready. It does not outlive the thread that
+    /// calls this.
     ///
     /// # Errors
     /// See [`ServerError`].
     pub fn start(&self) -> Result<Running, ServerError> {
-        let mut running = self.spawn()?;
-        running.wait_until_ready()?;
+        let mut child = self.spawn()?;
+        let stdout = child.stdout.take().expect("its output is piped");
+        // From here on whatever goes wrong ends it.
+        let mut running = Running { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log: self.log() };
+        running.address = running.wait_until_ready(stdout)?;
         Ok(running)
     }
 
-    fn spawn(&self) -> Result<Running, ServerError> {
+    fn spawn(&self) -> Result<Child, ServerError> {
         let config = self.scratch.join("posthaste.toml");
         std::fs::write(&config, self.config()).map_err(ServerError::Start)?;
         let log = std::fs::File::create(self.log()).map_err(ServerError::Start)?;
-        let mut command = Command::new(self.through.first().map_or(self.program.as_os_str(), std::ffi::OsStr::new));
-        if let Some((_, arguments)) = self.through.split_first() {
-            command.args(arguments).arg(&self.program);
-        }
-        command.arg("serve").arg("--config").arg(&config);
-        let child =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().map_err(ServerError::Start)?;
-        Ok(Running { child, address: SocketAddr::from(([127, 0, 0, 1], self.port)), log: self.log() })
+        let mut command = dies_with_us();
+        command.args(&self.through).arg(&self.program).arg("serve").arg("--config").arg(&config);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().map_err(ServerError::Start)
     }
+}
+
+/// The command in front of a program that has the kernel kill it when the thread that started it ends, so that a rig that is
+/// killed leaves no server behind. Ctrl-C is for us, who then end it in order.
+pub(crate) fn dies_with_us() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).process_group(0);
+    command
 }
 
 /// Why the server did not do what was asked of it.
@@ -138,19 +142,24 @@ pub struct Running {
 }
 
 impl Running {
-    fn wait_until_ready(&mut self) -> Result<(), ServerError> {
-        let stdout = self.child.stdout.take().expect("its output is piped");
+    fn wait_until_ready(&mut self, stdout: ChildStdout) -> Result<SocketAddr, ServerError> {
         let (say, said) = mpsc::channel();
         // Reads on after it is ready, so that the server never writes into a closed pipe; ends with the server.
         std::thread::spawn(move || {
+            let mut address = None;
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if line.starts_with("Ready") && say.send(()).is_err() {
+                if let Some(listening) = line.trim_start().strip_prefix("listening") {
+                    address = address.or_else(|| listening.trim().parse().ok());
+                }
+                if let Some(address) = address.filter(|_| line.starts_with("Ready"))
+                    && say.send(address).is_err()
+                {
                     return;
                 }
             }
         });
         match said.recv_timeout(PATIENCE) {
-            Ok(()) => Ok(()),
+            Ok(address) => Ok(address),
             Err(RecvTimeoutError::Timeout) => Err(ServerError::Slow { what: "become ready", log: self.read_log() }),
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait().map_err(ServerError::Start)?.to_string();
@@ -221,3 +230,42 @@ fn read_log(path: &Path) -> String {
 pub const DOMAIN: &str = "rig.example";
 /// Far more than any step takes; who waits longer has found a server that hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn pretended(dir: &Path, script: &str) -> Setup {
+        let program = dir.join("server");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        Setup::plain(program, dir)
+    }
+
+    #[test]
+    fn where_it_listens_is_what_it_says_and_it_ends_with_whoever_started_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let setup = pretended(dir.path(), "echo '  listening  127.0.0.1:4711'; echo Ready; exec sleep 600");
+        let starter = std::thread::spawn(move || {
+            let running = setup.start().expect("it starts");
+            let (address, pid) = (running.address, running.pid());
+            // As if the rig were killed: nothing is dropped.
+            std::mem::forget(running);
+            (address, pid)
+        });
+        let (address, pid) = starter.join().unwrap();
+        assert_eq!(address, SocketAddr::from(([127, 0, 0, 1], 4711)));
+        let (ended, status) =
+            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!((ended, status.terminating_signal()), (pid, Some(Signal::KILL.as_raw())));
+    }
+
+    #[test]
+    fn a_server_that_ends_instead_is_told_from_a_program_that_cannot_be_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let ended = pretended(dir.path(), "echo no such disk >&2; exit 3").start().unwrap_err();
+        assert!(matches!(&ended, ServerError::Ended { log, .. } if log == "no such disk"), "{ended}");
+    }
+}

@@ -208,6 +208,28 @@ fn what_was_delivered_before_a_sync_failed_is_written_anew_before_it_is_settled(
 }
 
 #[test]
+fn a_copy_that_could_not_be_written_anew_is_not_believed_when_it_is_tried_again() {
+    let steps = Steps::new(|config| config);
+    steps.deliver(message(&["bob"], "a\r\n"));
+    steps.until("delivered", || steps.texts("bob").len() == 1);
+    let bob = only_file(&steps, "bob");
+    let _held = std::fs::File::open(&bob).expect("readable");
+    let before = inode(&bob);
+
+    // The sync that has failed was the only one to hear of it: the next one succeeds.
+    steps.doors.shut(SYNC, Door::Fails);
+    steps.doors.shut("bob/Maildir", Door::Fails);
+    assert!(steps.journaled.checkpoint().is_err());
+    assert_eq!(steps.waiting(), 1, "it could not be written anew");
+    steps.doors.open(SYNC);
+    steps.doors.open("bob/Maildir");
+    steps.try_again_after(2);
+    steps.until("tried again", || steps.waiting() == 0);
+    assert_ne!(inode(&bob), before, "the old file reads well and may be in the page cache alone");
+    assert_eq!(steps.texts("bob"), ["Delivered-To: bob\na\n"]);
+}
+
+#[test]
 fn mail_that_waited_is_read_back_as_far_as_there_is_memory_for_it() {
     // Room for one of them at a time, and a half.
     let steps = Steps::new(|config| JournaledConfig { backlog_bytes: 60 << 10, ..config });

@@ -1,7 +1,8 @@
 //! The executor, its journal and the Maildirs on a machine whose power goes at every sync, and again while it recovers.
 //!
 //! What a cut may leave is stated in `posthaste_fsops::recording`. `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery --test crash` makes
-//! more cuts than the tests do by themselves. A finding tells the file that its run was kept in and the cut; both go into `POSTHASTE_REPLAY=FILE,CUT`.
+//! more cuts than the tests do by themselves. A finding tells the seed of its scenario, which `POSTHASTE_SEED` records anew and cuts everywhere. The
+//! executor's threads make each recording a little different, so the very one is kept in a file: `POSTHASTE_REPLAY=FILE,CUT` makes the very cut again.
 
 mod mail;
 mod run;
@@ -79,11 +80,20 @@ fn found(run: &Run, cut: Cut, what: &str) -> ! {
     let name = format!("posthaste-crash-{:?}-{}-{}.json", run.kind, run.seed, cut.position).to_lowercase();
     let file = std::env::temp_dir().join(name);
     std::fs::write(&file, serde_json::to_vec(run).expect("a run has a JSON form")).expect("the run can be kept");
-    panic!("seed {}, cut {cut}: {what}; again with POSTHASTE_REPLAY={},{cut}", run.seed, file.display());
+    panic!(
+        "{what}; the scenario again with POSTHASTE_SEED={}, this very cut with POSTHASTE_REPLAY={},{cut}",
+        run.seed,
+        file.display()
+    );
 }
 
-/// Records runs and cuts them until there are enough cuts.
+/// Records runs and cuts them until there are enough cuts; or one run, and cuts it everywhere.
 fn soak(default: usize, record: impl Fn(u64) -> Run) {
+    if let Ok(seed) = std::env::var("POSTHASTE_SEED") {
+        let run = record(seed.parse().expect("POSTHASTE_SEED is a number"));
+        println!("{} cuts", cut_all(&run, &cuts_of(&run)));
+        return;
+    }
     let wanted = cuts_wanted(default);
     let mut done = 0;
     for seed in 1.. {

@@ -25,3 +25,19 @@ pub use plan::{Auth, AuthMechanism, Pipelining, Plan, Recipients, Server};
 pub use run::{ErrorCount, Outcome, Progress, Round, RunError, fresh_run, run};
 pub use schedule::Pace;
 pub use tls::{TlsError, TlsTrust, client_config};
+
+/// For the fuzz target alone: code and octets of each reply in what a server has sent, and whether something else comes behind them.
+#[doc(hidden)]
+pub fn replies_in(mut input: &[u8]) -> (Vec<(u16, usize)>, bool) {
+    let mut found = Vec::new();
+    loop {
+        match replies::next(input) {
+            Ok(Some(reply)) => {
+                found.push((reply.code, reply.wire.len()));
+                input = &input[reply.wire.len()..];
+            }
+            Ok(None) => return (found, false),
+            Err(replies::Garbage) => return (found, true),
+        }
+    }
+}

@@ -119,7 +119,7 @@ pub fn descriptors_exhausted(environment: &Environment) -> Result<Problems, RigE
 
 /// A server on a directory of its own, on no disk of the rig's.
 fn plain(environment: &Environment, scratch: &Path) -> Setup {
-    Setup::plain(environment.program.clone(), scratch, environment.port)
+    Setup::plain(environment.program.clone(), scratch)
 }
 
 /// Enough to start with and to serve a handful of clients.

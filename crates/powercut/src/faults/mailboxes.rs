@@ -123,7 +123,7 @@ pub fn two_servers(environment: &Environment) -> Result<Problems, RigError> {
     let _mounted = rig.mount()?;
     let first = rig.setup();
     let scratch = tempfile::Builder::new().prefix("powercut-second-").tempdir_in(&environment.scratch)?;
-    let second = Setup { port: first.port + 1, scratch: scratch.path().to_owned(), ..first.clone() };
+    let second = Setup { scratch: scratch.path().to_owned(), ..first.clone() };
     let load = Load::mixed(32);
     let server = first.start()?;
     let mut sent = send(&load, server.address, 4, 0..100, |_| ());

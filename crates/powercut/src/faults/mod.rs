@@ -28,13 +28,28 @@ pub struct Fault {
 /// What did not hold, in words; nothing if all did.
 pub type Problems = Vec<String>;
 
+/// What a fault has shown.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Shown {
+    pub fault: &'static str,
+    pub promise: &'static str,
+    /// Why this machine could not try it.
+    pub skipped: Option<String>,
+    pub problems: Problems,
+}
+
 impl Fault {
-    /// Lets it happen.
+    /// Lets it happen. What this machine lacks for it makes it a skipped one.
     ///
     /// # Errors
-    /// See [`RigError`]; a promise that does not hold is no error.
-    pub fn run(&self, environment: &Environment) -> Result<Problems, RigError> {
-        (self.run)(environment)
+    /// See [`RigError`]; a promise that does not hold is no error, nor is a server that does not start or stop.
+    pub fn run(&self, environment: &Environment) -> Result<Shown, RigError> {
+        let (skipped, problems) = match (self.run)(environment) {
+            Err(RigError::Unavailable(why)) => (Some(why), Problems::new()),
+            Err(error) if error.is_finding() => (None, vec![error.to_string()]),
+            done => (None, done?),
+        };
+        Ok(Shown { fault: self.name, promise: self.promise, skipped, problems })
     }
 }
 
@@ -206,3 +221,26 @@ fn unexpected(sent: &Sent, expected: &str) -> Option<String> {
 
 /// Retries are up to some seconds apart after a few failures.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::server::ServerError;
+
+    fn shown(run: fn(&Environment) -> Result<Problems, RigError>) -> Result<Shown, RigError> {
+        let scratch = std::env::temp_dir();
+        let environment = Environment { program: "none".into(), scratch, interrupted: Arc::default() };
+        Fault { name: "a-fault", promise: "", run }.run(&environment)
+    }
+
+    #[test]
+    fn what_the_machine_lacks_is_skipped_and_a_server_that_does_not_start_is_a_problem() {
+        let lacking = shown(|_| Err(RigError::Unavailable("no library".to_owned()))).unwrap();
+        assert_eq!((lacking.skipped.as_deref(), lacking.problems.len()), (Some("no library"), 0));
+        let ended = shown(|_| Err(ServerError::Ended { status: "1".to_owned(), log: String::new() }.into())).unwrap();
+        assert_eq!((ended.skipped, ended.problems.len()), (None, 1));
+        assert!(shown(|_| Err(RigError::Interrupted)).is_err());
+    }
+}

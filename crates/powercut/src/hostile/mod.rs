@@ -1,7 +1,7 @@
 //! Clients that mean harm, or look like it: each case runs against a server of its own, with somebody beside it who only wants to send mail.
 //!
-//! What must hold in every case: the honest client is served, none of its waits reaches a second, and the server's memory stays under the
-//! ceiling that the case states. Needs no root.
+//! What must hold in every case: the honest client is served, none of its waits reaches a second, the server's memory stays under the
+//! ceiling that the case states, and when all are gone it has as many sockets open as before. Needs no root.
 
 mod cases;
 mod crowds;
@@ -10,6 +10,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
 
 use crate::account::account;
 use crate::load::{Client, Load, Sent};
@@ -130,9 +132,10 @@ impl Case {
         let scratch = tempfile::Builder::new().prefix("powercut-hostile-").tempdir_in(&environment.scratch)?;
         let setup = Setup {
             limits: "memory_bytes = 33554432\nconnections = 20000\nconnections_per_address = 20000\n".to_owned(),
-            ..Setup::plain(environment.program.clone(), scratch.path(), environment.port)
+            ..Setup::plain(environment.program.clone(), scratch.path())
         };
         let server = setup.start()?;
+        let sockets_before = sockets(&server)?;
         let attack = Attack { server, setup, size };
         let load = Load { large_one_in: u64::MAX, body_bytes_max: 8 << 10, ..Load::mixed(51) };
         let done = AtomicBool::new(false);
@@ -142,10 +145,13 @@ impl Case {
             done.store(true, Ordering::Release);
             (outcome, honest.join().expect("the honest client does not panic"))
         });
-        let mut problems = outcome?;
+        let mut problems = broken_off(outcome)?;
+        problems.extend(still_open(&attack.server, sockets_before)?);
         let memory_kib = peak_memory_kib(&attack.server)?;
         let Attack { server, setup, .. } = attack;
-        server.stop()?;
+        if let Err(error) = server.stop() {
+            problems.push(error.to_string());
+        }
         if memory_kib > self.memory_mib_max << 10 {
             problems.push(format!("the server took {memory_kib} KiB, above {} MiB", self.memory_mib_max));
         }
@@ -195,11 +201,54 @@ fn peak_memory_kib(server: &Running) -> Result<u64, RigError> {
     line.trim().trim_end_matches(" kB").parse().map_err(|_| std::io::Error::other("no VmHWM in status").into())
 }
 
-/// Connections that the server has open. Mailboxes that it keeps open do not count.
-pub(crate) fn sockets(server: &Running) -> Result<usize, RigError> {
+/// An attack that the server did not let come to its end has found something, unless it is this machine that has run out.
+fn broken_off(outcome: Result<Vec<String>, RigError>) -> Result<Vec<String>, RigError> {
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL].map(|errno| Some(errno.raw_os_error()));
+    match outcome {
+        Err(RigError::Io(error)) if !ours.contains(&error.raw_os_error()) => {
+            Ok(vec![format!("the attack broke off: {error}")])
+        }
+        other => other,
+    }
+}
+
+/// Once everybody has gone the server has the sockets that it had before anybody came.
+fn still_open(server: &Running, before: usize) -> Result<Option<String>, RigError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = sockets(server)?;
+        if now == before {
+            return Ok(None);
+        }
+        if Instant::now() > deadline {
+            return Ok(Some(format!("{now} sockets are open when all have gone, {before} before")));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sockets that the server has open. Mailboxes that it keeps open do not count.
+fn sockets(server: &Running) -> Result<usize, RigError> {
     let dir = Path::new("/proc").join(server.pid().as_raw_nonzero().to_string()).join("fd");
     let links = std::fs::read_dir(dir)?.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     Ok(links.filter(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:")).count())
 }
 
 const HONEST_PACE: Duration = Duration::from_millis(20);
+/// What the server is given to see that somebody has gone, or to do what it has promised.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attack_that_the_server_breaks_off_has_found_something() {
+        let io = |errno: Errno| Err(RigError::Io(std::io::Error::from(errno)));
+        assert_eq!(broken_off(io(Errno::PIPE)).unwrap().len(), 1);
+        assert_eq!(broken_off(io(Errno::CONNREFUSED)).unwrap().len(), 1);
+        assert!(broken_off(io(Errno::MFILE)).is_err());
+        assert!(broken_off(Err(RigError::Interrupted)).is_err());
+        assert!(broken_off(Ok(Vec::new())).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,319 @@
+//! What each command does, step by step; every step is shown as soon as it has been made.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use posthaste_powercut::campaign::{self, Outcome, Plan, Recorded};
+use posthaste_powercut::faults;
+use posthaste_powercut::hostile::{self, Size};
+use posthaste_powercut::log::Recording;
+use posthaste_powercut::mount::FileSystem;
+use posthaste_powercut::peers::{self, Peer};
+use posthaste_powercut::rig::{Environment, Rig, RigError, is_installed};
+use posthaste_powercut::{kill, selftest};
+
+use crate::show::Show;
+use crate::{Cuts, Peers};
+
+/// What all commands work with. Each says whether nothing was found.
+pub struct Rigged {
+    pub environment: Environment,
+    pub show: Show,
+}
+
+/// A cut of a recording that was kept.
+pub struct At {
+    pub file_system: FileSystem,
+    pub seed: u64,
+    pub position: usize,
+    pub cut_seed: u64,
+    pub sector: usize,
+}
+
+impl Rigged {
+    pub fn cuts(&self, cuts: &Cuts) -> Result<bool, RigError> {
+        let file_systems = all_unless(&cuts.fs);
+        self.environment.check(&file_systems)?;
+        let plan = |file_system| Plan {
+            file_system,
+            messages: cuts.messages,
+            connections: cuts.connections,
+            cuts: cuts.cuts,
+            seed: cuts.seed,
+            sector: cuts.sector,
+        };
+        self.cut_all(file_systems.into_iter().map(plan), cuts.keep.as_deref())
+    }
+
+    fn cut_all(&self, plans: impl IntoIterator<Item = Plan>, keep: Option<&Path>) -> Result<bool, RigError> {
+        self.show.heading();
+        self.each(plans, |plan| {
+            let outcome = self.cut(&plan, keep)?;
+            self.show.outcome(&outcome);
+            Ok(outcome.is_clean())
+        })
+    }
+
+    fn cut(&self, plan: &Plan, keep: Option<&Path>) -> Result<Outcome, RigError> {
+        let rig = Rig::new(&self.environment, plan.file_system, DISK_BYTES)?;
+        let recorded = campaign::record(&rig, plan, &self.environment)?;
+        let bar = ProgressBar::new(plan.cuts).with_prefix(plan.file_system.name());
+        let style = "{prefix:>22} {bar:40} {pos}/{len} {msg} {eta}";
+        bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
+        let outcome = campaign::cut(&rig, plan, &recorded, &self.environment, |outcome| {
+            bar.set_message(format!("{} findings", outcome.findings.len()));
+            bar.inc(1);
+        });
+        bar.finish_and_clear();
+        if let Some(dir) = keep.filter(|_| !outcome.findings.is_empty()) {
+            self.keep(dir, plan, &recorded, &outcome)?;
+        }
+        Ok(outcome)
+    }
+
+    /// So that `replay` can make each cut again in which something was found.
+    fn keep(&self, dir: &Path, plan: &Plan, recorded: &Recorded, outcome: &Outcome) -> Result<(), RigError> {
+        let file = dir.join(format!("{:?}-{}.powercut", plan.file_system, plan.seed).to_lowercase());
+        recorded.recording.save(&mut BufWriter::new(File::create(&file)?))?;
+        for finding in outcome.findings.iter().filter(|finding| finding.again.is_none()) {
+            eprintln!(
+                "powercut: again: powercut replay {} --fs {} --seed {} --position {} --cut-seed {} --sector {}",
+                file.display(),
+                plan.file_system.argument(),
+                plan.seed,
+                finding.position,
+                finding.seed,
+                plan.sector
+            );
+        }
+        Ok(())
+    }
+
+    pub fn replay(&self, recording: &Path, at: &At) -> Result<bool, RigError> {
+        self.environment.check(&[at.file_system])?;
+        let recording = Recording::load(&mut BufReader::new(File::open(recording)?))?;
+        let position = at.position.min(recording.events.len());
+        let rig = Rig::new(&self.environment, at.file_system, recording.base.len())?;
+        let recorded = Recorded::of(recording, at.seed);
+        let plan = Plan {
+            file_system: at.file_system,
+            messages: 0,
+            connections: 0,
+            cuts: 1,
+            seed: at.seed,
+            sector: at.sector,
+        };
+        let cut = [(position, at.cut_seed)];
+        let outcome = campaign::cut_at(&rig, &plan, &recorded, &self.environment, &cut, &mut |_| ());
+        self.environment.go_on()?;
+        self.show.heading();
+        self.show.outcome(&outcome);
+        Ok(outcome.is_clean())
+    }
+
+    pub fn self_test(&self, seed: u64) -> Result<bool, RigError> {
+        self.environment.check(&[FileSystem::Ext4])?;
+        let test = selftest::self_test(&self.environment, seed)?;
+        self.show.self_test(&test);
+        Ok(test.is_passed())
+    }
+
+    pub fn kill(&self, times: u64, seed: u64) -> Result<bool, RigError> {
+        let bar = ProgressBar::new(times);
+        let killed = kill::kill(&self.environment, times, seed, |killed| bar.set_position(killed.times))?;
+        bar.finish_and_clear();
+        self.show.killed(&killed);
+        self.outweighs(killed.is_clean())
+    }
+
+    pub fn faults(&self, only: &[String]) -> Result<bool, RigError> {
+        let known: Vec<&str> = faults::ALL.iter().map(|fault| fault.name).collect();
+        check_names("fault", only, &known)?;
+        self.environment.check(&[FileSystem::Ext4])?;
+        let wanted = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
+        // Who has asked for it by name is told that it was not done.
+        self.faults_where(wanted, !only.is_empty())
+    }
+
+    fn faults_where(&self, wanted: impl Fn(&str) -> bool, must_run: bool) -> Result<bool, RigError> {
+        self.each(faults::ALL.iter().filter(|fault| wanted(fault.name)), |fault| {
+            let shown = fault.run(&self.environment)?;
+            self.show.fault(&shown);
+            match shown.skipped {
+                Some(why) if must_run => Err(RigError::Unavailable(format!("{}: {why}", shown.fault))),
+                _ => Ok(shown.problems.is_empty()),
+            }
+        })
+    }
+
+    pub fn hostile(&self, only: &[String], size: Size) -> Result<bool, RigError> {
+        let known: Vec<&str> = hostile::ALL.iter().map(|case| case.name).collect();
+        check_names("attack", only, &known)?;
+        let wanted = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
+        self.each(hostile::ALL.iter().filter(|case| wanted(case.name)), |case| {
+            let shown = case.run(&self.environment, size)?;
+            self.show.hostile(&shown);
+            Ok(shown.problems.is_empty())
+        })
+    }
+
+    /// Whether this machine can run all this: with a disk of the rig's own, mounted.
+    pub fn check(&self) -> Result<bool, RigError> {
+        let mounted = self.environment.check(&[FileSystem::Ext4]).and_then(|()| {
+            let unavailable = |error: RigError| RigError::Unavailable(error.to_string());
+            let rig = Rig::new(&self.environment, FileSystem::Ext4, 0).map_err(unavailable)?;
+            rig.mount().map(drop).map_err(|error| RigError::Unavailable(error.to_string()))
+        });
+        self.show.check(mounted.as_ref().err());
+        mounted.map(|()| true)
+    }
+
+    /// Others lose mail or not; that is the answer and no failure of ours.
+    pub fn peers(&self, peers: &Peers) -> Result<bool, RigError> {
+        let file_systems = all_unless(&peers.fs);
+        self.environment.check(&file_systems)?;
+        let mut rows = Vec::new();
+        for peer in Peer::ALL.into_iter().filter(|peer| peers.only.is_empty() || peers.only.contains(peer)) {
+            match peer.check() {
+                Err(why) if peers.only.is_empty() => eprintln!("skipped: {}: {why}", peer.name()),
+                checked => {
+                    checked?;
+                    rows.extend(file_systems.iter().map(|file_system| (peer, *file_system)));
+                }
+            }
+        }
+        self.show.heading();
+        self.each(rows, |(peer, file_system)| {
+            let plan = Plan {
+                file_system,
+                messages: peers.messages,
+                connections: peers.connections,
+                cuts: peers.cuts,
+                seed: peers.seed,
+                sector: 4096,
+            };
+            let rig = Rig::new(&self.environment, file_system, DISK_BYTES)?;
+            let bar = ProgressBar::new(plan.cuts).with_prefix(peer.name());
+            let outcome = peers::cut(peer, &rig, &plan, &self.environment, |outcome| bar.set_position(outcome.cuts))?;
+            bar.finish_and_clear();
+            self.show.outcome(&outcome);
+            Ok(true)
+        })
+    }
+
+    /// A little of everything, on the file systems whose tools are there.
+    pub fn ci(&self) -> Result<bool, RigError> {
+        let installed = |file_system: &FileSystem| {
+            let is_there = is_installed(file_system.maker());
+            if !is_there {
+                eprintln!("skipped: {}: {} is not installed", file_system.name(), file_system.maker());
+            }
+            is_there
+        };
+        let file_systems = [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs].into_iter().filter(installed);
+        let plan = |file_system| Plan { file_system, messages: 240, connections: 4, cuts: 20, seed: 1, sector: 4096 };
+        let few = ["journal-flush-error", "mail-write-error-kill", "mail-hangs", "two-servers", "clock-jumps"];
+        let steps: [&dyn Fn() -> Result<bool, RigError>; 4] = [
+            &|| self.self_test(1),
+            &|| self.cut_all(file_systems.clone().map(plan), None),
+            &|| self.kill(20, 1),
+            &|| self.faults_where(|name| few.contains(&name), false),
+        ];
+        self.each(steps, |step| step())
+    }
+
+    /// Does one thing after the other, to the end of all or to what keeps this machine from going on. What was found before that
+    /// outweighs it: then it is only told.
+    fn each<T>(
+        &self,
+        things: impl IntoIterator<Item = T>,
+        mut one: impl FnMut(T) -> Result<bool, RigError>,
+    ) -> Result<bool, RigError> {
+        let mut is_clean = true;
+        for thing in things {
+            match self.environment.go_on().and_then(|()| one(thing)) {
+                Ok(clean) => is_clean &= clean,
+                Err(error) if error.is_finding() || !is_clean => {
+                    eprintln!("powercut: {error}");
+                    is_clean = false;
+                    if !error.is_finding() {
+                        break;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.outweighs(is_clean)
+    }
+
+    /// Nothing found is an answer only if nobody has broken it off.
+    fn outweighs(&self, is_clean: bool) -> Result<bool, RigError> {
+        if is_clean {
+            self.environment.go_on()?;
+        }
+        Ok(is_clean)
+    }
+}
+
+fn all_unless(chosen: &[FileSystem]) -> Vec<FileSystem> {
+    if chosen.is_empty() { FileSystem::ALL.to_vec() } else { chosen.to_vec() }
+}
+
+fn check_names(what: &str, only: &[String], known: &[&str]) -> Result<(), RigError> {
+    match only.iter().find(|name| !known.contains(&name.as_str())) {
+        Some(unknown) => Err(RigError::Unavailable(format!("there is no {what} {unknown}, but {}", known.join(", ")))),
+        None => Ok(()),
+    }
+}
+
+const DISK_BYTES: u64 = 512 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use posthaste_powercut::server::ServerError;
+
+    use super::*;
+
+    fn rigged() -> Rigged {
+        let scratch = std::env::temp_dir();
+        let environment = Environment { program: "none".into(), scratch, interrupted: Arc::default() };
+        Rigged { environment, show: Show { json: false } }
+    }
+
+    fn ended() -> RigError {
+        ServerError::Ended { status: "exit status: 1".to_owned(), log: String::new() }.into()
+    }
+
+    #[test]
+    fn a_finding_outweighs_what_comes_after_it_and_does_not_end_the_rest() {
+        let rigged = rigged();
+        let lacks = || Err(RigError::Unavailable("no disk".to_owned()));
+        assert!(rigged.each([true, true], Ok).unwrap());
+        assert!(!rigged.each([false, true], Ok).unwrap());
+        assert!(rigged.each([true, false], |clean| if clean { Ok(true) } else { lacks() }).is_err());
+        assert!(!rigged.each([false, true], |last| if last { lacks() } else { Ok(false) }).unwrap());
+        let mut done = 0;
+        let all = rigged.each([1, 2], |_| {
+            done += 1;
+            Err(ended())
+        });
+        assert_eq!((all.unwrap(), done), (false, 2));
+    }
+
+    #[test]
+    fn a_clean_answer_that_was_broken_off_is_none() {
+        let rigged = rigged();
+        let interrupt = |clean: bool| {
+            rigged.environment.interrupted.store(true, Ordering::Relaxed);
+            Ok(clean)
+        };
+        assert!(matches!(rigged.each([true], interrupt), Err(RigError::Interrupted)));
+        rigged.environment.interrupted.store(false, Ordering::Relaxed);
+        assert!(!rigged.each([false], interrupt).unwrap());
+    }
+}

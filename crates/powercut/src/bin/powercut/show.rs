@@ -1,0 +1,147 @@
+//! Outcomes for people, or a line of JSON each.
+
+use posthaste_powercut::campaign::Outcome;
+use posthaste_powercut::faults;
+use posthaste_powercut::hostile;
+use posthaste_powercut::kill::Killed;
+use posthaste_powercut::rig::RigError;
+use posthaste_powercut::selftest::SelfTest;
+
+/// How to show.
+pub struct Show {
+    pub json: bool,
+}
+
+impl Show {
+    /// `{"what": {...}}`; false if that is not asked for.
+    fn as_json(&self, what: &str, value: &impl serde::Serialize) -> bool {
+        if self.json {
+            println!("{}", serde_json::json!({ what: value }));
+        }
+        self.json
+    }
+
+    /// What stands above the lines of [`outcome`](Self::outcome).
+    pub fn heading(&self) {
+        if self.json {
+            return;
+        }
+        println!(
+            "{:<34} {:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
+            "system",
+            "file system",
+            "cuts",
+            "again",
+            "acked",
+            "looked for",
+            "lost",
+            "twice",
+            "half",
+            "broken",
+            "no fs",
+            "writes",
+            "flushes"
+        );
+    }
+
+    pub fn outcome(&self, o: &Outcome) {
+        if self.as_json("cuts", o) {
+            return;
+        }
+        println!(
+            "{:<34} {:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
+            o.system,
+            o.file_system.name(),
+            o.cuts,
+            o.cuts_in_recovery,
+            o.acknowledged,
+            o.looked_for,
+            o.lost,
+            o.duplicated,
+            o.half,
+            o.broken,
+            o.unmountable,
+            o.writes,
+            o.flushes
+        );
+        for finding in &o.findings {
+            let again = finding.again.map_or_else(String::new, |again| format!(", again at {again}"));
+            println!(
+                "{} cut at {}{again}, seed {}: {}",
+                o.file_system.name(),
+                finding.position,
+                finding.seed,
+                finding.what
+            );
+        }
+        if o.accounted == 0 {
+            println!("{}: on no disk could mail be looked for", o.file_system.name());
+        }
+    }
+
+    pub fn killed(&self, killed: &Killed) {
+        if self.as_json("kill", killed) {
+            return;
+        }
+        let Killed { times, acknowledged, lost, duplicated, half, findings } = killed;
+        println!("killed {times} times: {acknowledged} acknowledged, {lost} lost, {duplicated} twice, {half} half");
+        findings.iter().for_each(|finding| println!("  {finding}"));
+    }
+
+    pub fn fault(&self, shown: &faults::Shown) {
+        if self.as_json("fault", shown) {
+            return;
+        }
+        let faults::Shown { fault, promise, skipped, problems } = shown;
+        match skipped {
+            Some(why) => println!("{fault:<22} skipped: {why}"),
+            None => println!("{fault:<22} {} {promise}", verdict(problems.is_empty())),
+        }
+        problems.iter().for_each(|problem| println!("  {problem}"));
+    }
+
+    pub fn hostile(&self, shown: &hostile::Shown) {
+        if self.as_json("hostile", shown) {
+            return;
+        }
+        println!(
+            "{:<16} {} {:>4} of {:>3} MiB, honest: {:>5} messages, longest {:>4} ms; {}",
+            shown.case,
+            verdict(shown.problems.is_empty()),
+            shown.memory_kib >> 10,
+            shown.memory_mib_max,
+            shown.honest_messages,
+            shown.honest_wait_ms_max,
+            shown.promise
+        );
+        shown.problems.iter().for_each(|problem| println!("  {problem}"));
+    }
+
+    pub fn self_test(&self, test: &SelfTest) {
+        if self.as_json("self-test", test) {
+            return;
+        }
+        let is_passed_on = test.not_passed_on.is_empty();
+        println!("loop device passes on writes, flushes, discards: {}", verdict(is_passed_on));
+        test.not_passed_on.iter().for_each(|what| println!("  {what}"));
+        println!(
+            "one flush forgotten: {} of {} found as a loss: {}",
+            test.dropped_flushes_found,
+            test.dropped_flushes,
+            verdict(test.dropped_flushes_found > 0)
+        );
+        println!("the same cuts, no flush forgotten, lose nothing: {}", verdict(test.honest_cuts_lost == 0));
+        println!("a disk that lies about every flush is found: {}", verdict(test.lying_disk_found));
+        println!("replay of its kept recording finds it again: {}", verdict(test.replay_finds_it_again));
+    }
+
+    /// Quiet for people if all is well, and said by the caller if not.
+    pub fn check(&self, lacks: Option<&RigError>) {
+        let lacks = lacks.map(ToString::to_string);
+        self.as_json("check", &serde_json::json!({ "available": lacks.is_none(), "lacks": lacks }));
+    }
+}
+
+fn verdict(good: bool) -> &'static str {
+    if good { "ok    " } else { "FAILED" }
+}
