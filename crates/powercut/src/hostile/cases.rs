@@ -278,6 +278,6 @@ const LOOK_ALIKES: [&[u8]; 18] = [
 const PIECE: usize = 64 << 10;
 const HALF_CLOSED: &str = "half closed";
 /// Clients that read nothing. The kernel alone keeps some MiB for each.
-const DEAF: usize = 20;
+const DEAF: usize = 8;
 /// Nothing more is read when nothing was for so long.
 const QUIET: Duration = Duration::from_secs(2);
