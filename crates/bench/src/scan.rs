@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::engines::{Engine, Index, Indexes, Task};
 use crate::maildirs::Maildirs;
@@ -127,11 +127,23 @@ fn look(shared: &Shared, kind: Kind, engine: Engine, task: Task) -> Start {
         }
         let mail = made(&shared.mail, dir)?;
         let index = shared.indexes.of(engine, settings, dir, &mail)?;
-        // Directories that changed a moment ago are not trusted; by the second look they have come to rest.
-        std::thread::sleep(SETTLE);
+        come_to_rest(&mail).map_err(SideError::failed("looking at the mail"))?;
         index.task(settings, Task::Update, None)?;
         Ok(Box::new(Look { kind, task, index, mail, rounds: 0 }) as Box<dyn Running>)
     })
+}
+
+/// Waits until the youngest directory is so old that its time is trusted: what changed within two seconds of a look is looked at again.
+fn come_to_rest(mail: &Path) -> std::io::Result<()> {
+    let mut youngest = SystemTime::UNIX_EPOCH;
+    for folder in std::fs::read_dir(mail)? {
+        let folder = folder?.path();
+        for dir in ["new", "cur"] {
+            youngest = youngest.max(std::fs::metadata(folder.join(dir))?.modified()?);
+        }
+    }
+    std::thread::sleep(SETTLE.saturating_sub(youngest.elapsed().unwrap_or_default()));
+    Ok(())
 }
 
 const SETTLE: Duration = Duration::from_millis(2500);

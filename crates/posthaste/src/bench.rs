@@ -28,13 +28,13 @@ pub struct Bench {
     /// Small amounts, one round, within three minutes for all: shows that everything works, and orders of magnitude
     #[arg(long)]
     quick: bool,
-    /// Part of the published amount of messages or time [default: 1, with --quick 0.05]
+    /// Part of the published amount of messages or time [default: 1, with --quick 0.03]
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     scale: Option<f64>,
     /// Rounds of each side, in turns [default: 3, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Longest time of one side's round [default: 60s, with --quick 2s]
+    /// Longest time of one side's round [default: 60s, with --quick 1s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     round_max: Option<Duration>,
     /// Only these workloads: names with commas between, `*` for any characters; repeatable
@@ -123,7 +123,7 @@ impl Bench {
     fn settings(&self) -> std::io::Result<Settings> {
         let whole = Settings::new(std::env::current_exe()?);
         let (scale, rounds, round_max) =
-            if self.quick { (0.05, 1, Duration::from_secs(2)) } else { (whole.scale, whole.rounds, whole.round_max) };
+            if self.quick { (0.03, 1, Duration::from_secs(1)) } else { (whole.scale, whole.rounds, whole.round_max) };
         Ok(Settings {
             scale: self.scale.unwrap_or(scale),
             rounds: self.rounds.unwrap_or(rounds),
