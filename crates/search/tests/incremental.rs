@@ -269,12 +269,18 @@ fn message(mail: &Path, name: &str, word: &str) {
         .unwrap();
 }
 
-#[test]
-fn what_arrives_during_a_scan_is_found_by_the_next() {
+/// A Maildir with one message, and its index.
+fn one_message_indexed() -> (tempfile::TempDir, tempfile::TempDir) {
     let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     maildir(mail.path(), "");
     message(mail.path(), "1.a.h:2,", "one");
     update(index.path(), mail.path());
+    (mail, index)
+}
+
+#[test]
+fn what_arrives_during_a_scan_is_found_by_the_next() {
+    let (mail, index) = one_message_indexed();
     // In the same tick of the clock as the scan, as far as the directory's time tells: put that back to what the scan saw.
     let cur = fs::File::open(mail.path().join("cur")).unwrap();
     let seen = cur.metadata().unwrap().modified().unwrap();
@@ -361,10 +367,7 @@ fn trees_inside_each_other_are_indexed_once() {
 
 #[test]
 fn tags_that_a_crash_kept_from_the_index_come_with_the_next_update() {
-    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    maildir(mail.path(), "");
-    message(mail.path(), "1.a.h:2,", "one");
-    update(index.path(), mail.path());
+    let (_mail, index) = one_message_indexed();
     fs::write(index.path().join("tags.pending"), "").unwrap();
     let store = posthaste_search::tags::TagStore::open(index.path()).unwrap();
     let tags = ["todo".to_owned()].into();
@@ -433,10 +436,7 @@ fn an_empty_mount_point_loses_no_messages() {
 
 #[test]
 fn two_messages_never_share_a_number_however_often_it_crashes() {
-    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    maildir(mail.path(), "");
-    message(mail.path(), "1.a.h:2,", "one");
-    update(index.path(), mail.path());
+    let (mail, index) = one_message_indexed();
     message(mail.path(), "2.a.h:2,", "two");
     crash_between_commits(index.path(), mail.path());
     // What came in the crash goes, and what was there: the next commits delete texts and add none.
@@ -455,9 +455,7 @@ fn two_messages_never_share_a_number_however_often_it_crashes() {
 
 #[test]
 fn a_removal_that_a_crash_cut_in_half_is_mended() {
-    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    maildir(mail.path(), "");
-    message(mail.path(), "1.a.h:2,", "one");
+    let (mail, index) = one_message_indexed();
     message(mail.path(), "2.a.h:2,", "two");
     update(index.path(), mail.path());
     let file = mail.path().join("cur/1.a.h:2,");
@@ -473,10 +471,7 @@ fn a_removal_that_a_crash_cut_in_half_is_mended() {
 
 #[test]
 fn an_index_of_an_older_version_is_built_again() {
-    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    maildir(mail.path(), "");
-    message(mail.path(), "1.a.h:2,", "one");
-    update(index.path(), mail.path());
+    let (_mail, index) = one_message_indexed();
     Indexer::open(index.path(), None)
         .unwrap()
         .tag(&[(0, "one@example.org".to_owned())], &["todo".to_owned()], &[])
@@ -493,10 +488,7 @@ fn an_index_of_an_older_version_is_built_again() {
 
 #[test]
 fn an_update_that_finds_nothing_writes_nothing() {
-    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    maildir(mail.path(), "");
-    message(mail.path(), "1.a.h:2,", "one");
-    update(index.path(), mail.path());
+    let (mail, index) = one_message_indexed();
     update(index.path(), mail.path());
     let files = || -> BTreeMap<PathBuf, std::time::SystemTime> {
         let dirs = [index.path().to_owned(), index.path().join("text")];

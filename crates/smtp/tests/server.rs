@@ -564,22 +564,11 @@ async fn the_backlog_is_what_the_kernel_grants() {
 
 #[tokio::test]
 async fn a_client_names_what_became_of_a_lost_message() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        stream.write_all(b"220 x\r\n").await.unwrap();
-        let mut heard = Vec::new();
-        for (command, reply) in
-            [("EHLO", "500 what\r\n"), ("HELO", "250 x\r\n"), ("MAIL", "250 x\r\n"), ("RCPT", "250 x\r\n")]
-        {
-            heard.clear();
-            stream.read_buf(&mut heard).await.unwrap();
-            assert!(heard.starts_with(command.as_bytes()));
-            stream.write_all(reply.as_bytes()).await.unwrap();
-        }
-        stream.read_buf(&mut heard).await.unwrap();
-    });
+    let dialogue = [("EHLO", "500 what\r\n"), ("HELO", "250 x\r\n"), ("MAIL", "250 x\r\n"), ("RCPT", "250 x\r\n")];
+    let address = half_a_server(dialogue, |mut stream| async move {
+        stream.read_buf(&mut Vec::new()).await.unwrap();
+    })
+    .await;
     let mut client =
         Client::connect(address, client::Config::new("c.example"), ClientTimeouts::default()).await.unwrap();
     let outcome = client.send(mail(), vec![rcpt("b")], vec!["x\r\n".into()]).await;
@@ -588,8 +577,13 @@ async fn a_client_names_what_became_of_a_lost_message() {
     assert!(!client.is_open());
 }
 
-/// Takes one message to where its body begins, and then does with the body what `then` does.
+/// Takes one message to where its body begins.
+const TO_THE_BODY: [(&str, &str); 4] =
+    [("EHLO", "250 x\r\n"), ("MAIL", "250 x\r\n"), ("RCPT", "250 x\r\n"), ("DATA", "354 x\r\n")];
+
+/// Hears each command of the dialogue, gives its reply, and then does what `then` does.
 async fn half_a_server<F: Future<Output = ()> + Send>(
+    dialogue: [(&'static str, &'static str); 4],
     then: impl FnOnce(TcpStream) -> F + Send + 'static,
 ) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -598,9 +592,10 @@ async fn half_a_server<F: Future<Output = ()> + Send>(
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(b"220 x\r\n").await.unwrap();
         let mut heard = Vec::new();
-        for reply in ["250 x\r\n", "250 x\r\n", "250 x\r\n", "354 x\r\n"] {
+        for (command, reply) in dialogue {
             heard.clear();
             stream.read_buf(&mut heard).await.unwrap();
+            assert!(heard.starts_with(command.as_bytes()));
             stream.write_all(reply.as_bytes()).await.unwrap();
         }
         then(stream).await;
@@ -615,7 +610,7 @@ fn patient(write: Duration) -> ClientTimeouts {
 #[tokio::test]
 async fn a_client_waits_for_each_block_and_not_for_all() {
     const BODY_BYTES: usize = 24 << 20;
-    let address = half_a_server(|mut stream| async move {
+    let address = half_a_server(TO_THE_BODY, |mut stream| async move {
         let (mut sink, mut read) = (vec![0; 1 << 20], 0);
         while read < BODY_BYTES {
             // Slow, and never for as long as a block may take.
@@ -636,7 +631,7 @@ async fn a_client_waits_for_each_block_and_not_for_all() {
 
 #[tokio::test]
 async fn a_client_hears_why_a_server_takes_no_more() {
-    let address = half_a_server(|mut stream| async move {
+    let address = half_a_server(TO_THE_BODY, |mut stream| async move {
         stream.write_all(b"552 too much\r\n").await.unwrap();
         std::future::pending().await
     })
