@@ -16,8 +16,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::cache::OpenMaildirs;
 use crate::content::Content;
-use crate::gate::{Gate, Step};
 use crate::record::Stored;
+use crate::seams::{Seams, Step};
 use crate::spool::Spool;
 
 /// A committed message on its way into mailboxes.
@@ -31,8 +31,6 @@ pub(crate) struct Letter {
     again: bool,
     /// How many syncs of the mail had failed before any of it was written.
     pub era: u64,
-    /// Since when it is on its way.
-    since: Instant,
     /// Its share of the memory that messages under way may take.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
@@ -46,8 +44,8 @@ impl Letter {
     /// A message read back from the journal.
     pub fn again(id: u64, stored: Stored, era: u64, permit: Option<OwnedSemaphorePermit>) -> Self {
         let remaining = AtomicUsize::new(stored.numbers.len());
-        let (failed, since, permit) = (Mutex::default(), Instant::now(), Mutex::new(permit));
-        Letter { id, stored, era, remaining, failed, again: true, since, permit }
+        let (failed, permit) = (Mutex::default(), Mutex::new(permit));
+        Letter { id, stored, era, remaining, failed, again: true, permit }
     }
 
     /// Gives back its share of memory although it is not done: others must not wait for a disk that hangs.
@@ -100,11 +98,13 @@ pub(crate) struct Workers {
 struct Job {
     letter: Arc<Letter>,
     target: usize,
+    /// When it was queued.
+    since: Instant,
 }
 
 impl Job {
     fn is_older_than(&self, age: Duration, now: Instant) -> bool {
-        now.saturating_duration_since(self.letter.since) >= age
+        now.saturating_duration_since(self.since) >= age
     }
 
     fn give_up(&self, why: &io::Error) {
@@ -140,31 +140,29 @@ struct Queue {
 
 impl Workers {
     /// `queue_bytes_max`: bytes that may wait in memory for a mailbox that is slow.
-    pub fn new(
-        root: MailRoot,
-        root_path: PathBuf,
-        spool: Arc<Spool>,
-        gate: Option<Gate>,
-        queue_bytes_max: u64,
-    ) -> Self {
+    pub fn new(root: MailRoot, root_path: PathBuf, spool: Arc<Spool>, seams: Seams, queue_bytes_max: u64) -> Self {
         let state = State {
             queues: HashMap::new(),
             ready: VecDeque::new(),
             running: 0,
             stalled: 0,
             waiting: 0,
-            taken: Instant::now(),
+            taken: seams.now(),
             refused: Vec::new(),
             stop: false,
         };
         Workers {
-            places: Places::new(root, root_path, spool, gate),
+            places: Places::new(root, root_path, spool, seams),
             state: Mutex::new(state),
             work: Condvar::new(),
             idle: Condvar::new(),
             threads: Mutex::default(),
             queue_bytes_max,
         }
+    }
+
+    pub fn now(&self) -> Instant {
+        self.places.seams.now()
     }
 
     pub fn places(&self) -> &Places {
@@ -174,11 +172,12 @@ impl Workers {
     /// Queues a message for each of its mailboxes. Called on the journal's thread, so nothing is done about those that do not
     /// answer: [`give_up_on_stalled`](Self::give_up_on_stalled) tells the desk.
     pub fn submit(&self, letter: Arc<Letter>) {
+        let since = self.now();
         let mut state = self.state();
         let state = &mut *state;
         for (target, to) in letter.stored.message.targets.iter().enumerate() {
             let queue = state.queues.entry(to.mailbox.clone()).or_default();
-            let job = Job { letter: letter.clone(), target };
+            let job = Job { letter: letter.clone(), target, since };
             if queue.stalled {
                 state.refused.push(job);
                 continue;
@@ -237,10 +236,10 @@ impl Workers {
     }
 
     /// Starts another thread if there is work that nobody has come for in a while. To be called now and then.
-    pub fn relieve<D: Desk>(self: &Arc<Self>, desk: &Arc<D>) {
+    pub fn relieve<D: Desk>(self: &Arc<Self>, now: Instant, desk: &Arc<D>) {
         let stuck = {
             let state = self.state();
-            !state.ready.is_empty() && state.waiting == 0 && state.taken.elapsed() > STUCK
+            !state.ready.is_empty() && state.waiting == 0 && now.saturating_duration_since(state.taken) > STUCK
         };
         let enough = self.threads.lock().expect("thread list").len() >= THREADS_MAX;
         if stuck && !enough {
@@ -300,10 +299,11 @@ impl Workers {
                 continue;
             };
             state.running += 1;
-            state.taken = Instant::now();
+            let now = self.now();
+            state.taken = now;
             let queue = state.queues.get_mut(&mailbox).expect("a ready mailbox has a queue");
             let jobs: Arc<[Job]> = queue.take_group().into();
-            queue.running = Some((Instant::now(), Arc::downgrade(&jobs)));
+            queue.running = Some((now, Arc::downgrade(&jobs)));
             drop(state);
             self.work_off(&mailbox, &jobs, desk);
             drop(jobs);
@@ -418,23 +418,19 @@ pub(crate) struct Places {
     root: MailRoot,
     root_path: PathBuf,
     spool: Arc<Spool>,
-    gate: Option<Gate>,
+    seams: Seams,
     open: OpenMaildirs<Arc<str>>,
 }
 
 impl Places {
-    fn new(root: MailRoot, root_path: PathBuf, spool: Arc<Spool>, gate: Option<Gate>) -> Self {
-        Places { root, root_path, spool, gate, open: OpenMaildirs::new() }
+    fn new(root: MailRoot, root_path: PathBuf, spool: Arc<Spool>, seams: Seams) -> Self {
+        Places { root, root_path, spool, seams, open: OpenMaildirs::new() }
     }
 
     /// Makes all mail durable that was delivered before this call. An error is final: see [`MailRoot::sync`].
     pub fn sync(&self) -> io::Result<()> {
-        self.pass(Step::Sync)?;
+        self.seams.pass(Step::Sync)?;
         self.root.sync()
-    }
-
-    fn pass(&self, step: Step<'_>) -> io::Result<()> {
-        self.gate.as_ref().map_or(Ok(()), |gate| gate(step))
     }
 
     pub fn spool(&self) -> &Arc<Spool> {
@@ -443,7 +439,7 @@ impl Places {
 
     /// The mailbox, made if there is none.
     pub fn maildir(&self, mailbox: &str) -> io::Result<Arc<Maildir>> {
-        self.pass(Step::Mailbox(mailbox))?;
+        self.seams.pass(Step::Mailbox(mailbox))?;
         self.open.get(mailbox, &self.root_path.join(mailbox), || {
             let path = MailboxPath::parse(mailbox);
             let path = path.map_err(|error| io::Error::new(io::ErrorKind::InvalidFilename, error))?;

@@ -17,7 +17,7 @@ use crate::workers::Letter;
 impl<L: Log> Core<L> {
     /// The thread that makes checkpoints, when they are wanted or the interval has passed.
     pub(super) fn make_checkpoints(self: Arc<Self>) {
-        let mut last = Instant::now();
+        let mut last = self.now();
         loop {
             {
                 let mut state = self.keeper.state();
@@ -27,7 +27,7 @@ impl<L: Log> Core<L> {
                 if self.keeper.stop.load(Ordering::Acquire) {
                     return;
                 }
-                let idle_long = last.elapsed() >= self.config.checkpoint_interval
+                let idle_long = self.now().saturating_duration_since(last) >= self.config.checkpoint_interval
                     && self.keeper.bytes_since_checkpoint.load(Ordering::Relaxed) > 0;
                 if !std::mem::take(&mut state.checkpoint_wanted) && !idle_long {
                     continue;
@@ -35,7 +35,7 @@ impl<L: Log> Core<L> {
             }
             // A failure is counted, and it is tried again when more has come or the interval has passed.
             let _ = self.checkpoint();
-            last = Instant::now();
+            last = self.now();
         }
     }
 

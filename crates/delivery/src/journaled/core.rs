@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use tokio::sync::Semaphore;
 
@@ -57,6 +58,10 @@ impl<L: Log> Core<L> {
     /// The units for a body; a body larger than all that there is takes all of it.
     pub(super) fn permits(&self, bytes: u64) -> u32 {
         permits(bytes).min(permits(self.config.backlog_bytes.into()))
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.workers.now()
     }
 
     pub(super) fn failed_syncs(&self) -> u64 {

@@ -57,7 +57,7 @@ impl<L: Log> Core<L> {
             self.write_delivered_anew(&mut attempt, &missing.unwrap_or_default());
             state = self.keeper.state();
         }
-        let (done, troubles) = state.waiting.enter(attempt, Instant::now());
+        let (done, troubles) = state.waiting.enter(attempt, self.now());
         self.keeper.waiting.store(state.waiting.len(), Ordering::Release);
         if done {
             self.settle(&[letter], &mut state);
@@ -92,7 +92,7 @@ impl<L: Log> Core<L> {
 
     /// Tells whoever looks at the journal why mail waits.
     pub(super) fn note_trouble(&self, trouble: &Trouble) {
-        let next_try = SystemTime::now() + trouble.due.saturating_duration_since(Instant::now());
+        let next_try = SystemTime::now() + trouble.due.saturating_duration_since(self.now());
         let note = Waits {
             mailbox: trouble.mailbox.clone(),
             attempts: trouble.attempts,
@@ -112,10 +112,10 @@ impl<L: Log> Core<L> {
                 }
                 drop(self.keeper.wake.wait_timeout(state, TICK).expect("keeper state"));
             }
-            let now = Instant::now();
+            let now = self.now();
             self.try_again(now);
             self.workers.give_up_on_stalled(now, &*self);
-            self.workers.relieve(&self);
+            self.workers.relieve(now, &self);
         }
     }
 

@@ -31,6 +31,7 @@ pub use self::report::{JournaledStats, Kept, ReplayReport, Waiting};
 use crate::error::DeliveryError;
 use crate::log::Log;
 use crate::record::{Body, KIND_MESSAGE, Message, Spooled, Stored};
+use crate::seams::Seams;
 use crate::spool::SpoolWriter;
 use crate::workers::Letter;
 
@@ -71,7 +72,7 @@ impl<L: Log> Journaled<L> {
     /// # Errors
     /// As [`open`](Journaled::open).
     pub fn open_on(log: L, recovery: Recovery, config: JournaledConfig) -> Result<(Self, ReplayReport), OpenError> {
-        let (core, report) = Core::open(log, recovery, config, None)?;
+        let (core, report) = Core::open(log, recovery, config, Seams::default())?;
         let dir = core.config.journal_dir.clone();
         let journaled = Self::start(core).map_err(|error| OpenError::Io { path: dir, error })?;
         Ok((journaled, report))

@@ -13,9 +13,9 @@ use super::config::{JournaledConfig, OpenError};
 use super::core::{Core, Counters, permits, random_nonce, spooled_in};
 use super::keeper::Keeper;
 use super::report::ReplayReport;
-use crate::gate::Gate;
 use crate::log::Log;
 use crate::record::{Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Stored};
+use crate::seams::Seams;
 use crate::session::SessionTag;
 use crate::spool::Spool;
 use crate::workers::{Letter, Workers, key_of};
@@ -26,7 +26,7 @@ impl<L: Log> Core<L> {
         log: L,
         recovery: Recovery,
         config: JournaledConfig,
-        gate: Option<Gate>,
+        seams: Seams,
     ) -> Result<(Arc<Self>, ReplayReport), OpenError> {
         let at = |path: &Path| {
             let path = path.to_owned();
@@ -62,7 +62,7 @@ impl<L: Log> Core<L> {
             host: config.host.as_str().into(),
             session,
             log,
-            workers: Arc::new(Workers::new(root, config.mail_root.clone(), spool, gate, queue_bytes_max)),
+            workers: Arc::new(Workers::new(root, config.mail_root.clone(), spool, seams, queue_bytes_max)),
             backlog: Arc::new(Semaphore::new(permits(config.backlog_bytes.into()) as usize)),
             keeper: Keeper::default(),
             counters: Counters::default(),

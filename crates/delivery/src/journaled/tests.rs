@@ -198,36 +198,6 @@ fn a_mailbox_that_cannot_be_written_to_waits_alone_and_loses_nothing() {
 }
 
 #[test]
-fn what_was_delivered_to_some_mailboxes_stays_promised_until_it_is_durable_there() {
-    let place = Place::new();
-    let (journaled, _) = place.open();
-    std::fs::create_dir_all(place.mail().join("bad")).expect("a directory");
-    std::fs::write(place.mail().join("bad/Maildir"), "in the way").expect("a file");
-    place.deliver(&journaled, message(&["ann", "bad", "cid"], "a\r\n")).expect("accepted");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    // Once it has been tried again, the outcome of the first attempt has long been dealt with.
-    while journaled.waiting().iter().all(|waiting| waiting.attempts < 2) {
-        assert!(std::time::Instant::now() < deadline, "never retried: {:?}", journaled.waiting());
-        std::thread::yield_now();
-    }
-    // No checkpoint yet: nobody has made the files of the others durable.
-    assert_eq!(place.promised(), [["ann/Maildir", "bad/Maildir", "cid/Maildir"]]);
-    // Behind a checkpoint the record is about the one that waits: what their owners take from the others stays taken.
-    journaled.checkpoint().expect("checkpoint");
-    assert_eq!(place.promised(), [["bad/Maildir"]]);
-    std::fs::remove_file(place.mail().join("bad/Maildir")).expect("cleared");
-    while !journaled.waiting().is_empty() {
-        assert!(std::time::Instant::now() < deadline, "never delivered: {:?}", journaled.waiting());
-        std::thread::yield_now();
-    }
-    journaled.checkpoint().expect("checkpoint");
-    assert_eq!(place.promised(), Vec::<Vec<String>>::new());
-    for name in ["ann", "bad", "cid"] {
-        assert_eq!(mailbox(&place.mail(), name).len(), 1, "{name}");
-    }
-}
-
-#[test]
 fn after_a_failed_sync_what_reads_well_is_written_to_a_new_file_and_what_was_taken_away_stays_away() {
     let place = Place::new();
     let session = place.session();
@@ -251,23 +221,6 @@ fn after_a_failed_sync_what_reads_well_is_written_to_a_new_file_and_what_was_tak
     assert_eq!(mailbox(&place.mail(), "ann").len(), 1);
     assert_ne!(inode(&file), before, "the old file may exist in the page cache alone");
     drop(held);
-}
-
-#[test]
-fn a_mailbox_is_retried_without_a_restart() {
-    let place = Place::new();
-    let (journaled, _) = place.open();
-    std::fs::create_dir_all(place.mail().join("bad")).expect("a directory");
-    std::fs::write(place.mail().join("bad/Maildir"), "in the way").expect("a file");
-    place.deliver(&journaled, message(&["bad"], "a\r\n")).expect("accepted");
-    journaled.checkpoint().expect("checkpoint");
-    assert_eq!(journaled.waiting().len(), 1);
-    std::fs::remove_file(place.mail().join("bad/Maildir")).expect("cleared");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while mailbox(&place.mail(), "bad").is_empty() {
-        assert!(std::time::Instant::now() < deadline, "never retried: {:?}", journaled.waiting());
-        std::thread::yield_now();
-    }
 }
 
 #[test]

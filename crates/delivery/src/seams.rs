@@ -1,0 +1,37 @@
+//! Seams for tests: what time it is, and what happens to a mailbox, or to a sync of the mail, before the file system is asked.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Asked before each step; may fail it, or hold it up as a disk that hangs does.
+pub(crate) type Gate = Arc<dyn Fn(Step<'_>) -> io::Result<()> + Send + Sync>;
+
+/// Tells the time.
+pub(crate) type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
+
+/// What is about to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step<'a> {
+    /// Something with this mailbox.
+    Mailbox(&'a str),
+    /// A sync of all mail.
+    Sync,
+}
+
+/// What a test puts in the place of the world. The real thing has neither.
+#[derive(Default)]
+pub(crate) struct Seams {
+    pub gate: Option<Gate>,
+    pub clock: Option<Clock>,
+}
+
+impl Seams {
+    pub fn pass(&self, step: Step<'_>) -> io::Result<()> {
+        self.gate.as_ref().map_or(Ok(()), |gate| gate(step))
+    }
+
+    pub fn now(&self) -> Instant {
+        self.clock.as_ref().map_or_else(Instant::now, |clock| clock())
+    }
+}
