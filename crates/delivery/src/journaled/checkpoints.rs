@@ -1,5 +1,6 @@
 //! Checkpoints: what is visible is made durable and forgotten by the journal; and what is done when that fails.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -120,16 +121,11 @@ impl<L: Log> Core<L> {
 
     /// A sync of the mail has failed since the first target of this message was delivered and may have dropped it: whatever its record
     /// says was delivered is written to new files, each synced by itself. `missing` are the targets that waited before this attempt.
-    pub(super) fn write_delivered_anew(&self, attempt: &mut Attempt, missing: &[Missing]) {
-        let stored = match self.load(attempt.id) {
-            Ok(stored) => stored,
-            Err(error) => {
-                // Nothing can be written anew, so nothing may be settled: what there is may be in the page cache alone.
-                let why: Arc<str> = format!("its record cannot be read: {error}").into();
-                attempt.failed.extend(attempt.reached.drain(..).map(|reached| (reached, why.clone())));
-                return;
-            }
-        };
+    ///
+    /// # Errors
+    /// The record cannot be read: nothing was written anew.
+    pub(super) fn write_delivered_anew(&self, attempt: &mut Attempt, missing: &[Missing]) -> io::Result<()> {
+        let stored = self.load(attempt.id)?;
         for (target, (&number, to)) in stored.numbers.iter().zip(&stored.message.targets).enumerate() {
             let this = Missing { number, mailbox: to.mailbox.clone() };
             let waits = missing.contains(&this) && !attempt.reached.contains(&this);
@@ -142,6 +138,7 @@ impl<L: Log> Core<L> {
                 attempt.failed.push((this, error.to_string().into()));
             }
         }
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Mailboxes and syncs that fail or hang, without a clock: each step is taken by the test.
+//! Mailboxes and syncs that fail or hang, and records that cannot be read: each step is taken by the test, those of the clock as well.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -145,6 +145,20 @@ impl Steps {
         self.until("the probe", || self.waiting() == others);
         self.try_again_after(0);
         self.until("the others", || self.waiting() == 0);
+    }
+
+    /// Damages the records that hold `text`, or mends them again.
+    fn flip(&self, text: &str) {
+        let segments = std::fs::read_dir(self.place.config().journal_dir).expect("a journal");
+        for path in segments.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()) {
+            let bytes = std::fs::read(&path).expect("readable");
+            // Its first byte may be the damage.
+            let holds = |window: &[u8]| window[1..] == text.as_bytes()[1..];
+            if let Some(at) = bytes.windows(text.len()).position(holds) {
+                let file = std::fs::File::options().write(true).open(&path).expect("writable");
+                std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at] ^ 1], at as u64).expect("written");
+            }
+        }
     }
 
     /// Waits for what a worker is doing.
@@ -404,25 +418,46 @@ fn what_cannot_be_read_after_a_failed_sync_is_not_settled() {
     steps.doors.wait_until_held("ann/Maildir");
     steps.doors.shut(SYNC, Door::Fails);
     assert!(steps.core().checkpoint().is_err());
-    let flip = || {
-        let segments = std::fs::read_dir(steps.place.config().journal_dir).expect("a journal");
-        for path in segments.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()) {
-            let bytes = std::fs::read(&path).expect("readable");
-            if let Some(at) = bytes.windows(8).position(|window| window[1..] == *b" needle") {
-                let file = std::fs::File::options().write(true).open(&path).expect("writable");
-                std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at] ^ 1], at as u64).expect("written");
-            }
-        }
-    };
-    flip();
+    steps.flip("a needle");
     steps.doors.open("ann/Maildir");
     steps.until("it waits", || steps.waiting() == 1);
     assert!(steps.journaled.waiting()[0].error.contains("cannot be read"), "{:?}", steps.journaled.waiting());
     assert_eq!(steps.journaled.stats().journal.live_records, 1);
-    flip();
+    steps.flip("a needle");
     steps.try_again_after(2);
     steps.until("delivered anew", || steps.waiting() == 0);
     assert_eq!(steps.texts("ann"), ["Delivered-To: ann\na needle\n"]);
+}
+
+#[test]
+fn what_could_not_be_read_after_a_failed_sync_is_still_written_anew_when_it_can_be() {
+    let steps = Steps::new(|config| config);
+    steps.doors.shut("bad/Maildir", Door::Fails);
+    steps.deliver(message(&["ann", "bad"], "a needle\r\n"));
+    steps.until("the first attempt", || steps.waiting() == 1);
+    let ann = only_file(&steps, "ann");
+    let _held = std::fs::File::open(&ann).expect("readable");
+    let before = inode(&ann);
+    steps.doors.shut(SYNC, Door::Fails);
+    assert!(steps.core().checkpoint().is_err());
+    steps.doors.open(SYNC);
+
+    steps.doors.shut("bad/Maildir", Door::Hangs);
+    steps.try_again_after(2);
+    steps.doors.wait_until_held("bad/Maildir");
+    steps.flip("a needle");
+    steps.doors.open("bad/Maildir");
+    steps.until("put by again", || steps.journaled.waiting()[0].attempts == 2);
+    assert!(steps.journaled.waiting()[0].error.contains("cannot be read"), "{:?}", steps.journaled.waiting());
+    steps.core().checkpoint().expect("a checkpoint that does not hear of the failure");
+    steps.flip("a needle");
+    assert_eq!(steps.place.promised(), [["ann/Maildir", "bad/Maildir"]], "its file may be in the page cache alone");
+
+    steps.try_again_after(5);
+    steps.until("delivered", || steps.waiting() == 0);
+    assert_ne!(inode(&ann), before, "delivered before the sync that failed");
+    assert_eq!(steps.texts("ann"), ["Delivered-To: ann\na needle\n"]);
+    assert_eq!(steps.texts("bad"), ["Delivered-To: bad\na needle\n"]);
 }
 
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,5 +1,6 @@
 //! Settles what has been delivered, puts by what waits for a mailbox, and has it tried again.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -50,12 +51,18 @@ impl<L: Log> Core<L> {
         let mut attempt = Attempt::of(letter, failed);
         let mut state = self.keeper.state();
         while self.failed_syncs() != attempt.era {
-            attempt.era = self.failed_syncs();
+            let era = self.failed_syncs();
             let missing = state.waiting.get(letter.id).map(|deferred| deferred.missing.clone());
             // Writing takes its time, and others want the state.
             drop(state);
-            self.write_delivered_anew(&mut attempt, &missing.unwrap_or_default());
+            let written = self.write_delivered_anew(&mut attempt, &missing.unwrap_or_default());
             state = self.keeper.state();
+            if let Err(error) = written {
+                // Nothing of it may be settled or counted as of this era: what there is may be in the page cache alone.
+                attempt.fail_all(&unreadable(&error));
+                break;
+            }
+            attempt.era = era;
         }
         let (done, troubles) = state.waiting.enter(attempt, self.now());
         self.keeper.waiting.store(state.waiting.len(), Ordering::Release);
@@ -159,6 +166,16 @@ impl Attempt {
             era: letter.era,
         }
     }
+
+    /// What it has reached does not count.
+    fn fail_all(&mut self, why: &Arc<str>) {
+        self.failed.extend(self.reached.drain(..).map(|reached| (reached, why.clone())));
+    }
+}
+
+/// Why a promised message waits although no mailbox is to blame.
+pub(super) fn unreadable(error: &io::Error) -> Arc<str> {
+    format!("its record cannot be read: {error}").into()
 }
 
 /// How often the threads look whether something is due.
