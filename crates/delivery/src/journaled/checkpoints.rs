@@ -1,5 +1,6 @@
 //! Checkpoints: what is visible is made durable and forgotten by the journal; and what is done when that fails.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +9,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use posthaste_journal::{CheckpointError, CheckpointStats};
 
-use super::core::{Core, spooled_in};
+use super::core::Core;
 use super::keeper::TICK;
 use super::waiting::{Attempt, Missing};
 use crate::log::Log;
@@ -41,6 +42,8 @@ impl<L: Log> Core<L> {
     }
 
     pub(super) fn checkpoint(&self) -> Result<CheckpointStats, CheckpointError> {
+        // Until what a failed sync has made live again is written anew: another one would forget it, and remove its bodies.
+        let _one_at_a_time = self.keeper.checkpointing.lock().expect("checkpoint lock");
         let begun = Instant::now();
         // Told before, not after: if the sync fails and we are killed before we know, nobody else will ever hear of it. Without
         // the note there is no sync. The checkpoint that succeeds forgets it.
@@ -59,7 +62,7 @@ impl<L: Log> Core<L> {
         match &outcome {
             Ok(_) => {
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-                spooled_done.iter().for_each(|&file| self.workers.places().spool().remove(file));
+                spooled_done.iter().for_each(|&(_, file)| self.workers.places().spool().remove(file));
                 // Forgotten with all other notes.
                 let troubles: Vec<_> = self.keeper.state().waiting.troubles().collect();
                 troubles.iter().for_each(|trouble| self.note_trouble(trouble));
@@ -68,6 +71,9 @@ impl<L: Log> Core<L> {
                 self.counters.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
                 self.keeper.state().spooled_done.extend(spooled_done);
                 if let CheckpointError::MakeDurable { records, .. } = error {
+                    // They are put down again when they are settled again.
+                    let live_again: HashSet<u64> = records.iter().copied().collect();
+                    self.keeper.state().spooled_done.retain(|(id, _)| !live_again.contains(id));
                     self.write_anew(records);
                 }
             }
@@ -110,9 +116,6 @@ impl<L: Log> Core<L> {
         for &id in records {
             // It stays in the journal, and the next opening sees to it.
             let Ok(stored) = self.load(id) else { continue };
-            // The body was put down for removal when the message was settled first.
-            let spooled = spooled_in(&stored);
-            self.keeper.state().spooled_done.retain(|file| Some(*file) != spooled);
             // Of an era that is over: so its files are written anew before it is settled.
             let letter = Letter::again(id, stored, ERA_BEFORE_ANY, None);
             self.settle_or_defer(&letter, Vec::new());

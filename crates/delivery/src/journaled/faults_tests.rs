@@ -460,4 +460,37 @@ fn what_could_not_be_read_after_a_failed_sync_is_still_written_anew_when_it_can_
     assert_eq!(steps.texts("bad"), ["Delivered-To: bad\na needle\n"]);
 }
 
+#[test]
+fn the_body_of_a_message_that_is_live_again_stays_until_it_can_be_written_anew() {
+    let steps = Steps::new(|config| JournaledConfig { inline_bytes_max: 0, ..config });
+    let bodies = || std::fs::read_dir(steps.place.config().journal_dir.join("spool")).expect("a spool").count();
+    steps.deliver(message(&["ann"], "in a file\r\n"));
+    steps.until("settled", || steps.journaled.stats().journal.live_records == 0);
+    steps.flip("Delivered-To: ann");
+    steps.doors.shut(SYNC, Door::Fails);
+    assert!(steps.core().checkpoint().is_err());
+    steps.doors.open(SYNC);
+    assert_eq!(steps.journaled.stats().journal.live_records, 1);
+    steps.core().checkpoint().expect("a checkpoint of the others");
+    assert_eq!(bodies(), 1, "it is promised");
+}
+
+#[test]
+fn no_checkpoint_begins_before_the_last_one_has_written_anew_what_it_found_undurable() {
+    let steps = Steps::new(|config| config);
+    steps.deliver(message(&["ann"], "a\r\n"));
+    steps.until("settled", || steps.journaled.stats().journal.live_records == 0);
+    steps.doors.shut(SYNC, Door::Fails);
+    steps.doors.shut("ann/Maildir", Door::Hangs);
+    std::thread::scope(|scope| {
+        let checkpoint = scope.spawn(|| steps.core().checkpoint());
+        steps.doors.wait_until_held("ann/Maildir");
+        let another_may_begin = steps.core().keeper.checkpointing.try_lock().is_ok();
+        steps.doors.open("ann/Maildir");
+        assert!(checkpoint.join().expect("no panic").is_err());
+        assert!(!another_may_begin);
+    });
+    assert_eq!(steps.journaled.stats().journal.live_records, 0, "written anew and settled");
+}
+
 const PATIENCE: Duration = Duration::from_secs(30);

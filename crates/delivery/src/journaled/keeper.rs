@@ -23,13 +23,14 @@ pub(super) struct Keeper {
     pub bytes_since_checkpoint: AtomicU64,
     // Grows while `state` is held, so that who holds it and finds it unchanged settles before the failure is dealt with.
     pub failed_syncs: AtomicU64,
+    pub checkpointing: Mutex<()>,
 }
 
 #[derive(Default)]
 pub(super) struct KeeperState {
     pub waiting: WaitingMail,
-    // Spooled bodies whose messages are visible, for the next checkpoint to remove.
-    pub spooled_done: Vec<u64>,
+    // Settled records and their spooled bodies, for the next checkpoint to remove.
+    pub spooled_done: Vec<(u64, u64)>,
     pub checkpoint_wanted: bool,
 }
 
@@ -94,7 +95,8 @@ impl<L: Log> Core<L> {
         // The room that they take comes back with a checkpoint, also if nothing new can be accepted before.
         self.keeper.bytes_since_checkpoint.fetch_add(ids.len() as u64, Ordering::Relaxed);
         // Only now: a checkpoint in between would remove the body of a record that it still lists as live.
-        state.spooled_done.extend(letters.iter().filter_map(|letter| spooled_in(&letter.stored)));
+        let spooled = |letter: &&Letter| Some((letter.id, spooled_in(&letter.stored)?));
+        state.spooled_done.extend(letters.iter().filter_map(spooled));
     }
 
     /// Tells whoever looks at the journal why mail waits.
