@@ -293,8 +293,13 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
             tracing::info!(segment, offset = damage.offset, what, "torn tail of an earlier run: nothing was promised");
         }
     }
-    if report.unreadable > 0 {
-        tracing::error!(records = report.unreadable, "records that this version cannot read stay in the journal");
+    if let Some((_, error)) = report.unreadable.first() {
+        let (records, error) = (report.unreadable.len(), error.to_string());
+        tracing::error!(
+            records,
+            error,
+            "records that cannot be read stay in the journal; the error is that of the first"
+        );
     }
     let ReplayReport { messages, restored, deferred, .. } = report;
     tracing::info!(messages, restored, deferred, "journal replayed");

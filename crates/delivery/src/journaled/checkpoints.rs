@@ -1,6 +1,6 @@
 //! Checkpoints: what is visible is made durable and forgotten by the journal; and what is done when that fails.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use posthaste_journal::{CheckpointError, CheckpointStats};
 
 use super::core::Core;
-use super::keeper::TICK;
+use super::keeper::{TICK, unreadable};
 use super::waiting::{Attempt, Missing};
 use crate::log::Log;
 use crate::record::{KIND_DISTRUST, KIND_MESSAGE};
@@ -49,6 +49,9 @@ impl<L: Log> Core<L> {
         // the note there is no sync. The checkpoint that succeeds forgets it.
         self.log.note_durably(KIND_DISTRUST, vec![Bytes::copy_from_slice(&self.session.0)])?;
         self.keeper.bytes_since_checkpoint.store(0, Ordering::Relaxed);
+        // The last one left these.
+        let unreadable = std::mem::take(&mut self.keeper.state().unreadable);
+        self.write_anew(unreadable.into_keys());
         let spooled_done = std::mem::take(&mut self.keeper.state().spooled_done);
         let partial = self.partial();
         let outcome = self.log.checkpoint(|| {
@@ -60,7 +63,8 @@ impl<L: Log> Core<L> {
         self.counters.checkpoint_us.fetch_add(us, Ordering::Relaxed);
         self.counters.checkpoint_us_max.fetch_max(us, Ordering::Relaxed);
         match &outcome {
-            Ok(_) => {
+            Ok(stats) => {
+                self.counters.unreadable_segments.store(stats.unreadable as u64, Ordering::Relaxed);
                 self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
                 spooled_done.iter().for_each(|&(_, file)| self.workers.places().spool().remove(file));
                 // Forgotten with all other notes.
@@ -72,9 +76,9 @@ impl<L: Log> Core<L> {
                 self.keeper.state().spooled_done.extend(spooled_done);
                 if let CheckpointError::MakeDurable { records, .. } = error {
                     // They are put down again when they are settled again.
-                    let live_again: HashSet<u64> = records.iter().copied().collect();
+                    let live_again: BTreeSet<u64> = records.iter().copied().collect();
                     self.keeper.state().spooled_done.retain(|(id, _)| !live_again.contains(id));
-                    self.write_anew(records);
+                    self.write_anew(live_again);
                 }
             }
         }
@@ -111,11 +115,18 @@ impl<L: Log> Core<L> {
     }
 
     /// After a failed sync of the mail's file system: what it should have covered is written to new files from the
-    /// journal, each synced by itself.
-    fn write_anew(&self, records: &[u64]) {
-        for &id in records {
-            // It stays in the journal, and the next opening sees to it.
-            let Ok(stored) = self.load(id) else { continue };
+    /// journal, each synced by itself. What cannot be read now waits for the next checkpoint.
+    fn write_anew(&self, records: impl IntoIterator<Item = u64>) {
+        for id in records {
+            let stored = match self.load(id) {
+                Ok(stored) => stored,
+                Err(error) => {
+                    self.keeper.state().unreadable.insert(id, unreadable(&error));
+                    // So that there will be another checkpoint, which tries it again.
+                    self.keeper.bytes_since_checkpoint.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+            };
             // Of an era that is over: so its files are written anew before it is settled.
             let letter = Letter::again(id, stored, ERA_BEFORE_ANY, None);
             self.settle_or_defer(&letter, Vec::new());

@@ -35,6 +35,8 @@ pub(super) struct Counters {
     pub checkpoints_failed: AtomicU64,
     pub checkpoint_us: AtomicU64,
     pub checkpoint_us_max: AtomicU64,
+    // Of the last checkpoint that succeeded.
+    pub unreadable_segments: AtomicU64,
 }
 
 impl<L: Log> Core<L> {
@@ -68,13 +70,19 @@ impl<L: Log> Core<L> {
         self.keeper.failed_syncs.load(Ordering::Acquire)
     }
 
-    /// The message of a record.
-    ///
-    /// # Errors
-    /// `NotFound`; `InvalidData` if it is none that we know; else the disk's.
+    /// The message of a record, as [`load`] has it.
     pub(super) fn load(&self, id: u64) -> io::Result<Stored> {
-        Stored::decode(self.log.read(id)?.ok_or(io::ErrorKind::NotFound)?).ok_or(io::ErrorKind::InvalidData.into())
+        load(&self.log, id)
     }
+}
+
+/// The message of a record.
+///
+/// # Errors
+/// `NotFound`; `InvalidData` if it is none that this version knows; else the disk's.
+pub(super) fn load(log: &impl Log, id: u64) -> io::Result<Stored> {
+    let unknown = || io::Error::new(io::ErrorKind::InvalidData, "no message that this version can read");
+    Stored::decode(log.read(id)?.ok_or(io::ErrorKind::NotFound)?).ok_or_else(unknown)
 }
 
 impl<L: Log> Desk for Core<L> {

@@ -473,6 +473,14 @@ fn the_body_of_a_message_that_is_live_again_stays_until_it_can_be_written_anew()
     assert_eq!(steps.journaled.stats().journal.live_records, 1);
     steps.core().checkpoint().expect("a checkpoint of the others");
     assert_eq!(bodies(), 1, "it is promised");
+    let waiting = steps.journaled.waiting();
+    assert!(waiting.len() == 1 && waiting[0].error.contains("cannot be read"), "{waiting:?}");
+    assert_eq!(steps.waiting(), 1);
+
+    steps.flip("Delivered-To: ann");
+    steps.core().checkpoint().expect("a checkpoint that can read it");
+    assert_eq!((steps.waiting(), steps.journaled.stats().journal.live_records, bodies()), (0, 0, 0));
+    assert_eq!(steps.texts("ann"), ["Delivered-To: ann\nin a file\n"]);
 }
 
 #[test]

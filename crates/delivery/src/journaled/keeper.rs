@@ -1,5 +1,6 @@
 //! Settles what has been delivered, puts by what waits for a mailbox, and has it tried again.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -31,6 +32,8 @@ pub(super) struct KeeperState {
     pub waiting: WaitingMail,
     // Settled records and their spooled bodies, for the next checkpoint to remove.
     pub spooled_done: Vec<(u64, u64)>,
+    // Live again after a failed sync, with what hinders the next checkpoint from writing them anew.
+    pub unreadable: BTreeMap<u64, Arc<str>>,
     pub checkpoint_wanted: bool,
 }
 
@@ -141,7 +144,7 @@ impl<L: Log> Core<L> {
                     let stored = stored.only(&again.numbers);
                     self.workers.submit(Arc::new(Letter::again(again.id, stored, again.era, Some(again.permit))));
                 }
-                Err(_) => self.keeper.state().waiting.not_tried(again.id, now),
+                Err(error) => self.keeper.state().waiting.not_tried(again.id, unreadable(&error), now),
             }
         }
     }

@@ -12,7 +12,7 @@ use posthaste_journal::{
 use super::Journaled;
 use super::tests::{Place, mailbox, message};
 use crate::log::Log;
-use crate::record::KIND_DELIVERED;
+use crate::record::{KIND_DELIVERED, KIND_MESSAGE, Stored};
 
 /// Clones share it.
 #[derive(Clone, Default)]
@@ -27,6 +27,8 @@ struct State {
     live: BTreeMap<RecordId, (u8, Bytes)>,
     settled: BTreeMap<RecordId, (u8, Bytes)>,
     notes: Vec<Note>,
+    // Whether each of the next reads of a record fails, the last of these first.
+    bad_reads: BTreeMap<RecordId, Vec<bool>>,
 }
 
 impl MemoryLog {
@@ -91,7 +93,10 @@ impl Log for MemoryLog {
     }
 
     fn read(&self, id: RecordId) -> io::Result<Option<Bytes>> {
-        let state = self.state();
+        let mut state = self.state();
+        if state.bad_reads.get_mut(&id).is_some_and(|reads| reads.pop() == Some(true)) {
+            return Err(io::Error::other("the disk says no"));
+        }
         Ok(state.live.get(&id).or_else(|| state.settled.get(&id)).map(|(_, payload)| payload.clone()))
     }
 
@@ -132,7 +137,7 @@ fn another_log_takes_the_journals_place() {
     assert_eq!(log.stats().live_records, 1, "what waits for the bad one");
 
     // As if the end had come before its checkpoint: the same file again, under the same name.
-    log.append(crate::record::KIND_MESSAGE, vec![log.read(1).expect("readable").expect("it waits")], |_| ());
+    log.append(KIND_MESSAGE, vec![log.read(1).expect("readable").expect("it waits")], |_| ());
     log.state().notes.retain(|note| note.kind != KIND_DELIVERED);
     std::fs::remove_file(place.mail().join("bad/Maildir")).expect("cleared");
     let (executor, report) = Journaled::open_on(log.clone(), log.recovery(), place.config()).expect("opens");
@@ -141,4 +146,25 @@ fn another_log_takes_the_journals_place() {
     assert_eq!(log.stats().live_records, 0);
     let counts = ["ann", "bob", "bad"].map(|name| mailbox(&place.mail(), name).len());
     assert_eq!(counts, [1, 1, 2], "two records, two entries");
+}
+
+#[test]
+fn what_cannot_be_read_at_an_opening_is_named_and_found_by_the_next() {
+    let (place, log) = (Place::new(), MemoryLog::default());
+    for body in ["a\r\n", "b\r\n", "c\r\n"] {
+        let numbers = vec![0];
+        let message = message(&["ann"], body);
+        let stored = Stored { secs: 1_700_000_000, nonce: 7, host: "mx.example".into(), message, numbers };
+        log.append(KIND_MESSAGE, stored.encode(), |_| ());
+    }
+    // One at the first look, and one when its turn comes.
+    log.state().bad_reads = BTreeMap::from([(1, vec![true]), (2, vec![true, false])]);
+    let (executor, report) = Journaled::open_on(log.clone(), log.recovery(), place.config()).expect("opens");
+    let named: Vec<(u64, String)> = report.unreadable.iter().map(|(id, error)| (*id, error.to_string())).collect();
+    assert_eq!(named, [(1, "the disk says no".to_owned()), (2, "the disk says no".to_owned())]);
+    assert_eq!((report.restored, report.deferred), (1, 0));
+    drop(executor);
+    let (_executor, report) = Journaled::open_on(log.clone(), log.recovery(), place.config()).expect("opens");
+    assert_eq!((report.messages, report.restored, report.unreadable.len()), (2, 2, 0));
+    assert_eq!(mailbox(&place.mail(), "ann").len(), 3);
 }

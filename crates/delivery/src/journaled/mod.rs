@@ -177,24 +177,40 @@ impl<L: Log> Journaled<L> {
         Ok(())
     }
 
-    /// The messages that wait for mailboxes that cannot be written to.
+    /// The messages that wait for mailboxes that cannot be written to, and those that a failed sync may have lost from theirs and whose records
+    /// cannot be read; in the order in which they came.
     pub fn waiting(&self) -> Vec<Waiting> {
-        self.handle.core.keeper.state().waiting.list()
+        let state = self.handle.core.keeper.state();
+        let unreadable = state.unreadable.iter().map(|(&id, error)| Waiting {
+            id,
+            mailboxes: Vec::new(),
+            bytes: 0,
+            attempts: 0,
+            error: error.clone(),
+        });
+        let mut all: Vec<Waiting> = state.waiting.list().into_iter().chain(unreadable).collect();
+        all.sort_by_key(|waiting| waiting.id);
+        all
     }
 
     /// Figures since opening.
     pub fn stats(&self) -> JournaledStats {
         let core = &self.handle.core;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let waiting = {
+            let state = core.keeper.state();
+            state.waiting.len() + state.unreadable.len()
+        };
         JournaledStats {
             accepted: of(&core.counters.accepted),
             delivered: of(&core.counters.delivered),
             failed_attempts: of(&core.counters.failed_attempts),
-            waiting: core.keeper.state().waiting.len(),
+            waiting,
             checkpoints: of(&core.counters.checkpoints),
             checkpoints_failed: of(&core.counters.checkpoints_failed),
             checkpoint_us: of(&core.counters.checkpoint_us),
             checkpoint_us_max: of(&core.counters.checkpoint_us_max),
+            unreadable_segments: of(&core.counters.unreadable_segments),
             journal: core.log.stats(),
         }
     }

@@ -10,7 +10,7 @@ use posthaste_maildir::{Found, MailRoot};
 use tokio::sync::Semaphore;
 
 use super::config::{JournaledConfig, OpenError};
-use super::core::{Core, Counters, permits, random_nonce, spooled_in};
+use super::core::{Core, Counters, load, permits, random_nonce, spooled_in};
 use super::keeper::Keeper;
 use super::report::ReplayReport;
 use crate::log::Log;
@@ -44,17 +44,17 @@ impl<L: Log> Core<L> {
         let mut sought = Sought::default();
         for record in recovery.records.iter().filter(|record| record.kind == KIND_MESSAGE) {
             // Bodies are read again when it is their turn, so that they need not all be in memory.
-            match log.read(record.id).ok().flatten().and_then(Stored::decode) {
-                Some(stored) => {
+            match load(&log, record.id) {
+                Ok(stored) => {
                     ids.push(record.id);
                     bodies.extend(spooled_in(&stored));
                     sought.add(record.id, &stored, &visible);
                 }
-                None => report.unreadable += 1,
+                Err(error) => report.unreadable.push((record.id, error)),
             }
         }
         let spool_dir = config.journal_dir.join("spool");
-        let all_known = report.unreadable == 0 && !report.damage.iter().any(|damage| damage.promised);
+        let all_known = report.unreadable.is_empty() && !report.damage.iter().any(|damage| damage.promised);
         let spool = Spool::open(spool_dir.clone(), &bodies, all_known).map_err(at(&spool_dir))?;
         let queue_bytes_max = u64::from(config.backlog_bytes) / QUEUE_SHARE;
         let core = Arc::new(Core {
@@ -81,7 +81,10 @@ impl<L: Log> Core<L> {
 
     /// Sees that a recovered message is in its mailboxes.
     fn replay(&self, id: u64, visible: &Visible, there: &There, report: &mut ReplayReport) {
-        let Ok(stored) = self.load(id) else { return };
+        let stored = match self.load(id) {
+            Ok(stored) => stored,
+            Err(error) => return report.unreadable.push((id, error)),
+        };
         let letter = Letter::again(id, stored, self.failed_syncs(), None);
         let places = self.workers.places();
         let mut failed = Vec::new();

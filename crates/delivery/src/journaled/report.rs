@@ -1,5 +1,6 @@
 //! What a journaled executor tells of its work.
 
+use std::io;
 use std::sync::Arc;
 
 use posthaste_journal::{Damage, StatsSnapshot};
@@ -17,8 +18,8 @@ pub struct ReplayReport {
     pub restored: usize,
     /// Entries that could not be written now; they are retried.
     pub deferred: usize,
-    /// Records that this version cannot read; they stay in the journal.
-    pub unreadable: usize,
+    /// Records that could not be read, and why; they stay in the journal.
+    pub unreadable: Vec<(u64, io::Error)>,
     /// Damaged places of the journal.
     pub damage: Vec<Damage>,
     /// Bytes of the journal that were read.
@@ -46,14 +47,14 @@ impl Kept {
     }
 }
 
-/// A message that waits because a mailbox cannot be written to.
+/// A message that waits because a mailbox cannot be written to, or because its record cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     /// The message's record in the journal.
     pub id: u64,
-    /// The mailboxes that it waits for.
+    /// The mailboxes that it waits for; none if its record has to be read first.
     pub mailboxes: Vec<Arc<str>>,
-    /// Bytes of its body.
+    /// Bytes of its body, if they are known.
     pub bytes: u64,
     /// Attempts so far.
     pub attempts: u32,
@@ -71,7 +72,7 @@ pub struct JournaledStats {
     pub delivered: u64,
     /// Attempts that failed.
     pub failed_attempts: u64,
-    /// Messages that wait for a mailbox that cannot be written to.
+    /// Messages that wait, as [`Journaled::waiting`](super::Journaled::waiting) lists them.
     pub waiting: usize,
     /// Checkpoints made.
     pub checkpoints: u64,
@@ -81,6 +82,8 @@ pub struct JournaledStats {
     pub checkpoint_us: u64,
     /// The longest of them, in microseconds.
     pub checkpoint_us_max: u64,
+    /// Segments that the last checkpoint could not free because a live record in them cannot be read.
+    pub unreadable_segments: u64,
     /// The journal's own.
     pub journal: StatsSnapshot,
 }

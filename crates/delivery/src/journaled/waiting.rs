@@ -124,7 +124,7 @@ impl WaitingMail {
         self.mailboxes.get(mailbox).map_or(0, |broken| broken.bytes)
     }
 
-    /// All of it, for people, in the order in which it came.
+    /// All of it, for people, in no order.
     pub fn list(&self) -> Vec<Waiting> {
         let waiting = |(&id, deferred): (&u64, &Deferred)| Waiting {
             id,
@@ -133,9 +133,7 @@ impl WaitingMail {
             attempts: deferred.attempts,
             error: deferred.error.clone(),
         };
-        let mut all: Vec<_> = self.messages.iter().map(waiting).collect();
-        all.sort_by_key(|waiting| waiting.id);
-        all
+        self.messages.iter().map(waiting).collect()
     }
 
     /// Every mailbox that mail waits for.
@@ -273,9 +271,9 @@ impl WaitingMail {
     }
 
     /// A message that was to be tried could not be: it is tried later.
-    pub fn not_tried(&mut self, id: u64, now: Instant) {
+    pub fn not_tried(&mut self, id: u64, why: Arc<str>, now: Instant) {
         let Some(deferred) = self.messages.get_mut(&id) else { return };
-        deferred.under_way = false;
+        (deferred.under_way, deferred.error) = (false, why);
         for missing in &deferred.missing {
             if let Some(broken) = self.mailboxes.get_mut(&missing.mailbox)
                 && broken.probe == Some(id)
@@ -412,6 +410,19 @@ mod tests {
         }
         assert_eq!(clock.mail.len(), 1, "all others got through");
         assert!((3..10).contains(&tries_of_the_bad_one), "{tries_of_the_bad_one} in a minute");
+    }
+
+    #[test]
+    fn what_could_not_be_tried_says_why_and_is_tried_later() {
+        let mut clock = Clock::new();
+        clock.attempt(1, &[(0, "box", false)]);
+        clock.pass(1);
+        assert_eq!(clock.due(), [1]);
+        clock.mail.not_tried(1, "cannot be read".into(), clock.now);
+        assert_eq!(&*clock.mail.list()[0].error, "cannot be read");
+        assert_eq!(clock.due(), []);
+        clock.pass(1);
+        assert_eq!(clock.due(), [1]);
     }
 
     #[test]
