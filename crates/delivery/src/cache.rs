@@ -13,7 +13,7 @@ const DESCRIPTORS_EACH: u64 = 3;
 /// Open mailboxes at most, however many descriptors the process may have.
 const MAILBOXES_MAX: u64 = 4096;
 
-/// Not to be dropped while others wait for a lock.
+/// Thousands of entries now and then: not to be dropped while others wait for a lock.
 pub(crate) type Forgotten<K, V> = HashMap<K, V>;
 
 /// A map of at most `2 * generation_max` entries that forgets what has not been used for longest, roughly: what was not used

@@ -47,12 +47,18 @@ impl Lanes {
 
     /// The queue for `path`. The first time it is asked for, its file system is looked up on a blocking thread.
     pub(crate) async fn for_path(&self, path: &Path) -> Result<mpsc::Sender<Request>, DeliveryError> {
-        let known = self.lock().device_of.get(path).0.copied();
+        let (known, forgotten) = {
+            let mut state = self.lock();
+            let (device, forgotten) = state.device_of.get(path);
+            (device.copied(), forgotten)
+        };
+        drop(forgotten);
         let device = match known {
             Some(device) => device,
             None => {
                 let device = self.look_up(path.to_owned()).await?;
-                self.lock().device_of.insert(path.to_owned(), device);
+                let forgotten = self.lock().device_of.insert(path.to_owned(), device);
+                drop(forgotten);
                 device
             }
         };
