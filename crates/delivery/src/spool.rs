@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use memchr::memchr2_iter;
 use posthaste_journal::storage::make_dir;
 use rustix::fs::{Mode, OFlags};
+use tokio::runtime::Handle;
 
 use crate::error::DeliveryError;
 use crate::record::Spooled;
@@ -92,7 +93,7 @@ impl Spool {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = posthaste_fsops::open(&path, flags, Mode::RUSR | Mode::WUSR);
         let file = file.map_err(|error| DeliveryError::Full(error.into()))?;
-        let guard = Arc::new(Guard { path, kept: AtomicBool::new(false) });
+        let guard = Arc::new(Guard { path, kept: AtomicBool::new(false), runtime: Handle::try_current().ok() });
         let spooled = Spooled { file: number, len: 0, line_ends: 0, lossless: true, lone_lfs: 0, guard: Some(guard) };
         Ok(SpoolWriter {
             room,
@@ -143,6 +144,8 @@ impl Drop for Room {
 pub(crate) struct Guard {
     path: PathBuf,
     kept: AtomicBool,
+    // Of whoever writes it. It may be the journal's thread that gives it up.
+    runtime: Option<Handle>,
 }
 
 impl Guard {
@@ -162,10 +165,10 @@ impl Drop for Guard {
         let remove = move || {
             let _ = posthaste_fsops::unlink(path);
         };
-        // Freeing a large file takes its time, and the session that gives it up shares its thread with others.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-            Err(_) => remove(),
+        // Freeing a large file takes its time, and whoever gives it up has others to serve.
+        match &self.runtime {
+            Some(runtime) => drop(runtime.spawn_blocking(remove)),
+            None => remove(),
         }
     }
 }
@@ -321,6 +324,27 @@ mod tests {
         drop(first);
         spool.check_room(most).expect("an upload that ended holds nothing");
         assert_eq!(*spool.promised(), 0);
+    }
+
+    #[test]
+    fn whoever_gives_a_body_up_does_not_wait_for_its_removal() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let spool = Spool::open(dir.path().join("spool"), &Default::default(), true).expect("opens");
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().expect("a runtime");
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        drop(runtime.spawn_blocking(move || held.recv()));
+        let writer = {
+            let _entered = runtime.enter();
+            spool.writer(1).expect("room")
+        };
+        let path = writer.spooled.guard.as_ref().expect("not taken over").path.clone();
+        // Outside of the runtime, as on the journal's thread when it is full.
+        drop(writer);
+        assert!(path.exists(), "removed by who gave it up");
+        drop(release);
+        // It takes its turn behind the removal.
+        runtime.block_on(runtime.spawn_blocking(|| ())).expect("a turn");
+        assert!(!path.exists());
     }
 
     #[tokio::test]

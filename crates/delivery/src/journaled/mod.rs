@@ -242,7 +242,9 @@ impl<L: Log> Journaled<L> {
         if let Body::Memory(parts) = body
             && parts.iter().map(|part| part.len() as u64).sum::<u64>() > self.handle.core.config.inline_bytes_max
         {
-            let mut writer = self.spool(body.len())?;
+            let (spool, bytes) = (self.handle.core.workers.places().spool().clone(), body.len());
+            let writer = tokio::task::spawn_blocking(move || spool.writer(bytes)).await;
+            let mut writer = writer.map_err(|_| DeliveryError::Closed)??;
             let Body::Memory(parts) = body else { unreachable!("matched above") };
             for part in parts.iter() {
                 writer.write(part).await?;

@@ -255,6 +255,25 @@ fn a_large_body_goes_through_the_spool_and_leaves_nothing_there() {
 }
 
 #[test]
+fn a_large_body_waits_for_the_disk_on_a_thread_that_may_block() {
+    let place = Place::new();
+    let (journaled, _) = place.open();
+    let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().expect("a runtime");
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    drop(runtime.spawn_blocking(move || held.recv()));
+    let large = Message { body: Body::Memory(vec![Bytes::from("x".repeat(2 << 20))]), ..message(&["ann"], "") };
+    runtime.block_on(async {
+        let executor = journaled.clone();
+        let delivery = tokio::spawn(async move { executor.deliver_message(large).await });
+        tokio::task::yield_now().await;
+        let files = std::fs::read_dir(place.config().journal_dir.join("spool")).expect("a spool").count();
+        drop(release);
+        delivery.await.expect("no panic").expect("accepted");
+        assert_eq!(files, 0, "the runtime's own thread has made the file");
+    });
+}
+
+#[test]
 fn an_abandoned_upload_is_removed() {
     let place = Place::new();
     let (journaled, _) = place.open();
