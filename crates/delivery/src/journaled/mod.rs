@@ -78,22 +78,27 @@ impl<L: Log> Journaled<L> {
         Ok((journaled, report))
     }
 
-    /// Starts the threads.
+    /// Starts the threads. If one cannot be started, those that were end in order, and the log is free again.
     fn start(core: Arc<Core<L>>) -> io::Result<Self> {
+        let mut keepers = Vec::new();
+        let started = Self::start_threads(&core, &mut keepers);
+        let journaled = Journaled { handle: Arc::new(Handle { core, keepers: Mutex::new(Some(keepers)) }) };
+        started.map(|()| journaled)
+    }
+
+    fn start_threads(core: &Arc<Core<L>>, keepers: &mut Vec<JoinHandle<()>>) -> io::Result<()> {
         // One a processor, and never one alone: one slow mailbox would hold up the others until it is relieved.
         let threads =
             std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from).clamp(WORKERS_MIN, WORKERS_MAX);
         for _ in 0..threads {
-            core.workers.start(&core)?;
+            core.workers.start(core)?;
         }
         let (keeper, syncer) = (core.clone(), core.clone());
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         // Apart, because a sync of the mail may hang for as long as a disk does, and the mail on others must not wait for it.
-        let keepers = vec![
-            named("delivery-keep").spawn(move || keeper.keep())?,
-            named("delivery-sync").spawn(move || syncer.make_checkpoints())?,
-        ];
-        Ok(Journaled { handle: Arc::new(Handle { core, keepers: Mutex::new(Some(keepers)) }) })
+        keepers.push(named("delivery-keep").spawn(move || keeper.keep())?);
+        keepers.push(named("delivery-sync").spawn(move || syncer.make_checkpoints())?);
+        Ok(())
     }
 
     /// Makes a message durable.
