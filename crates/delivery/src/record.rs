@@ -137,6 +137,16 @@ impl Stored {
         }
     }
 
+    /// Bytes that it takes in memory, nearly: its body unless that is spooled, and what there is of each target.
+    pub fn memory_bytes(&self) -> u64 {
+        let body = match &self.message.body {
+            Body::Memory(_) => self.message.body.len(),
+            Body::Spooled(_) => 0,
+        };
+        let targets = self.message.targets.iter().map(|target| (target.mailbox.len() + target.prefix.len()) as u64);
+        body + targets.sum::<u64>()
+    }
+
     /// The same message for those of its targets alone whose numbers these are.
     pub fn only(mut self, numbers: &[u16]) -> Self {
         let targets = std::mem::take(&mut self.message.targets);

@@ -24,6 +24,8 @@ use crate::spool::Spool;
 pub(crate) struct Letter {
     pub id: u64,
     pub stored: Stored,
+    /// What it takes in memory.
+    memory_bytes: u64,
     /// Targets that no thread has dealt with.
     remaining: AtomicUsize,
     failed: Mutex<Vec<(u16, Arc<str>)>>,
@@ -43,9 +45,9 @@ impl Letter {
 
     /// A message read back from the journal.
     pub fn again(id: u64, stored: Stored, era: u64, permit: Option<OwnedSemaphorePermit>) -> Self {
-        let remaining = AtomicUsize::new(stored.numbers.len());
+        let (remaining, memory_bytes) = (AtomicUsize::new(stored.numbers.len()), stored.memory_bytes());
         let (failed, permit) = (Mutex::default(), Mutex::new(permit));
-        Letter { id, stored, era, remaining, failed, again: true, permit }
+        Letter { id, stored, memory_bytes, era, remaining, failed, again: true, permit }
     }
 
     /// Gives back its share of memory although it is not done: others must not wait for a disk that hangs.
@@ -309,7 +311,10 @@ impl Workers {
             drop(jobs);
             state = self.state();
             state.running -= 1;
-            let queue = state.queues.get_mut(&mailbox).expect("only its own thread removes a queue");
+            let queue = state
+                .queues
+                .get_mut(&mailbox)
+                .expect("a mailbox that is worked on is not ready, and only those that are lose their queues");
             queue.running = None;
             let was_stalled = std::mem::take(&mut queue.stalled);
             if queue.jobs.is_empty() {
@@ -384,11 +389,11 @@ impl Queue {
         self.running.is_some() && self.jobs.front().is_some_and(|job| job.is_older_than(SLOW, now))
     }
 
-    /// Takes out what has come last, as far as it is beyond a number of bytes.
+    /// Takes out what has come last, as far as it is beyond a number of bytes in memory.
     fn beyond(&mut self, bytes_max: u64) -> impl Iterator<Item = Job> {
         let mut bytes = 0;
         let fits = |job: &&Job| {
-            bytes += job.letter.stored.message.body.len();
+            bytes += job.letter.memory_bytes;
             bytes <= bytes_max
         };
         let count = self.jobs.iter().take_while(fits).count();

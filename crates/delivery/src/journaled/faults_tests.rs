@@ -390,6 +390,31 @@ fn a_mailbox_that_is_slow_keeps_its_share_of_memory_and_no_more() {
 }
 
 #[test]
+fn a_body_in_the_spool_takes_no_share_of_memory() {
+    // Each of these bodies would take more than the mailbox's share.
+    let steps = Steps::new(|config| JournaledConfig { backlog_bytes: 8 << 10, inline_bytes_max: 1 << 10, ..config });
+    let letter = || Message {
+        body: Body::Memory(vec![Bytes::from("0123456789 abcdefghij 0123456789 abcdef\r\n".repeat(200))]),
+        ..message(&["slow"], "")
+    };
+    let room = steps.core().backlog.available_permits();
+    steps.doors.shut("slow/Maildir", Door::Hangs);
+    steps.deliver(letter());
+    steps.doors.wait_until_held("slow/Maildir");
+    (0..3).for_each(|_| steps.deliver(letter()));
+    assert_eq!(room - steps.core().backlog.available_permits(), 4, "one for each");
+    steps.give_up_after(3);
+    assert_eq!(steps.waiting(), 0, "they hold no memory");
+    steps.give_up_after(3);
+    assert_eq!(steps.waiting(), 3, "it does not answer");
+    steps.doors.open("slow/Maildir");
+    steps.until("what a thread had in hand", || steps.texts("slow").len() == 1);
+    steps.until("the thread is done", || !steps.core().workers.wait_until_idle());
+    steps.all_follow_the_probe();
+    assert_eq!(steps.texts("slow").len(), 4);
+}
+
+#[test]
 fn when_file_systems_that_do_not_answer_hold_all_threads_nothing_waits_for_one_in_memory() {
     let steps = Steps::new(|config| config);
     let room = steps.core().backlog.available_permits();

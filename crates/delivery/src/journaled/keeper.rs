@@ -133,10 +133,7 @@ impl<L: Log> Core<L> {
 
     /// Has that which is due tried again, as far as there is memory for it.
     pub(super) fn try_again(&self, now: Instant) {
-        let room = |bytes: u64| {
-            let permits = self.permits(bytes.min(self.config.inline_bytes_max));
-            self.backlog.clone().try_acquire_many_owned(permits).ok()
-        };
+        let room = |bytes: u64| self.backlog.clone().try_acquire_many_owned(self.permits(bytes)).ok();
         let due = self.keeper.state().waiting.due(now, room);
         for again in due {
             match self.load(again.id) {
@@ -167,6 +164,7 @@ impl Attempt {
             reached,
             failed: missing,
             bytes: stored.message.body.len(),
+            memory_bytes: stored.memory_bytes(),
             targets: stored.numbers.len(),
             era: letter.era,
         }

@@ -120,16 +120,12 @@ impl<L: Log> Journaled<L> {
             return Err(DeliveryError::BadMailbox("a message needs one to 65535 mailboxes".into()));
         }
         let guard = self.spool_if_large(&mut message.body).await?;
-        let bytes = match &message.body {
-            Body::Memory(_) => message.body.len(),
-            Body::Spooled(_) => 0,
-        };
-        let permit = core.backlog.clone().acquire_many_owned(core.permits(bytes)).await;
-        let permit = permit.map_err(|_| DeliveryError::Closed)?;
         let numbers = (0..message.targets.len() as u16).collect();
         let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let targets = message.targets.len() as u16;
         let stored = Stored { secs, nonce: core.nonce, host: core.host.clone(), message, numbers };
+        let permit = core.backlog.clone().acquire_many_owned(core.permits(stored.memory_bytes())).await;
+        let permit = permit.map_err(|_| DeliveryError::Closed)?;
         let (done, outcome) = oneshot::channel();
         let then_core = core.clone();
         core.log.append(KIND_MESSAGE, stored.encode(), move |appended| {

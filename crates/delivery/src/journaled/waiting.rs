@@ -27,6 +27,7 @@ pub(super) struct Deferred {
     /// How many syncs of the mail had failed before the first of its targets was delivered.
     pub era: u64,
     bytes: u64,
+    memory_bytes: u64,
     attempts: u32,
     error: Arc<str>,
     // It is being tried; for one thing at a time, so that nobody else looks at its record.
@@ -67,6 +68,8 @@ pub(super) struct Attempt {
     pub failed: Vec<(Missing, Arc<str>)>,
     /// Bytes of the message's body.
     pub bytes: u64,
+    /// Bytes that the message takes in memory when it is tried.
+    pub memory_bytes: u64,
     /// As in [`Deferred`].
     pub targets: usize,
     /// As in [`Deferred`].
@@ -144,7 +147,7 @@ impl WaitingMail {
     /// Enters how an attempt ended. Returns whether all targets of the message have been reached, and which mailboxes are in more
     /// trouble than before.
     pub fn enter(&mut self, attempt: Attempt, now: Instant) -> (bool, Vec<Trouble>) {
-        let Attempt { id, reached, failed, bytes, targets, era } = attempt;
+        let Attempt { id, reached, failed, bytes, memory_bytes, targets, era } = attempt;
         let known = self.messages.remove(&id);
         if known.is_none() && failed.is_empty() {
             self.went_through(&reached, now);
@@ -155,6 +158,7 @@ impl WaitingMail {
             targets,
             era,
             bytes,
+            memory_bytes,
             attempts: 0,
             error: "".into(),
             under_way: false,
@@ -245,7 +249,7 @@ impl WaitingMail {
         }
     }
 
-    /// Takes what is to be tried now, each with what `room` gives for that many bytes; when it gives nothing the rest has to wait.
+    /// Takes what is to be tried now, each with what `room` gives for its bytes in memory; when it gives nothing the rest has to wait.
     pub fn due<P>(&mut self, now: Instant, mut room: impl FnMut(u64) -> Option<P>) -> Vec<Again<P>> {
         let mut all = Vec::new();
         // First the mailboxes of which one message is tried: many messages for one of them leave no room for those.
@@ -256,7 +260,7 @@ impl WaitingMail {
                 }
                 while let Some(id) = broken.next(now, &self.messages) {
                     let deferred = self.messages.get_mut(&id).expect("what waits for a mailbox is known");
-                    let Some(permit) = room(deferred.bytes) else { return all };
+                    let Some(permit) = room(deferred.memory_bytes) else { return all };
                     deferred.under_way = true;
                     self.tries += 1;
                     broken.tried(id, self.tries);
@@ -349,6 +353,7 @@ mod tests {
                 reached: reached.map(|&(number, mailbox, _)| missing(number, mailbox)).collect(),
                 failed: failed.map(|&(number, mailbox, _)| (missing(number, mailbox), "no space".into())).collect(),
                 bytes: 10,
+                memory_bytes: 7,
                 targets: outcomes.len(),
                 era: 0,
             };
@@ -480,7 +485,7 @@ mod tests {
         clock.attempt(probe[0], &[(0, "box", true)]);
         let mut room = 3;
         let some = clock.mail.due(clock.now, |bytes| {
-            assert_eq!(bytes, 10);
+            assert_eq!(bytes, 7, "of memory");
             room -= 1;
             (room >= 0).then_some(())
         });
