@@ -1,179 +1,15 @@
 //! Mailboxes and syncs that fail or hang, and records that cannot be read: each step is taken by the test, those of the clock as well.
 
-use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_journal::Journal;
 
-use super::core::Core;
-use super::tests::{Place, mailbox, message};
-use super::{Handle, Journaled, JournaledConfig};
-use crate::seams::{Gate, Seams, Step};
+use super::JournaledConfig;
+use super::test_world::{Door, SYNC, Steps};
+use super::tests::message;
 use crate::{Body, Message};
-
-/// What stands between the executor and the file system.
-#[derive(Default)]
-struct Doors {
-    state: Mutex<DoorState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct DoorState {
-    doors: HashMap<String, Door>,
-    held: HashSet<String>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Door {
-    Fails,
-    Hangs,
-}
-
-const SYNC: &str = "the sync";
-
-impl Doors {
-    fn gate(self: &Arc<Self>) -> Gate {
-        let doors = self.clone();
-        Arc::new(move |step| match step {
-            Step::Mailbox(name) => doors.pass(name),
-            Step::Sync => doors.pass(SYNC),
-        })
-    }
-
-    fn pass(&self, what: &str) -> std::io::Result<()> {
-        let mut state = self.state.lock().unwrap();
-        while state.doors.get(what) == Some(&Door::Hangs) {
-            state.held.insert(what.to_owned());
-            self.changed.notify_all();
-            state = self.changed.wait(state).unwrap();
-        }
-        match state.doors.get(what) {
-            Some(_) => Err(std::io::Error::other("the door is shut")),
-            None => Ok(()),
-        }
-    }
-
-    fn shut(&self, what: &str, door: Door) {
-        self.state.lock().unwrap().doors.insert(what.to_owned(), door);
-    }
-
-    fn open(&self, what: &str) {
-        self.state.lock().unwrap().doors.remove(what);
-        self.changed.notify_all();
-    }
-
-    fn wait_until_held(&self, what: &str) {
-        let state = self.state.lock().unwrap();
-        let waited = self.changed.wait_timeout_while(state, PATIENCE, |state| !state.held.contains(what)).unwrap();
-        assert!(!waited.1.timed_out(), "nobody came to {what}");
-    }
-}
-
-/// An executor in a world that does what the test says.
-struct Steps {
-    place: Place,
-    doors: Arc<Doors>,
-    // Stands still but for what a test lets pass.
-    clock: Arc<Mutex<Instant>>,
-    journaled: Journaled,
-}
-
-impl Steps {
-    /// The workers run, and nothing else by itself.
-    fn new(config: impl FnOnce(JournaledConfig) -> JournaledConfig) -> Self {
-        Self::started(config, |core| {
-            for _ in 0..2 {
-                core.workers.start(&core).expect("a thread");
-            }
-            Journaled { handle: Arc::new(Handle { core, keepers: Mutex::new(Some(Vec::new())) }) }
-        })
-    }
-
-    /// All threads run.
-    fn with_all_threads(config: impl FnOnce(JournaledConfig) -> JournaledConfig) -> Self {
-        Self::started(config, |core| Journaled::start(core).expect("threads"))
-    }
-
-    fn started(
-        config: impl FnOnce(JournaledConfig) -> JournaledConfig,
-        start: impl FnOnce(Arc<Core<Journal>>) -> Journaled,
-    ) -> Self {
-        let (place, doors, clock) = (Place::new(), Arc::new(Doors::default()), Arc::new(Mutex::new(Instant::now())));
-        let config = config(place.config());
-        let (journal, recovery) = Journal::open(&config.journal_dir, config.journal.clone()).expect("a journal");
-        let told = clock.clone();
-        let seams = Seams { gate: Some(doors.gate()), clock: Some(Arc::new(move || *told.lock().unwrap())) };
-        let core = Core::open(journal, recovery, config, seams).expect("opens").0;
-        Steps { place, doors, clock, journaled: start(core) }
-    }
-
-    fn core(&self) -> &Arc<Core<Journal>> {
-        &self.journaled.handle.core
-    }
-
-    fn deliver(&self, message: Message) {
-        self.place.deliver(&self.journaled, message).expect("accepted");
-    }
-
-    fn texts(&self, name: &str) -> Vec<String> {
-        mailbox(&self.place.mail(), name).into_iter().map(|(_, text)| text).collect()
-    }
-
-    fn pass(&self, secs: u64) {
-        *self.clock.lock().unwrap() += Duration::from_secs(secs);
-    }
-
-    fn try_again_after(&self, secs: u64) {
-        self.pass(secs);
-        self.core().try_again(self.core().now());
-    }
-
-    fn give_up_after(&self, secs: u64) {
-        self.pass(secs);
-        self.core().workers.give_up_on_stalled(self.core().now(), &**self.core());
-    }
-
-    /// A mailbox that answers again gets what waits for it: one message, and when that is there the others.
-    fn all_follow_the_probe(&self) {
-        let others = self.waiting() - 1;
-        self.try_again_after(2);
-        self.until("the probe", || self.waiting() == others);
-        self.try_again_after(0);
-        self.until("the others", || self.waiting() == 0);
-    }
-
-    /// Damages the records that hold `text`, or mends them again.
-    fn flip(&self, text: &str) {
-        let segments = std::fs::read_dir(self.place.config().journal_dir).expect("a journal");
-        for path in segments.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()) {
-            let bytes = std::fs::read(&path).expect("readable");
-            // Its first byte may be the damage.
-            let holds = |window: &[u8]| window[1..] == text.as_bytes()[1..];
-            if let Some(at) = bytes.windows(text.len()).position(holds) {
-                let file = std::fs::File::options().write(true).open(&path).expect("writable");
-                std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at] ^ 1], at as u64).expect("written");
-            }
-        }
-    }
-
-    /// Waits for what a worker is doing.
-    fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(Instant::now() < deadline, "never: {what}; waiting {:?}", self.journaled.waiting());
-            std::thread::yield_now();
-        }
-    }
-
-    fn waiting(&self) -> usize {
-        self.journaled.stats().waiting
-    }
-}
 
 fn inode(path: &Path) -> u64 {
     std::fs::metadata(path).expect("there").ino()
@@ -525,5 +361,3 @@ fn no_checkpoint_begins_before_the_last_one_has_written_anew_what_it_found_undur
     });
     assert_eq!(steps.journaled.stats().journal.live_records, 0, "written anew and settled");
 }
-
-const PATIENCE: Duration = Duration::from_secs(30);

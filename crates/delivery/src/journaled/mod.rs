@@ -12,6 +12,8 @@ mod memory_log_tests;
 mod replay;
 mod report;
 #[cfg(test)]
+mod test_world;
+#[cfg(test)]
 mod tests;
 mod waiting;
 
