@@ -1,7 +1,8 @@
 //! Measures the journaled executor under load that lasts: 50 tasks, each with one message under way, 64 mailboxes, bodies
 //! of 1, 10 and 100 KiB, long enough that the journal turns over and checkpoints run. Shown: messages/s to durable and to
 //! visible and checkpointed, the time of one delivery (p50 to p99.9 and the longest), and, for scale, the time of a plain
-//! overwrite + fdatasync on the same disk just before. Leaves out protocols.
+//! overwrite + fdatasync on the same disk just before, and a hundred times a second meanwhile: what the disk takes for a sync
+//! while mail is written to it, whoever asks. Leaves out protocols.
 //!
 //! `cargo bench -p posthaste-bench --bench sustained` runs it whole, `cargo test` tiny so that it cannot rot.
 //! Options behind `--`: `--json`, `--seconds N` for each size (default 20), `--checkpoint-mib N` between two checkpoints. The directory is `POSTHASTE_BENCH_DIR`, or the
@@ -9,6 +10,8 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -36,7 +39,7 @@ fn main() -> std::io::Result<()> {
     if !has("--json") {
         println!("{TASKS} tasks, {MAILBOXES} mailboxes, {time:?} each; times in us");
         println!(
-            "{:>7} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>8}  {:>9} {:>9}  {:>11} {:>9}",
+            "{:>7} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>8}  {:>9} {:>9} {:>9} {:>9}  {:>11} {:>9}",
             "bytes",
             "durable/s",
             "on disk/s",
@@ -46,6 +49,8 @@ fn main() -> std::io::Result<()> {
             "max",
             "sync p50",
             "p99.9",
+            "meanwhile",
+            "p99.9",
             "checkpoints",
             "longest"
         );
@@ -53,7 +58,8 @@ fn main() -> std::io::Result<()> {
     for bytes in [1 << 10, 10 << 10, 100 << 10] {
         let dir = base.path().join(bytes.to_string());
         std::fs::create_dir(&dir)?;
-        let sync = plain_syncs(&dir, time / 10)?;
+        let begun = Instant::now();
+        let sync = plain_syncs(&dir.join("before"), Duration::ZERO, || begun.elapsed() < time / 10)?;
         let run = runtime.block_on(run(&dir, bytes, time, checkpoint_mib));
         print(bytes, &run, &sync, has("--json"));
     }
@@ -62,6 +68,7 @@ fn main() -> std::io::Result<()> {
 
 struct Run {
     times: Latencies,
+    syncs_meanwhile: Latencies,
     durable_per_s: f64,
     on_disk_per_s: f64,
     checkpoints: u64,
@@ -73,6 +80,11 @@ async fn run(dir: &Path, bytes: usize, time: Duration, checkpoint_mib: Option<u6
     config.checkpoint_bytes = checkpoint_mib.map_or(config.checkpoint_bytes, |mib| mib << 20);
     let (executor, _) = Journaled::open(config).expect("opens");
     let bodies: Vec<Bytes> = bodies(bytes).into_iter().map(Bytes::from).collect();
+    let running = Arc::new(AtomicBool::new(true));
+    let meanwhile = {
+        let (running, file) = (running.clone(), dir.join("meanwhile"));
+        std::thread::spawn(move || plain_syncs(&file, Duration::from_millis(10), || running.load(Ordering::Relaxed)))
+    };
     let begun = Instant::now();
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
@@ -99,11 +111,14 @@ async fn run(dir: &Path, bytes: usize, time: Duration, checkpoint_mib: Option<u6
         times.add(&task.await.expect("task"));
     }
     let durable = begun.elapsed();
+    running.store(false, Ordering::Relaxed);
+    let syncs_meanwhile = meanwhile.join().expect("the thread that syncs").expect("plain syncs");
     let stats = executor.stats();
     tokio::task::block_in_place(|| executor.checkpoint().expect("checkpoint"));
     let count = times.count() as f64;
     Run {
         times,
+        syncs_meanwhile,
         durable_per_s: count / durable.as_secs_f64(),
         on_disk_per_s: count / begun.elapsed().as_secs_f64(),
         checkpoints: stats.checkpoints,
@@ -111,25 +126,25 @@ async fn run(dir: &Path, bytes: usize, time: Duration, checkpoint_mib: Option<u6
     }
 }
 
-/// Times of overwriting 12 KiB of a file and fdatasync, one after the other.
-fn plain_syncs(dir: &Path, time: Duration) -> std::io::Result<Latencies> {
-    let file = std::fs::File::create(dir.join("plain"))?;
+/// Times of overwriting 12 KiB of a file and fdatasync, one after the other, with a pause between, at least once.
+fn plain_syncs(file: &Path, pause: Duration, goes_on: impl Fn() -> bool) -> std::io::Result<Latencies> {
+    let file = std::fs::File::create(file)?;
     let block = vec![b'x'; 12 << 10];
     let blocks = 1024;
     for n in 0..blocks {
         file.write_all_at(&block, n * block.len() as u64)?;
     }
     file.sync_all()?;
-    let begun = Instant::now();
     let mut times = Latencies::default();
     for n in 0.. {
         let before = Instant::now();
         file.write_all_at(&block, n % blocks * block.len() as u64)?;
         file.sync_data()?;
         times.record(before.elapsed());
-        if begun.elapsed() >= time {
+        if !goes_on() {
             break;
         }
+        std::thread::sleep(pause);
     }
     Ok(times)
 }
@@ -137,18 +152,20 @@ fn plain_syncs(dir: &Path, time: Duration) -> std::io::Result<Latencies> {
 fn print(bytes: usize, run: &Run, sync: &Latencies, json: bool) {
     let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(|share| run.times.percentile_us(share));
     let [sync_p50, sync_p999] = [0.5, 0.999].map(|share| sync.percentile_us(share));
+    let [meanwhile_p50, meanwhile_p999] = [0.5, 0.999].map(|share| run.syncs_meanwhile.percentile_us(share));
     let Run { durable_per_s, on_disk_per_s, checkpoints, checkpoint_us_max, .. } = run;
     if json {
         let row = serde_json::json!({
             "bench": "sustained", "body_bytes": bytes, "durable_per_s": durable_per_s, "on_disk_per_s": on_disk_per_s,
             "us": { "p50": p50, "p99": p99, "p99.9": p999, "max": max },
             "plain_fdatasync_us": { "p50": sync_p50, "p99.9": sync_p999 },
+            "plain_fdatasync_meanwhile_us": { "p50": meanwhile_p50, "p99.9": meanwhile_p999 },
             "checkpoints": checkpoints, "checkpoint_us_max": checkpoint_us_max,
         });
         println!("{row}");
     } else {
         println!(
-            "{bytes:>7} {durable_per_s:>9.0} {on_disk_per_s:>9.0}  {p50:>7} {p99:>7} {p999:>7} {max:>8}  {sync_p50:>9} {sync_p999:>9}  {checkpoints:>11} {checkpoint_us_max:>9}"
+            "{bytes:>7} {durable_per_s:>9.0} {on_disk_per_s:>9.0}  {p50:>7} {p99:>7} {p999:>7} {max:>8}  {sync_p50:>9} {sync_p999:>9} {meanwhile_p50:>9} {meanwhile_p999:>9}  {checkpoints:>11} {checkpoint_us_max:>9}"
         );
     }
 }
