@@ -592,6 +592,20 @@ async fn a_socket_that_is_passed_in_gets_the_same_backlog() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_dropped_serves_on() {
+    let (server, _events) = start(local()).await;
+    let address = server.local_addrs()[0];
+    drop(server);
+    // Long enough for every task to have seen it.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let mut talk = Talk { stream: TcpStream::connect(address).await.unwrap() };
+    talk.open().await;
+    talk.say("text\r\n.\r\n").await.hear("250").await;
+}
+
+#[tokio::test]
 async fn shutdown_does_not_wait_for_ever() {
     let (events, mut received) = mpsc::unbounded_channel();
     let server = local().start(Recorder { events, hold: None, stall: true }).await.unwrap();
@@ -637,8 +651,8 @@ const TO_THE_BODY: [(&str, &str); 4] =
     [("EHLO", "250 x\r\n"), ("MAIL", "250 x\r\n"), ("RCPT", "250 x\r\n"), ("DATA", "354 x\r\n")];
 
 /// Hears each command of the dialogue, gives its reply, and then does what `then` does.
-async fn half_a_server<F: Future<Output = ()> + Send>(
-    dialogue: [(&'static str, &'static str); 4],
+async fn half_a_server<F: Future<Output = ()> + Send, const N: usize>(
+    dialogue: [(&'static str, &'static str); N],
     then: impl FnOnce(TcpStream) -> F + Send + 'static,
 ) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -695,4 +709,18 @@ async fn a_client_hears_why_a_server_takes_no_more() {
     let mut client = Client::connect(address, config, patient(Duration::from_millis(200))).await.unwrap();
     let outcome = client.send(mail(), vec![rcpt("b")], vec![Bytes::from(vec![b'x'; 64 << 20])]).await;
     assert_eq!(outcome.recipients[0].reply.code(), 552, "{outcome:?}");
+    assert!(!client.is_open(), "whatever came next would be a part of the body");
+}
+
+#[tokio::test]
+async fn a_client_that_could_not_write_all_does_not_wait_for_a_verdict() {
+    let extended = [("EHLO", "250-x\r\n250-PIPELINING\r\n250 CHUNKING\r\n"), ("MAIL", "250 x\r\n250 x\r\n")];
+    let address = half_a_server(extended, |_stream| std::future::pending()).await;
+    let config = client::Config { transfer: Transfer::BdatAtOnce, ..client::Config::new("c.example") };
+    let mut client = Client::connect(address, config, patient(Duration::from_millis(200))).await.unwrap();
+    let sending = client.send(mail(), vec![rcpt("b")], vec![Bytes::from(vec![b'x'; 64 << 20])]);
+    // A reply may take ten minutes.
+    let outcome = timeout(LONG, sending).await.expect("it gives up");
+    assert_eq!(outcome.recipients[0].reply.code(), 451, "{outcome:?}");
+    assert!(!client.is_open());
 }
