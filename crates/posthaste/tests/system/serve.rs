@@ -240,6 +240,11 @@ fn sighup_reloads_and_keeps_sessions() {
     server.signal(Signal::HUP);
     server.wait_for_log("configuration reloaded");
     assert!(server.wait_for_log("needs a restart").contains("\"log, limits.connections\""));
+    let and_memory = with_carol.replace("connections = 3\n", "connections = 3\nmemory_bytes = 8388608\n");
+    std::fs::write(dir.path().join("posthaste.toml"), &and_memory).unwrap();
+    server.signal(Signal::HUP);
+    let line = server.wait_for_log("limits.memory_bytes");
+    assert!(line.contains("\"log, limits.connections, limits.memory_bytes\""), "they still do: {line}");
     session.expect("RCPT TO:<carol@example.org>", 250);
     let mut fresh = server.connect();
     let hello = fresh.expect("EHLO client.example.net", 250);
