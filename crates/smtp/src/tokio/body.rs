@@ -58,8 +58,8 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The same, if no more has to be read for it; otherwise `None`. With [`Body::readable`] and [`Body::read`] it is for those
-    /// who count memory before it is used: [`Body::chunk`] is the three in a loop.
+    /// What [`Body::chunk`] gives, if no more has to be read for it; otherwise `None`. With [`Body::readable`] and [`Body::read`],
+    /// for those who count memory before it is used: nothing at hand, readable, count, read, and again.
     pub async fn at_hand(&mut self) -> Option<Option<Result<Bytes, BodyError>>> {
         loop {
             match &self.state {
@@ -119,7 +119,8 @@ impl<'a> Body<'a> {
         self.connection.buffer_bytes()
     }
 
-    /// Octets that [`Body::buffer_bytes`] will grow by with the next [`Body::read`]; where an allocator rounds up, by some more.
+    /// Octets that [`Body::buffer_bytes`] grows by with the next [`Body::read`]. It may become more where a new buffer is made as
+    /// large as the one before, so count again when something is at hand.
     pub fn growth_bytes(&self) -> usize {
         self.connection.growth_bytes()
     }

@@ -130,7 +130,7 @@ impl Alarm {
 const READ_BYTES_MIN: usize = 1 << 10;
 /// The same within a body.
 const BODY_BYTES_MIN: usize = 4 << 10;
-/// A rest below this part of its buffer is moved to a smaller one, so that the buffer can be given back.
+/// A rest up to this part of its buffer is moved to a smaller one, so that the buffer can be given back.
 const REST_PART: usize = 4;
 /// Reply buffers larger than this are given back after they were written.
 const OUTPUT_BYTES_KEPT: usize = 256;
