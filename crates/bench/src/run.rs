@@ -1,12 +1,11 @@
 //! Rounds in alternation, gathered into a report.
 
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use crate::report::{Report, Row, RowState, SuiteReport, WorkloadReport};
+use crate::report::{Row, RowState, SuiteReport, WorkloadReport};
 use posthaste_loadgen::resources::Sampler;
 
-use crate::checks::Check;
 use crate::memory;
 use crate::scratch::{subdirectory, write_back};
 use crate::suite::{Running, Sample, Settings, Side, SideError, Suite, Workload};
@@ -38,7 +37,9 @@ pub fn run(suites: &[&Suite], settings: &Settings, scratch: &Path, tell: &mut dy
                 workloads.push(run_workload(workload, settings, scratch, told));
             }
         }
-        reports.push(SuiteReport { name: suite.name.into(), about: suite.about.into(), workloads });
+        if !workloads.is_empty() {
+            reports.push(SuiteReport { name: suite.name.into(), about: suite.about.into(), workloads });
+        }
     }
     reports
 }
@@ -155,11 +156,6 @@ pub(crate) fn wait_until_idle(sampler: &mut Sampler, patience: Duration) -> bool
 /// A sample from pairs.
 pub(crate) fn sample<const N: usize>(figures: [(&str, f64); N]) -> Sample {
     figures.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-}
-
-/// Everything that a report needs to know of the run itself.
-pub fn report(suites: Vec<SuiteReport>, settings: &Settings, started: SystemTime, checks: Vec<Check>) -> Report {
-    Report::new(suites, settings, started, checks)
 }
 
 #[cfg(test)]

@@ -124,6 +124,8 @@ pub enum Unit {
 pub enum Better {
     Higher,
     Lower,
+    /// It explains the others.
+    Neither,
 }
 
 /// How large and how often.

@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
-use posthaste_bench::run::{Step, report, run};
+use posthaste_bench::report::Report;
+use posthaste_bench::run::{Step, run};
 use posthaste_bench::scratch::Scratch;
 use posthaste_bench::suite::{Settings, Suite};
 use posthaste_bench::{LONG_SUITES, SUITES, checks};
@@ -103,7 +104,7 @@ impl Bench {
         let bar = self.progress();
         let results = run(&suites, &settings, scratch.path(), &mut |step| show(&bar, step));
         bar.finish_and_clear();
-        let report = report(results, &settings, started, found.found);
+        let report = Report::new(results, &settings, started, found.found);
         print(&if self.json { report.to_json() } else { report.to_markdown() })?;
         if self.keep {
             eprintln!("posthaste: everything is left in {}", scratch.keep().display());

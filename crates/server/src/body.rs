@@ -54,12 +54,24 @@ pub(crate) async fn gather(
     let mut room = Reservation::default();
     let mut parts = Parts::new(trace);
     let mut header = HeaderScan::default();
-    while let Some(chunk) = body.chunk().await {
+    loop {
+        let Some(chunk) = body.at_hand().await else {
+            // Room is taken for what comes, not for what was announced, and nobody waits for it: a client that says nothing more
+            // holds no more than it sent, and what finds no room goes to a file.
+            if !body.readable(|buffer| room.shrink(parts.held_bytes() + buffer)).await {
+                continue;
+            }
+            let held = parts.held_bytes() + body.buffer_bytes() + body.growth_bytes();
+            if !memory.try_grow(&mut room, held) {
+                return spool(body, envelope, parts, header, room, (settings, memory, store)).await;
+            }
+            body.read().await;
+            continue;
+        };
+        let Some(chunk) = chunk else { break };
         let chunk = chunk.map_err(Refusal::Body)?;
         header.push(&chunk);
         parts.push(chunk);
-        // Room is taken for what has come, not for what was announced, and nobody waits for it: a client that says nothing
-        // more holds no more than it sent, and what finds no room goes to a file.
         let held = parts.held_bytes() + body.buffer_bytes();
         if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, held) {
             return spool(body, envelope, parts, header, room, (settings, memory, store)).await;
@@ -78,6 +90,9 @@ async fn spool(
     mut room: Reservation,
     (settings, memory, store): (&Settings, &MemoryBudget, &Journaled),
 ) -> Result<Gathered, Refusal> {
+    // Nobody holds memory that is not counted while he waits for a place: not even for a piece of a buffer.
+    let (mut bytes, parts) = (parts.bytes, parts.finish(body.buffer_bytes()));
+    body.give_buffer_back();
     let mut place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
     // The room that has to be there before the first octet is written.
     let announced = envelope.mail.size.or(settings.message_bytes).unwrap_or(0);
@@ -85,22 +100,29 @@ async fn spool(
     let opening = spawn_blocking(move || store.spool(announced));
     let opened = body.within(STORE_PATIENCE, opening).await.ok_or(Refusal::Slow)?;
     let mut writer = opened.map_err(|_| DeliveryError::Closed)??;
-    let mut bytes = parts.bytes;
-    for part in parts.finish(0) {
+    for part in parts {
         in_time(body, writer.write(&part)).await?;
     }
     room.release();
     loop {
-        // Otherwise clients that stall would hold all places, and everybody else would wait for them.
-        if memory.places_are_scarce() {
-            in_time(body, writer.write_out()).await?;
-            place = None;
-        }
-        let Some(chunk) = body.chunk().await else { break };
+        let Some(chunk) = body.at_hand().await else {
+            // Otherwise clients that stall would hold all places, and everybody else would wait for them.
+            if memory.places_are_scarce() {
+                in_time(body, writer.write_out()).await?;
+                body.give_buffer_back();
+                place = None;
+            }
+            if !body.readable(|_| ()).await {
+                continue;
+            }
+            if place.is_none() {
+                place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
+            }
+            body.read().await;
+            continue;
+        };
+        let Some(chunk) = chunk else { break };
         let chunk = chunk.map_err(Refusal::Body)?;
-        if place.is_none() {
-            place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
-        }
         bytes += chunk.len() as u64;
         header.push(&chunk);
         in_time(body, writer.write(&chunk)).await?;

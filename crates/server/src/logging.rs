@@ -6,11 +6,13 @@
 //! A thread of its own writes the lines, many at a time. Who reads standard error and stalls stops nobody: lines that find the queue full
 //! are dropped and counted.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
-use std::sync::OnceLock;
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
@@ -20,33 +22,126 @@ use crate::config::{Log, LogFormat};
 /// Writes what is left in the log when it is dropped, and waits a second for that at most.
 #[must_use = "dropping it ends the log"]
 #[derive(Debug)]
-pub struct LogGuard(#[expect(dead_code, reason = "dropping it ends the thread")] WorkerGuard);
+pub struct LogGuard(Lines);
 
 /// Starts the log of this process. When one was started before, as an embedding program may have done, that one stays.
 pub fn start(log: &Log) -> LogGuard {
-    let (lines, guard) = queue(io::stderr());
-    let dropped = lines.error_counter();
+    let lines = Lines::to(io::stderr());
     let filter: Targets = log.level.parse().unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
-    let stderr = fmt::layer().with_writer(lines);
+    let stderr = fmt::layer().with_writer(lines.clone());
     let layer = match log.format {
         LogFormat::Plain => stderr.with_target(false).with_ansi(io::stderr().is_terminal()).with_filter(filter).boxed(),
         LogFormat::Json => stderr.json().flatten_event(true).with_target(false).with_filter(filter).boxed(),
     };
     if tracing_subscriber::registry().with(layer).try_init().is_ok() {
-        let _ = DROPPED.set(dropped);
+        let _ = STARTED.set(lines.clone());
     }
-    LogGuard(guard)
+    LogGuard(lines)
 }
 
 /// Lines of the log that nobody could read fast enough, since the start.
 pub(crate) fn dropped_lines() -> usize {
-    DROPPED.get().map_or(0, ErrorCounter::dropped_lines)
+    STARTED.get().map_or(0, Lines::dropped)
 }
 
-fn queue(to: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
-    let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX).thread_name("log");
-    // Flushed whenever the queue is empty.
-    builder.finish(BufWriter::with_capacity(WRITE_BYTES, to))
+/// What is on its way to the thread that writes it.
+#[derive(Debug, Clone)]
+struct Lines(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// The queue has something for the other side.
+    changed: Condvar,
+    dropped: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Whole lines.
+    text: Vec<u8>,
+    /// Nothing more is taken; what is there is written.
+    ending: bool,
+    ended: bool,
+}
+
+impl Lines {
+    fn to(out: impl Write + Send + 'static) -> Self {
+        let lines = Self(Arc::default());
+        let writing = lines.clone();
+        let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || writing.write_to(out));
+        if thread.is_err() {
+            // There is nobody to say it to; nobody may wait for this thread.
+            *lines.queue() = Queue { ending: true, ended: true, ..Queue::default() };
+        }
+        lines
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn dropped(&self) -> usize {
+        self.0.dropped.load(Ordering::Relaxed)
+    }
+
+    fn write_to(&self, mut out: impl Write) {
+        let mut text = Vec::new();
+        let mut ending = false;
+        while !ending {
+            let queue = self.queue();
+            let waiting = self.0.changed.wait_while(queue, |queue| queue.text.is_empty() && !queue.ending);
+            let mut queue = waiting.unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut text, &mut queue.text);
+            ending = queue.ending;
+            drop(queue);
+            // A log that cannot be written has nowhere to say so.
+            let _ = out.write_all(&text).and_then(|()| out.flush());
+            text.clear();
+            text.shrink_to(KEPT_BYTES);
+        }
+        self.queue().ended = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        self.0.queue().ending = true;
+        self.0.0.changed.notify_all();
+        let _ = self.0.0.changed.wait_timeout_while(self.0.queue(), PATIENCE, |queue| !queue.ended);
+    }
+}
+
+/// Takes a whole line with each write, as the layer makes them.
+impl Write for &Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut queue = self.queue();
+        if queue.ending || queue.text.len() + line.len() > WAITING_BYTES_MAX {
+            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+        } else {
+            // The thread waits only while there is nothing.
+            let wakes = queue.text.is_empty();
+            queue.text.extend_from_slice(line);
+            drop(queue);
+            if wakes {
+                self.0.changed.notify_all();
+            }
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> &'a Self {
+        self
+    }
 }
 
 /// Whether `level` can be used as `log.level`.
@@ -57,18 +152,21 @@ pub(crate) fn check_level(level: &str) -> Result<(), String> {
     }
 }
 
-static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
-/// Lines that wait to be written; a line is about 400 octets.
-const LINES_MAX: usize = 8192;
-const WRITE_BYTES: usize = 64 << 10;
+static STARTED: OnceLock<Lines> = OnceLock::new();
+/// Octets of lines that wait to be written, about 10,000 of them; as many again may be with the thread that writes.
+const WAITING_BYTES_MAX: usize = 4 << 20;
+/// What the thread keeps of the room that a burst has taken.
+const KEPT_BYTES: usize = 64 << 10;
+/// How long the end of the process waits for the last lines.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// A reader that stalls until it is let go, and then takes everything.
-    struct Stalled(Receiver<()>, std::sync::mpsc::Sender<Vec<u8>>);
+    struct Stalled(Receiver<()>, Sender<Vec<u8>>);
 
     impl Write for Stalled {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -82,21 +180,34 @@ mod tests {
         }
     }
 
+    const LINE: &[u8] = b"a line\n";
+    /// More than fit into the queue and what the thread has taken.
+    const SENT: usize = 3 * WAITING_BYTES_MAX / LINE.len();
+
     #[test]
     fn a_reader_that_stalls_holds_nobody_up_and_what_it_missed_is_counted() {
         let ((go, stalls), (written, read)) = (channel(), channel());
-        let (mut lines, guard) = queue(Stalled(stalls, written));
-        let dropped = lines.error_counter();
-        // More than fit into the queue and the buffer of the thread that writes.
-        let sent = LINES_MAX + WRITE_BYTES + 1000;
-        for _ in 0..sent {
-            lines.write_all(b"a line\n").unwrap();
+        let lines = Lines::to(Stalled(stalls, written));
+        for _ in 0..SENT {
+            (&lines).write_all(LINE).unwrap();
         }
-        let missed = dropped.dropped_lines();
+        let missed = lines.dropped();
         assert!(missed > 0);
         drop(go);
-        drop((lines, guard));
+        drop(LogGuard(lines));
         let octets: usize = read.iter().map(|piece| piece.len()).sum();
-        assert_eq!(octets, (sent - missed) * b"a line\n".len());
+        assert_eq!(octets, (SENT - missed) * LINE.len());
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_a_reader_that_stalls() {
+        let ((go, stalls), (written, _read)) = (channel(), channel());
+        let lines = Lines::to(Stalled(stalls, written));
+        for _ in 0..SENT {
+            (&lines).write_all(LINE).unwrap();
+        }
+        drop(LogGuard(lines.clone()));
+        assert!(!lines.queue().ended, "and it wrote nothing: {}", lines.dropped());
+        drop(go);
     }
 }

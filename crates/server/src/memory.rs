@@ -78,6 +78,13 @@ impl MemoryBudget {
 }
 
 impl Reservation {
+    /// Gives back what it covers beyond `bytes` octets.
+    pub fn shrink(&mut self, bytes: usize) {
+        if let Some(permit) = &mut self.0 {
+            drop(permit.split(permit.num_permits().saturating_sub(units_of(bytes))));
+        }
+    }
+
     /// Gives all of it back.
     pub fn release(&mut self) {
         self.0 = None;
@@ -106,6 +113,10 @@ mod tests {
         let mut held = Reservation::default();
         assert!(budget.try_grow(&mut held, 1) && budget.try_grow(&mut held, 5000));
         assert_eq!(budget.available_bytes(), all - 8192);
+        held.shrink(5000);
+        assert_eq!(budget.available_bytes(), all - 8192);
+        held.shrink(4096);
+        assert_eq!(budget.available_bytes(), all - 4096);
         held.release();
         assert_eq!(budget.available_bytes(), all);
         assert!(budget.try_grow(&mut held, 5000));

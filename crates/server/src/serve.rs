@@ -11,7 +11,7 @@ use posthaste_smtp::tokio::{RunningServer, Server as SmtpServer, ServerBuilder};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{self, Config, ConfigError, LogFormat, Protocol};
+use crate::config::{self, Config, ConfigError, Limits, LogFormat, Protocol};
 use crate::indexing::Indexing;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::receive::{Receiver, Settings};
@@ -100,11 +100,20 @@ impl Server {
         let restart = needs_restart(&self.config, &config);
         self.receiver.replace(Settings::new(&config));
         self.running.reconfigure(smtp_config(&config));
+        // What is not in force is told of again next time.
+        let kept = &self.config;
+        let limits = Limits {
+            connections: kept.limits.connections,
+            connections_per_address: kept.limits.connections_per_address,
+            memory_bytes: kept.limits.memory_bytes,
+            ..config.limits
+        };
         self.config = Config {
-            storage: self.config.storage.clone(),
-            search: self.config.search.clone(),
-            listeners: self.config.listeners.clone(),
-            log: self.config.log.clone(),
+            storage: kept.storage.clone(),
+            search: kept.search.clone(),
+            listeners: kept.listeners.clone(),
+            log: kept.log.clone(),
+            limits,
             ..config
         };
         restart

@@ -39,8 +39,9 @@ struct OnDisk {
 }
 
 const SCHEMA: &str = "posthaste-acked/1";
-/// Messages that a file may name: each takes four octets of memory however few the file has, so 1 GiB.
-const MESSAGES_MAX: u64 = 1 << 28;
+/// Messages of a run, all rounds and warm-ups together: each takes four octets of memory however few the file has, so 1 GiB. A
+/// run ends there, and no file may name more.
+pub const MESSAGES_MAX: u64 = 1 << 28;
 
 impl Ledger {
     /// An empty one.
@@ -65,6 +66,11 @@ impl Ledger {
     /// All messages with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Expected)> {
         (0..).zip(self.messages.iter().copied())
+    }
+
+    /// Whether its run ended because it has as many messages as there may be.
+    pub fn is_full(&self) -> bool {
+        self.messages.len() as u64 >= MESSAGES_MAX
     }
 
     /// Messages acknowledged for at least one recipient.

@@ -4,4 +4,4 @@ mod compare;
 mod ledger;
 
 pub use compare::{Account, AccountError, Copies, Finding, account};
-pub use ledger::{Expected, Ledger, LedgerError};
+pub use ledger::{Expected, Ledger, LedgerError, MESSAGES_MAX};

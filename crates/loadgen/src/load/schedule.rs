@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::arrivals::{Arrivals, Drawn};
+use crate::account::MESSAGES_MAX;
 
 /// What bounds one round and how its messages are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -79,10 +80,18 @@ impl Schedule {
         if self.stop.load(Relaxed) {
             return Claim::Finished;
         }
-        match (&self.drawn, self.pace.rate) {
+        let claim = match (&self.drawn, self.pace.rate) {
             (Some(drawn), _) => self.claim_drawn(now, lock(drawn)),
             (None, Some(rate)) => self.claim_due(now, rate),
             (None, None) => self.claim_next(now),
+        };
+        match claim {
+            // Nobody could account for more.
+            Claim::Message(turn) if turn.number >= MESSAGES_MAX => {
+                self.stop.store(true, Relaxed);
+                Claim::Finished
+            }
+            claim => claim,
         }
     }
 
@@ -202,6 +211,20 @@ mod tests {
         }
         assert_eq!(schedule.claim(late), Claim::Finished);
         assert_eq!(schedule.behind(late), 0);
+    }
+
+    #[test]
+    fn a_run_ends_where_nobody_could_account_for_more() {
+        for rate in [None, Some(1000.0)] {
+            let pace = schedule(rate, None, None, 0).pace;
+            let stop = Arc::default();
+            let schedule = Schedule::new(pace, Instant::now(), MESSAGES_MAX - 1, Arc::clone(&stop));
+            let late = schedule.start + SECOND;
+            assert!(matches!(schedule.claim(late), Claim::Message(turn) if turn.number == MESSAGES_MAX - 1));
+            assert!(!stop.load(Relaxed));
+            assert_eq!(schedule.claim(late), Claim::Finished);
+            assert!(stop.load(Relaxed), "no other round begins");
+        }
     }
 
     #[test]

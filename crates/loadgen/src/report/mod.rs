@@ -198,6 +198,7 @@ impl Report {
         let mut note = |applies: bool, text: &str| applies.then(|| notes.push(text.to_owned()));
         note(outcome.gave_up, "the run ended early: no server could be reached any more");
         note(outcome.was_stopped, "the run was stopped before its end");
+        note(outcome.ledger.is_full(), "a run has 2^28 messages at most");
         let server_ended = outcome.server.as_ref().is_some_and(|usage| usage.has_ended);
         note(server_ended, "the server's process ended during the run; its figures stop there");
         Self {

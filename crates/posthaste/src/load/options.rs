@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use posthaste_loadgen::values::{self, PerConnection, Sizes, WeightedDomain, address, duration, header_field};
 
+use posthaste_loadgen::account::MESSAGES_MAX;
+
 use crate::account::Accounting;
 
 #[derive(Args)]
@@ -16,7 +18,7 @@ pub struct PaceOptions {
     #[arg(short = 's', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub connections: u32,
     /// Messages to send, warm-up not counted
-    #[arg(short = 'm', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'm', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MESSAGES_MAX))]
     pub count: Option<u64>,
     /// Time to send for, warm-up not counted: 500ms, 10s, 2m
     #[arg(short = 't', long, value_name = "TIME", value_parser = duration)]

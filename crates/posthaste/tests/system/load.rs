@@ -132,7 +132,7 @@ fn it_starts_a_server_itself_watches_it_and_looks_for_its_mail() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("unknown field"), "{output:?}");
 }
 
-/// Descendants of a process by its number.
+/// Children of a process by its number.
 fn children(pid: u32) -> Vec<u32> {
     let lists = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = lists.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{ANYBODY, Client, PATIENCE, Server, command};
@@ -240,6 +240,11 @@ fn sighup_reloads_and_keeps_sessions() {
     server.signal(Signal::HUP);
     server.wait_for_log("configuration reloaded");
     assert!(server.wait_for_log("needs a restart").contains("\"log, limits.connections\""));
+    let and_memory = with_carol.replace("connections = 3\n", "connections = 3\nmemory_bytes = 8388608\n");
+    std::fs::write(dir.path().join("posthaste.toml"), &and_memory).unwrap();
+    server.signal(Signal::HUP);
+    let line = server.wait_for_log("limits.memory_bytes");
+    assert!(line.contains("\"log, limits.connections, limits.memory_bytes\""), "they still do: {line}");
     session.expect("RCPT TO:<carol@example.org>", 250);
     let mut fresh = server.connect();
     let hello = fresh.expect("EHLO client.example.net", 250);
@@ -383,23 +388,25 @@ fn as_many_files_as_are_allowed_may_be_open() {
 #[test]
 fn a_log_that_nobody_reads_stops_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    // Its pipe is open, and never read: it holds 64 KiB.
-    let mut server = Raw::start(dir.path(), "true", Stdio::piped());
-    let mut client = Client::open(server.address).unwrap();
-    assert_eq!(client.reply().code, 220);
-    client.expect("EHLO client.example.net", 250);
-    for _ in 0..20 {
-        client.expect("MAIL FROM:<s@example.net>", 250);
-        // A line each; then a message, so that so many errors are not held against it.
-        let refused = format!("RCPT TO:<{}@elsewhere.example>\r\n", "x".repeat(60));
-        client.send(refused.repeat(45).as_bytes()).unwrap();
-        for _ in 0..45 {
-            assert_eq!(client.reply().code, 550);
+    // One pipe for both, open and never read, as with a pager that nobody pages: it holds 64 KiB, and the server some MiB more.
+    let mut server = Raw::start(dir.path(), "exec 2>&1", Stdio::null());
+    let refused = format!("RCPT TO:<{}@{}example>\r\n", "x".repeat(60), "elsewhere.".repeat(17));
+    for _ in 0..60 {
+        let mut client = Client::open(server.address).unwrap();
+        assert_eq!(client.reply().code, 220);
+        client.expect("EHLO client.example.net", 250);
+        for _ in 0..5 {
+            client.expect("MAIL FROM:<s@example.net>", 250);
+            // A line each; then a message, so that so many errors are not held against it.
+            client.send(refused.repeat(45).as_bytes()).unwrap();
+            for _ in 0..45 {
+                assert_eq!(client.reply().code, 550);
+            }
+            client.expect("RSET", 250);
+            client.deliver(&["a@example.org"], MESSAGE);
         }
-        client.expect("RSET", 250);
-        client.deliver(&["a@example.org"], MESSAGE);
+        client.expect("QUIT", 221);
     }
-    client.expect("QUIT", 221);
     assert!(server.end().success());
 }
 
@@ -419,6 +426,8 @@ fn a_server_of_lmtp_alone_names_no_smtp_command_to_try() {
 /// A server that a shell starts behind `before`, its log wherever the test wants it. Killed when dropped.
 struct Raw {
     child: Child,
+    /// Open as long as the server lives.
+    _stdout: BufReader<ChildStdout>,
     banner: String,
     address: SocketAddr,
 }
@@ -430,17 +439,14 @@ impl Raw {
         let mut shell = std::process::Command::new("sh");
         shell.current_dir(dir).args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = shell.spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
-        for line in stdout.lines() {
-            banner += &(line.unwrap() + "\n");
-            if banner.contains("Ready") {
-                break;
-            }
+        while !banner.contains("Ready") {
+            assert!(stdout.read_line(&mut banner).unwrap() > 0, "it ended: {banner}");
         }
         let address = banner.lines().find_map(|line| line.trim().strip_prefix("listening")?.trim().parse().ok());
         let address = address.unwrap_or_else(|| panic!("no address: {banner}"));
-        Self { child, banner, address }
+        Self { child, _stdout: stdout, banner, address }
     }
 
     /// Ends it as an operator does; never waits for ever.

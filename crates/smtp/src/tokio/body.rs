@@ -51,25 +51,31 @@ impl<'a> Body<'a> {
     /// before must be thrown away. Further calls return the same error.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         loop {
+            if let Some(next) = self.at_hand().await {
+                return next;
+            }
+            self.read().await;
+        }
+    }
+
+    /// What [`Body::chunk`] gives, if no more has to be read for it; otherwise `None`. With [`Body::readable`] and [`Body::read`],
+    /// for those who count memory before it is used: nothing at hand, readable, count, read, and again.
+    pub async fn at_hand(&mut self) -> Option<Option<Result<Bytes, BodyError>>> {
+        loop {
             match &self.state {
                 State::Reading => {}
-                State::Complete => return None,
-                State::Failed(error, _) => return Some(Err(error.clone())),
+                State::Complete => return Some(None),
+                State::Failed(error, _) => return Some(Some(Err(error.clone()))),
             }
             match self.connection.step() {
-                Event::Body(bytes) => return Some(Ok(bytes)),
+                Event::Body(bytes) => return Some(Some(Ok(bytes))),
                 Event::BodyEnd => self.state = State::Complete,
                 Event::BodyAborted(error) => self.state = State::Failed(error, None),
                 Event::Close => self.state = State::Failed(BodyError::Disconnected, None),
-                Event::NeedInput => {
-                    if let Err(stop) = self.connection.fill().await {
-                        self.state = State::Failed(stop.body_error(), Some(stop));
-                    }
-                }
+                Event::NeedInput => return None,
                 Event::Flush => {
-                    if let Err(stop) = self.connection.flush().await {
-                        self.state = State::Failed(stop.body_error(), Some(stop));
-                    }
+                    let flushed = self.connection.flush().await;
+                    self.note(flushed);
                 }
                 event @ (Event::Hello
                 | Event::Mail
@@ -82,10 +88,46 @@ impl<'a> Body<'a> {
         }
     }
 
+    /// Waits until there is something to read, for use when nothing is [`Body::at_hand`]. Each time that there is nothing, as much
+    /// memory as can be is given back, and `waits` is told the [`Body::buffer_bytes`] that are left. Returns `false` when nothing
+    /// will be read any more: the error is at hand.
+    pub async fn readable(&mut self, waits: impl FnMut(usize)) -> bool {
+        if matches!(self.state, State::Reading) {
+            let readable = self.connection.readable(waits).await;
+            self.note(readable);
+        }
+        matches!(self.state, State::Reading)
+    }
+
+    /// Waits for input and reads it once, into [`Body::growth_bytes`] of new memory.
+    pub async fn read(&mut self) {
+        if matches!(self.state, State::Reading) {
+            let read = self.connection.fill().await;
+            self.note(read);
+        }
+    }
+
+    fn note(&mut self, done: Result<(), Stop>) {
+        if let Err(stop) = done {
+            self.state = State::Failed(stop.body_error(), Some(stop));
+        }
+    }
+
     /// Octets of memory that the connection keeps ready for what comes next. A piece is a slice of the same memory, so one who
     /// keeps all pieces of a message holds their lengths and this.
     pub fn buffer_bytes(&self) -> usize {
         self.connection.buffer_bytes()
+    }
+
+    /// Octets that [`Body::buffer_bytes`] grows by with the next [`Body::read`]. It may become more where a new buffer is made as
+    /// large as the one before, so count again when something is at hand.
+    pub fn growth_bytes(&self) -> usize {
+        self.connection.growth_bytes()
+    }
+
+    /// Gives back what [`Body::buffer_bytes`] counts as far as no piece shares it; what has come and was not taken stays.
+    pub fn give_buffer_back(&mut self) {
+        self.connection.give_buffer_back();
     }
 
     /// Waits for `work`, and for `patience` at most: then `None`. Does what a timeout of tokio's does, on the timer that the

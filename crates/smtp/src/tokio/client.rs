@@ -54,6 +54,8 @@ pub struct Client {
     stream: Stream,
     input: BytesMut,
     timeouts: ClientTimeouts,
+    /// Why not all was written. What the server has said by then is still heard; then the session is over.
+    broken: Option<ConnectError>,
 }
 
 impl Client {
@@ -87,7 +89,8 @@ impl Client {
     }
 
     async fn open(stream: Stream, config: Config, timeouts: ClientTimeouts) -> Result<Self, ConnectError> {
-        let mut client = Self { machine: Machine::new(config), stream, input: BytesMut::new(), timeouts };
+        let machine = Machine::new(config);
+        let mut client = Self { machine, stream, input: BytesMut::new(), timeouts, broken: None };
         loop {
             match client.machine.step(&mut client.input)? {
                 Event::NeedInput => client.exchange().await?,
@@ -116,7 +119,13 @@ impl Client {
         self.machine.send(mail, recipients, MessageBody::Whole(body));
         loop {
             let error = match self.machine.step(&mut self.input) {
-                Ok(Event::Sent(outcome)) => return outcome,
+                Ok(Event::Sent(outcome)) => {
+                    if let Some(error) = self.broken.take() {
+                        // Whatever is written next would be taken for more of the body.
+                        self.machine.abort(&connection_lost(&error));
+                    }
+                    return outcome;
+                }
                 Ok(Event::NeedInput) => match self.exchange().await {
                     Ok(()) => continue,
                     Err(error) => error,
@@ -124,8 +133,7 @@ impl Client {
                 Ok(event) => unreachable!("{event:?} within a transaction"),
                 Err(error) => error.into(),
             };
-            let reply = Reply::new(451, "4.4.2", format!("Connection lost: {error}"));
-            return self.machine.abort(&reply).expect("a transaction is open");
+            return self.machine.abort(&connection_lost(&error)).expect("a transaction is open");
         }
     }
 
@@ -146,6 +154,9 @@ impl Client {
 
     /// Writes what there is and reads at least one octet.
     async fn exchange(&mut self) -> Result<(), ConnectError> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
         let out = self.machine.take_output();
         let written = write_all(&mut self.stream, out.into(), self.timeouts.write).await;
         // A server that closes in the middle of a body, or takes no more of it, may have said why: what it wrote is read before
@@ -155,13 +166,20 @@ impl Client {
         self.input.reserve(1 << 10);
         let reading = timeout(patience, self.stream.read_buf(&mut self.input)).await;
         match (reading, written) {
-            (Ok(Ok(1..)), _) => Ok(()),
+            (Ok(Ok(1..)), written) => {
+                self.broken = written.err();
+                Ok(())
+            }
             (_, Err(error)) => Err(error),
             (Err(_), Ok(())) => Err(ConnectError::TimedOut),
             (Ok(Err(error)), Ok(())) => Err(error.into()),
             (Ok(Ok(0)), Ok(())) => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
         }
     }
+}
+
+fn connection_lost(error: &ConnectError) -> Reply {
+    Reply::new(451, "4.4.2", format!("Connection lost: {error}"))
 }
 
 /// Writes all pieces without joining them, and waits for `patience` at most for the server to take some of them.

@@ -130,8 +130,8 @@ impl Alarm {
 const READ_BYTES_MIN: usize = 1 << 10;
 /// The same within a body.
 const BODY_BYTES_MIN: usize = 4 << 10;
-/// The most of a buffer that is moved to a smaller one, so that the buffer can be given back.
-const REST_BYTES_MAX: usize = 64;
+/// A rest up to this part of its buffer is moved to a smaller one, so that the buffer can be given back.
+const REST_PART: usize = 4;
 /// Reply buffers larger than this are given back after they were written.
 const OUTPUT_BYTES_KEPT: usize = 256;
 
@@ -215,42 +215,63 @@ impl Connection {
 
     /// Writes all replies, then waits for more input and reads it.
     pub async fn fill(&mut self) -> Result<(), Stop> {
+        let (waiting, deadline) = self.before_wait().await?;
+        poll_fn(|cx| self.poll_until(waiting, deadline, cx, Self::poll_read)).await
+    }
+
+    /// Writes all replies, then waits until there is something to read. Whenever there is nothing, `waits` is told how many octets
+    /// the buffer still has.
+    pub async fn readable(&mut self, mut waits: impl FnMut(usize)) -> Result<(), Stop> {
+        let (waiting, deadline) = self.before_wait().await?;
+        let mut ready = |connection: &mut Self, cx: &mut Context<'_>| {
+            let ready = connection.poll_ready(cx);
+            if ready.is_pending() {
+                waits(connection.buffer_bytes());
+            }
+            ready
+        };
+        poll_fn(|cx| self.poll_until(waiting, deadline, cx, &mut ready)).await
+    }
+
+    async fn before_wait(&mut self) -> Result<(Waiting, Instant), Stop> {
         self.flush().await?;
         let now = Instant::now();
         let waiting = self.machine.waiting();
         let deadline = self.deadline(waiting, now);
         // A client that never pauses is never waited for.
-        if deadline <= now {
-            return Err(Stop::TimedOut);
-        }
-        poll_fn(|cx| self.poll_fill(waiting, deadline, cx)).await
+        if deadline <= now { Err(Stop::TimedOut) } else { Ok((waiting, deadline)) }
     }
 
-    fn poll_fill(&mut self, waiting: Waiting, deadline: Instant, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    fn poll_until(
+        &mut self,
+        waiting: Waiting,
+        deadline: Instant,
+        cx: &mut Context<'_>,
+        work: impl FnOnce(&mut Self, &mut Context<'_>) -> Poll<Result<(), Stop>>,
+    ) -> Poll<Result<(), Stop>> {
         // An idle session ends as soon as the server drains; an open transaction has the server's grace.
         let last_phase = if waiting == Waiting::Idle { Phase::Draining } else { Phase::Ending };
         if self.phase.reached(last_phase) {
             return Poll::Ready(Err(Stop::ShuttingDown));
         }
-        match self.poll_read(waiting, cx) {
-            Poll::Ready(Ok(0)) => Poll::Ready(Err(Stop::Disconnected)),
-            Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+        match work(self, cx) {
             Poll::Pending => self.alarm.poll(deadline, cx).map(|()| Err(Stop::TimedOut)),
+            done => done,
         }
     }
 
-    fn poll_read(&mut self, waiting: Waiting, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // Asked before there is a buffer to read into: most sessions wait most of the time.
-        if self.stream.poll_read_ready(cx)?.is_pending() {
+    /// Asked before there is a buffer to read into: most sessions wait most of the time.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let ready = self.stream.poll_read_ready(cx)?;
+        if ready.is_pending() {
             self.give_buffer_back();
-            return Poll::Pending;
         }
-        let room = self.input.capacity() - self.input.len();
-        let hint = self.machine.read_bytes_hint();
-        // What is left of a buffer for commands would cut a body into small pieces.
-        let enough = if waiting == Waiting::Body { BODY_BYTES_MIN.min(hint / 4) } else { READ_BYTES_MIN };
-        if room < enough {
+        ready.map(Ok)
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        ready!(self.poll_ready(cx))?;
+        if let Some(hint) = self.missing_room() {
             self.input.reserve(hint);
             self.buffer_bytes = self.input.capacity();
         }
@@ -258,14 +279,33 @@ impl Connection {
         if read.is_pending() {
             self.give_buffer_back();
         }
-        read
+        Poll::Ready(match ready!(read) {
+            Ok(0) => Err(Stop::Disconnected),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        })
+    }
+
+    /// Octets of the new buffer that the next read takes, if it takes one.
+    fn missing_room(&self) -> Option<usize> {
+        let room = self.input.capacity() - self.input.len();
+        let hint = self.machine.read_bytes_hint();
+        // What is left of a buffer for commands would cut a body into small pieces.
+        let enough =
+            if self.machine.waiting() == Waiting::Body { BODY_BYTES_MIN.min(hint / 4) } else { READ_BYTES_MIN };
+        (room < enough).then_some(hint)
+    }
+
+    /// Octets that [`Connection::buffer_bytes`] grows by with the next read.
+    pub fn growth_bytes(&self) -> usize {
+        self.missing_room().map_or(0, |hint| self.input.len() + hint)
     }
 
     /// Nothing comes. Within a body, a buffer that the handler has a part of would stay all the same: its rest, which is counted with
     /// the body, is kept for what comes next.
-    fn give_buffer_back(&mut self) {
+    pub fn give_buffer_back(&mut self) {
         let rest = self.input.len();
-        if rest > REST_BYTES_MAX {
+        if rest > self.buffer_bytes / REST_PART {
             return;
         }
         if !self.machine.is_in_body() || self.input.try_reclaim(self.buffer_bytes.saturating_sub(rest)) {

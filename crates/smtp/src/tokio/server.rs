@@ -149,6 +149,7 @@ impl ServerBuilder {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
         }
         let (phase, receiver) = watch::channel(Phase::Running);
+        let phase = Arc::new(phase);
         let shared = Arc::new(Shared {
             handler,
             configs: Arc::new(RwLock::new(Configs::new(self.config))),
@@ -157,6 +158,7 @@ impl ServerBuilder {
             next_id: AtomicU64::new(1),
             rejecting: AtomicUsize::new(0),
             phase: receiver,
+            _sender: Arc::clone(&phase),
             phase_now: Arc::new(PhaseNow::new(Phase::Running)),
         });
         let local_addrs = listeners.iter().filter_map(|(listener, _)| listener.local_addr()).collect();
@@ -176,7 +178,7 @@ pub struct RunningServer {
     local_addrs: Vec<SocketAddr>,
     backlog: Backlog,
     configs: Arc<RwLock<Configs>>,
-    phase: watch::Sender<Phase>,
+    phase: Arc<watch::Sender<Phase>>,
     phase_now: Arc<PhaseNow>,
     gate: Arc<Gate>,
     accepting: Vec<JoinHandle<()>>,
@@ -255,6 +257,8 @@ struct Shared<H> {
     rejecting: AtomicUsize,
     /// Every task keeps one of these, so that a shutdown can tell when all have ended.
     phase: watch::Receiver<Phase>,
+    /// Without one every wait for a phase would end; [`RunningServer`] may be dropped.
+    _sender: Arc<watch::Sender<Phase>>,
     phase_now: Arc<PhaseNow>,
 }
 
@@ -393,7 +397,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_idle_session_does_not_carry_its_handlers_futures() {
-        let (_phase, receiver) = watch::channel(Phase::Running);
+        let (phase, receiver) = watch::channel(Phase::Running);
         let shared = Shared {
             handler: Heavy,
             configs: Arc::new(RwLock::new(Configs::new(Config::new("mx")))),
@@ -402,6 +406,7 @@ mod tests {
             next_id: AtomicU64::new(1),
             rejecting: AtomicUsize::new(0),
             phase: receiver,
+            _sender: Arc::new(phase),
             phase_now: Arc::new(PhaseNow::new(Phase::Running)),
         };
         let (stream, _other) = ::tokio::net::UnixStream::pair().unwrap();

@@ -199,19 +199,25 @@ impl Machine {
         }
     }
 
-    /// A sensible room for the next read, in octets: little for commands; for bodies what was announced, or else more the more came.
+    /// A sensible room for the next read, in octets: little for commands; for bodies more the more came, and no more than was
+    /// announced. An announcement alone costs nothing, so it is believed for a medium body only.
     pub fn read_bytes_hint(&self) -> usize {
         const COMMANDS: u64 = 4 << 10;
         const SMALL_BODY: u64 = 16 << 10;
+        const MEDIUM_BODY: u64 = 64 << 10;
         const LARGE_BODY: u64 = 256 << 10;
         /// For the dots that are taken out again, and the last one.
         const DOTS: u64 = 1 << 10;
+        /// For the command behind a chunk.
+        const COMMAND: u64 = 512;
         let body = self.transaction.as_ref().and_then(|t| t.body.as_ref());
+        let received = body.map_or(0, |body| body.scanner.size());
+        let earned = |least: u64| received.saturating_mul(4).clamp(least, LARGE_BODY);
         let bytes = match (&self.state, body) {
-            (State::Chunk { left, .. }, _) => left.saturating_add(512).clamp(COMMANDS, LARGE_BODY),
-            (State::Data, Some(body)) => match body.announced.and_then(|all| all.checked_sub(body.scanner.size())) {
-                Some(left) => left.saturating_add(DOTS).min(LARGE_BODY),
-                None => body.scanner.size().saturating_mul(4).clamp(SMALL_BODY, LARGE_BODY),
+            (State::Chunk { left, .. }, _) => left.saturating_add(COMMAND).min(earned(MEDIUM_BODY)).max(COMMANDS),
+            (State::Data, Some(body)) => match body.announced.and_then(|all| all.checked_sub(received)) {
+                Some(left) => left.saturating_add(DOTS).min(earned(MEDIUM_BODY)),
+                None => earned(SMALL_BODY),
             },
             _ => COMMANDS,
         };
