@@ -228,10 +228,11 @@ impl Place<'_> {
     }
 }
 
-/// A process that reads a pipe of ours: the kernel closes it however we end, and then it kills `process`. Killed itself, it does nothing.
+/// A process that reads a pipe of ours: the kernel closes it however we end, and then it kills the group of `process`. Killed itself, it
+/// does nothing.
 fn killed_with_us(process: &str) -> std::io::Result<Child> {
     let mut command = Command::new("sh");
-    command.args(["-c", "read -r _; kill -KILL \"$0\"", process]).process_group(0);
+    command.args(["-c", "read -r _; kill -s KILL -- \"-$0\"", process]).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
