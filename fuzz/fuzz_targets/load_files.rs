@@ -3,7 +3,7 @@
 #![no_main]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
@@ -11,11 +11,9 @@ use posthaste_loadgen::account::Ledger;
 use posthaste_loadgen::mailfiles::split_mbox;
 use posthaste_loadgen::report::Report;
 
-/// In memory where the machine has such a place; each process has its own.
-static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
-    let dir = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-    dir.join(format!("posthaste-fuzz-{}", std::process::id()))
-});
+/// In a directory that `fuzz/run` has made for this run; each process has its own.
+static FILE: LazyLock<PathBuf> =
+    LazyLock::new(|| std::env::temp_dir().join(format!("load-file-{}", std::process::id())));
 
 fuzz_target!(|octets: &[u8]| {
     messages(octets);

@@ -3,7 +3,7 @@
 #![no_main]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
@@ -20,8 +20,8 @@ struct Store {
 
 /// A store as it is written, with three folders, some tags, and references.
 static STORE: LazyLock<Store> = LazyLock::new(|| {
-    let parent = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-    let dir = parent.join(format!("posthaste-fuzz-{}", std::process::id()));
+    // A directory that `fuzz/run` has made for this run.
+    let dir = std::env::temp_dir().join(format!("search-state-{}", std::process::id()));
     fs::create_dir_all(&dir).expect("a directory");
     let mut writer = StateWriter::open(&dir).expect("an empty store");
     writer.directory.roots = vec![PathBuf::from("/mail")];

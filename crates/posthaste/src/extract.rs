@@ -49,7 +49,7 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let wanted =
-        |number: usize, part: &Part| args.parts.contains(&number) || (args.save_attachments && part.is_attachment);
+        |number: usize, part: &Part<'_>| args.parts.contains(&number) || (args.save_attachments && part.is_attachment);
     let (mut saved, mut refused) = (0, 0);
     for (number, part) in (1..).zip(&all).filter(|(number, part)| wanted(*number, part)) {
         let name = safe_file_name(part.name.as_deref().unwrap_or(""), &format!("part-{number}"));
@@ -77,14 +77,14 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(refused > 0 || saved == 0)))
 }
 
-fn list(all: &[Part], as_json: bool) -> String {
+fn list(all: &[Part<'_>], as_json: bool) -> String {
     if as_json {
-        let rows = (1..).zip(all).map(|(number, part): (usize, &Part)| {
+        let rows = (1..).zip(all).map(|(number, part): (usize, &Part<'_>)| {
             json!({"part": number, "name": part.name, "type": part.media_type, "bytes": part.content.len(), "attachment": part.is_attachment})
         });
         return serde_json::Value::from_iter(rows).to_string() + "\n";
     }
-    let row = |(number, part): (usize, &Part)| {
+    let row = |(number, part): (usize, &Part<'_>)| {
         let name = part.name.as_deref().map(harmless).unwrap_or_default();
         format!("{number:>4}  {:<28} {:>10}  {name}\n", part.media_type, part.content.len())
     };

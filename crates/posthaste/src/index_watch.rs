@@ -35,6 +35,12 @@ fn end_by_signal(stop: Stop) -> Result<(), Failure> {
 
 fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
     match event {
+        WatchEvent::Rebuilding => {
+            if !args.quiet {
+                eprintln!("posthaste: the index was written by an older version; it is built again, tags are kept");
+            }
+            Ok(())
+        }
         WatchEvent::Ready(report) => say(args, report, None),
         WatchEvent::Committed { report, lag } => say(args, report, Some(*lag)),
         WatchEvent::Trouble { error, pause } => {

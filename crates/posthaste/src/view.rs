@@ -66,7 +66,7 @@ pub fn run(args: View) -> Result<ExitCode, Failure> {
             Format::Headers => header(&bytes).to_vec(),
             Format::Html => {
                 let html = parts(&bytes).into_iter().filter(|part| part.media_type == "text/html");
-                html.flat_map(|part| part.content).collect()
+                html.flat_map(|part| part.content.into_owned()).collect()
             }
         };
         let between = if count > 0 { &b"\n\x0c\n"[..] } else { b"" };

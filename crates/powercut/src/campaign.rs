@@ -119,6 +119,9 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
         let server = setup.start()?;
         sent.add(deliver(server.address, part(3)));
         server.stop()?;
+        if sent.acknowledged.is_empty() {
+            return Err(RigError::NothingAcknowledged);
+        }
         let found = account(&setup.mail(), &load, sent.acknowledged.iter().copied())?;
         if !found.is_clean() {
             return Err(RigError::LostWithoutCut(Box::new(Account { files: BTreeMap::new(), ..found })));
@@ -327,11 +330,11 @@ impl Outcome {
         self.half += found.half.len() as u64;
     }
 
-    /// Something was looked at, and nothing was lost, doubled, half or broken. Whether a file system survives torn sectors that are
+    /// Something was looked for, and nothing was lost, doubled, half or broken. Whether a file system survives torn sectors that are
     /// smaller than what disks write whole is its own matter.
     pub fn is_clean(&self) -> bool {
         let its_own = if self.sector < 4096 { self.unmountable } else { 0 };
-        self.accounted > 0 && self.findings.len() as u64 == its_own
+        self.looked_for > 0 && self.findings.len() as u64 == its_own
     }
 }
 
@@ -344,9 +347,9 @@ mod tests {
     fn clean_is_who_was_looked_at_and_kept_everything() {
         let recorded = Recorded::of(Recording { base: Image::zeros(0), events: vec![Event::Mark(0)] }, 1);
         let plan = Plan { file_system: FileSystem::Ext4, messages: 1, connections: 1, cuts: 1, seed: 1, sector: 4096 };
-        let of = |sector: usize, unmountable: u64, found: &[Account]| {
+        let of_entries = |entries: u64, sector: usize, unmountable: u64, found: &[Account]| {
             let mut outcome = Outcome::of(&Plan { sector, ..plan.clone() }, &recorded);
-            found.iter().for_each(|found| outcome.add(found, 2));
+            found.iter().for_each(|found| outcome.add(found, entries));
             outcome.unmountable = unmountable;
             let wrong = unmountable + found.iter().filter(|found| !found.is_clean()).count() as u64;
             outcome.findings = (0..wrong)
@@ -354,6 +357,7 @@ mod tests {
                 .collect();
             outcome
         };
+        let of = |sector, unmountable, found: &[Account]| of_entries(2, sector, unmountable, found);
         let whole = Account::default();
         let loss = Account { lost: vec![Entry { message: 0, mailbox: 0 }], ..Account::default() };
         assert!(of(4096, 0, std::slice::from_ref(&whole)).is_clean());
@@ -361,6 +365,7 @@ mod tests {
         assert!(!of(4096, 1, std::slice::from_ref(&whole)).is_clean());
         assert!(!of(512, 200, &[]).is_clean(), "nothing was looked at");
         assert!(!of(4096, 0, &[]).is_clean(), "nothing was looked at");
+        assert!(!of_entries(0, 4096, 0, std::slice::from_ref(&whole)).is_clean(), "nothing was looked for");
         assert!(!of(512, 1, &[whole, loss.clone()]).is_clean());
         let lossy = of(4096, 0, &[loss]);
         assert_eq!((lossy.looked_for, lossy.lost, lossy.accounted), (2, 1, 1));

@@ -101,13 +101,15 @@ fn text(rng: &mut Rng, number: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// What became of the messages of a run. One that is in none of these was never sent as a whole, or its reply never came.
+/// What became of the messages of a run. One that is neither acknowledged nor refused was never sent as a whole, or its reply never came.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
     /// Those whose 250 came.
     pub acknowledged: Vec<u64>,
     /// Those that were refused, with the reply.
     pub refused: Vec<(u64, String)>,
+    /// Connections that could not be made or ended before all was sent.
+    pub broken: Vec<Broken>,
     /// The longest that anybody waited for a reply to a message.
     pub wait_max: Duration,
 }
@@ -117,8 +119,18 @@ impl Sent {
     pub fn add(&mut self, other: Sent) {
         self.acknowledged.extend(other.acknowledged);
         self.refused.extend(other.refused);
+        self.broken.extend(other.broken);
         self.wait_max = self.wait_max.max(other.wait_max);
     }
+}
+
+/// How a connection ended that should have gone on.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    /// What the server said last; empty if there was no connection.
+    pub last_reply: String,
+    /// What became of the connection.
+    pub error: String,
 }
 
 /// Sends the messages `numbers` over several connections and calls `acknowledged` as soon as each one's 250 is there. A connection that
@@ -157,15 +169,14 @@ pub fn send_over(
         for _ in 0..connections {
             scope.spawn(|| {
                 let mut sent = Sent::default();
-                // That the server is gone is what this rig is about, not an error.
-                let _ = converse(
-                    protocol,
-                    load,
-                    address,
-                    || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < numbers.end),
-                    &acknowledged,
-                    &mut sent,
-                );
+                let numbers = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < numbers.end);
+                // Whether the server may be gone is for the caller to judge.
+                let ended = match Client::connect_with(protocol, address) {
+                    Ok(mut client) => converse(&mut client, load, numbers, &acknowledged, &mut sent)
+                        .map_err(|error| Broken { last_reply: client.last_reply, error: error.to_string() }),
+                    Err(error) => Err(Broken { last_reply: String::new(), error: error.to_string() }),
+                };
+                sent.broken.extend(ended.err());
                 all.lock().expect("results").add(sent);
             });
         }
@@ -174,14 +185,12 @@ pub fn send_over(
 }
 
 fn converse(
-    protocol: Protocol,
+    client: &mut Client,
     load: &Load,
-    address: SocketAddr,
-    mut next: impl FnMut() -> Option<u64>,
+    next: impl Fn() -> Option<u64>,
     acknowledged: &(impl Fn(u64) + Sync),
     sent: &mut Sent,
 ) -> io::Result<()> {
-    let mut client = Client::connect_with(protocol, address)?;
     while let Some(number) = next() {
         let letter = load.letter(number);
         let begun = std::time::Instant::now();
@@ -201,6 +210,7 @@ fn converse(
 pub struct Client {
     reader: BufReader<TcpStream>,
     protocol: Protocol,
+    last_reply: String,
 }
 
 impl Client {
@@ -217,7 +227,7 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(REPLY_PATIENCE))?;
         stream.set_write_timeout(Some(REPLY_PATIENCE))?;
-        let mut client = Client { reader: BufReader::new(stream), protocol };
+        let mut client = Client { reader: BufReader::new(stream), protocol, last_reply: String::new() };
         client.reply()?;
         client.command(if protocol == Protocol::Lmtp { "LHLO rig.example" } else { "EHLO rig.example" })?;
         Ok(client)
@@ -284,7 +294,8 @@ impl Client {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if line.as_bytes().get(3) != Some(&b'-') {
-                return Ok(line.trim_end().to_owned());
+                line.trim_end().clone_into(&mut self.last_reply);
+                return Ok(self.last_reply.clone());
             }
         }
     }
@@ -311,5 +322,33 @@ mod tests {
             large += usize::from(letter.octets.len() > 1 << 20);
         }
         assert!((1..20).contains(&large), "{large} large ones");
+    }
+
+    /// Greets, answers EHLO, MAIL and the first RCPT, says `last` to what comes next, and closes.
+    fn server_that_ends_with(last: &'static str) -> SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            drop(listener);
+            let mut commands = BufReader::new(stream.try_clone().unwrap());
+            for reply in ["220 hello", "250 EHLO", "250 MAIL", "250 RCPT", last] {
+                write!(stream, "{reply}\r\n").unwrap();
+                commands.read_line(&mut String::new()).unwrap();
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn a_server_that_breaks_off_or_is_gone_is_told() {
+        let load = Load { several_one_in: u64::MAX, ..Load::mixed(7) };
+        let address = server_that_ends_with("421 4.7.0 enough");
+        let sent = send(&load, address, 1, 0..10, |_| ());
+        let broken: Vec<&str> = sent.broken.iter().map(|broken| broken.last_reply.as_str()).collect();
+        assert_eq!((sent.acknowledged.len(), broken), (0, vec!["421 4.7.0 enough"]));
+        // Its listener is closed by now.
+        let sent = send(&load, address, 3, 0..10, |_| ());
+        assert_eq!((sent.acknowledged.len(), sent.refused.len(), sent.broken.len()), (0, 0, 3));
     }
 }

@@ -5,6 +5,7 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -98,8 +99,11 @@ pub fn cut(
                 rig.disk.mark(number)
             });
         server.settle_and_stop()?;
+        if sent.acknowledged.is_empty() {
+            return Err(RigError::NothingAcknowledged);
+        }
         let found = account(&place.mail(), &load, sent.acknowledged.iter().copied())?;
-        if !found.lost.is_empty() || sent.acknowledged.is_empty() {
+        if !found.lost.is_empty() {
             return Err(RigError::LostWithoutCut(Box::new(found)));
         }
     }
@@ -168,13 +172,13 @@ impl Place<'_> {
         // None of them can be told to take a free one and say which.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let child = match self.peer {
-            Peer::Postfix => self.start_postfix(address).map(|()| None)?,
-            Peer::DovecotOptimized => Some(self.start_dovecot(address, "optimized")?),
-            Peer::DovecotAlways => Some(self.start_dovecot(address, "always")?),
+            Peer::Postfix => self.start_postfix(address)?,
+            Peer::DovecotOptimized => self.start_dovecot(address, "optimized")?,
+            Peer::DovecotAlways => self.start_dovecot(address, "always")?,
             Peer::Mailrs => {
                 let mut command = dies_with_us();
                 command.arg(mailrs_program()?).arg(address.to_string()).arg(mail.join(DOMAIN));
-                Some(command.stdin(Stdio::null()).spawn()?)
+                command.stdin(Stdio::null()).spawn()?
             }
         };
         let mut running = Running { place: self, address, child };
@@ -196,7 +200,8 @@ impl Place<'_> {
         Ok(command.args(["dovecot", "-F", "-c"]).arg(config).stdin(Stdio::null()).stderr(log).spawn()?)
     }
 
-    fn start_postfix(&self, address: SocketAddr) -> Result<(), RigError> {
+    /// What is returned is not Postfix, which has no parent, but what kills it if we are killed.
+    fn start_postfix(&self, address: SocketAddr) -> Result<Child, RigError> {
         give_to(&self.mail(), "nobody")?;
         let (config, data, queue) = (self.scratch.join("postfix"), self.scratch.join("postfix-data"), self.queue());
         for dir in [&config, &data, &queue] {
@@ -213,12 +218,22 @@ impl Place<'_> {
         let users = (0..Load::mixed(0).mailboxes).map(user);
         let map: String = users.map(|user| format!("{user}@{DOMAIN} {DOMAIN}/{user}/Maildir/\n")).collect();
         std::fs::write(config.join("users"), map)?;
-        Ok(run(Command::new("postfix").arg("-c").arg(config).arg("start"))?)
+        run(Command::new("postfix").arg("-c").arg(config).arg("start"))?;
+        let master = std::fs::read_to_string(queue.join("pid/master.pid"))?;
+        Ok(killed_with_us(master.trim())?)
     }
 
     fn queue(&self) -> PathBuf {
         self.disk.join("queue")
     }
+}
+
+/// A process that reads a pipe of ours: the kernel closes it however we end, and then it kills the group of `process`. Killed itself, it
+/// does nothing.
+fn killed_with_us(process: &str) -> std::io::Result<Child> {
+    let mut command = Command::new("sh");
+    command.args(["-c", "read -r _; kill -s KILL -- \"-$0\"", process]).process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
 fn give_to(dir: &Path, owner: &str) -> Result<(), RigError> {
@@ -228,14 +243,14 @@ fn give_to(dir: &Path, owner: &str) -> Result<(), RigError> {
 struct Running<'a> {
     place: &'a Place<'a>,
     address: SocketAddr,
-    child: Option<Child>,
+    child: Child,
 }
 
 impl Running<'_> {
     fn wait_until_it_listens(&mut self) -> Result<(), RigError> {
         let mut ended = None;
         wait_until("begun to listen", || {
-            ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            ended = self.child.try_wait().ok().flatten();
             ended.is_some() || TcpStream::connect(self.address).is_ok()
         })?;
         // Then whoever listens there is a stranger.
@@ -254,21 +269,19 @@ impl Running<'_> {
             let pid = self.place.queue().join("pid/master.pid");
             return wait_until("ended", || TcpStream::connect(self.address).is_err() && !is_running(&pid));
         }
-        if let Some(mut child) = self.child.take() {
-            let _ =
-                rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM);
-            child.wait()?;
-        }
+        let process = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+        self.child.wait()?;
         wait_until("ended", || TcpStream::connect(self.address).is_err())
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        } else if self.place.peer == Peer::Postfix {
+        // Both fail only if it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if self.place.peer == Peer::Postfix {
             // Fails if it has been stopped already, which is the rule.
             let config = self.place.scratch.join("postfix");
             let _ = run(Command::new("postfix").arg("-c").arg(config).arg("abort"));

@@ -28,8 +28,14 @@ pub enum RigError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// The server lost mail with no power cut at all: nothing can be said about cuts.
-    #[error("mail was lost without a power cut: {} lost, {} duplicated, {} half", .0.lost.len(), .0.duplicated.len(), .0.half.len())]
+    #[error(
+        "mail was lost without a power cut: {} lost, {} duplicated, {} half, {} misplaced",
+        .0.lost.len(), .0.duplicated.len(), .0.half.len(), .0.misplaced.len()
+    )]
     LostWithoutCut(Box<Account>),
+    /// The server acknowledged not one message of the recorded run, so that a cut could not lose any.
+    #[error("nothing was acknowledged, so there is nothing to look for after a cut")]
+    NothingAcknowledged,
     /// SIGINT or SIGTERM.
     #[error("interrupted")]
     Interrupted,
@@ -39,9 +45,9 @@ impl RigError {
     /// Whether this is the server's doing, and not something that this machine lacks.
     pub fn is_finding(&self) -> bool {
         match self {
-            RigError::LostWithoutCut(_) | RigError::Server(ServerError::Ended { .. } | ServerError::Slow { .. }) => {
-                true
-            }
+            RigError::LostWithoutCut(_)
+            | RigError::NothingAcknowledged
+            | RigError::Server(ServerError::Ended { .. } | ServerError::Slow { .. }) => true,
             RigError::Server(ServerError::Start(_)) => false,
             RigError::Unavailable(_) | RigError::Tool(_) | RigError::Io(_) | RigError::Interrupted => false,
         }
@@ -168,6 +174,7 @@ mod tests {
         let io = || std::io::Error::from_raw_os_error(2);
         let findings = [
             RigError::LostWithoutCut(Box::default()),
+            RigError::NothingAcknowledged,
             ServerError::Ended { status: "exit status: 1".to_owned(), log: String::new() }.into(),
             ServerError::Slow { what: "ended", log: String::new() }.into(),
         ];

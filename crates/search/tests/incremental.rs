@@ -190,6 +190,10 @@ impl World {
 
 /// Updates, then puts back the side store as it was before.
 fn crash_between_commits(index: &Path, mail: &Path) {
+    crash_between(index, || drop(update(index, mail)));
+}
+
+fn crash_between(index: &Path, update: impl FnOnce()) {
     let state = |dir: &Path| -> Vec<(PathBuf, Vec<u8>)> {
         let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
         let files = entries.map(|entry| entry.unwrap().path()).filter(|path| {
@@ -199,7 +203,7 @@ fn crash_between_commits(index: &Path, mail: &Path) {
         files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
     };
     let before = state(index);
-    update(index, mail);
+    update();
     state(index).into_iter().for_each(|(path, _)| fs::remove_file(path).unwrap());
     before.into_iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
 }
@@ -269,6 +273,14 @@ fn message(mail: &Path, name: &str, word: &str) {
         .unwrap();
 }
 
+/// As if nothing had happened in the Maildir for a while.
+fn at_rest(mail: &Path) {
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(100);
+    for sub in ["new", "cur"] {
+        fs::File::open(mail.join(sub)).unwrap().set_modified(long_ago).unwrap();
+    }
+}
+
 /// A Maildir with one message, and its index.
 fn one_message_indexed() -> (tempfile::TempDir, tempfile::TempDir) {
     let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -295,10 +307,7 @@ fn a_folder_at_rest_is_not_listed_again() {
     let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     maildir(mail.path(), "");
     message(mail.path(), "1.a.h:2,", "one");
-    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(100);
-    for sub in ["new", "cur"] {
-        fs::File::open(mail.path().join(sub)).unwrap().set_modified(long_ago).unwrap();
-    }
+    at_rest(mail.path());
     assert_eq!(update(index.path(), mail.path()).listed, 2);
     assert_eq!(update(index.path(), mail.path()).listed, 0);
     let quiet = || nothing_to_do(index.path(), &[mail.path().to_owned()], &UpdateOptions::default());
@@ -451,6 +460,27 @@ fn two_messages_never_share_a_number_however_often_it_crashes() {
         (1, 0, 1)
     );
     assert_eq!(posthaste_search::verify(index.path()).unwrap().damage, []);
+}
+
+#[test]
+fn a_file_rewritten_in_place_that_a_crash_cut_in_half_is_something_to_do() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    message(mail.path(), "1.a.h:2,", "one");
+    at_rest(mail.path());
+    update(index.path(), mail.path());
+    let nothing = || nothing_to_do(index.path(), &[], &UpdateOptions::default());
+    assert!(nothing().is_some());
+    // No directory's time moves.
+    message(mail.path(), "1.a.h:2,", "two");
+    crash_between(index.path(), || {
+        let options = UpdateOptions { check_files: true, ..UpdateOptions::default() };
+        Indexer::open(index.path(), None).unwrap().update(&[], &options, &|_| {}).unwrap();
+    });
+    assert_eq!(nothing(), None);
+    update(index.path(), mail.path());
+    assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "two").len(), 1);
+    assert!(nothing().is_some());
 }
 
 #[test]

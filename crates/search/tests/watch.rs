@@ -29,7 +29,7 @@ fn beside_a_watch(index: &Path, mail: &Path, options: &WatchOptions, body: impl 
         let watching = scope.spawn(|| {
             let mut tell = |event: WatchEvent<'_>| match event {
                 WatchEvent::Ready(report) | WatchEvent::Committed { report, .. } => drop(tell.send(report.messages)),
-                WatchEvent::Trouble { .. } | WatchEvent::Unwatched(_) => {}
+                WatchEvent::Rebuilding | WatchEvent::Trouble { .. } | WatchEvent::Unwatched(_) => {}
             };
             watch(index, &[mail.to_owned()], options, &stop, &|| {}, &mut tell).unwrap();
         });
@@ -130,6 +130,46 @@ fn a_watch_lends_the_index_and_goes_on() {
 }
 
 #[test]
+fn a_watch_that_waits_for_the_index_ends_when_it_is_told() {
+    for is_lent in [false, true] {
+        let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        maildir(mail.path(), "");
+        let before = (!is_lent).then(|| Indexer::open(index.path(), None).unwrap());
+        let stop = Stop::new().unwrap();
+        let ((tell, told), (say_ended, ended)) = (channel(), channel());
+        let (dir, root, stop_it) = (index.path().to_owned(), mail.path().to_owned(), stop.clone());
+        std::thread::spawn(move || {
+            let waiting = || tell.send("waits").unwrap_or_default();
+            let mut ready = |event: WatchEvent<'_>| {
+                if matches!(event, WatchEvent::Ready(_)) {
+                    tell.send("ready").unwrap_or_default();
+                }
+            };
+            say_ended.send(watch(&dir, &[root], &options(), &stop_it, &waiting, &mut ready).is_ok())
+        });
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(if is_lent { "ready" } else { "waits" }));
+        // The watch lends it and waits behind us.
+        let held = before.unwrap_or_else(|| Indexer::open(index.path(), Some(&|| {})).unwrap());
+        stop.stop();
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
+        drop(held);
+    }
+}
+
+#[test]
+fn a_commit_is_told_also_if_a_folder_came_with_it() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    // Both come within this.
+    let options = WatchOptions { commit_after: Duration::from_millis(500), ..options() };
+    beside_a_watch(index.path(), mail.path(), &options, |told| {
+        deliver(mail.path(), "1.a.h", "one");
+        maildir(mail.path(), ".New");
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(1));
+    });
+}
+
+#[test]
 fn there_is_one_watch() {
     let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     maildir(mail.path(), "");
@@ -153,6 +193,41 @@ fn a_watch_that_met_with_trouble_goes_on() {
             assert!(Instant::now() < deadline, "it did not begin again");
             std::thread::sleep(Duration::from_millis(20));
         }
+    });
+}
+
+#[test]
+fn a_named_tree_that_is_gone_does_not_keep_others_from_being_indexed() {
+    let (trees, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [named, other] = ["named", "other"].map(|name| trees.path().join(name));
+    maildir(&named, "");
+    maildir(&other, "");
+    common::update(index.path(), &other);
+    beside_a_watch(index.path(), &named, &options(), |_| {
+        fs::rename(&named, trees.path().join("away")).unwrap();
+        // The next commit has nowhere to write, so the watch begins again.
+        fs::rename(index.path().join("text"), index.path().join("aside")).unwrap();
+        deliver(&other, "1.a.h", "one");
+        let deadline = Instant::now() + PATIENCE;
+        while Searcher::open(index.path()).map_or(0, |searcher| hits(&searcher, "one").len()) < 1 {
+            assert!(Instant::now() < deadline, "it did not begin again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+}
+
+#[test]
+fn a_watch_begins_while_somebody_asks_whether_there_is_one() {
+    let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    maildir(mail.path(), "");
+    let lock = fs::File::create(index.path().join("watch.lock")).unwrap();
+    lock.lock_shared().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            lock.unlock().unwrap();
+        });
+        beside_a_watch(index.path(), mail.path(), &options(), |_| assert!(watched(index.path()).is_some()));
     });
 }
 

@@ -64,9 +64,11 @@ fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
     loop {
         match watch(dir, std::slice::from_ref(&mail), &options, stop, &waiting, &mut tell) {
             Ok(()) => return,
-            Err(error @ IndexError::Watched(_)) => {
-                return tracing::warn!(error = error.to_string(), "mail is indexed by that process");
-            }
+            Err(error @ IndexError::Watched(_)) => tracing::info!(
+                error = error.to_string(),
+                pause_s = PAUSE.as_secs(),
+                "mail is indexed by that process; trying again"
+            ),
             Err(error) => tracing::error!(
                 error = error.to_string(),
                 pause_s = PAUSE.as_secs(),
@@ -81,6 +83,7 @@ fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
 
 fn tell(event: WatchEvent<'_>) {
     match event {
+        WatchEvent::Rebuilding => tracing::info!("the search index was written by an older version; it is built again"),
         WatchEvent::Ready(report) => {
             tracing::info!(messages = report.messages, added = report.added, "search index is up to date");
         }

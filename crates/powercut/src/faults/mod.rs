@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::account::{Account, account};
-use crate::load::{Load, Sent};
+use crate::load::{Broken, Load, Sent};
 use crate::mount::{FileSystem, Mounted};
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::Setup;
@@ -213,10 +213,15 @@ fn wrong(when: &str, found: &Account) -> Option<String> {
         .then(|| format!("{when}: lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}"))
 }
 
-/// Replies to messages that are not among those expected.
+/// Replies to messages that are not among those expected, and connections that ended.
 fn unexpected(sent: &Sent, expected: &str) -> Option<String> {
-    let other = sent.refused.iter().find(|(_, reply)| expected.is_empty() || !reply.starts_with(expected));
-    other.map(|(number, reply)| format!("message {number} was refused with {reply:?}"))
+    let refused = sent.refused.iter().find(|(_, reply)| expected.is_empty() || !reply.starts_with(expected));
+    let refused = refused.map(|(number, reply)| format!("message {number} was refused with {reply:?}"));
+    let broken = sent.broken.first().map(|Broken { last_reply, error }| match last_reply.as_str() {
+        "" => format!("no connection: {error}"),
+        reply => format!("a connection broke after {reply:?}: {error}"),
+    });
+    refused.or(broken)
 }
 
 /// Retries are up to some seconds apart after a few failures.
@@ -242,5 +247,14 @@ mod tests {
         let ended = shown(|_| Err(ServerError::Ended { status: "1".to_owned(), log: String::new() }.into())).unwrap();
         assert_eq!((ended.skipped, ended.problems.len()), (None, 1));
         assert!(shown(|_| Err(RigError::Interrupted)).is_err());
+    }
+
+    #[test]
+    fn who_says_nothing_any_more_has_not_refused_as_expected() {
+        let mut sent = Sent { refused: vec![(1, "451 4.3.0 later".to_owned())], ..Sent::default() };
+        assert_eq!(unexpected(&sent, "451 4.3.0"), None);
+        assert!(unexpected(&sent, "").is_some() && unexpected(&sent, "452").is_some());
+        sent.broken.push(Broken { last_reply: String::new(), error: "refused".to_owned() });
+        assert_eq!(unexpected(&sent, "451 4.3.0").as_deref(), Some("no connection: refused"));
     }
 }

@@ -20,6 +20,7 @@ pub fn journal_full(environment: &Environment) -> Result<Problems, RigError> {
     }
     // A connection on which nothing was accepted for 200 commands is closed, which is the server's right.
     sent.refused.retain(|(_, reply)| !reply.starts_with("421 4.7.0"));
+    sent.broken.retain(|broken| !broken.last_reply.starts_with("421 4.7.0"));
     problems.extend(unexpected(&sent, "452 4.3.1"));
     drop(filler);
     unblock(&disks.setup.mail())?;

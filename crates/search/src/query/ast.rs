@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::text::Priority;
+use crate::text::{Priority, fold};
 
 /// Byte offsets in the query's text.
 pub type Span = Range<usize>;
@@ -121,7 +121,8 @@ impl Pattern {
         match self {
             Self::Is(wanted) => value == wanted,
             Self::StartsWith(wanted) => value.starts_with(wanted.as_str()),
-            Self::Matches(regex) => regex.is_match(value),
+            // Compiled for folded text.
+            Self::Matches(regex) => regex.is_match(&fold(value)),
         }
     }
 }

@@ -340,6 +340,10 @@ mod tests {
         assert_eq!(ok("g:F"), Query::Leaf(Leaf::Flag(Flag::Letter(bits::letter('F').unwrap()))));
         assert_eq!(ok("is:tod*"), Query::Leaf(Leaf::Tag(Pattern::StartsWith("tod".to_owned()))));
         assert!(matches!(ok("is:/^todo/"), Query::Leaf(Leaf::Tag(Pattern::Matches(_)))));
+        for expression in ["tag:/grüße/", "tag:/^GRUSSE$/"] {
+            let Query::Leaf(Leaf::Tag(pattern)) = ok(expression) else { panic!("{expression} is no tag") };
+            assert!(pattern.accepts("grüße") && !pattern.accepts("größe"), "{expression}");
+        }
         assert!(matches!(ok("tag:unread"), Query::Or(_)));
         for tag in ["list", "new", "seen", "calendar", "starred"] {
             assert_eq!(ok(&format!("tag:{tag}")), Query::Leaf(Leaf::Tag(Pattern::Is(tag.to_owned()))));

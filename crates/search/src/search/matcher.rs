@@ -55,7 +55,9 @@ impl Tables {
     /// `None` if they would be too large.
     fn new(pattern: &str) -> Option<Self> {
         // Nothing can follow a first byte that does not fit: then most of a dictionary is never looked at.
-        let is_anchored = pattern.starts_with('^') && !pattern.contains('|');
+        // A repetition that may be none makes the anchor optional.
+        let anchored_rest = pattern.strip_prefix('^').filter(|rest| !rest.starts_with(['*', '?', '{']));
+        let is_anchored = anchored_rest.is_some_and(|rest| !rest.contains('|'));
         let (anchored, kind) =
             if is_anchored { (Anchored::Yes, StartKind::Anchored) } else { (Anchored::No, StartKind::Unanchored) };
         let sizes = dense::Config::new()
@@ -140,6 +142,9 @@ mod tests {
             "a{2,}",
             "[^a]",
             "^(a|b)",
+            "^*patch",
+            "^?patch",
+            "^{0}patch",
         ] {
             let regex = regex::RegexBuilder::new(pattern).case_insensitive(true).build().unwrap();
             let matcher = Matcher::new(&regex);

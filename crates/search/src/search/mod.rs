@@ -68,23 +68,14 @@ impl Searcher {
     pub fn open(dir: &Path) -> Result<Self> {
         // The side store first: the text index, opened later, has at least its messages.
         let mut snapshot = Snapshot::open(dir)?;
-        let text = loop {
-            match TextIndex::open(&snapshot.text_dir()) {
-                // A rebuild was completed between our two looks.
+        loop {
+            match open_text(&snapshot.text_dir()) {
+                Ok((text, segments)) => return Ok(Self { snapshot, text, segments, columns: Columns::default() }),
+                // A rebuild was completed meanwhile, and has removed what we were about to open.
                 Err(_) if snapshot.is_superseded() => snapshot = Snapshot::open(dir)?,
-                opened => break opened.map_err(|error| text_error(&snapshot.text_dir(), error))?,
+                Err(error) => return Err(text_error(&snapshot.text_dir(), error)),
             }
-        };
-        let text_dir = snapshot.text_dir();
-        let fail = |error| text_error(&text_dir, error);
-        let reader = text.index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into().map_err(fail)?;
-        let segment = |reader: &SegmentReader| {
-            let numbers = reader.fast_fields().u64("number")?.values;
-            Ok(Segment { reader: reader.clone(), numbers })
-        };
-        let segments: tantivy::Result<Vec<Segment>> = reader.searcher().segment_readers().iter().map(segment).collect();
-        let segments = segments.map_err(fail)?;
-        Ok(Self { snapshot, text, segments, columns: Columns::default() })
+        }
     }
 
     pub(crate) fn text(&self) -> &TextIndex {
@@ -303,6 +294,17 @@ impl Searcher {
     fn fail(&self, error: tantivy::TantivyError) -> IndexError {
         text_error(&self.snapshot.text_dir(), error)
     }
+}
+
+fn open_text(dir: &Path) -> tantivy::Result<(TextIndex, Vec<Segment>)> {
+    let text = TextIndex::open(dir)?;
+    let reader = text.index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
+    let segment = |reader: &SegmentReader| {
+        let numbers = reader.fast_fields().u64("number")?.values;
+        Ok(Segment { reader: reader.clone(), numbers })
+    };
+    let segments: tantivy::Result<Vec<Segment>> = reader.searcher().segment_readers().iter().map(segment).collect();
+    Ok((text, segments?))
 }
 
 fn read_once<T>(

@@ -11,6 +11,7 @@ use tantivy::schema::{Field, IndexRecordOption};
 
 use super::matcher::Matcher;
 use super::{Bitmap, Result, Searcher, Segment};
+use crate::parallel::on_threads;
 use crate::query::{Pattern, TextField};
 
 /// What one thread looks at in one go.
@@ -63,15 +64,8 @@ impl Searcher {
             Ok(found)
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
-        let parts: Vec<tantivy::Result<Bitmap>> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..cores).map(|_| scope.spawn(work)).collect();
-            let mine = work();
-            let joined =
-                others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            joined.chain(std::iter::once_with(|| mine)).collect()
-        });
         let mut found = Bitmap::empty(self.len());
-        for part in parts {
+        for part in on_threads(cores, work) {
             found.or(&part?);
         }
         Ok(found)
@@ -188,6 +182,8 @@ mod tests {
             ("ab", ""),
             ("^", ""),
             ("^a?", ""),
+            ("^*a", ""),
+            ("^{0}a", ""),
         ];
         for (pattern, start) in cases {
             assert_eq!(literal_start(pattern), start, "{pattern}");

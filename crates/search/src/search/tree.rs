@@ -6,14 +6,14 @@ use super::Message;
 use crate::state::NO_PARENT;
 
 /// Levels that are drawn; nobody can read more, and a thread may be as deep as it is long.
-pub const DEPTH_MAX: usize = 60;
+const DEPTH_MAX: usize = 60;
 
 /// One line of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeLine {
     /// Index into the messages.
     pub index: usize,
-    /// For each level above, the innermost [`DEPTH_MAX`] of them: whether more follows there. Empty for the first of a thread.
+    /// For each level above, the innermost 60 of them: whether more follows there. Empty for the first of a thread.
     pub more: Vec<bool>,
 }
 
@@ -28,7 +28,7 @@ impl TreeLine {
 }
 
 /// Brings messages into the order of their threads: threads as their first message comes in `messages`, answers by date below
-/// what they answer. An answer to a message that is not among them hangs under the next one above that is, where that is known.
+/// what they answer. An answer to a message that is not among them stands as a first message in its thread.
 pub fn tree(messages: &[Message]) -> Vec<TreeLine> {
     let at: HashMap<u32, usize> = messages.iter().enumerate().map(|(index, message)| (message.number, index)).collect();
     let mut children: HashMap<usize, Vec<usize>> = HashMap::new();

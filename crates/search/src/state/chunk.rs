@@ -206,7 +206,7 @@ pub(super) fn encode(records: &[Record]) -> Vec<u8> {
 }
 
 fn put_u32(out: &mut Vec<u8>, value: usize) {
-    // 4096 names of at most 255 bytes, 4096 lists of at most 8192 references: far below 2^32.
+    // 4096 names of at most 255 bytes, 4096 lists of at most 64 references: far below 2^32.
     out.extend_from_slice(&u32::try_from(value).expect("a chunk's counts fit into 32 bits").to_le_bytes());
 }
 

@@ -7,11 +7,13 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::StateError;
+use crate::watch::Stop;
 
 const LOCK: &str = "lock";
 const TURN: &str = "turn";
@@ -30,27 +32,34 @@ impl Lock {
     /// # Errors
     /// [`StateError::Locked`], [`StateError::Io`].
     pub fn acquire(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, StateError> {
-        Self::try_acquire(dir, waiting)
+        Self::try_acquire(dir, waiting, None)
             .map_err(|error| StateError::Io { dir: dir.to_owned(), error })?
             .ok_or_else(|| StateError::Locked(dir.to_owned()))
     }
 
-    /// Takes the lock behind all who wait for it now: for a writer that has just lent it.
+    /// As [`acquire`](Self::acquire), for a writer that stays: `None` if `stop` is called while it waits.
     ///
     /// # Errors
     /// [`StateError::Io`].
-    pub fn acquire_last(dir: &Path) -> Result<Self, StateError> {
+    pub(crate) fn acquire_unless(dir: &Path, waiting: &dyn Fn(), stop: &Stop) -> Result<Option<Self>, StateError> {
+        Self::try_acquire(dir, Some(waiting), Some(stop)).map_err(|error| StateError::Io { dir: dir.to_owned(), error })
+    }
+
+    /// Takes the lock behind all who wait for it now: for a writer that has just lent it. `None` if `stop` is called while it waits.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub(crate) fn acquire_last(dir: &Path, stop: &Stop) -> Result<Option<Self>, StateError> {
         let wait = || {
-            let turn = open(dir, TURN)?;
-            take(&turn)?;
-            let file = open(dir, LOCK)?;
-            take(&file)?;
-            Ok(Self { _file: file })
+            let (turn, file) = (open(dir, TURN)?, open(dir, LOCK)?);
+            let is_taken = take(&turn, Some(stop))? && take(&file, Some(stop))?;
+            Ok(is_taken.then_some(Self { _file: file }))
         };
         wait().map_err(|error| StateError::Io { dir: dir.to_owned(), error })
     }
 
-    fn try_acquire(dir: &Path, waiting: Option<&dyn Fn()>) -> io::Result<Option<Self>> {
+    /// `None` if another has it: at once without `waiting`, else when `stop` is called.
+    fn try_acquire(dir: &Path, waiting: Option<&dyn Fn()>, stop: Option<&Stop>) -> io::Result<Option<Self>> {
         // Whoever can read an index can read the mail.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let file = open(dir, LOCK)?;
@@ -62,16 +71,20 @@ impl Lock {
         let first = take_at_once(&turn)?;
         if !first {
             waiting();
-            take(&turn)?;
+            if !take(&turn, stop)? {
+                return Ok(None);
+            }
         }
         ring(&mut turn)?;
         if first && !is_lent_soon(&file)? {
             waiting();
         }
-        take(&file)?;
-        Ok(Some(Self { _file: file }))
+        Ok(take(&file, stop)?.then_some(Self { _file: file }))
     }
 }
+
+/// Between two tries to take a lock that another holds.
+const PAUSE: Duration = Duration::from_millis(25);
 
 /// A writer that watches lends its lock within moments; that is not worth a message.
 fn is_lent_soon(lock: &File) -> io::Result<bool> {
@@ -80,7 +93,7 @@ fn is_lent_soon(lock: &File) -> io::Result<bool> {
         if take_at_once(lock)? {
             return Ok(true);
         }
-        std::thread::sleep(std::time::Duration::from_millis(25));
+        std::thread::sleep(PAUSE);
     }
     Ok(false)
 }
@@ -128,8 +141,18 @@ fn take_at_once(file: &File) -> io::Result<bool> {
     }
 }
 
-fn take(file: &File) -> io::Result<()> {
-    Ok(rustix::io::retry_on_intr(|| rustix::fs::flock(file, FlockOperation::LockExclusive))?)
+/// Waits for a lock, but no longer than until `stop` is called; false then. A `flock` that waits could not be ended.
+fn take(file: &File, stop: Option<&Stop>) -> io::Result<bool> {
+    let Some(stop) = stop else {
+        rustix::io::retry_on_intr(|| rustix::fs::flock(file, FlockOperation::LockExclusive))?;
+        return Ok(true);
+    };
+    while !take_at_once(file)? {
+        if stop.wait(PAUSE) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -162,7 +185,7 @@ mod tests {
                 std::thread::yield_now();
             }
             drop(held);
-            let _again = Lock::acquire_last(dir.path()).unwrap();
+            let _again = Lock::acquire_last(dir.path(), &Stop::new().unwrap()).unwrap().unwrap();
             order.lock().unwrap().push("owner");
         });
         assert_eq!(order.into_inner().unwrap(), ["borrower", "owner"]);

@@ -25,10 +25,4 @@ pub use error::StateError;
 pub use lock::{Lock, Turn};
 pub(crate) use snapshot::Covered;
 pub use snapshot::{Directory, FolderState, Seen, Snapshot};
-
-/// For the fuzz target alone: reads what may be a chunk of the state file.
-#[doc(hidden)]
-pub fn decode_chunk(bytes: &[u8]) -> Option<Vec<Record>> {
-    chunk::decode(bytes)
-}
 pub use writer::StateWriter;

@@ -121,7 +121,7 @@ impl Directory {
 
     /// Whether a tree had folders when it was last looked at.
     pub(crate) fn has_folders(&self, root: usize) -> bool {
-        self.folders.iter().any(|folder| folder.present && folder.root as usize == root)
+        has_folders(&self.folders, root)
     }
 }
 
@@ -146,9 +146,13 @@ impl Covered {
 
     /// The trees that had folders.
     pub fn inhabited(&self) -> Vec<PathBuf> {
-        let has_folders = |root: &usize| self.folders.iter().any(|f| f.present && f.root as usize == *root);
-        (0..self.roots.len()).filter(has_folders).map(|root| self.roots[root].clone()).collect()
+        let inhabited = (0..self.roots.len()).filter(|&root| has_folders(&self.folders, root));
+        inhabited.map(|root| self.roots[root].clone()).collect()
     }
+}
+
+fn has_folders(folders: &[FolderState], root: usize) -> bool {
+    folders.iter().any(|folder| folder.present && folder.root as usize == root)
 }
 
 /// `None` if they are not what was written.

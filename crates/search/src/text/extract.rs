@@ -11,7 +11,7 @@ use mail_parser::{Encoding, HeaderName, Message, MessageParser, MessagePart, Mim
 use crate::text::header::{addresses, date, list_id, one_line, priority, references};
 use crate::text::html::html_to_text;
 use crate::text::lenient;
-use crate::text::nested::{Parsed, media_type};
+use crate::text::nested::{Parsed, guarded, is_encoded_message, media_type};
 use crate::text::prune::prune_into;
 use crate::text::tokens::Tokens;
 
@@ -121,7 +121,8 @@ fn parser() -> MessageParser {
 
 fn try_extract(bytes: &[u8], is_whole: bool) -> Extracted {
     let mut out = Extracted { is_whole, ..Extracted::default() };
-    let Some(message) = Parsed::new(&parser(), bytes) else {
+    let guarded = guarded(bytes);
+    let Some(message) = Parsed::new(&parser(), &guarded) else {
         out.body = raw_text(bytes);
         out.problem = Some("no header");
         return out;
@@ -254,14 +255,21 @@ fn leaf(message: &Message<'_>, part: &MessagePart<'_>, media_type: &str, out: &m
         }
         PartType::Text(text) => append(text, out),
         PartType::Html(html) => append(&html_to_text(html), out),
-        PartType::Message(enclosed) => {
-            for field in [addresses(enclosed.from()), one_line(enclosed.subject().unwrap_or(""))] {
-                append(&field, out);
+        PartType::Message(message) => enclosed(message, out, depth),
+        PartType::Binary(bytes) if is_encoded_message(media_type) => {
+            if let Some(message) = Parsed::new(&parser(), &guarded(bytes)) {
+                enclosed(&message, out, depth);
             }
-            parts_of(enclosed, out, depth + 1);
         }
         PartType::Binary(_) | PartType::InlineBinary(_) | PartType::Multipart(_) => {}
     }
+}
+
+fn enclosed(message: &Message<'_>, out: &mut Extracted, depth: u32) {
+    for field in [addresses(message.from()), one_line(message.subject().unwrap_or(""))] {
+        append(&field, out);
+    }
+    parts_of(message, out, depth + 1);
 }
 
 /// The text of a part whose base64 has something else in it.

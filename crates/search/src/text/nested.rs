@@ -1,8 +1,11 @@
 //! Parsed messages that enclose others to any depth.
 
-use std::ops::Deref;
+use std::borrow::Cow;
+use std::ops::{Deref, Range};
+use std::sync::LazyLock;
 
-use mail_parser::{Message, MessageParser, MessagePart, MimeHeaders, PartType};
+use mail_parser::{ContentType, HeaderName, Message, MessageParser, MessagePart, MimeHeaders, PartType};
+use regex::bytes::Regex;
 
 /// A parsed message that is taken apart level by level when it is dropped.
 ///
@@ -11,7 +14,7 @@ use mail_parser::{Message, MessageParser, MessagePart, MimeHeaders, PartType};
 pub(super) struct Parsed<'a>(Message<'a>);
 
 impl<'a> Parsed<'a> {
-    /// `None` if there is nothing in it that could be a message.
+    /// `bytes` as [`guarded`] gives them. `None` if there is nothing in it that could be a message.
     pub fn new(parser: &MessageParser, bytes: &'a [u8]) -> Option<Self> {
         parser.parse(bytes).map(Self)
     }
@@ -38,16 +41,111 @@ impl Drop for Parsed<'_> {
     }
 }
 
+/// The message for the parser: each octet in its place, but for the type of enclosed messages that are encoded.
+///
+/// The parser decodes those (though RFC 2046 section 5.2.1 forbids them) and copies what they enclose, level by level and on the stack: a few
+/// kilobytes could end the process. With another type they are decoded and nothing more, and are parsed by whoever finds them
+/// ([`is_encoded_message`]).
+pub(super) fn guarded(message: &[u8]) -> Cow<'_, [u8]> {
+    let mut guarded = Cow::Borrowed(message);
+    if !ENCLOSES.is_match(message) {
+        return guarded;
+    }
+    let is_digest = is_digest(message);
+    for block in blocks(message) {
+        let text = &message[block.clone()];
+        if !ENCODING.is_match(text) || !ENCODED.is_match(text) {
+            continue;
+        }
+        let fields: Vec<usize> = TYPE.find_iter(text).map(|name| name.start()).take(FIELDS_MAX + 1).collect();
+        let types: Vec<Option<String>> = fields.iter().map(|&start| type_of(&text[start..])).collect();
+        for (start, _) in fields.iter().zip(&types).filter(|(_, kind)| kind.as_deref().is_some_and(is_encoded_message))
+        {
+            for word in WORD.find_iter(&text[*start..]) {
+                guarded.to_mut()[block.start + start + word.end() - 1] = b'x';
+            }
+        }
+        // A part of a digest is a message unless it says what else: such a one is taken as it stands.
+        let part = text.windows(2).rposition(|pair| pair == b"--").unwrap_or(0);
+        let may_be_untyped = types.contains(&None) || fields.last().is_none_or(|&last| last < part);
+        if fields.len() > FIELDS_MAX || is_digest && may_be_untyped {
+            for name in ENCODING.find_iter(text) {
+                guarded.to_mut()[block.start + name.start()] = b'X';
+            }
+        }
+    }
+    guarded
+}
+
+/// More fields with a type are in no header.
+const FIELDS_MAX: usize = 16;
+
+/// Whether there may be parts that are messages without saying so (RFC 2046 section 5.1.5).
+fn is_digest(message: &[u8]) -> bool {
+    let mut blocks = blocks(message).map(|block| &message[block]).filter(|text| DIGEST.is_match(text));
+    blocks.any(|text| {
+        let mut fields = TYPE.find_iter(text).enumerate();
+        fields
+            .any(|(at, name)| at == FIELDS_MAX || type_of(&text[name.start()..]).as_deref() == Some("multipart/digest"))
+    })
+}
+
+/// What the parser takes from a field that begins here; `None` if it understands nothing.
+fn type_of(field: &[u8]) -> Option<String> {
+    let header = TYPES.parse_headers(field)?;
+    let kind = header.parts.first()?.headers.first()?.value.as_content_type()?;
+    Some(name_of(kind))
+}
+
+/// What lies between empty lines: a header is in one of them as a whole.
+fn blocks(message: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let ends = EMPTY_LINE.find_iter(message).map(|line| line.end()).chain([message.len()]);
+    ends.scan(0, |start, end| Some(std::mem::replace(start, end)..end))
+}
+
+fn expression(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("a valid expression")
+}
+
+/// No message is enclosed without one of these words.
+static ENCLOSES: LazyLock<Regex> = LazyLock::new(|| expression("(?i-u)rfc822|global|digest"));
+static WORD: LazyLock<Regex> = LazyLock::new(|| expression("(?i-u)rfc822|global"));
+static DIGEST: LazyLock<Regex> = LazyLock::new(|| expression("(?i-u)digest"));
+static ENCODING: LazyLock<Regex> = LazyLock::new(|| expression("(?i-u)content-transfer-encoding"));
+/// The parser also takes RFC 2047's words.
+static ENCODED: LazyLock<Regex> = LazyLock::new(|| expression(r"(?i-u)base64|quoted-printable|=\?"));
+static TYPE: LazyLock<Regex> = LazyLock::new(|| expression("(?i-u)content-type"));
+static EMPTY_LINE: LazyLock<Regex> = LazyLock::new(|| expression(r"(?-u)\n\r?\n"));
+static TYPES: LazyLock<MessageParser> =
+    LazyLock::new(|| MessageParser::new().header_content_type(HeaderName::ContentType).default_header_ignore());
+
+/// Whether a decoded part of this type is a message: see [`guarded`].
+pub(super) fn is_encoded_message(media_type: &str) -> bool {
+    matches!(media_type, "message/rfc822" | "message/global")
+}
+
 /// What a part says it is, in lower case; without that, what the parser took it for.
 pub(super) fn media_type(part: &MessagePart<'_>) -> String {
-    let declared = part.content_type().map(|kind| match kind.subtype() {
-        Some(subtype) => format!("{}/{subtype}", kind.ctype()).to_ascii_lowercase(),
-        None => kind.ctype().to_ascii_lowercase(),
-    });
-    declared.unwrap_or_else(|| {
+    let media_type = declared_type(part);
+    match media_type.as_str() {
+        "message/rfc82x" => "message/rfc822".to_owned(),
+        "message/globax" => "message/global".to_owned(),
+        _ => media_type,
+    }
+}
+
+fn declared_type(part: &MessagePart<'_>) -> String {
+    part.content_type().map(name_of).unwrap_or_else(|| {
         let default = if matches!(part.body, PartType::Message(_)) { "message/rfc822" } else { "text/plain" };
         default.to_owned()
     })
+}
+
+fn name_of(kind: &ContentType<'_>) -> String {
+    match kind.subtype() {
+        Some(subtype) => format!("{}/{subtype}", kind.ctype()).to_ascii_lowercase(),
+        None => kind.ctype().to_ascii_lowercase(),
+    }
 }
 
 #[cfg(test)]
@@ -66,6 +164,48 @@ mod tests {
             assert_eq!(extract(mail.as_bytes()).problem, Some("nested too deeply"));
             assert!(parts(mail.as_bytes()).len() > 50);
         });
+    }
+
+    /// Quoted-printable that encodes nothing but what it must.
+    fn quoted(mail: &str) -> String {
+        format!("Content-Transfer-Encoding: quoted-printable\n\n{}", mail.replace('=', "=3D"))
+    }
+
+    #[test]
+    fn messages_enclosed_in_an_encoded_one_cost_no_stack_and_little_memory() {
+        let inner = "Content-Type: message/rfc822\n\n".repeat(20_000) + "Subject: core\n\nx\n";
+        let digest = |head: &str| {
+            format!("Content-Type: multipart/digest; boundary=b\n\n--b\n{head}{}\n--b--\n", quoted(&inner))
+        };
+        let part = |head: &str| format!("{head}{}", quoted(&inner));
+        for mail in [
+            part("Content-Type: message/rfc822\n"),
+            part("content-type: Message / RFC822 (x)\n"),
+            part("Content-Type: message/global\n"),
+            digest(""),
+            digest("Content-Type:\n"),
+            digest("Content-Type: text/plain\n--b\n"),
+            part("Content-Type: (content-type) message/rfc822\n"),
+            digest("Content-Type: message/rfc822\n"),
+        ] {
+            on_a_thread(move || {
+                extract(mail.as_bytes());
+                parts(mail.as_bytes());
+            });
+        }
+    }
+
+    #[test]
+    fn a_message_enclosed_and_encoded_is_read() {
+        let core = format!("Subject: core\nContent-Type: text/plain; name=rfc822.txt\n{}", quoted("g=x of rfc822"));
+        let mail = format!("Subject: outer\nContent-Type: message/rfc822\n{}", quoted(&core));
+        let found = extract(mail.as_bytes());
+        assert!(found.body.contains("core") && found.body.contains("g=x of rfc822"), "{}", found.body);
+        assert!(found.mimes.contains(&"message/rfc822".to_owned()), "{:?}", found.mimes);
+        let all = parts(mail.as_bytes());
+        let shape: Vec<_> = all.iter().map(|part| (part.media_type.as_str(), part.name.as_deref())).collect();
+        assert_eq!(shape, [("message/rfc822", None), ("text/plain", Some("rfc822.txt"))]);
+        assert_eq!((&*all[0].content, &*all[1].content), (core.as_bytes(), &b"g=x of rfc822"[..]));
     }
 
     #[test]

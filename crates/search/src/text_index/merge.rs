@@ -5,15 +5,19 @@ const AT_ONCE_MIN: usize = 8;
 /// With more than this, opening and asking them costs more than merging two.
 const SEGMENTS_MAX: usize = 30;
 
-/// The segments to merge, by their numbers of messages: the smallest ones, as long as the next is at most twice as large as those before it
-/// together. So a message is merged only into something a good deal larger, about log2 times in its life, and large segments rest
-/// while small ones come.
+/// No merge begins with a larger segment than this: a first index leaves several of tens of thousands of messages, all of one size, and to
+/// write them again would cost as much as the index. Where every commit is larger, two become one when there are too many.
+const SMALL: u64 = 1000;
+
+/// The segments to merge, by their numbers of messages: the smallest ones, if the first is small, as long as the next is at most twice as
+/// large as those before it together. So a message is merged only into something a good deal larger, about log2 times in its life, and
+/// large segments rest while small ones come.
 pub(super) fn which(sizes: &[u32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_unstable_by_key(|&at| sizes[at]);
-    let mut sum = 0;
+    let mut sum: u64 = 0;
     let taken = order.iter().take_while(|&&at| {
-        let fits = u64::from(sizes[at]) <= 2 * sum.max(1);
+        let fits = u64::from(sizes[at]) <= if sum == 0 { SMALL } else { 2 * sum };
         sum += u64::from(sizes[at]);
         fits
     });
@@ -52,6 +56,20 @@ mod tests {
         let (rewritten, most) = commits(vec![10_000; 8], (0..1000).map(|_| 1));
         assert!(rewritten <= 6_000, "{rewritten} messages written again for 1000");
         assert!(most <= SEGMENTS_MAX + 1, "{most} segments");
+    }
+
+    #[test]
+    fn commits_of_a_few_messages_are_merged_before_there_are_many() {
+        for size in [3, 5, 100] {
+            let (rewritten, most) = commits(vec![1_000_000; 8], (0..1000).map(|_| size));
+            assert!(rewritten <= 8_000 * u64::from(size), "{rewritten} messages written again for {}", 1000 * size);
+            assert!(most <= 25, "{most} segments");
+        }
+    }
+
+    #[test]
+    fn what_a_first_index_leaves_is_not_written_again() {
+        assert!(which(&[65_536; 12]).is_empty());
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::state::{Covered, Lock, Snapshot, StateError, StateWriter, bits};
 use crate::tags::TagStore;
 use crate::text::{base_subject, fold};
 use crate::text_index::TextIndex;
+use crate::watch::Stop;
 
 pub use diff::Touched;
 pub use error::IndexError;
@@ -62,6 +63,11 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
     let walked = directory.roots.iter().map(|root| walk(root, &TreeOptions::default()).ok());
     let trees: Vec<Tree> = walked.collect::<Option<_>>()?;
     if !diff::has_same_folders(directory, &trees, options.list_all) {
+        return None;
+    }
+    // A crash between the two commits has left something to mend.
+    let mark = TextIndex::open(&snapshot.text_dir()).and_then(|text| text.mark()).ok()?;
+    if mark.commit != directory.text_commit {
         return None;
     }
     let folders = trees.iter().map(|tree| tree.folders.len()).sum();
@@ -106,10 +112,16 @@ impl Indexer {
         Self::with(dir, lock, StateWriter::open(dir)?)
     }
 
-    /// Opens the index again behind all who wait for it now.
-    pub(crate) fn open_last(dir: &Path) -> Result<Self, IndexError> {
-        let lock = Lock::acquire_last(dir)?;
-        Self::with(dir, lock, StateWriter::open(dir)?)
+    /// As [`open`](Self::open), but for as long as `stop` is not called: then `None`.
+    pub(crate) fn open_unless(dir: &Path, waiting: &dyn Fn(), stop: &Stop) -> Result<Option<Self>, IndexError> {
+        let lock = Lock::acquire_unless(dir, waiting, stop)?;
+        lock.map(|lock| Self::with(dir, lock, StateWriter::open(dir)?)).transpose()
+    }
+
+    /// Opens the index again behind all who wait for it now; `None` if `stop` is called first.
+    pub(crate) fn open_last(dir: &Path, stop: &Stop) -> Result<Option<Self>, IndexError> {
+        let lock = Lock::acquire_last(dir, stop)?;
+        lock.map(|lock| Self::with(dir, lock, StateWriter::open(dir)?)).transpose()
     }
 
     /// An empty index beside the one in `dir`, which it replaces with its first commit; tags are kept. It covers the same trees.

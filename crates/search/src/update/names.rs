@@ -11,6 +11,7 @@ use posthaste_maildir::Subdir;
 use posthaste_maildir::tree::{Folder, Tree};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::parallel::on_threads;
 use crate::state::{Snapshot, bits};
 
 /// What is left of one directory.
@@ -63,15 +64,8 @@ pub(super) fn are_same(snapshot: &Snapshot, trees: &[Tree], threads: usize) -> i
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { cores } else { threads }.min(jobs.len());
-    let parts: Vec<io::Result<Vec<Balance>>> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mine = work();
-        let joined =
-            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.chain(std::iter::once_with(|| mine)).collect()
-    });
     let mut all = vec![Balance::default(); 2 * folders.len()];
-    for part in parts {
+    for part in on_threads(threads, work) {
         all.iter_mut().zip(part?).for_each(|(balance, part)| balance.join(part));
     }
     Ok(all.iter().all(|balance| *balance == Balance::default()))

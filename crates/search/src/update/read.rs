@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::diff::Candidate;
 use super::{UpdateOptions, id_hash, subject_hash};
+use crate::parallel::on_threads;
 use crate::state::{NO_PARENT, Record, StateWriter, bits};
 use crate::tags::id_of;
 use crate::text::{Extracted, Priority, extract};
@@ -108,16 +109,8 @@ pub(super) fn read(
     };
     let stamp = AtomicU64::new(1);
     let memory_bytes = options.memory_bytes / threads;
-    let parts: Vec<tantivy::Result<Round>> = std::thread::scope(|scope| {
-        let work = || shared.work(SegmentBuilder::new(text, memory_bytes, &stamp));
-        let running: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mine = work();
-        let others =
-            running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        others.chain(std::iter::once_with(|| mine)).collect()
-    });
     let mut round = Round::default();
-    for part in parts {
+    for part in on_threads(threads, || shared.work(SegmentBuilder::new(text, memory_bytes, &stamp))) {
         let part = part?;
         round.new.extend(part.new);
         round.moved.extend(part.moved);

@@ -25,7 +25,8 @@ pub struct UpdateOptions {
     pub memory_bytes: usize,
     /// How files are looked at and read.
     pub way: Way,
-    /// Ends an update early: what was read by then is committed, and the next update goes on.
+    /// Ends an update early: what was read by then is committed, and the next update goes on. Where an index is built again nothing of the new
+    /// one is kept, the old one stays, and all is read anew.
     pub stop: Option<Stop>,
 }
 

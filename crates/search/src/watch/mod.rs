@@ -54,6 +54,8 @@ impl Default for WatchOptions {
 /// What a watch tells while it runs.
 #[derive(Debug)]
 pub enum WatchEvent<'a> {
+    /// An older version wrote the index: it is built again, and answers as it is until then. Tags are kept.
+    Rebuilding,
     /// The index is up to date for the first time, and changes are seen from now on.
     Ready(&'a Report),
     /// Changes were committed. `lag` is the time since the first of them was seen.
@@ -135,8 +137,10 @@ pub fn watch(
     let (mut was_ready, mut pause) = (false, PAUSE_MIN);
     loop {
         let began = Instant::now();
-        let ended = Watch::begin(dir, options, &sign, waiting, tell)
-            .and_then(|mut watch| watch.run(roots, stop, &mut was_ready));
+        // Those that were named are known by then, and one that has gone is no reason to leave the others alone.
+        let named = if was_ready { &[] } else { roots };
+        let ended = Watch::begin(dir, options, &sign, waiting, stop, tell)
+            .and_then(|watch| watch.map_or(Ok(()), |mut watch| watch.run(named, stop, &mut was_ready)));
         match ended {
             Err(error) if was_ready => {
                 pause = if began.elapsed() > PAUSE_MAX { PAUSE_MIN } else { pause };
@@ -168,7 +172,7 @@ struct Watch<'a> {
     sign: &'a Sign,
     notify: Notify,
     turn: Turn,
-    /// `None` only while another has it.
+    /// `None` only while another has it, and when the watch was to end meanwhile.
     indexer: Option<Indexer>,
     pending: Pending,
     next_look: Instant,
@@ -186,28 +190,34 @@ struct Pending {
 }
 
 impl<'a> Watch<'a> {
+    /// `None` if it is to end before it has the index.
     fn begin(
         dir: &'a Path,
         options: &'a WatchOptions,
         sign: &'a Sign,
         waiting: &dyn Fn(),
+        stop: &Stop,
         tell: &'a mut dyn FnMut(WatchEvent<'_>),
-    ) -> Result<Self, IndexError> {
+    ) -> Result<Option<Self>, IndexError> {
         let mut notify = Notify::new().map_err(IndexError::Notify)?;
         let turn = Turn::of(dir);
         notify.watch_turn(&turn.file()?).map_err(IndexError::Notify)?;
-        Ok(Self {
+        let Some(indexer) = Indexer::open_unless(dir, waiting, stop)? else { return Ok(None) };
+        if indexer.is_rebuilding() {
+            tell(WatchEvent::Rebuilding);
+        }
+        Ok(Some(Self {
             dir,
             options,
             sign,
             notify,
             turn,
-            indexer: Some(Indexer::open(dir, Some(waiting))?),
+            indexer: Some(indexer),
             pending: Pending::default(),
             next_look: Instant::now(),
             commit_after: options.commit_after,
             tell,
-        })
+        }))
     }
 
     fn run(&mut self, roots: &[PathBuf], stop: &Stop, was_ready: &mut bool) -> Result<(), IndexError> {
@@ -220,7 +230,7 @@ impl<'a> Watch<'a> {
         (self.tell)(WatchEvent::Ready(&report));
         self.sign.say(&report, Duration::ZERO);
         while !self.wait(stop)? {
-            self.step()?;
+            self.step(stop)?;
         }
         // What has happened until now is not left for the next start.
         self.drain()?;
@@ -259,10 +269,10 @@ impl<'a> Watch<'a> {
         drained.map_err(IndexError::Notify)
     }
 
-    fn step(&mut self) -> Result<(), IndexError> {
+    fn step(&mut self, stop: &Stop) -> Result<(), IndexError> {
         self.drain()?;
         if self.turn.is_wanted() {
-            self.lend()?;
+            self.lend(stop)?;
         }
         let names = self.pending.touched.len();
         let now = Instant::now();
@@ -280,17 +290,24 @@ impl<'a> Watch<'a> {
         }
         let Some(indexer) = &mut self.indexer else { return Ok(()) };
         let began = Instant::now();
-        let report = match indexer.update_touched(&pending.touched, &self.options.update, &|_| {})? {
-            Some(report) if !pending.look => report,
-            _ => self.look(&[], None)?,
-        };
-        self.commit_after = (REST * began.elapsed()).min(REST_MAX).max(self.options.commit_after);
-        let lag = pending.since.map(|since| since.elapsed()).unwrap_or_default();
-        if report.has_changes() {
-            (self.tell)(WatchEvent::Committed { report: &report, lag });
+        let touched = indexer.update_touched(&pending.touched, &self.options.update, &|_| {})?;
+        if let Some(report) = &touched {
+            self.say(report, pending.since);
         }
-        self.sign.say(&report, lag);
+        if pending.look || touched.is_none() {
+            let report = self.look(&[], None)?;
+            self.say(&report, pending.since);
+        }
+        self.commit_after = (REST * began.elapsed()).min(REST_MAX).max(self.options.commit_after);
         Ok(())
+    }
+
+    fn say(&mut self, report: &Report, since: Option<Instant>) {
+        let lag = since.map(|since| since.elapsed()).unwrap_or_default();
+        if report.has_changes() {
+            (self.tell)(WatchEvent::Committed { report, lag });
+        }
+        self.sign.say(report, lag);
     }
 
     /// Watches what there is, then updates by directories' times: in this order, so that nothing falls between.
@@ -317,10 +334,10 @@ impl<'a> Watch<'a> {
     }
 
     /// Lets those who wait have the index, then takes it again behind them. Events queue meanwhile.
-    fn lend(&mut self) -> Result<(), IndexError> {
+    fn lend(&mut self, stop: &Stop) -> Result<(), IndexError> {
         self.commit()?;
         self.indexer = None;
-        self.indexer = Some(Indexer::open_last(self.dir)?);
+        self.indexer = Indexer::open_last(self.dir, stop)?;
         // Another tree may have been added.
         self.pending.look = true;
         self.pending.since.get_or_insert_with(Instant::now);
@@ -353,6 +370,8 @@ pub fn watched(dir: &Path) -> Option<WatchStatus> {
 
 const SIGN: &str = "watch.lock";
 const STATUS: &str = "watch.json";
+/// Whoever only asks ([`watched`]) holds the lock for a moment too; who has it for longer is a watch.
+const PROBES: Duration = Duration::from_millis(200);
 
 /// Held while a watch runs: there is one for an index.
 struct Sign {
@@ -365,10 +384,16 @@ impl Sign {
     fn raise(dir: &Path) -> Result<Self, IndexError> {
         let io = |error| StateError::Io { dir: dir.to_owned(), error };
         let file = File::options().create(true).append(true).open(dir.join(SIGN)).map_err(io)?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { dir: dir.to_owned(), _file: file }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(IndexError::Watched(dir.to_owned())),
-            Err(e) => Err(io(e.into()).into()),
+        let deadline = Instant::now() + PROBES;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { dir: dir.to_owned(), _file: file }),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(IndexError::Watched(dir.to_owned())),
+                Err(e) => return Err(io(e.into()).into()),
+            }
         }
     }
 

@@ -196,9 +196,15 @@ impl Rigged {
             };
             let rig = Rig::new(&self.environment, file_system, DISK_BYTES)?;
             let bar = ProgressBar::new(plan.cuts).with_prefix(peer.name());
-            let outcome = peers::cut(peer, &rig, &plan, &self.environment, |outcome| bar.set_position(outcome.cuts))?;
+            let cut = peers::cut(peer, &rig, &plan, &self.environment, |outcome| bar.set_position(outcome.cuts));
             bar.finish_and_clear();
-            self.show.outcome(&outcome);
+            match cut {
+                Ok(outcome) => self.show.outcome(&outcome),
+                Err(error) if error.is_finding() => {
+                    eprintln!("powercut: {} on {}: {error}", peer.name(), file_system.name());
+                }
+                Err(error) => return Err(error),
+            }
             Ok(true)
         })
     }
