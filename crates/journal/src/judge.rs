@@ -10,12 +10,19 @@ use crate::scan::Scan;
 /// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was promised, and so was
 /// what the next epoch found; what lies behind was still being written when the power went.
 ///
+/// Segments up to sequence number `through` may have been put to new use wherever they lay, so that nothing is left of them: that is no
+/// damage. What is damaged within a segment is told even so, for it may have been live.
+///
 /// Returns the damage, and up to which number everything has been found that the last epoch can have promised.
-pub(crate) fn judge(segments: &BTreeMap<u64, Segment>, scans: &BTreeMap<u64, Scan>) -> (Vec<Damage>, u64) {
+pub(crate) fn judge(
+    segments: &BTreeMap<u64, Segment>,
+    scans: &BTreeMap<u64, Scan>,
+    through: u64,
+) -> (Vec<Damage>, u64) {
     let epochs = epochs(segments, scans);
     let (mut damage, mut found) = (Vec::new(), 0);
     for epoch in epochs.values() {
-        let here = epoch.damage();
+        let here = epoch.damage(through);
         let unpromised = here.iter().filter(|damage| !damage.promised);
         let torn = unpromised.map(|damage| damage.seqs.map_or(0, |(first, _)| first)).min();
         found = torn.map_or(epoch.whole, |torn| epoch.whole.min(torn.saturating_sub(1)));
@@ -23,7 +30,8 @@ pub(crate) fn judge(segments: &BTreeMap<u64, Segment>, scans: &BTreeMap<u64, Sca
     }
     let nowhere = End { seq: 0, segment: "", offset: 0 };
     let whole_epoch_missing = |found| nowhere.missing_behind((found, found), true);
-    damage.extend(epochs.values().filter_map(|epoch| epoch.found_elsewhere).map(whole_epoch_missing));
+    let found_elsewhere = epochs.values().filter_map(|epoch| epoch.found_elsewhere);
+    damage.extend(found_elsewhere.filter(|&found| found > through).map(whole_epoch_missing));
     (damage, found)
 }
 
@@ -59,27 +67,34 @@ impl End<'_> {
 }
 
 impl Epoch<'_> {
-    /// What is damaged or missing of it, in the order of the log.
-    fn damage(&self) -> Vec<Damage> {
+    /// What is damaged of it, and what is missing behind `through`, in the order of the log.
+    fn damage(&self, through: u64) -> Vec<Damage> {
         let mut damage = Vec::new();
         let mut end: Option<End<'_>> = None;
         for &(segment, scanned) in &self.segments {
             let seqs = scanned.seqs();
+            let mut within = self.damage_within(segment, scanned).peekable();
+            // Of damage at the beginning the segment itself does not tell which records it hit.
+            let at_the_beginning = within.next_if(|damage| damage.seqs.is_none());
             match (&end, seqs) {
                 (Some(end), Some((first, _))) if first > end.seq + 1 => {
-                    damage.push(end.missing_behind((end.seq + 1, first - 1), end.seq < self.mark));
+                    let (missing, promised) = ((end.seq + 1, first - 1), end.seq < self.mark);
+                    match at_the_beginning {
+                        Some(here) => damage.push(Damage { seqs: Some(missing), promised, ..here }),
+                        None if missing.1 > through => damage.push(end.missing_behind(missing, promised)),
+                        None => {}
+                    }
                 }
                 (Some(_), Some(_)) => {}
-                // Nothing tells which records they were.
-                _ => damage.extend(self.damage_within(segment, scanned).next().filter(|damage| damage.seqs.is_none())),
+                _ => damage.extend(at_the_beginning),
             }
-            damage.extend(self.damage_within(segment, scanned).filter(|damage| damage.seqs.is_some()));
+            damage.extend(within.filter(|damage| damage.seqs.is_some()));
             if let Some((_, seq)) = seqs {
                 end = Some(End { seq, segment: &segment.name, offset: scanned.end });
             }
         }
         // What the next epoch found behind the last record that is still there.
-        let cut_off = end.filter(|end| end.seq < self.mark);
+        let cut_off = end.filter(|end| end.seq < self.mark && through < self.mark);
         damage.extend(cut_off.map(|end| end.missing_behind((end.seq + 1, self.mark), true)));
         damage
     }

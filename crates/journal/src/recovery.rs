@@ -18,7 +18,7 @@ pub struct Damage {
     pub segment: String,
     /// Byte offset in the file where the first damaged byte may lie: everything before it is whole.
     pub offset: u64,
-    /// Sequence numbers of the records that are lost, first and last; `None` when the damage does not say.
+    /// Sequence numbers of the records that are lost, first and last, or their ids if only a checkpoint tells of them; `None` when nothing does.
     pub seqs: Option<(u64, u64)>,
     /// True when a later record proves that these had been made durable: promised bytes were damaged afterwards.
     /// False for a torn tail, which nobody was told about.
@@ -95,7 +95,8 @@ pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
     let durable = |scanned: &Scan| scanned.records.iter().map(|record| record.header.durable).max();
     let mark = scans.values().filter_map(durable).max().unwrap_or(0);
     out.unproven = scans.iter().filter_map(|(&number, scanned)| Some((number, scanned.behind(mark)?))).collect();
-    let (damage, found) = judge(&segments, &scans);
+    let through = out.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.through);
+    let (damage, found) = judge(&segments, &scans, through);
     out.damage.extend(damage);
     out.found = found;
     out.place_records(segments, &scans);
@@ -219,16 +220,23 @@ impl Contents {
     /// Damage to what the checkpoint has finished costs nobody anything, and what it lists was durable.
     fn weigh_damage_by_the_checkpoint(&mut self) {
         let Some(Checkpoint { through, live, .. }) = &self.checkpoint else { return };
-        let Some(&missing) = live.iter().find(|id| !self.live.contains_key(id)) else {
+        let mut missing: Vec<u64> = live.iter().copied().filter(|id| !self.live.contains_key(id)).collect();
+        if missing.is_empty() {
             return self.damage.retain(|damage| damage.seqs.is_none_or(|(_, last)| last > *through));
-        };
-        // Whatever holds it was damaged afterwards.
+        }
+        // Whatever holds one of those was damaged afterwards. Which does is not to be told: they may have been copied, under other numbers.
         let covered = |damage: &&mut Damage| damage.seqs.is_none_or(|(first, _)| first <= *through);
         self.damage.iter_mut().filter(covered).for_each(|damage| damage.promised = true);
-        if !self.damage.iter().any(|damage| damage.promised) {
-            let (segment, what) = (String::new(), "a record that a checkpoint lists is in no segment");
-            self.damage.push(Damage { segment, offset: 0, seqs: Some((missing, missing)), promised: true, what });
-        }
+        let told: Vec<_> = self.damage.iter().filter_map(|damage| damage.seqs).collect();
+        missing.retain(|id| !told.iter().any(|(first, last)| (first..=last).contains(&id)));
+        missing.sort_unstable();
+        self.damage.extend(missing.chunk_by(|id, next| id + 1 == *next).map(|run| Damage {
+            segment: String::new(),
+            offset: 0,
+            seqs: run.first().copied().zip(run.last().copied()),
+            promised: true,
+            what: "what a checkpoint lists is in no segment",
+        }));
     }
 
     /// Makes sure that what was found is not lost afterwards: it will be acted on.

@@ -281,7 +281,7 @@ const UNFINISHED: &str = "new";
 /// Nobody else reads what is kept here.
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Bytes that go to the device at once: a full batch of 64 messages of 64 KiB.
+/// Bytes that go to the device at once; a larger commit takes several writes.
 const STAGING_BYTES: usize = 4 << 20;
 
 /// Linux takes at most this many buffers in one call (UIO_MAXIOV).
