@@ -120,7 +120,7 @@ impl Storage for ReadOnly {
         list_segments(&self.0)
     }
 
-    fn create(&self, _: &str, _: u64) -> io::Result<std::sync::Arc<dyn SegmentFile>> {
+    fn create(&self, _: &str, _: u64, _: &mut dyn FnMut()) -> io::Result<std::sync::Arc<dyn SegmentFile>> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
