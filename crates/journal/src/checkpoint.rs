@@ -38,7 +38,7 @@ pub struct CheckpointStats {
     pub copied: usize,
     /// Live records that remain.
     pub live: usize,
-    /// Segments with a live record that could not be read. They are kept as they are, and no other is.
+    /// Segments that were to be freed and have a live record that could not be read: they are kept as they are.
     pub unreadable: usize,
 }
 

@@ -6,7 +6,8 @@ use std::io;
 use std::path::Path;
 
 use crate::layout::{BLOCK, KIND_USER, SegmentHeader};
-use crate::recovery::{Damage, Note, read_all, read_what_can_be_read, scan};
+use crate::recovery::{Damage, Note, read_all, read_what_can_be_read};
+use crate::scan::scan;
 use crate::storage::{DiskSegment, SegmentFile, Storage, list_segments};
 
 /// What one segment file holds.
@@ -119,7 +120,7 @@ impl Storage for ReadOnly {
         list_segments(&self.0)
     }
 
-    fn create(&self, _: &str, _: u64) -> io::Result<std::sync::Arc<dyn SegmentFile>> {
+    fn create(&self, _: &str, _: u64, _: &mut dyn FnMut()) -> io::Result<std::sync::Arc<dyn SegmentFile>> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 

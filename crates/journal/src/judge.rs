@@ -4,11 +4,42 @@ use std::collections::BTreeMap;
 
 use crate::layout::RecordHeader;
 use crate::pool::Segment;
-use crate::recovery::{Damage, SEQ_GAP, Scan};
+use crate::recovery::{Damage, SEQ_GAP};
+use crate::scan::Scan;
+
+/// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was promised, and so was
+/// what the next epoch found; what lies behind was still being written when the power went.
+///
+/// Segments up to sequence number `through` may have been put to new use wherever they lay, so that nothing is left of them: that is no
+/// damage. What is damaged within a segment is told even so, for it may have been live.
+///
+/// Returns the damage, and up to which number everything has been found that the last epoch can have promised.
+pub(crate) fn judge(
+    segments: &BTreeMap<u64, Segment>,
+    scans: &BTreeMap<u64, Scan>,
+    through: u64,
+) -> (Vec<Damage>, u64) {
+    let epochs = epochs(segments, scans);
+    let (mut damage, mut found) = (Vec::new(), 0);
+    for epoch in epochs.values() {
+        let here = epoch.damage(through);
+        let unpromised = here.iter().filter(|damage| !damage.promised);
+        let torn = unpromised.map(|damage| damage.seqs.map_or(0, |(first, _)| first)).min();
+        found = torn.map_or(epoch.whole, |torn| epoch.whole.min(torn.saturating_sub(1)));
+        damage.extend(here);
+    }
+    let nowhere = End { seq: 0, segment: "", offset: 0 };
+    let whole_epoch_missing = |found| nowhere.missing_behind((found, found), true);
+    let found_elsewhere = epochs.values().filter_map(|epoch| epoch.found_elsewhere);
+    damage.extend(found_elsewhere.filter(|&found| found > through).map(whole_epoch_missing));
+    (damage, found)
+}
 
 /// What one opening of the journal, an epoch, has left.
 #[derive(Default)]
-struct Epoch {
+struct Epoch<'a> {
+    /// Its segments, those with a record or the remains of one, in the order of the log.
+    segments: Vec<(&'a Segment, &'a Scan)>,
     /// The highest number of a whole record, and of any, also a damaged one.
     whole: u64,
     last: u64,
@@ -20,79 +51,81 @@ struct Epoch {
     found_elsewhere: Option<u64>,
 }
 
-/// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was promised, and so was
-/// what the next epoch found; what lies behind was still being written when the power went.
-///
-/// Returns the damage, and up to which number everything has been found that the last epoch can have promised.
-pub(crate) fn judge(segments: &BTreeMap<u64, Segment>, scans: &BTreeMap<u64, Scan>) -> (Vec<Damage>, u64) {
-    let epochs = epochs(segments, scans);
-    let mut damage = Vec::new();
-    // Of the last epoch, the first number that is damaged and was not promised.
-    let mut torn: Option<u64> = None;
-    // The last sequence number seen in the epoch so far, and where it ended.
-    let mut last: Option<(u64, u64, String, u64)> = None;
-    for (number, scanned) in scans.iter().filter(|(_, scanned)| scanned.has_any()) {
-        let segment = &segments[number];
-        let epoch = segment.header.epoch;
-        let mark = epochs[&epoch].mark;
-        if last.as_ref().is_none_or(|(before, ..)| *before != epoch) {
-            damage.extend(last.take().and_then(|last| missing_at_the_end(&epochs, last)));
-            torn = None;
-        }
-        let mut tell = |offset, seqs: Option<(u64, u64)>, promised: bool, what, name: &String| {
-            if !promised {
-                torn = torn.into_iter().chain([seqs.map_or(0, |(first, _)| first)]).min();
-            }
-            damage.push(Damage { segment: name.clone(), offset, seqs, promised, what });
-        };
-        let first_seen = scanned.records.iter().map(|record| record.header.seq);
-        let first_gap = scanned.gaps.iter().filter_map(|gap| gap.seqs.map(|seqs| seqs.0));
-        if let Some(first) = first_seen.clone().chain(first_gap).min()
-            && let Some((_, seq, name, end)) = &last
-        {
-            if first > seq + 1 {
-                tell(*end, Some((seq + 1, first - 1)), *seq < mark, "records missing", name);
-            }
-        } else if let Some(gap) = scanned.gaps.first().filter(|gap| gap.seqs.is_none()) {
-            tell(gap.range.0, None, mark > 0, gap.what, &segment.name);
-        }
-        for gap in &scanned.gaps {
-            if let Some((first, _)) = gap.seqs {
-                tell(gap.range.0, gap.seqs, first <= mark, gap.what, &segment.name);
-            }
-        }
-        let last_gap = scanned.gaps.iter().filter_map(|gap| gap.seqs.map(|seqs| seqs.1));
-        if let Some(seq) = first_seen.chain(last_gap).max() {
-            last = Some((epoch, seq, segment.name.clone(), scanned.end));
-        }
-    }
-    damage.extend(last.and_then(|last| missing_at_the_end(&epochs, last)));
-    let whole_epoch_missing = |found| Damage {
-        segment: String::new(),
-        offset: 0,
-        seqs: Some((found, found)),
-        promised: true,
-        what: "records missing",
-    };
-    damage.extend(epochs.values().filter_map(|epoch| epoch.found_elsewhere).map(whole_epoch_missing));
-    let whole = epochs.values().next_back().map_or(0, |epoch| epoch.whole);
-    (damage, torn.map_or(whole, |torn| whole.min(torn.saturating_sub(1))))
+/// The end of what is left of some segments.
+struct End<'a> {
+    /// The highest sequence number so far.
+    seq: u64,
+    segment: &'a str,
+    offset: u64,
 }
 
-fn epochs(segments: &BTreeMap<u64, Segment>, scans: &BTreeMap<u64, Scan>) -> BTreeMap<u64, Epoch> {
-    let mut epochs: BTreeMap<u64, Epoch> = BTreeMap::new();
+impl End<'_> {
+    fn missing_behind(&self, seqs: (u64, u64), promised: bool) -> Damage {
+        let (segment, what) = (self.segment.to_owned(), "records missing");
+        Damage { segment, offset: self.offset, seqs: Some(seqs), promised, what }
+    }
+}
+
+impl Epoch<'_> {
+    /// What is damaged of it, and what is missing behind `through`, in the order of the log.
+    fn damage(&self, through: u64) -> Vec<Damage> {
+        let mut damage = Vec::new();
+        let mut end: Option<End<'_>> = None;
+        for &(segment, scanned) in &self.segments {
+            let seqs = scanned.seqs();
+            let mut within = self.damage_within(segment, scanned).peekable();
+            // Of damage at the beginning the segment itself does not tell which records it hit.
+            let at_the_beginning = within.next_if(|damage| damage.seqs.is_none());
+            match (&end, seqs) {
+                (Some(end), Some((first, _))) if first > end.seq + 1 => {
+                    let (missing, promised) = ((end.seq + 1, first - 1), end.seq < self.mark);
+                    match at_the_beginning {
+                        Some(here) => damage.push(Damage { seqs: Some(missing), promised, ..here }),
+                        None if missing.1 > through => damage.push(end.missing_behind(missing, promised)),
+                        None => {}
+                    }
+                }
+                (Some(_), Some(_)) => {}
+                _ => damage.extend(at_the_beginning),
+            }
+            damage.extend(within.filter(|damage| damage.seqs.is_some()));
+            if let Some((_, seq)) = seqs {
+                end = Some(End { seq, segment: &segment.name, offset: scanned.end });
+            }
+        }
+        // What the next epoch found behind the last record that is still there.
+        let cut_off = end.filter(|end| end.seq < self.mark && through < self.mark);
+        damage.extend(cut_off.map(|end| end.missing_behind((end.seq + 1, self.mark), true)));
+        damage
+    }
+
+    fn damage_within<'a>(&self, segment: &'a Segment, scanned: &'a Scan) -> impl Iterator<Item = Damage> + use<'a> {
+        let mark = self.mark;
+        scanned.gaps.iter().map(move |gap| Damage {
+            segment: segment.name.clone(),
+            offset: gap.range.0,
+            seqs: gap.seqs,
+            promised: gap.seqs.map_or(mark > 0, |(first, _)| first <= mark),
+            what: gap.what,
+        })
+    }
+}
+
+fn epochs<'a>(segments: &'a BTreeMap<u64, Segment>, scans: &'a BTreeMap<u64, Scan>) -> BTreeMap<u64, Epoch<'a>> {
+    let mut epochs: BTreeMap<u64, Epoch<'a>> = BTreeMap::new();
     for (number, scanned) in scans.iter().filter(|(_, scanned)| scanned.has_any()) {
-        let epoch = epochs.entry(segments[number].header.epoch).or_default();
+        let segment = &segments[number];
+        let epoch = epochs.entry(segment.header.epoch).or_default();
+        epoch.segments.push((segment, scanned));
         for RecordHeader { seq, durable, .. } in scanned.records.iter().map(|record| record.header) {
             epoch.whole = epoch.whole.max(seq);
             // Before its first sync an epoch tells what it found.
             let known = if seq.saturating_sub(durable) > SEQ_GAP { &mut epoch.found } else { &mut epoch.mark };
             *known = (*known).max(durable);
         }
-        let last_gap = scanned.gaps.iter().filter_map(|gap| gap.seqs.map(|seqs| seqs.1)).max();
-        epoch.last = epoch.last.max(epoch.whole).max(last_gap.unwrap_or(0));
+        epoch.last = epoch.last.max(scanned.seqs().map_or(0, |(_, last)| last));
     }
-    let mut before: Option<&mut Epoch> = None;
+    let mut before: Option<&mut Epoch<'_>> = None;
     for epoch in epochs.values_mut() {
         match before.filter(|before| epoch.found <= before.last + SEQ_GAP) {
             Some(before) => before.mark = before.mark.max(epoch.found),
@@ -101,12 +134,4 @@ fn epochs(segments: &BTreeMap<u64, Segment>, scans: &BTreeMap<u64, Scan>) -> BTr
         before = Some(epoch);
     }
     epochs
-}
-
-/// What the next epoch found behind the last record that is still there.
-fn missing_at_the_end(epochs: &BTreeMap<u64, Epoch>, last: (u64, u64, String, u64)) -> Option<Damage> {
-    let (epoch, seq, segment, offset) = last;
-    let mark = epochs[&epoch].mark;
-    let seqs = Some((seq + 1, mark));
-    (seq < mark).then_some(Damage { segment, offset, seqs, promised: true, what: "records missing" })
 }

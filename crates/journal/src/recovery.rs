@@ -6,10 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::judge::judge;
-use crate::layout::{
-    ALIGN, BLOCK, Checkpoint, KIND_CHECKPOINT, KIND_USER, RECORD_HEADER, RecordHeader, SegmentHeader, record_span,
-};
+use crate::layout::{BLOCK, Checkpoint, KIND_CHECKPOINT, KIND_USER, RecordHeader, SegmentHeader};
 use crate::pool::Segment;
+use crate::scan::{Located, Scan, scan};
 use crate::storage::{SegmentFile, Storage};
 
 /// A place in the log where records should be and are not.
@@ -19,130 +18,13 @@ pub struct Damage {
     pub segment: String,
     /// Byte offset in the file where the first damaged byte may lie: everything before it is whole.
     pub offset: u64,
-    /// Sequence numbers of the records that are lost, first and last; `None` when the damage does not say.
+    /// Sequence numbers of the records that are lost, first and last, or their ids if only a checkpoint tells of them; `None` when nothing does.
     pub seqs: Option<(u64, u64)>,
     /// True when a later record proves that these had been made durable: promised bytes were damaged afterwards.
     /// False for a torn tail, which nobody was told about.
     pub promised: bool,
     /// What is wrong there.
     pub what: &'static str,
-}
-
-/// One record that [`scan`] found whole.
-#[derive(Debug, Clone, Copy)]
-pub struct Located {
-    /// The record's header.
-    pub header: RecordHeader,
-    /// Byte offset of the payload in the segment file.
-    pub payload_offset: u64,
-}
-
-/// What one segment holds.
-#[derive(Debug, Default)]
-pub struct Scan {
-    /// Whole records in the order of the log.
-    pub records: Vec<Located>,
-    /// Byte ranges that should hold a record and do not, each with the sequence numbers missing there if known.
-    pub gaps: Vec<Gap>,
-    /// Offset behind the last whole record.
-    pub end: u64,
-}
-
-impl Scan {
-    /// Whether it holds a record, or the remains of one.
-    pub(crate) fn has_any(&self) -> bool {
-        !self.records.is_empty() || !self.gaps.is_empty()
-    }
-
-    /// Adds what the disk cannot read, and the scan took for free space.
-    fn add_unreadable(&mut self, blocks: Vec<Range<u64>>) {
-        let next = self.records.last().map(|record| record.header.seq + 1);
-        for range in blocks.into_iter().filter(|range| range.end > self.end) {
-            if self.gaps.iter().all(|gap| gap.range.1 <= range.start || range.end <= gap.range.0) {
-                let seqs = next.map(|seq| (seq, seq));
-                self.gaps.push(Gap { range: (range.start, range.end), seqs, what: "cannot be read" });
-            }
-        }
-    }
-
-    /// The blocks from the first record behind `mark` on.
-    fn behind(&self, mark: u64) -> Option<Range<u64>> {
-        let first = self.records.iter().find(|record| record.header.seq > mark)?;
-        let start = first.payload_offset - RECORD_HEADER as u64;
-        let block = BLOCK as u64;
-        Some(start / block * block..self.end.next_multiple_of(block))
-    }
-}
-
-/// Bytes in the midst of a segment that hold no whole record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gap {
-    /// First and one past the last byte.
-    pub range: (u64, u64),
-    /// Sequence numbers missing, first and last; `None` when the records around do not tell.
-    pub seqs: Option<(u64, u64)>,
-    /// What is wrong there.
-    pub what: &'static str,
-}
-
-/// Finds every whole record in a segment's bytes, however damaged the rest may be.
-///
-/// A damaged header hides the length of its record, so the next record is sought at every aligned offset; the random
-/// tag of the segment's use makes a false find as good as impossible, even if a message was written to look like one.
-pub fn scan(segment: &SegmentHeader, bytes: &[u8]) -> Scan {
-    let mut found = Scan { end: BLOCK as u64, ..Scan::default() };
-    let mut at = BLOCK;
-    let mut previous: Option<u64> = None;
-    while let Some(next) = next_header(segment, bytes, at) {
-        let header = RecordHeader::decode(&bytes[next..], segment).expect("next_header decoded it");
-        let gap = |seqs, what| Gap { range: (found.end, next as u64), seqs, what };
-        match previous {
-            Some(p) if header.seq > p + 1 => {
-                found.gaps.push(gap(Some((p + 1, header.seq - 1)), "record header damaged or missing"));
-            }
-            // The first record of a segment starts its first commit. If it does not, what stood before it is lost.
-            None if next != BLOCK => found.gaps.push(gap(None, "first record header damaged")),
-            _ => {}
-        }
-        previous = Some(header.seq);
-        let start = next + RECORD_HEADER;
-        let end = start + header.len as usize;
-        match bytes.get(start..end) {
-            Some(payload) if crc32c::crc32c(payload) == header.payload_crc => {
-                found.records.push(Located { header, payload_offset: start as u64 });
-            }
-            _ => found.gaps.push(Gap {
-                range: (next as u64, end.min(bytes.len()) as u64),
-                seqs: Some((header.seq, header.seq)),
-                what: "payload checksum does not match",
-            }),
-        }
-        at = (next + record_span(header.len as usize)).min(bytes.len());
-        found.end = at as u64;
-    }
-    found.gaps.extend(unfinished(segment, bytes, at, previous));
-    found
-}
-
-/// The remains of a record behind the last whole one, if there are any: a header where one should be that has the
-/// segment's tag or the next number, but not both or not the right checksum.
-fn unfinished(segment: &SegmentHeader, bytes: &[u8], end: usize, previous: Option<u64>) -> Option<Gap> {
-    let next = previous.map(|seq| seq + 1);
-    let looks_like_one = |at: &usize| {
-        let word =
-            |at: usize| bytes.get(at..at + 8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
-        word(*at) == Some(segment.salt) || (next.is_some() && word(*at + 8) == next)
-    };
-    let at = [end, end.next_multiple_of(BLOCK)].into_iter().find(looks_like_one)?;
-    let to = bytes.iter().rposition(|&byte| byte != 0).map_or(at, |last| last + 1).max(at);
-    Some(Gap { range: (at as u64, to as u64), seqs: next.map(|seq| (seq, seq)), what: "record header damaged" })
-}
-
-fn next_header(segment: &SegmentHeader, bytes: &[u8], from: usize) -> Option<usize> {
-    let tag = segment.salt.to_le_bytes();
-    (from..bytes.len().saturating_sub(RECORD_HEADER - 1))
-        .step_by(ALIGN)
-        .find(|&at| bytes[at..at + 8] == tag && RecordHeader::decode(&bytes[at..], segment).is_some())
 }
 
 /// A live record's place.
@@ -186,6 +68,7 @@ pub struct Note {
 }
 
 /// Everything that a directory of segments says.
+#[derive(Default)]
 pub(crate) struct Contents {
     pub live: HashMap<u64, Live>,
     pub notes: Vec<Note>,
@@ -204,7 +87,158 @@ pub(crate) struct Contents {
     unproven: Vec<(u64, Range<u64>)>,
 }
 
+/// Reads the segments behind the last checkpoint, newest first, and decides what is live.
+pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
+    let mut out = Contents { names: storage.list()?, ..Contents::default() };
+    let segments = out.read_headers(storage)?;
+    let scans = out.read_segments(storage, &segments)?;
+    let durable = |scanned: &Scan| scanned.records.iter().map(|record| record.header.durable).max();
+    let mark = scans.values().filter_map(durable).max().unwrap_or(0);
+    out.unproven = scans.iter().filter_map(|(&number, scanned)| Some((number, scanned.behind(mark)?))).collect();
+    let through = out.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.through);
+    let (damage, found) = judge(&segments, &scans, through);
+    out.damage.extend(damage);
+    out.found = found;
+    out.place_records(segments, &scans);
+    out.free_what_is_finished(&scans);
+    out.weigh_damage_by_the_checkpoint();
+    Ok(out)
+}
+
 impl Contents {
+    /// Sorts the files: those with a header by number, and those that are free or damaged.
+    fn read_headers(&mut self, storage: &dyn Storage) -> io::Result<BTreeMap<u64, Segment>> {
+        let mut by_number = BTreeMap::new();
+        for name in &self.names {
+            match read_header(storage, name)? {
+                Header::Whole(file, header) => {
+                    self.max_epoch = self.max_epoch.max(header.epoch);
+                    self.max_number = self.max_number.max(header.number);
+                    by_number.insert(header.number, Segment { name: name.clone(), file, header });
+                }
+                Header::NeverUsed => self.free.push(name.clone()),
+                Header::Damaged(what) => {
+                    self.damage.push(Damage { segment: name.clone(), offset: 0, seqs: None, promised: true, what });
+                }
+            }
+        }
+        Ok(by_number)
+    }
+
+    /// Reads segments, newest first, as far as the newest checkpoint needs them, and notes what that leaves.
+    fn read_segments(
+        &mut self,
+        storage: &dyn Storage,
+        segments: &BTreeMap<u64, Segment>,
+    ) -> io::Result<BTreeMap<u64, Scan>> {
+        let mut scans: BTreeMap<u64, Scan> = BTreeMap::new();
+        let mut notes: Vec<(RecordHeader, Vec<u8>)> = Vec::new();
+        for (&number, segment) in segments.iter().rev() {
+            if number < self.low_segment() {
+                break;
+            }
+            let mut bytes = vec![0u8; segment.file.len()? as usize];
+            let unreadable = read_what_can_be_read(&*segment.file, &mut bytes, 0)?;
+            self.bytes_read += bytes.len() as u64;
+            let mut scanned = scan(&segment.header, &bytes);
+            scanned.add_unreadable(unreadable);
+            for Located { header, payload_offset } in &scanned.records {
+                let payload = || &bytes[*payload_offset as usize..][..header.len as usize];
+                if header.kind == KIND_CHECKPOINT
+                    && let Some(checkpoint) = Checkpoint::decode(payload())
+                    && self.checkpoint.as_ref().is_none_or(|known| known.through <= checkpoint.through)
+                {
+                    self.checkpoint = Some(checkpoint);
+                } else if header.is_note() && header.kind >= KIND_USER {
+                    notes.push((*header, payload().to_vec()));
+                }
+            }
+            for gap in &scanned.gaps {
+                let range = gap.range.0 as usize..(gap.range.1 as usize).max(gap.range.0 as usize);
+                // Only for a person to look at; that it cannot be kept must not keep the rest from being recovered.
+                let _ = storage.set_aside(&format!("{}-{:x}.damaged", segment.name, gap.range.0), &bytes[range]);
+            }
+            scans.insert(number, scanned);
+        }
+        scans.retain(|&number, _| number >= self.low_segment());
+        let finished = Finished::new(self.checkpoint.as_ref());
+        notes.retain(|(header, _)| !finished.has(header));
+        notes.sort_by_key(|(header, _)| header.seq);
+        let note = |(header, payload): (RecordHeader, _)| Note { seq: header.seq, kind: header.kind, payload };
+        self.notes = notes.into_iter().map(note).collect();
+        Ok(scans)
+    }
+
+    fn low_segment(&self) -> u64 {
+        self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.low_segment)
+    }
+
+    /// Enters the newest version of each record that is not finished, and the segments that are in use.
+    fn place_records(&mut self, segments: BTreeMap<u64, Segment>, scans: &BTreeMap<u64, Scan>) {
+        let finished = Finished::new(self.checkpoint.as_ref());
+        self.max_seq = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.through);
+        for (number, segment) in segments {
+            // One in which something was damaged stays until a checkpoint, even if nothing in it could be read.
+            let Some(scanned) = scans.get(&number).filter(|scanned| scanned.has_any()) else {
+                self.free.push(segment.name);
+                continue;
+            };
+            for &Located { header, payload_offset } in &scanned.records {
+                self.max_seq = self.max_seq.max(header.seq).max(header.durable);
+                if header.is_note() || header.kind < KIND_USER || finished.has(&header) {
+                    continue;
+                }
+                let live = Live {
+                    segment: number,
+                    offset: payload_offset,
+                    len: header.len,
+                    kind: header.kind,
+                    version: header.version,
+                    payload_crc: header.payload_crc,
+                    seq: header.seq,
+                };
+                let newest = self.live.entry(header.id).or_insert_with(|| live.clone());
+                if (newest.version, newest.seq) < (live.version, live.seq) {
+                    *newest = live;
+                }
+            }
+            let max_seq = scanned.records.iter().map(|record| record.header.seq).max().unwrap_or(0);
+            self.segments.insert(number, InService { segment, max_seq });
+        }
+    }
+
+    /// What the checkpoint has freed beside the lowest segments still looks as if it were in service.
+    fn free_what_is_finished(&mut self, scans: &BTreeMap<u64, Scan>) {
+        let Some(through) = self.checkpoint.as_ref().map(|checkpoint| checkpoint.through) else { return };
+        let holding: HashSet<u64> = self.live.values().map(|live| live.segment).collect();
+        let finished = self.segments.extract_if(.., |number, entry| {
+            entry.max_seq <= through && !holding.contains(number) && scans[number].gaps.is_empty()
+        });
+        self.free.extend(finished.map(|(_, entry)| entry.segment.name));
+    }
+
+    /// Damage to what the checkpoint has finished costs nobody anything, and what it lists was durable.
+    fn weigh_damage_by_the_checkpoint(&mut self) {
+        let Some(Checkpoint { through, live, .. }) = &self.checkpoint else { return };
+        let mut missing: Vec<u64> = live.iter().copied().filter(|id| !self.live.contains_key(id)).collect();
+        if missing.is_empty() {
+            return self.damage.retain(|damage| damage.seqs.is_none_or(|(_, last)| last > *through));
+        }
+        // Whatever holds one of those was damaged afterwards. Which does is not to be told: they may have been copied, under other numbers.
+        let covered = |damage: &&mut Damage| damage.seqs.is_none_or(|(first, _)| first <= *through);
+        self.damage.iter_mut().filter(covered).for_each(|damage| damage.promised = true);
+        let told: Vec<_> = self.damage.iter().filter_map(|damage| damage.seqs).collect();
+        missing.retain(|id| !told.iter().any(|(first, last)| (first..=last).contains(&id)));
+        missing.sort_unstable();
+        self.damage.extend(missing.chunk_by(|id, next| id + 1 == *next).map(|run| Damage {
+            segment: String::new(),
+            offset: 0,
+            seqs: run.first().copied().zip(run.last().copied()),
+            promised: true,
+            what: "what a checkpoint lists is in no segment",
+        }));
+    }
+
     /// Makes sure that what was found is not lost afterwards: it will be acted on.
     ///
     /// After a kill it may lie in the page cache alone; after a sync that failed it may lie there as if it had been written, and then no
@@ -228,147 +262,6 @@ impl Contents {
         }
         self.segments.values().try_for_each(|entry| entry.segment.file.sync())
     }
-
-    /// What the checkpoint has freed beside the lowest segments still looks as if it were in service.
-    fn free_what_is_finished(&mut self, scans: &BTreeMap<u64, Scan>) {
-        let Some(through) = self.checkpoint.as_ref().map(|checkpoint| checkpoint.through) else { return };
-        let holding: HashSet<u64> = self.live.values().map(|live| live.segment).collect();
-        let finished = self.segments.extract_if(.., |number, entry| {
-            entry.max_seq <= through && !holding.contains(number) && scans[number].gaps.is_empty()
-        });
-        self.free.extend(finished.map(|(_, entry)| entry.segment.name));
-    }
-}
-
-/// Reads the segments behind the last checkpoint, newest first, and decides what is live.
-pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
-    let mut out = Contents {
-        live: HashMap::new(),
-        notes: Vec::new(),
-        segments: BTreeMap::new(),
-        free: Vec::new(),
-        damage: Vec::new(),
-        max_seq: 0,
-        found: 0,
-        max_number: 0,
-        max_epoch: 0,
-        bytes_read: 0,
-        names: storage.list()?,
-        checkpoint: None,
-        unproven: Vec::new(),
-    };
-    let mut by_number: BTreeMap<u64, Segment> = BTreeMap::new();
-    for name in &out.names {
-        match read_header(storage, name)? {
-            Header::Whole(file, header) => {
-                out.max_epoch = out.max_epoch.max(header.epoch);
-                out.max_number = out.max_number.max(header.number);
-                by_number.insert(header.number, Segment { name: name.clone(), file, header });
-            }
-            Header::NeverUsed => out.free.push(name.clone()),
-            Header::Damaged(what) => {
-                out.damage.push(Damage { segment: name.clone(), offset: 0, seqs: None, promised: true, what });
-            }
-        }
-    }
-
-    let mut scans: BTreeMap<u64, Scan> = BTreeMap::new();
-    let mut notes: Vec<(Located, Vec<u8>)> = Vec::new();
-    for (&number, segment) in by_number.iter().rev() {
-        if out.checkpoint.as_ref().is_some_and(|checkpoint| number < checkpoint.low_segment) {
-            break;
-        }
-        let mut bytes = vec![0u8; segment.file.len()? as usize];
-        let unreadable = read_what_can_be_read(&*segment.file, &mut bytes, 0)?;
-        out.bytes_read += bytes.len() as u64;
-        let mut scanned = scan(&segment.header, &bytes);
-        scanned.add_unreadable(unreadable);
-        for record in &scanned.records {
-            let payload = || {
-                let start = record.payload_offset as usize;
-                &bytes[start..start + record.header.len as usize]
-            };
-            if record.header.kind == KIND_CHECKPOINT
-                && let Some(checkpoint) = Checkpoint::decode(payload())
-                && out.checkpoint.as_ref().is_none_or(|known| known.through <= checkpoint.through)
-            {
-                out.checkpoint = Some(checkpoint);
-            } else if record.header.is_note() && record.header.kind >= KIND_USER {
-                notes.push((*record, payload().to_vec()));
-            }
-        }
-        for gap in &scanned.gaps {
-            let range = gap.range.0 as usize..(gap.range.1 as usize).max(gap.range.0 as usize);
-            // Only for a person to look at; that it cannot be kept must not keep the rest from being recovered.
-            let _ = storage.set_aside(&format!("{}-{:x}.damaged", segment.name, gap.range.0), &bytes[range]);
-        }
-        scans.insert(number, scanned);
-    }
-
-    let low = out.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.low_segment);
-    scans.retain(|&number, _| number >= low);
-    let durable = |scanned: &Scan| scanned.records.iter().map(|record| record.header.durable).max();
-    let mark = scans.values().filter_map(durable).max().unwrap_or(0);
-    out.unproven = scans.iter().filter_map(|(&number, scanned)| Some((number, scanned.behind(mark)?))).collect();
-    let (damage, found) = judge(&by_number, &scans);
-    out.damage.extend(damage);
-    out.found = found;
-    let finished = Finished::new(out.checkpoint.as_ref());
-    for (number, segment) in by_number {
-        // One in which something was damaged stays until a checkpoint, even if nothing in it could be read.
-        let Some(scanned) = scans.get(&number).filter(|scanned| scanned.has_any()) else {
-            out.free.push(segment.name);
-            continue;
-        };
-        for record in &scanned.records {
-            let header = record.header;
-            out.max_seq = out.max_seq.max(header.seq).max(header.durable);
-            if header.is_note() || header.kind < KIND_USER || finished.has(&header) {
-                continue;
-            }
-            let live = Live {
-                segment: number,
-                offset: record.payload_offset,
-                len: header.len,
-                kind: header.kind,
-                version: header.version,
-                payload_crc: header.payload_crc,
-                seq: header.seq,
-            };
-            let newest = out.live.entry(header.id).or_insert_with(|| live.clone());
-            if (newest.version, newest.seq) < (live.version, live.seq) {
-                *newest = live;
-            }
-        }
-        let max_seq = scanned.records.iter().map(|record| record.header.seq).max().unwrap_or(0);
-        out.segments.insert(number, InService { segment, max_seq });
-    }
-    out.free_what_is_finished(&scans);
-    if let Some(checkpoint) = &out.checkpoint {
-        out.max_seq = out.max_seq.max(checkpoint.through);
-        let through = checkpoint.through;
-        let missing = checkpoint.live.iter().find(|id| !out.live.contains_key(id));
-        match missing {
-            // Damage to records that a checkpoint had finished costs nobody anything.
-            None => out.damage.retain(|damage| damage.seqs.is_none_or(|(_, last)| last > through)),
-            // What a checkpoint lists was durable: whatever holds it was damaged afterwards.
-            Some(&id) => {
-                let covered = |damage: &&mut Damage| damage.seqs.is_none_or(|(first, _)| first <= through);
-                out.damage.iter_mut().filter(covered).for_each(|damage| damage.promised = true);
-                if !out.damage.iter().any(|damage| damage.promised) {
-                    let (segment, what) = (String::new(), "a record that a checkpoint lists is in no segment");
-                    out.damage.push(Damage { segment, offset: 0, seqs: Some((id, id)), promised: true, what });
-                }
-            }
-        }
-    }
-    notes.retain(|(record, _)| !finished.has(&record.header));
-    notes.sort_by_key(|(record, _)| record.header.seq);
-    out.notes = notes
-        .into_iter()
-        .map(|(record, payload)| Note { seq: record.header.seq, kind: record.header.kind, payload })
-        .collect();
-    Ok(out)
 }
 
 /// What the last checkpoint has settled.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::layout::{BLOCK, record_span};
-use crate::pool::{Need, Pool};
+use crate::pool::Pool;
 use crate::recovery::{InService, Live};
 use crate::stats::Stats;
 use crate::writer::Pending;
@@ -85,6 +85,7 @@ impl Shared {
             let _preparer = self.segment_wanted.0.lock().expect("preparer lock");
             self.closed.store(true, Ordering::Release);
         }
+        self.pool.hurry();
         self.arrived.notify_all();
         self.segment_wanted.1.notify_all();
     }
@@ -235,7 +236,8 @@ impl Shared {
             drop(wanted);
             // One to move on to and one that mail may not take. If there is no space the writer will find out itself
             // and say so.
-            while self.pool.prepare(READY_AHEAD, Need::User).is_ok_and(|()| self.pool.ready() < READY_AHEAD) {}
+            let has_enough = || self.closed.load(Ordering::Acquire) || self.pool.ready() >= READY_AHEAD;
+            while !has_enough() && self.pool.prepare_ahead(READY_AHEAD).is_ok() {}
         }
     }
 }

@@ -186,7 +186,7 @@ impl Storage for SimDisk {
         Ok(self.lock().files.keys().filter(|name| name.ends_with(".seg")).cloned().collect())
     }
 
-    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn SegmentFile>> {
+    fn create(&self, name: &str, len: u64, _: &mut dyn FnMut()) -> io::Result<Arc<dyn SegmentFile>> {
         let mut inner = self.lock();
         if inner.faults.files_max.is_some_and(|max| inner.files.len() >= max) {
             return Err(io::ErrorKind::StorageFull.into());

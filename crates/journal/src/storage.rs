@@ -15,8 +15,9 @@ use crate::layout::BLOCK;
 pub trait Storage: Send + Sync + 'static {
     /// The names of all segment files, in any order.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Creates a segment file full of zeros. When this returns, its bytes, its size and its name are durable.
-    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn SegmentFile>>;
+    /// Creates a segment file full of zeros. When this returns, its bytes, its size and its name are durable. What keeps the device busy for
+    /// long writes in pieces of a MiB or so and calls `between_pieces`, which returns when others have had their turn.
+    fn create(&self, name: &str, len: u64, between_pieces: &mut dyn FnMut()) -> io::Result<Arc<dyn SegmentFile>>;
     /// Opens a segment file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn SegmentFile>>;
     /// Removes a segment file; need not be durable.
@@ -85,7 +86,7 @@ impl Storage for FileStorage {
         list_segments(&self.dir)
     }
 
-    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn SegmentFile>> {
+    fn create(&self, name: &str, len: u64, between_pieces: &mut dyn FnMut()) -> io::Result<Arc<dyn SegmentFile>> {
         // Asked first, so that a full disk is not filled to its last block by every message that is refused.
         let space = rustix::fs::statvfs(&self.dir)?;
         if space.f_bavail.saturating_mul(space.f_frsize) < len {
@@ -96,7 +97,7 @@ impl Storage for FileStorage {
         let unfinished = format!("{name}.{UNFINISHED}");
         let segment = self.open_segment(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;
         let filled = segment
-            .fill_with_zeros(len)
+            .fill_with_zeros(len, between_pieces)
             .and_then(|()| sync(&segment.file))
             .and_then(|()| Ok(posthaste_fsops::rename(self.dir.join(&unfinished), self.dir.join(name))?))
             .and_then(|()| sync(&File::open(&self.dir)?));
@@ -170,7 +171,7 @@ impl DiskSegment {
 
     /// Zeros are written, not `fallocate`d: only blocks that were written once make a later `fdatasync` free of a
     /// file-system journal commit (ext4 and XFS; the measurement is in ARCHITECTURE.md).
-    fn fill_with_zeros(&self, len: u64) -> io::Result<()> {
+    fn fill_with_zeros(&self, len: u64, between_pieces: &mut dyn FnMut()) -> io::Result<()> {
         // On btrfs copy-on-write would undo the point of overwriting in place. It can be turned off only while the file is
         // empty, and other file systems do not know the flag: not an error.
         if let Ok(flags) = rustix::fs::ioctl_getflags(&self.file) {
@@ -182,6 +183,9 @@ impl DiskSegment {
         let mut at = 0;
         while at < len {
             let n = zeros.len().min((len - at) as usize);
+            if at > 0 {
+                between_pieces();
+            }
             self.write_aligned(&zeros[..n], at)?;
             at += n as u64;
         }
@@ -281,7 +285,7 @@ const UNFINISHED: &str = "new";
 /// Nobody else reads what is kept here.
 const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Bytes that go to the device at once: a full batch of 64 messages of 64 KiB.
+/// Bytes that go to the device at once; a larger commit takes several writes.
 const STAGING_BYTES: usize = 4 << 20;
 
 /// Linux takes at most this many buffers in one call (UIO_MAXIOV).
@@ -300,7 +304,7 @@ mod tests {
         let storage = FileStorage::open(dir.path()).unwrap();
         assert!(!unfinished.exists());
         assert_eq!(storage.list().unwrap(), Vec::<String>::new());
-        storage.create("0000000000000000.seg", 8192).unwrap();
+        storage.create("0000000000000000.seg", 8192, &mut || ()).unwrap();
         assert_eq!(storage.list().unwrap(), ["0000000000000000.seg"]);
         assert!(!unfinished.exists());
     }

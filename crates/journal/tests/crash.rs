@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_journal::layout::BLOCK;
 use posthaste_journal::sim::{Faults, SimDisk};
-use posthaste_journal::{AppendError, CheckpointError, Config, Journal, KIND_USER, Recovery};
+use posthaste_journal::{AppendError, CheckpointError, Config, Damage, Journal, KIND_USER, Recovery};
 use proptest::prelude::*;
 
 const MAIL: u8 = KIND_USER;
@@ -283,6 +283,36 @@ fn a_segment_full_of_what_lives_keeps_none_behind_it() {
         assert_eq!(recovery.damage, []);
         assert!(journal.append(MAIL, vec![body("more", 1)]).wait().is_ok());
     }
+}
+
+#[test]
+fn what_was_freed_from_the_middle_of_the_log_is_not_missing_when_something_else_is() {
+    let disk = SimDisk::new(25);
+    let (journal, _) = open(&disk);
+    let one_segment =
+        |text: &str| journal.append(MAIL, vec![text.repeat(57_000 / text.len()).into()]).wait().expect("there is room");
+    let stuck = one_segment("stuck");
+    let name = disk.files()[0].0.clone();
+    (0..6).for_each(|_| journal.settle(one_segment("done")));
+    assert!(journal.checkpoint(|| Ok(())).expect("checkpoint").recycled >= 5);
+    // These lie in segments that were used before, so the log has holes.
+    let later: Vec<u64> = (0..3).map(|_| one_segment("later")).collect();
+    journal.settle(later[1]);
+    journal.checkpoint(|| Ok(())).expect("checkpoint");
+    drop(journal);
+    assert_eq!(open(&disk.copy()).1.damage, []);
+
+    let flipped = |at: usize| {
+        let disk = disk.copy();
+        disk.edit(&name, |bytes| bytes[at] ^= 1);
+        let (journal, recovery) = open(&disk);
+        assert_eq!(found(&journal, &recovery).into_keys().collect::<Vec<_>>(), [later[0], later[2]]);
+        let told = |damage: Damage| (damage.segment, damage.seqs, damage.promised);
+        recovery.damage.into_iter().map(told).collect::<Vec<_>>()
+    };
+    let seqs = Some((stuck, stuck));
+    assert_eq!(flipped(3 * BLOCK), [(name.clone(), seqs, true)], "a byte of the payload");
+    assert_eq!(flipped(BLOCK + 20), [(name.clone(), None, true), (String::new(), seqs, true)], "a byte of the header");
 }
 
 #[test]

@@ -26,11 +26,12 @@ impl Maildir {
     /// Begins a message that will be called `name`: mode 0600, empty.
     ///
     /// # Errors
-    /// `InvalidFilename` for a name that is no plain file name of at most 255 bytes; others of `open`; and `AlreadyExists` if `tmp/` has that name, on a file system where
+    /// `InvalidFilename` for a name that is no plain file name of at most 255 bytes; others of `open`, and of `fsync` where the directories have to be synced first; and `AlreadyExists` if `tmp/` has that name, on a file system where
     /// every file needs one.
     pub fn draft<'a>(&'a self, name: &'a str) -> io::Result<Draft<'a>> {
         check_name(name)?;
         if self.can_be_nameless() {
+            self.sync_way()?;
             let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
             match posthaste_fsops::openat(self.tmp_dir(), ".", flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => return Ok(Draft { maildir: self, file: file.into(), name, is_named: false }),

@@ -99,6 +99,7 @@ impl Maildir {
         if let Some(flag) = self.keywords_in(&base)?.flag(keyword) {
             return Ok(flag);
         }
+        self.sync_way()?;
         let mut lock = take_lock(&base, now)?;
         let changed = self.add_locked(&base, &mut lock, keyword);
         if changed.is_err() {

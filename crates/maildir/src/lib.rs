@@ -29,6 +29,7 @@ mod path;
 mod root;
 mod scan;
 pub mod tree;
+mod way;
 
 pub use batch::{Mounts, Outcomes, Published, StoreError, SyncBy, Synced, Written, deliver_batch, sync};
 pub use cleanup::TMP_AGE_MAX;

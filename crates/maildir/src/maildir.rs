@@ -12,7 +12,8 @@ use rustix::io::Errno;
 
 use crate::mount::MountFacts;
 use crate::name::key_of;
-use crate::root::{open_beneath, open_or_make_dir, sync_up};
+use crate::root::{open_beneath, open_or_make_dir};
+use crate::way::{FailedDirs, Way};
 
 /// `writev` takes this many parts at most (`IOV_MAX`).
 const PARTS_AT_ONCE_MAX: usize = 1024;
@@ -49,6 +50,10 @@ pub struct Found {
 
 /// An open Maildir: descriptors of `tmp/`, `new/` and `cur/`, nothing else; cheap to keep, three descriptors each.
 ///
+/// Opening and reading sync nothing. Where `syncfs` is not to be trusted ([`MountFacts::syncfs_trusted`]), the first message that is written, or made durable,
+/// has the directory fsynced before, and all above it on the same file system. If one of these fails, so does every later write by this handle, and by those of the
+/// same [`MailRoot`](crate::MailRoot): a second fsync would prove nothing.
+///
 /// It stays valid when the directory is renamed; see [`is_at`](Self::is_at). All methods take `&self` and may be called from several threads.
 #[derive(Debug)]
 pub struct Maildir {
@@ -61,6 +66,7 @@ pub struct Maildir {
     fresh: AtomicBool,
     /// Each file needs a name from the beginning: there is no `O_TMPFILE` here.
     names_needed: AtomicBool,
+    way: Way,
 }
 
 impl Maildir {
@@ -71,7 +77,7 @@ impl Maildir {
     /// Those of `mkdir` and `open`: `NotADirectory` for a file in its place, `PermissionDenied`, `StorageFull`, ...
     pub fn open_or_create(path: impl AsRef<Path>) -> io::Result<Self> {
         let (dir, created) = open_or_create_trusted(path.as_ref())?;
-        Self::open_or_create_in(&dir, created)
+        Self::open_or_create_in(&dir, created, &FailedDirs::default())
     }
 
     /// Opens a Maildir that exists, by a trusted path.
@@ -79,32 +85,32 @@ impl Maildir {
     /// # Errors
     /// `NotFound` if it or one of its directories does not exist; otherwise as [`open_or_create`](Self::open_or_create).
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::open_in(&open_trusted(path.as_ref())?)
+        Self::open_in(&open_trusted(path.as_ref())?, &FailedDirs::default())
     }
 
-    pub(crate) fn open_or_create_in(dir: &OwnedFd, created: bool) -> io::Result<Self> {
+    pub(crate) fn open_or_create_in(dir: &OwnedFd, created: bool, failed: &FailedDirs) -> io::Result<Self> {
         let (tmp, tmp_made) = open_or_make_dir(dir, "tmp")?;
         let (cur, cur_made) = open_or_make_dir(dir, "cur")?;
         let (new, new_made) = open_or_make_dir(dir, "new")?;
-        sync_up(dir)?;
-        Self::with_dirs(tmp, new, cur, created | tmp_made | cur_made | new_made)
+        Self::with_dirs(tmp, new, cur, created | tmp_made | cur_made | new_made, failed)
     }
 
-    pub(crate) fn open_in(dir: &OwnedFd) -> io::Result<Self> {
+    pub(crate) fn open_in(dir: &OwnedFd, failed: &FailedDirs) -> io::Result<Self> {
         let sub = |name| open_beneath(dir, name);
-        sync_up(dir)?;
-        Self::with_dirs(sub("tmp")?, sub("new")?, sub("cur")?, false)
+        Self::with_dirs(sub("tmp")?, sub("new")?, sub("cur")?, false, failed)
     }
 
-    fn with_dirs(tmp: OwnedFd, new: OwnedFd, cur: OwnedFd, fresh: bool) -> io::Result<Self> {
+    fn with_dirs(tmp: OwnedFd, new: OwnedFd, cur: OwnedFd, fresh: bool, failed: &FailedDirs) -> io::Result<Self> {
+        let facts = MountFacts::of(&new)?;
         Ok(Self {
-            facts: MountFacts::of(&new)?,
+            facts,
             new_inode: rustix::fs::fstat(&new)?.st_ino,
             tmp,
             new,
             cur,
             fresh: AtomicBool::new(fresh),
             names_needed: AtomicBool::new(false),
+            way: Way::new(facts.syncfs_trusted, failed),
         })
     }
 
@@ -126,6 +132,11 @@ impl Maildir {
 
     pub(crate) fn set_synced(&self) {
         self.fresh.store(false, Ordering::Relaxed);
+    }
+
+    /// Where no `syncfs` does it, makes the names durable that lead here.
+    pub(crate) fn sync_way(&self) -> io::Result<()> {
+        self.way.sync(self.new.as_fd())
     }
 
     pub(crate) fn can_be_nameless(&self) -> bool {
@@ -154,7 +165,8 @@ impl Maildir {
     /// Writes one message into `tmp/` (mode 0600, not synced, never over an existing file). Whatever fails, no file is left.
     ///
     /// # Errors
-    /// `AlreadyExists`; `InvalidFilename` for a name that is no plain file name of at most 255 bytes; `StorageFull`; others of `open` and `write`.
+    /// `AlreadyExists`; `InvalidFilename` for a name that is no plain file name of at most 255 bytes; `StorageFull`; others of `open` and `write`, and of `fsync` where the
+    /// directories have to be synced first.
     pub fn write_tmp(&self, name: &str, parts: &[IoSlice<'_>]) -> io::Result<()> {
         self.write_tmp_open(name, parts).map(drop)
     }
@@ -175,6 +187,7 @@ impl Maildir {
 
     pub(crate) fn create_tmp(&self, name: &str) -> io::Result<OwnedFd> {
         check_name(name)?;
+        self.sync_way()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(posthaste_fsops::openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?)
     }
@@ -218,6 +231,7 @@ impl Maildir {
     /// # Errors
     /// Those of `open` and `fsync`; after an error of `fsync` the file must be written anew.
     pub fn sync_message(&self, dir: Subdir, name: &str) -> io::Result<()> {
+        self.sync_way()?;
         posthaste_fsops::fsync(self.open_message(dir, name)?)?;
         Ok(posthaste_fsops::fsync(self.dir(dir))?)
     }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::maildir::Maildir;
 use crate::mount::{Mount, MountFacts};
 use crate::path::MailboxPath;
+use crate::way::FailedDirs;
 
 /// An open mail root: mailboxes are found below it and nowhere else, and no symbolic link is followed on the way.
 ///
@@ -23,6 +24,7 @@ pub struct MailRoot {
     facts: MountFacts,
     // Each mount has a lock of its own: a sync that hangs must not keep a mailbox elsewhere from being opened.
     mounts: Mutex<BTreeMap<u64, Arc<Mutex<Mount>>>>,
+    failed_dirs: FailedDirs,
 }
 
 impl MailRoot {
@@ -35,7 +37,8 @@ impl MailRoot {
         let dir = rustix::fs::open(path.as_ref(), flags, Mode::empty())?;
         let mount = Mount::of_dir(&dir)?;
         let facts = mount.facts();
-        Ok(Self { dir, facts, mounts: Mutex::new(BTreeMap::from([(facts.device, Arc::new(Mutex::new(mount)))])) })
+        let mounts = Mutex::new(BTreeMap::from([(facts.device, Arc::new(Mutex::new(mount)))]));
+        Ok(Self { dir, facts, mounts, failed_dirs: FailedDirs::default() })
     }
 
     /// The root's own file system. Ask [`Maildir::facts`] for that of a mailbox.
@@ -43,15 +46,16 @@ impl MailRoot {
         self.facts
     }
 
-    /// Opens a mailbox, making it and the directories above it (mode 0700) if need be. Nothing is synced where `syncfs` is
-    /// trusted, so a new mailbox is durable with the next sync; elsewhere it is fsynced, with every directory above it.
+    /// Opens a mailbox, making it and the directories above it (mode 0700) if need be. Nothing is synced: where `syncfs` is
+    /// trusted, a new mailbox is durable with the next sync; elsewhere the first write fsyncs it, with every directory above it. If that
+    /// fails, no mailbox below that directory can be written to until the root is opened again.
     ///
     /// # Errors
     /// Those of `mkdir` and `openat2`: `FilesystemLoop` (ELOOP) for a symbolic link on the way, `NotADirectory` for a file
     /// in its place, `PermissionDenied`, `StorageFull`.
     pub fn mailbox(&self, path: &MailboxPath) -> io::Result<Maildir> {
         let (dir, created) = self.open_or_create(path)?;
-        let maildir = Maildir::open_or_create_in(&dir, created)?;
+        let maildir = Maildir::open_or_create_in(&dir, created, &self.failed_dirs)?;
         self.remember_mount(&maildir)?;
         Ok(maildir)
     }
@@ -61,7 +65,7 @@ impl MailRoot {
     /// # Errors
     /// `NotFound` if it, or its `tmp`, `new` or `cur`, does not exist; otherwise as [`mailbox`](Self::mailbox).
     pub fn existing_mailbox(&self, path: &MailboxPath) -> io::Result<Maildir> {
-        let maildir = Maildir::open_in(&open_beneath(&self.dir, path.as_str())?)?;
+        let maildir = Maildir::open_in(&open_beneath(&self.dir, path.as_str())?, &self.failed_dirs)?;
         self.remember_mount(&maildir)?;
         Ok(maildir)
     }
@@ -156,31 +160,6 @@ pub(crate) fn open_or_make_dir(dir: impl AsFd, name: &str) -> io::Result<(OwnedF
         Err(e) => return Err(e.into()),
     }
     Ok((open_beneath(&dir, name)?, true))
-}
-
-/// Makes the way to a mailbox durable where no `syncfs` does: fsyncs the directory and those above it, as far as they are on the same file system.
-/// Also those that were there: whoever made them may have been killed, or may never sync.
-pub(crate) fn sync_up(dir: &OwnedFd) -> io::Result<()> {
-    if MountFacts::of(dir)?.syncfs_trusted {
-        return Ok(());
-    }
-    let place = |dir: &OwnedFd| rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
-    posthaste_fsops::fsync(dir)?;
-    let mut here = place(dir)?;
-    let mut above = open_parent(dir);
-    loop {
-        let parent = match above {
-            // Where we may not look we have made nothing.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-            parent => parent?,
-        };
-        let there = place(&parent)?;
-        if there.0 != here.0 || there == here {
-            return Ok(());
-        }
-        posthaste_fsops::fsync(&parent)?;
-        (here, above) = (there, open_parent(&parent));
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use posthaste_fsops::Machine;
+use posthaste_fsops::{Faults, Machine, Tree};
 use posthaste_maildir::{
     Host, MailRoot, MailboxPath, Maildir, Mounts, NameSource, Published, StoreError, Subdir, SyncBy, TMP_AGE_MAX,
     UniqueName, Written, deliver_batch, sync,
@@ -316,4 +316,44 @@ fn a_sync_that_cannot_vouch_for_a_batch_fails_all_of_it_and_leaves_nothing() {
     assert!(published.is_empty() && failed.is_empty());
     assert_eq!(std::fs::read_dir(machine.path().join("box/tmp")).expect("tmp/").count(), 0);
     assert_eq!(maildir.scan().expect("scanned"), []);
+}
+
+/// Nothing is trusted here but an fsync of each.
+fn machine_without_syncfs() -> Machine {
+    Machine::boot(&Tree::default(), false, false).expect("a directory")
+}
+
+#[test]
+fn reading_syncs_nothing_and_the_first_write_syncs_the_way() {
+    let machine = machine_without_syncfs();
+    let root = MailRoot::open(machine.path()).expect("opens");
+    let at = path("example.org/ann/Maildir");
+    drop(root.mailbox(&at).expect("made"));
+    let maildir = root.existing_mailbox(&at).expect("opens");
+    maildir.cleanup_tmp(SystemTime::now(), TMP_AGE_MAX).expect("cleaned");
+    maildir.find("nothing").expect("scanned");
+    assert_eq!(machine.counts().0, 0, "a file system whose directories have no fsync can be read");
+    drop(maildir.draft("first").expect("begun"));
+    let syncs = machine.counts().0;
+    assert!(syncs >= 4, "{syncs}: Maildir, ann, example.org and the root");
+    drop(maildir.draft("second").expect("begun"));
+    assert_eq!(machine.counts().0, syncs);
+}
+
+#[test]
+fn no_fsync_of_a_directory_that_failed_is_repeated_and_believed() {
+    let machine = machine_without_syncfs();
+    let root = MailRoot::open(machine.path()).expect("opens");
+    let [ann, bob, eve] = ["example.org/ann/Maildir", "example.org/bob/Maildir", "eve/Maildir"].map(path);
+    let maildir = root.mailbox(&ann).expect("made");
+    // Its own directory, that above it, and then what it shares with bob.
+    machine.set_faults(Faults { fail_sync: Some(machine.counts().0 + 3), ..Faults::default() });
+    assert!(maildir.draft("name").is_err());
+    machine.set_faults(Faults::default());
+    assert!(maildir.draft("name").is_err(), "the same handle");
+    assert!(root.mailbox(&ann).expect("opens").write_tmp("name", &[]).is_err(), "another one");
+    assert!(root.mailbox(&bob).expect("opens").draft("name").is_err(), "another below it");
+    assert!(root.mailbox(&eve).expect("opens").draft("name").is_ok(), "not below it");
+    let again = MailRoot::open(machine.path()).expect("opens");
+    assert!(again.mailbox(&ann).expect("opens").draft("name").is_ok());
 }

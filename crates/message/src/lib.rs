@@ -1,11 +1,11 @@
 //! Internet messages (RFC 5322) as far as a mail transport looks at them.
 //!
 //! Any program that accepts mail can use this crate: it writes the trace fields that RFC 5321 section 4.4 asks for,
-//! counts hops, and reads header fields over borrowed bytes. It owns no socket, opens no file and reads no clock.
+//! counts hops, and finds the Message-ID while a message comes in. It owns no socket, opens no file and reads no clock.
 //! Nothing that is passed in, however hostile, can add a line to the fields that it writes.
 //!
 //! ```
-//! use posthaste_message::{DateTime, Header, Received};
+//! use posthaste_message::{DateTime, HeaderScan, Received};
 //!
 //! let received = Received {
 //!     helo: "client.example",
@@ -19,16 +19,16 @@
 //! let mut field = Vec::new();
 //! received.write_to(&mut field);
 //! assert!(field.ends_with(b"for <bob@mx.example>; Sun, 06 Nov 1994 08:49:37 +0000\r\n"));
-//! assert_eq!(Header::of(&field).hops(), 1);
+//! let mut scan = HeaderScan::default();
+//! scan.push(&field);
+//! assert_eq!(scan.finish().hops, 1);
 //! ```
 #![forbid(unsafe_code)]
 
 mod date;
-mod header;
 mod scan;
 mod trace;
 
 pub use date::DateTime;
-pub use header::{Field, Fields, Header, MAX_HOPS};
-pub use scan::{HeaderScan, Summary};
+pub use scan::{HeaderScan, MAX_HOPS, Summary};
 pub use trace::{Received, write_delivered_to, write_return_path};

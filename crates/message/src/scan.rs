@@ -2,6 +2,10 @@
 
 use memchr::memchr;
 
+/// A message that has passed this many servers is taken to be in a loop (RFC 5321 section 6.3 asks for at least 100
+/// before one *must* stop; common practice and this project stop at 50). Reply 554 5.4.6.
+pub const MAX_HOPS: usize = 50;
+
 /// What a log line tells about a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {

@@ -19,7 +19,7 @@ pub struct Contents<'a> {
     pub facts: FileFacts,
 }
 
-/// Reads files in batches. Not shared between threads: each has its own.
+/// Reads files in batches. Not shared between threads: each has its own, which may be made by another.
 ///
 /// Memory: the largest file, and when batched 64 KiB for each file of two batches.
 pub struct FileReader {
@@ -29,6 +29,12 @@ pub struct FileReader {
     #[cfg(feature = "io-uring")]
     ring: Option<super::uring::ReadRing>,
 }
+
+/// In every build, also with rings and memory that the kernel writes to.
+const _: () = {
+    const fn can_go_to_another_thread<T: Send>() {}
+    can_go_to_another_thread::<FileReader>();
+};
 
 impl FileReader {
     /// Files of one batch at most.

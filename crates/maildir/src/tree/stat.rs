@@ -45,16 +45,16 @@ pub fn stat_files_with(way: Way, dir: &Path, files: &mut [(String, u64)]) -> io:
         Way::Batched => 0,
     };
     let (sample, rest) = files.split_at(sample);
-    let blocks = blocks_read();
+    #[cfg(feature = "io-uring")]
+    let bytes_before = (way == Way::Best && !rest.is_empty()).then(bytes_read);
     let mut facts = one_by_one(&dir, sample)?;
     #[cfg(feature = "io-uring")]
-    if (way == Way::Batched || blocks_read() != blocks)
+    if (way == Way::Batched || bytes_before.is_some_and(|before| bytes_read() != before))
         && let Some(found) = super::uring::stat(&dir, rest)?
     {
         facts.extend(found);
         return Ok(facts);
     }
-    let _ = blocks;
     facts.extend(one_by_one(&dir, rest)?);
     Ok(facts)
 }
@@ -63,8 +63,9 @@ pub fn stat_files_with(way: Way, dir: &Path, files: &mut [(String, u64)]) -> io:
 /// io_uring; on a cold cache, where many waits can overlap, it is the other way round.
 const SAMPLE: usize = 64;
 
-/// Blocks that the file system had to read for this thread. Unlike time, that does not depend on who else wants the processor.
-fn blocks_read() -> u64 {
+/// Bytes that had to be read from a disk for this thread. Unlike time, that does not depend on who else wants the processor.
+#[cfg(feature = "io-uring")]
+fn bytes_read() -> u64 {
     // A system without this file, or where it is denied, is taken for one whose cache is warm.
     let io = std::fs::read_to_string("/proc/thread-self/io").unwrap_or_default();
     let bytes = io.lines().find_map(|line| line.strip_prefix("read_bytes: "));

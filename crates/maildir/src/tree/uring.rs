@@ -44,6 +44,10 @@ struct Shared<T> {
     len: usize,
 }
 
+// SAFETY: the pointer leads into the vector beside it, which nothing else reaches, so both go to another thread together. The kernel does not care
+// which thread takes its answers.
+unsafe impl<T: Send> Send for Shared<T> {}
+
 impl<T> Shared<T> {
     fn new(mut values: Vec<T>) -> Self {
         let (base, len) = (values.as_mut_ptr(), values.len());

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::support::{ANYBODY, Reply, Server};
-use posthaste_message::{Header, MAX_HOPS};
+use posthaste_message::{HeaderScan, MAX_HOPS};
 
 #[test]
 fn every_message_of_the_corpus_comes_out_as_it_went_in() {
@@ -117,7 +117,9 @@ fn reasons_to_refuse(wire: &[u8]) -> Vec<&'static str> {
     if wire.contains(&0) {
         reasons.push("550 5.6.0 ");
     }
-    if Header::of(wire).hops() >= MAX_HOPS {
+    let mut header = HeaderScan::default();
+    header.push(wire);
+    if header.finish().hops >= MAX_HOPS {
         reasons.push("554 5.4.6 ");
     }
     reasons
