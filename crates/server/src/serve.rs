@@ -295,11 +295,12 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
     let dir = storage.data.clone();
     let (store, report) = opened.map_err(std::io::Error::from)?.map_err(|error| ServeError::Storage { dir, error })?;
     for damage in &report.damage {
-        let (segment, what) = (damage.segment.as_str(), damage.what);
+        let (segment, offset, what) = (damage.segment.as_str(), damage.offset, damage.what);
+        let (first, last) = damage.seqs.unzip();
         if damage.promised {
-            tracing::error!(segment, offset = damage.offset, what, "promised mail is damaged in the journal");
+            tracing::error!(segment, offset, first, last, what, "promised mail is damaged in the journal");
         } else {
-            tracing::info!(segment, offset = damage.offset, what, "torn tail of an earlier run: nothing was promised");
+            tracing::info!(segment, offset, first, last, what, "torn tail of an earlier run: nothing was promised");
         }
     }
     if let Some((_, error)) = report.unreadable.first() {

@@ -35,6 +35,7 @@ impl Drop for Watch {
 #[derive(Debug, Default)]
 struct Told {
     poisoned: bool,
+    unreadable: u64,
     waiting: Option<Instant>,
     turned_away: u64,
     dropped: u64,
@@ -48,7 +49,15 @@ impl Told {
                 "stable storage failed: no mail is accepted until a restart, once its cause is gone"
             );
         }
-        if !self.is_due(store.stats().waiting, Instant::now()) {
+        let stats = store.stats();
+        let unreadable = std::mem::replace(&mut self.unreadable, stats.unreadable_segments);
+        if stats.unreadable_segments > unreadable {
+            tracing::error!(
+                segments = stats.unreadable_segments,
+                "the journal cannot read mail that it holds: its disk is failing; the segments are kept"
+            );
+        }
+        if !self.is_due(stats.waiting, Instant::now()) {
             return;
         }
         let waiting = store.waiting();
@@ -59,7 +68,7 @@ impl Told {
             mailbox = oldest.mailboxes.first().map(|mailbox| &**mailbox),
             attempts = oldest.attempts,
             error = &*oldest.error,
-            "mail waits for mailboxes that cannot be written to; the oldest is named"
+            "mail waits: its mailboxes cannot be written to, or the journal cannot read it; the oldest is named"
         );
     }
 
