@@ -93,6 +93,14 @@ fn every_stage_can_be_refused_deferred_and_dropped() {
 }
 
 #[test]
+fn a_drop_takes_no_answer_that_was_given_before() {
+    let sink = with_rules("[default]\ndata.drop = 100");
+    let mut client = Client::hello(sink.local_addr());
+    client.write("MAIL FROM:<a@c.example>\r\nRCPT TO:<b@x.example>\r\nDATA\r\n");
+    assert_eq!([client.code(), client.code(), client.code()], [250, 250, 0]);
+}
+
+#[test]
 fn percentages_are_exact_over_ten_thousand_recipients() {
     let sink = with_rules(
         "seed = 3\n[default]\nrcpt.tempfail = 5\nrcpt.permfail = 10\n\

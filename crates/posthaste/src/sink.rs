@@ -11,7 +11,7 @@ use posthaste_loadgen::sink::{
     Certificate, Counts, Delay, GreylistRule, Options, RuleFile, Sink, SlowReadRule, Stage, StageRule, StoreKind,
     TlsMode,
 };
-use posthaste_loadgen::values::duration;
+use posthaste_loadgen::values::{self, duration};
 use posthaste_smtp::Protocol;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -296,7 +296,7 @@ fn delay(text: &str) -> Result<(Stage, Delay), String> {
 fn slow_read(text: &str) -> Result<SlowReadRule, String> {
     let (octets, pause) = text.split_once('/').ok_or("octets, / and a time are needed")?;
     Ok(SlowReadRule {
-        octets: octets.parse().map_err(|_| format!("{octets} is no number of octets"))?,
+        octets: values::octets(octets).map_err(|error| error.to_string())?,
         pause: duration(pause).map_err(|error| error.to_string())?,
     })
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::text::octets;
 use super::{Report, Table};
 use crate::live::{millis, thousands};
+use crate::measure::LatencySummary;
 
 /// Reports side by side: each figure of each report, and its ratio to the first report's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -36,6 +37,11 @@ enum Unit {
     Plain,
 }
 
+fn latency(report: &Report, figure: fn(&LatencySummary) -> f64) -> Option<f64> {
+    let latency = &report.total.latency;
+    (latency.count > 0).then(|| figure(latency))
+}
+
 type Figure = (&'static str, Unit, fn(&Report) -> Option<f64>);
 
 const FIGURES: &[Figure] = &[
@@ -44,12 +50,12 @@ const FIGURES: &[Figure] = &[
     ("failed", Unit::Count, |report| Some(report.total.failed as f64)),
     ("due and never sent", Unit::Count, |report| Some(report.total.missed as f64)),
     ("octets a second", Unit::Octets, |report| Some(report.total.octets as f64 / report.total.elapsed_s.max(1e-9))),
-    ("latency mean", Unit::Micros, |report| Some(report.total.latency.mean_us)),
-    ("latency p50", Unit::Micros, |report| Some(report.total.latency.p50_us as f64)),
-    ("latency p90", Unit::Micros, |report| Some(report.total.latency.p90_us as f64)),
-    ("latency p99", Unit::Micros, |report| Some(report.total.latency.p99_us as f64)),
-    ("latency p99.9", Unit::Micros, |report| Some(report.total.latency.p999_us as f64)),
-    ("latency max", Unit::Micros, |report| Some(report.total.latency.max_us as f64)),
+    ("latency mean", Unit::Micros, |report| latency(report, |latency| latency.mean_us)),
+    ("latency p50", Unit::Micros, |report| latency(report, |latency| latency.p50_us as f64)),
+    ("latency p90", Unit::Micros, |report| latency(report, |latency| latency.p90_us as f64)),
+    ("latency p99", Unit::Micros, |report| latency(report, |latency| latency.p99_us as f64)),
+    ("latency p99.9", Unit::Micros, |report| latency(report, |latency| latency.p999_us as f64)),
+    ("latency max", Unit::Micros, |report| latency(report, |latency| latency.max_us as f64)),
     ("server CPU µs a message", Unit::Plain, |report| report.server.as_ref().map(|cost| cost.cpu_us_per_message)),
     ("server memory at most", Unit::Octets, |report| {
         report.server.as_ref().map(|cost| cost.usage.memory_octets_max as f64)

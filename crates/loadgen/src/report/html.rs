@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::plot::{Axis, Mark, Plot, Point, Scale, Series, escape};
-use super::text::octets;
+use super::text::{latency, octets};
 use super::{Cost, Report, Table};
 use crate::account::Account;
 use crate::live::{millis, thousands};
@@ -30,7 +30,7 @@ impl Report {
 
     fn tiles(&self, page: &mut String) {
         let total = &self.total;
-        let latency = |us: u64| millis(us as f64);
+        let latency = |us: u64| latency(total, us);
         let mut tiles = vec![
             ("messages/s", thousands(total.rate.round() as u64), false),
             ("acknowledged", thousands(total.acked), false),

@@ -22,10 +22,14 @@ pub(super) fn octets(octets: f64) -> String {
 }
 
 /// The figures of some rounds side by side.
+/// Microseconds of a round's latency; a dash where nothing was acknowledged, which has none.
+pub(super) fn latency(round: &Round, us: u64) -> String {
+    if round.latency.count == 0 { "-".into() } else { millis(us as f64) }
+}
+
 fn round_lines(rounds: &[&Round]) -> Vec<Line> {
     let row =
         |name, value: &dyn Fn(&Round) -> String| -> Line { (name, rounds.iter().map(|round| value(round)).collect()) };
-    let us = |us: u64| millis(us as f64);
     let mut rows = vec![
         row("messages a second", &|round| thousands(round.rate.round() as u64)),
         row("acknowledged", &|round| thousands(round.acked)),
@@ -33,11 +37,11 @@ fn round_lines(rounds: &[&Round]) -> Vec<Line> {
         row("due and never sent", &|round| thousands(round.missed)),
         row("seconds", &|round| format!("{:.2}", round.elapsed_s)),
         row("throughput", &|round| format!("{}/s", octets(round.octets as f64 / round.elapsed_s.max(1e-9)))),
-        row("latency p50", &|round| us(round.latency.p50_us)),
-        row("latency p90", &|round| us(round.latency.p90_us)),
-        row("latency p99", &|round| us(round.latency.p99_us)),
-        row("latency p99.9", &|round| us(round.latency.p999_us)),
-        row("latency max", &|round| us(round.latency.max_us)),
+        row("latency p50", &|round| latency(round, round.latency.p50_us)),
+        row("latency p90", &|round| latency(round, round.latency.p90_us)),
+        row("latency p99", &|round| latency(round, round.latency.p99_us)),
+        row("latency p99.9", &|round| latency(round, round.latency.p999_us)),
+        row("latency max", &|round| latency(round, round.latency.max_us)),
     ];
     if rounds.iter().any(|round| round.copies != round.acked) {
         rows.insert(2, row("acknowledged copies", &|round| thousands(round.copies)));

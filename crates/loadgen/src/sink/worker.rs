@@ -153,10 +153,11 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     let mut reader = Reader::new(shared);
     let mut turn = first;
     loop {
+        // Also before a drop: the answers to what came before are given.
+        write_output(stream, session, shared).await?;
         if turn == Turn::Drop {
             return Ok(false);
         }
-        write_output(stream, session, shared).await?;
         turn = match turn {
             Turn::GoOn => session.turn(&mut reader.left),
             Turn::Pause(delay) => {

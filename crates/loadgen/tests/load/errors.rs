@@ -75,6 +75,12 @@ fn silence_is_a_timeout_at_its_stage() {
     };
     let silent = scripted(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
     assert_eq!(errors(&ten(silent, short)), [("greeting timeout", 1)]);
+    let given_up = |plan: &mut Plan| {
+        plan.give_up = Duration::from_millis(200);
+        plan.pace.count = Some(1);
+    };
+    let outcome = ten(silent, given_up);
+    assert_eq!((outcome.gave_up, errors(&outcome)), (true, vec![("greeting timeout", 1)]));
     let silent_at_end = scripted(|stream| {
         answer_lines(stream, "220 mx\r\n", |said| match said {
             "." => {

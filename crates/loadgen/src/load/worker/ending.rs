@@ -101,11 +101,7 @@ impl Worker {
         if live.session.is_quitting() || is_over && live.session.in_flight() == 0 {
             return self.closed(slot, live, None);
         }
-        let stage = match (live.connection.is_connected(), live.connection.is_handshaking()) {
-            (false, _) => Stage::Connect,
-            (true, true) => Stage::Tls,
-            (true, false) => live.session.stage(),
-        };
+        let stage = stage_of(&live);
         let text = if is_over { "still under way when the run was over" } else { "no answer in time" };
         self.closed(slot, live, Some(Failure::new(stage, Cause::Timeout, text)));
     }
@@ -115,7 +111,8 @@ impl Worker {
         for slot in 0..self.slots.len() {
             if let Some(live) = self.slots[slot].live.take() {
                 self.slots[slot].is_finished = true;
-                self.closed(slot, live, Some(Failure::new(Stage::Connect, Cause::Timeout, "the run was given up")));
+                let failure = Failure::new(stage_of(&live), Cause::Timeout, "the run was given up");
+                self.closed(slot, live, Some(failure));
             }
             if let Some(turn) = self.slots[slot].pending.take() {
                 let failure = Failure::new(Stage::Connect, Cause::Timeout, "no connection before the run was over");
@@ -123,6 +120,15 @@ impl Worker {
             }
         }
         self.unfinished = 0;
+    }
+}
+
+/// What a connection waits for.
+fn stage_of(live: &Live) -> Stage {
+    match (live.connection.is_connected(), live.connection.is_handshaking()) {
+        (false, _) => Stage::Connect,
+        (true, true) => Stage::Tls,
+        (true, false) => live.session.stage(),
     }
 }
 
