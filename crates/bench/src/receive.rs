@@ -385,9 +385,10 @@ impl Running for Loaded {
         // The server goes only now: what it has promised had to come to its mailbox.
         drop(self.server.holds);
         if faults.is_empty() {
-            notes.push(format!(
-                "{acked} messages acknowledged in all rounds, each found once and unaltered in its mailbox"
-            ));
+            let found =
+                format!("{acked} messages acknowledged in all rounds, each found once and unaltered in its mailbox");
+            // None was, where the run was stopped before.
+            notes.extend((acked > 0).then_some(found));
             return Ok(notes);
         }
         let verdict = format!("of what was acknowledged: {}", faults.join("; "));
