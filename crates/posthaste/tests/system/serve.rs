@@ -480,7 +480,7 @@ fn mail_that_waits_for_a_mailbox_is_told_of() {
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["a@example.org"], MESSAGE);
-    let line = server.wait_for_log("mail waits for mailboxes");
+    let line = server.wait_for_log("mail waits: ");
     assert!(line.contains("WARN") && line.contains("messages=1 "), "{line}");
     assert!(line.contains("example.org/a/Maildir") && line.contains("error="), "{line}");
     std::fs::remove_file(domain.join("a")).unwrap();
