@@ -55,6 +55,7 @@ impl<L: Log> Core<L> {
         let spooled_done = std::mem::take(&mut self.keeper.state().spooled_done);
         let partial = self.partial();
         let outcome = self.log.checkpoint(|| {
+            self.renew_partial()?;
             self.workers.places().sync().inspect_err(|_| self.distrust())?;
             self.narrow(&partial);
             Ok(())
@@ -83,6 +84,31 @@ impl<L: Log> Core<L> {
             }
         }
         outcome
+    }
+
+    /// Writes anew what waiting messages have reached before a sync of the mail failed: the checkpoint forgets that one did, and whoever
+    /// replays the record later would believe what the page cache shows.
+    fn renew_partial(&self) -> io::Result<()> {
+        let era = self.failed_syncs();
+        let stale: Vec<(u64, Vec<Missing>)> = {
+            let state = self.keeper.state();
+            let stale = state.waiting.iter().filter(|(_, deferred)| deferred.is_partial() && deferred.era != era);
+            stale.map(|(id, deferred)| (id, deferred.missing.clone())).collect()
+        };
+        for (id, missing) in stale {
+            let mut attempt =
+                Attempt { id, reached: Vec::new(), failed: Vec::new(), bytes: 0, memory_bytes: 0, targets: 0, era };
+            self.write_delivered_anew(&mut attempt, &missing)?;
+            if let Some((_, why)) = attempt.failed.first() {
+                return Err(io::Error::other(format!(
+                    "what a failed sync may have lost cannot be written anew: {why}"
+                )));
+            }
+            if let Some(deferred) = self.keeper.state().waiting.get_mut(id) {
+                deferred.era = era;
+            }
+        }
+        Ok(())
     }
 
     /// From now on nothing that was delivered before is believed to become durable with the next sync.
