@@ -16,7 +16,7 @@ pub trait Log: Send + Sync + 'static {
     /// `then` must be quick and must not block.
     fn append(&self, kind: u8, parts: Vec<Bytes>, then: impl FnOnce(Result<RecordId, AppendError>) + Send + 'static);
 
-    /// Appends a note, which nobody waits for and a power cut may take; a checkpoint forgets it.
+    /// Appends a note, which nobody waits for and a power cut may take; a checkpoint that begins later forgets it.
     fn note(&self, kind: u8, parts: Vec<Bytes>);
 
     /// Appends a note that is durable when this returns, also in a log that is full. Blocks.
@@ -46,7 +46,8 @@ pub trait Log: Send + Sync + 'static {
     /// It is there and cannot be read.
     fn read(&self, id: RecordId) -> io::Result<Option<Bytes>>;
 
-    /// Forgets what was settled before this call, once `make_durable` has made durable what it led to. Blocks; calls take turns.
+    /// Forgets what was settled and noted before this call, once `make_durable` has made durable what it led to. What `make_durable`
+    /// itself appends is kept. Blocks; calls take turns.
     ///
     /// # Errors
     /// Nothing was forgotten; after [`CheckpointError::MakeDurable`] the records that it names are live again.

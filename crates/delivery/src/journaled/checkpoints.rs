@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
-use posthaste_journal::{CheckpointError, CheckpointStats};
+use posthaste_journal::{AppendError, CheckpointError, CheckpointStats};
 
 use super::core::Core;
 use super::keeper::{TICK, unreadable};
@@ -47,7 +47,7 @@ impl<L: Log> Core<L> {
         let begun = Instant::now();
         // Told before, not after: if the sync fails and we are killed before we know, nobody else will ever hear of it. Without
         // the note there is no sync. The checkpoint that succeeds forgets it.
-        self.log.note_durably(KIND_DISTRUST, vec![Bytes::copy_from_slice(&self.session.0)])?;
+        self.note_distrust()?;
         self.keeper.bytes_since_checkpoint.store(0, Ordering::Relaxed);
         // The last one left these.
         let unreadable = std::mem::take(&mut self.keeper.state().unreadable);
@@ -55,7 +55,11 @@ impl<L: Log> Core<L> {
         let spooled_done = std::mem::take(&mut self.keeper.state().spooled_done);
         let partial = self.partial();
         let outcome = self.log.checkpoint(|| {
-            self.renew_partial()?;
+            if self.failed_syncs() > 0 {
+                // Of an earlier failure, which this success does not undo: what waits, is under way or cannot be read now may have
+                // files in the page cache alone, and whoever opens after us would believe them. This note is not forgotten.
+                self.note_distrust().map_err(io::Error::other)?;
+            }
             self.workers.places().sync().inspect_err(|_| self.distrust())?;
             self.narrow(&partial);
             Ok(())
@@ -86,33 +90,13 @@ impl<L: Log> Core<L> {
         outcome
     }
 
-    /// Writes anew what waiting messages have reached before a sync of the mail failed: the checkpoint forgets that one did, and whoever
-    /// replays the record later would believe what the page cache shows.
-    fn renew_partial(&self) -> io::Result<()> {
-        let era = self.failed_syncs();
-        let stale: Vec<(u64, Vec<Missing>)> = {
-            let state = self.keeper.state();
-            let stale = state.waiting.iter().filter(|(_, deferred)| deferred.is_partial() && deferred.era != era);
-            stale.map(|(id, deferred)| (id, deferred.missing.clone())).collect()
-        };
-        for (id, missing) in stale {
-            let mut attempt =
-                Attempt { id, reached: Vec::new(), failed: Vec::new(), bytes: 0, memory_bytes: 0, targets: 0, era };
-            self.write_delivered_anew(&mut attempt, &missing)?;
-            if let Some((_, why)) = attempt.failed.first() {
-                return Err(io::Error::other(format!(
-                    "what a failed sync may have lost cannot be written anew: {why}"
-                )));
-            }
-            if let Some(deferred) = self.keeper.state().waiting.get_mut(id) {
-                deferred.era = era;
-            }
-        }
-        Ok(())
+    /// Tells whoever opens next, in this life of the page cache, not to believe what reads well.
+    fn note_distrust(&self) -> Result<(), AppendError> {
+        self.log.note_durably(KIND_DISTRUST, vec![Bytes::copy_from_slice(&self.session.0)])
     }
 
     /// From now on nothing that was delivered before is believed to become durable with the next sync.
-    fn distrust(&self) {
+    pub(super) fn distrust(&self) {
         let _held_by_nobody_who_settles = self.keeper.state();
         self.keeper.failed_syncs.fetch_add(1, Ordering::AcqRel);
     }

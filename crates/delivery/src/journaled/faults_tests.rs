@@ -310,7 +310,7 @@ fn what_could_not_be_read_after_a_failed_sync_is_still_written_anew_when_it_can_
     steps.doors.open("bad/Maildir");
     steps.until("put by again", || steps.journaled.waiting()[0].attempts == 2);
     assert!(steps.journaled.waiting()[0].error.contains("cannot be read"), "{:?}", steps.journaled.waiting());
-    assert!(steps.core().checkpoint().is_err(), "it would forget that a sync has failed");
+    steps.core().checkpoint().expect("a checkpoint that does not hear of the failure");
     steps.flip("a needle");
     assert_eq!(steps.place.promised(), [["ann/Maildir", "bad/Maildir"]], "its file may be in the page cache alone");
 
@@ -319,6 +319,38 @@ fn what_could_not_be_read_after_a_failed_sync_is_still_written_anew_when_it_can_
     assert_ne!(inode(&ann), before, "delivered before the sync that failed");
     assert_eq!(steps.texts("ann"), ["Delivered-To: ann\na needle\n"]);
     assert_eq!(steps.texts("bad"), ["Delivered-To: bad\na needle\n"]);
+}
+
+#[test]
+fn a_failed_sync_is_not_forgotten_by_those_that_succeed_nor_by_the_next_opening() {
+    let steps = Steps::new(|config| config);
+    steps.doors.shut("bad/Maildir", Door::Fails);
+    steps.deliver(message(&["ann", "bad"], "a\r\n"));
+    steps.until("the first attempt", || steps.waiting() == 1);
+    let ann = only_file(&steps, "ann");
+    steps.doors.shut(SYNC, Door::Fails);
+    assert!(steps.core().checkpoint().is_err());
+    steps.doors.open(SYNC);
+    steps.core().checkpoint().expect("a checkpoint that does not hear of the failure");
+    let Steps { place, journaled, .. } = steps;
+    drop(journaled);
+
+    std::fs::create_dir_all(place.mail().join("bad")).expect("a directory");
+    std::fs::write(place.mail().join("bad/Maildir"), "in the way").expect("a file");
+    let mut before = inode(&ann);
+    for (opening, waits) in [("with one in the way", true), ("with none", false)] {
+        let _held = std::fs::File::open(&ann).expect("readable");
+        if !waits {
+            std::fs::remove_file(place.mail().join("bad/Maildir")).expect("cleared");
+        }
+        let (journaled, report) = place.open();
+        assert_eq!((report.messages, report.deferred), (1, usize::from(waits)), "{opening}");
+        assert_ne!(inode(&ann), before, "{opening}: the old file may be in the page cache alone");
+        before = inode(&ann);
+        journaled.checkpoint().expect("checkpoint");
+        drop(journaled);
+    }
+    assert_eq!(place.promised(), Vec::<Vec<String>>::new());
 }
 
 #[test]

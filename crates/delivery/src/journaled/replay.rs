@@ -73,6 +73,10 @@ impl<L: Log> Core<L> {
         for id in ids {
             core.replay(id, &visible, &there, &mut report);
         }
+        if visible.distrust && !(all_known && report.unreadable.is_empty() && report.deferred == 0) {
+            // Not all of it could be written anew, so it is for whoever opens next as well.
+            core.distrust();
+        }
         if report.messages > 0 {
             core.want_checkpoint();
         }

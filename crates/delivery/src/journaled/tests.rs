@@ -35,7 +35,7 @@ impl Place {
         self.dir.path().join("mail")
     }
 
-    fn open(&self) -> (Journaled, ReplayReport) {
+    pub(super) fn open(&self) -> (Journaled, ReplayReport) {
         Journaled::open(self.config()).expect("opens")
     }
 
