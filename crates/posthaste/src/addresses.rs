@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use posthaste_search::AddressFields;
 use serde_json::json;
 
 use crate::find_output::harmless;
@@ -21,32 +22,81 @@ pub struct Addresses {
     /// At most this many, those in most messages first
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
+    /// Only who writes, or only who is written to
+    #[arg(long, value_enum)]
+    output: Option<Output>,
+    /// How to print them
+    #[arg(long, short = 'o', value_enum, default_value = "plain")]
+    format: Format,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "format")]
     json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    #[value(alias = "from")]
+    Sender,
+    Recipients,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Plain,
+    Json,
+    Csv,
+    /// For mutt's `query_command`
+    MuttAb,
 }
 
 /// Exit status 1: nothing was found.
 pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
-    let query = parse(&args.query)?;
     let searcher = args.index.open()?;
-    let mut rows = searcher.addresses(&searcher.find(&query)?)?;
+    let query = parse(&args.query, &searcher)?;
+    let fields = match args.output {
+        None => AddressFields::All,
+        Some(Output::Sender) => AddressFields::Sender,
+        Some(Output::Recipients) => AddressFields::Recipients,
+    };
+    let mut rows = searcher.addresses(&searcher.find(&query)?, fields)?;
     if let Some(text) = &args.matching {
         let text = posthaste_search::text::fold(text);
         rows.retain(|(name, address, _)| posthaste_search::text::fold(&format!("{name} <{address}>")).contains(&text));
     }
     rows.truncate(args.limit.unwrap_or(usize::MAX));
-    let text = if args.json {
-        let rows =
-            rows.iter().map(|(name, address, count)| json!({"name": name, "address": address, "messages": count}));
-        serde_json::Value::from_iter(rows).to_string() + "\n"
-    } else {
-        let row = |(name, address, count): &(String, String, u64)| match name.as_str() {
-            "" => format!("{count:>7}  {}\n", harmless(address)),
-            name => format!("{count:>7}  {} <{}>\n", harmless(name), harmless(address)),
-        };
-        rows.iter().map(row).collect()
+    let text = match if args.json { Format::Json } else { args.format } {
+        Format::Json => {
+            let rows =
+                rows.iter().map(|(name, address, count)| json!({"name": name, "address": address, "messages": count}));
+            serde_json::Value::from_iter(rows).to_string() + "\n"
+        }
+        Format::Plain => {
+            rows.iter().map(|(name, address, count)| format!("{count:>7}  {}\n", full(name, address))).collect()
+        }
+        Format::Csv => {
+            rows.iter().map(|(name, address, count)| format!("{},{},{count}\n", csv(name), csv(address))).collect()
+        }
+        Format::MuttAb => {
+            let row = |(name, address, count): &Row| format!("{}\t{}\t{count}\n", harmless(address), harmless(name));
+            // mutt shows the first line as a heading.
+            format!("{} addresses\n", rows.len()) + &rows.iter().map(row).collect::<String>()
+        }
     };
     print(&text)?;
     Ok(ExitCode::from(u8::from(rows.is_empty())))
+}
+
+type Row = (String, String, u64);
+
+fn full(name: &str, address: &str) -> String {
+    match name {
+        "" => harmless(address),
+        name => format!("{} <{}>", harmless(name), harmless(address)),
+    }
+}
+
+/// A field as RFC 4180 section 2 wants it.
+fn csv(text: &str) -> String {
+    let text = harmless(text);
+    if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }

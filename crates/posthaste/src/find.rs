@@ -1,5 +1,6 @@
 //! `posthaste find`: what matches a query, in the form that is wanted.
 
+use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -7,7 +8,7 @@ use clap::{Args, ValueEnum};
 use posthaste_search::query::{Leaf, Query};
 use posthaste_search::{Bitmap, Message, Searcher, Sort, tree};
 
-use crate::find_output::{self, Field, Style};
+use crate::find_output::{self, Field, Style, harmless};
 use crate::pager::PagerOption;
 use crate::search_common::{Failure, IndexDir, is_colourful, parse, print};
 
@@ -17,7 +18,7 @@ const FIELDS: &str = "date,from,subject,tags";
 #[derive(Args)]
 #[command(
     after_help = "Query: words, \"phrases\", word*, /regex/, and or not xor ( ); from: to: cc: recip: contact: subject: body: list: file: \
-                        date:2024..2025 date:3d.. size:>1M flag:unread tag: maildir: mime: msgid: thread:{...} prio:. Without a query: everything."
+                        date:2024..2025 date:3d.. size:>1M flag:unread tag: maildir: mime: msgid: thread:{...} prio: query:. Without a query: everything."
 )]
 pub struct Find {
     /// The query
@@ -37,6 +38,9 @@ pub struct Find {
     /// What to print, in notmuch's words
     #[arg(long, value_enum, conflicts_with_all = ["format", "json", "fields"])]
     output: Option<Output>,
+    /// Only what this saved query finds too, as `query:NAME`
+    #[arg(long, short = 'b', value_name = "NAME")]
+    bookmark: Option<String>,
     /// Only messages whose files changed after this time, in seconds since 1970
     #[arg(long, value_name = "SECONDS")]
     after: Option<i64>,
@@ -82,6 +86,7 @@ pub struct Find {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
+    #[value(alias = "text")]
     Plain,
     Json,
     Sexp,
@@ -96,6 +101,10 @@ enum Output {
     Files,
     /// Message-IDs
     Messages,
+    /// Numbers of threads, each once, for `thread:`
+    Threads,
+    /// All tags of what was found, each once
+    Tags,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -117,15 +126,18 @@ enum By {
 /// Exit status 1: nothing was found.
 pub fn run(args: Find) -> Result<ExitCode, Failure> {
     let fields = match args.output {
-        None | Some(Output::Summary) => find_output::fields(&args.fields)?,
+        None | Some(Output::Summary | Output::Threads | Output::Tags) => find_output::fields(&args.fields)?,
         Some(Output::Files) => vec![Field::Path],
         Some(Output::Messages) => vec![Field::MessageId],
     };
-    let mut query = parse(&args.query)?;
+    let searcher = args.index.open()?;
+    let mut query = parse(&args.query, &searcher)?;
+    if let Some(name) = &args.bookmark {
+        query = Query::And(vec![parse(&[format!("query:\"{name}\"")], &searcher)?, query]);
+    }
     if let Some(after) = args.after {
         query = Query::And(vec![query, Query::Leaf(Leaf::Changed(after.saturating_add(1)..i64::MAX))]);
     }
-    let searcher = args.index.open()?;
     let found = found(&searcher, &query, &args)?;
     let nothing = ExitCode::from(u8::from(found.count() == 0));
     if args.count {
@@ -149,7 +161,14 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
     if let Some(command) = &args.exec {
         return exec(command, &messages);
     }
-    write(&args, &fields, &messages)?;
+    match args.output {
+        Some(Output::Threads) => print(&once(messages.iter().map(|message| format!("thread:{:08x}", message.thread))))?,
+        Some(Output::Tags) => {
+            let tags: BTreeSet<&String> = messages.iter().flat_map(|message| &message.tags).collect();
+            print(&once(tags.into_iter().map(|tag| harmless(tag))))?;
+        }
+        _ => write(&args, &fields, &messages)?,
+    }
     Ok(nothing)
 }
 
@@ -162,6 +181,12 @@ fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Fail
         found = searcher.without_duplicates(&found)?;
     }
     Ok(found)
+}
+
+/// A line for each value that did not come before.
+fn once(values: impl Iterator<Item = String>) -> String {
+    let mut known = HashSet::new();
+    values.filter(|value| known.insert(value.clone())).map(|value| value + "\n").collect()
 }
 
 /// Exit status 1: nothing was found, or the command failed for a message.

@@ -14,6 +14,7 @@ mod index_watch;
 mod info;
 mod load;
 mod pager;
+mod query;
 mod report;
 mod search_common;
 mod sink;
@@ -65,6 +66,8 @@ enum Command {
     Addresses(addresses::Addresses),
     /// Add, take away, list, dump and restore tags
     Tag(tag::Tag),
+    /// Save queries under names, for `query:NAME`; list and delete them
+    Query(query::QueryArgs),
     /// Say what is in the search index
     Info(info::Info),
     /// Print a script that completes commands and options in a shell
@@ -178,6 +181,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Extract(args) => return extract::run(args),
         Command::Addresses(args) => return addresses::run(args),
         Command::Tag(args) => return tag::run(args),
+        Command::Query(args) => return query::run(args),
         Command::Info(args) => return info::run(args),
         Command::Completions(args) => args.run()?,
         Command::Journal(JournalCommand::Inspect(journal)) => {

@@ -45,8 +45,15 @@ pub fn waiting(dir: &Path) {
     eprintln!("posthaste: another process is writing to {}; waiting for it", dir.display());
 }
 
-/// Parses the words of a command line as one query.
-pub fn parse(words: &[String]) -> Result<Query, Failure> {
+/// Parses the words of a command line as one query, with the queries that are saved in the index.
+pub fn parse(words: &[String], searcher: &Searcher) -> Result<Query, Failure> {
+    let text = join(words)?;
+    let queries = &searcher.directory().queries;
+    query::parse_with(&text, &jiff::Zoned::now(), queries).map_err(|error| error.show(&text).into())
+}
+
+/// The words of a command line as the text of one query.
+pub fn join(words: &[String]) -> Result<String, Failure> {
     // What stands behind the query's first word belongs to it. An option there would be searched for in silence.
     let is_option = |word: &&String| {
         let name = word.trim_start_matches('-');
@@ -56,8 +63,7 @@ pub fn parse(words: &[String]) -> Result<Query, Failure> {
     if let Some(word) = words.iter().find(is_option) {
         return Err(format!("`{word}`: options stand before the query; to search for it, write '\"{word}\"'").into());
     }
-    let text = words.join(" ");
-    query::parse(&text, &jiff::Zoned::now()).map_err(|error| error.show(&text).into())
+    Ok(words.join(" "))
 }
 
 /// Writes to standard output; that nobody reads any more is no error.

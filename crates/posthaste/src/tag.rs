@@ -28,10 +28,10 @@ pub struct Tag {
     /// Print all tags and how many messages have them
     #[arg(long, conflicts_with_all = ["dump", "restore"])]
     list: bool,
-    /// Print all tags of all messages in notmuch's text format
+    /// Print all tags of all messages, and saved queries, in notmuch's text format
     #[arg(long, conflicts_with = "restore")]
     dump: bool,
-    /// Give messages the tags of a dump, `-` for standard input; messages that it does not name keep theirs
+    /// Give messages the tags of a dump, `-` for standard input, and save its queries; messages and queries that it does not name stay as they are
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
     /// Print JSON
@@ -56,17 +56,22 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         args.index.open()?;
         let mut indexer = writer()?;
         // As below: a rebuild while we waited gives all messages other numbers.
-        let changed = indexer.restore_tags(&text, &ids(&args.index.open()?, &Query::All)?)?;
-        return report(changed, args.json);
+        let (changed, queries) = indexer.restore_tags(&text, &ids(&args.index.open()?, &Query::All)?)?;
+        print(&if args.json {
+            json!({"changed": changed, "queries": queries}).to_string() + "\n"
+        } else {
+            let saved = if queries == 0 { String::new() } else { format!(", {queries} saved queries changed") };
+            format!("{changed} messages changed{saved}\n")
+        })?;
+        return Ok(ExitCode::SUCCESS);
     }
     let (changes, query) = split(&args.words)?;
-    let query = parse(query)?;
-    let mut indexer = {
-        args.index.open()?;
-        writer()?
-    };
+    // What is wrong is said before waiting for a writer.
+    parse(query, &args.index.open()?)?;
+    let mut indexer = writer()?;
     // Searched while nobody else can write: numbers and messages belong together.
-    let messages = ids(&args.index.open()?, &query)?;
+    let searcher = args.index.open()?;
+    let messages = ids(&searcher, &parse(query, &searcher)?)?;
     if messages.is_empty() {
         return Ok(ExitCode::from(1));
     }

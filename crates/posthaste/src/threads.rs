@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 
 use clap::Args;
+use posthaste_search::state::bits;
 use posthaste_search::{Message, Sort};
 use serde_json::json;
 
 use crate::find_output::{harmless, sender};
 use crate::pager::PagerOption;
-use crate::search_common::{Failure, IndexDir, local, parse, print};
+use crate::search_common::{Failure, IndexDir, is_colourful, local, parse, print};
 
 /// Names of writers that are shown of a thread.
 const WRITERS_MAX: usize = 4;
@@ -33,8 +34,8 @@ pub struct Threads {
 
 /// Exit status 1: nothing was found.
 pub fn run(args: Threads) -> Result<ExitCode, Failure> {
-    let query = parse(&args.query)?;
     let searcher = args.index.open()?;
+    let query = parse(&args.query, &searcher)?;
     let matched = searcher.find(&query)?;
     let all = searcher.whole_threads(&matched)?;
     let numbers = searcher.page(&all, Sort::Date, false, 0, usize::MAX)?;
@@ -98,11 +99,15 @@ fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool) -> String 
         names.push_str(&format!(" and {more} more"));
     }
     let date = local(newest.date).strftime("%Y-%m-%d %H:%M").to_string();
-    let tags = if tags.is_empty() { String::new() } else { format!(" ({})", harmless(&tags.join(" "))) };
+    let tags = if tags.is_empty() { String::new() } else { format!("({})", tags.join(" ")) };
     let total = messages.len();
-    format!(
-        "thread:{thread:08x}  {date} [{hits}/{total}] {}; {}{tags}\n",
-        harmless(&names),
-        harmless(&oldest.head.subject)
-    )
+    let is_unread = messages.iter().any(|message| bits::is_unread(message.flags));
+    // As `find` paints them.
+    let paint = |code: &str, text: &str| match is_colourful() && !code.is_empty() && !text.is_empty() {
+        true => format!("\x1b[{code}m{}\x1b[0m", harmless(text)),
+        false => harmless(text),
+    };
+    let subject = paint(if is_unread { "1" } else { "" }, &oldest.head.subject);
+    let tags = if tags.is_empty() { tags } else { format!(" {}", paint("33", &tags)) };
+    format!("thread:{thread:08x}  {} [{hits}/{total}] {}; {subject}{tags}\n", paint("36", &date), paint("32", &names))
 }

@@ -49,7 +49,7 @@ pub fn files(words: &[String], index: &IndexDir, limit: usize) -> Result<Vec<Pat
         return Ok(vec![one.into()]);
     }
     let searcher = index.open()?;
-    let found = searcher.find(&parse(words)?)?;
+    let found = searcher.find(&parse(words, &searcher)?)?;
     let page = searcher.page(&found, Sort::Date, false, 0, limit)?;
     Ok(searcher.messages(&page)?.into_iter().map(|message| message.path).collect())
 }

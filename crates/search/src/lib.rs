@@ -41,7 +41,7 @@ mod verify;
 mod watch;
 
 pub use posthaste_maildir::tree::Way;
-pub use search::{Bitmap, Message, Searcher, Sort, TreeLine, split_addresses, tree};
+pub use search::{AddressFields, Bitmap, Message, Searcher, Sort, TreeLine, split_addresses, tree};
 pub use text_index::Head;
 pub use update::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, Touched, UpdateOptions, nothing_to_do};
 pub use verify::{Verdict, verify};

@@ -380,7 +380,7 @@ fn tags_that_a_crash_kept_from_the_index_come_with_the_next_update() {
     fs::write(index.path().join("tags.pending"), "").unwrap();
     let store = posthaste_search::tags::TagStore::open(index.path()).unwrap();
     let tags = ["todo".to_owned()].into();
-    store.set([("one@example.org", 0, &tags)]).unwrap();
+    store.set([("one@example.org", 0, &tags)], &[]).unwrap();
     drop(store);
     // Before the side store knows of them, more is said: that adds to the truth, not to the old copy of it.
     let mut indexer = Indexer::open(index.path(), None).unwrap();

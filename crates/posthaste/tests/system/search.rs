@@ -78,6 +78,14 @@ fn options_of_mu_and_notmuch_are_known_and_none_is_searched_for() {
         place.says(0, &["find", "--sort=oldest-first", "--output=messages", "rye"]),
         "1@example.org\n2@example.net\n"
     );
+    assert_eq!(place.says(0, &["find", "--output=threads", "rye"]).lines().count(), 1, "both are in one");
+    place.says(0, &["tag", "+b", "+a", "--", "rye"]);
+    assert_eq!(place.says(0, &["find", "--output=tags", "rye"]), "a\nb\n");
+    assert_eq!(place.says(0, &["find", "--count", "mimetype:plain", "file:*"]), "1\n");
+    assert_eq!(place.says(0, &["find", "--count", "folder:/^.Sent$/"]), "1\n");
+    assert_eq!(place.says(0, &["find", "--count", "related:1@example.org"]), "2\n");
+    let absent = place.run(&["find", "lastmod:1.."]);
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("no counter of changes"), "{absent:?}");
     assert!(place.says(0, &["find", "--output=files", "from:ann"]).ends_with("/mail/cur/1.a.host:2,S\n"));
     place.says(1, &["find", "--after", "99999999999", "rye"]);
     place.says(0, &["find", "--after", "0", "rye"]);
@@ -149,6 +157,9 @@ fn messages_are_shown_and_attachments_saved_without_harm() {
     assert_eq!(fs::read_to_string(place.path().join("data/oven list.txt")).unwrap().trim(), "wood");
     place.says(1, &["extract", "-a", "--target-dir", "data", "from:bob"]);
     assert_eq!(place.says(0, &["addresses", "-n", "1"]), "      2  Ann <ann@example.org>\n");
+    assert_eq!(place.says(0, &["addresses", "-o", "csv", "--output=sender", "oven"]), "Bob,bob@example.net,1\n");
+    let for_mutt = place.says(0, &["addresses", "-o", "mutt-ab", "--output=recipients", "oven"]);
+    assert_eq!(for_mutt, "1 addresses\nann@example.org\tAnn\t1\n");
 }
 
 #[test]
@@ -162,7 +173,7 @@ fn tags_are_kept_dumped_and_restored() {
     let dump = place.says(0, &["tag", "--dump"]);
     assert_eq!(
         dump,
-        "#notmuch-dump batch-tag:3 tags\n+baking -- id:1@example.org\n+baking +todo -- id:2@example.net\n"
+        "#notmuch-dump batch-tag:3 config,tags\n+baking -- id:1@example.org\n+baking +todo -- id:2@example.net\n"
     );
     place.says(0, &["index", "rebuild", "--quiet"]);
     assert_eq!(place.says(0, &["find", "--count", "tag:baking"]), "2\n");
@@ -175,6 +186,60 @@ fn tags_are_kept_dumped_and_restored() {
     assert_eq!(place.says(0, &["find", "-f", "s", "tag:early"]), "nine\n");
     assert_eq!(place.run(&["tag", "rye"]).status.code(), Some(2));
     assert_eq!(place.run(&["tag", "+x", "--", "nothing"]).status.code(), Some(1));
+}
+
+#[test]
+fn queries_are_saved_used_dumped_and_restored() {
+    let place = Place::new();
+    assert_eq!(place.run(&["query", "save", "mine", "rye"]).status.code(), Some(2), "no index, no query");
+    place.says(0, &["index", "--quiet", "mail"]);
+    place.says(0, &["query", "save", "mine", "from:ann", "or", "subject:\"no such\""]);
+    place.says(0, &["query", "save", "my reading", "query:mine", "not tag:done"]);
+    let listed = "mine        from:ann or subject:\"no such\"\nmy reading  query:mine not tag:done\n";
+    assert_eq!(place.says(0, &["query", "list"]), listed);
+    assert_eq!(place.says(0, &["query", "show", "my reading"]), "query:mine not tag:done\n");
+    assert_eq!(place.says(0, &["find", "-f", "s", "query:\"my reading\""]), "Rye bread\n");
+    assert_eq!(place.says(0, &["find", "-f", "s", "not query:mine"]), "Re: Rye bread\n");
+    assert_eq!(place.says(0, &["find", "-b", "mine", "-f", "s"]), "Rye bread\n");
+    place.says(1, &["find", "--bookmark", "mine", "oven"]);
+    assert_eq!(place.says(0, &["tag", "+done", "query:mine"]), "1 messages changed\n");
+    place.says(1, &["find", "query:\"my reading\""]);
+    // What cannot be read, or leads back to itself, is refused where it is saved, and changes nothing.
+    for (line, said) in [
+        (["query", "save", "mine", "a query:\"my reading\""], "\n  a query:\"my reading\"\n          ^^^^^^^^^^^^\n"),
+        (["query", "save", "new", "date:x"], "\n  date:x\n       ^\n"),
+        (["query", "save", "a\"b", "x"], "cannot be the name of a saved query\n"),
+        (["find", "--count", "rye", "query:nine"], "\n  rye query:nine\n            ^^^^\n"),
+    ] {
+        let wrong = place.run(&line);
+        assert_eq!(wrong.status.code(), Some(2), "{line:?}");
+        let stderr = String::from_utf8(wrong.stderr).unwrap();
+        assert!(stderr.ends_with(said), "{stderr}");
+    }
+    place.says(0, &["index", "rebuild", "--quiet"]);
+    assert_eq!(place.says(0, &["query", "list"]), listed, "rebuilt");
+    // What is derived may be removed altogether.
+    let index = place.path().join("data/posthaste/search");
+    fs::remove_file(index.join("current")).unwrap();
+    place.says(0, &["index", "--quiet", "mail"]);
+    assert_eq!(place.says(0, &["query", "list"]), listed, "made anew");
+    let dump = place.says(0, &["tag", "--dump"]);
+    assert_eq!(
+        dump,
+        "#notmuch-dump batch-tag:3 config,tags\n#@ query.mine from%3aann%20or%20subject%3a%22no%20such%22\n\
+         #@ query.my%20reading query%3amine%20not%20tag%3adone\n+done -- id:1@example.org\n"
+    );
+    place.says(0, &["query", "delete", "mine"]);
+    place.says(1, &["query", "delete", "mine"]);
+    place.says(1, &["query", "show", "mine"]);
+    fs::write(place.path().join("dump"), dump.replace("tag%3adone", "date%3a2025")).unwrap();
+    assert_eq!(place.says(0, &["tag", "--restore", "dump"]), "0 messages changed, 2 saved queries changed\n");
+    assert_eq!(place.says(0, &["tag", "--restore", "dump"]), "0 messages changed\n");
+    assert_eq!(place.says(0, &["query", "show", "my reading"]), "query:mine not date:2025\n");
+    // As notmuch dumps a setting that it was told to forget.
+    fs::write(place.path().join("dump"), "#@ query.mine \n").unwrap();
+    place.says(0, &["tag", "--restore", "dump"]);
+    assert_eq!(place.says(0, &["query", "list", "--json"]), "{\"my reading\":\"query:mine not date:2025\"}\n");
 }
 
 #[test]

@@ -19,6 +19,10 @@ pub(super) enum Field {
     MessageId,
     Thread,
     Priority,
+    /// mu's: the message with an id, and those that refer to it.
+    Related,
+    /// A saved query.
+    Saved,
 }
 
 /// Long names; the first of each is the one that error messages use. Single letters are mu's.
@@ -31,6 +35,8 @@ const FIELDS: &[(&str, Field)] = &[
     ("contact", Field::Text(TextField::Contact)),
     ("subject", Field::Text(TextField::Subject)),
     ("body", Field::Text(TextField::Body)),
+    // What is enclosed stands in the body.
+    ("embed", Field::Text(TextField::Body)),
     ("list", Field::Text(TextField::List)),
     ("file", Field::Text(TextField::File)),
     ("attachment", Field::Text(TextField::File)),
@@ -38,6 +44,7 @@ const FIELDS: &[(&str, Field)] = &[
     ("changed", Field::Changed),
     ("references", Field::References),
     ("ref", Field::References),
+    ("related", Field::Related),
     ("size", Field::Size),
     ("flag", Field::Flag),
     ("is", Field::Is),
@@ -56,12 +63,14 @@ const FIELDS: &[(&str, Field)] = &[
     ("thread", Field::Thread),
     ("prio", Field::Priority),
     ("priority", Field::Priority),
+    ("query", Field::Saved),
     ("f", Field::Text(TextField::From)),
     ("t", Field::Text(TextField::To)),
     ("c", Field::Text(TextField::Cc)),
     ("h", Field::Text(TextField::Bcc)),
     ("s", Field::Text(TextField::Subject)),
     ("b", Field::Text(TextField::Body)),
+    ("e", Field::Text(TextField::Body)),
     ("v", Field::Text(TextField::List)),
     ("j", Field::Text(TextField::File)),
     ("d", Field::Date),
@@ -80,6 +89,17 @@ const FIELDS: &[(&str, Field)] = &[
 /// Looks a field up, in any case.
 pub(super) fn field(name: &str) -> Option<Field> {
     FIELDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, field)| *field)
+}
+
+/// Why there is no such field, if it is one of mu's or notmuch's: searching for its name as text would find nothing and say nothing.
+pub(super) fn absent(name: &str) -> Option<&'static str> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "lang" | "language" => "the language of a message is not kept",
+        "lastmod" => "there is no counter of changes; `changed:` goes by the times of files",
+        "property" => "notmuch's properties are not kept",
+        "sexp" => "s-expressions are not read; the query language has `and`, `or`, `not` and parentheses",
+        _ => return None,
+    })
 }
 
 /// A field that is one slip of the finger away from `name`.

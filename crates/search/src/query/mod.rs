@@ -7,14 +7,17 @@
 //! ```
 //!
 //! Operators may be written in upper case. Words match without regard to case, accents and width. What holds several words, such as
-//! `ann@example.org` or `foo_bar`, is a phrase. `*` alone and nothing at all match everything.
+//! `ann@example.org` or `foo_bar`, is a phrase. `*` alone and nothing at all match everything. `query:name` is a [saved query](SavedQueries), read
+//! as if it stood there in parentheses.
 
 mod ast;
 mod date;
 mod fields;
 mod parse;
+mod saved;
 mod scan;
 mod values;
 
 pub use ast::{Flag, Leaf, Pattern, Query, Span, TextField, ThreadOf};
-pub use parse::{ParseError, parse};
+pub use parse::{ParseError, parse, parse_with};
+pub use saved::{QUERY_NAME_BYTES_MAX, SavedQueries, check_query_name};

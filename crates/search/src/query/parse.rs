@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use jiff::Zoned;
 
-use super::ast::{Leaf, Query, Span, TextField, ThreadOf};
+use super::ast::{Leaf, Pattern, Query, Span, TextField, ThreadOf};
 use super::date;
 use super::fields::{self, Field};
+use super::saved::{Saved, SavedQueries};
 use super::scan::{Operator, Parser};
 use super::values::{
-    Value, flag_leaf, folder_pattern, is_relative, pattern, plain, priority_leaf, size_range, tag_query, text_leaf,
-    thread_number,
+    Value, flag_leaf, folder_pattern, is_relative, mime_pattern, pattern, plain, priority_leaf, size_range, tag_query,
+    text_leaf, thread_number,
 };
 
 /// How deep parentheses may be nested.
@@ -42,24 +43,36 @@ impl ParseError {
     }
 }
 
-/// Reads a query. Relative dates count from `now`, days are those of its time zone.
+/// Reads a query. Relative dates count from `now`, days are those of its time zone. There are no saved queries.
 ///
 /// # Errors
 /// [`ParseError`] with the place.
 pub fn parse(text: &str, now: &Zoned) -> Result<Query, ParseError> {
-    let mut parser = Parser { text, at: 0, end: text.len(), now, default: Field::Text(TextField::Any), depth: 0 };
-    parser.skip_blanks();
-    if parser.is_at_end() {
-        return Ok(Query::All);
-    }
-    let query = parser.or()?;
-    match parser.peek() {
-        None => Ok(query),
-        Some(_) => Err(ParseError::new(parser.at..parser.at + 1, "a `)` without a `(`")),
-    }
+    parse_with(text, now, &SavedQueries::new())
+}
+
+/// As [`parse`], with what `query:name` stands for.
+///
+/// # Errors
+/// [`ParseError`] with the place: also of a name that is not among `queries`, or whose text cannot be read or leads back to itself.
+pub fn parse_with(text: &str, now: &Zoned, queries: &SavedQueries) -> Result<Query, ParseError> {
+    let (default, saved) = (Field::Text(TextField::Any), Saved::new(queries));
+    Parser { text, at: 0, end: text.len(), now, default, depth: 0, saved }.whole()
 }
 
 impl<'a> Parser<'a> {
+    pub(super) fn whole(&mut self) -> Result<Query, ParseError> {
+        self.skip_blanks();
+        if self.is_at_end() {
+            return Ok(Query::All);
+        }
+        let query = self.or()?;
+        match self.peek() {
+            None => Ok(query),
+            Some(_) => Err(ParseError::new(self.at..self.at + 1, "a `)` without a `(`")),
+        }
+    }
+
     fn or(&mut self) -> Result<Query, ParseError> {
         self.chain(Operator::Or, Self::xor, Query::Or)
     }
@@ -162,6 +175,16 @@ impl<'a> Parser<'a> {
                 query
             }
             Some('{') if field == Field::Thread => self.thread_query(),
+            // notmuch needs quotes around the braces if there are blanks between them.
+            Some('"') if field == Field::Thread && self.rest()[1..].starts_with('{') => {
+                self.at += 1;
+                let query = self.thread_query()?;
+                if self.peek() != Some('"') {
+                    return Err(ParseError::new(self.at..self.at, "a `\"` is missing here"));
+                }
+                self.at += 1;
+                Ok(query)
+            }
             Some(c) if !c.is_whitespace() && c != ')' => self.value_of(field, self.at),
             _ => Err(ParseError::new(start..self.at, "a value is missing after the `:`")),
         }
@@ -179,6 +202,9 @@ impl<'a> Parser<'a> {
             self.at += length + 1;
             return Ok(Some(field));
         }
+        if let Some(why) = fields::absent(name) {
+            return Err(ParseError::new(self.at..self.at + length, format!("{why}. Quote it to search for the text")));
+        }
         let is_url = rest[length..].starts_with("://");
         match fields::field_like(name).filter(|_| !is_url) {
             Some(meant) => {
@@ -190,6 +216,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// From the brace on.
     fn thread_query(&mut self) -> Result<Query, ParseError> {
         let open = self.at;
         let mut depth = 0;
@@ -235,10 +262,16 @@ impl<'a> Parser<'a> {
             }
             Field::Tag => return tag_query(value, span),
             Field::Folder => Leaf::Folder(folder_pattern(value, span)?),
-            Field::Mime => Leaf::Mime(pattern(value, span, str::to_ascii_lowercase)?),
+            Field::Mime => Leaf::Mime(mime_pattern(value, span)?),
             Field::MessageId => Leaf::MessageId(pattern(value, span, |id| id.trim_matches(['<', '>']).to_owned())?),
             Field::Thread => Leaf::Thread(ThreadOf::Number(thread_number(&plain(value, &span)?, span)?)),
             Field::Priority => priority_leaf(&plain(value, &span)?, span)?,
+            Field::Related => {
+                let id = plain(value, &span)?.trim_matches(['<', '>']).to_owned();
+                let both = [Leaf::MessageId(Pattern::Is(id.clone())), Leaf::References(id)];
+                return Ok(Query::Or(both.map(Query::Leaf).to_vec()));
+            }
+            Field::Saved => return self.saved_query(&plain(value, &span)?, span),
         };
         Ok(Query::Leaf(leaf))
     }
@@ -249,6 +282,12 @@ impl<'a> Parser<'a> {
             Value::Quoted(text) => (text, 1),
             Value::Regex(_) => return Err(ParseError::new(span, "a date cannot be a regular expression")),
         };
+        if !self.boundary_after(self.at) {
+            return Err(ParseError::new(
+                self.at..self.end,
+                "quotes belong around the whole: date:\"2024-05-31 14:00..now\"",
+            ));
+        }
         let base = span.start + quotes;
         let one = |part: &str, offset: usize| {
             date::stretch(part, self.now).ok_or_else(|| {
@@ -328,6 +367,15 @@ mod tests {
         assert_eq!(ok("maildir:/lists/rust"), Query::Leaf(Leaf::Folder(Pattern::Is("lists/rust".to_owned()))));
         assert_eq!(ok("path:lists/**"), Query::Leaf(Leaf::Folder(Pattern::StartsWith("lists/".to_owned()))));
         assert_eq!(ok("mime:Image/*"), Query::Leaf(Leaf::Mime(Pattern::StartsWith("image/".to_owned()))));
+        for (word, fits, fits_not) in [
+            ("pdf", "application/pdf", "application/x-pdfx"),
+            ("Image", "image/png", "x/imagery"),
+            ("xml", "image/svg+xml", "text/xmlish"),
+            ("x.y", "text/x.y", "text/x-y"),
+        ] {
+            let Query::Leaf(Leaf::Mime(pattern)) = ok(&format!("mimetype:{word}")) else { panic!("{word}") };
+            assert!(pattern.accepts(fits) && !pattern.accepts(fits_not), "{word}");
+        }
         assert_eq!(ok("id:<x@y>"), Query::Leaf(Leaf::MessageId(Pattern::Is("x@y".to_owned()))));
     }
 
@@ -355,6 +403,10 @@ mod tests {
             let inner = Query::And(vec![any("a"), any("b")]);
             Query::And(vec![Query::Leaf(Leaf::Thread(ThreadOf::Query(Box::new(inner)))), any("c")])
         });
+        assert_eq!(ok("thread:\"{a (b)}\" c"), ok("thread:{a (b)} c"));
+        assert_eq!(ok("related:<x@y>"), ok("msgid:x@y or references:x@y"));
+        assert_eq!(ok("embed:flour"), ok("body:flour"));
+        assert_eq!(ok("file:*"), ok("file:/./"));
         assert_eq!(ok("date:..2024"), Query::Leaf(Leaf::Date(i64::MIN..1_735_689_600)));
         assert_eq!(ok("date:3d"), ok("date:3d.."));
         assert_eq!(ok("date:yesterday..!"), ok("date:yesterday"));
@@ -384,6 +436,9 @@ mod tests {
         check("thread:{a", "{", 7);
         check("thread:{a)}", ")", 9);
         check("thread:zz", "zz", 7);
+        check("thread:\"{a} b\"", "", 11);
+        check("a lastmod:1..2", "lastmod", 2);
+        check("date:\"2024\"..\"2025\"", "..\"2025\"", 11);
         check("()", ")", 1);
     }
 

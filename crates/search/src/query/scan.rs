@@ -4,6 +4,7 @@ use jiff::Zoned;
 
 use super::fields::Field;
 use super::parse::ParseError;
+use super::saved::Saved;
 use super::values::Value;
 
 /// Where the parser is in the text.
@@ -16,6 +17,7 @@ pub(super) struct Parser<'a> {
     /// The field of words without one.
     pub default: Field,
     pub depth: u32,
+    pub saved: Saved<'a>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -31,6 +31,10 @@ pub(super) fn plain(value: Value, span: &Span) -> Result<String, ParseError> {
 
 pub(super) fn text_leaf(field: TextField, value: Value, span: Span) -> Result<Leaf, ParseError> {
     let (text, prefix) = match value {
+        // Whatever has such a field at all.
+        Value::Bare(text) if text == "*" => {
+            return Ok(Leaf::Regex { field, pattern: Pattern::Matches(regex(".", &span)?) });
+        }
         Value::Regex(pattern) => {
             let pattern = Pattern::Matches(regex(&pattern, &span)?);
             return Ok(Leaf::Regex { field, pattern });
@@ -77,6 +81,17 @@ pub(super) fn pattern(value: Value, span: Span, normal: impl Fn(&str) -> String)
             None => Pattern::Is(normal(&text)),
         },
     })
+}
+
+/// `image/*`, and as in notmuch single words: `pdf`, `image`.
+pub(super) fn mime_pattern(value: Value, span: Span) -> Result<Pattern, ParseError> {
+    match &value {
+        Value::Bare(word) | Value::Quoted(word) if !word.contains(['/', '*']) => {
+            let word = regex::escape(&word.to_ascii_lowercase());
+            Ok(Pattern::Matches(regex(&format!("(^|[^a-z0-9]){word}($|[^a-z0-9])"), &span)?))
+        }
+        _ => pattern(value, span, str::to_ascii_lowercase),
+    }
 }
 
 /// `/Lists/rust`, `Lists/*`, notmuch's `Lists/**`: slashes at the ends do not count.

@@ -34,6 +34,17 @@ pub struct Message {
     pub head: Head,
 }
 
+/// Where to look for addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressFields {
+    /// `From`, `To`, `Cc`, `Bcc`.
+    All,
+    /// `From`.
+    Sender,
+    /// `To`, `Cc`, `Bcc`.
+    Recipients,
+}
+
 impl Searcher {
     /// What is known of these messages, in their order.
     ///
@@ -108,20 +119,24 @@ impl Searcher {
         Ok(())
     }
 
-    /// Every address in the header fields of these messages: `(name, address, messages)`, by number of messages, most first.
+    /// Every address in these header fields of these messages: `(name, address, messages)`, by number of messages, most first.
     ///
     /// # Errors
     /// [`IndexError::Text`](crate::IndexError::Text).
-    pub fn addresses(&self, found: &Bitmap) -> Result<Vec<(String, String, u64)>> {
+    pub fn addresses(&self, found: &Bitmap, fields: AddressFields) -> Result<Vec<(String, String, u64)>> {
         let mut counts: HashMap<String, HashMap<String, u64>> = HashMap::new();
         self.for_each_head(|number, head| {
             if !found.get(number) {
                 return;
             }
             let mut once = HashSet::new();
-            for (name, address) in
-                [&head.from, &head.to, &head.cc, &head.bcc].into_iter().flat_map(|field| split_addresses(field))
-            {
+            let all = [&head.from, &head.to, &head.cc, &head.bcc];
+            let wanted = match fields {
+                AddressFields::All => &all[..],
+                AddressFields::Sender => &all[..1],
+                AddressFields::Recipients => &all[1..],
+            };
+            for (name, address) in wanted.iter().flat_map(|field| split_addresses(field)) {
                 let address = address.to_lowercase();
                 if once.insert(address.clone()) {
                     *counts.entry(address).or_default().entry(name).or_default() += 1;

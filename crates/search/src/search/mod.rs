@@ -27,7 +27,7 @@ use crate::text_index::{TextIndex, numbers_in};
 use crate::update::{IndexError, id_hash, text_error};
 
 pub use bitmap::Bitmap;
-pub use messages::{Message, split_addresses};
+pub use messages::{AddressFields, Message, split_addresses};
 pub use order::Sort;
 pub use tree::{TreeLine, tree};
 
@@ -170,7 +170,11 @@ impl Searcher {
                     Pattern::StartsWith(start) => {
                         path.starts_with(start.as_str()) || start.strip_suffix('/') == Some(path)
                     }
-                    Pattern::Matches(regex) => regex.is_match(&fold(&format!("/{path}"))),
+                    // mu's names of folders begin with a slash, notmuch's do not.
+                    Pattern::Matches(regex) => {
+                        let path = fold(&format!("/{path}"));
+                        regex.is_match(&path) || regex.is_match(&path[1..])
+                    }
                     Pattern::Is(wanted) => path == wanted,
                 };
                 let wanted: Vec<bool> = self.directory().folders.iter().map(|folder| accepts(&folder.path)).collect();

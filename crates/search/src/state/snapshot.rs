@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StateError;
 use super::chunk::{self, CHUNK_MESSAGES, Column, Record};
+use crate::query::SavedQueries;
 
 /// Names the newest commit.
 pub(super) const CURRENT: &str = "current";
@@ -38,6 +39,9 @@ pub struct Directory {
     pub tag_sets: Vec<Vec<String>>,
     /// Messages that could not be read whole, by number, and why.
     pub problems: BTreeMap<u32, String>,
+    /// A copy of what the tag store has.
+    #[serde(default)]
+    pub queries: SavedQueries,
     /// Seconds since 1970 of the last completed update.
     pub updated: i64,
 }

@@ -160,6 +160,10 @@ impl Indexer {
         if indexer.is_tagging {
             indexer.apply_all_tags()?;
         }
+        // A new index beside a tag store that was kept has the queries from there too.
+        if indexer.is_tagging || indexer.state.records().is_empty() {
+            indexer.apply_queries()?;
+        }
         Ok(indexer)
     }
 

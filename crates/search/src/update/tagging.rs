@@ -1,10 +1,11 @@
-//! Tags: changed in the tag store, which is the truth, and copied into the side store, where queries look.
+//! Tags and saved queries: changed in the tag store, which is the truth, and copied into the side store, where queries look.
 
 use std::collections::HashMap;
 
 use super::{IndexError, Indexer, id_hash};
+use crate::query::{SavedQueries, check_query_name};
 use crate::state::{Record, StateError, bits};
-use crate::tags::{self, AllTags, TagStore, Tags};
+use crate::tags::{self, AllTags, Dump, TagError, TagStore, Tags};
 
 /// There while tags are being changed: what the tag store says may not be in the side store yet.
 pub(super) const PENDING: &str = "tags.pending";
@@ -30,28 +31,48 @@ impl Indexer {
         }
         if !changes.is_empty() {
             self.begin_tags()?;
-            self.tags()?.set(changes.iter().map(|(id, digest, tags)| (*id, *digest, tags)))?;
+            self.tags()?.set(changes.iter().map(|(id, digest, tags)| (*id, *digest, tags)), &[])?;
             self.apply_tags_of(changes.iter().map(|(id, ..)| *id))?;
             self.commit()?;
         }
         Ok(changes.len() as u64)
     }
 
-    /// All tags, in notmuch's text format.
+    /// Saves a query's text under a name, in place of what had that name; without a text, forgets it. Says whether anything changed.
+    /// Whether the text can be read is for the caller to look at ([`parse_with`](crate::query::parse_with)).
+    ///
+    /// # Errors
+    /// [`IndexError::Tags`], [`IndexError::State`].
+    pub fn save_query(&mut self, name: &str, text: Option<&str>) -> Result<bool, IndexError> {
+        if self.tags()?.queries()?.get(name).map(String::as_str) == text {
+            return Ok(false);
+        }
+        // Before the mark: a name that is refused leaves nothing to mend.
+        check_query_name(name).map_err(|()| TagError::QueryName(name.to_owned()))?;
+        self.begin_tags()?;
+        self.tags()?.set([], &[(name, text)])?;
+        self.apply_queries()?;
+        self.commit()?;
+        Ok(true)
+    }
+
+    /// All tags and saved queries, in notmuch's text format.
     ///
     /// # Errors
     /// [`IndexError::Tags`].
     pub fn dump_tags(&mut self) -> Result<String, IndexError> {
-        Ok(tags::dump(&self.tags()?.all()?))
+        let store = self.tags()?;
+        Ok(tags::dump(&store.all()?, &store.queries()?))
     }
 
     /// Gives messages the tags of a dump, and no others; messages that it does not name keep theirs. `ids` are the Message-IDs of
-    /// messages in the index. Ids that are not in the index are kept for when they come. Says how many messages changed.
+    /// messages in the index. Ids that are not in the index are kept for when they come. Saves the dump's queries beside those that are
+    /// there. Says how many messages and queries changed.
     ///
     /// # Errors
     /// [`IndexError::Tags`], [`IndexError::State`].
-    pub fn restore_tags(&mut self, text: &str, ids: &[(u32, String)]) -> Result<u64, IndexError> {
-        let wanted = tags::restore(text)?;
+    pub fn restore_tags(&mut self, text: &str, ids: &[(u32, String)]) -> Result<(u64, u64), IndexError> {
+        let Dump { tags: wanted, queries } = tags::restore(text)?;
         let ids = self.tag_ids(ids);
         let mut by_id: HashMap<&str, Vec<u128>> = HashMap::new();
         ids.iter().for_each(|(id, digest)| by_id.entry(id).or_default().push(*digest));
@@ -66,11 +87,19 @@ impl Indexer {
                 }
             }
         }
+        let saved = self.tags()?.queries()?;
+        // notmuch forgets a setting by giving it nothing for its value.
+        let queries: Vec<(&str, Option<&str>)> = queries
+            .iter()
+            .map(|(name, text)| (name.as_str(), Some(text.as_str()).filter(|text| !text.is_empty())))
+            .filter(|(name, text)| saved.get(*name).map(String::as_str) != *text)
+            .collect();
         self.begin_tags()?;
-        self.tags()?.set(rows)?;
+        self.tags()?.set(rows, &queries)?;
         self.apply_tags_of(wanted.keys().map(String::as_str))?;
+        self.apply_queries()?;
         self.commit()?;
-        Ok(changed)
+        Ok((changed, queries.len() as u64))
     }
 
     /// Message-IDs as the tag store has them, and digests.
@@ -100,6 +129,13 @@ impl Indexer {
         if std::mem::take(&mut self.is_tagging) {
             let _ = std::fs::remove_file(self.dir.join(PENDING));
         }
+    }
+
+    /// Copies the saved queries into the side store.
+    pub(super) fn apply_queries(&mut self) -> Result<(), IndexError> {
+        self.state.directory.queries =
+            if TagStore::exists(&self.dir) { self.tags()?.queries()? } else { SavedQueries::new() };
+        Ok(())
     }
 
     /// Brings the tags of all messages to what the tag store says.

@@ -1,16 +1,22 @@
-//! Tags: what a person has said about messages, which no index can derive again.
+//! What a person has said, which no index can derive again: tags of messages, and saved queries.
 //!
-//! Kept in `tags.redb` beside the index and never removed by a rebuild. The key is the Message-ID and the content's digest: a message that is
+//! Kept in `tags.redb` beside the index and never removed by a rebuild. A tag's key is the Message-ID and the content's digest: a message that is
 //! moved, renamed, or fetched again keeps its tags. Where only one of several contents under an id was tagged, or a server added a header, the
 //! id alone decides, unless tags were taken away from that very content. [`dump`] and [`restore`] speak the text format of `notmuch dump` (batch-tag).
 
+mod dump;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
+use crate::query::{SavedQueries, check_query_name};
+
+pub use dump::{Dump, dump, restore};
+
 const TABLE: TableDefinition<'_, (&str, u128), &str> = TableDefinition::new("tags");
+const QUERIES: TableDefinition<'_, &str, &str> = TableDefinition::new("queries");
 const FILE: &str = "tags.redb";
 /// Between the tags of one message; a tag cannot hold it.
 const SEPARATOR: char = '\n';
@@ -40,6 +46,9 @@ pub enum TagError {
     /// A tag is empty, too long, begins with `-`, or holds a line end.
     #[error("{0:?} cannot be a tag")]
     Name(String),
+    /// A saved query's name is empty, too long, or holds a quote or a line end.
+    #[error("{0:?} cannot be the name of a saved query")]
+    QueryName(String),
 }
 
 /// Bytes of one tag.
@@ -73,16 +82,17 @@ impl TagStore {
         let store = |error: redb::Error| TagError::Store { path: path.clone(), error: Box::new(error) };
         let database = Database::create(&path).map_err(|e| store(e.into()))?;
         let read = database.begin_read().map_err(|e| store(e.into()))?;
-        // Only a new store is written to: a commit is a wait for the disk.
-        if let Err(redb::TableError::TableDoesNotExist(_)) = read.open_table(TABLE) {
+        // Only a new store is written to, or one from before there were saved queries: a commit is a wait for the disk.
+        if let Err(redb::TableError::TableDoesNotExist(_)) = read.open_table(QUERIES) {
             let write = database.begin_write().map_err(|e| store(e.into()))?;
             write.open_table(TABLE).map_err(|e| store(e.into()))?;
+            write.open_table(QUERIES).map_err(|e| store(e.into()))?;
             write.commit().map_err(|e| store(e.into()))?;
         }
         Ok(Self { database, path })
     }
 
-    /// Whether there is a store in the index's directory: without one, nothing is tagged.
+    /// Whether there is a store in the index's directory: without one, nothing is tagged or saved.
     pub fn exists(dir: &Path) -> bool {
         dir.join(FILE).exists()
     }
@@ -129,25 +139,57 @@ impl TagStore {
         Ok(all)
     }
 
-    /// Sets the tags of messages, in one durable transaction.
+    /// All saved queries, by name.
     ///
     /// # Errors
-    /// [`TagError::Name`], [`TagError::Store`]: nothing was changed.
-    pub fn set<'a>(&self, changes: impl IntoIterator<Item = (&'a str, u128, &'a Tags)>) -> Result<(), TagError> {
+    /// [`TagError::Store`].
+    pub fn queries(&self) -> Result<SavedQueries, TagError> {
+        self.try_queries().map_err(|error| self.error(error))
+    }
+
+    fn try_queries(&self) -> Result<SavedQueries, redb::Error> {
+        let read = self.database.begin_read()?;
+        let mut all = SavedQueries::new();
+        for entry in read.open_table(QUERIES)?.iter()? {
+            let (name, text) = entry?;
+            all.insert(name.value().to_owned(), text.value().to_owned());
+        }
+        Ok(all)
+    }
+
+    /// Sets the tags of messages, and saves queries or forgets those without a text, all in one durable transaction.
+    ///
+    /// # Errors
+    /// [`TagError::Name`], [`TagError::QueryName`], [`TagError::Store`]: nothing was changed.
+    pub fn set<'a>(
+        &self,
+        changes: impl IntoIterator<Item = (&'a str, u128, &'a Tags)>,
+        queries: &[(&str, Option<&str>)],
+    ) -> Result<(), TagError> {
         let mut rows = Vec::new();
         for (id, digest, tags) in changes {
             tags.iter().try_for_each(|tag| check_tag(tag))?;
             rows.push((id, digest, tags.iter().cloned().collect::<Vec<_>>().join("\n")));
         }
-        self.try_set(&rows).map_err(|error| self.error(error))
+        for (name, _) in queries {
+            check_query_name(name).map_err(|()| TagError::QueryName((*name).to_owned()))?;
+        }
+        self.try_set(&rows, queries).map_err(|error| self.error(error))
     }
 
-    fn try_set(&self, rows: &[(&str, u128, String)]) -> Result<(), redb::Error> {
+    fn try_set(&self, rows: &[(&str, u128, String)], queries: &[(&str, Option<&str>)]) -> Result<(), redb::Error> {
         let write = self.database.begin_write()?;
         {
             let mut table = write.open_table(TABLE)?;
             for (id, digest, tags) in rows {
                 set_row(&mut table, id, *digest, tags)?;
+            }
+            let mut table = write.open_table(QUERIES)?;
+            for (name, text) in queries {
+                match text {
+                    Some(text) => table.insert(*name, *text)?,
+                    None => table.remove(*name)?,
+                };
             }
         }
         Ok(write.commit()?)
@@ -228,77 +270,6 @@ pub fn id_of(message_id: &str, digest: u128) -> String {
     if message_id.is_empty() { format!("posthaste-{digest:032x}") } else { message_id.to_owned() }
 }
 
-/// Writes tags as `notmuch dump` does: a header line, then `+tag +tag -- id:message-id`, sorted by id.
-pub fn dump(tags: &AllTags) -> String {
-    let mut out = "#notmuch-dump batch-tag:3 tags\n".to_owned();
-    for (id, tags) in tags.iter() {
-        for tag in &tags {
-            let _ = write!(out, "+{} ", hex_encode(tag));
-        }
-        let _ = writeln!(out, "-- id:{}", hex_encode(id));
-    }
-    out
-}
-
-/// Reads a dump: ids with the tags each is to have. Comments, empty lines, and notmuch's lines of other kinds (`#=`, `#@`) are passed over.
-///
-/// # Errors
-/// [`TagError::Line`], [`TagError::Name`].
-pub fn restore(text: &str) -> Result<BTreeMap<String, Tags>, TagError> {
-    let mut all = BTreeMap::new();
-    for (number, line) in text.lines().enumerate() {
-        let line = line.trim_end();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let error = |why| TagError::Line { line: number + 1, why };
-        let (tags, query) = match line.strip_prefix("-- ") {
-            Some(query) => ("", query),
-            None => line.split_once(" -- ").ok_or(error("no ` -- id:...`"))?,
-        };
-        let id = query.trim().strip_prefix("id:").ok_or(error("only id: can be restored"))?;
-        let id = hex_decode(id.trim_matches('"')).ok_or(error("a `%` without two hexadecimal digits behind it"))?;
-        let mut set = Tags::new();
-        for tag in tags.split_ascii_whitespace() {
-            let tag = tag.strip_prefix('+').ok_or(error("a tag without `+`"))?;
-            let tag = hex_decode(tag).ok_or(error("a `%` without two hexadecimal digits behind it"))?;
-            check_tag(&tag)?;
-            set.insert(tag);
-        }
-        all.insert(id, set);
-    }
-    Ok(all)
-}
-
-/// The same characters stay as in notmuch: letters, digits, `+-_@=.,`.
-fn hex_encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"+-_@=.,".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02x}");
-        }
-    }
-    out
-}
-
-fn hex_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        if *first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(*first);
-            rest = after;
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,30 +279,17 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_restores_to_the_same() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = TagStore::open(dir.path()).unwrap();
-        let (one, two) = (tags(&["inbox", "übermäßig wichtig"]), tags(&["a+b%"]));
-        store.set([("1@example.org", 1, &one), ("x y/z\"@example.org", 2, &two)]).unwrap();
-        let text = dump(&store.all().unwrap());
-        assert!(text.contains("+a+b%25 -- id:x%20y%2fz%22@example.org\n"), "{text}");
-        let restored = restore(&text).unwrap();
-        assert_eq!(restored["1@example.org"], one);
-        assert_eq!(restored["x y/z\"@example.org"], two);
-    }
-
-    #[test]
     fn the_content_decides_and_without_it_the_id() {
         let dir = tempfile::tempdir().unwrap();
         let store = TagStore::open(dir.path()).unwrap();
-        store.set([("id", ANY_CONTENT, &tags(&["early"]))]).unwrap();
+        store.set([("id", ANY_CONTENT, &tags(&["early"]))], &[]).unwrap();
         assert_eq!(store.all().unwrap().of("id", 5), tags(&["early"]));
-        store.set([("id", 5, &tags(&["five"])), ("id", 6, &tags(&["six"]))]).unwrap();
+        store.set([("id", 5, &tags(&["five"])), ("id", 6, &tags(&["six"]))], &[]).unwrap();
         let all = store.all().unwrap();
         assert_eq!((all.of("id", 5), all.of("id", 6)), (tags(&["five"]), tags(&["six"])));
         assert!(!all.of("id", 7).is_empty(), "changed on the way");
         assert!(all.of("other", 5).is_empty());
-        store.set([("id", 5, &Tags::new()), ("id", 6, &Tags::new())]).unwrap();
+        store.set([("id", 5, &Tags::new()), ("id", 6, &Tags::new())], &[]).unwrap();
         assert!(store.all().unwrap().is_empty());
     }
 
@@ -340,31 +298,36 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = TagStore::open(dir.path()).unwrap();
         let none = Tags::new();
-        store.set([("id", 5, &tags(&["todo"])), ("id", 6, &tags(&["todo"]))]).unwrap();
-        store.set([("id", 6, &none)]).unwrap();
+        store.set([("id", 5, &tags(&["todo"])), ("id", 6, &tags(&["todo"]))], &[]).unwrap();
+        store.set([("id", 6, &none)], &[]).unwrap();
         for all in [store.all().unwrap(), store.about(["other", "id"]).unwrap()] {
             assert_eq!((all.of("id", 5), all.of("id", 6)), (tags(&["todo"]), none.clone()));
             assert_eq!(all.of("id", 7), tags(&["todo"]), "changed on the way");
         }
-        assert_eq!(dump(&store.all().unwrap()).lines().nth(1), Some("+todo -- id:id"));
-        store.set([("id", 5, &none)]).unwrap();
+        assert_eq!(dump(&store.all().unwrap(), &SavedQueries::new()).lines().nth(1), Some("+todo -- id:id"));
+        store.set([("id", 5, &none)], &[]).unwrap();
         assert_eq!(store.all().unwrap(), AllTags::default(), "nothing is left to be told apart");
-        store.set([("id", 5, &tags(&["old"]))]).unwrap();
-        store.set([("id", ANY_CONTENT, &tags(&["restored"]))]).unwrap();
+        store.set([("id", 5, &tags(&["old"]))], &[]).unwrap();
+        store.set([("id", ANY_CONTENT, &tags(&["restored"]))], &[]).unwrap();
         assert_eq!(store.all().unwrap().of("id", 5), tags(&["restored"]));
     }
 
     #[test]
-    fn what_is_no_dump_is_refused_with_its_line() {
-        let check = |text: &str, line: usize| match restore(text) {
-            Err(TagError::Line { line: found, .. }) => assert_eq!(found, line, "{text}"),
-            other => panic!("{text}: {other:?}"),
-        };
-        check("#notmuch-dump batch-tag:3 tags\n+a -- id:x\n+b\n", 3);
-        check("a -- id:x", 1);
-        check("+a -- from:x", 1);
-        check("+a% -- id:x", 1);
-        assert_eq!(restore("# c\n\n -- id:x\n-- id:y\n").unwrap().len(), 2);
-        assert!(matches!(restore("+-x -- id:x"), Err(TagError::Name(_))));
+    fn a_store_from_before_there_were_queries_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        {
+            let old = Database::create(dir.path().join(FILE)).unwrap();
+            let write = old.begin_write().unwrap();
+            write.open_table(TABLE).unwrap().insert(("id", 5), "todo").unwrap();
+            write.commit().unwrap();
+        }
+        let store = TagStore::open(dir.path()).unwrap();
+        assert_eq!(store.all().unwrap().of("id", 5), tags(&["todo"]));
+        store.set([], &[("mine", Some("from:ann")), ("other", Some("x"))]).unwrap();
+        store.set([], &[("mine", None), ("other", Some("y"))]).unwrap();
+        assert_eq!(store.queries().unwrap(), SavedQueries::from([("other".to_owned(), "y".to_owned())]));
+        let refused = store.set([("id", 5, &Tags::new())], &[("a\"b", Some("x"))]);
+        assert!(matches!(refused, Err(TagError::QueryName(_))));
+        assert_eq!(store.all().unwrap().of("id", 5), tags(&["todo"]), "nothing was changed");
     }
 }

@@ -1,0 +1,101 @@
+//! `posthaste query`: queries under names, for `query:NAME` in other queries.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use posthaste_search::Indexer;
+use posthaste_search::query::{SavedQueries, parse_with};
+use serde_json::json;
+
+use crate::find_output::harmless;
+use crate::search_common::{Failure, IndexDir, join, print, waiting};
+
+#[derive(Args)]
+#[command(after_help = "For example:\n  \
+    posthaste query save boss from:ann or from:bob\n  \
+    posthaste find query:boss flag:unread\n\
+    In notmuch that is `notmuch config set query.boss ...`, in mu a bookmark. `posthaste tag --dump` and `--restore` take them along.")]
+pub struct QueryArgs {
+    #[command(subcommand)]
+    command: QueryCommand,
+}
+
+#[derive(Subcommand)]
+enum QueryCommand {
+    /// Save a query under a name, in place of what had that name
+    Save {
+        name: String,
+        #[arg(value_name = "QUERY", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        query: Vec<String>,
+        #[command(flatten)]
+        index: IndexDir,
+    },
+    /// List names and queries
+    List {
+        #[command(flatten)]
+        index: IndexDir,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print one query; exit status 1 if there is none of that name
+    Show {
+        name: String,
+        #[command(flatten)]
+        index: IndexDir,
+    },
+    /// Forget a query; exit status 1 if there is none of that name
+    Delete {
+        name: String,
+        #[command(flatten)]
+        index: IndexDir,
+    },
+}
+
+pub fn run(args: QueryArgs) -> Result<ExitCode, Failure> {
+    match args.command {
+        QueryCommand::Save { name, query, index } => save(&name, &query, &index),
+        QueryCommand::List { index, json } => {
+            let searcher = index.open()?;
+            print(&list(&searcher.directory().queries, json))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        QueryCommand::Show { name, index } => match index.open()?.directory().queries.get(&name) {
+            Some(text) => {
+                print(&format!("{text}\n"))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            None => Ok(ExitCode::from(1)),
+        },
+        QueryCommand::Delete { name, index } => {
+            let is_changed = writer(&index)?.save_query(&name, None)?;
+            Ok(ExitCode::from(u8::from(!is_changed)))
+        }
+    }
+}
+
+fn save(name: &str, query: &[String], index: &IndexDir) -> Result<ExitCode, Failure> {
+    let text = join(query)?;
+    let mut indexer = writer(index)?;
+    // As it will be, so that a query which leads back to itself is refused here and not wherever it is used.
+    let mut queries = index.open()?.directory().queries.clone();
+    queries.insert(name.to_owned(), text.clone());
+    parse_with(&text, &jiff::Zoned::now(), &queries).map_err(|error| error.show(&text))?;
+    indexer.save_query(name, Some(&text))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Only where there is an index: queries of one that was named by mistake would never be seen again.
+fn writer(index: &IndexDir) -> Result<Indexer, Failure> {
+    index.open()?;
+    let dir = index.path()?;
+    Ok(Indexer::open(&dir, Some(&|| waiting(&dir)))?)
+}
+
+fn list(queries: &SavedQueries, as_json: bool) -> String {
+    if as_json {
+        return json!(queries).to_string() + "\n";
+    }
+    let width = queries.keys().map(|name| name.chars().count()).max().unwrap_or(0);
+    queries.iter().map(|(name, text)| format!("{name:<width$}  {}\n", harmless(text))).collect()
+}

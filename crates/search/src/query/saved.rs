@@ -1,0 +1,145 @@
+//! Saved queries: `query:name` stands for a text that was saved under that name.
+
+use std::collections::BTreeMap;
+
+use super::ast::{Query, Span, TextField};
+use super::fields::Field;
+use super::parse::ParseError;
+use super::scan::Parser;
+
+/// Texts of queries, by name.
+pub type SavedQueries = BTreeMap<String, String>;
+
+/// Bytes of a saved query's name.
+pub const QUERY_NAME_BYTES_MAX: usize = 200;
+/// Bytes of all texts that one query may stand for. One that names another twice, which names a third twice, and so on, would have no end.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Names that an error lists.
+const LISTED_MAX: usize = 10;
+
+/// Checks the name of a saved query.
+///
+/// # Errors
+/// It is empty, too long, or could not be written in a query: it holds a quote, a backslash or a control character.
+pub fn check_query_name(name: &str) -> Result<(), ()> {
+    let is_bad = |c: char| c.is_control() || c == '"' || c == '\\';
+    if name.is_empty() || name.len() > QUERY_NAME_BYTES_MAX || name.contains(is_bad) { Err(()) } else { Ok(()) }
+}
+
+/// What a parser knows of saved queries.
+pub(super) struct Saved<'a> {
+    all: &'a SavedQueries,
+    /// Those that the text being read is part of, outermost first.
+    inside: Vec<&'a str>,
+    bytes_left: usize,
+}
+
+impl<'a> Saved<'a> {
+    pub fn new(all: &'a SavedQueries) -> Self {
+        Self { all, inside: Vec::new(), bytes_left: TEXT_BYTES_MAX }
+    }
+}
+
+impl Parser<'_> {
+    /// What was saved as `name`, which was written at `span`.
+    pub(super) fn saved_query(&mut self, name: &str, span: Span) -> Result<Query, ParseError> {
+        let all = self.saved.all;
+        let Some((name, text)) = all.get_key_value(name) else {
+            return Err(ParseError::new(span, unknown(name, all)));
+        };
+        if self.saved.inside.contains(&name.as_str()) {
+            let way: Vec<String> = self.saved.inside.iter().map(|name| format!("`{name}`")).collect();
+            return Err(ParseError::new(
+                span,
+                format!("the saved query `{name}` is part of itself: {}", way.join(", ")),
+            ));
+        }
+        let Some(bytes_left) = self.saved.bytes_left.checked_sub(text.len()) else {
+            return Err(ParseError::new(
+                span,
+                format!("saved queries stand for more than {TEXT_BYTES_MAX} bytes here"),
+            ));
+        };
+        let mut saved = Saved { all, inside: std::mem::take(&mut self.saved.inside), bytes_left };
+        saved.inside.push(name);
+        let default = Field::Text(TextField::Any);
+        let mut parser = Parser { text, at: 0, end: text.len(), now: self.now, default, depth: self.depth, saved };
+        let result = parser.whole();
+        self.saved = parser.saved;
+        self.saved.inside.pop();
+        result.map_err(|error| ParseError::new(span, format!("in the saved query `{name}`: {}", error.show(text))))
+    }
+}
+
+fn unknown(name: &str, all: &SavedQueries) -> String {
+    let mut names: Vec<&str> = all.keys().take(LISTED_MAX).map(String::as_str).collect();
+    if all.len() > LISTED_MAX {
+        names.push("...");
+    }
+    match names.is_empty() {
+        true => format!("there is no saved query `{name}`, nor any other"),
+        false => format!("there is no saved query `{name}`; there are {}", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::{parse, parse_with};
+
+    fn saved(queries: &[(&str, &str)]) -> SavedQueries {
+        queries.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect()
+    }
+
+    fn now() -> jiff::Zoned {
+        "2025-03-05T12:30:00+00:00[+00:00]".parse().unwrap()
+    }
+
+    #[test]
+    fn a_saved_query_is_what_it_stands_for() {
+        let queries = saved(&[("mine", "from:ann or x"), ("my todo", "query:mine tag:todo"), ("all", " ")]);
+        for (text, meant) in [
+            ("query:mine y", "(from:ann or x) y"),
+            ("not query:\"my todo\"", "not ((from:ann or x) tag:todo)"),
+            ("subject:(query:mine a)", "(from:ann or x) subject:a"),
+            ("query:all", ""),
+            ("query:mine query:mine", "(from:ann or x) (from:ann or x)"),
+            ("thread:{query:mine}", "thread:{from:ann or x}"),
+        ] {
+            assert_eq!(parse_with(text, &now(), &queries), parse(meant, &now()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_saved_query_cannot_be_is_pointed_at() {
+        let queries = saved(&[
+            ("a", "x query:b"),
+            ("b", "query:c"),
+            ("c", "y or query:a"),
+            ("me", "query:me"),
+            ("bad", "x date:y"),
+        ]);
+        let check = |text: &str, marked: &str, message: &str| {
+            let error = parse_with(text, &now(), &queries).expect_err(text);
+            assert_eq!(&text[error.span.clone()], marked, "{}", error.show(text));
+            assert!(error.message.contains(message), "{}", error.show(text));
+        };
+        check("z query:a", "a", "the saved query `a` is part of itself: `a`, `b`, `c`");
+        check("query:me", "me", "the saved query `me` is part of itself: `me`\n  query:me\n        ^^");
+        check("query:bad", "bad", "in the saved query `bad`: `y` is no date");
+        check("query:d x", "d", "there is no saved query `d`; there are a, b, bad, c, me");
+        check("query:/a/", "/a/", "no regular expression");
+        assert!(parse("query:x", &now()).unwrap_err().message.contains("nor any other"));
+    }
+
+    #[test]
+    fn what_saved_queries_stand_for_is_bounded() {
+        // Each names the next one twice.
+        let mut queries: SavedQueries =
+            (0..90).map(|n| (format!("q{n}"), format!("query:q{} query:q{}", n + 1, n + 1))).collect();
+        queries.insert("q90".to_owned(), "x".to_owned());
+        assert!(parse_with("query:q0", &now(), &queries).unwrap_err().message.contains("bytes here"));
+        let chain = (0..10_000).map(|n| (format!("q{n}"), format!("query:q{}", n + 1))).collect();
+        assert!(parse_with("query:q0", &now(), &chain).unwrap_err().message.contains("nested too deeply"));
+    }
+}
