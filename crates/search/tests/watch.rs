@@ -59,6 +59,15 @@ fn until(index: &Path, query: &str, count: usize) {
     }
 }
 
+/// As `until`, where the index cannot be opened before the watch has begun again.
+fn until_begun_again(index: &Path, query: &str, count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while Searcher::open(index).map_or(0, |searcher| hits(&searcher, query).len()) < count {
+        assert!(Instant::now() < deadline, "it did not begin again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn what_comes_changes_and_goes_is_seen() {
     let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -188,11 +197,7 @@ fn a_watch_that_met_with_trouble_goes_on() {
         // The next commit has nowhere to write.
         fs::rename(index.path().join("text"), index.path().join("aside")).unwrap();
         deliver(mail.path(), "2.a.h", "two");
-        let deadline = Instant::now() + PATIENCE;
-        while Searcher::open(index.path()).map_or(0, |searcher| hits(&searcher, "one or two").len()) < 2 {
-            assert!(Instant::now() < deadline, "it did not begin again");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until_begun_again(index.path(), "one or two", 2);
     });
 }
 
@@ -208,11 +213,7 @@ fn a_named_tree_that_is_gone_does_not_keep_others_from_being_indexed() {
         // The next commit has nowhere to write, so the watch begins again.
         fs::rename(index.path().join("text"), index.path().join("aside")).unwrap();
         deliver(&other, "1.a.h", "one");
-        let deadline = Instant::now() + PATIENCE;
-        while Searcher::open(index.path()).map_or(0, |searcher| hits(&searcher, "one").len()) < 1 {
-            assert!(Instant::now() < deadline, "it did not begin again");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until_begun_again(index.path(), "one", 1);
     });
 }
 
