@@ -20,4 +20,4 @@ mod values;
 
 pub use ast::{Flag, Leaf, Pattern, Query, Span, TextField, ThreadOf};
 pub use parse::{ParseError, parse, parse_with};
-pub use saved::{QUERY_NAME_BYTES_MAX, SavedQueries, check_query_name};
+pub use saved::{QUERY_NAME_BYTES_MAX, SavedQueries, is_query_name};

@@ -17,13 +17,11 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Names that an error lists.
 const LISTED_MAX: usize = 10;
 
-/// Checks the name of a saved query.
-///
-/// # Errors
-/// It is empty, too long, or could not be written in a query: it holds a quote, a backslash or a control character.
-pub fn check_query_name(name: &str) -> Result<(), ()> {
+/// Whether a query can be saved as `name`: it is not empty, not too long, and can be written in a query, without quote, backslash or control
+/// character.
+pub fn is_query_name(name: &str) -> bool {
     let is_bad = |c: char| c.is_control() || c == '"' || c == '\\';
-    if name.is_empty() || name.len() > QUERY_NAME_BYTES_MAX || name.contains(is_bad) { Err(()) } else { Ok(()) }
+    !name.is_empty() && name.len() <= QUERY_NAME_BYTES_MAX && !name.contains(is_bad)
 }
 
 /// What a parser knows of saved queries.

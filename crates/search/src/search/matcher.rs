@@ -82,46 +82,45 @@ impl Tables {
     }
 }
 
-/// `None` is the state in which something has matched: what follows does not matter.
-impl tantivy_fst::Automaton for &Tables {
-    type State = Option<StateID>;
+/// Where one is in the tables, to go on byte by byte.
+pub(super) type State = StateID;
 
-    fn start(&self) -> Self::State {
-        Some(self.start)
+impl Tables {
+    pub fn start(&self) -> State {
+        self.start
     }
 
-    fn is_match(&self, state: &Self::State) -> bool {
-        state.is_none_or(|state| self.states.is_match_state(self.states.next_eoi_state(state)))
-    }
-
-    fn can_match(&self, state: &Self::State) -> bool {
-        state.is_none_or(|state| !self.states.is_dead_state(state))
-    }
-
-    fn will_always_match(&self, state: &Self::State) -> bool {
-        state.is_none()
-    }
-
-    fn accept(&self, state: &Self::State, byte: u8) -> Self::State {
+    /// `None` if something has matched: what follows does not matter.
+    pub fn next(&self, state: State, byte: u8) -> Option<State> {
         // That something matched is known one byte late.
-        state.map(|state| self.states.next_state(state, byte)).filter(|&state| !self.states.is_match_state(state))
+        Some(self.states.next_state(state, byte)).filter(|&state| !self.states.is_match_state(state))
+    }
+
+    /// Whether a text that ends here matches.
+    pub fn is_match(&self, state: State) -> bool {
+        self.states.is_match_state(self.states.next_eoi_state(state))
+    }
+
+    /// Whether nothing can follow that matches.
+    pub fn is_dead(&self, state: State) -> bool {
+        self.states.is_dead_state(state)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tantivy_fst::Automaton as _;
 
     fn walk(tables: &Tables, text: &str) -> bool {
         let mut state = tables.start();
         for byte in text.bytes() {
-            if !tables.can_match(&state) {
-                return false;
+            match tables.next(state, byte) {
+                None => return true,
+                Some(next) if tables.is_dead(next) => return false,
+                Some(next) => state = next,
             }
-            state = tables.accept(&state, byte);
         }
-        tables.is_match(&state)
+        tables.is_match(state)
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `not`, `xor` and whole threads cost no more than `and`. Nothing is scored; hits are ordered by a column.
 
 mod bitmap;
+mod dictionary;
 mod matcher;
 mod messages;
 mod order;

@@ -6,10 +6,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tantivy::columnar::StrColumn;
+use tantivy::directory::OwnedBytes;
 use tantivy::postings::TermInfo;
 use tantivy::schema::{Field, IndexRecordOption};
 
+use super::dictionary::{Dictionary, Found};
 use super::matcher::Matcher;
+use super::terms::for_each_term;
 use super::{Bitmap, Result, Searcher, Segment};
 use crate::parallel::on_threads;
 use crate::query::{Pattern, TextField};
@@ -18,8 +21,16 @@ use crate::query::{Pattern, TextField};
 enum Piece<'a> {
     /// The values of a header field.
     Values(&'a Segment, Field),
-    /// Words of the text from the first on, before the second.
-    Words(&'a Segment, &'a str, Option<&'a str>),
+    Words(Words<'a>),
+}
+
+/// Words of the text.
+struct Words<'a> {
+    segment: &'a Segment,
+    /// `None` if the engine has to walk them.
+    dictionary: Option<&'a Dictionary<OwnedBytes>>,
+    from: &'a str,
+    before: Option<&'a str>,
 }
 
 impl Searcher {
@@ -33,8 +44,14 @@ impl Searcher {
         let start = literal_start(matcher.as_str());
         // The whole dictionary is cut in pieces, so that all cores have something to do.
         let cuts = if start.is_empty() { CUTS } else { &[] };
+        let open = |segment: &Segment| match matcher.tables() {
+            Some(_) => Dictionary::open(&segment.reader, body),
+            None => Ok(None),
+        };
+        let dictionaries: tantivy::Result<Vec<_>> = self.segments.iter().map(open).collect();
+        let dictionaries = dictionaries.map_err(|error| self.fail(error))?;
         let mut pieces = Vec::new();
-        for segment in &self.segments {
+        for (segment, dictionary) in self.segments.iter().zip(&dictionaries) {
             for field in self.fields_of(field) {
                 if field != body {
                     pieces.push(Piece::Values(segment, field));
@@ -42,7 +59,8 @@ impl Searcher {
                 }
                 for piece in 0..=cuts.len() {
                     let from = piece.checked_sub(1).map_or(start.as_str(), |before| cuts[before]);
-                    pieces.push(Piece::Words(segment, from, cuts.get(piece).copied()));
+                    let before = cuts.get(piece).copied();
+                    pieces.push(Piece::Words(Words { segment, dictionary: dictionary.as_ref(), from, before }));
                 }
             }
         }
@@ -56,9 +74,7 @@ impl Searcher {
             while let Some(piece) = pieces.get(taken.fetch_add(1, Ordering::Relaxed)) {
                 match piece {
                     Piece::Values(segment, field) => self.values(segment, *field, matcher, &mut found)?,
-                    Piece::Words(segment, from, to) => {
-                        self.body_words(segment, (from, *to, start), matcher, &mut found)?;
-                    }
+                    Piece::Words(words) => self.body_words(words, start, matcher, &mut found)?,
                 }
             }
             Ok(found)
@@ -98,34 +114,26 @@ impl Searcher {
         Ok(())
     }
 
-    /// Messages with a word in their text that fits: from the first on, before the second, all of which begin with the third.
-    fn body_words(
-        &self,
-        segment: &Segment,
-        (from, to, start): (&str, Option<&str>, &str),
-        matcher: &Matcher,
-        found: &mut Bitmap,
-    ) -> tantivy::Result<()> {
+    /// Messages with one of these words in their text that fits. All that fit begin with `start`.
+    fn body_words(&self, words: &Words<'_>, start: &str, matcher: &Matcher, found: &mut Bitmap) -> tantivy::Result<()> {
+        let &Words { segment, from, before, .. } = words;
         let index = segment.reader.inverted_index(self.text.fields.body)?;
         let mut take = |info: &TermInfo| -> tantivy::Result<()> {
             segment.add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, found);
             Ok(())
         };
-        if let Some(tables) = matcher.tables() {
-            let words = index.terms().search(tables).ge(from);
-            let words = match to {
-                Some(to) => words.lt(to),
-                None => words,
-            };
-            let mut words = words.into_stream()?;
-            while let Some((_, info)) = words.next() {
-                take(info)?;
+        if let Some(matching) = words.matching(matcher) {
+            for matching in matching {
+                match matching {
+                    Found::Word(word) => index.terms().get(word)?.iter().try_for_each(&mut take)?,
+                    Found::AllFrom(start) => for_each_term(index.terms(), &start, |_, info| take(info))?,
+                }
             }
             return Ok(());
         }
         let words = index.terms().range().ge(from);
-        let words = match to {
-            Some(to) => words.lt(to),
+        let words = match before {
+            Some(before) => words.lt(before),
             None => words,
         };
         let mut words = words.into_stream()?;
@@ -138,6 +146,15 @@ impl Searcher {
             }
         }
         Ok(())
+    }
+}
+
+impl Words<'_> {
+    /// `None` if it takes a look at each word.
+    fn matching(&self, matcher: &Matcher) -> Option<Vec<Found>> {
+        // Borders are of one byte, or the first is what every word that matches begins with.
+        let first_byte = |border: &str| border.bytes().next().unwrap_or(0);
+        self.dictionary?.matching(matcher.tables()?, first_byte(self.from), self.before.map(first_byte))
     }
 }
 

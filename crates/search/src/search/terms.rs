@@ -120,12 +120,13 @@ impl Segment {
 /// Calls `each` for the terms that begin with `start`.
 pub(super) fn for_each_term(
     terms: &TermDictionary,
-    start: &str,
+    start: impl AsRef<[u8]>,
     mut each: impl FnMut(&[u8], &tantivy::postings::TermInfo) -> tantivy::Result<()>,
 ) -> tantivy::Result<()> {
+    let start = start.as_ref();
     let mut stream = terms.range().ge(start).into_stream()?;
     while let Some((term, info)) = stream.next() {
-        if !term.starts_with(start.as_bytes()) {
+        if !term.starts_with(start) {
             break;
         }
         each(term, info)?;

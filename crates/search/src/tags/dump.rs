@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{AllTags, TagError, Tags, check_tag};
-use crate::query::{SavedQueries, check_query_name};
+use super::{AllTags, TagError, Tags, check_query_name, check_tag};
+use crate::query::SavedQueries;
 
 /// notmuch keeps saved queries among its settings.
 const QUERY_KEY: &str = "query.";
@@ -47,7 +47,7 @@ pub fn restore(text: &str) -> Result<Dump, TagError> {
             let (key, value) = setting.split_once(' ').unwrap_or((setting, ""));
             let decoded = hex_decode(key).zip(hex_decode(value)).ok_or(error(NOT_HEX))?;
             if let (Some(name), text) = (decoded.0.strip_prefix(QUERY_KEY), decoded.1) {
-                check_query_name(name).map_err(|()| TagError::QueryName(name.to_owned()))?;
+                check_query_name(name)?;
                 all.queries.insert(name.to_owned(), text);
             }
             continue;

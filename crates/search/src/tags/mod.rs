@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
-use crate::query::{SavedQueries, check_query_name};
+use crate::query::{SavedQueries, is_query_name};
 
 pub use dump::{Dump, dump, restore};
 
@@ -61,6 +61,14 @@ pub const TAG_BYTES_MAX: usize = 200;
 pub fn check_tag(tag: &str) -> Result<(), TagError> {
     let bad = tag.is_empty() || tag.len() > TAG_BYTES_MAX || tag.starts_with('-') || tag.chars().any(char::is_control);
     if bad { Err(TagError::Name(tag.to_owned())) } else { Ok(()) }
+}
+
+/// Checks a saved query's name.
+///
+/// # Errors
+/// [`TagError::QueryName`].
+pub(crate) fn check_query_name(name: &str) -> Result<(), TagError> {
+    if is_query_name(name) { Ok(()) } else { Err(TagError::QueryName(name.to_owned())) }
 }
 
 /// The open store; one process at a time, the one that holds the index's lock.
@@ -171,9 +179,7 @@ impl TagStore {
             tags.iter().try_for_each(|tag| check_tag(tag))?;
             rows.push((id, digest, tags.iter().cloned().collect::<Vec<_>>().join("\n")));
         }
-        for (name, _) in queries {
-            check_query_name(name).map_err(|()| TagError::QueryName((*name).to_owned()))?;
-        }
+        queries.iter().try_for_each(|(name, _)| check_query_name(name))?;
         self.try_set(&rows, queries).map_err(|error| self.error(error))
     }
 

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::{IndexError, Indexer, id_hash};
-use crate::query::{SavedQueries, check_query_name};
+use crate::query::SavedQueries;
 use crate::state::{Record, StateError, bits};
-use crate::tags::{self, AllTags, Dump, TagError, TagStore, Tags};
+use crate::tags::{self, AllTags, Dump, TagStore, Tags, check_query_name};
 
 /// There while tags are being changed: what the tag store says may not be in the side store yet.
 pub(super) const PENDING: &str = "tags.pending";
@@ -48,7 +48,7 @@ impl Indexer {
             return Ok(false);
         }
         // Before the mark: a name that is refused leaves nothing to mend.
-        check_query_name(name).map_err(|()| TagError::QueryName(name.to_owned()))?;
+        check_query_name(name)?;
         self.begin_tags()?;
         self.tags()?.set([], &[(name, text)])?;
         self.apply_queries()?;

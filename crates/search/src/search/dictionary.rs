@@ -1,0 +1,190 @@
+//! Walks a dictionary of words with an expression's tables.
+//!
+//! A dictionary is a tree of letters in which equal endings are kept once (tantivy's FST). The engine's own walk keeps a stack of nodes and goes through an
+//! ending again for each word that has it; most of a search's time went there. This one keeps the way down alone, and remembers of some
+//! thousand endings that nothing comes of them.
+
+use tantivy::directory::{CompositeFile, OwnedBytes};
+use tantivy::index::SegmentComponent;
+use tantivy::schema::Field;
+use tantivy::{HasLen, SegmentReader};
+use tantivy_fst::raw::Fst;
+
+use super::matcher::Tables;
+
+/// What stands behind the tree: bytes of what is kept of each word, the tree's version, the kind of dictionary.
+const FOOTER_BYTES: usize = 8 + 4 + 4;
+/// The tree's version and the kind, as tantivy 0.27 writes them.
+const FORM: [u8; 8] = [1, 0, 0, 0, 1, 0, 0, 0];
+/// With more words than this that match, looking each up by itself is no gain.
+const FOUND_MAX: usize = 20_000;
+/// No word is longer (see [`TOKEN_BYTES_MAX`](crate::text::TOKEN_BYTES_MAX)); a damaged tree may be.
+const WAY_BYTES_MAX: usize = 255;
+/// Pairs that are remembered: a power of two.
+const BARREN: usize = 1 << 13;
+
+/// The words of one field of one segment.
+pub(super) struct Dictionary<D>(Fst<D>);
+
+/// Words that match.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Found {
+    Word(Vec<u8>),
+    /// All that begin so.
+    AllFrom(Vec<u8>),
+}
+
+impl Dictionary<OwnedBytes> {
+    /// `None` if the field has no words, or they are kept in a form that is not known here.
+    pub fn open(segment: &SegmentReader, field: Field) -> tantivy::Result<Option<Self>> {
+        let all = CompositeFile::open(&segment.open_read(SegmentComponent::Terms)?)?;
+        let Some(file) = all.open_read(field).filter(|file| file.len() > FOOTER_BYTES) else { return Ok(None) };
+        let (file, footer) = file.split_from_end(FOOTER_BYTES);
+        let footer = footer.read_bytes()?;
+        let Some((values_bytes, form)) = footer.split_first_chunk::<8>() else { return Ok(None) };
+        let values_bytes = usize::try_from(u64::from_le_bytes(*values_bytes)).unwrap_or(usize::MAX);
+        if *form != FORM || values_bytes > file.len() {
+            return Ok(None);
+        }
+        let (tree, _) = file.split_from_end(values_bytes);
+        Ok(Fst::new(tree.read_bytes()?).ok().map(Self))
+    }
+}
+
+impl<D: std::ops::Deref<Target = [u8]>> Dictionary<D> {
+    /// Words that match and whose first byte is not before `from` and before `to`. `None` if there are too many.
+    pub fn matching(&self, tables: &Tables, from: u8, to: Option<u8>) -> Option<Vec<Found>> {
+        let mut walk =
+            Walk { tree: &self.0, tables, way: Vec::new(), found: Vec::new(), barren: vec![NO_PAIR; BARREN] };
+        let (root, start) = (self.0.root(), tables.start());
+        for branch in root.transitions().filter(|branch| branch.inp >= from && to.is_none_or(|to| branch.inp < to)) {
+            walk.branch(branch.inp, branch.addr, start)?;
+        }
+        Some(walk.found)
+    }
+}
+
+/// No node has this address.
+const NO_PAIR: (usize, u32) = (usize::MAX, 0);
+
+struct Walk<'t, D> {
+    tree: &'t Fst<D>,
+    tables: &'t Tables,
+    way: Vec<u8>,
+    found: Vec<Found>,
+    /// By a hash of them: address and state of nodes below which there was nothing.
+    barren: Vec<(usize, u32)>,
+}
+
+impl<D: std::ops::Deref<Target = [u8]>> Walk<'_, D> {
+    /// Goes down by one byte. `None` if there is too much to be found.
+    fn branch(&mut self, byte: u8, addr: usize, state: super::matcher::State) -> Option<()> {
+        self.way.push(byte);
+        match self.tables.next(state, byte) {
+            None => self.found.push(Found::AllFrom(self.way.clone())),
+            Some(next) if self.tables.is_dead(next) || self.way.len() > WAY_BYTES_MAX => {}
+            Some(next) => {
+                let pair = (addr, next.as_u32());
+                let place = place_of(pair);
+                if self.barren[place] != pair {
+                    let before = self.found.len();
+                    self.node(addr, next)?;
+                    if self.found.len() == before {
+                        self.barren[place] = pair;
+                    }
+                }
+            }
+        }
+        self.way.pop();
+        (self.found.len() <= FOUND_MAX).then_some(())
+    }
+
+    fn node(&mut self, addr: usize, state: super::matcher::State) -> Option<()> {
+        let tree = self.tree;
+        let node = tree.node(addr);
+        if node.is_final() && self.tables.is_match(state) {
+            self.found.push(Found::Word(self.way.clone()));
+        }
+        node.transitions().try_for_each(|branch| self.branch(branch.inp, branch.addr, state))
+    }
+}
+
+fn place_of((addr, state): (usize, u32)) -> usize {
+    let mixed = (addr as u64 ^ u64::from(state).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // The upper half has bits of both.
+    (mixed >> 40) as usize % BARREN
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::search::matcher::Matcher;
+
+    fn dictionary(words: &BTreeSet<String>) -> Dictionary<Vec<u8>> {
+        let mut builder = tantivy_fst::raw::Builder::memory();
+        words.iter().zip(0..).for_each(|(word, number)| builder.insert(word, number).unwrap());
+        Dictionary(Fst::new(builder.into_inner().unwrap()).unwrap())
+    }
+
+    fn words_of(all: &BTreeSet<String>, found: Vec<Found>) -> Vec<&str> {
+        let fits = |word: &str| {
+            found.iter().any(|found| match found {
+                Found::Word(one) => word.as_bytes() == one,
+                Found::AllFrom(start) => word.as_bytes().starts_with(start),
+            })
+        };
+        all.iter().map(String::as_str).filter(|word| fits(word)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_is_what_the_expression_matches(
+            words in prop::collection::btree_set("[abc9é]{1,7}", 1..200),
+            pattern in prop::sample::select(vec![
+                "ab", "^ab", "ab$", "^a.*c$", "a|b9", "(ab)+c", "[^a]$", ".", "é", "^a?b", "99", "a{2,3}$", "x", "$", "",
+            ]),
+            cut in prop::sample::select(vec![b'a', b'b', b'c']),
+        ) {
+            let regex = regex::RegexBuilder::new(pattern).case_insensitive(true).build().unwrap();
+            let matcher = Matcher::new(&regex);
+            let (tables, dictionary) = (matcher.tables().unwrap(), dictionary(&words));
+            let mut found = dictionary.matching(tables, 0, Some(cut)).unwrap();
+            found.extend(dictionary.matching(tables, cut, None).unwrap());
+            let expected: Vec<&str> = words.iter().map(String::as_str).filter(|word| regex.is_match(word)).collect();
+            prop_assert_eq!(words_of(&words, found), expected, "{}", pattern);
+        }
+    }
+
+    #[test]
+    fn the_form_in_which_the_engine_keeps_words_is_known() {
+        let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for sub in ["new", "cur", "tmp"] {
+            std::fs::create_dir(mail.path().join(sub)).unwrap();
+        }
+        std::fs::write(mail.path().join("cur/1.a.host:2,S"), "Subject: x\n\nLM90, lm95 and lm75\n").unwrap();
+        let roots = [mail.path().to_owned()];
+        crate::Indexer::open(index.path(), None).unwrap().update(&roots, &Default::default(), &|_| {}).unwrap();
+        let searcher = crate::Searcher::open(index.path()).unwrap();
+        let (segment, fields) = (&searcher.segments[0].reader, searcher.text.fields);
+        let words = Dictionary::open(segment, fields.body).unwrap().expect("the form of a dictionary");
+        let matcher = Matcher::new(&regex::Regex::new("lm9[0-9]$").unwrap());
+        let found = words.matching(matcher.tables().unwrap(), 0, None).unwrap();
+        assert_eq!(found, [Found::Word(b"lm90".to_vec()), Found::Word(b"lm95".to_vec())]);
+        assert!(Dictionary::open(segment, fields.bcc).unwrap().is_none(), "there are no such words");
+    }
+
+    #[test]
+    fn too_many_are_left_to_the_engine() {
+        let words: BTreeSet<String> = (0..=FOUND_MAX).map(|n| format!("{n:06}x")).collect();
+        let dictionary = dictionary(&words);
+        let matching = |pattern| {
+            dictionary.matching(Matcher::new(&regex::Regex::new(pattern).unwrap()).tables().unwrap(), 0, None)
+        };
+        assert_eq!(matching("x$"), None);
+        assert_eq!(matching("^00000[01]x").map(|found| words_of(&words, found).len()), Some(2));
+    }
+}
