@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
 use posthaste_search::query::{Leaf, Query};
-use posthaste_search::{Bitmap, Message, Searcher, Sort, tree};
+use posthaste_search::{Bitmap, Message, Searcher, Sort};
 
 use crate::find_output::{self, Field, Style, harmless};
 use crate::pager::PagerOption;
@@ -203,15 +203,15 @@ fn write(args: &Find, fields: &[Field], messages: &[Message]) -> Result<(), Fail
     match if args.json { Format::Json } else { args.format } {
         Format::Plain => {
             let style = Style { colours: is_colourful(), summary_lines: args.summary_len };
-            let lines: Vec<_> = if args.threads {
-                tree(messages).into_iter().map(|line| (&messages[line.index], line.branch())).collect()
+            let text = if args.threads {
+                find_output::trees(messages, fields, &style)
             } else {
-                messages.iter().map(|message| (message, String::new())).collect()
+                find_output::plain(messages, fields, &style)
             };
-            args.pager.start().write(find_output::plain(&lines, fields, &style).as_bytes())?;
+            args.pager.start().write(text.as_bytes())?;
         }
-        Format::Json => print(&find_output::json(messages))?,
-        Format::Sexp => print(&find_output::sexp(messages))?,
+        Format::Json => print(&find_output::json(messages, args.threads))?,
+        Format::Sexp => print(&find_output::sexp(messages, args.threads))?,
         Format::Mbox => find_output::mbox(messages)?,
         Format::Links => {
             let dir = args.linksdir.as_deref().ok_or("--format links needs --linksdir DIR")?;

@@ -6,10 +6,11 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use posthaste_search::state::bits;
-use posthaste_search::text::extract;
-use posthaste_search::{Message, split_addresses};
+use posthaste_search::text::{base_subject, extract};
+use posthaste_search::{Message, split_addresses, tree};
 use serde_json::json;
 
+use crate::columns;
 use crate::search_common::{Failure, local, print};
 
 /// What can stand on a line.
@@ -92,31 +93,64 @@ pub struct Style {
     pub summary_lines: usize,
 }
 
-/// One line for each message, the tree's branch before the subject.
-pub fn plain(lines: &[(&Message, String)], fields: &[Field], style: &Style) -> String {
+/// One line for each message; what a message does not have takes no room.
+pub fn plain(messages: &[Message], fields: &[Field], style: &Style) -> String {
     let mut out = String::new();
-    for (message, branch) in lines {
-        let values =
-            fields.iter().map(|field| (*field, value(*field, message, branch))).filter(|(_, value)| !value.is_empty());
-        let parts: Vec<String> = values.map(|(field, value)| paint(field, &value, message, style)).collect();
-        out.push_str(&parts.join("  "));
-        out.push('\n');
-        if style.summary_lines > 0 {
-            out.push_str(&summary(&message.path, style.summary_lines));
-        }
+    for message in messages {
+        let values = fields.iter().map(|&field| (field, harmless(&value(field, message))));
+        write_line(&mut out, values.filter(|(_, value)| !value.is_empty()), message, style);
     }
     out
 }
 
-fn value(field: Field, message: &Message, branch: &str) -> String {
-    let text = match field {
+/// As [`plain`], threads as trees. What stands before the subject is in columns, so that branches meet. A subject that was to be read in the
+/// line above is left out.
+pub fn trees(messages: &[Message], fields: &[Field], style: &Style) -> String {
+    let lines = tree(messages);
+    let in_columns = fields.iter().position(|&field| field == Field::Subject).unwrap_or(0);
+    let mut rows = Vec::new();
+    let mut above = None;
+    for line in &lines {
+        let message = &messages[line.index];
+        let subject = base_subject(&message.head.subject).text;
+        let is_repeated = !line.more.is_empty() && !subject.is_empty() && above.as_ref() == Some(&subject);
+        let values = fields.iter().map(|&field| match field {
+            Field::Subject if is_repeated => line.branch(),
+            Field::Subject => format!("{}{}", line.branch(), value(field, message)),
+            _ => value(field, message),
+        });
+        rows.push(values.map(|value| harmless(&value)).collect::<Vec<String>>());
+        above = Some(subject);
+    }
+    for column in 0..in_columns {
+        let width = columns::width(rows.iter().map(|row| row[column].as_str()));
+        rows.iter_mut().for_each(|row| row[column] = columns::fit(&row[column], width));
+    }
+    let mut out = String::new();
+    for (row, line) in rows.into_iter().zip(&lines) {
+        let values = fields.iter().copied().zip(row).filter(|(_, value)| !value.is_empty());
+        write_line(&mut out, values, &messages[line.index], style);
+    }
+    out
+}
+
+fn write_line(out: &mut String, values: impl Iterator<Item = (Field, String)>, message: &Message, style: &Style) {
+    let parts: Vec<String> = values.map(|(field, value)| paint(field, &value, message, style)).collect();
+    out.push_str(parts.join("  ").trim_end());
+    out.push('\n');
+    if style.summary_lines > 0 {
+        out.push_str(&summary(&message.path, style.summary_lines));
+    }
+}
+
+fn value(field: Field, message: &Message) -> String {
+    match field {
         Field::Date => local(message.date).strftime("%Y-%m-%d %H:%M").to_string(),
         Field::From => sender(&message.head.from),
         Field::To => message.head.to.clone(),
         Field::Cc => message.head.cc.clone(),
-        Field::Subject => {
-            format!("{branch}{}", if message.head.subject.is_empty() { "(no subject)" } else { &message.head.subject })
-        }
+        Field::Subject if message.head.subject.is_empty() => "(no subject)".to_owned(),
+        Field::Subject => message.head.subject.clone(),
         Field::Size => human(message.size),
         Field::Flags => flags(message.flags).join(","),
         Field::Tags if message.tags.is_empty() => String::new(),
@@ -127,8 +161,7 @@ fn value(field: Field, message: &Message, branch: &str) -> String {
         Field::List => message.head.list.clone(),
         Field::Thread => format!("{:08x}", message.thread),
         Field::Priority => priority(message.flags).to_owned(),
-    };
-    harmless(&text)
+    }
 }
 
 /// No escape sequence of a stranger's reaches the terminal.
@@ -207,27 +240,39 @@ fn priority(flags: u64) -> &'static str {
     }
 }
 
+/// Messages as they come, or in the order of trees, with how deep in its thread each stands.
+fn ordered(messages: &[Message], as_trees: bool) -> Vec<(&Message, Option<usize>)> {
+    if as_trees {
+        tree(messages).into_iter().map(|line| (&messages[line.index], Some(line.more.len()))).collect()
+    } else {
+        messages.iter().map(|message| (message, None)).collect()
+    }
+}
+
 /// An array, one object on a line.
-pub fn json(messages: &[Message]) -> String {
+pub fn json(messages: &[Message], as_trees: bool) -> String {
     let address = |field: &str| -> serde_json::Value {
         split_addresses(field).into_iter().map(|(name, address)| json!({"name": name, "address": address})).collect()
     };
-    let object = |message: &Message| {
+    let object = |(message, level): (&Message, Option<usize>)| {
         let head = &message.head;
-        json!({
+        let mut object = json!({
             "message_id": head.message_id, "thread": format!("{:08x}", message.thread), "date": message.date, "subject": head.subject,
             "from": address(&head.from), "to": address(&head.to), "cc": address(&head.cc), "bcc": address(&head.bcc), "list": head.list,
             "attachments": head.files, "size": message.size, "flags": flags(message.flags), "priority": priority(message.flags),
             "tags": message.tags, "maildir": message.folder, "path": message.path.to_string_lossy(),
-        })
-        .to_string()
+        });
+        if let Some(level) = level {
+            object["level"] = level.into();
+        }
+        object.to_string()
     };
-    let rows: Vec<String> = messages.iter().map(object).collect();
+    let rows: Vec<String> = ordered(messages, as_trees).into_iter().map(object).collect();
     format!("[{}]\n", rows.join(",\n"))
 }
 
 /// One property list for each message, with mu4e's property names.
-pub fn sexp(messages: &[Message]) -> String {
+pub fn sexp(messages: &[Message], as_trees: bool) -> String {
     let quote = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
     let address = |field: &str| {
         let each = |(name, address): (String, String)| {
@@ -237,7 +282,7 @@ pub fn sexp(messages: &[Message]) -> String {
         split_addresses(field).into_iter().map(each).collect::<Vec<_>>().join(" ")
     };
     let mut out = String::new();
-    for message in messages {
+    for (message, level) in ordered(messages, as_trees) {
         let head = &message.head;
         // Emacs has times in two halves.
         let (high, low) = (message.date >> 16, message.date & 0xffff);
@@ -255,7 +300,11 @@ pub fn sexp(messages: &[Message]) -> String {
         }
         let tags: Vec<String> = message.tags.iter().map(|tag| quote(tag)).collect();
         let _ = write!(out, " :maildir {} :priority {}", quote(&message.folder), priority(message.flags));
-        let _ = writeln!(out, " :flags ({}) :tags ({}))", flags(message.flags).join(" "), tags.join(" "));
+        let _ = write!(out, " :flags ({}) :tags ({})", flags(message.flags).join(" "), tags.join(" "));
+        let _ = match level {
+            Some(level) => writeln!(out, " :meta (:level {level}))"),
+            None => writeln!(out, ")"),
+        };
     }
     out
 }

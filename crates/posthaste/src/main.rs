@@ -4,6 +4,7 @@
 mod account;
 mod addresses;
 mod bench;
+mod columns;
 mod completions;
 mod doctor;
 mod extract;

@@ -59,7 +59,7 @@ fn the_first_minute_needs_no_configuration() {
     );
     assert_eq!(
         place.says(0, &["find", "--threads", "rye"]),
-        "2025-03-04 10:40  Ann  Rye bread\n2025-03-05 10:40  Bob  └▸Re: Rye bread\n"
+        "2025-03-04 10:40  Ann  Rye bread\n2025-03-05 10:40  Bob  └▸\n"
     );
     assert_eq!(place.says(0, &["find", "--count", "flag:unread"]), "1\n");
     assert_eq!(place.says(1, &["find", "wheat"]), "");
@@ -249,6 +249,31 @@ fn info_says_what_there_is() {
     let info: serde_json::Value = serde_json::from_str(&place.says(0, &["info", "--json"])).unwrap();
     assert_eq!((&info["messages"], &info["folders"]), (&2.into(), &2.into()));
     assert_eq!(info["mail_bytes"], (FIRST.len() + ANSWER.len()) as u64);
+}
+
+#[test]
+fn trees_stand_in_columns() {
+    let place = Place::new();
+    let others = [
+        ("3.c.host:2,S", "梁礼学 <l@example.org>", "Re: Rye bread", "2@example.net", "06"),
+        ("4.d.host:2,S", "Somebody With A Very Long Name <s@example.org>", "Yeast", "1@example.org", "07"),
+    ];
+    for (file, from, subject, answered, day) in others {
+        let date = format!("{day} Mar 2025 10:40:00 +0000");
+        let text = format!("From: {from}\nSubject: {subject}\nIn-Reply-To: <{answered}>\nDate: {date}\n\nx\n");
+        fs::write(place.path().join("mail/cur").join(file), text).unwrap();
+    }
+    place.says(0, &["index", "--quiet", "mail"]);
+    let expected = "2025-03-04 10:40  Ann                       Rye bread\n\
+                    2025-03-05 10:40  Bob                       ├▸\n\
+                    2025-03-06 10:40  梁礼学                    │ └▸\n\
+                    2025-03-07 10:40  Somebody With A Very Lo…  └▸Yeast\n";
+    assert_eq!(place.says(0, &["find", "--threads"]), expected);
+    let json: serde_json::Value = serde_json::from_str(&place.says(0, &["find", "--threads", "--json"])).unwrap();
+    let levels: Vec<_> = json.as_array().unwrap().iter().map(|message| message["level"].as_u64()).collect();
+    assert_eq!(levels, [Some(0), Some(1), Some(2), Some(1)]);
+    let sexp = place.says(0, &["find", "--threads", "-o", "sexp"]);
+    assert!(sexp.lines().nth(2).unwrap().ends_with(" :meta (:level 2))"), "{sexp}");
 }
 
 #[test]
