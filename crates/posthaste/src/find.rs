@@ -141,7 +141,14 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
     let found = found(&searcher, &query, &args)?;
     let nothing = ExitCode::from(u8::from(found.count() == 0));
     if args.count {
-        print(&format!("{}\n", found.count()))?;
+        let count = match args.output {
+            Some(Output::Threads) => {
+                let threads = searcher.threads_of(&found.iter().collect::<Vec<u32>>())?;
+                threads.into_iter().collect::<HashSet<u32>>().len() as u64
+            }
+            _ => found.count(),
+        };
+        print(&format!("{count}\n"))?;
         return Ok(nothing);
     }
     let limit = args.limit.unwrap_or(usize::MAX);

@@ -79,6 +79,7 @@ fn options_of_mu_and_notmuch_are_known_and_none_is_searched_for() {
         "1@example.org\n2@example.net\n"
     );
     assert_eq!(place.says(0, &["find", "--output=threads", "rye"]).lines().count(), 1, "both are in one");
+    assert_eq!(place.says(0, &["find", "--count", "--output=threads", "rye"]), "1\n");
     place.says(0, &["tag", "+b", "+a", "--", "rye"]);
     assert_eq!(place.says(0, &["find", "--output=tags", "rye"]), "a\nb\n");
     assert_eq!(place.says(0, &["find", "--count", "mimetype:plain", "file:*"]), "1\n");
