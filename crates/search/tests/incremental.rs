@@ -380,14 +380,16 @@ fn tags_that_a_crash_kept_from_the_index_come_with_the_next_update() {
     fs::write(index.path().join("tags.pending"), "").unwrap();
     let store = posthaste_search::tags::TagStore::open(index.path()).unwrap();
     let tags = ["todo".to_owned()].into();
-    store.set([("one@example.org", 0, &tags)], &[]).unwrap();
+    store.set([("one@example.org", 0, &tags)], &[("mine", Some("from:ann"))]).unwrap();
     drop(store);
     // Before the side store knows of them, more is said: that adds to the truth, not to the old copy of it.
     let mut indexer = Indexer::open(index.path(), None).unwrap();
     indexer.tag(&[(0, "one@example.org".to_owned())], &["late".to_owned()], &[]).unwrap();
     assert!(indexer.dump_tags().unwrap().contains("+late +todo -- id:one@example.org"));
     drop(indexer);
-    assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "tag:todo tag:late").len(), 1);
+    let searcher = Searcher::open(index.path()).unwrap();
+    assert_eq!(hits(&searcher, "tag:todo tag:late").len(), 1);
+    assert_eq!(searcher.directory().queries.get("mine").map(String::as_str), Some("from:ann"));
     assert!(!index.path().join("tags.pending").exists());
 }
 
