@@ -436,6 +436,58 @@ async fn a_client_that_takes_no_replies_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_handler_that_is_impatient_repeats_no_reply() {
+    const CHUNKS: usize = 10_000;
+    struct Impatient(mpsc::UnboundedSender<()>);
+    impl Handler for Impatient {
+        type Transaction = ();
+
+        async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+            Ok(())
+        }
+        async fn message(&self, _: &Session, _: (), _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+            let mut octets = 0;
+            loop {
+                match timeout(Duration::from_millis(1), body.chunk()).await {
+                    Err(_) => self.0.send(()).unwrap(),
+                    Ok(Some(chunk)) => octets += chunk.unwrap().len(),
+                    Ok(None) => return MessageOutcome::accepted(format!("{octets} in all")),
+                }
+            }
+        }
+    }
+    // Small buffers, so that the kernel takes a part of what is written.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_send_buffer_size(4096).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(8).unwrap().into_std().unwrap();
+    let (given_up, mut times) = mpsc::unbounded_channel();
+    let builder = Server::builder().config(Config::new("mx.example.org")).listener(listener);
+    let server = builder.start(Impatient(given_up)).await.unwrap();
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut talk = Talk { stream: socket.connect(server.local_addrs()[0]).await.unwrap() };
+    talk.say("EHLO client\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\n").await.hear("250").await;
+    let (mut replies, mut commands) = talk.stream.into_split();
+    let writing = tokio::spawn(async move {
+        commands.write_all(&b"BDAT 1\r\nx".repeat(CHUNKS)).await.unwrap();
+        commands.write_all(b"BDAT 0 LAST\r\nQUIT\r\n").await.unwrap();
+        commands
+    });
+    for _ in 0..20 {
+        timeout(LONG, times.recv()).await.expect("the handler gives up").unwrap();
+    }
+    let mut heard = String::new();
+    timeout(LONG, replies.read_to_string(&mut heard)).await.expect("to the end").unwrap();
+    writing.await.unwrap();
+    // What stands before these may have been heard with the reply to EHLO.
+    let heard = heard.trim_start_matches("250 2.1.0 Sender OK\r\n").trim_start_matches("250 2.1.5 Recipient OK\r\n");
+    let rest = heard.trim_start_matches("250 2.0.0 1 octets received\r\n");
+    assert_eq!(rest, format!("250 2.0.0 {CHUNKS} in all\r\n221 2.0.0 mx.example.org Bye\r\n"));
+    assert_eq!((heard.len() - rest.len()) / "250 2.0.0 1 octets received\r\n".len(), CHUNKS);
+}
+
+#[tokio::test]
 async fn replies_do_not_wait_for_the_handler() {
     struct Stuck;
     impl Handler for Stuck {

@@ -103,6 +103,8 @@ pub(super) struct Connection {
     /// The body that is being received, and when all of it has to be there.
     body: u64,
     body_deadline: Instant,
+    /// When the client has to have taken the replies that it was slow to take.
+    write_deadline: Option<Instant>,
 }
 
 /// One timer for all waits of a session. Deadlines mostly move on before they are met, so it stays as it was set while it is due
@@ -148,6 +150,7 @@ impl Connection {
             line_deadline: after(now, config.limits.timeouts.command),
             body: 0,
             body_deadline: now,
+            write_deadline: None,
             config,
             phase,
         }
@@ -170,43 +173,34 @@ impl Connection {
         self.alarm.poll(deadline, cx)
     }
 
-    /// Writes all replies at once.
+    /// Writes all replies at once. The future may be dropped: what has gone out is known to the connection.
     pub async fn flush(&mut self) -> Result<(), Stop> {
         if self.machine.output().is_empty() {
             return Ok(());
         }
-        let (mut sent, mut deadline) = (0, None);
-        let written = poll_fn(|cx| self.poll_flush(&mut sent, &mut deadline, cx)).await;
-        let out = self.machine.output_mut();
-        // After a failure how much of it went out is not known; nothing may be written behind it.
-        if out.capacity() > OUTPUT_BYTES_KEPT {
-            *out = Vec::new()
-        } else {
-            out.clear()
+        let written = poll_fn(|cx| self.poll_flush(cx)).await;
+        self.write_deadline = None;
+        // Otherwise what is left stays in front of the last words.
+        if written.is_ok() {
+            let out = self.machine.output_mut();
+            if out.capacity() > OUTPUT_BYTES_KEPT { *out = Vec::new() } else { out.clear() }
         }
         written
     }
 
     /// Looks at clock and phase only if the socket takes no more.
-    fn poll_flush(
-        &mut self,
-        sent: &mut usize,
-        deadline: &mut Option<Instant>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Stop>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         loop {
-            let rest = &self.machine.output()[*sent..];
-            if rest.is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            match Pin::new(&mut self.stream).poll_write(cx, rest) {
+            let out = self.machine.output_mut();
+            match Pin::new(&mut self.stream).poll_write(cx, out) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(Stop::Io(io::ErrorKind::WriteZero))),
-                Poll::Ready(Ok(written)) => *sent += written,
+                Poll::Ready(Ok(written)) if written == out.len() => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(written)) => drop(out.drain(..written)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                 Poll::Pending if self.phase.reached(Phase::Ending) => return Poll::Ready(Err(Stop::ShuttingDown)),
                 Poll::Pending => {
                     let write = self.timeouts().write;
-                    let deadline = *deadline.get_or_insert_with(|| after(Instant::now(), write));
+                    let deadline = *self.write_deadline.get_or_insert_with(|| after(Instant::now(), write));
                     return self.alarm.poll(deadline, cx).map(|()| Err(Stop::TimedOut));
                 }
             }
