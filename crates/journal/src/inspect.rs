@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::layout::{BLOCK, KIND_USER, SegmentHeader};
 use crate::recovery::{Damage, Note, read_all, read_what_can_be_read};
 use crate::scan::scan;
-use crate::storage::{DiskSegment, SegmentFile, Storage, list_segments};
+use crate::storage::{DiskSegment, LOCK, SEGMENT, SET_ASIDE, SegmentFile, Storage, list_files};
 
 /// What one segment file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct Report {
     pub damage: Vec<Damage>,
     /// Everything up to this sequence number is settled by the last checkpoint, but for what it lists as live.
     pub checkpoint: Option<u64>,
+    /// Files with what earlier openings found damaged, in the order of their names.
+    pub set_aside: Vec<String>,
 }
 
 impl Report {
@@ -59,7 +61,7 @@ impl Report {
 /// moment of a log that goes on growing.
 ///
 /// # Errors
-/// What the file system said.
+/// `NotFound` if there is no journal in `dir`; else what the file system said.
 pub fn inspect(dir: &Path) -> io::Result<Report> {
     inspect_with(dir, |_, _, _| ())
 }
@@ -70,6 +72,10 @@ pub fn inspect(dir: &Path) -> io::Result<Report> {
 /// As [`inspect`].
 pub fn inspect_with(dir: &Path, mut each: impl FnMut(u64, u8, Vec<u8>)) -> io::Result<Report> {
     let contents = read_all(&ReadOnly(dir.to_owned()))?;
+    // Nothing is wrong with an empty directory, but whoever asks about a wrong one must not hear that all is well.
+    if contents.names.is_empty() && !dir.join(LOCK).exists() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "there is no journal in this directory"));
+    }
     let mut live_by_segment: HashMap<u64, (usize, u64)> = HashMap::new();
     for live in contents.live.values() {
         let (records, bytes) = live_by_segment.entry(live.segment).or_default();
@@ -109,7 +115,8 @@ pub fn inspect_with(dir: &Path, mut each: impl FnMut(u64, u8, Vec<u8>)) -> io::R
     live.sort_unstable();
     assert!(live.iter().all(|&(_, kind, _)| kind >= KIND_USER), "the journal's own records are never live");
     let checkpoint = contents.checkpoint.map(|checkpoint| checkpoint.through);
-    Ok(Report { segments, live, notes: contents.notes, damage: contents.damage, checkpoint })
+    let set_aside = list_files(dir, SET_ASIDE)?;
+    Ok(Report { segments, live, notes: contents.notes, damage: contents.damage, checkpoint, set_aside })
 }
 
 /// A journal directory that nobody may write to.
@@ -117,7 +124,7 @@ struct ReadOnly(std::path::PathBuf);
 
 impl Storage for ReadOnly {
     fn list(&self) -> io::Result<Vec<String>> {
-        list_segments(&self.0)
+        list_files(&self.0, SEGMENT)
     }
 
     fn create(&self, _: &str, _: u64, _: &mut dyn FnMut()) -> io::Result<std::sync::Arc<dyn SegmentFile>> {

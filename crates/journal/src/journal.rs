@@ -14,7 +14,7 @@ use crate::layout::{BLOCK, KIND_BARRIER, KIND_USER};
 use crate::pool::{Found, Pool};
 use crate::recovery::{Damage, Note, SEQ_GAP, read_all};
 use crate::shared::{Shared, State};
-use crate::storage::{FileStorage, Storage};
+use crate::storage::{FileStorage, SEGMENT, Storage};
 use crate::writer::{Pending, Writer};
 use crate::{Append, AppendError, StatsSnapshot};
 
@@ -358,7 +358,7 @@ impl Drop for Threads {
 }
 
 fn next_file(names: &[String]) -> u64 {
-    let number = |name: &String| u64::from_str_radix(name.strip_suffix(".seg")?, 16).ok();
+    let number = |name: &String| u64::from_str_radix(name.strip_suffix(SEGMENT)?, 16).ok();
     names.iter().filter_map(number).max().map_or(0, |highest| highest + 1)
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::layout::SegmentHeader;
-use crate::storage::{SegmentFile, Storage};
+use crate::storage::{SEGMENT, SegmentFile, Storage};
 
 /// A segment file with a durable header of its own, in service or about to be.
 #[derive(Clone)]
@@ -223,7 +223,7 @@ pub(crate) struct Found {
 }
 
 pub(crate) fn segment_file_name(number: u64) -> String {
-    format!("{number:016x}.seg")
+    format!("{number:016x}{SEGMENT}")
 }
 
 fn random_salt() -> io::Result<u64> {

@@ -9,7 +9,7 @@ use crate::judge::judge;
 use crate::layout::{BLOCK, Checkpoint, KIND_CHECKPOINT, KIND_USER, RecordHeader, SegmentHeader};
 use crate::pool::Segment;
 use crate::scan::{Located, Scan, scan};
-use crate::storage::{SegmentFile, Storage};
+use crate::storage::{SET_ASIDE, SegmentFile, Storage};
 
 /// A place in the log where records should be and are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl Contents {
             for gap in &scanned.gaps {
                 let range = gap.range.0 as usize..(gap.range.1 as usize).max(gap.range.0 as usize);
                 // Only for a person to look at; that it cannot be kept must not keep the rest from being recovered.
-                let _ = storage.set_aside(&format!("{}-{:x}.damaged", segment.name, gap.range.0), &bytes[range]);
+                let _ = storage.set_aside(&format!("{}-{:x}{SET_ASIDE}", segment.name, gap.range.0), &bytes[range]);
             }
             scans.insert(number, scanned);
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::storage::{SegmentFile, Storage};
+use crate::storage::{SEGMENT, SegmentFile, Storage};
 
 /// Bytes that a device writes whole or not at all.
 pub const SECTOR: usize = 512;
@@ -183,7 +183,7 @@ fn next_random(state: &mut u64) -> u64 {
 
 impl Storage for SimDisk {
     fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self.lock().files.keys().filter(|name| name.ends_with(".seg")).cloned().collect())
+        Ok(self.lock().files.keys().filter(|name| name.ends_with(SEGMENT)).cloned().collect())
     }
 
     fn create(&self, name: &str, len: u64, _: &mut dyn FnMut()) -> io::Result<Arc<dyn SegmentFile>> {

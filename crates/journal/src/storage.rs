@@ -55,7 +55,7 @@ impl FileStorage {
     pub fn open(dir: &Path) -> io::Result<Self> {
         make_dir(dir)?;
         let lock = File::from(posthaste_fsops::open(
-            dir.join("lock"),
+            dir.join(LOCK),
             OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC,
             OWNER,
         )?);
@@ -83,7 +83,7 @@ impl FileStorage {
 
 impl Storage for FileStorage {
     fn list(&self) -> io::Result<Vec<String>> {
-        list_segments(&self.dir)
+        list_files(&self.dir, SEGMENT)
     }
 
     fn create(&self, name: &str, len: u64, between_pieces: &mut dyn FnMut()) -> io::Result<Arc<dyn SegmentFile>> {
@@ -142,16 +142,17 @@ pub fn make_dir(dir: &Path) -> io::Result<()> {
     sync(&File::open(parent)?)
 }
 
-/// The segment files of a journal directory, whoever has it open.
-pub(crate) fn list_segments(dir: &Path) -> io::Result<Vec<String>> {
+/// The files of a journal directory, whoever has it open, whose names end in `ending`; by name.
+pub(crate) fn list_files(dir: &Path, ending: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         if let Ok(name) = entry?.file_name().into_string()
-            && name.ends_with(".seg")
+            && name.ends_with(ending)
         {
             names.push(name);
         }
     }
+    names.sort_unstable();
     Ok(names)
 }
 
@@ -278,6 +279,13 @@ fn write_all_at(file: &File, mut parts: &mut [IoSlice<'_>], mut offset: u64) -> 
 fn sync(file: &File) -> io::Result<()> {
     Ok(posthaste_fsops::fsync(file)?)
 }
+
+/// The file that is locked by whoever has the journal open.
+pub(crate) const LOCK: &str = "lock";
+/// How the names of segment files end.
+pub(crate) const SEGMENT: &str = ".seg";
+/// How the names of files end that hold damaged records.
+pub(crate) const SET_ASIDE: &str = ".damaged";
 
 /// Last part of the name of a segment file that is being created.
 const UNFINISHED: &str = "new";

@@ -19,9 +19,10 @@ pub struct JournalReport {
 /// Reads the journal in `dir`, also beside a running server. Nothing is changed.
 ///
 /// # Errors
-/// What the file system said.
+/// What the file system said, or that there is no journal, with the directory's name.
 pub fn inspect_journal(dir: &Path) -> io::Result<JournalReport> {
-    let (journal, undelivered) = inspect(dir)?;
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
+    let (journal, undelivered) = inspect(dir).map_err(named)?;
     Ok(JournalReport { journal, undelivered })
 }
 
@@ -87,6 +88,9 @@ impl JournalReport {
             let what = if damage.promised { "DAMAGED" } else { "torn tail" };
             let _ = writeln!(out, "{what}: {} at byte {}: {}", damage.segment, damage.offset, damage.what);
         }
+        for file in &self.journal.set_aside {
+            let _ = writeln!(out, "set aside at an earlier start, for a person to look at: {file}");
+        }
         if self.is_sound() {
             let live = self.journal.live.len();
             let _ = writeln!(out, "sound: every promised record is whole, {live} live");
@@ -123,7 +127,7 @@ impl JournalReport {
             .collect();
         let all = json!({
             "sound": self.is_sound(), "checkpoint": report.checkpoint, "segments": segments, "live": live,
-            "undelivered": undelivered, "damage": damage,
+            "undelivered": undelivered, "damage": damage, "set_aside": report.set_aside,
         });
         format!("{all:#}\n")
     }

@@ -164,6 +164,9 @@ impl Server {
                 writeln!(out, "  indexing   into {0}; `posthaste find --index {0}`", self.config.search.dir.display());
         }
         let _ = writeln!(out, "  restored   {}", restored(&self.replayed));
+        if let Some(damaged) = damaged(&self.replayed) {
+            let _ = writeln!(out, "  DAMAGED    {damaged}");
+        }
         if let (Some(address), [domain, ..]) = (self.smtp_address(), domains.as_slice()) {
             let user = example_user(&self.config);
             let _ = write!(
@@ -394,10 +397,24 @@ fn restored(report: &ReplayReport) -> String {
         1 => "1 message in the journal".to_owned(),
         many => format!("{many} messages in the journal"),
     };
-    match report.restored {
-        0 => format!("nothing; {of}, all in their mailboxes"),
-        restored => format!("{restored} mailbox entries of {of}"),
+    match (report.restored, report.deferred) {
+        (0, 0) => format!("nothing; {of}, all in their mailboxes"),
+        (0, deferred) => format!("nothing; {of}, {}", mailbox_entries(deferred) + " cannot be written yet"),
+        (restored, 0) => format!("{} of {of}", mailbox_entries(restored)),
+        (restored, deferred) => format!("{} of {of}, {deferred} cannot be written yet", mailbox_entries(restored)),
     }
+}
+
+fn mailbox_entries(count: usize) -> String {
+    if count == 1 { "1 mailbox entry".to_owned() } else { format!("{count} mailbox entries") }
+}
+
+/// What was promised and could not be read.
+fn damaged(report: &ReplayReport) -> Option<String> {
+    let places = report.damage.iter().filter(|damage| damage.promised).count();
+    let records = report.unreadable.len();
+    let text = format!("promised mail in the journal: places set aside {places}, records not readable now {records}");
+    (places + records > 0).then(|| text + "; see the log")
 }
 
 /// A user that the banner can name: the first that there is.

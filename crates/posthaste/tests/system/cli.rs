@@ -69,8 +69,14 @@ fn the_journal_can_be_looked_at_beside_a_server() {
     let verified = run(&["journal", "verify", "posthaste-data/journal"]);
     assert!(verified.status.success(), "{verified:?}");
     assert!(String::from_utf8(verified.stdout).unwrap().starts_with("sound: "));
-    let missing = run(&["journal", "verify", "nowhere"]);
-    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+    // Never "sound" for what is no journal, such as the directory above it.
+    for (wrong, why) in
+        [("nowhere", "nowhere: No such file"), ("posthaste-data", "posthaste-data: there is no journal")]
+    {
+        let refused = run(&["journal", "verify", wrong]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).starts_with(&format!("posthaste: {why}")), "{refused:?}");
+    }
     server.stop();
 }
 

@@ -26,6 +26,23 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Damages each copy of `text` in the journal, also those that the end of a server has left behind. Returns where they are.
+fn flip_octets_of(dir: &Path, text: &[u8]) -> Vec<(String, usize)> {
+    let mut places = Vec::new();
+    for entry in std::fs::read_dir(dir.join("posthaste-data/journal")).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        if name.ends_with(".seg") {
+            let mut bytes = std::fs::read(entry.path()).unwrap();
+            while let Some(at) = bytes.windows(text.len()).position(|part| part == text) {
+                bytes[at] ^= 1;
+                places.push((name.clone(), at));
+            }
+            std::fs::write(entry.path(), bytes).unwrap();
+        }
+    }
+    places
+}
+
 fn undelivered(dir: &Path) -> Vec<Value> {
     let output = command(dir, &["journal", "inspect", "posthaste-data/journal", "--json"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -73,6 +90,47 @@ fn mail_that_waits_for_a_mailbox_is_bounded_and_listed() {
     client.expect("MAIL FROM:<s@example.net>", 250);
     client.expect("RCPT TO:<bad@example.org>", 250);
     server.stop();
+}
+
+#[test]
+fn a_start_tells_of_mail_that_still_waits_and_of_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    obstruct(dir.path(), "bad");
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[storage]\njournal_segment_bytes = 4194304\n"));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["bad@example.org"], b"Subject: one\r\n\r\nthe first of two\r\n");
+    client.deliver(&["bad@example.org"], b"Subject: two\r\n\r\nthe other\r\n");
+    server.stop();
+    let server = Server::start_as_it_is(dir.path());
+    let expected = "  restored   nothing; 2 messages in the journal, 2 mailbox entries cannot be written yet\n";
+    assert!(server.banner.contains(expected), "{}", server.banner);
+    server.stop();
+
+    let damaged = flip_octets_of(dir.path(), b"the first of two");
+    let verify = || {
+        let verified = command(dir.path(), &["journal", "verify", "posthaste-data/journal"]).output().unwrap();
+        (verified.status.code(), String::from_utf8(verified.stdout).unwrap())
+    };
+    let (status, text) = verify();
+    let named = |(segment, at): &(String, usize)| {
+        let begin = format!("DAMAGED: {segment} at byte ");
+        let place = text.lines().find_map(|line| line.strip_prefix(&begin)?.split(':').next()?.parse().ok());
+        place.is_some_and(|place: usize| (at - 1024..=*at).contains(&place))
+    };
+    assert!(status == Some(1) && damaged.iter().any(named), "{status:?}: {damaged:?} in {text}");
+    let server = Server::start_as_it_is(dir.path());
+    assert!(server.banner.contains("1 message in the journal, 1 mailbox entry cannot"), "{}", server.banner);
+    assert!(
+        server.banner.contains("  DAMAGED    promised mail in the journal: places set aside "),
+        "{}",
+        server.banner
+    );
+    clear(dir.path(), "bad");
+    server.wait_for_mail("example.org", "bad", 1);
+    server.stop();
+    let (status, text) = verify();
+    assert!(status == Some(0) && text.starts_with("set aside at an earlier start"), "{status:?}: {text}");
 }
 
 #[test]
