@@ -1,6 +1,6 @@
 //! The names that lead to a mailbox, where no `syncfs` makes them durable.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,20 +11,35 @@ use crate::root::open_parent;
 /// Directories whose fsync failed, by device and inode. The kernel may have dropped what it could not write, so that the next fsync has
 /// nothing to do and returns 0: these directories are not asked again.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FailedDirs(Arc<Mutex<BTreeSet<(u64, u64)>>>);
+pub(crate) struct FailedDirs(Arc<Mutex<BTreeMap<Place, Arc<Mutex<Failed>>>>>);
+
+/// Device and inode.
+type Place = (u64, u64);
+
+/// Whether a directory could not be synced. Locked while it is.
+type Failed = bool;
 
 impl FailedDirs {
-    fn sync(&self, dir: &OwnedFd, place: (u64, u64)) -> io::Result<()> {
-        let failed = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if failed().contains(&place) {
+    /// The kernel tells an error to one of those who ask. Whoever comes to the same directory meanwhile waits for what that one heard.
+    fn sync(&self, place: Place, fsync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let dirs = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = Arc::clone(dirs().entry(place).or_default());
+        let mut failed = dir.lock().unwrap_or_else(PoisonError::into_inner);
+        if *failed {
             return Err(io::Error::other(
                 "a directory on the way to the mailbox could not be synced, and a second try proves nothing",
             ));
         }
-        posthaste_fsops::fsync(dir).map_err(|error| {
-            failed().insert(place);
-            error.into()
-        })
+        if let Err(error) = fsync() {
+            *failed = true;
+            return Err(error);
+        }
+        let mut dirs = dirs();
+        // Ours and the map's: nobody waits for us.
+        if Arc::strong_count(&dir) == 2 {
+            dirs.remove(&place);
+        }
+        Ok(())
     }
 }
 
@@ -51,7 +66,7 @@ impl Way {
         let mut dir = open_parent(new)?;
         let mut here = place(&dir)?;
         loop {
-            self.failed.sync(&dir, here)?;
+            self.failed.sync(here, || Ok(posthaste_fsops::fsync(&dir)?))?;
             dir = match open_parent(&dir) {
                 // Where we may not look we have made nothing.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
@@ -65,5 +80,34 @@ impl Way {
         }
         self.is_durable.store(true, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn who_comes_while_a_directory_is_synced_hears_that_it_failed() {
+        let failed = FailedDirs::default();
+        let (heard, other) = channel();
+        std::thread::scope(|scope| {
+            let first = failed.sync((1, 2), || {
+                let failed = failed.clone();
+                // The kernel would tell this one nothing of an error that the first is told of.
+                scope.spawn(move || heard.send(failed.sync((1, 2), || Ok(()))));
+                let early = other.recv_timeout(Duration::from_millis(100));
+                assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "before anything is known: {early:?}");
+                Err(io::ErrorKind::Other.into())
+            });
+            assert!(first.is_err());
+            assert!(other.recv().unwrap().is_err());
+        });
+        assert!(failed.sync((1, 2), || panic!("asked again")).is_err());
+        assert!(failed.sync((1, 3), || Ok(())).is_ok(), "another directory");
+        assert_eq!(failed.0.lock().unwrap().len(), 1, "those that are durable are forgotten");
     }
 }
