@@ -184,13 +184,19 @@ mod tests {
     /// More than fit into the queue and what the thread has taken.
     const SENT: usize = 3 * WAITING_BYTES_MAX / LINE.len();
 
-    #[test]
-    fn a_reader_that_stalls_holds_nobody_up_and_what_it_missed_is_counted() {
+    /// Sends more lines than fit to a reader that stalls: what lets it go, what it took, and the lines.
+    fn flooded() -> (Sender<()>, Receiver<Vec<u8>>, Lines) {
         let ((go, stalls), (written, read)) = (channel(), channel());
         let lines = Lines::to(Stalled(stalls, written));
         for _ in 0..SENT {
             (&lines).write_all(LINE).unwrap();
         }
+        (go, read, lines)
+    }
+
+    #[test]
+    fn a_reader_that_stalls_holds_nobody_up_and_what_it_missed_is_counted() {
+        let (go, read, lines) = flooded();
         let missed = lines.dropped();
         assert!(missed > 0);
         drop(go);
@@ -201,11 +207,7 @@ mod tests {
 
     #[test]
     fn the_end_does_not_wait_for_a_reader_that_stalls() {
-        let ((go, stalls), (written, _read)) = (channel(), channel());
-        let lines = Lines::to(Stalled(stalls, written));
-        for _ in 0..SENT {
-            (&lines).write_all(LINE).unwrap();
-        }
+        let (go, _read, lines) = flooded();
         drop(LogGuard(lines.clone()));
         assert!(!lines.queue().ended, "and it wrote nothing: {}", lines.dropped());
         drop(go);

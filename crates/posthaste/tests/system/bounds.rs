@@ -1,6 +1,7 @@
 //! What one client can make the server hold, and what others notice of it.
 
 use std::io::BufRead;
+use std::path::Path;
 
 use crate::support::{ANYBODY, Client, Server};
 
@@ -18,8 +19,7 @@ fn begun(server: &Server) -> Client {
 #[test]
 fn clients_that_stall_keep_nobody_from_sending() {
     let dir = tempfile::tempdir().unwrap();
-    // The least there can be.
-    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nmemory_bytes = 1048576\n"));
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{LEAST_BUDGET}"));
     let mut stalled = Vec::new();
     for octets in [0, 100, 48 << 10] {
         // More than there is room for in memory, and more than may be written to files at a time.
@@ -78,21 +78,31 @@ fn a_message_that_cannot_fit_is_refused_before_it_is_sent() {
 const LEAST_BUDGET: &str = "\n[limits]\nmemory_bytes = 1048576\n";
 const LEAST_BUDGET_COSTS: usize = 56 << 20;
 
+/// A server with the least budget, clients whose messages have begun, and the server's memory now.
+fn crowded(dir: &Path, clients: usize) -> (Server, Vec<Client>, usize) {
+    let server = Server::start(dir, &format!("{ANYBODY}{LEAST_BUDGET}"));
+    let crowd = (0..clients).map(|_| begun(&server)).collect();
+    let before = server.memory_bytes();
+    (server, crowd, before)
+}
+
+/// Sends a chunk that is not the last. When it is answered, all of it has been read.
+fn send_chunk(client: &mut Client, octets: &[u8]) {
+    client.send(format!("BDAT {}\r\n", octets.len()).as_bytes()).unwrap();
+    client.send(octets).unwrap();
+    assert_eq!(client.reply().code, 250);
+}
+
 #[test]
 fn a_crowd_of_unfinished_headers_stays_within_the_budget() {
     const CLIENTS: usize = 60;
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &format!("{ANYBODY}{LEAST_BUDGET}"));
-    let mut crowd: Vec<Client> = (0..CLIENTS).map(|_| begun(&server)).collect();
-    let before = server.memory_bytes();
+    let (server, mut crowd, before) = crowded(dir.path(), CLIENTS);
     // Just below what a header may have, and no blank line; all of it in one field that has to be looked at.
     let line = [b" ", "x".repeat(997).as_bytes(), b"\r\n"].concat();
     let header = [b"Message-ID:\r\n".to_vec(), line.repeat(1040)].concat();
     for client in &mut crowd {
-        client.send(format!("BDAT {}\r\n", header.len()).as_bytes()).unwrap();
-        client.send(&header).unwrap();
-        // All of it has been read.
-        assert_eq!(client.reply().code, 250);
+        send_chunk(client, &header);
     }
     let grown = server.memory_bytes().saturating_sub(before);
     assert!(grown < LEAST_BUDGET_COSTS, "{CLIENTS} headers without an end cost {grown}");
@@ -105,9 +115,7 @@ fn a_crowd_of_unfinished_headers_stays_within_the_budget() {
 fn uploads_that_stall_keep_no_buffers() {
     const CLIENTS: usize = 250;
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &format!("{ANYBODY}{LEAST_BUDGET}"));
-    let mut crowd: Vec<Client> = (0..CLIENTS).map(|_| begun(&server)).collect();
-    let before = server.memory_bytes();
+    let (server, mut crowd, before) = crowded(dir.path(), CLIENTS);
     let text = [
         b"Subject: x\r\n\r\n".to_vec(),
         b"a line of sixty-four octets, its line end among them, as is usual\r\n".repeat(5000),
@@ -115,9 +123,7 @@ fn uploads_that_stall_keep_no_buffers() {
     let text = text.concat();
     for client in &mut crowd {
         // The first chunk is large enough to go to a file when there is no room; then nothing more comes.
-        client.send(format!("BDAT {}\r\n", text.len()).as_bytes()).unwrap();
-        client.send(&text).unwrap();
-        assert_eq!(client.reply().code, 250);
+        send_chunk(client, &text);
         client.send(b"BDAT 1000000 LAST\r\nbegun").unwrap();
     }
     let grown = server.memory_bytes().saturating_sub(before);
@@ -128,16 +134,12 @@ fn uploads_that_stall_keep_no_buffers() {
 fn commands_that_stall_keep_no_buffers() {
     const CLIENTS: usize = 300;
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &format!("{ANYBODY}{LEAST_BUDGET}"));
-    let mut crowd: Vec<Client> = (0..CLIENTS).map(|_| begun(&server)).collect();
-    let before = server.memory_bytes();
+    let (server, mut crowd, before) = crowded(dir.path(), CLIENTS);
     let begin = [b"Subject: x\r\n\r\n".to_vec(), vec![b'x'; 99_984]].concat();
     // Its end is refused, so that no mail is made of it.
     let rest = [vec![b'x'; 250_000], b"\n".to_vec()].concat();
     for client in &mut crowd {
-        client.send(format!("BDAT {}\r\n", begin.len()).as_bytes()).unwrap();
-        client.send(&begin).unwrap();
-        assert_eq!(client.reply().code, 250);
+        send_chunk(client, &begin);
         // Behind the message, in the same buffer, a command begins and does not end.
         let last = [format!("BDAT {} LAST\r\n", rest.len()).as_bytes(), &rest, b"NOOP ", &[b'x'; 90]].concat();
         client.send(&last).unwrap();
