@@ -219,3 +219,23 @@ mod over_a_socket {
         }
     }
 }
+
+#[test]
+fn every_reply_of_the_dialogues_is_in_the_manual() {
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/smtp.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let mut checked = 0;
+    for trace in traces() {
+        for step in trace.steps {
+            let Step::Expect(reply) = step else { continue };
+            let mut words = reply.split_whitespace();
+            let (Some(code), Some(enhanced)) = (words.next(), words.next().filter(|word| word.contains('.'))) else {
+                continue;
+            };
+            let reply = format!("{code} {enhanced}");
+            assert!(manual.contains(&reply), "{reply}, as in {}, is missing in docs/smtp.md", trace.name);
+            checked += 1;
+        }
+    }
+    assert!(checked > 40, "only {checked} replies found");
+}
