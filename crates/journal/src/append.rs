@@ -1,9 +1,7 @@
 //! The outcome of an append, and who waits for it.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::RecordId;
 
@@ -34,84 +32,26 @@ pub enum AppendError {
     Closed,
 }
 
-/// Resolves when the record is durable: `Ok` carries its id, and from then on a power cut cannot lose it.
-pub struct Append(Arc<Slot>);
+/// A record that is being made durable. It is queued, whether or not anybody waits.
+#[derive(Debug)]
+#[must_use = "the record may not be durable yet, and may be refused"]
+pub struct Append(Receiver<Outcome>);
+
+type Outcome = Result<RecordId, AppendError>;
 
 impl Append {
-    /// One that is yet to be filled.
-    pub(crate) fn pending() -> (Self, Fill) {
-        let slot = Arc::new(Slot::default());
-        (Append(slot.clone()), Fill(slot))
+    /// One that is yet to be told what became of the record.
+    pub(crate) fn pending() -> (Self, SyncSender<Outcome>) {
+        let (tell, outcome) = sync_channel(1);
+        (Append(outcome), tell)
     }
 
-    /// One that is refused at once.
-    pub(crate) fn refused(error: AppendError) -> Self {
-        let (append, fill) = Self::pending();
-        fill.put(Err(error));
-        append
-    }
-
-    /// Blocks the thread until the record is durable or refused.
+    /// Blocks the thread until the record is durable or refused. `Ok` carries its id, and from then on a power cut cannot lose it.
     ///
     /// # Errors
-    /// As [`Journal::append`].
+    /// See [`AppendError`]; on all of them but `Poisoned` nothing was written.
     pub fn wait(self) -> Result<RecordId, AppendError> {
-        let mut state = self.0.state.lock().expect("slot lock");
-        loop {
-            match &state.outcome {
-                Some(outcome) => return outcome.clone(),
-                None => state = self.0.filled.wait(state).expect("slot lock"),
-            }
-        }
-    }
-}
-
-impl Future for Append {
-    type Output = Result<RecordId, AppendError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.state.lock().expect("slot lock");
-        match &state.outcome {
-            Some(outcome) => Poll::Ready(outcome.clone()),
-            None => {
-                state.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-/// Where an outcome is put for whoever waits, be it a task or a thread.
-#[derive(Default)]
-struct Slot {
-    state: Mutex<SlotState>,
-    filled: Condvar,
-}
-
-#[derive(Default)]
-struct SlotState {
-    outcome: Option<Result<RecordId, AppendError>>,
-    waker: Option<Waker>,
-}
-
-/// Fills a slot; with [`AppendError::Closed`] if it is dropped before it was told anything.
-pub(crate) struct Fill(Arc<Slot>);
-
-impl Fill {
-    pub(crate) fn put(&self, outcome: Result<RecordId, AppendError>) {
-        let mut state = self.0.state.lock().expect("slot lock");
-        if state.outcome.is_none() {
-            state.outcome = Some(outcome);
-            self.0.filled.notify_all();
-            if let Some(waker) = state.waker.take() {
-                waker.wake();
-            }
-        }
-    }
-}
-
-impl Drop for Fill {
-    fn drop(&mut self) {
-        self.put(Err(AppendError::Closed));
+        // Whoever is dropped untold was in a journal that has been closed.
+        self.0.recv().unwrap_or(Err(AppendError::Closed))
     }
 }

@@ -178,11 +178,8 @@ impl Journal {
         Ok((journal, recovery))
     }
 
-    /// Appends a record. The future resolves once it is on stable storage; the record is queued even if the future is
-    /// dropped. `kind` is at least [`KIND_USER`].
-    ///
-    /// # Errors
-    /// See [`AppendError`]; on all of them but `Poisoned` nothing was written.
+    /// Appends a record; [`Append::wait`] returns once it is on stable storage. `kind` is at least [`KIND_USER`]. Who must not block
+    /// calls [`Journal::append_then`].
     pub fn append(&self, kind: u8, parts: Vec<Bytes>) -> Append {
         assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
         self.submit(Pending::new(kind, parts))
@@ -206,7 +203,7 @@ impl Journal {
     /// Waits until everything that was appended before this call is durable or refused. Blocks.
     ///
     /// # Errors
-    /// As [`Journal::append`].
+    /// As [`Append::wait`].
     pub fn flush(&self) -> Result<(), AppendError> {
         self.submit(Pending::new(KIND_BARRIER, Vec::new())).wait().map(drop)
     }
@@ -215,12 +212,11 @@ impl Journal {
     ///
     /// Not to be called for the same id from several places at once.
     ///
-    /// # Errors
-    /// As [`Journal::append`], and [`AppendError::Closed`] when no live record has this id.
+    /// [`Append::wait`] tells [`AppendError::Closed`] when no live record has this id.
     pub fn replace(&self, id: RecordId, kind: u8, parts: Vec<Bytes>) -> Append {
         assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
         let Some(version) = self.shared().state().live.get(&id).map(|live| live.version + 1) else {
-            return Append::refused(AppendError::Closed);
+            return Append::pending().0;
         };
         self.submit(Pending { id: Some(id), version, ..Pending::new(kind, parts) })
     }
@@ -235,11 +231,8 @@ impl Journal {
         let _ = self.shared().push(pending);
     }
 
-    /// Appends a note that is durable when the future resolves. It may take the room that a full journal keeps for
+    /// Appends a note that is durable when [`Append::wait`] returns. It may take the room that a full journal keeps for
     /// checkpoints: for what must be on record before a checkpoint makes anything durable. A checkpoint forgets it.
-    ///
-    /// # Errors
-    /// As [`Journal::append`].
     pub fn append_note_durably(&self, kind: u8, parts: Vec<Bytes>) -> Append {
         assert!(kind >= KIND_USER, "kind {kind} is the journal's own");
         self.submit(Pending { note: true, ..Pending::new(kind, parts) })
@@ -310,8 +303,12 @@ impl Journal {
     }
 
     pub(crate) fn submit(&self, pending: Pending) -> Append {
-        let (append, fill) = Append::pending();
-        let pending = Pending { done: Some(Box::new(move |outcome| fill.put(outcome))), ..pending };
+        let (append, tell) = Append::pending();
+        // Nobody may wait any more.
+        let done = move |outcome| {
+            let _ = tell.try_send(outcome);
+        };
+        let pending = Pending { done: Some(Box::new(done)), ..pending };
         if let Err((pending, error)) = self.shared().push(pending) {
             pending.fail(&error);
         }
