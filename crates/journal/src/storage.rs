@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use posthaste_fsops::write_all_parts;
 use rustix::fs::{FlockOperation, IFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -196,13 +197,13 @@ impl DiskSegment {
     /// Writes bytes that lie and end on a block, as their offset does.
     fn write_aligned(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if let Some(direct) = &self.direct {
-            match write_all_at(direct, &mut [IoSlice::new(bytes)], offset) {
+            match write_all_parts(direct, &mut [IoSlice::new(bytes)], Some(offset)) {
                 // Larger blocks than ours, or the like.
                 Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
                 written => return written,
             }
         }
-        write_all_at(&self.file, &mut [IoSlice::new(bytes)], offset)
+        write_all_parts(&self.file, &mut [IoSlice::new(bytes)], Some(offset))
     }
 }
 
@@ -220,7 +221,7 @@ impl SegmentFile for DiskSegment {
         let is_aligned = total.is_multiple_of(BLOCK) && offset.is_multiple_of(BLOCK as u64);
         // Of the writer and the preparer, whoever finds the buffer in use goes through the cache and need not wait for a device.
         let staging = self.staging.try_lock().ok().filter(|_| self.direct.is_some() && is_aligned);
-        let Some(mut staging) = staging else { return write_all_at(&self.file, parts, offset) };
+        let Some(mut staging) = staging else { return write_all_parts(&self.file, parts, Some(offset)) };
         let buffer = staging.aligned(total.min(STAGING_BYTES));
         let mut filled = 0;
         for part in parts {
@@ -262,19 +263,6 @@ impl Staging {
     }
 }
 
-fn write_all_at(file: &File, mut parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
-    while !parts.is_empty() {
-        let now = parts.len().min(IOV_MAX);
-        let n = rustix::io::retry_on_intr(|| posthaste_fsops::pwritev(file, &parts[..now], offset))?;
-        if n == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        offset += n as u64;
-        IoSlice::advance_slices(&mut parts, n);
-    }
-    Ok(())
-}
-
 /// Makes a file, or the names in a directory, durable.
 fn sync(file: &File) -> io::Result<()> {
     Ok(posthaste_fsops::fsync(file)?)
@@ -295,9 +283,6 @@ const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Bytes that go to the device at once; a larger commit takes several writes.
 const STAGING_BYTES: usize = 4 << 20;
-
-/// Linux takes at most this many buffers in one call (UIO_MAXIOV).
-const IOV_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {

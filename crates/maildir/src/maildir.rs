@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use posthaste_fsops::{PARTS_AT_ONCE_MAX, write_all_parts};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -14,9 +15,6 @@ use crate::mount::MountFacts;
 use crate::name::key_of;
 use crate::root::{open_beneath, open_or_make_dir};
 use crate::way::{FailedDirs, Way};
-
-/// `writev` takes this many parts at most (`IOV_MAX`).
-const PARTS_AT_ONCE_MAX: usize = 1024;
 
 /// Where a message that readers may see lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -361,35 +359,18 @@ pub(crate) fn rename_exclusive(
     posthaste_fsops::renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE)
 }
 
-/// Writes all parts, in order, however few bytes the kernel takes at a time.
+/// Writes all parts, in order. Mostly the kernel takes them at once, and the list of them need not be copied.
 pub(crate) fn write_all(file: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<()> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
-    if parts.len() <= PARTS_AT_ONCE_MAX {
-        match posthaste_fsops::writev(file, parts) {
-            Ok(written) if written == total => return Ok(()),
-            Ok(written) => return write_rest(file, parts, written),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
+    let at_once = &parts[..parts.len().min(PARTS_AT_ONCE_MAX)];
+    let written = rustix::io::retry_on_intr(|| posthaste_fsops::writev(file, at_once))?;
+    if written == total {
+        return Ok(());
     }
-    write_rest(file, parts, 0)
-}
-
-#[cold]
-fn write_rest(file: BorrowedFd<'_>, parts: &[IoSlice<'_>], written: usize) -> io::Result<()> {
     let mut parts = parts.to_vec();
     let mut rest = &mut parts[..];
     IoSlice::advance_slices(&mut rest, written);
-    while !rest.is_empty() {
-        match posthaste_fsops::writev(file, &rest[..rest.len().min(PARTS_AT_ONCE_MAX)]) {
-            Ok(0) if rest.iter().all(|part| part.is_empty()) => break,
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut rest, written),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
+    write_all_parts(file, rest, None)
 }
 
 fn open_trusted(path: &Path) -> io::Result<OwnedFd> {
