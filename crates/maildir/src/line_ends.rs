@@ -37,33 +37,60 @@ pub fn crlf_to_lf<P: AsRef<[u8]>>(parts: &[P], out: &mut Vec<u8>) -> Conversion 
 
 /// Copies all but the CRs; `false` when there is a bare CR or LF, soon if it is a CR.
 fn strip<P: AsRef<[u8]>>(parts: &[P], out: &mut Vec<u8>) -> bool {
-    // Counting LFs is several times faster than stopping at each, so they are compared in number with the CRs that have one.
-    let (mut line_ends, mut lfs) = (0, 0);
-    let mut after_cr = false; // the last part ended in a CR
-    for part in parts {
-        let part = part.as_ref();
-        let Some(&first) = part.first() else {
-            continue;
+    let mut ends = LineEndScan::default();
+    parts.iter().all(|part| ends.push(part.as_ref(), |run| out.extend_from_slice(run))) && ends.are_lossless()
+}
+
+/// The line ends of a body that comes in pieces, however it is cut.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LineEndScan {
+    crs: u64,
+    lfs: u64,
+    bare_cr: bool,
+    /// The last piece ended in a CR.
+    after_cr: bool,
+}
+
+impl LineEndScan {
+    /// Looks at the next piece and gives out what stands between its CRs. `false` once there was a bare CR: no more is given out.
+    pub fn push(&mut self, piece: &[u8], mut between: impl FnMut(&[u8])) -> bool {
+        let Some(&first) = piece.first() else {
+            return !self.bare_cr;
         };
-        if after_cr && first != b'\n' {
-            return false;
-        }
-        lfs += memchr_iter(b'\n', part).count();
-        after_cr = false;
-        let mut copied = 0;
-        for at in memchr_iter(b'\r', part) {
-            match part.get(at + 1) {
-                Some(b'\n') => {}
-                Some(_) => return false,
-                None => after_cr = true,
+        // Counting LFs is several times faster than stopping at each, so they are compared in number with the CRs that have one.
+        self.lfs += memchr_iter(b'\n', piece).count() as u64;
+        self.bare_cr |= self.after_cr && first != b'\n';
+        self.after_cr = piece.last() == Some(&b'\r');
+        let mut from = 0;
+        for at in memchr_iter(b'\r', piece) {
+            self.crs += 1;
+            self.bare_cr |= piece.get(at + 1).is_some_and(|&next| next != b'\n');
+            if self.bare_cr {
+                return false;
             }
-            line_ends += 1;
-            out.extend_from_slice(&part[copied..at]);
-            copied = at + 1;
+            between(&piece[from..at]);
+            from = at + 1;
         }
-        out.extend_from_slice(&part[copied..]);
+        if !self.bare_cr {
+            between(&piece[from..]);
+        }
+        !self.bare_cr
     }
-    !after_cr && line_ends == lfs
+
+    /// Whether every CR so far is followed by LF and every LF follows a CR.
+    pub fn are_lossless(&self) -> bool {
+        !self.bare_cr && !self.after_cr && self.crs == self.lfs
+    }
+
+    /// Bytes that go with the CRs of a body that [is lossless](Self::are_lossless).
+    pub fn crs(&self) -> u64 {
+        self.crs
+    }
+
+    /// LFs of a body without any CR, each of which counts twice on the wire if the body is stored as it is; otherwise 0.
+    pub fn lone_lfs(&self) -> u64 {
+        if self.crs == 0 { self.lfs } else { 0 }
+    }
 }
 
 /// Appends `stored` to `out` with each LF as CRLF. Works piece by piece: no state is carried between calls.
@@ -130,6 +157,34 @@ mod tests {
         check(&["a\r", "b\n"], "a\rb\n", false);
         check(&["a\r", "\r\n"], "a\r\r\n", false);
         check(&["a\r", "\n\n"], "a\r\n\n", false);
+    }
+
+    #[test]
+    fn line_ends_are_counted_however_a_body_is_cut() {
+        for (body, lossless, crs, lone_lfs) in [
+            ("", true, 0, 0),
+            ("a\r\n\r\nb", true, 2, 0),
+            ("a\nb\n", false, 0, 2),
+            ("a\r\nb\n", false, 1, 0),
+            ("a\r\n\r", false, 2, 0),
+        ] {
+            for cut in 0..=body.len() {
+                let mut scan = LineEndScan::default();
+                let mut kept = String::new();
+                for piece in [&body[..cut], &body[cut..]] {
+                    scan.push(piece.as_bytes(), |run| kept += str::from_utf8(run).unwrap());
+                }
+                assert_eq!(
+                    (scan.are_lossless(), scan.crs(), scan.lone_lfs()),
+                    (lossless, crs, lone_lfs),
+                    "{body:?} at {cut}"
+                );
+                assert_eq!(kept, body.replace('\r', ""), "{body:?} at {cut}");
+            }
+        }
+        let mut bare = LineEndScan::default();
+        assert!(bare.push(b"a\r", |_| ()) && !bare.push(b"b\r\n", |run| panic!("{run:?} behind a bare CR")));
+        assert!(!bare.are_lossless() && bare.lone_lfs() == 0);
     }
 
     #[test]
