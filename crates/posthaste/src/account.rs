@@ -14,8 +14,8 @@ type AnyError = Box<dyn std::error::Error>;
 
 #[derive(Args)]
 pub struct Accounting {
-    /// How many copies of a message the stores keep; without it one for each message if all are sinks' account files,
-    /// otherwise one for each recipient
+    /// How many copies of a message the stores keep: a sink's --store one for each message. Without it one for each message
+    /// if all are sinks' account files, otherwise one for each recipient
     #[arg(long, value_enum, value_name = "PER")]
     copies: Option<CopiesOption>,
     /// Wait at most so long for acknowledged messages to arrive

@@ -16,7 +16,8 @@ impl Report {
     /// One page that needs nothing else.
     pub fn to_html(&self) -> String {
         let mut body = String::new();
-        for note in &self.notes {
+        let hint = self.account.as_ref().and_then(Account::hint);
+        for note in self.notes.iter().map(String::as_str).chain(hint) {
             write!(body, "<p class=\"note\">{}</p>", escape(note)).expect(NO_ERROR);
         }
         self.tiles(&mut body);

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -163,6 +163,37 @@ fn its_server_does_not_stay_behind_however_it_ends() {
             assert!(Instant::now() < deadline, "{signals:?}: of {started:?} some run on");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// A sink with `options`, and its address.
+fn sink(dir: &Path, options: &[&str]) -> (Child, String) {
+    let mut sink = command(dir, &[&["sink", "127.0.0.1:0"], options].concat());
+    let mut sink = sink.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(sink.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("posthaste: sink listens on ").expect("an address").to_owned();
+    (sink, address)
+}
+
+fn end(mut child: Child) {
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn what_a_sink_stores_is_accounted_for_and_a_wrong_count_of_copies_explained() {
+    for store in ["maildir:kept", "mbox:kept", "dir:kept"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (sink, address) = sink(dir.path(), &["--store", store]);
+        let options = ["load", &address, "-m", "20", "-n", "2", "-s", "2", "-q", "--account", "kept"];
+        let run = |more: &[&str]| command(dir.path(), &[&options[..], more].concat()).output().unwrap();
+        let output = run(&["--copies", "message"]);
+        assert_eq!(output.status.code(), Some(0), "{store}: {output:?}");
+        let output = run(&["--settle", "0s"]);
+        assert_eq!(output.status.code(), Some(1), "{store}: {output:?}");
+        assert!(stdout(&output).contains("say --copies message"), "{store}: {output:?}");
+        end(sink);
     }
 }
 
