@@ -1,5 +1,7 @@
 //! Every figure that a report shows, in each of its forms, is the one in its JSON.
 
+use std::collections::BTreeSet;
+
 use posthaste_loadgen::load::Outcome;
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::Usage;
@@ -332,4 +334,21 @@ fn plots_and_sums_over_time_have_every_message() {
     let page = report.to_html();
     let has_nothing_outside = !page.contains("http://") && !page.contains("https://") && !page.contains("<script");
     assert!(has_nothing_outside, "the page needs something that is not in it");
+}
+
+#[test]
+fn each_series_of_a_plot_has_a_colour_of_its_own_and_what_failed_has_it_alone() {
+    let page = eventful().to_html();
+    let mut all = Vec::new();
+    for plot in between(&page, "<figcaption>", "</figcaption>") {
+        let keys = between(plot, "<span class=\"key ", "</span>").map(|key| key.split_once("\"><i></i>").unwrap());
+        let keys: Vec<(&str, &str)> = keys.collect();
+        let colours: BTreeSet<&str> = keys.iter().map(|(colour, _)| *colour).collect();
+        assert_eq!(colours.len(), keys.len(), "{plot}");
+        all.extend(keys);
+    }
+    assert!(all.len() >= 9, "messages, latencies, errors, both sides: {all:?}");
+    assert!(all.iter().all(|(colour, _)| page.contains(&format!(".{colour}{{--c:"))), "the style has them: {all:?}");
+    let (failed, _) = all.iter().find(|(_, name)| *name == "failed").expect("some messages failed");
+    assert_eq!(all.iter().filter(|(colour, _)| colour == failed).count(), 1, "{all:?}");
 }
