@@ -77,7 +77,9 @@ impl Report {
             None => write!(text, ", closed loop"),
         }
         .expect(NO_ERROR);
-        write!(text, ", {} octets", plan.size).expect(NO_ERROR);
+        // Sizes, or in words where the messages come from.
+        let octets = if plan.size.starts_with(|first: char| first.is_ascii_digit()) { " octets" } else { "" };
+        write!(text, ", {}{octets}", plan.size).expect(NO_ERROR);
         match plan.per_connection.as_str() {
             "all" => write!(text, ", connections kept"),
             count => write!(text, ", {count} a connection"),

@@ -321,6 +321,18 @@ fn what_was_not_measured_is_a_dash_and_no_zero() {
 }
 
 #[test]
+fn the_plan_in_a_sentence_names_sizes_or_real_messages() {
+    let server = TestServer::start(|_| Treat::Keep);
+    let sentence = |size: &str| {
+        let plan = server.plan(1);
+        let about = about(PlanSummary::new(&plan, size.into()));
+        Report::new(about, &go(plan), None).plan_text()
+    };
+    assert!(sentence("1k-4k").contains(", 1k-4k octets, "));
+    assert!(sentence("real messages from md").contains(", real messages from md, "));
+}
+
+#[test]
 fn plots_and_sums_over_time_have_every_message() {
     let server = TestServer::start(|_| Treat::Keep);
     let plan = server.plan(200);
