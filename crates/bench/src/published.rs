@@ -126,10 +126,10 @@ pub const ROWS: &[Published] = &[
         &[("rate", 291.0), ("p50_us", 105_000.0), ("p99_us", 163_000.0), ("p999_us", 199_000.0)],
     ),
     // 60 and 131 million an hour.
-    row(KUMOMTA, "kumomta", "KumoMTA 2023", "96 cores, relayed to a null sink", NOT_SAID, &[("rate", 16_667.0)]),
-    row(KUMOMTA, "kumomta", "KumoMTA 2023", "96 cores, discarded at once", "discards", &[("rate", 36_389.0)]),
+    row(KUMOMTA, "kumomta", "KumoMTA 2023, relay", "96 cores, relayed to a null sink", NOT_SAID, &[("rate", 16_667.0)]),
+    row(KUMOMTA, "kumomta", "KumoMTA 2023, sink", "96 cores, discarded at once", "discards", &[("rate", 36_389.0)]),
     // 7 million an hour and server.
-    row(KUMOMTA, "kumomta", "KumoMTA 2023", "a server in the field", NOT_SAID, &[("rate", 1_944.0)]),
+    row(KUMOMTA, "kumomta", "KumoMTA 2023, in use", "a server in the field", NOT_SAID, &[("rate", 1_944.0)]),
     row(
         MAILRS_MAILDIR,
         "batch",

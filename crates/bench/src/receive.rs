@@ -355,8 +355,8 @@ impl Running for Loaded {
         let mut watch = |_: &Progress<'_>| {
             sampler.sample();
         };
-        let mut outcome =
-            run(plan, &[], &settings.stop, SAMPLE_EVERY, &mut watch).map_err(SideError::failed("load"))?;
+        let mut outcome = run(plan, &[], &Arc::clone(&settings.stop).into(), SAMPLE_EVERY, &mut watch)
+            .map_err(SideError::failed("load"))?;
         self.rounds_without_rest += u32::from(!self.rest(&mut sampler, settings));
         outcome.server = Some(sampler.finish());
         // Whatever else comes of the round, its mail is owed.

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use posthaste_loadgen::account::{Account, Copies, Ledger, account};
+use posthaste_loadgen::load::Stop;
 use posthaste_loadgen::values::duration;
 
 use crate::print;
@@ -14,8 +15,8 @@ type AnyError = Box<dyn std::error::Error>;
 
 #[derive(Args)]
 pub struct Accounting {
-    /// How many copies of a message the stores keep; without it one for each message if all are sinks' account files,
-    /// otherwise one for each recipient
+    /// How many copies of a message the stores keep: a sink's --store one for each message. Without it one for each message
+    /// if all are sinks' account files, otherwise one for each recipient
     #[arg(long, value_enum, value_name = "PER")]
     copies: Option<CopiesOption>,
     /// Wait at most so long for acknowledged messages to arrive
@@ -48,21 +49,24 @@ pub struct AccountOfRun {
 }
 
 impl Accounting {
-    /// Looks until nothing is lost any more, or time is up.
-    pub fn account(&self, ledger: &Ledger, stores: &[PathBuf]) -> Result<Account, AnyError> {
+    /// Looks until nothing is lost any more, or time is up, or `stop` is urged.
+    pub fn account(&self, ledger: &Ledger, stores: &[PathBuf], stop: &Stop) -> Result<Account, AnyError> {
         let copies = self.copies.map(|copies| match copies {
             CopiesOption::Recipient => Copies::PerRecipient,
             CopiesOption::Message => Copies::PerMessage,
         });
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         loop {
-            let looked = std::time::Instant::now();
+            let looked = Instant::now();
             let account = account(ledger, stores, copies)?;
-            if account.lost.is_empty() || begun.elapsed() >= self.settle {
-                return Ok(account);
-            }
             // Looking costs; the server shall have at least as much time for delivery as we take from it.
-            std::thread::sleep(looked.elapsed().max(Duration::from_millis(200)));
+            let next = Instant::now() + looked.elapsed().max(Duration::from_millis(200));
+            while Instant::now() < next {
+                if account.lost.is_empty() || begun.elapsed() >= self.settle || stop.is_urgent() {
+                    return Ok(account);
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
     }
 }
@@ -70,7 +74,7 @@ impl Accounting {
 impl AccountOfRun {
     pub fn run(&self) -> Result<ExitCode, AnyError> {
         let ledger = Ledger::load(&self.acked)?;
-        let account = self.accounting.account(&ledger, &self.stores)?;
+        let account = self.accounting.account(&ledger, &self.stores, &Stop::default())?;
         let json = || serde_json::to_string_pretty(&account).map(|json| json + "\n");
         print(&if self.json { json()? } else { account.to_text(self.accounting.list) })?;
         Ok(ExitCode::from(u8::from(!account.is_clean())))

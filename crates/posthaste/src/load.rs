@@ -6,7 +6,6 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
@@ -15,15 +14,15 @@ use posthaste_bench::scratch::Scratch;
 use posthaste_bench::server::Server;
 use posthaste_loadgen::live::{self, Live};
 use posthaste_loadgen::load::{
-    Arrivals, Auth, AuthMechanism, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as LoadServer, TlsTrust,
-    client_config, fresh_run, read_corpus, run,
+    Arrivals, Auth, AuthMechanism, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as LoadServer, Stop,
+    TlsTrust, client_config, fresh_run, read_corpus, run,
 };
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::{process_exists, raise_file_limit};
 use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 
 use self::options::{AuthOption, MailOptions, PaceOptions, PipeliningOption, ResultOptions, SessionOptions};
-use crate::{command_line, print, stop_on_signals};
+use crate::{command_line, ending_signals, print};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -53,8 +52,8 @@ pub struct Load {
 
 impl Load {
     pub fn run(&self) -> Result<ExitCode, AnyError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        stop_on_signals(&stop)?;
+        let stop = Stop::default();
+        stop_by_steps(&stop)?;
         self.results.check_paths()?;
         let own = self.serve.as_ref().map(|config| OwnServer::start(config.as_deref())).transpose()?;
         let own_target = own.as_ref().map(|own| own.server.address.to_string().parse()).transpose()?;
@@ -72,7 +71,7 @@ impl Load {
         if !raise_file_limit(u64::from(self.pace.connections) + 64) {
             about.notes.push("the limit on open files is too low for so many connections".into());
         }
-        let mut show = Show::new(self.results.quiet);
+        let mut show = Show::new(self.results.quiet, stop.clone());
         let pids: Vec<u32> = self.results.pid.iter().copied().chain(own.as_ref().map(|own| own.server.pid())).collect();
         let outcome = run(plan, &pids, &stop, show.every(), &mut |progress| show.progress(progress))?;
         show.finish();
@@ -81,7 +80,7 @@ impl Load {
         let accounting = &self.results.accounting;
         let own_store = own.as_ref().map(|own| own.server.mail.clone());
         let stores = if self.results.account.is_empty() { own_store.as_slice() } else { &self.results.account };
-        let account = (!stores.is_empty()).then(|| accounting.account(&outcome.ledger, stores)).transpose();
+        let account = (!stores.is_empty()).then(|| accounting.account(&outcome.ledger, stores, &stop)).transpose();
         let report = Report::new(about, &outcome, account.as_ref().ok().cloned().flatten());
         print(&if self.results.json { report.to_json() } else { report.to_text(accounting.list) })?;
         if let Some(dir) = &self.results.report {
@@ -226,6 +225,23 @@ impl Load {
     }
 }
 
+/// The first SIGINT, SIGTERM or SIGHUP ends the run in order, the second also what it still waits for; both with the figures
+/// so far. The third ends the process.
+fn stop_by_steps(stop: &Stop) -> std::io::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new(ending_signals())?;
+    let stop = stop.clone();
+    let steps = move || {
+        for signal in signals.forever() {
+            match (stop.is_asked(), stop.is_urgent()) {
+                (false, _) => stop.ask(),
+                (true, false) => stop.urge(),
+                (true, true) => std::process::exit(128 + signal),
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(steps).map(drop)
+}
+
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 const OCTETS_MAX: usize = 256 << 20;
 const CORPUS_OCTETS_MAX: usize = 1 << 30;
@@ -249,15 +265,17 @@ struct Show {
     live: Live,
     bar: Option<ProgressBar>,
     is_quiet: bool,
+    stop: Stop,
+    has_told_of_stop: bool,
 }
 
 impl Show {
-    fn new(is_quiet: bool) -> Self {
+    fn new(is_quiet: bool, stop: Stop) -> Self {
         let bar = (!is_quiet && std::io::stderr().is_terminal()).then(ProgressBar::new_spinner);
         if let Some(bar) = &bar {
             bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is right"));
         }
-        Self { live: Live::default(), bar, is_quiet }
+        Self { live: Live::default(), bar, is_quiet, stop, has_told_of_stop: false }
     }
 
     fn every(&self) -> Duration {
@@ -265,11 +283,23 @@ impl Show {
     }
 
     fn progress(&mut self, progress: &Progress<'_>) {
+        if self.is_quiet {
+            return;
+        }
+        if self.stop.is_asked() && !std::mem::replace(&mut self.has_told_of_stop, true) {
+            self.tell(&format!("posthaste: ending; {} messages are waited for until told again", progress.in_flight));
+        }
         match &self.bar {
-            _ if self.is_quiet => {}
             Some(bar) => bar.set_message(self.live.view(progress)),
+            None => self.tell(&live::line(progress)),
+        }
+    }
+
+    fn tell(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
             // That nobody reads it is no error.
-            None => drop(writeln!(std::io::stderr(), "{}", live::line(progress))),
+            None => drop(writeln!(std::io::stderr(), "{line}")),
         }
     }
 

@@ -216,14 +216,18 @@ fn command_line() -> Vec<String> {
 /// The first SIGINT, SIGTERM or SIGHUP sets `stop`, so that a run ends with its figures; the second ends the process.
 /// Before anything is started that would be left behind.
 fn stop_on_signals(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    // Who starts it with nohup wants it to go on without the terminal.
-    let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+    for signal in ending_signals() {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(stop))?;
         signal_hook::flag::register(signal, Arc::clone(stop))?;
     }
     Ok(())
+}
+
+/// SIGINT, SIGTERM and SIGHUP, but this not where it is ignored: who starts us with nohup wants us to go on without the
+/// terminal.
+fn ending_signals() -> impl Iterator<Item = i32> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    [SIGINT, SIGTERM].into_iter().chain((!is_ignored(SIGHUP)).then_some(SIGHUP))
 }
 
 /// Whether we were started with a signal ignored (proc_pid_status(5)).

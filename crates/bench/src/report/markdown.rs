@@ -119,7 +119,11 @@ pub(super) fn value_text(value: f64, unit: Unit) -> String {
 }
 
 fn times(value: f64) -> String {
-    if value < 9.95 { format!("× {value:.2}") } else { format!("× {value:.0}") }
+    match value {
+        value if value < 0.095 => format!("× {value:.4}"),
+        value if value < 9.95 => format!("× {value:.2}"),
+        value => format!("× {value:.0}"),
+    }
 }
 
 #[cfg(test)]
@@ -158,5 +162,6 @@ mod tests {
         check(100.0, Unit::Percent, "100 %");
         check(15.3, Unit::Times, "× 15");
         check(1.304, Unit::Times, "× 1.30");
+        check(0.003_07, Unit::Times, "× 0.0031");
     }
 }

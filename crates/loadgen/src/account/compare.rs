@@ -271,6 +271,17 @@ impl Account {
         ]
     }
 
+    /// What may explain the findings: several recipients, and no message there more than once.
+    pub fn hint(&self) -> Option<&'static str> {
+        let is_short = self.copies == Copies::PerRecipient && self.expected > self.acked && !self.lost.is_empty();
+        // Where a mailbox of its own has one recipient's copy, some message is there twice.
+        let has_one_each = self.lost.iter().any(|finding| finding.found == 1) && self.found <= self.acked;
+        let has_one_at_most = self.lost.iter().all(|finding| finding.found <= 1) && self.duplicated.is_empty();
+        (is_short && has_one_each && has_one_at_most).then_some(
+            "no message was found more than once: if the store keeps one copy for all recipients, as a sink does, say --copies message",
+        )
+    }
+
     /// For people: the sums, and at most `list_max` findings of each kind.
     pub fn to_text(&self, list_max: usize) -> String {
         let mut text = format!(
@@ -306,6 +317,9 @@ impl Account {
             if list.len() > list_max {
                 writeln!(text, "  … and {} more {name}", list.len() - list_max).expect("a String takes everything");
             }
+        }
+        if let Some(hint) = self.hint() {
+            writeln!(text, "  {hint}").expect("a String takes everything");
         }
         text
     }
@@ -379,6 +393,24 @@ mod tests {
         assert_eq!(check(2, 0, Copies::PerRecipient), (0, 1));
         assert_eq!(check(2, 1, Copies::PerRecipient), (0, 0));
         assert_eq!(check(3, 0, Copies::PerMessage), (0, 1));
+    }
+
+    #[test]
+    fn a_store_with_one_copy_for_several_recipients_is_told_from_a_loss() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..3).for_each(|number| write(dir.path(), &number.to_string(), &message(number)));
+        let stores = [dir.path().to_owned()];
+        let check = |messages: &[(u16, u16)], copies| {
+            let account = account(&ledger(messages), &stores, copies).unwrap();
+            assert_eq!(account.to_text(1).contains("--copies message"), account.hint().is_some());
+            account.hint().is_some()
+        };
+        assert!(check(&[(2, 0), (2, 0), (2, 0)], None));
+        assert!(check(&[(2, 0), (1, 0), (2, 0), (2, 0)], None), "also where one is lost");
+        assert!(!check(&[(2, 0), (2, 0), (2, 0)], Some(Copies::PerMessage)));
+        assert!(!check(&[(1, 0), (1, 0), (1, 0), (1, 0)], None), "one recipient each: it is lost");
+        write(dir.path(), "again", &message(0));
+        assert!(!check(&[(2, 0), (2, 0), (2, 0)], None), "some have a copy for each");
     }
 
     #[test]

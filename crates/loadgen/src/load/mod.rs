@@ -14,6 +14,7 @@ mod replies;
 mod run;
 mod schedule;
 mod session;
+mod stop;
 mod tls;
 mod worker;
 
@@ -24,6 +25,7 @@ pub use failure::{Cause, Class, Failure, Stage};
 pub use plan::{Auth, AuthMechanism, Pipelining, Plan, Recipients, Server};
 pub use run::{ErrorCount, Outcome, Progress, Round, RunError, fresh_run, run};
 pub use schedule::Pace;
+pub use stop::Stop;
 pub use tls::{TlsError, TlsTrust, client_config};
 
 /// For the fuzz target alone: code and octets of each reply in what a server has sent, and whether something else comes behind them.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
 use super::schedule::Schedule;
+use super::stop::Stop;
 use super::worker::{Record, Tick, Worker};
 use crate::account::Ledger;
 use crate::measure::{Latencies, LatencySummary, Timeline};
@@ -95,15 +95,15 @@ pub struct Progress<'a> {
     pub errors: &'a BTreeMap<String, (u64, String)>,
 }
 
-/// Runs `plan`. `server` names processes to watch; `watch` is called about every `every` on the calling thread. Setting
-/// `stop` ends the run early, with all its figures.
+/// Runs `plan`. `server` names processes to watch; `watch` is called about every `every` on the calling thread. `stop`
+/// ends the run early, with all its figures.
 ///
 /// # Errors
 /// See [`RunError`]. What servers do is no error but part of the outcome.
 pub fn run(
     plan: Plan,
     server: &[u32],
-    stop: &Arc<AtomicBool>,
+    stop: &Stop,
     every: Duration,
     watch: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<Outcome, RunError> {
@@ -111,16 +111,16 @@ pub fn run(
     let mut gathered = Gathered::new(&plan, server);
     let mut first = 0;
     for round in 1..=plan.rounds {
-        if stop.load(Relaxed) || gathered.gave_up {
+        if stop.is_asked() || gathered.gave_up {
             break;
         }
-        let schedule = Arc::new(Schedule::new(plan.pace, Instant::now(), first, Arc::clone(stop)));
+        let schedule = Arc::new(Schedule::new(plan.pace, Instant::now(), first, stop.clone()));
         gathered.begin_round(round, schedule.start);
         run_round(&plan, &schedule, &mut gathered, every, watch)?;
         first += schedule.claimed();
         gathered.end_round(schedule.behind(Instant::now()));
     }
-    Ok(gathered.finish(stop.load(Relaxed)))
+    Ok(gathered.finish(stop.is_asked()))
 }
 
 fn run_round(

@@ -1,10 +1,11 @@
 //! Which message is sent when: one counter for all threads, so that a run has exactly the messages asked for.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::arrivals::{Arrivals, Drawn};
+use super::stop::Stop;
 use crate::account::MESSAGES_MAX;
 
 /// What bounds one round and how its messages are spread over time.
@@ -33,7 +34,7 @@ pub(super) struct Schedule {
     first: u64,
     claimed: AtomicU64,
     measured: AtomicU64,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     stopped_at: OnceLock<Instant>,
 }
 
@@ -57,8 +58,8 @@ pub(super) struct Turn {
 }
 
 impl Schedule {
-    /// A round that starts at `start` with message number `first`, and ends early when `stop` is set.
-    pub fn new(pace: Pace, start: Instant, first: u64, stop: Arc<AtomicBool>) -> Self {
+    /// A round that starts at `start` with message number `first`, and ends early when `stop` says so.
+    pub fn new(pace: Pace, start: Instant, first: u64, stop: Stop) -> Self {
         let drawn = match (pace.rate, pace.arrivals) {
             (Some(rate), Arrivals::Poisson { seed }) => Some(Mutex::new(Drawn::new(&pace, rate, seed ^ first))),
             _ => None,
@@ -77,7 +78,7 @@ impl Schedule {
 
     /// Takes the next message if its time has come.
     pub fn claim(&self, now: Instant) -> Claim {
-        if self.stop.load(Relaxed) {
+        if self.stop.is_asked() {
             return Claim::Finished;
         }
         let claim = match (&self.drawn, self.pace.rate) {
@@ -88,7 +89,7 @@ impl Schedule {
         match claim {
             // Nobody could account for more.
             Claim::Message(turn) if turn.number >= MESSAGES_MAX => {
-                self.stop.store(true, Relaxed);
+                self.stop.ask();
                 Claim::Finished
             }
             claim => claim,
@@ -158,11 +159,12 @@ impl Schedule {
         due_within(since, rate).min(self.due_in_all(rate)).saturating_sub(self.claimed.load(Relaxed))
     }
 
-    /// Whether the round's time was up, or it was stopped, more than `drain` ago.
+    /// Whether the round's time was up, or it was stopped, more than `drain` ago, or nothing shall be waited for.
     pub fn is_over(&self, now: Instant, drain: Duration) -> bool {
-        let stopped = self.stop.load(Relaxed).then(|| *self.stopped_at.get_or_init(|| now));
+        let stopped = self.stop.is_asked().then(|| *self.stopped_at.get_or_init(|| now));
         let end = self.pace.duration.map(|duration| self.start + self.pace.warmup + duration);
-        stopped.into_iter().chain(end).any(|end| now.saturating_duration_since(end) > drain)
+        let is_late = |end| now.saturating_duration_since(end) > drain;
+        self.stop.is_urgent() || stopped.into_iter().chain(end).any(is_late)
     }
 
     /// How many numbers have been given out, the first of them [`Schedule::first`].
@@ -194,7 +196,7 @@ mod tests {
             duration: seconds.map(Duration::from_secs),
             warmup: Duration::from_secs(warmup),
         };
-        Schedule::new(pace, Instant::now(), 100, Arc::default())
+        Schedule::new(pace, Instant::now(), 100, Stop::default())
     }
 
     #[test]
@@ -217,13 +219,13 @@ mod tests {
     fn a_run_ends_where_nobody_could_account_for_more() {
         for rate in [None, Some(1000.0)] {
             let pace = schedule(rate, None, None, 0).pace;
-            let stop = Arc::default();
-            let schedule = Schedule::new(pace, Instant::now(), MESSAGES_MAX - 1, Arc::clone(&stop));
+            let stop = Stop::default();
+            let schedule = Schedule::new(pace, Instant::now(), MESSAGES_MAX - 1, stop.clone());
             let late = schedule.start + SECOND;
             assert!(matches!(schedule.claim(late), Claim::Message(turn) if turn.number == MESSAGES_MAX - 1));
-            assert!(!stop.load(Relaxed));
+            assert!(!stop.is_asked());
             assert_eq!(schedule.claim(late), Claim::Finished);
-            assert!(stop.load(Relaxed), "no other round begins");
+            assert!(stop.is_asked(), "no other round begins");
         }
     }
 

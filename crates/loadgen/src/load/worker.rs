@@ -84,6 +84,8 @@ struct Slot {
     live: Option<Box<Live>>,
     /// A message that waits for a connection.
     pending: Option<Turn>,
+    /// Why there was no connection when one was last wanted; `None` once there is one.
+    last_failure: Option<Failure>,
     backoff: Duration,
     is_finished: bool,
 }
@@ -113,6 +115,7 @@ impl Worker {
             server: number % plan.servers.len(),
             live: None,
             pending: None,
+            last_failure: None,
             backoff: BACKOFF_FIRST,
             is_finished: false,
         };

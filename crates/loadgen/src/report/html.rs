@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::plot::{Axis, Mark, Plot, Point, Scale, Series, escape};
+use super::plot::{Axis, BAD, COLOURS, Mark, Plot, Point, Scale, Series, escape};
 use super::text::{latency, octets};
 use super::{Cost, Report, Table};
 use crate::account::Account;
@@ -16,7 +16,8 @@ impl Report {
     /// One page that needs nothing else.
     pub fn to_html(&self) -> String {
         let mut body = String::new();
-        for note in &self.notes {
+        let hint = self.account.as_ref().and_then(Account::hint);
+        for note in self.notes.iter().map(String::as_str).chain(hint) {
             write!(body, "<p class=\"note\">{}</p>", escape(note)).expect(NO_ERROR);
         }
         self.tiles(&mut body);
@@ -91,36 +92,36 @@ impl Report {
     }
 
     /// The middle of each stretch with its value. The last stretch is left out if it is too short to say anything.
-    fn series(&self, name: &str, value: impl Fn(&Stretch, f64) -> Option<f64>) -> Series {
+    fn series(&self, name: &str, colour: usize, value: impl Fn(&Stretch, f64) -> Option<f64>) -> Series {
         let timeline = &self.timeline;
         let point = |stretch: &Stretch| {
             let width = timeline.width_s.min(timeline.end_s - stretch.start_s);
             let is_whole = width > timeline.width_s * 0.4;
             is_whole.then(|| (stretch.start_s + width / 2.0, value(stretch, width)))
         };
-        Series { name: name.into(), points: timeline.stretches.iter().filter_map(point).collect() }
+        Series { name: name.into(), colour, points: timeline.stretches.iter().filter_map(point).collect() }
     }
 
     fn throughput(&self) -> String {
-        let mut series = vec![self.series("acknowledged", |stretch, width| Some(stretch.acked as f64 / width))];
+        let mut series = vec![self.series("acknowledged", 0, |stretch, width| Some(stretch.acked as f64 / width))];
         if self.total.failed > 0 {
-            series.push(self.series("failed", |stretch, width| Some(stretch.failed as f64 / width)));
+            series.push(self.series("failed", BAD, |stretch, width| Some(stretch.failed as f64 / width)));
         }
         let y = Axis { scale: Scale::Linear, label: "", text: &count, end: None, ticks: None };
         let (title, x) = ("Messages a second", self.over_time());
-        Plot { title, mark: Mark::Area, x, y, series, first_colour: 0 }.to_svg()
+        Plot { title, mark: Mark::Area, x, y, series }.to_svg()
     }
 
     fn latency_over_time(&self) -> String {
         let us = |us: u64, acked: u64| (acked > 0).then_some(us as f64);
         let series = vec![
-            self.series("p50", |stretch, _| us(stretch.p50_us, stretch.acked)),
-            self.series("p99", |stretch, _| us(stretch.p99_us, stretch.acked)),
-            self.series("p99.9", |stretch, _| us(stretch.p999_us, stretch.acked)),
+            self.series("p50", 1, |stretch, _| us(stretch.p50_us, stretch.acked)),
+            self.series("p99", 2, |stretch, _| us(stretch.p99_us, stretch.acked)),
+            self.series("p99.9", 3, |stretch, _| us(stretch.p999_us, stretch.acked)),
         ];
         let y = Axis { scale: Scale::Log, label: "", text: &millis_short, end: None, ticks: None };
         let (title, x) = ("Latency over time", self.over_time());
-        Plot { title, mark: Mark::Line, x, y, series, first_colour: 1 }.to_svg()
+        Plot { title, mark: Mark::Line, x, y, series }.to_svg()
     }
 
     fn percentiles(&self) -> String {
@@ -128,12 +129,12 @@ impl Report {
         let nines = |share: f64| -(1.0 - share).log10();
         let points: Vec<_> = self.curve.iter().map(|point| (nines(point.share), Some(point.us as f64))).collect();
         let end = points.last().map_or(1.0, |(last, _)| last.max(1.0));
-        let ticks = (0..=end as usize).map(|nines| nines as f64).chain([nines(0.5)]).collect();
-        let series = vec![Series { name: "latency".into(), points }];
+        let ticks = (0..=end as usize).map(|nines| nines as f64).chain((end <= 6.0).then(|| nines(0.5))).collect();
+        let series = vec![Series { name: "latency".into(), colour: 2, points }];
         let x =
             Axis { scale: Scale::Linear, label: "percentile", text: &percentile, end: Some(end), ticks: Some(ticks) };
         let y = Axis { scale: Scale::Log, label: "", text: &millis_short, end: None, ticks: None };
-        Plot { title: "Latency by percentile", mark: Mark::Line, x, y, series, first_colour: 2 }.to_svg()
+        Plot { title: "Latency by percentile", mark: Mark::Line, x, y, series }.to_svg()
     }
 
     fn histogram(&self) -> String {
@@ -146,10 +147,10 @@ impl Report {
             points.push((bucket.from_us, Some(bucket.count as f64)));
             points.push((bucket.to_us, None));
         }
-        let series = vec![Series { name: "messages".into(), points }];
+        let series = vec![Series { name: "messages".into(), colour: 3, points }];
         let x = Axis { scale: Scale::Log, label: "latency", text: &millis_short, end: None, ticks: None };
         let y = Axis { scale: Scale::Linear, label: "", text: &count, end: None, ticks: None };
-        Plot { title: "Messages by latency", mark: Mark::Bars, x, y, series, first_colour: 3 }.to_svg()
+        Plot { title: "Messages by latency", mark: Mark::Bars, x, y, series }.to_svg()
     }
 
     fn errors_over_time(&self) -> String {
@@ -166,29 +167,29 @@ impl Report {
             self.timeline.stretches.iter().map(point).chain([(end, None)]).collect()
         };
         let one = |stretch: &Stretch, class: &str| stretch.errors.get(class).copied().unwrap_or(0);
-        let named = |(class, _): &(&str, u64)| Series {
+        let named = |(colour, (class, _)): (usize, &(&str, u64))| Series {
             name: (*class).into(),
+            colour,
             points: columns(&|stretch| one(stretch, class)),
         };
-        let mut series: Vec<_> = shown.iter().map(named).collect();
+        let mut series: Vec<_> = shown.iter().enumerate().map(named).collect();
         if !rest.is_empty() {
             let sum = |stretch: &Stretch| rest.iter().map(|(class, _)| one(stretch, class)).sum();
-            series.push(Series { name: "others".into(), points: columns(&sum) });
+            series.push(Series { name: "others".into(), colour: ERROR_CLASSES_MAX, points: columns(&sum) });
         }
         let y = Axis { scale: Scale::Linear, label: "", text: &count, end: None, ticks: None };
         let (title, x) = ("Errors", self.over_time());
-        Plot { title, mark: Mark::Bars, x, y, series, first_colour: 0 }.to_svg()
+        Plot { title, mark: Mark::Bars, x, y, series }.to_svg()
     }
 
     fn by_side(&self, title: &str, text: &dyn Fn(f64) -> String, points: &dyn Fn(&Cost) -> Vec<Point>) -> String {
-        let mut series: Vec<Series> =
-            self.server.iter().map(|cost| Series { name: "server".into(), points: points(cost) }).collect();
-        series.push(Series { name: "generator".into(), points: points(&self.generator) });
-        // The generator has the same colour with and without a server beside it.
-        let first_colour = 5 - (series.len() - 1);
+        let series =
+            |(name, colour, cost): (&str, usize, &Cost)| Series { name: name.into(), colour, points: points(cost) };
+        let server = self.server.iter().map(|cost| ("server", 4, cost));
+        let series: Vec<Series> = server.chain([("generator", 5, &self.generator)]).map(series).collect();
         let y = Axis { scale: Scale::Linear, label: "", text, end: None, ticks: None };
         let title = if series.len() == 1 { format!("{title}: generator") } else { title.to_owned() };
-        Plot { title: &title, mark: Mark::Line, x: self.over_time(), y, series, first_colour }.to_svg()
+        Plot { title: &title, mark: Mark::Line, x: self.over_time(), y, series }.to_svg()
     }
 
     fn tables(&self, page: &mut String) {
@@ -235,7 +236,7 @@ pub fn page(title: &str, lead: &str, body: &str) -> String {
 
 const MIB: f64 = 1_048_576.0;
 /// Classes of errors that have a colour of their own.
-const ERROR_CLASSES_MAX: usize = 5;
+const ERROR_CLASSES_MAX: usize = COLOURS - 1;
 /// Findings that the page lists of each kind.
 const FINDINGS_MAX: usize = 50;
 
@@ -320,7 +321,7 @@ const STYLE: &str = "
 font:15px/1.45 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}
 main{max-width:1240px;margin:0 auto;padding:24px 20px 40px}h1{font-size:24px;margin:0 0 4px;overflow-wrap:anywhere}
 h2{font-size:15px;margin:0 0 8px}header p{margin:0 0 18px;color:var(--dim)}
-.note{margin:0 0 12px;padding:8px 12px;border-left:3px solid var(--bad);background:var(--card)}
+.note{margin:12px 0;padding:8px 12px;border-left:3px solid var(--bad);background:var(--card)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin-bottom:16px}
 .tiles div,figure,.tables>div{background:var(--card);border:1px solid var(--line);border-radius:8px}
 .tiles div{padding:12px 14px}.tiles b{display:block;font-size:21px;font-variant-numeric:tabular-nums;white-space:nowrap}
@@ -333,12 +334,12 @@ svg{display:block;width:100%;height:auto}svg text{font-size:12px;fill:var(--dim)
 .grid{stroke:var(--line);stroke-width:1;fill:none}.axis,.tick{stroke:var(--dim);stroke-width:1;fill:none}
 .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.area{fill:var(--c);opacity:.16}
 .bar,.dot{fill:var(--c)}.hint{fill:transparent}.hint:hover{fill:var(--dim);opacity:.12}
-.s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}
+.s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}.s6{--c:var(--bad)}
 .inline{width:120px;height:10px;margin-top:5px}a{color:var(--c0)}.remark{margin:6px 0 0;color:var(--dim);font-size:13px}.tables p{margin:0 0 8px}
 .tables{display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start;margin-bottom:16px}.tables>div{padding:14px 16px;overflow-x:auto;max-width:100%}
 table{border-collapse:collapse;font-size:14px}th{text-align:left;color:var(--dim);font-weight:500}
 td,th{padding:3px 20px 3px 0;vertical-align:top}td:last-child,th:last-child{padding-right:0}
-.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.text{font-family:ui-monospace,'DejaVu Sans Mono',monospace;
+.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}td.text{font-family:ui-monospace,'DejaVu Sans Mono',monospace;
 font-size:13px;overflow-wrap:anywhere}footer{margin-top:20px;color:var(--dim);font-size:13px}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px}
 ";

@@ -28,6 +28,8 @@ pub(super) type Point = (f64, Option<f64>);
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub name: String,
+    /// One of the style's [`COLOURS`], or [`BAD`].
+    pub colour: usize,
     pub points: Vec<Point>,
 }
 
@@ -38,8 +40,6 @@ pub(super) struct Plot<'a> {
     pub x: Axis<'a>,
     pub y: Axis<'a>,
     pub series: Vec<Series>,
-    /// The style's first colour for this plot's series.
-    pub first_colour: usize,
 }
 
 /// One axis.
@@ -61,6 +61,8 @@ const LEFT: f64 = 66.0;
 const RIGHT: f64 = 18.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
+/// Of a digit in a text of the style's size, about.
+const DIGIT_WIDTH: f64 = 7.5;
 const NO_ERROR: &str = "a String takes everything";
 
 /// An axis with its range, from values to places.
@@ -143,15 +145,23 @@ fn rounded_up(value: f64) -> f64 {
     [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= value).unwrap_or(10.0) * power
 }
 
+impl Series {
+    /// Its colour in the style.
+    fn class(&self) -> String {
+        assert!(self.colour <= BAD, "{}: the style has no colour {}", self.name, self.colour);
+        format!("s{}", self.colour)
+    }
+}
+
 impl Plot<'_> {
     /// A figure with its title, a legend if there are several series, and the plot.
     pub fn to_svg(&self) -> String {
         let (x, y) = self.ranges();
         let mut svg = format!("<figure><figcaption><b>{}</b>", escape(self.title));
         if self.series.len() > 1 {
-            for (index, series) in self.series.iter().enumerate() {
-                let colour = self.colour(index);
-                write!(svg, "<span class=\"key {colour}\"><i></i>{}</span>", escape(&series.name)).expect(NO_ERROR);
+            for series in &self.series {
+                let (colour, name) = (series.class(), escape(&series.name));
+                write!(svg, "<span class=\"key {colour}\"><i></i>{name}</span>").expect(NO_ERROR);
             }
         }
         write!(
@@ -168,10 +178,6 @@ impl Plot<'_> {
         self.hints(&mut svg, &x);
         svg.push_str("</svg></figure>\n");
         svg
-    }
-
-    fn colour(&self, index: usize) -> String {
-        format!("s{}", (self.first_colour + index) % COLOURS)
     }
 
     fn ranges(&self) -> (Range, Range) {
@@ -200,8 +206,11 @@ impl Plot<'_> {
         }
         for tick in self.x.ticks.clone().unwrap_or_else(|| x.ticks()) {
             let at = x_at(x, tick);
-            let text = escape(&(self.x.text)(tick));
+            let text = (self.x.text)(tick);
             write!(svg, "<path class=\"tick\" d=\"M{at:.1} {bottom}v5\"/>").expect(NO_ERROR);
+            // A text that reached beyond the right end would be cut off.
+            let at = at.min(WIDTH - text.chars().count() as f64 * DIGIT_WIDTH / 2.0);
+            let text = escape(&text);
             write!(svg, "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>", bottom + 18.0)
                 .expect(NO_ERROR);
         }
@@ -218,7 +227,7 @@ impl Plot<'_> {
 
     fn lines(&self, svg: &mut String, x: &Range, y: &Range) {
         for (index, series) in self.series.iter().enumerate() {
-            let colour = self.colour(index);
+            let colour = series.class();
             for run in series.points.split(|(_, value)| value.is_none()).filter(|run| !run.is_empty()) {
                 let places: Vec<_> =
                     run.iter().filter_map(|(at, value)| Some((x_at(x, *at), y_at(y, (*value)?)))).collect();
@@ -252,7 +261,7 @@ impl Plot<'_> {
         let columns = self.series.iter().map(|series| series.points.len()).max().unwrap_or(0);
         for column in 0..columns.saturating_sub(1) {
             let mut below = 0.0;
-            for (index, series) in self.series.iter().enumerate() {
+            for series in &self.series {
                 let value = height(series, column);
                 if value <= 0.0 {
                     continue;
@@ -265,7 +274,7 @@ impl Plot<'_> {
                 write!(
                     svg,
                     "<rect class=\"bar {}\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\"/>",
-                    self.colour(index),
+                    series.class(),
                     bottom - tall,
                     (right - left - gap).max(0.5)
                 )
@@ -308,8 +317,10 @@ impl Plot<'_> {
     }
 }
 
-/// Colours that the style has.
+/// Colours that the style has, besides [`BAD`].
 pub(super) const COLOURS: usize = 6;
+/// The colour of what failed.
+pub(super) const BAD: usize = COLOURS;
 
 fn height(series: &Series, column: usize) -> f64 {
     series.points.get(column).and_then(|(_, value)| *value).unwrap_or(0.0)
@@ -352,9 +363,9 @@ mod tests {
         let axis = |scale| Axis { scale, label: "x", text: &text, end: None, ticks: None };
         for mark in [Mark::Line, Mark::Area, Mark::Bars] {
             for points in [vec![], vec![(0.0, None)], vec![(1.0, Some(0.0))]] {
-                let series = vec![Series { name: "<a>".into(), points }];
+                let series = vec![Series { name: "<a>".into(), colour: 0, points }];
                 let (x, y) = (axis(Scale::Linear), axis(Scale::Log));
-                let svg = Plot { title: "t", mark, x, y, series, first_colour: 0 }.to_svg();
+                let svg = Plot { title: "t", mark, x, y, series }.to_svg();
                 assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("<a>"), "{svg}");
             }
         }

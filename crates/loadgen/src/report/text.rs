@@ -21,12 +21,12 @@ pub(super) fn octets(octets: f64) -> String {
     }
 }
 
-/// The figures of some rounds side by side.
 /// Microseconds of a round's latency; a dash where nothing was acknowledged, which has none.
 pub(super) fn latency(round: &Round, us: u64) -> String {
     if round.latency.count == 0 { "-".into() } else { millis(us as f64) }
 }
 
+/// The figures of some rounds side by side.
 fn round_lines(rounds: &[&Round]) -> Vec<Line> {
     let row =
         |name, value: &dyn Fn(&Round) -> String| -> Line { (name, rounds.iter().map(|round| value(round)).collect()) };
@@ -77,7 +77,9 @@ impl Report {
             None => write!(text, ", closed loop"),
         }
         .expect(NO_ERROR);
-        write!(text, ", {} octets", plan.size).expect(NO_ERROR);
+        // Sizes, or in words where the messages come from.
+        let octets = if plan.size.starts_with(|first: char| first.is_ascii_digit()) { " octets" } else { "" };
+        write!(text, ", {}{octets}", plan.size).expect(NO_ERROR);
         match plan.per_connection.as_str() {
             "all" => write!(text, ", connections kept"),
             count => write!(text, ", {count} a connection"),

@@ -117,21 +117,7 @@ fn a_report_is_good_only_if_everything_is_there() {
     for bad in [Treat::Lose, Treat::Twice, Treat::Alter, Treat::Refuse(Reply::new(451, "4.3.0", "later"))] {
         assert!(!report(bad.clone()).is_good(), "{bad:?}");
     }
-    // What the tables and the page say is what the data says.
     let report = report(Treat::Lose);
     let read: Report = serde_json::from_str(&report.to_json()).expect("its own JSON can be read");
     assert_eq!(read, report);
-    let rate = posthaste_loadgen::live::thousands(report.total.rate.round() as u64);
-    let p99 = posthaste_loadgen::live::millis(report.total.latency.p99_us as f64);
-    for (form, text) in [("text", report.to_text(5)), ("Markdown", report.to_markdown()), ("page", report.to_html())] {
-        for figure in [&rate, &p99, &report.account.as_ref().unwrap().lost[0].id] {
-            assert!(text.contains(figure.as_str()), "{figure} is not in the {form}");
-        }
-    }
-    let stretches = &report.timeline.stretches;
-    assert_eq!(stretches.iter().map(|stretch| stretch.acked).sum::<u64>(), report.total.acked);
-    assert_eq!(report.histogram.iter().map(|bucket| bucket.count).sum::<u64>(), report.total.acked);
-    let page = report.to_html();
-    let has_nothing_outside = !page.contains("http://") && !page.contains("https://") && !page.contains("<script");
-    assert!(has_nothing_outside, "the page needs something that is not in it");
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use posthaste_loadgen::load::{Outcome, Pipelining, Plan};
+use posthaste_loadgen::load::{Outcome, Pace, Pipelining, Plan};
 use posthaste_loadgen::values::{Address, PerConnection};
 
 use crate::support::{agreeable, answer_lines, errors, go, plan, scripted, server};
@@ -105,7 +105,45 @@ fn a_server_that_is_not_there_ends_the_run() {
     });
     assert!(outcome.gave_up);
     assert_eq!((outcome.total.acked, outcome.total.failed), (0, 0), "no message was begun");
-    assert_eq!(errors(&outcome)[0].0, "connect refused");
+    assert!(only(&outcome, "connect refused"), "{:?}", outcome.errors);
+}
+
+/// Whether there are errors, all of one class.
+fn only(outcome: &Outcome, class: &str) -> bool {
+    errors(outcome).iter().map(|(class, _)| *class).eq([class])
+}
+
+#[test]
+fn a_message_that_never_had_a_connection_failed_as_the_last_attempt_at_one() {
+    // Nothing is known of an attempt that is cut off, but of the one before.
+    for (greeting, class) in [(None, "connect refused"), (Some("554 5.7.1 go away\r\n"), "greeting 554")] {
+        let address = match greeting {
+            Some(greeting) => scripted(move |stream| answer_lines(stream, greeting, |_| String::new())),
+            None => TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(),
+        };
+        for (connections, rate) in [(1, None), (5, None), (200, None), (5, Some(200.0)), (200, Some(2000.0))] {
+            let outcome = ten(address, |plan| {
+                plan.connections = connections;
+                plan.pace = Pace { rate, count: None, duration: Some(Duration::from_secs(60)), ..plan.pace };
+                plan.give_up = Duration::from_millis(300);
+            });
+            assert!(outcome.gave_up && outcome.total.failed > 0);
+            assert!(only(&outcome, class), "{connections} {rate:?}: {:?}", outcome.errors);
+        }
+    }
+}
+
+#[test]
+fn an_attempt_under_way_at_the_end_counts_where_no_one_before_failed() {
+    // Accepts by the backlog alone, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for per_connection in [PerConnection::All, PerConnection::Count(std::num::NonZeroU64::MIN)] {
+        let outcome = ten(silent.local_addr().unwrap(), |plan| {
+            plan.per_connection = per_connection;
+            plan.give_up = Duration::from_millis(300);
+        });
+        assert!(outcome.gave_up && only(&outcome, "greeting timeout"), "{:?}", outcome.errors);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod account;
 mod errors;
+mod figures;
 mod sessions;
 mod stall;
 mod support;

@@ -2,11 +2,10 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use posthaste_loadgen::account::account;
-use posthaste_loadgen::load::{Pipelining, Plan, Pool, run};
+use posthaste_loadgen::load::{Pipelining, Plan, Pool, Stop, run};
 use posthaste_loadgen::values::PerConnection;
 use posthaste_smtp::server::Protocol;
 
@@ -123,14 +122,34 @@ fn a_run_that_is_stopped_still_has_its_figures() {
     let server = TestServer::start(|_| Treat::Keep);
     let mut plan = server.plan(u64::MAX);
     plan.connections = 2;
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Stop::default();
     let mut watch = |progress: &posthaste_loadgen::load::Progress<'_>| {
         if progress.acked > 0 {
-            stop.store(true, Relaxed);
+            stop.ask();
         }
     };
     let outcome = run(plan, &[], &stop, Duration::from_millis(20), &mut watch).unwrap();
     assert!(outcome.was_stopped && outcome.total.acked > 0);
     assert_eq!(errors(&outcome), []);
     assert!(account(&outcome.ledger, &server.stores(), None).unwrap().is_clean());
+}
+
+#[test]
+fn a_run_that_is_stopped_waits_for_what_is_under_way_until_it_is_urged() {
+    let server = TestServer::start(|_| Treat::Wait(Duration::from_millis(500)));
+    for is_urged in [false, true] {
+        let mut plan = server.plan(u64::MAX);
+        plan.connections = 2;
+        let stop = Stop::default();
+        let mut watch = |progress: &posthaste_loadgen::load::Progress<'_>| match progress.in_flight {
+            2 if is_urged => stop.urge(),
+            2 => stop.ask(),
+            _ => {}
+        };
+        let outcome = run(plan, &[], &stop, Duration::from_millis(20), &mut watch).unwrap();
+        let (acked, failed) = if is_urged { (0, 2) } else { (2, 0) };
+        assert_eq!((outcome.total.acked, outcome.total.failed), (acked, failed), "{:?}", outcome.errors);
+        assert_eq!(errors(&outcome).first().copied(), is_urged.then_some(("body timeout", 2)));
+        assert!(outcome.was_stopped);
+    }
 }

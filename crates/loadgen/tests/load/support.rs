@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use posthaste_loadgen::load::{Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server, run};
+use posthaste_loadgen::load::{Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server, Stop, run};
 use posthaste_loadgen::values::{Address, PerConnection, TlsStart};
 use posthaste_smtp::server::Protocol;
 use posthaste_smtp::tokio::{Body, Handler, RunningServer, Session};
@@ -197,8 +197,7 @@ pub fn plan(server: Server, count: u64) -> Plan {
 
 /// Runs a plan to its end.
 pub fn go(plan: Plan) -> Outcome {
-    let stop = Arc::new(AtomicBool::new(false));
-    run(plan, &[], &stop, Duration::from_secs(1), &mut |_| {}).expect("the run starts")
+    run(plan, &[], &Stop::default(), Duration::from_secs(1), &mut |_| {}).expect("the run starts")
 }
 
 /// The classes of errors and how often each came.

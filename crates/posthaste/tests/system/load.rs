@@ -1,8 +1,9 @@
 //! `posthaste load`, `account` and `report` as a person uses them, against the server itself.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -108,6 +109,97 @@ fn interrupted_it_still_prints_its_summary() {
     server.stop();
 }
 
+/// A server that takes messages and never gives its verdict on one.
+fn stalled_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let talk = |mut stream: TcpStream| {
+        stream.write_all(b"220 mx\r\n").unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        while reader.read_line(&mut line).is_ok_and(|octets| octets > 0) {
+            let reply = match line.get(..4).unwrap_or_default() {
+                "EHLO" | "MAIL" | "RCPT" => "250 ok\r\n",
+                "DATA" => "354 go on\r\n",
+                _ => "",
+            };
+            reader.get_mut().write_all(reply.as_bytes()).unwrap();
+            line.clear();
+        }
+    };
+    std::thread::spawn(move || {
+        listener.incoming().flatten().for_each(|stream| drop(std::thread::spawn(move || talk(stream))))
+    });
+    address
+}
+
+/// The summary of a run that was told twice to end, which it has to do with exit status 1.
+fn summary(mut run: Child) -> String {
+    let begun = Instant::now();
+    let mut summary = String::new();
+    run.stdout.take().unwrap().read_to_string(&mut summary).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(1), "{summary}");
+    assert!(begun.elapsed() < PATIENCE, "it has waited for {:?}", begun.elapsed());
+    assert!(summary.contains("messages a second"), "{summary}");
+    summary
+}
+
+fn send(run: &Child, signals: &[Signal]) {
+    signals.iter().for_each(|signal| kill_process(Pid::from_child(run), *signal).unwrap());
+}
+
+#[test]
+fn interrupted_twice_it_waits_no_longer_and_still_prints_its_summary() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = stalled_server().to_string();
+    let mut run = command(dir.path(), &["load", &target, "-t", "10m", "--drain", "10m", "-s", "2"]);
+    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+    lines.find(|line| line.contains("in_flight=2")).expect("messages are under way");
+    send(&run, &[Signal::INT]);
+    lines.find(|line| line.contains("until told again")).expect("it says that it waits");
+    send(&run, &[Signal::INT]);
+    let summary = summary(run);
+    assert!(summary.contains("stopped before its end") && summary.contains("body timeout"), "{summary}");
+}
+
+#[test]
+fn interrupted_twice_while_it_looks_for_mail_it_waits_no_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    std::fs::create_dir(dir.path().join("empty")).unwrap();
+    let target = server.addresses[0].to_string();
+    let options = ["-m", "20", "-d", "example.org", "-q", "--account", "empty", "--settle", "10m", "--acked", "acked"];
+    let mut run = command(dir.path(), &[&["load", &target], &options[..]].concat());
+    let run = run.stdout(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let is_written = || std::fs::metadata(dir.path().join("acked")).is_ok_and(|file| file.len() > 0);
+    while !is_written() {
+        assert!(Instant::now() < deadline, "the run does not come to its end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // One kind of signal alone may come as one.
+    send(&run, &[Signal::INT, Signal::TERM]);
+    assert!(summary(run).contains("20 lost"));
+    server.stop();
+}
+
+#[test]
+fn interrupted_twice_at_once_it_prints_its_summary() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let target = server.addresses[0].to_string();
+    for signals in [[Signal::INT, Signal::INT], [Signal::INT, Signal::TERM]] {
+        let mut run = command(dir.path(), &["load", &target, "-d", "example.org", "-t", "10m", "-s", "2"]);
+        let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+        lines.find(|line| line.contains("acked=")).expect("a line a second");
+        send(&run, &signals);
+        assert!(summary(run).contains("stopped before its end"));
+    }
+    server.stop();
+}
+
 #[test]
 fn it_starts_a_server_itself_watches_it_and_looks_for_its_mail() {
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +238,7 @@ fn is_running(pid: u32) -> bool {
 
 #[test]
 fn its_server_does_not_stay_behind_however_it_ends() {
-    for signals in [&[Signal::KILL][..], &[Signal::INT, Signal::INT]] {
+    for signals in [&[Signal::KILL][..], &[Signal::INT; 2], &[Signal::INT; 20]] {
         let dir = tempfile::tempdir().unwrap();
         let mut run = command(dir.path(), &["load", "--serve", "-t", "60s", "-s", "2"]);
         let mut run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -163,6 +255,37 @@ fn its_server_does_not_stay_behind_however_it_ends() {
             assert!(Instant::now() < deadline, "{signals:?}: of {started:?} some run on");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// A sink with `options`, and its address.
+fn sink(dir: &Path, options: &[&str]) -> (Child, String) {
+    let mut sink = command(dir, &[&["sink", "127.0.0.1:0"], options].concat());
+    let mut sink = sink.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(sink.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("posthaste: sink listens on ").expect("an address").to_owned();
+    (sink, address)
+}
+
+fn end(mut child: Child) {
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn what_a_sink_stores_is_accounted_for_and_a_wrong_count_of_copies_explained() {
+    for store in ["maildir:kept", "mbox:kept", "dir:kept"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (sink, address) = sink(dir.path(), &["--store", store]);
+        let options = ["load", &address, "-m", "20", "-n", "2", "-s", "2", "-q", "--account", "kept"];
+        let run = |more: &[&str]| command(dir.path(), &[&options[..], more].concat()).output().unwrap();
+        let output = run(&["--copies", "message"]);
+        assert_eq!(output.status.code(), Some(0), "{store}: {output:?}");
+        let output = run(&["--settle", "0s"]);
+        assert_eq!(output.status.code(), Some(1), "{store}: {output:?}");
+        assert!(stdout(&output).contains("say --copies message"), "{store}: {output:?}");
+        end(sink);
     }
 }
 

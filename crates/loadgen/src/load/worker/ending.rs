@@ -37,6 +37,7 @@ impl Worker {
 
     /// No session could be made; the message that waited for it has failed.
     pub(super) fn no_connection(&mut self, slot: usize, failure: Failure) {
+        self.slots[slot].last_failure = Some(failure.clone());
         match self.slots[slot].pending.take() {
             Some(turn) => {
                 self.record(Fate { turn, acked: 0, uncertain: 0, octets: 0, failure: Some(failure) });
@@ -81,42 +82,44 @@ impl Worker {
     /// Looks for what has taken too long.
     pub(super) fn sweep(&mut self, now: Instant) {
         let is_over = self.schedule.is_over(now, self.plan.drain);
+        let is_hopeless = self.ready == 0 && now.saturating_duration_since(self.last_ready) > self.plan.give_up;
+        if is_over || is_hopeless {
+            self.tick.gave_up |= !is_over;
+            return self.abandon(is_over);
+        }
         for slot in 0..self.slots.len() {
             let Some(live) = &self.slots[slot].live else { continue };
             let waits = live.is_connecting || live.session.is_waiting();
             let patience = if live.session.is_quitting() { QUIT_PATIENCE } else { self.plan.timeout };
-            if is_over || waits && now.saturating_duration_since(live.quiet_since) > patience {
-                self.give_up_connection(slot, is_over);
+            if waits && now.saturating_duration_since(live.quiet_since) > patience {
+                let live = self.slots[slot].live.take().expect("looked at before");
+                let failure = Failure::new(stage_of(&live), Cause::Timeout, "no answer in time");
+                let failure = (!live.session.is_quitting()).then_some(failure);
+                self.closed(slot, live, failure);
             }
         }
-        let is_hopeless = self.ready == 0 && now.saturating_duration_since(self.last_ready) > self.plan.give_up;
-        if is_over || is_hopeless {
-            self.tick.gave_up |= is_hopeless && !is_over;
-            self.abandon();
-        }
     }
 
-    fn give_up_connection(&mut self, slot: usize, is_over: bool) {
-        let live = self.slots[slot].live.take().expect("looked at before");
-        if live.session.is_quitting() || is_over && live.session.in_flight() == 0 {
-            return self.closed(slot, live, None);
-        }
-        let stage = stage_of(&live);
-        let text = if is_over { "still under way when the run was over" } else { "no answer in time" };
-        self.closed(slot, live, Some(Failure::new(stage, Cause::Timeout, text)));
-    }
-
-    /// Ends at once: whatever waits for a connection has failed.
-    fn abandon(&mut self) {
+    /// Ends at once: whatever is under way, or waits for a connection, has failed. If the slot's last attempt at one
+    /// failed, that is why, and not that the next was cut off.
+    fn abandon(&mut self, is_over: bool) {
+        let text = if is_over { "still under way when the run was over" } else { "the run was given up" };
         for slot in 0..self.slots.len() {
+            self.slots[slot].is_finished = true;
+            let last_failure = self.slots[slot].last_failure.take();
             if let Some(live) = self.slots[slot].live.take() {
-                self.slots[slot].is_finished = true;
-                let failure = Failure::new(stage_of(&live), Cause::Timeout, "the run was given up");
-                self.closed(slot, live, Some(failure));
+                let is_known = live.is_connecting && last_failure.is_some();
+                let is_idle = live.session.in_flight() == 0 && self.slots[slot].pending.is_none();
+                let has_ended_well = live.session.is_quitting() || is_over && is_idle;
+                let failure =
+                    (!has_ended_well && !is_known).then(|| Failure::new(stage_of(&live), Cause::Timeout, text));
+                self.closed(slot, live, failure);
             }
             if let Some(turn) = self.slots[slot].pending.take() {
-                let failure = Failure::new(Stage::Connect, Cause::Timeout, "no connection before the run was over");
-                self.record(Fate { turn, acked: 0, uncertain: 0, octets: 0, failure: Some(failure) });
+                let no_attempt =
+                    || Failure::new(Stage::Connect, Cause::Timeout, "no connection before the run was over");
+                let failure = Some(last_failure.unwrap_or_else(no_attempt));
+                self.record(Fate { turn, acked: 0, uncertain: 0, octets: 0, failure });
             }
         }
         self.unfinished = 0;

@@ -137,6 +137,7 @@ impl Worker {
         self.last_ready = Instant::now();
         self.tick.sessions += 1;
         self.slots[slot].backoff = BACKOFF_FIRST;
+        self.slots[slot].last_failure = None;
     }
 
     fn may_carry_more(&self, live: &Live) -> bool {
