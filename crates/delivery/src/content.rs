@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Seek, Write};
 
 use bytes::Bytes;
-use memchr::memchr_iter;
 use posthaste_maildir::Draft;
-use posthaste_maildir::line_ends::{crlf_to_lf, wire_size_as_stored};
+use posthaste_maildir::line_ends::{LineEndScan, crlf_to_lf, wire_size_as_stored};
 
 use crate::record::{Body, LineEnds, Target};
 use crate::spool::Spool;
@@ -133,12 +132,7 @@ impl Content {
             }
             // Every CR of a lossless body belongs to a line end, so that each can go wherever the pieces are cut.
             stripped.clear();
-            let mut from = 0;
-            for at in memchr_iter(b'\r', &piece[..n]) {
-                stripped.extend_from_slice(&piece[from..at]);
-                from = at + 1;
-            }
-            stripped.extend_from_slice(&piece[from..n]);
+            LineEndScan::default().push(&piece[..n], |run| stripped.extend_from_slice(run));
             each(&stripped)?;
         }
     }

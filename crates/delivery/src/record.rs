@@ -59,7 +59,7 @@ pub struct Spooled {
     pub(crate) file: u64,
     /// Bytes of the body.
     pub(crate) len: u64,
-    /// CRLF pairs in it.
+    /// CRLF pairs in it, if it is lossless.
     pub(crate) line_ends: u64,
     /// Whether all its CRs and LFs are in such pairs.
     pub(crate) lossless: bool,

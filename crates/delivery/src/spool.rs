@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use memchr::memchr2_iter;
 use posthaste_journal::storage::make_dir;
+use posthaste_maildir::line_ends::LineEndScan;
 use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Handle;
 
@@ -95,14 +95,8 @@ impl Spool {
         let file = file.map_err(|error| DeliveryError::Full(error.into()))?;
         let guard = Arc::new(Guard { path, kept: AtomicBool::new(false), runtime: Handle::try_current().ok() });
         let spooled = Spooled { file: number, len: 0, line_ends: 0, lossless: true, lone_lfs: 0, guard: Some(guard) };
-        Ok(SpoolWriter {
-            room,
-            file: Arc::new(file.into()),
-            buffer: Vec::new(),
-            spooled,
-            after_cr: false,
-            has_cr: false,
-        })
+        let line_ends = LineEndScan::default();
+        Ok(SpoolWriter { room, file: Arc::new(file.into()), buffer: Vec::new(), spooled, line_ends })
     }
 }
 
@@ -179,8 +173,8 @@ pub struct SpoolWriter {
     file: Arc<File>,
     buffer: Vec<u8>,
     spooled: Spooled,
-    after_cr: bool,
-    has_cr: bool,
+    /// So that the size on disk is known before a byte is converted.
+    line_ends: LineEndScan,
 }
 
 impl SpoolWriter {
@@ -189,7 +183,8 @@ impl SpoolWriter {
     /// # Errors
     /// [`DeliveryError::Full`] when the file system will not take it.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), DeliveryError> {
-        self.count(piece);
+        self.spooled.len += piece.len() as u64;
+        self.line_ends.push(piece, |_| ());
         self.buffer.extend_from_slice(piece);
         if self.buffer.len() >= BUFFER_BYTES {
             self.flush(false).await?;
@@ -210,12 +205,9 @@ impl SpoolWriter {
     /// # Errors
     /// [`DeliveryError::Full`] or [`DeliveryError::Sync`]; the file is then removed.
     pub async fn finish(mut self) -> Result<Spooled, DeliveryError> {
-        if self.after_cr {
-            self.spooled.lossless = false;
-        }
-        if self.has_cr {
-            self.spooled.lone_lfs = 0;
-        }
+        self.spooled.lossless = self.line_ends.are_lossless();
+        self.spooled.line_ends = self.line_ends.crs();
+        self.spooled.lone_lfs = self.line_ends.lone_lfs();
         self.flush(true).await?;
         Ok(self.spooled)
     }
@@ -243,37 +235,6 @@ impl SpoolWriter {
         self.room.shrink(bytes);
         self.buffer.clear();
         Ok(())
-    }
-
-    /// Keeps account of the line ends, so that the size on disk is known before a byte is converted.
-    fn count(&mut self, piece: &[u8]) {
-        self.spooled.len += piece.len() as u64;
-        // Everything before this offset is part of a pair that was counted.
-        let mut paired = 0;
-        if self.after_cr && !piece.is_empty() {
-            self.after_cr = false;
-            if piece[0] == b'\n' {
-                self.spooled.line_ends += 1;
-                paired = 1;
-            } else {
-                self.spooled.lossless = false;
-            }
-        }
-        for at in memchr2_iter(b'\r', b'\n', piece) {
-            match piece[at] {
-                b'\r' => self.has_cr = true,
-                _ => self.spooled.lone_lfs += 1,
-            }
-            match (piece[at], piece.get(at + 1)) {
-                (b'\r', Some(b'\n')) => {
-                    self.spooled.line_ends += 1;
-                    paired = at + 2;
-                }
-                (b'\r', None) => self.after_cr = true,
-                (b'\n', _) if at < paired => {}
-                _ => self.spooled.lossless = false,
-            }
-        }
     }
 }
 
