@@ -231,8 +231,11 @@ impl Recording {
             }
             match fields[0] {
                 TAG_WRITE => {
-                    let mut data = vec![0; second as usize];
-                    from.read_exact(&mut data)?;
+                    // As much memory as there are bytes, whatever the file says.
+                    let mut data = Vec::new();
+                    if from.take(second).read_to_end(&mut data)? as u64 != second {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
                     match started {
                         true => recording.events.push(Event::Write { offset: first, data: data.into() }),
                         false => recording.base.write(first, &data),
@@ -257,7 +260,7 @@ const TAG_FLUSH: u8 = 3;
 const TAG_MARK: u8 = 4;
 const TAG_START: u8 = 5;
 /// No disk of ours is larger; a longer one is a damaged file.
-const BYTES_MAX: u64 = 1 << 40;
+const BYTES_MAX: u64 = 1 << 34;
 
 fn save_event(out: &mut impl Write, tag: u8, first: u64, second: u64) -> io::Result<()> {
     let mut fields = [0; 17];
@@ -331,5 +334,11 @@ mod tests {
             assert_eq!(of(&loaded), of(&recording));
         }
         assert!(Recording::load(&mut &b"something else entirely"[..]).is_err());
+        for len in 0..bytes.len() {
+            // Cut off, or with a byte that is another: refused, or another recording.
+            let mut damaged = bytes.clone();
+            damaged[len] ^= 0xff;
+            let _ = (Recording::load(&mut &bytes[..len]), Recording::load(&mut &damaged[..]));
+        }
     }
 }

@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::process::Command;
 
+use crate::account::Account;
 use crate::campaign::{NotRecovered, Plan, Recorded, record, recover};
 use crate::log::{Cutter, Event, Unflushed};
 use crate::mount::{FileSystem, run};
@@ -20,12 +22,12 @@ pub struct SelfTest {
     pub dropped_flushes: u64,
     /// Those of them in which acknowledged mail was found to be lost.
     pub dropped_flushes_found: u64,
-    /// A disk that lies about every flush from the middle of the run on was found to lose mail.
+    /// A disk that lies about every flush from the middle of the run on was found to lose mail, or its file system.
     pub lying_disk_found: bool,
     /// The recording of such a disk, kept in a file, loses mail again in `powercut replay`.
     pub replay_finds_it_again: bool,
-    /// The same cuts, every flush believed, that lost anything: the server's own losses.
-    pub honest_cuts_lost: u64,
+    /// The same cuts, every flush believed, after which not all was well: the server's own losses, or it did not come up.
+    pub honest_cuts_bad: u64,
 }
 
 impl SelfTest {
@@ -35,7 +37,7 @@ impl SelfTest {
             && self.dropped_flushes_found > 0
             && self.lying_disk_found
             && self.replay_finds_it_again
-            && self.honest_cuts_lost == 0
+            && self.honest_cuts_bad == 0
     }
 }
 
@@ -55,7 +57,7 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
         dropped_flushes_found: 0,
         lying_disk_found: false,
         replay_finds_it_again: false,
-        honest_cuts_lost: 0,
+        honest_cuts_bad: 0,
     };
     let events = &recorded.recording.events;
     let marks: Vec<usize> = (0..events.len()).filter(|&at| matches!(events[at], Event::Mark(_))).collect();
@@ -66,10 +68,17 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
         let flush = events[..mark].iter().rposition(|event| matches!(event, Event::Flush));
         let flush = flush.expect("nothing is acknowledged before the first flush");
         test.dropped_flushes += 1;
-        test.dropped_flushes_found += u64::from(loses(&rig, &recorded, mark + 1, flush));
-        test.honest_cuts_lost += u64::from(loses(&rig, &recorded, mark + 1, usize::MAX));
+        let forgotten = cut(&rig, &recorded, mark + 1, flush);
+        test.dropped_flushes_found += u64::from(forgotten.is_ok_and(|found| !found.lost.is_empty()));
+        let honest = cut(&rig, &recorded, mark + 1, usize::MAX);
+        test.honest_cuts_bad += u64::from(!honest.is_ok_and(|found| found.is_clean()));
     }
-    test.lying_disk_found = loses(&rig, &recorded, events.len(), events.len() / 2);
+    test.lying_disk_found = match cut(&rig, &recorded, events.len(), events.len() / 2) {
+        Ok(found) => !found.lost.is_empty(),
+        // It may take the file system with it.
+        Err(NotRecovered::Unmountable(_)) => true,
+        Err(NotRecovered::Server(_)) => false,
+    };
     test.replay_finds_it_again = replay_finds(&rig, recorded, environment)?;
     Ok(test)
 }
@@ -107,17 +116,12 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
     Ok(true)
 }
 
-/// Whether a cut at `position` loses mail when the disk lies about flushes from `lies_from` on and nothing unflushed is kept.
-fn loses(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> bool {
+/// What is found after a cut at `position` when the disk lies about flushes from `lies_from` on and nothing unflushed is kept.
+fn cut(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> Result<Account, NotRecovered> {
     let mut cutter = Cutter::new(&recorded.recording).lying_from(lies_from);
     let image = cutter.cut_with(position, Unflushed::Dropped, &mut Rng::new(0));
     let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
-    match recover(rig, &recorded.load, image, &acknowledged) {
-        Ok((_, found)) => !found.lost.is_empty(),
-        // The disk that lies may take the file system with it.
-        Err(NotRecovered::Unmountable(_)) => true,
-        Err(NotRecovered::Server(_)) => false,
-    }
+    recover(rig, &recorded.load, image, &acknowledged).map(|(_, found)| found)
 }
 
 /// Writes, flushes and discards through a loop device and looks for each on the disk.
@@ -125,7 +129,7 @@ fn passes_on(rig: &Rig) -> Result<Vec<String>, RigError> {
     let device = LoopDevice::new(rig)?;
     rig.disk.record();
     let file = File::options().write(true).open(&device.0)?;
-    file.write_all_at(&[0xA5; 8192], 1 << 20)?;
+    file.write_all_at(&[0xA5; 8192], PLACE)?;
     file.sync_all()?;
     let written = rig.disk.recorded();
     run(Command::new("blkdiscard").args(["-o", "2097152", "-l", "65536"]).arg(&device.0))?;
@@ -133,25 +137,44 @@ fn passes_on(rig: &Rig) -> Result<Vec<String>, RigError> {
     rig.disk.record();
     run(Command::new("blkdiscard").args(["-o", "2097152", "-l", "65536"]).arg(&device.0))?;
     let discarded = rig.disk.recorded();
-    let covered: usize = written
-        .events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Write { offset, data } if (1 << 20..(1 << 20) + 8192).contains(offset) => Some(data.len()),
-            _ => None,
-        })
-        .sum();
+    rig.disk.record();
+    write_with_fua(&device)?;
+    let with_fua = rig.disk.recorded();
     let mut missing = Vec::new();
-    if covered != 8192 {
-        missing.push(format!("a write of 8192 bytes came through as {covered}"));
-    }
-    if !matches!(written.events.last(), Some(Event::Flush)) {
-        missing.push("an fsync did not come through as a flush behind the write".to_owned());
+    for (how, length, recorded) in [("and an fsync", 8192, &written), ("with FUA", BLOCK, &with_fua)] {
+        let covered = octets_at_place(&recorded.events, length);
+        if covered != length {
+            missing.push(format!("a write of {length} bytes {how} came through as {covered}"));
+        }
+        if !matches!(recorded.events.last(), Some(Event::Flush)) {
+            missing.push(format!("a write {how} came through without a flush behind it"));
+        }
     }
     if !discarded.events.iter().any(|event| matches!(event, Event::Discard { offset: 2_097_152, len: 65_536 })) {
         missing.push("a discard did not come through".to_owned());
     }
+    // FUA is a flag of a request, which a file cannot be given: without it the kernel flushes behind the request, which is on record.
+    missing.extend(device.has_fua()?.then(|| "the loop device says that it can do FUA by itself".to_owned()));
     Ok(missing)
+}
+
+/// A direct write for which the kernel sends FUA.
+fn write_with_fua(device: &LoopDevice) -> Result<(), RigError> {
+    let flags = rustix::fs::OFlags::DIRECT | rustix::fs::OFlags::DSYNC;
+    let file = File::options().write(true).custom_flags(flags.bits() as i32).open(&device.0)?;
+    let octets = vec![0x5A; 2 * BLOCK];
+    let aligned = octets.as_ptr().align_offset(BLOCK);
+    Ok(file.write_all_at(&octets[aligned..aligned + BLOCK], PLACE)?)
+}
+
+/// Octets of the writes among the first `length` at [`PLACE`].
+fn octets_at_place(events: &[Event], length: usize) -> usize {
+    let place = PLACE..PLACE + length as u64;
+    let here = events.iter().filter_map(|event| match event {
+        Event::Write { offset, data } if place.contains(offset) => Some(data.len()),
+        _ => None,
+    });
+    here.sum()
 }
 
 /// A loop device without a file system; freed when dropped.
@@ -168,6 +191,12 @@ impl LoopDevice {
             ))),
         }
     }
+
+    fn has_fua(&self) -> std::io::Result<bool> {
+        let name = self.0.trim_start_matches("/dev/");
+        let path = Path::new("/sys/block").join(name).join("queue/fua");
+        Ok(std::fs::read_to_string(path)?.trim() != "0")
+    }
 }
 
 impl Drop for LoopDevice {
@@ -180,4 +209,7 @@ impl Drop for LoopDevice {
 
 const DROPPED_FLUSHES: u64 = 6;
 const SECTOR: usize = 4096;
+/// Where on the disk something is written.
+const PLACE: u64 = 1 << 20;
+const BLOCK: usize = 4096;
 const SEEDS_TRIED: u64 = 8;

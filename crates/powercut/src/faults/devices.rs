@@ -85,6 +85,28 @@ fn mail_fails(environment: &Environment, kill: bool) -> Result<Problems, RigErro
     Ok(problems)
 }
 
+/// The file system has given up by the time that its disk is well again: what it holds is found once it has been mounted anew.
+pub fn mail_flushes_fail(environment: &Environment) -> Result<Problems, RigError> {
+    let mut disks = TwoDisks::new(environment, FileSystem::Ext4, 192 << 20)?;
+    let load = Load::mixed(26);
+    let server = disks.setup.start()?;
+    let mut sent = send(&load, server.address, 4, 0..100, |_| ());
+    disks.mail.disk.set_faults(Faults { flushes_fail: true, ..Faults::default() });
+    sent.add(send(&load, server.address, 4, 100..300, |_| ()));
+    let mut problems = Problems::new();
+    problems.extend(until("a flush fails", || Ok(disks.mail.disk.faults_hit() > 0))?);
+    disks.mail.disk.set_faults(Faults::default());
+    sent.add(send(&load, server.address, 4, 300..400, |_| ()));
+    problems.extend(unexpected(&sent, ""));
+    server.kill();
+    disks.cut()?;
+    let server = disks.setup.start()?;
+    problems.extend(until("all mail is delivered", || Ok(disks.account(&load, &sent)?.is_clean()))?);
+    server.stop()?;
+    problems.extend(wrong("at the end", &disks.account(&load, &sent)?));
+    Ok(problems)
+}
+
 pub fn mail_hangs(environment: &Environment) -> Result<Problems, RigError> {
     let disks = TwoDisks::new(environment, FileSystem::Ext4, 192 << 20)?;
     let other = Rig::new(environment, FileSystem::Ext4, 64 << 20)?;

@@ -15,6 +15,7 @@ pub fn moved(environment: &Environment) -> Result<Problems, RigError> {
     let away = |mailbox: &Path| mailbox.with_file_name("away");
     happens_to_a_mailbox(
         environment,
+        Meanwhile::MakesAnother,
         |mailbox| Ok(std::fs::rename(mailbox, away(mailbox))?),
         |mailbox| {
             for subdir in ["new", "cur"] {
@@ -23,7 +24,7 @@ pub fn moved(environment: &Environment) -> Result<Problems, RigError> {
                     std::fs::rename(entry.path(), mailbox.join("Maildir").join(subdir).join(entry.file_name()))?;
                 }
             }
-            Ok(())
+            Ok(Problems::new())
         },
     )
 }
@@ -62,8 +63,13 @@ pub fn removed(environment: &Environment) -> Result<Problems, RigError> {
 
 /// `chattr +i` holds root, too.
 pub fn immutable(environment: &Environment) -> Result<Problems, RigError> {
-    let chattr = |how: &str, mailbox: &Path| Ok(run(Command::new("chattr").arg(how).arg(mailbox.join("Maildir/tmp")))?);
-    happens_to_a_mailbox(environment, |mailbox| chattr("+i", mailbox), |mailbox| chattr("-i", mailbox))
+    let chattr = |how: &str, mailbox: &Path| run(Command::new("chattr").arg(how).arg(mailbox.join("Maildir/tmp")));
+    happens_to_a_mailbox(
+        environment,
+        Meanwhile::Waits,
+        |mailbox| Ok(chattr("+i", mailbox)?),
+        |mailbox| Ok(chattr("-i", mailbox).map(|()| Problems::new())?),
+    )
 }
 
 pub fn symlink(environment: &Environment) -> Result<Problems, RigError> {
@@ -71,6 +77,7 @@ pub fn symlink(environment: &Environment) -> Result<Problems, RigError> {
     let elsewhere = |mailbox: &Path| mailbox.with_file_name("elsewhere");
     happens_to_a_mailbox(
         environment,
+        Meanwhile::Waits,
         |mailbox| {
             std::fs::rename(mailbox, aside(mailbox))?;
             for subdir in ["tmp", "new", "cur"] {
@@ -81,19 +88,25 @@ pub fn symlink(environment: &Environment) -> Result<Problems, RigError> {
         |mailbox| {
             std::fs::remove_file(mailbox)?;
             std::fs::rename(aside(mailbox), mailbox)?;
-            match std::fs::read_dir(elsewhere(mailbox).join("Maildir/new"))?.count() {
-                0 => Ok(()),
-                files => Err(std::io::Error::other(format!("{files} files were written through the link")).into()),
-            }
+            let files = std::fs::read_dir(elsewhere(mailbox).join("Maildir/new"))?.count();
+            Ok((files > 0).then(|| format!("{files} files were written through the link")).into_iter().collect())
         },
     )
+}
+
+/// What becomes of a mailbox's mail while something is wrong with it.
+enum Meanwhile {
+    /// It goes into another that is made.
+    MakesAnother,
+    Waits,
 }
 
 /// Something happens to the mailbox of `u1` in the midst of the load and is put right after it; the mail of all others comes meanwhile.
 fn happens_to_a_mailbox(
     environment: &Environment,
+    meanwhile: Meanwhile,
     happens: impl Fn(&Path) -> Result<(), RigError>,
-    put_right: impl Fn(&Path) -> Result<(), RigError>,
+    put_right: impl Fn(&Path) -> Result<Problems, RigError>,
 ) -> Result<Problems, RigError> {
     let rig = Rig::new(environment, FileSystem::Ext4, 512 << 20)?;
     let _mounted = rig.mount()?;
@@ -111,7 +124,11 @@ fn happens_to_a_mailbox(
     let mut problems: Problems = unexpected(&sent, "").into_iter().collect();
     let lost = || Ok::<_, RigError>(account(&setup.mail(), &load, sent.acknowledged.iter().copied())?.lost);
     problems.extend(until("the mail of all others is delivered", || Ok(lost()?.iter().all(|e| e.mailbox == 1)))?);
-    put_right(&mailbox)?;
+    // Or nothing was tried.
+    if matches!(meanwhile, Meanwhile::Waits) && lost()?.is_empty() {
+        problems.push("nothing kept mail out of the mailbox".to_owned());
+    }
+    problems.extend(put_right(&mailbox)?);
     problems.extend(until("the rest is delivered", || Ok(lost()?.is_empty()))?);
     server.stop()?;
     problems.extend(wrong("at the end", &account(&setup.mail(), &load, sent.acknowledged.iter().copied())?));

@@ -54,7 +54,7 @@ impl Fault {
 }
 
 /// All faults, in the order in which they are tried.
-pub const ALL: [Fault; 15] = [
+pub const ALL: [Fault; 16] = [
     Fault {
         name: "journal-full",
         promise: "452 4.3.1 while the journal's disk is full, mail again when there is space",
@@ -84,6 +84,11 @@ pub const ALL: [Fault; 15] = [
         name: "mail-write-error-kill",
         promise: "and by the next server, if this one is killed",
         run: devices::mail_writes_fail_and_a_kill,
+    },
+    Fault {
+        name: "mail-flush-error",
+        promise: "250 goes on, delivery when it is mounted anew",
+        run: devices::mail_flushes_fail,
     },
     Fault {
         name: "mail-hangs",

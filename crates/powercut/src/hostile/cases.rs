@@ -172,9 +172,10 @@ fn delivered(attack: &Attack, mailbox: u64, text: &str) -> std::io::Result<usize
 }
 
 pub fn reset_anywhere(attack: &Attack) -> Result<Vec<String>, RigError> {
-    let whole = format!("{}Subject: reset\r\n\r\nbody\r\n.\r\nQUIT\r\n", begin(3));
-    for octets in 0..=whole.len() {
-        for wait_for_reply in [false, true] {
+    let data = format!("{}Subject: reset\r\n\r\nbody\r\n.\r\nQUIT\r\n", begin(3));
+    let bdat = data.replace("DATA\r\n", "BDAT 18\r\n").replace("body\r\n.\r\n", "BDAT 6 LAST\r\nbody\r\n");
+    for (whole, wait_for_reply) in [(&data, false), (&data, true), (&bdat, false), (&bdat, true)] {
+        for octets in 0..=whole.len() {
             let mut stream = TcpStream::connect(attack.address())?;
             stream.set_read_timeout(Some(PATIENCE))?;
             // Closing with this set sends RST and no FIN.

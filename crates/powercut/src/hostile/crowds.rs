@@ -1,66 +1,101 @@
 //! Many at once.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::Attack;
+use super::{Attack, PATIENCE};
 use crate::load::{Client, Load, user};
 use crate::rig::RigError;
 use crate::server::DOMAIN;
 
-/// Where a slow sender stands: what it sends at once, and what it goes on with, octet by octet.
-fn states() -> [(String, &'static [u8]); 6] {
+/// Where a slow sender stands.
+struct State {
+    /// What it sends at once.
+    prologue: String,
+    /// The replies to that.
+    replies: &'static [&'static str],
+    /// What it goes on with, octet by octet, round and round.
+    drip: &'static [u8],
+}
+
+fn states() -> [State; 6] {
     let hello = "EHLO slow.example\r\n".to_owned();
     let mail = format!("{hello}MAIL FROM:<slow@{DOMAIN}>\r\n");
     let rcpt = format!("{mail}RCPT TO:<{}@{DOMAIN}>\r\n", user(0));
+    let (data, bdat) = (format!("{rcpt}DATA\r\n"), format!("{rcpt}BDAT 100000\r\n"));
+    let text = b"Subject: slow\r\n\r\nThis text comes one octet in a second, and on, and on.";
+    let state = |prologue, replies, drip| State { prologue, replies, drip };
     [
-        (String::new(), b"EHLO a.very.long.name.that.never.ends.because.it.is.sent.so.slowly."),
-        (hello, b"MAIL FROM:<somebody.with.a.name.as.long.as.this.one.is.and.longer."),
-        (mail, b"RCPT TO:<somebody.else.whose.name.is.no.shorter.than.his.and.goes.on."),
-        (rcpt.clone(), b"DATAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"),
-        (format!("{rcpt}DATA\r\n"), b"Subject: slow\r\n\r\nThis text comes one octet in a second, and on, and on."),
-        (
-            format!("{rcpt}BDAT 100000\r\n"),
-            b"Subject: slow\r\n\r\nThis text comes one octet in a second, and on, and on.",
+        state(String::new(), &["220"], b"EHLO a.very.long.name.that.never.ends.because.it.is.sent.so.slowly."),
+        state(hello, &["220", "250"], b"MAIL FROM:<somebody.with.a.name.as.long.as.this.one.is.and.longer."),
+        state(mail, &["220", "250", "250"], b"RCPT TO:<somebody.else.whose.name.is.no.shorter.than.his.and.goes.on."),
+        state(
+            rcpt,
+            &["220", "250", "250", "250"],
+            b"DATAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
         ),
+        state(data, &["220", "250", "250", "250", "354"], text),
+        // A chunk is answered when it is complete.
+        state(bdat, &["220", "250", "250", "250"], text),
     ]
 }
 
 pub fn slow_senders(attack: &Attack) -> Result<Vec<String>, RigError> {
     let states = states();
     let mut crowd = Vec::with_capacity(attack.size.crowd);
-    for number in 0..attack.size.crowd {
+    for state in states.iter().cycle().take(attack.size.crowd) {
         let mut stream = TcpStream::connect(attack.address())?;
-        let (prologue, drip) = &states[number % states.len()];
-        stream.write_all(prologue.as_bytes())?;
+        stream.write_all(state.prologue.as_bytes())?;
         stream.set_nonblocking(true)?;
-        crowd.push((stream, drip.iter().cycle()));
+        crowd.push((stream, state, state.drip.iter().cycle()));
     }
-    let mut broken = 0;
     let begun = Instant::now();
     let mut second = 0;
     while begun.elapsed() < attack.size.stay {
-        crowd.retain_mut(|(stream, drip)| {
-            let octet = *drip.next().expect("it goes round");
-            // A full send buffer means a server that does not read, which is its right.
-            let alive = match stream.write(&[octet]) {
-                Ok(_) => true,
-                Err(error) => error.kind() == ErrorKind::WouldBlock,
-            };
-            broken += usize::from(!alive);
-            alive
-        });
+        for (stream, _, drip) in &mut crowd {
+            // A full send buffer means a server that does not read, which is its right. Who was cut off is looked for at the end.
+            let _ = stream.write(&[*drip.next().expect("it goes round")]);
+        }
         second += 1;
         let next = begun + Duration::from_secs(second);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     let mut problems = Vec::new();
-    if broken > 0 {
-        problems
-            .push(format!("{broken} of {} slow senders were cut off within {:?}", attack.size.crowd, attack.size.stay));
+    for (mut stream, state, _) in crowd {
+        stream.set_nonblocking(false)?;
+        let was_told = replies(&mut stream, state.replies.len());
+        if !was_told.as_ref().is_ok_and(|replies| replies == state.replies) {
+            problems.push(format!("a slow sender was told {was_told:?}, not {:?}", state.replies));
+        }
+        stream.set_nonblocking(true)?;
+        let then = stream.read(&mut [0]).map_err(|error| error.kind());
+        if then != Err(ErrorKind::WouldBlock) {
+            problems.push(format!("a slow sender was cut off, or told more: {then:?}"));
+        }
     }
+    let more = problems.len().saturating_sub(SHOWN_MAX);
+    problems.truncate(SHOWN_MAX);
+    problems.extend((more > 0).then(|| format!("and {more} more")));
     Ok(problems)
+}
+
+/// The codes of the next replies; fewer if the connection ends.
+fn replies(stream: &mut TcpStream, count: usize) -> std::io::Result<Vec<String>> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let (mut codes, mut line) = (Vec::new(), Vec::new());
+    // Octet by octet: what comes behind them stays where it is.
+    let mut octet = [0];
+    while codes.len() < count && stream.read(&mut octet)? == 1 {
+        line.push(octet[0]);
+        if octet == *b"\n" {
+            if line.get(3) == Some(&b' ') {
+                codes.push(String::from_utf8_lossy(&line[..3]).into_owned());
+            }
+            line.clear();
+        }
+    }
+    Ok(codes)
 }
 
 pub fn bursts(attack: &Attack) -> Result<Vec<String>, RigError> {
@@ -91,10 +126,8 @@ pub fn bursts(attack: &Attack) -> Result<Vec<String>, RigError> {
             }
         }
     }
-    if wait_max >= attack.size.wait_max {
-        problems.push(format!("a client of a burst waited {} ms", wait_max.as_millis()));
-    }
-    problems.truncate(5);
+    *attack.wait_max.lock().expect("a wait") = wait_max;
+    problems.truncate(SHOWN_MAX);
     Ok(problems)
 }
 
@@ -118,3 +151,5 @@ pub fn flood(attack: &Attack) -> Result<Vec<String>, RigError> {
 
 /// Connections of a burst.
 const BURST: usize = 500;
+/// Problems of one kind that are told.
+const SHOWN_MAX: usize = 5;

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use ::tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use ::tokio::task::yield_now;
 use ::tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use bytes::BytesMut;
 
@@ -341,7 +342,12 @@ impl Connection {
                     }
                     self.fill().await
                 }
-                Event::Flush => self.flush().await,
+                Event::Flush => {
+                    let flushed = self.flush().await;
+                    // Replies by the hundred at once are much work between two waits: the others' turn comes first.
+                    yield_now().await;
+                    flushed
+                }
                 Event::Mail if self.phase.reached(Phase::Draining) => {
                     self.machine.answer(Err(Reply::new(421, "4.3.2", "Service shutting down")));
                     Ok(())

@@ -95,9 +95,6 @@ enum Command {
         /// Seconds that a crowd stays
         #[arg(long, default_value_t = 20)]
         secs: u64,
-        /// What no honest client may wait, in milliseconds; more where a machine is busy with other things
-        #[arg(long, default_value_t = 1000)]
-        wait_ms_max: u64,
     },
     /// Say whether this machine can run all this; exit status 2 and the reason if not
     Check,
@@ -197,9 +194,8 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
         }
         Command::SelfTest { seed } => rigged.self_test(*seed),
         Command::Kill { times, seed } => rigged.kill(*times, *seed),
-        Command::Hostile { only, crowd, secs, wait_ms_max } => {
-            let (stay, wait_max) = (Duration::from_secs(*secs), Duration::from_millis(*wait_ms_max));
-            rigged.hostile(only, Size { crowd: *crowd, stay, wait_max })
+        Command::Hostile { only, crowd, secs } => {
+            rigged.hostile(only, Size { crowd: *crowd, stay: Duration::from_secs(*secs) })
         }
         Command::Faults { only } => rigged.faults(only),
         Command::Check => rigged.check(),

@@ -105,13 +105,15 @@ impl Show {
             return;
         }
         println!(
-            "{:<16} {} {:>4} of {:>3} MiB, honest: {:>5} messages, longest {:>4} ms; {}",
+            "{:<16} {} {:>4} of {:>3} MiB, honest: {:>5} messages, longest {:>4} of {:>4} ms, alone {:>4.1}; {}",
             shown.case,
             verdict(shown.problems.is_empty()),
             shown.memory_kib >> 10,
             shown.memory_mib_max,
             shown.honest_messages,
             shown.honest_wait_ms_max,
+            shown.wait_ms_allowed,
+            shown.plain_us as f64 / 1000.0,
             shown.promise
         );
         shown.problems.iter().for_each(|problem| println!("  {problem}"));
@@ -130,7 +132,7 @@ impl Show {
             test.dropped_flushes,
             verdict(test.dropped_flushes_found > 0)
         );
-        println!("the same cuts, no flush forgotten, lose nothing: {}", verdict(test.honest_cuts_lost == 0));
+        println!("the same cuts, no flush forgotten, lose nothing: {}", verdict(test.honest_cuts_bad == 0));
         println!("a disk that lies about every flush is found: {}", verdict(test.lying_disk_found));
         println!("replay of its kept recording finds it again: {}", verdict(test.replay_finds_it_again));
     }
