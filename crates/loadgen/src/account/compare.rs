@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::{Expected, Ledger};
 use crate::mailfiles::{ReadError, each_message};
+use crate::sink::DIR_INDEX;
 use crate::stamp::{self, Id};
 
 /// How many copies of a message with several recipients a store keeps.
@@ -99,6 +100,7 @@ pub fn account(ledger: &Ledger, stores: &[PathBuf], copies: Option<Copies>) -> R
                         let place = || message.path.display().to_string();
                         seen.add(found.id, found.is_intact, message.maildir, place);
                     }
+                    None if message.path.file_name().is_some_and(|name| name == DIR_INDEX) => {}
                     None => seen.unstamped += 1,
                 }
                 true
@@ -362,6 +364,7 @@ mod tests {
         put("9", 9);
         put("6", 6);
         write(at, "foreign", b"Subject: x\n\nhello\n");
+        write(at, DIR_INDEX, b"{}\n");
         // 1 is lost, 2 there twice, 3 altered, 4 refused but there, 5 and 6 uncertain, 9 never sent.
         let ledger = ledger(&[(1, 0), (1, 0), (1, 0), (1, 0), (0, 0), (0, 1), (0, 1)]);
         let account = account(&ledger, &[at.to_owned()], None).unwrap();

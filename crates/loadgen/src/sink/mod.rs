@@ -42,6 +42,7 @@ use tokio::sync::{mpsc, watch};
 pub use counts::{Counts, Summary};
 pub use replies::Provider;
 pub use rule_file::{Delay, DomainRules, GreylistRule, RuleError, RuleFile, SlowReadRule, Stage, StageRule};
+pub(crate) use store::DIR_INDEX;
 pub use store::StoreKind;
 pub use tls::{Certificate, TlsMode};
 

@@ -39,6 +39,9 @@ impl std::str::FromStr for StoreKind {
     }
 }
 
+/// Tells sender and recipients of each message in a directory, beside them.
+pub(crate) const DIR_INDEX: &str = "index.jsonl";
+
 /// An open store, shared by all threads. Writing blocks the thread that does it.
 #[derive(Debug)]
 pub(super) enum Store {
@@ -57,7 +60,7 @@ impl Store {
             StoreKind::Mbox(file) => Ok(Self::Mbox(Mutex::new(append_to(file)?))),
             StoreKind::Dir(dir) => {
                 std::fs::create_dir_all(dir)?;
-                let index = Mutex::new(BufWriter::new(append_to(&dir.join("index.jsonl"))?));
+                let index = Mutex::new(BufWriter::new(append_to(&dir.join(DIR_INDEX))?));
                 Ok(Self::Dir { dir: dir.clone(), next: AtomicU64::new(last_number(dir)? + 1), index })
             }
         }

@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn multiparts_enclosed_to_any_depth_cost_no_stack() {
         let level = |n: u32| format!("Content-Type: multipart/mixed; boundary=b{n}\n\n--b{n}\n");
-        let mail = (0..5_000).map(level).collect::<String>() + "\ncore\n";
+        let mail = (0..10_000).map(level).collect::<String>() + "\ncore\n";
         on_a_thread(move || {
             assert_eq!(extract(mail.as_bytes()).problem, Some("nested too deeply"));
             parts(mail.as_bytes());
