@@ -290,18 +290,24 @@ fn what_cannot_be_read_after_a_failed_sync_is_not_settled() {
     assert_eq!(steps.texts("ann"), ["Delivered-To: ann\na needle\n"]);
 }
 
-#[test]
-fn what_could_not_be_read_after_a_failed_sync_is_still_written_anew_when_it_can_be() {
+/// "a needle" has reached `ann`, whose file is given, and waits for `bad`; then a sync has failed.
+fn half_delivered_when_a_sync_failed() -> (Steps, std::path::PathBuf) {
     let steps = Steps::new(|config| config);
     steps.doors.shut("bad/Maildir", Door::Fails);
     steps.deliver(message(&["ann", "bad"], "a needle\r\n"));
     steps.until("the first attempt", || steps.waiting() == 1);
     let ann = only_file(&steps, "ann");
-    let _held = std::fs::File::open(&ann).expect("readable");
-    let before = inode(&ann);
     steps.doors.shut(SYNC, Door::Fails);
     assert!(steps.core().checkpoint().is_err());
     steps.doors.open(SYNC);
+    (steps, ann)
+}
+
+#[test]
+fn what_could_not_be_read_after_a_failed_sync_is_still_written_anew_when_it_can_be() {
+    let (steps, ann) = half_delivered_when_a_sync_failed();
+    let _held = std::fs::File::open(&ann).expect("readable");
+    let before = inode(&ann);
 
     steps.doors.shut("bad/Maildir", Door::Hangs);
     steps.try_again_after(2);
@@ -323,14 +329,7 @@ fn what_could_not_be_read_after_a_failed_sync_is_still_written_anew_when_it_can_
 
 #[test]
 fn a_failed_sync_is_not_forgotten_by_those_that_succeed_nor_by_the_next_opening() {
-    let steps = Steps::new(|config| config);
-    steps.doors.shut("bad/Maildir", Door::Fails);
-    steps.deliver(message(&["ann", "bad"], "a\r\n"));
-    steps.until("the first attempt", || steps.waiting() == 1);
-    let ann = only_file(&steps, "ann");
-    steps.doors.shut(SYNC, Door::Fails);
-    assert!(steps.core().checkpoint().is_err());
-    steps.doors.open(SYNC);
+    let (steps, ann) = half_delivered_when_a_sync_failed();
     steps.core().checkpoint().expect("a checkpoint that does not hear of the failure");
     let Steps { place, journaled, .. } = steps;
     drop(journaled);

@@ -106,10 +106,7 @@ fn hex_decode(text: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::tags::TagStore;
-
-    fn tags(names: &[&str]) -> Tags {
-        names.iter().map(|&name| name.to_owned()).collect()
-    }
+    use crate::tags::tests::tags;
 
     #[test]
     fn a_dump_restores_to_the_same() {

@@ -280,7 +280,7 @@ pub fn id_of(message_id: &str, digest: u128) -> String {
 mod tests {
     use super::*;
 
-    fn tags(names: &[&str]) -> Tags {
+    pub(super) fn tags(names: &[&str]) -> Tags {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
