@@ -1,5 +1,7 @@
 //! Columns of a table on a terminal: what stands in them is cut or filled up to one width.
 
+use unicode_width::UnicodeWidthChar;
+
 /// Cells of a column; longer text is cut.
 const CELLS_MAX: usize = 24;
 
@@ -33,22 +35,8 @@ fn cells(text: &str) -> usize {
     text.chars().map(cells_of).sum()
 }
 
-/// Cells of a character on a terminal: the blocks that matter of Unicode's East Asian Width (UAX 11), and of what stands above or below others.
 fn cells_of(c: char) -> usize {
-    match u32::from(c) {
-        0x0300..=0x036f | 0x200b..=0x200f | 0x20d0..=0x20ff | 0xfe00..=0xfe0f => 0,
-        0x1100..=0x115f
-        | 0x2e80..=0xa4cf
-        | 0xac00..=0xd7a3
-        | 0xf900..=0xfaff
-        | 0xfe30..=0xfe6f
-        | 0xff00..=0xff60
-        | 0xffe0..=0xffe6
-        | 0x1f300..=0x1f64f
-        | 0x1f900..=0x1f9ff
-        | 0x20000..=0x3fffd => 2,
-        _ => 1,
-    }
+    c.width().unwrap_or(0)
 }
 
 #[cfg(test)]
