@@ -130,11 +130,12 @@ impl Server {
         found(&lines).unwrap_or_else(|| panic!("the log does not tell of {text:?}:\n{}", lines.join("\n")))
     }
 
-    /// Memory that the process has to itself.
+    /// Memory that the process asked for (proc_pid_smaps(5)). Not its share of the program's file, which grows whenever
+    /// another process that runs the same program ends.
     pub fn memory_bytes(&self) -> usize {
         let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).expect("read smaps");
-        let pss = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).expect("a line of Pss");
-        pss.trim().trim_end_matches(" kB").parse::<usize>().expect("kilobytes") << 10
+        let anonymous = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("a line of Anonymous");
+        anonymous.trim().trim_end_matches(" kB").parse::<usize>().expect("kilobytes") << 10
     }
 
     /// What lies in the mailbox `domain/user`, by file name.
