@@ -292,11 +292,6 @@ impl Journal {
         self.shared().poison()
     }
 
-    /// Closes the journal to appends after the failure that `why` tells: nothing is acknowledged any more.
-    pub fn poison(&self, why: &str) {
-        self.shared().poison_with(why.to_owned());
-    }
-
     /// Payload bytes of the largest record that fits.
     pub fn max_record_bytes(&self) -> usize {
         self.shared().max_record_bytes()

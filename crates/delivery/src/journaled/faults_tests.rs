@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_journal::sim::SimDisk;
 
 use super::JournaledConfig;
 use super::test_world::{Door, SYNC, Steps};
@@ -187,9 +188,11 @@ fn a_sync_that_hangs_does_not_hold_up_the_end() {
 
 #[test]
 fn without_room_for_the_note_there_is_no_sync() {
-    let steps = Steps::new(|config| config);
+    let disk = SimDisk::new(1);
+    let steps = Steps::with_journal_on(&disk);
     steps.deliver(message(&["ann"], "a\r\n"));
-    steps.core().log.poison("a disk that fails");
+    // From now on it takes nothing.
+    drop(disk.power_cut());
     steps.doors.shut(SYNC, Door::Hangs);
     // Would hang if it came to the sync.
     assert!(steps.journaled.checkpoint().is_err());

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_journal::Journal;
+use posthaste_journal::sim::SimDisk;
+use posthaste_journal::{Journal, OpenError, Recovery};
 
 use super::core::Core;
 use super::tests::{Place, mailbox};
@@ -83,26 +84,28 @@ pub(super) struct Steps {
 impl Steps {
     /// The workers run, and nothing else by itself.
     pub(super) fn new(config: impl FnOnce(JournaledConfig) -> JournaledConfig) -> Self {
-        Self::started(config, |core| {
-            for _ in 0..2 {
-                core.workers.start(&core).expect("a thread");
-            }
-            Journaled { handle: Arc::new(Handle { core, keepers: Mutex::new(Some(Vec::new())) }) }
-        })
+        Self::started(config, in_the_file_system, workers_alone)
+    }
+
+    /// As [`Steps::new`], with the journal on a simulated disk.
+    pub(super) fn with_journal_on(disk: &SimDisk) -> Self {
+        let open = |config: &JournaledConfig| Journal::open_on(Arc::new(disk.clone()), config.journal.clone());
+        Self::started(|config| config, open, workers_alone)
     }
 
     /// All threads run.
     pub(super) fn with_all_threads(config: impl FnOnce(JournaledConfig) -> JournaledConfig) -> Self {
-        Self::started(config, |core| Journaled::start(core).expect("threads"))
+        Self::started(config, in_the_file_system, |core| Journaled::start(core).expect("threads"))
     }
 
     fn started(
         config: impl FnOnce(JournaledConfig) -> JournaledConfig,
+        open: impl FnOnce(&JournaledConfig) -> Result<(Journal, Recovery), OpenError>,
         start: impl FnOnce(Arc<Core<Journal>>) -> Journaled,
     ) -> Self {
         let (place, doors, clock) = (Place::new(), Arc::new(Doors::default()), Arc::new(Mutex::new(Instant::now())));
         let config = config(place.config());
-        let (journal, recovery) = Journal::open(&config.journal_dir, config.journal.clone()).expect("a journal");
+        let (journal, recovery) = open(&config).expect("a journal");
         let told = clock.clone();
         let seams = Seams { gate: Some(doors.gate()), clock: Some(Arc::new(move || *told.lock().unwrap())) };
         let core = Core::open(journal, recovery, config, seams).expect("opens").0;
@@ -170,6 +173,17 @@ impl Steps {
     pub(super) fn waiting(&self) -> usize {
         self.journaled.stats().waiting
     }
+}
+
+fn in_the_file_system(config: &JournaledConfig) -> Result<(Journal, Recovery), OpenError> {
+    Journal::open(&config.journal_dir, config.journal.clone())
+}
+
+fn workers_alone(core: Arc<Core<Journal>>) -> Journaled {
+    for _ in 0..2 {
+        core.workers.start(&core).expect("a thread");
+    }
+    Journaled { handle: Arc::new(Handle { core, keepers: Mutex::new(Some(Vec::new())) }) }
 }
 
 const PATIENCE: Duration = Duration::from_secs(30);
