@@ -247,7 +247,7 @@ mod tests {
     /// Longer than any of these tests.
     const FOR_EVER: Duration = Duration::from_secs(3600);
     /// For what would otherwise never happen.
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// A disk that makes its files in pieces, and tells of each.
     struct InPieces(SimDisk, Sender<()>);
