@@ -608,6 +608,27 @@ async fn ipv4_and_ipv6_are_listened_on_side_by_side() {
 }
 
 #[tokio::test]
+async fn what_only_other_drivers_do_is_neither_announced_nor_asked() {
+    let config = Config {
+        starttls: true,
+        auth_mechanisms: vec!["PLAIN".into()],
+        auth_needs_tls: false,
+        asks_hello: true,
+        asks_data: true,
+        ..Config::new("mx.example.org")
+    };
+    let (server, _events) = start(Server::builder().config(config).listen("127.0.0.1:0")).await;
+    let mut talk = Talk::to(&server).await;
+    talk.hear("220").await;
+    let hello = talk.say("EHLO client.example\r\n").await.hear("250").await;
+    assert!(!hello.contains("STARTTLS") && !hello.contains("AUTH"), "{hello}");
+    assert!(talk.say("STARTTLS\r\n").await.hear("502").await.starts_with("502 5.5.1 "));
+    assert!(talk.say("AUTH PLAIN AGEAYg==\r\n").await.hear("502").await.starts_with("502 5.5.1 "));
+    talk.say("MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nDATA\r\n").await.hear("354").await;
+    talk.say("text\r\n.\r\n").await.hear("250").await;
+}
+
+#[tokio::test]
 async fn two_protocols_share_one_count() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lmtp");

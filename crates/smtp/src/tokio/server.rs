@@ -67,7 +67,8 @@ impl ServerBuilder {
     /// Connections that are served at once unless [`ServerBuilder::max_connections`] says otherwise.
     pub const MAX_CONNECTIONS: usize = 20_000;
 
-    /// Host name, limits, policies and protocol. Default: those of [`Config::new`], under the name `localhost`.
+    /// Host name, limits, policies and protocol. Default: those of [`Config::new`], under the name `localhost`. STARTTLS, AUTH and
+    /// the questions about hello and DATA are for drivers of one's own: here they count as not set.
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
@@ -243,7 +244,9 @@ struct Configs {
 
 impl Configs {
     fn new(config: Config) -> Self {
-        let of = |protocol| Arc::new(Config { protocol, ..config.clone() });
+        let served =
+            Config { starttls: false, auth_mechanisms: Vec::new(), asks_hello: false, asks_data: false, ..config };
+        let of = |protocol| Arc::new(Config { protocol, ..served.clone() });
         Self { smtp: of(Protocol::Smtp), lmtp: of(Protocol::Lmtp) }
     }
 }
