@@ -139,10 +139,10 @@ impl Handler for Receiver {
         &self,
         session: &Session,
         transaction: &mut Transaction,
-        envelope: &Envelope,
+        _: &Envelope,
         rcpt: &RcptTo,
     ) -> Result<(), Reply> {
-        let Err(reply) = self.take_recipient(transaction, envelope, rcpt) else { return Ok(()) };
+        let Err(reply) = self.take_recipient(transaction, rcpt) else { return Ok(()) };
         if tracing::enabled!(tracing::Level::INFO) {
             tracing::info!(
                 peer = session.peer.to_string(),
@@ -170,13 +170,13 @@ impl Handler for Receiver {
 }
 
 impl Receiver {
-    fn take_recipient(&self, to: &mut Transaction, envelope: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+    fn take_recipient(&self, to: &mut Transaction, rcpt: &RcptTo) -> Result<(), Reply> {
         let mailboxes = resolve(&self.settings().routes, rcpt).map_err(refusal)?;
         // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
         if mailboxes.iter().any(|mailbox| self.0.store.check_mailbox(&mailbox.directory).is_err()) {
             return Err(Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later"));
         }
-        to.add(envelope, rcpt, mailboxes, &self.0.memory).map_err(|full| match full {
+        to.add(mailboxes, &self.0.memory).map_err(|full| match full {
             // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
             Full::Transaction => Reply::new(452, "4.5.3", "Too many mailboxes for one message"),
             Full::Memory => Reply::new(452, "4.3.1", "Too many recipients at a time, try again later"),
@@ -186,7 +186,7 @@ impl Receiver {
 
 fn resolve(routes: &Routes, rcpt: &RcptTo) -> Result<Mailboxes, RouteError> {
     match &rcpt.forward_path {
-        ForwardPath::Postmaster => routes.resolve("postmaster", None),
+        ForwardPath::Local(local_part) => routes.resolve(local_part.as_str(), None),
         ForwardPath::Address(address) => match address.domain() {
             Domain::Name(name) => routes.resolve(address.local_part(), Some(name)),
             // Never one of ours.

@@ -55,7 +55,7 @@ pub enum RouteError {
 #[derive(Debug)]
 pub struct Routes {
     domains: HashMap<String, DomainRoutes>,
-    /// Takes `<postmaster>` without a domain.
+    /// The domain of recipients that come without one, `<postmaster>` among them.
     first: String,
 }
 
@@ -91,7 +91,8 @@ impl Routes {
         Ok(routes)
     }
 
-    /// The mailboxes of `local_part@domain`; `None` for a domain is `<postmaster>` (RFC 5321 section 4.1.1.3).
+    /// The mailboxes of `local_part@domain`; `None` means the first of our domains, as for `<postmaster>` (RFC 5321
+    /// section 4.1.1.3).
     ///
     /// # Errors
     /// [`RouteError`] says which reply the client gets.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use posthaste_delivery::Target;
 use posthaste_message::{write_delivered_to, write_return_path};
+use posthaste_smtp::address::PATH_BYTES_MAX;
 use posthaste_smtp::{Envelope, RcptTo};
 
 use crate::memory::{MemoryBudget, Reservation};
@@ -30,22 +31,13 @@ pub(crate) enum Full {
 }
 
 impl Transaction {
-    /// Adds `rcpt`, which stands for `mailboxes`.
-    pub fn add(
-        &mut self,
-        envelope: &Envelope,
-        rcpt: &RcptTo,
-        mailboxes: Mailboxes,
-        memory: &MemoryBudget,
-    ) -> Result<(), Full> {
-        let path_bytes = rcpt.forward_path.address().map_or(0, |to| to.local_part().len() + MAX_DOMAIN_BYTES);
-        let sender_bytes =
-            envelope.mail.reverse_path.address().map_or(0, |of| of.local_part().len() + MAX_DOMAIN_BYTES);
+    /// Adds a recipient, who stands for `mailboxes`.
+    pub fn add(&mut self, mailboxes: Mailboxes, memory: &MemoryBudget) -> Result<(), Full> {
         let target = |directory: &str, address: &str| {
-            size_of::<Target>() + FIELD_NAMES_BYTES + sender_bytes + directory.len() + address.len()
+            size_of::<Target>() + FIELD_NAMES_BYTES + PATH_BYTES_MAX + directory.len() + address.len()
         };
         let targets: usize = mailboxes.iter().map(|mailbox| target(&mailbox.directory, &mailbox.address)).sum();
-        let bytes = self.bytes + size_of::<RcptTo>() + size_of::<Mailboxes>() + path_bytes + targets;
+        let bytes = self.bytes + size_of::<RcptTo>() + size_of::<Mailboxes>() + PATH_BYTES_MAX + targets;
         if bytes > ENVELOPE_BYTES_MAX {
             return Err(Full::Transaction);
         }
@@ -59,9 +51,10 @@ impl Transaction {
 
     /// Where the message goes: each mailbox once.
     pub fn targets(&self, envelope: &Envelope) -> Vec<Target> {
-        let sender = envelope.mail.reverse_path.address().map(ToString::to_string);
+        let sender = envelope.mail.reverse_path.to_string();
         let mut return_path = Vec::with_capacity(64);
-        write_return_path(&mut return_path, sender.as_deref().unwrap_or_default());
+        // The field has brackets of its own.
+        write_return_path(&mut return_path, &sender[1..sender.len() - 1]);
         let several = self.recipients.len() > 1;
         let mut seen = HashSet::new();
         let mailboxes = self.recipients.iter().flat_map(|mailboxes| mailboxes.iter());
@@ -84,14 +77,12 @@ const ENVELOPE_BYTES_MAX: usize = 2 << 20;
 const ENVELOPE_BYTES_FREE: usize = 4 << 10;
 /// `Return-Path: <>`, `Delivered-To: ` and their line ends, generously.
 const FIELD_NAMES_BYTES: usize = 40;
-/// RFC 5321 section 4.5.3.1.2.
-const MAX_DOMAIN_BYTES: usize = 255;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::routing::Mailbox;
-    use posthaste_smtp::{ForwardPath, MailFrom, ReversePath};
+    use posthaste_smtp::{MailFrom, ReversePath};
 
     fn envelope() -> Envelope {
         Envelope { mail: MailFrom::new(ReversePath::parse("<s@example.net>").unwrap()), recipients: Vec::new() }
@@ -105,15 +96,11 @@ mod tests {
         Mailboxes::Alias((0..mailboxes).map(mailbox).collect())
     }
 
-    fn rcpt() -> RcptTo {
-        RcptTo::new(ForwardPath::parse("<team@example.org>").unwrap())
-    }
-
     /// Adds `mailboxes` until there is no more room, and tells how often that went well.
     fn fill(transaction: &mut Transaction, mailboxes: &Mailboxes, memory: &MemoryBudget) -> (usize, Full) {
         for added in 0.. {
             assert!(added < 100_000, "there is no bound");
-            if let Err(full) = transaction.add(&envelope(), &rcpt(), mailboxes.clone(), memory) {
+            if let Err(full) = transaction.add(mailboxes.clone(), memory) {
                 return (added, full);
             }
         }
@@ -135,6 +122,22 @@ mod tests {
     }
 
     #[test]
+    fn the_return_path_is_the_sender_as_it_came() {
+        let check = |path: &str| {
+            let mut transaction = Transaction::default();
+            let envelope = Envelope { mail: MailFrom::new(ReversePath::parse(path).unwrap()), ..envelope() };
+            transaction.add(alias(1, 1), &MemoryBudget::new(0)).expect("one recipient");
+            let prefix = transaction.targets(&envelope).remove(0).prefix;
+            let expected = format!("Return-Path: {path}\r\nDelivered-To: 0@example.org\r\n");
+            assert_eq!(String::from_utf8_lossy(&prefix), expected);
+        };
+        check("<>");
+        check("<a>");
+        check("<\"a b\">");
+        check("<a@example.net>");
+    }
+
+    #[test]
     fn all_transactions_share_the_budget_and_give_it_back() {
         let memory = MemoryBudget::new(0);
         let all = memory.available_bytes();
@@ -147,7 +150,7 @@ mod tests {
         let mut late = Transaction::default();
         assert_eq!(fill(&mut late, &alias(100, 20), &memory).1, Full::Memory);
         // Whoever has one recipient is served all the same.
-        late.add(&envelope(), &rcpt(), alias(1, 20), &memory).expect("a small envelope");
+        late.add(alias(1, 20), &memory).expect("a small envelope");
         drop(transactions);
         assert_eq!(memory.available_bytes(), all);
     }

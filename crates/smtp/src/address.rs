@@ -32,11 +32,28 @@ impl fmt::Display for Domain {
     }
 }
 
-/// A mailbox: local part and domain. The local part is kept without quotes and escapes; [`Display`](fmt::Display)
-/// writes them again where they are needed, so `<"a"@b>` and `<a@b>` are equal, as RFC 5321 section 4.1.2 demands.
+/// The part before the `@`, kept without quotes and escapes; [`Display`](fmt::Display) writes them again where they are
+/// needed, so `"a"` and `a` are equal, as RFC 5321 section 4.1.2 demands.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LocalPart(String);
+
+impl LocalPart {
+    /// Without quotes: `a b` for `"a b"`. May hold any printable character, `/` included.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LocalPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_local_part(f, &self.0)
+    }
+}
+
+/// A mailbox: local part and domain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
-    local_part: String,
+    local_part: LocalPart,
     domain: Domain,
 }
 
@@ -46,14 +63,15 @@ impl Address {
     /// # Errors
     /// Any [`AddressError`] but those about brackets.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
-        let (local_part, rest) = split_local_part(text)?;
-        let domain = rest.strip_prefix('@').ok_or(AddressError::NoDomain)?;
-        Ok(Self { local_part, domain: parse_domain(domain)? })
+        match parse_mailbox(text)? {
+            (local_part, Some(domain)) => Ok(Self { local_part, domain }),
+            (_, None) => Err(AddressError::NoDomain),
+        }
     }
 
-    /// The local part, unquoted: `a b` for `"a b"@example.org`. May hold any printable character, `/` included.
+    /// The local part, as [`LocalPart::as_str`] has it.
     pub fn local_part(&self) -> &str {
-        &self.local_part
+        self.local_part.as_str()
     }
 
     /// The domain.
@@ -63,7 +81,7 @@ impl Address {
 
     /// Whether every octet is ASCII, so that the address may be used without SMTPUTF8.
     pub fn is_ascii(&self) -> bool {
-        self.local_part.is_ascii()
+        self.local_part().is_ascii()
             && match &self.domain {
                 Domain::Name(name) | Domain::Literal(name) => name.is_ascii(),
                 Domain::Ip(_) => true,
@@ -73,8 +91,7 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_local_part(f, &self.local_part)?;
-        write!(f, "@{}", self.domain)
+        write!(f, "{}@{}", self.local_part, self.domain)
     }
 }
 
@@ -90,6 +107,9 @@ impl std::str::FromStr for Address {
 pub enum ReversePath {
     /// `<>`: never bounce this one (RFC 5321 section 4.5.5).
     Null,
+    /// `<a>`: a name without a domain. Against RFC 5321 section 4.1.2, and yet what cron jobs and devices send. Whose
+    /// user that is only the client knows, so it is kept as it came.
+    Local(LocalPart),
     /// An ordinary sender.
     Address(Address),
 }
@@ -109,15 +129,28 @@ impl ReversePath {
         if let Some(rest) = text.strip_prefix("<>") {
             return Ok((Self::Null, rest));
         }
-        let (inner, rest) = split_brackets(text)?;
-        Ok((Self::Address(Address::parse(drop_source_route(inner)?)?), rest))
+        let (local_part, domain, rest) = split_path(text)?;
+        let path = match domain {
+            Some(domain) => Self::Address(Address { local_part, domain }),
+            None => Self::Local(local_part),
+        };
+        Ok((path, rest))
     }
 
-    /// The address, unless this is the null path.
+    /// The address, unless this is the null path or has no domain.
     pub fn address(&self) -> Option<&Address> {
         match self {
-            Self::Null => None,
+            Self::Null | Self::Local(_) => None,
             Self::Address(address) => Some(address),
+        }
+    }
+
+    /// Whether every octet is ASCII, so that the path may be used without SMTPUTF8.
+    pub fn is_ascii(&self) -> bool {
+        match self {
+            Self::Null => true,
+            Self::Local(local_part) => local_part.as_str().is_ascii(),
+            Self::Address(address) => address.is_ascii(),
         }
     }
 }
@@ -127,6 +160,7 @@ impl fmt::Display for ReversePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Null => f.write_str("<>"),
+            Self::Local(local_part) => write!(f, "<{local_part}>"),
             Self::Address(address) => write!(f, "<{address}>"),
         }
     }
@@ -135,8 +169,9 @@ impl fmt::Display for ReversePath {
 /// A recipient given in RCPT.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ForwardPath {
-    /// `<Postmaster>` without a domain: the postmaster of this very host (RFC 5321 section 4.5.1).
-    Postmaster,
+    /// `<a>`: a name without a domain, so a user of this very host. `<Postmaster>`, in any case, has to be accepted in
+    /// this form (RFC 5321 section 4.5.1); others are up to whoever answers RCPT.
+    Local(LocalPart),
     /// An ordinary recipient.
     Address(Address),
 }
@@ -153,18 +188,27 @@ impl ForwardPath {
 
     /// Reads a path at the start of `text` and returns what follows it.
     pub(crate) fn split(text: &str) -> Result<(Self, &str), AddressError> {
-        let (inner, rest) = split_brackets(text)?;
-        if inner.eq_ignore_ascii_case("postmaster") {
-            return Ok((Self::Postmaster, rest));
-        }
-        Ok((Self::Address(Address::parse(drop_source_route(inner)?)?), rest))
+        let (local_part, domain, rest) = split_path(text)?;
+        let path = match domain {
+            Some(domain) => Self::Address(Address { local_part, domain }),
+            None => Self::Local(local_part),
+        };
+        Ok((path, rest))
     }
 
-    /// The address, unless this is the bare postmaster.
+    /// The address, unless it has no domain.
     pub fn address(&self) -> Option<&Address> {
         match self {
-            Self::Postmaster => None,
+            Self::Local(_) => None,
             Self::Address(address) => Some(address),
+        }
+    }
+
+    /// Whether every octet is ASCII, so that the path may be used without SMTPUTF8.
+    pub fn is_ascii(&self) -> bool {
+        match self {
+            Self::Local(local_part) => local_part.as_str().is_ascii(),
+            Self::Address(address) => address.is_ascii(),
         }
     }
 }
@@ -173,7 +217,7 @@ impl ForwardPath {
 impl fmt::Display for ForwardPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Postmaster => f.write_str("<Postmaster>"),
+            Self::Local(local_part) => write!(f, "<{local_part}>"),
             Self::Address(address) => write!(f, "<{address}>"),
         }
     }
@@ -198,7 +242,7 @@ pub enum AddressError {
     /// Empty, or a character that needs quoting and is not quoted.
     #[error("bad local part")]
     LocalPart,
-    /// No `@` and not `<Postmaster>`.
+    /// No `@`, where a domain has to be.
     #[error("domain is missing")]
     NoDomain,
     /// Not a domain name.
@@ -213,6 +257,13 @@ pub enum AddressError {
     /// Something follows the path.
     #[error("unexpected text behind the address")]
     Trailing,
+}
+
+/// Reads a path that is not null at the start of `text` and returns what follows it as well.
+fn split_path(text: &str) -> Result<(LocalPart, Option<Domain>, &str), AddressError> {
+    let (inner, rest) = split_brackets(text)?;
+    let (local_part, domain) = parse_mailbox(drop_source_route(inner)?)?;
+    Ok((local_part, domain, rest))
 }
 
 /// Finds the `>` that ends the path; one inside a quoted local part does not.
@@ -247,6 +298,17 @@ fn drop_source_route(inner: &str) -> Result<&str, AddressError> {
         parse_domain(hop.strip_prefix('@').ok_or(AddressError::SourceRoute)?)?;
     }
     Ok(address)
+}
+
+/// Reads `local@domain` or `local`.
+fn parse_mailbox(text: &str) -> Result<(LocalPart, Option<Domain>), AddressError> {
+    let (local_part, rest) = split_local_part(text)?;
+    let domain = match rest.strip_prefix('@') {
+        Some(domain) => Some(parse_domain(domain)?),
+        None if rest.is_empty() => None,
+        None => return Err(AddressError::LocalPart),
+    };
+    Ok((LocalPart(local_part), domain))
 }
 
 /// Returns the unquoted local part and what follows it.
@@ -395,9 +457,13 @@ mod tests {
     }
 
     #[test]
-    fn postmaster_needs_no_domain() {
-        check("<PostMaster>", Ok("<Postmaster>"));
-        check("<root>", Err(AddressError::NoDomain));
+    fn a_name_needs_no_domain() {
+        check("<PostMaster>", Ok("<PostMaster>"));
+        check("<\"a b\">", Ok("<\"a b\">"));
+        check("<\"a\"b>", Err(AddressError::LocalPart));
+        assert_eq!(ReversePath::parse("<a>").map(|path| path.to_string()).as_deref(), Ok("<a>"));
+        assert_eq!(ReversePath::parse("<a>").map(|path| path.address().cloned()), Ok(None));
+        assert_eq!(Address::parse("a"), Err(AddressError::NoDomain));
     }
 
     #[test]

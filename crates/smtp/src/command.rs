@@ -540,6 +540,13 @@ mod tests {
     }
 
     #[test]
+    fn a_sender_without_a_domain_is_an_address() {
+        let mail = mail("MAIL FROM:<a> SIZE=1").unwrap();
+        assert_eq!(mail.to_string(), "MAIL FROM:<a> SIZE=1");
+        assert!(matches!(mail.reverse_path, ReversePath::Local(a) if a.as_str() == "a"));
+    }
+
+    #[test]
     fn every_parameter_is_kept() {
         let line = "MAIL FROM:<a@b> SIZE=10 BODY=8BITMIME SMTPUTF8 RET=HDRS ENVID=a+2Bb";
         assert_eq!(mail(line).unwrap().to_string(), line);

@@ -19,7 +19,7 @@ pub mod server;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
-pub use address::{Address, Domain, ForwardPath, ReversePath};
+pub use address::{Address, Domain, ForwardPath, LocalPart, ReversePath};
 pub use command::{BodyType, MailFrom, Notify, RcptTo, Ret};
 pub use limits::{BareNewlines, Limits, LongLines, NulOctets, Timeouts};
 pub use reply::{EnhancedCode, Reply};

@@ -232,9 +232,11 @@ proptest! {
         let address = Address::parse(&format!("\"{quoted}\"@{domain}")).unwrap();
         prop_assert_eq!(address.local_part(), &local);
         prop_assert_eq!(&Address::parse(&address.to_string()).unwrap(), &address);
-        let line = MailFrom { smtputf8: true, ..MailFrom::new(ReversePath::Address(address)) };
-        let text = line.to_string();
-        prop_assert_eq!(command::parse(text.as_bytes()), Ok(command::Command::Mail(line)));
+        for path in [ReversePath::Address(address), ReversePath::parse(&format!("<\"{quoted}\">")).unwrap()] {
+            let line = MailFrom { smtputf8: true, ..MailFrom::new(path) };
+            let text = line.to_string();
+            prop_assert_eq!(command::parse(text.as_bytes()), Ok(command::Command::Mail(line)));
+        }
     }
 
     #[test]

@@ -79,6 +79,26 @@ fn recipients_are_routed_or_refused() {
 }
 
 #[test]
+fn names_without_a_domain_are_ours_as_recipients_and_kept_as_senders() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ROUTED);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.expect("MAIL FROM:<a> SIZE=1", 250);
+    client.expect("RCPT TO:<nobody>", 550);
+    client.expect("RCPT TO:<Bob+lists>", 250);
+    client.expect("DATA", 354);
+    client.send(b"Subject: x\r\n\r\n.\r\n").unwrap();
+    assert_eq!(client.reply().code, 250);
+    let text = server.wait_for_mail("example.org", "bob", 1)[0].text();
+    assert!(text.starts_with("Return-Path: <a>\nDelivered-To: Bob+lists@example.org\nReceived: "), "{text}");
+    assert!(!text.contains("\tfor "), "what stands there has a domain: {text}");
+    let line = server.wait_for_log("message kept");
+    assert!(line.contains("from=\"<a>\" to=\"<Bob+lists>\""), "{line}");
+    server.stop();
+}
+
+#[test]
 fn hostile_names_stay_in_the_mail_directory() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), ANYBODY);

@@ -423,9 +423,9 @@ impl Machine {
     /// Sees that no address goes out that the server was not told to expect (RFC 6531 section 3.3).
     fn settle_utf8(&mut self) {
         let Some(transaction) = self.transaction.as_mut() else { return };
-        let needs = |rcpt: &RcptTo| rcpt.forward_path.address().is_some_and(|a| !a.is_ascii());
+        let needs = |rcpt: &RcptTo| !rcpt.forward_path.is_ascii();
         let mail = &mut transaction.mail;
-        mail.smtputf8 |= mail.reverse_path.address().is_some_and(|a| !a.is_ascii());
+        mail.smtputf8 |= !mail.reverse_path.is_ascii();
         if self.extensions.smtputf8 {
             mail.smtputf8 |= transaction.recipients.iter().any(needs);
             return;

@@ -84,7 +84,8 @@ pub trait Handler: Send + Sync + 'static {
         ready(Ok(()))
     }
 
-    /// The client names a recipient; `envelope` holds those already accepted. A 421 closes the session.
+    /// The client names a recipient; `envelope` holds those already accepted. One without a domain, such as `<Postmaster>`, means a
+    /// user of this very host. A 421 closes the session.
     fn rcpt(
         &self,
         session: &Session,

@@ -35,7 +35,7 @@ pub fn judge_message(envelope: &Envelope) -> MessageOutcome {
 
 fn local_part(rcpt: &RcptTo) -> &str {
     match &rcpt.forward_path {
-        ForwardPath::Postmaster => "postmaster",
+        ForwardPath::Local(local_part) => local_part.as_str(),
         ForwardPath::Address(address) => address.local_part(),
     }
 }

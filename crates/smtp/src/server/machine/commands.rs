@@ -200,7 +200,7 @@ impl Machine {
         if !self.config.dsn && (mail.ret.is_some() || mail.envid.is_some()) {
             return self.error(555, "5.5.4", DSN_NOT_OFFERED);
         }
-        if !mail.smtputf8 && mail.reverse_path.address().is_some_and(|a| !a.is_ascii()) {
+        if !mail.smtputf8 && !mail.reverse_path.is_ascii() {
             return self.error(553, "5.6.7", "Address needs SMTPUTF8");
         }
         let envelope = Envelope { mail, recipients: Vec::new() };
@@ -221,7 +221,7 @@ impl Machine {
             self.defer_recipient(&Reply::new(452, "4.5.3", "Too many recipients"));
             return None;
         }
-        if !transaction.envelope.mail.smtputf8 && rcpt.forward_path.address().is_some_and(|a| !a.is_ascii()) {
+        if !transaction.envelope.mail.smtputf8 && !rcpt.forward_path.is_ascii() {
             transaction.refused = true;
             return self.error(553, "5.6.7", "Address needs SMTPUTF8");
         }
