@@ -402,11 +402,11 @@ impl Queue {
 }
 
 /// An error that several messages share.
-fn copy(error: &io::Error) -> io::Error {
+pub(crate) fn copy(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), error.to_string())
 }
 
-fn no_answer() -> io::Error {
+pub(crate) fn no_answer() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer")
 }
 
@@ -483,7 +483,7 @@ impl Places {
     }
 
     /// Sees that one message is in its mailbox whole, exactly once. True if anything had to be written.
-    pub fn restore(&self, stored: &Stored, id: u64, target: usize) -> io::Result<bool> {
+    fn restore(&self, stored: &Stored, id: u64, target: usize) -> io::Result<bool> {
         let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
         let found = maildir.find(&key_of(stored, id, stored.numbers[target]))?;
         self.mend(&maildir, stored, id, target, found.as_ref())

@@ -33,6 +33,8 @@ pub struct JournaledConfig {
     pub inline_bytes_max: u64,
     /// Bytes that may wait for one mailbox that cannot be written to; beyond, [`Journaled::check_mailbox`] refuses.
     pub pending_bytes_max: u64,
+    /// How long opening waits for mailboxes of unfinished mail of which none answers: then their mail waits for them, and opening goes on.
+    pub open_patience: Duration,
     /// How long ending may take: longer only if a disk hangs, and then what is unfinished is left to the next opening.
     pub shutdown_patience: Duration,
 }
@@ -50,6 +52,7 @@ impl JournaledConfig {
             checkpoint_interval: Duration::from_secs(30),
             inline_bytes_max: 1 << 20,
             pending_bytes_max: 1 << 30,
+            open_patience: Duration::from_secs(30),
             shutdown_patience: Duration::from_secs(30),
         }
     }

@@ -2,14 +2,15 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_journal::sim::SimDisk;
 
 use super::JournaledConfig;
-use super::test_world::{Door, SYNC, Steps};
-use super::tests::message;
+use super::test_world::{Door, Doors, SYNC, Steps};
+use super::tests::{Place, message};
 use crate::{Body, Message};
 
 fn inode(path: &Path) -> u64 {
@@ -184,6 +185,30 @@ fn a_sync_that_hangs_does_not_hold_up_the_end() {
     doors.wait_until_held(SYNC);
     assert_eq!(place.promised(), [["ann/Maildir"]], "the next opening sees to it");
     doors.open(SYNC);
+}
+
+#[test]
+fn a_mailbox_that_hangs_does_not_hold_up_the_opening() {
+    let (place, doors) = (Place::new(), Arc::new(Doors::default()));
+    place.crashed_with(&[message(&["ann", "hung"], "a\r\n"), message(&["bob"], "b\r\n")], |_| None);
+    doors.shut("hung/Maildir", Door::Hangs);
+    let config = JournaledConfig { open_patience: Duration::from_millis(100), ..place.config() };
+    // Returns.
+    let steps = Steps::reopened(place, doors, config);
+    assert_eq!(steps.report.messages, 2);
+    // The others as well, where the machine is so slow that they did not answer in time.
+    assert!((1..=3).contains(&steps.report.deferred), "{:?}", steps.report);
+    steps.until("the others", || {
+        steps.try_again_after(2);
+        steps.texts("ann").len() + steps.texts("bob").len() == 2
+    });
+    assert_eq!(steps.texts("hung").len(), 0);
+    steps.doors.open("hung/Maildir");
+    steps.until("what waited for it", || {
+        steps.try_again_after(2);
+        steps.waiting() == 0
+    });
+    assert_eq!(["ann", "bob", "hung"].map(|name| steps.texts(name).len()), [1, 1, 1]);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Opening: every message that the journal still has is put into its mailboxes exactly once.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use posthaste_journal::storage::make_dir;
 use posthaste_journal::{Note, Recovery};
@@ -18,10 +21,11 @@ use crate::record::{Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Stor
 use crate::seams::Seams;
 use crate::session::SessionTag;
 use crate::spool::Spool;
-use crate::workers::{Letter, Workers, key_of};
+use crate::workers::{Letter, Workers, copy, key_of, no_answer};
 
 impl<L: Log> Core<L> {
-    /// Sees that every message that the log held when it was opened is in its mailboxes. Starts no threads.
+    /// Sees that every message that the log held when it was opened is in its mailboxes, or waits. The threads of the
+    /// executor are not started yet.
     pub(super) fn open(
         log: L,
         recovery: Recovery,
@@ -69,7 +73,7 @@ impl<L: Log> Core<L> {
             config,
         });
         report.messages = ids.len();
-        let there = sought.find(&core);
+        let there = sought.find(&core.workers, core.config.open_patience);
         for id in ids {
             core.replay(id, &visible, &there, &mut report);
         }
@@ -93,18 +97,17 @@ impl<L: Log> Core<L> {
         let places = self.workers.places();
         let mut failed = Vec::new();
         for (target, &number) in letter.stored.numbers.iter().enumerate() {
-            let restore = || match there.get(&letter.stored, id, target) {
-                Some(found) => places.restore_found(&letter.stored, id, target, found),
-                None => places.restore(&letter.stored, id, target),
-            };
-            let restore_synced = || places.restore_synced(&letter.stored, id, target);
-            let outcome = match (visible.done.contains(&(id, number)), visible.distrust) {
-                // Renamed in this life of the page cache, so it is there, or its owner has taken it away.
-                (true, false) => continue,
-                (true, true) => restore_synced().map(|()| false),
-                (false, true) => restore().and_then(|written| restore_synced().map(|()| written)),
-                (false, false) => restore(),
-            };
+            if visible.is_done(id, number) {
+                continue;
+            }
+            let outcome = there.get(&letter.stored, id, target).and_then(|found| {
+                let written =
+                    !visible.done.contains(&(id, number)) && places.restore_found(&letter.stored, id, target, found)?;
+                if visible.distrust {
+                    places.restore_synced(&letter.stored, id, target)?;
+                }
+                Ok(written)
+            });
             match outcome {
                 Ok(written) => report.restored += usize::from(written),
                 Err(error) => {
@@ -135,6 +138,11 @@ impl Visible {
             distrust: notes.iter().any(|note| note.kind == KIND_DISTRUST && note.payload == session.0),
         }
     }
+
+    /// It became visible in this life of the page cache, so it is there, or its owner has taken it away.
+    fn is_done(&self, id: u64, number: u16) -> bool {
+        self.done.contains(&(id, number)) && !self.distrust
+    }
 }
 
 /// Names that are looked for, by mailbox: a missing name costs a scan of its mailbox, and so do a thousand of them together.
@@ -144,31 +152,52 @@ struct Sought(HashMap<Arc<str>, Vec<String>>);
 impl Sought {
     fn add(&mut self, id: u64, stored: &Stored, visible: &Visible) {
         for (&number, target) in stored.numbers.iter().zip(&stored.message.targets) {
-            if !visible.done.contains(&(id, number)) {
+            if !visible.is_done(id, number) {
                 self.0.entry(target.mailbox.clone()).or_default().push(key_of(stored, id, number));
             }
         }
     }
 
-    fn find<L: Log>(self, core: &Core<L>) -> There {
-        let places = core.workers.places();
-        // A mailbox that cannot be looked into is looked into again for each of its messages, which then wait for it.
-        let look =
-            |(mailbox, keys): (Arc<str>, Vec<String>)| Some((mailbox.clone(), places.find(&mailbox, &keys).ok()?));
-        There(self.0.into_iter().filter_map(look).collect())
+    /// Looks on threads of their own, which file systems that hang may keep: nobody else's mail waits for them.
+    fn find(self, workers: &Arc<Workers>, patience: Duration) -> There {
+        let threads = LOOK_THREADS.min(self.0.len());
+        let sought = Arc::new(Mutex::new(self.0.into_iter()));
+        let (tell, told) = channel();
+        for _ in 0..threads {
+            let (workers, sought, tell) = (workers.clone(), sought.clone(), tell.clone());
+            let next = move || sought.lock().expect("what is sought").next();
+            let look = move || {
+                while let Some((mailbox, keys)) = next() {
+                    let found = workers.places().find(&mailbox, &keys);
+                    if tell.send((mailbox, found)).is_err() {
+                        return;
+                    }
+                }
+            };
+            // Without threads nothing is found out, and the mail waits.
+            let _ = std::thread::Builder::new().name("delivery-look".to_owned()).spawn(look);
+        }
+        drop(tell);
+        There(std::iter::from_fn(|| told.recv_timeout(patience).ok()).collect())
     }
 }
 
-/// What was found in each mailbox.
-struct There(HashMap<Arc<str>, HashMap<String, Found>>);
+/// What was found in each mailbox that has answered.
+struct There(HashMap<Arc<str>, io::Result<HashMap<String, Found>>>);
 
 impl There {
-    /// Where one target's file is, if it is known where; `Some(None)` if there is none.
-    fn get(&self, stored: &Stored, id: u64, target: usize) -> Option<Option<&Found>> {
-        let found = self.0.get(&stored.message.targets[target].mailbox)?;
-        Some(found.get(&key_of(stored, id, stored.numbers[target])))
+    /// Where one target's file is; `None` if there is none.
+    ///
+    /// # Errors
+    /// Its mailbox could not be looked into.
+    fn get(&self, stored: &Stored, id: u64, target: usize) -> io::Result<Option<&Found>> {
+        let found = self.0.get(&stored.message.targets[target].mailbox).ok_or_else(no_answer)?;
+        let found = found.as_ref().map_err(copy)?;
+        Ok(found.get(&key_of(stored, id, stored.numbers[target])))
     }
 }
 
+/// Mailboxes that are looked into at a time.
+const LOOK_THREADS: usize = 8;
 /// Of the memory for messages under way a slow mailbox may take one part in this many.
 const QUEUE_SHARE: u64 = 8;

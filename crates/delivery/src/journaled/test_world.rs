@@ -9,7 +9,7 @@ use posthaste_journal::{Journal, OpenError, Recovery};
 
 use super::core::Core;
 use super::tests::{Place, mailbox};
-use super::{Handle, Journaled, JournaledConfig};
+use super::{Handle, Journaled, JournaledConfig, ReplayReport};
 use crate::Message;
 use crate::seams::{Gate, Seams, Step};
 
@@ -79,6 +79,7 @@ pub(super) struct Steps {
     // Stands still but for what a test lets pass.
     clock: Arc<Mutex<Instant>>,
     pub(super) journaled: Journaled,
+    pub(super) report: ReplayReport,
 }
 
 impl Steps {
@@ -103,13 +104,29 @@ impl Steps {
         open: impl FnOnce(&JournaledConfig) -> Result<(Journal, Recovery), OpenError>,
         start: impl FnOnce(Arc<Core<Journal>>) -> Journaled,
     ) -> Self {
-        let (place, doors, clock) = (Place::new(), Arc::new(Doors::default()), Arc::new(Mutex::new(Instant::now())));
+        let place = Place::new();
         let config = config(place.config());
+        Self::opened(place, Arc::default(), config, open, start)
+    }
+
+    /// Opens a place where something was before, with doors that are shut already.
+    pub(super) fn reopened(place: Place, doors: Arc<Doors>, config: JournaledConfig) -> Self {
+        Self::opened(place, doors, config, in_the_file_system, workers_alone)
+    }
+
+    fn opened(
+        place: Place,
+        doors: Arc<Doors>,
+        config: JournaledConfig,
+        open: impl FnOnce(&JournaledConfig) -> Result<(Journal, Recovery), OpenError>,
+        start: impl FnOnce(Arc<Core<Journal>>) -> Journaled,
+    ) -> Self {
+        let clock = Arc::new(Mutex::new(Instant::now()));
         let (journal, recovery) = open(&config).expect("a journal");
         let told = clock.clone();
         let seams = Seams { gate: Some(doors.gate()), clock: Some(Arc::new(move || *told.lock().unwrap())) };
-        let core = Core::open(journal, recovery, config, seams).expect("opens").0;
-        Steps { place, doors, clock, journaled: start(core) }
+        let (core, report) = Core::open(journal, recovery, config, seams).expect("opens");
+        Steps { place, doors, clock, journaled: start(core), report }
     }
 
     pub(super) fn core(&self) -> &Arc<Core<Journal>> {

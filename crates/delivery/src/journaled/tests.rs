@@ -48,7 +48,11 @@ impl Place {
     }
 
     /// A journal as a crash leaves it: the messages durable, some of them noted as visible.
-    fn crashed_with(&self, messages: &[Message], visible: impl FnOnce(&[u64]) -> Option<Delivered>) -> Vec<u64> {
+    pub(super) fn crashed_with(
+        &self,
+        messages: &[Message],
+        visible: impl FnOnce(&[u64]) -> Option<Delivered>,
+    ) -> Vec<u64> {
         let (journal, _) = Journal::open(&self.config().journal_dir, self.config().journal).expect("opens");
         let append = |message: &Message| {
             let numbers = (0..message.targets.len() as u16).collect();
