@@ -501,11 +501,12 @@ fn mail_that_waits_for_a_mailbox_is_told_of() {
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["a@example.org"], MESSAGE);
+    let since = Instant::now();
     let line = server.wait_for_log("mail waits: ");
     assert!(line.contains("WARN") && line.contains("messages=1 "), "{line}");
     assert!(line.contains("example.org/a/Maildir") && line.contains("error="), "{line}");
     std::fs::remove_file(domain.join("a")).unwrap();
-    server.wait_for_mail("example.org", "a", 1);
+    server.wait_for_mail_that_waits(since, "example.org", "a", 1);
     server.stop();
 }
 

@@ -145,7 +145,16 @@ impl Server {
 
     /// Waits until the mailbox holds `count` messages, and no more than that.
     pub fn wait_for_mail(&self, domain: &str, user: &str, count: usize) -> Vec<Stored> {
-        let deadline = Instant::now() + PATIENCE;
+        self.wait_for_mail_until(Instant::now() + PATIENCE, domain, user, count)
+    }
+
+    /// The same for mail that has waited for its mailbox since `since`: tried after 1 s, 2 s, 4 s and so on, it may wait for as
+    /// long again.
+    pub fn wait_for_mail_that_waits(&self, since: Instant, domain: &str, user: &str, count: usize) -> Vec<Stored> {
+        self.wait_for_mail_until(Instant::now() + since.elapsed() + PATIENCE, domain, user, count)
+    }
+
+    fn wait_for_mail_until(&self, deadline: Instant, domain: &str, user: &str, count: usize) -> Vec<Stored> {
         loop {
             let found = self.mailbox(domain, user);
             assert!(found.len() <= count, "{} messages instead of {count}", found.len());
