@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::process::program;
 use crate::suite::{Settings, SideError};
 
-/// A command may take this many times as long as a round is meant to.
+/// Making or updating an index may take this many times as long as a round is meant to.
 const PATIENCE_ROUNDS: u32 = 15;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,14 +36,13 @@ pub(crate) enum Task {
     CheckByUring,
 }
 
-/// What a search has found, and how long it took.
+/// What a search has found, and how long it took: `None` where it was ended at the bound.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     /// To show the newest fifty.
-    pub page: Duration,
-    /// To count all hits; mu has to list them.
-    pub all: Duration,
-    pub hits: u64,
+    pub page: Option<Duration>,
+    /// To count all hits, and how many there are; mu has to list them.
+    pub all: Option<(Duration, u64)>,
 }
 
 impl Engine {
@@ -101,7 +100,7 @@ impl Index {
             Engine::Mu => {
                 let mut command = Command::new(program("mu", "maildir-utils")?);
                 command.arg("init").arg(format!("--maildir={}", mail.display()));
-                index.run(settings, command, DONE)?;
+                index.run_to_end(settings, command)?;
             }
             Engine::Notmuch => {
                 program("notmuch", "notmuch")?;
@@ -124,10 +123,10 @@ impl Index {
         if self.engine == Engine::Ours {
             command.arg("--index").arg(&self.dir).args(mail);
         }
-        Ok(self.run(settings, command, DONE)?.0)
+        self.run_to_end(settings, command)
     }
 
-    /// Shows the newest fifty hits and counts all.
+    /// Shows the newest fifty hits and counts all; each may take as long as a round.
     pub fn find(&self, settings: &Settings, query: &str) -> Result<Found, SideError> {
         let command = |arguments: &[&str]| -> Result<Command, SideError> {
             let mut command = match self.engine {
@@ -147,16 +146,24 @@ impl Index {
             Engine::Mu => (&["find", "--fields", "i"], &["find", "--maxnum", "50", "--sortfield", "date", "--reverse"]),
             Engine::Notmuch => (&["count", "--output=files"], &["search", "--limit=50", "--output=summary"]),
         };
-        let (page, _) = self.run(settings, command(page)?, self.engine.answers())?;
-        let (all, said) = self.run(settings, command(all)?, self.engine.answers())?;
-        let hits = match self.engine {
-            // A line each.
-            Engine::Mu => said.lines().count() as u64,
-            Engine::Ours | Engine::Notmuch => {
-                said.trim().parse().map_err(|_| SideError::Failed(format!("`{}` is no number of hits", said.trim())))?
-            }
+        let ask = |arguments| self.run(settings, command(arguments)?, self.engine.answers(), settings.round_max);
+        let page = ask(page)?.map(|(took, _)| took);
+        let all = match ask(all)? {
+            Some((took, said)) => Some((took, self.hits(&said)?)),
+            None => None,
         };
-        Ok(Found { page, all, hits })
+        Ok(Found { page, all })
+    }
+
+    /// What a count, or mu's list, says.
+    fn hits(&self, said: &str) -> Result<u64, SideError> {
+        match self.engine {
+            // A line each.
+            Engine::Mu => Ok(said.lines().count() as u64),
+            Engine::Ours | Engine::Notmuch => {
+                said.trim().parse().map_err(|_| SideError::Failed(format!("`{}` is no number of hits", said.trim())))
+            }
+        }
     }
 
     pub fn bytes(&self) -> u64 {
@@ -172,20 +179,37 @@ impl Index {
         below(&self.dir)
     }
 
-    /// How long the command takes and what it says. Its exit status has to be one of `good`.
-    fn run(&self, settings: &Settings, mut command: Command, good: &[i32]) -> Result<(Duration, String), SideError> {
+    /// How long a command takes that has to end by itself.
+    fn run_to_end(&self, settings: &Settings, command: Command) -> Result<Duration, SideError> {
+        let patience = settings.round_max * PATIENCE_ROUNDS;
+        match self.run(settings, command, DONE, patience)? {
+            Some((took, _)) => Ok(took),
+            None => Err(SideError::Failed(format!("took longer than {} s", patience.as_secs_f64()))),
+        }
+    }
+
+    /// How long the command takes and what it says; `None` if it was ended because it took longer than `patience`. Its
+    /// exit status has to be one of `good`.
+    fn run(
+        &self,
+        settings: &Settings,
+        mut command: Command,
+        good: &[i32],
+        patience: Duration,
+    ) -> Result<Option<(Duration, String)>, SideError> {
         command.env("XDG_CACHE_HOME", &self.dir).env("NOTMUCH_CONFIG", self.dir.join("notmuch.conf")).env("TZ", "UTC");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let begun = Instant::now();
         let child = command.spawn().map_err(SideError::failed("start"))?;
         let pid = rustix::process::Pid::from_child(&child);
         let (ended, told) = channel::<()>();
-        let (patience, stop) = (settings.round_max * PATIENCE_ROUNDS, Arc::clone(&settings.stop));
+        let stop = Arc::clone(&settings.stop);
+        // Returns why it ended the command.
         let watchdog = std::thread::spawn(move || {
             while told.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 let why = match begun.elapsed() > patience {
-                    true => format!("took longer than {} s", patience.as_secs()),
-                    false if stop.load(Relaxed) => "stopped".to_owned(),
+                    true => Ending::TooLate,
+                    false if stop.load(Relaxed) => Ending::Stopped,
                     false => continue,
                 };
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -196,16 +220,24 @@ impl Index {
         let output = child.wait_with_output().map_err(SideError::failed("wait"))?;
         let took = begun.elapsed();
         drop(ended);
-        if let Some(why) = watchdog.join().unwrap_or(None) {
-            return Err(SideError::Failed(why));
+        match watchdog.join().unwrap_or(None) {
+            Some(Ending::TooLate) => return Ok(None),
+            Some(Ending::Stopped) => return Err(SideError::Failed("stopped".to_owned())),
+            None => {}
         }
         if output.status.code().is_some_and(|code| good.contains(&code)) {
-            Ok((took, String::from_utf8_lossy(&output.stdout).into_owned()))
+            Ok(Some((took, String::from_utf8_lossy(&output.stdout).into_owned())))
         } else {
             let words = String::from_utf8_lossy(&output.stderr);
             Err(SideError::Failed(format!("{}: {}", output.status, words.lines().last().unwrap_or(""))))
         }
     }
+}
+
+/// Why a command did not end by itself.
+enum Ending {
+    TooLate,
+    Stopped,
 }
 
 /// How often it is looked whether a command has to be ended.
@@ -227,6 +259,15 @@ impl Indexes {
     }
 }
 
+/// A program that does what `text` says.
+#[cfg(test)]
+pub(crate) fn script(dir: &Path, text: &str) -> PathBuf {
+    let program = dir.join("program");
+    std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).expect("write a script");
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a program");
+    program
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,8 +285,8 @@ mod tests {
     #[test]
     fn an_error_is_no_fast_answer() {
         let (dir, settings) = (tempfile::tempdir().unwrap(), Settings::new("posthaste".into()));
-        let run = |script: &str, good: &[i32]| index(dir.path()).run(&settings, shell(script), good);
-        assert_eq!(run("echo 7; exit 1", Engine::Ours.answers()).unwrap().1, "7\n");
+        let run = |script: &str, good: &[i32]| index(dir.path()).run(&settings, shell(script), good, Duration::MAX);
+        assert_eq!(run("echo 7; exit 1", Engine::Ours.answers()).unwrap().unwrap().1, "7\n");
         let error = run("echo broken >&2; exit 2", Engine::Ours.answers()).unwrap_err();
         assert!(error.to_string().contains("broken"), "{error}");
         assert!(run("exit 1", DONE).is_err() && run("exit 1", Engine::Mu.answers()).is_err());
@@ -257,17 +298,23 @@ mod tests {
     fn a_command_ends_when_the_run_is_stopped() {
         let (dir, settings) = (tempfile::tempdir().unwrap(), Settings::new("posthaste".into()));
         settings.stop.store(true, Relaxed);
-        let error = index(dir.path()).run(&settings, shell("exec sleep 600"), DONE).unwrap_err();
+        let error = index(dir.path()).run_to_end(&settings, shell("exec sleep 600")).unwrap_err();
         assert_eq!(error.to_string(), "stopped");
+    }
+
+    #[test]
+    fn what_takes_too_long_is_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = Settings { round_max: Duration::from_millis(10), ..Settings::new("posthaste".into()) };
+        let error = index(dir.path()).run_to_end(&settings, shell("exec sleep 600")).unwrap_err();
+        assert_eq!(error.to_string(), "took longer than 0.15 s");
     }
 
     #[test]
     fn an_index_that_cannot_be_made_is_tried_once() {
         let dir = tempfile::tempdir().unwrap();
         let marks = dir.path().join("marks");
-        let program = dir.path().join("program");
-        std::fs::write(&program, format!("#!/bin/sh\necho x >>{}\nexit 2\n", marks.display())).unwrap();
-        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let program = script(dir.path(), &format!("echo x >>{}\nexit 2", marks.display()));
         let (settings, indexes) = (Settings::new(program), Indexes::default());
         for _ in 0..3 {
             assert!(indexes.of(Engine::Ours, &settings, dir.path(), dir.path()).is_err());

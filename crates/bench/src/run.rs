@@ -48,7 +48,7 @@ pub fn run(suites: &[&Suite], settings: &Settings, scratch: &Path, tell: &mut dy
 struct Entrant {
     row: Row,
     running: Option<Box<dyn Running>>,
-    /// A round failed, so it has no more.
+    /// A round failed or was cut short, so it has no more.
     is_out: bool,
 }
 
@@ -107,7 +107,11 @@ impl Entrant {
     fn round(&mut self, settings: &Settings) {
         let Some(running) = &mut self.running else { return };
         match running.round(settings) {
-            Ok(sample) => self.row.rounds.push(sample),
+            Ok(sample) => {
+                self.row.rounds.push(sample);
+                self.row.more_than = running.cut_short().iter().map(|key| (*key).to_owned()).collect();
+                self.is_out = !self.row.more_than.is_empty();
+            }
             Err(error) => {
                 self.row.state = state(error);
                 self.is_out = true;
@@ -164,6 +168,7 @@ mod tests {
     use crate::suite::{Better, Figure, Unit};
 
     const RATE: Figure = Figure { key: "rate", name: "rate", unit: Unit::PerSecond, better: Better::Higher };
+    const TIME: Figure = Figure { key: "time", name: "time", unit: Unit::Micros, better: Better::Lower };
 
     /// Fails in its second round, and misses what its first had promised.
     struct Forgetful(u32);
@@ -179,25 +184,46 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_side_whose_round_failed_still_has_to_account_for_the_rounds_before() {
+    /// Takes longer each time, and too long from its second round on.
+    struct Slow(u32);
+
+    impl Running for Slow {
+        fn round(&mut self, _: &Settings) -> Result<Sample, SideError> {
+            self.0 += 1;
+            Ok(sample([("time", f64::from(self.0) * 30e6)]))
+        }
+
+        fn cut_short(&self) -> &[&'static str] {
+            if self.0 < 2 { &[] } else { &["time"] }
+        }
+    }
+
+    /// The one row of a workload that `running` goes through three rounds of.
+    fn row_of(running: impl Running + 'static, figures: &'static [Figure]) -> Row {
         let dir = tempfile::tempdir().unwrap();
-        let side = Side {
-            name: "forgetful",
-            is_ours: false,
-            durability: "none",
-            start: Box::new(|_, _| Ok(Box::new(Forgetful(0)))),
-        };
+        let start = Box::new(|_: &Settings, _: &Path| Ok(Box::new(running) as Box<dyn Running>));
         let workload = Workload {
             name: "x".into(),
             what: "does x".into(),
-            figures: &[RATE],
+            figures,
             published: Vec::new(),
             writes_octets: 0,
-            sides: vec![side],
+            sides: vec![Side { name: "it", is_ours: false, durability: "none", start }],
         };
         let report = run_workload(workload, &Settings::new("p".into()), dir.path(), &mut |_, _, _| {});
-        let row = &report.rows[0];
+        report.rows.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn a_side_whose_round_was_cut_short_has_no_more() {
+        let row = row_of(Slow(0), &[TIME]);
+        assert_eq!((row.rounds.len(), &row.state), (2, &RowState::Measured));
+        assert_eq!((&row.more_than[..], row.summary["time"].max), (&["time".to_owned()][..], 60e6));
+    }
+
+    #[test]
+    fn a_side_whose_round_failed_still_has_to_account_for_the_rounds_before() {
+        let row = row_of(Forgetful(0), &[RATE]);
         assert_eq!((row.rounds.len(), &row.notes[..]), (1, &["1 message is lost".to_owned()][..]));
         assert_eq!(row.state, RowState::Failed { why: "it fell over".into() });
     }

@@ -56,6 +56,12 @@ pub trait Running {
     /// Why there are no figures; the side has no further rounds then, but is finished all the same.
     fn round(&mut self, settings: &Settings) -> Result<Sample, SideError>;
 
+    /// Keys of figures that the last round was not waited for: its sample has how long it was, and they are more than
+    /// that. The side has no further rounds then.
+    fn cut_short(&self) -> &[&'static str] {
+        &[]
+    }
+
     /// Ends it and tells what there is to tell of all its rounds, such as an account of the mail.
     ///
     /// # Errors

@@ -75,10 +75,11 @@ fn cells(row: &Row, figures: &[&FigureInfo]) -> Vec<String> {
         _ => row.side.clone(),
     };
     let figure = |figure: &&FigureInfo| match row.summary.get(&figure.key) {
-        Some(spread) => shown(spread, figure.unit),
+        Some(spread) => shown(spread, figure.unit, row.more_than.contains(&figure.key)),
         None => String::new(),
     };
-    let ratio = row.ours_is.map(times).unwrap_or_default();
+    let is_more = figures.first().is_some_and(|first| row.more_than.contains(&first.key));
+    let ratio = row.ours_is.map(|ratio| if is_more { "> " } else { "" }.to_owned() + &times(ratio)).unwrap_or_default();
     [name].into_iter().chain(figures.iter().map(figure)).chain([ratio, row.durability.clone()]).collect()
 }
 
@@ -96,9 +97,12 @@ pub(super) fn remarks(row: &Row) -> Vec<String> {
     remarks
 }
 
-/// The median, and the least and the most where they are not the same.
-fn shown(spread: &Spread, unit: Unit) -> String {
-    let one = |value| value_text(value, unit);
+/// The median, and the least and the most where they are not the same; `is_more`: the most is no more than a bound.
+fn shown(spread: &Spread, unit: Unit, is_more: bool) -> String {
+    let one = |value: f64| {
+        let mark = if is_more && value >= spread.max { "> " } else { "" };
+        mark.to_owned() + &value_text(value, unit)
+    };
     let (median, min, max) = (one(spread.median), one(spread.min), one(spread.max));
     match min == max {
         true => median,
@@ -151,6 +155,15 @@ mod tests {
              | a peer |                            |         | not                      |\n\
              \na peer: not here: no such thing.\n"
         );
+    }
+
+    #[test]
+    fn what_was_not_waited_for_is_more_than_its_bound() {
+        let check = |median, min, max, text: &str| {
+            assert_eq!(shown(&Spread { median, min, max }, Unit::Micros, true), text);
+        };
+        check(60e6, 60e6, 60e6, "> 60.00 s");
+        check(42e3, 40e3, 60e6, "42.0 ms (40.0 ms - > 60.00 s)");
     }
 
     #[test]

@@ -76,7 +76,12 @@ pub struct Row {
     /// Each round's figures by key.
     pub rounds: Vec<Sample>,
     pub summary: BTreeMap<String, Spread>,
-    /// How much better our first side is than this row in the first figure: above 1 is in our favour.
+    /// Keys of figures that the last round was ended for: they are more than that round says, and the most in the
+    /// summary is no more than a bound.
+    #[serde(default)]
+    pub more_than: Vec<String>,
+    /// How much better our first side is than this row in the first figure: above 1 is in our favour. At least so much
+    /// where `more_than` names that figure.
     pub ours_is: Option<f64>,
     pub notes: Vec<String>,
 }
@@ -117,6 +122,7 @@ impl Row {
             state: RowState::Measured,
             rounds: Vec::new(),
             summary: BTreeMap::new(),
+            more_than: Vec::new(),
             ours_is: None,
             notes: Vec::new(),
         }
@@ -143,7 +149,8 @@ impl WorkloadReport {
     pub(crate) fn new(name: String, what: String, figures: &[Figure], mut rows: Vec<Row>) -> Self {
         rows.iter_mut().for_each(|row| row.summarise(figures));
         if let Some(first) = figures.first() {
-            let ours = rows.iter().find(|row| row.kind == Kind::Ours);
+            let is_whole = |row: &&Row| !row.more_than.iter().any(|key| key == first.key);
+            let ours = rows.iter().find(|row| row.kind == Kind::Ours).filter(is_whole);
             let ours = ours.and_then(|row| row.summary.get(first.key)).map(|spread| spread.median);
             let mut is_first = true;
             for row in &mut rows {
