@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use posthaste_loadgen::resources::{Sampler, proportional_octets};
+use posthaste_loadgen::resources::{Sampler, anonymous_octets};
 
 use crate::peers::SmtpSink;
 use crate::published;
@@ -58,7 +58,7 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
     vec![Workload {
         name: "connections".into(),
         what: format!(
-            "{connections} connections, one after the other; growth of the server's proportional set size over the second half"
+            "{connections} connections, one after the other; growth of the memory that the server asked for over the second half"
         ),
         figures: FIGURES,
         published: published::about("connections"),
@@ -130,5 +130,5 @@ fn read_reply(reader: &mut BufReader<TcpStream>) -> std::io::Result<()> {
 }
 
 fn memory_octets(pid: u32) -> Result<u64, SideError> {
-    proportional_octets(pid).ok_or_else(|| SideError::Failed(format!("the memory of process {pid} cannot be read")))
+    anonymous_octets(pid).ok_or_else(|| SideError::Failed(format!("the memory of process {pid} cannot be read")))
 }

@@ -130,12 +130,10 @@ impl Server {
         found(&lines).unwrap_or_else(|| panic!("the log does not tell of {text:?}:\n{}", lines.join("\n")))
     }
 
-    /// Memory that the process asked for (proc_pid_smaps(5)). Not its share of the program's file, which grows whenever
-    /// another process that runs the same program ends.
+    /// Memory that the process asked for.
     pub fn memory_bytes(&self) -> usize {
-        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).expect("read smaps");
-        let anonymous = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("a line of Anonymous");
-        anonymous.trim().trim_end_matches(" kB").parse::<usize>().expect("kilobytes") << 10
+        let octets = posthaste_loadgen::resources::anonymous_octets(self.child.id()).expect("read smaps");
+        usize::try_from(octets).expect("it fits into memory")
     }
 
     /// What lies in the mailbox `domain/user`, by file name.
