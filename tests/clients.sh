@@ -89,7 +89,7 @@ stops() {
 start_sink() {
     "$POSTHASTE" sink 127.0.0.1:0 --tls starttls --store "dir:$dir/sink" --json >"$dir/sink.json" 2>"$dir/sink.log" &
     sink=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         sink_port=$(sed -n 's/^posthaste: sink listens on .*:\([0-9]*\)$/\1/p' "$dir/sink.log")
         [ -n "$sink_port" ] && return
         kill -0 "$sink" || { cat "$dir/sink.log"; return 1; }

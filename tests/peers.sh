@@ -15,7 +15,7 @@ free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 listens() { # port
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
         sleep 0.05
     done
@@ -27,7 +27,7 @@ listens() { # port
 load() {
     local target=$1 store=$2 messages=$3 copies=$4
     shift 4
-    timeout 60 "$POSTHASTE" load "$target" -q -m "$messages" -t 20s --timeout 10s -l 1k-20k -d localhost -u 5 --settle 20s --account "$store" "$@" |
+    timeout 300 "$POSTHASTE" load "$target" -q -m "$messages" -l 1k-20k -d localhost -u 5 --settle 60s --account "$store" "$@" |
         tee "$dir/load" || return 1
     grep -q "$messages messages acknowledged, $copies copies expected, $copies found" "$dir/load" &&
         grep -q "0 lost, 0 duplicated, 0 altered, 0 unexpected" "$dir/load"
@@ -134,8 +134,8 @@ PY
 
 wrong_password_is_seen() { # port
     local status=0
-    POSTHASTE_LOAD_PASSWORD=wrong timeout 60 "$POSTHASTE" load "127.0.0.1:$1" -q -m 2 -t 10s -s 1 --auth plain \
-        --auth-user load --give-up 500ms >"$dir/refused" || status=$?
+    POSTHASTE_LOAD_PASSWORD=wrong timeout 60 "$POSTHASTE" load "127.0.0.1:$1" -q -m 2 -s 1 --auth plain \
+        --auth-user load --give-up 5s >"$dir/refused" || status=$?
     cat "$dir/refused"
     [ "$status" -eq 1 ] && grep -q 'auth 535' "$dir/refused"
 }

@@ -2,12 +2,14 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use posthaste_loadgen::account::account;
-use posthaste_loadgen::load::{Pipelining, Plan, Pool, Stop, run};
+use posthaste_loadgen::load::{Pipelining, Plan, Pool, Progress, Stop, run};
 use posthaste_loadgen::values::PerConnection;
 use posthaste_smtp::server::Protocol;
+use tokio::sync::Semaphore;
 
 use crate::support::{TestServer, Treat, errors, go};
 
@@ -83,7 +85,7 @@ fn rounds_and_warm_up_are_told_apart() {
     let server = TestServer::start(|_| Treat::Keep);
     let mut plan = server.plan(100);
     plan.rounds = 3;
-    plan.pace.warmup = Duration::from_millis(100);
+    plan.pace.warmup = Duration::from_millis(500);
     let outcome = go(plan);
     assert_eq!(outcome.rounds.iter().map(|round| round.acked).collect::<Vec<_>>(), [100, 100, 100]);
     assert!(outcome.total.warmup > 0, "there was time to warm up");
@@ -123,7 +125,7 @@ fn a_run_that_is_stopped_still_has_its_figures() {
     let mut plan = server.plan(u64::MAX);
     plan.connections = 2;
     let stop = Stop::default();
-    let mut watch = |progress: &posthaste_loadgen::load::Progress<'_>| {
+    let mut watch = |progress: &Progress<'_>| {
         if progress.acked > 0 {
             stop.ask();
         }
@@ -136,14 +138,22 @@ fn a_run_that_is_stopped_still_has_its_figures() {
 
 #[test]
 fn a_run_that_is_stopped_waits_for_what_is_under_way_until_it_is_urged() {
-    let server = TestServer::start(|_| Treat::Wait(Duration::from_millis(500)));
     for is_urged in [false, true] {
+        let (gate, arrived) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (held, seen) = (Arc::clone(&gate), Arc::clone(&arrived));
+        let server = TestServer::start(move |_| {
+            seen.fetch_add(1, Relaxed);
+            Treat::Hold(Arc::clone(&held))
+        });
         let mut plan = server.plan(u64::MAX);
         plan.connections = 2;
         let stop = Stop::default();
-        let mut watch = |progress: &posthaste_loadgen::load::Progress<'_>| match progress.in_flight {
+        let mut watch = |_: &Progress<'_>| match arrived.load(Relaxed) {
             2 if is_urged => stop.urge(),
-            2 => stop.ask(),
+            2 => {
+                stop.ask();
+                gate.add_permits(2);
+            }
             _ => {}
         };
         let outcome = run(plan, &[], &stop, Duration::from_millis(20), &mut watch).unwrap();

@@ -12,6 +12,7 @@ use posthaste_loadgen::values::{Address, PerConnection, TlsStart};
 use posthaste_smtp::server::Protocol;
 use posthaste_smtp::tokio::{Body, Handler, RunningServer, Session};
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
+use tokio::sync::Semaphore;
 
 /// What the server does with a message that it says yes to, and what it says.
 #[derive(Debug, Clone)]
@@ -34,6 +35,8 @@ pub enum Treat {
     Each(Vec<Reply>),
     /// Waits, then keeps.
     Wait(Duration),
+    /// Waits until it is let through, then keeps.
+    Hold(Arc<Semaphore>),
 }
 
 type Temper = Box<dyn Fn(usize) -> Treat + Send + Sync>;
@@ -100,6 +103,10 @@ impl Handler for Keeper {
             }
             Treat::Wait(time) => {
                 tokio::time::sleep(time).await;
+                self.keep(&octets, all);
+            }
+            Treat::Hold(gate) => {
+                gate.acquire().await.expect("the gate is never closed").forget();
                 self.keep(&octets, all);
             }
         }

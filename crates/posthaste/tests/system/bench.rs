@@ -43,7 +43,9 @@ fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figur
     let rate = ours["summary"]["rate"]["median"].as_f64().unwrap();
     assert!(rate > 0.0 && ours["rounds"][0]["rate"] == rate, "{ours}");
     assert_eq!(ours["rounds"][0]["acked_percent"], 100.0);
-    assert!(ours["notes"][0].as_str().unwrap().contains("each found once and unaltered"), "{ours}");
+    // On a busy machine it may not have come to rest in time, which is said before.
+    let is_found = |note: &serde_json::Value| note.as_str().unwrap().contains("each found once and unaltered");
+    assert!(ours["notes"].as_array().unwrap().iter().any(is_found), "{ours}");
     let ratio = published["ours_is"].as_f64().unwrap();
     assert!((ratio - rate / 1079.0).abs() < 1e-9, "{published}");
     assert!(published["kind"]["published"]["url"].as_str().unwrap().starts_with("https://"), "{published}");

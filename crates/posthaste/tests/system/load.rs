@@ -61,7 +61,7 @@ fn what_was_acknowledged_before_a_kill_is_there_after_the_restart() {
     let mut server = Server::start(dir.path(), ANYBODY);
     let target = server.addresses[0].to_string();
     let options = ["load", &target, "-d", "example.org", "-u", "20", "-t", "60s", "--acked", "acked.json"];
-    let more = ["--give-up", "500ms", "--drain", "500ms", "-s", "16"];
+    let more = ["--give-up", "2s", "--drain", "500ms", "-s", "16"];
     let mut run = command(dir.path(), &[&options[..], &more].concat());
     let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // In a pipe there is a line a second; the first that tells of mail is enough.
