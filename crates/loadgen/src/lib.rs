@@ -4,6 +4,7 @@
 //! or a relay of their own.
 //!
 //! - [`load::run`] sends the messages of a [`load::Plan`] and gathers what came of them;
+//! - [`sink`] takes or refuses mail by rule;
 //! - [`account`] compares what was acknowledged with what stores hold;
 //! - [`report`] puts the figures into JSON, Markdown and a page with plots, and compares reports;
 //! - [`stamp`] is the field by which a message is found again.

@@ -65,7 +65,7 @@ impl Latencies {
         }
     }
 
-    /// Counts by range, about ten ranges for each doubling, empty ones at the ends left out.
+    /// Counts by range, six ranges for each doubling, empty ones at the ends left out.
     pub fn buckets(&self) -> Vec<Bucket> {
         let mut buckets: Vec<Bucket> = Vec::new();
         for value in self.0.iter_recorded() {

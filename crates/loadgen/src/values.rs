@@ -20,7 +20,7 @@ impl ValueError {
     }
 }
 
-/// Reads `500ms`, `10s`, `2m` or `1h`; a bare number is seconds.
+/// Reads `500ms`, `10s`, `2m` or `1h`, a year at most; a bare number is seconds.
 ///
 /// # Errors
 /// When it is none of these.
@@ -35,8 +35,15 @@ pub fn duration(text: &str) -> Result<Duration, ValueError> {
         "h" => number * 3600.0,
         _ => return Err(bad()),
     };
-    Duration::try_from_secs_f64(seconds).map_err(|_| bad())
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if time <= DURATION_MAX => Ok(time),
+        Ok(_) => Err(ValueError::new(format!("`{text}` is too long; a year, 8760h, is the most"))),
+        Err(_) => Err(bad()),
+    }
 }
+
+/// Clocks can be set forward by so much, and by some times as much.
+const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Reads `10240`, `10k`, `1.5m` or `1g` (powers of 1024), in octets.
 ///
@@ -334,6 +341,8 @@ mod tests {
     fn times_and_sizes_have_units() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("8760h"), Ok(DURATION_MAX));
+        assert!(duration("8761h").is_err_and(|error| error.to_string().contains("too long")));
         assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
         assert_eq!(octets("10k"), Ok(10_240));
         assert_eq!(octets("1.5M"), Ok(1_572_864));

@@ -12,7 +12,7 @@ pub struct DoctorArgs {
     #[arg(default_value = ".", value_name = "DIR")]
     data: PathBuf,
     /// Connections that should be possible at once
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     connections: u64,
     /// How often an fdatasync is measured; 0 for not at all
     #[arg(long, value_name = "N", default_value_t = 200)]

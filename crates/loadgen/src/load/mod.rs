@@ -1,6 +1,6 @@
 //! The load generator: many client sessions, few system calls, a schedule that does not forgive.
 //!
-//! One thread drives many connections through an event queue. A [`session`](self) is a state machine without IO; a
+//! One thread drives many connections through an event queue. A session is a state machine without IO; a
 //! worker moves its bytes; the [`Plan`] says what is sent; [`run`] gathers what came of it.
 
 mod arrivals;

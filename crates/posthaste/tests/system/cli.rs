@@ -1,5 +1,7 @@
 //! The command line: what is printed where, and the exit status.
 
+use std::path::Path;
+
 use crate::support::{ANYBODY, Server, command};
 
 #[test]
@@ -90,19 +92,48 @@ fn version_and_misuse() {
 
 #[test]
 fn every_path_that_the_documents_name_exists() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut checked = 0;
-    for document in ["README.md", "CHANGELOG.md", "docs/configuration.md", "docs/smtp.md"] {
-        let text = std::fs::read_to_string(root.join(document)).unwrap();
-        let folder = root.join(document).parent().unwrap().to_owned();
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let in_docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let at_the_top = ["README.md", "ARCHITECTURE.md", "BENCHMARKS.md", "CHANGELOG.md"].map(|name| root.join(name));
+    let (mut links, mut names) = (0, 0);
+    for document in in_docs.chain(at_the_top) {
+        let text = std::fs::read_to_string(&document).unwrap();
+        let folder = document.parent().unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
             if !target.contains("://") {
-                assert!(folder.join(target).exists(), "{document} links to {target}");
-                checked += 1;
+                assert!(folder.join(target).exists(), "{} links to {target}", document.display());
+                links += 1;
             }
         }
+        let first_words = text.split('`').skip(1).step_by(2).filter_map(|code| code.split_whitespace().next());
+        for name in first_words.filter(|word| PLACES.iter().any(|place| word.starts_with(place))) {
+            assert!(root.join(name).exists(), "{} names {name}", document.display());
+            names += 1;
+        }
     }
-    assert!(checked > 8, "only {checked} links found");
+    assert!(links > 30 && names > 10, "only {links} links and {names} names found");
+}
+
+/// Where what the documents name by its path lies.
+const PLACES: [&str; 4] = ["crates/", "docs/", "tests/", "fuzz/"];
+
+#[test]
+fn the_map_names_every_crate_and_where_it_begins() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (_, map) = include_str!("../../../../ARCHITECTURE.md").split_once("## Map").unwrap();
+    let mut mapped = Vec::new();
+    for row in map.split("\n## ").next().unwrap().lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let name = cells[1].trim_matches('`');
+        let begins = cells[3].split('`').skip(1).step_by(2).filter(|code| code.ends_with('/') || code.ends_with(".rs"));
+        begins.for_each(|file| assert!(crates.join(name).join("src").join(file).exists(), "{name} has no {file}"));
+        mapped.push(name.to_owned());
+    }
+    let mut all: Vec<String> =
+        std::fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    mapped.sort();
+    all.sort();
+    assert_eq!(mapped, all);
 }
 
 #[test]
