@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use posthaste_loadgen::load::{Outcome, Pace, Pipelining, Plan};
 use posthaste_loadgen::values::{Address, PerConnection};
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::support::{agreeable, answer_lines, errors, go, plan, scripted, server};
 
@@ -63,7 +64,7 @@ fn a_refused_greeting_and_a_refused_connection_differ() {
     let outcome = ten(scripted(|stream| answer_lines(stream, "554 5.7.1 go away\r\n", |_| String::new())), |_| {});
     assert_eq!(errors(&outcome), [("greeting 554", 10)]);
     assert_eq!(outcome.errors[0].example, "554 5.7.1 go away");
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, closed) = refusing();
     assert_eq!(errors(&ten(closed, |_| {})), [("connect refused", 10)]);
 }
 
@@ -101,7 +102,7 @@ fn silence_is_a_timeout_at_its_stage() {
 
 #[test]
 fn a_server_that_is_not_there_ends_the_run() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, closed) = refusing();
     let outcome = ten(closed, |plan| {
         plan.per_connection = PerConnection::All;
         plan.give_up = Duration::from_millis(300);
@@ -116,11 +117,30 @@ fn only(outcome: &Outcome, class: &str) -> bool {
     errors(outcome).iter().map(|(class, _)| *class).eq([class])
 }
 
+/// An address that refuses connections. What comes with it is bound to it and does not listen: nobody else gets it.
+fn refusing() -> (TcpListener, SocketAddr) {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let held = TcpListener::from(socket);
+    let address = held.local_addr().unwrap();
+    (held, address)
+}
+
+/// A server that turns everybody away, one after the other: on a busy machine a thread for each would keep some waiting.
+fn unfriendly() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        listener.incoming().flatten().for_each(|mut stream| drop(stream.write_all(b"554 5.7.1 go away\r\n")));
+    });
+    address
+}
+
 #[test]
 fn a_message_that_never_had_a_connection_failed_as_the_last_attempt_at_one() {
     // Nothing is known of an attempt that is cut off, but of the one before, for which each connection has time enough.
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let unfriendly = scripted(|stream| answer_lines(stream, "554 5.7.1 go away\r\n", |_| String::new()));
+    let (_held, closed) = refusing();
+    let unfriendly = unfriendly();
     std::thread::scope(|scope| {
         for (address, class) in [(closed, "connect refused"), (unfriendly, "greeting 554")] {
             for (connections, rate) in [(1, None), (5, None), (200, None), (5, Some(200.0)), (200, Some(2000.0))] {
