@@ -342,7 +342,7 @@ impl Workers {
                     match there.get(&job.key()) {
                         // An attempt to make it durable by itself has failed. What reads well may be in the page cache alone, and the sync
                         // that has told so is over.
-                        Some(_) => self.places.restore_synced(stored, id, job.target),
+                        Some(_) => self.places.renew_synced(stored, id, job.target),
                         None => self.places.restore_found(stored, id, job.target, None).map(drop),
                     }
                 }),
@@ -528,21 +528,30 @@ impl Places {
         Ok(true)
     }
 
-    /// As [`Places::restore`], and makes it durable by itself: for when the sync of the whole file system has failed.
-    pub fn restore_synced(&self, stored: &Stored, id: u64, target: usize) -> io::Result<()> {
+    /// Writes a message that has been delivered to a new file: for when a sync has failed. The pages of the old one may have been
+    /// dropped while they still read well. The next [`Places::sync`] makes it durable, or this does where that is not trusted.
+    pub fn renew(&self, stored: &Stored, id: u64, target: usize) -> io::Result<()> {
+        self.write_anew(stored, id, target, false)
+    }
+
+    /// As [`Places::renew`], and makes it durable by itself.
+    pub fn renew_synced(&self, stored: &Stored, id: u64, target: usize) -> io::Result<()> {
+        self.write_anew(stored, id, target, true)
+    }
+
+    fn write_anew(&self, stored: &Stored, id: u64, target: usize, sync: bool) -> io::Result<()> {
         let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
         let message = &stored.message;
         let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;
         let name = name_of(stored, id, target, &content);
-        // The pages of the old file may have been dropped while they still read well, so only a new file is believed.
-        match maildir.find(name.as_str())? {
-            Some(found) => {
-                maildir.replace(&found, &[io::IoSlice::new(&content.bytes()?)])?;
-                maildir.sync_message(found.dir, &found.name)
+        // Otherwise somebody has taken it away since it was delivered.
+        if let Some(found) = maildir.find(name.as_str())? {
+            maildir.replace(&found, &[io::IoSlice::new(&content.bytes()?)])?;
+            if sync || !maildir.facts().syncfs_trusted {
+                maildir.sync_message(found.dir, &found.name)?;
             }
-            // Somebody has taken it away since it was delivered.
-            None => Ok(()),
         }
+        Ok(())
     }
 }
 

@@ -318,18 +318,18 @@ impl Maildir {
         Ok(bytes)
     }
 
-    /// Puts other bytes in the place of a damaged message, under the same name and flags: written to `tmp/` and
-    /// fsynced, then put in its place. A reader sees the old file or the new one. The rename itself is not synced.
+    /// Puts a new file in the place of a message, under the same name and flags: written to `tmp/`, then put in its place.
+    /// A reader sees the old file or the new one. Not synced: [`MailRoot::sync`](crate::MailRoot::sync) and
+    /// [`sync_message`](Self::sync_message) are for that.
     ///
     /// # Errors
-    /// `NotFound` if the message has gone meanwhile (it is not brought back); others of `open`, `write`, `fsync`, `rename`.
+    /// `NotFound` if the message has gone meanwhile (it is not brought back); others of `open`, `write`, `rename`.
     pub fn replace(&self, found: &Found, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let tmp_name = key_of(&found.name);
         // Litter of an earlier attempt that a crash cut short.
         let _ = self.remove_tmp(tmp_name);
-        let file = self.write_tmp_open(tmp_name, parts)?;
+        self.write_tmp_open(tmp_name, parts)?;
         let put = || -> io::Result<()> {
-            posthaste_fsops::fsync(&file)?;
             let dir = self.dir(found.dir);
             // A rename would bring it back under its old name if its owner has just given it another.
             match posthaste_fsops::renameat_with(&self.tmp, tmp_name, dir, &*found.name, RenameFlags::EXCHANGE) {

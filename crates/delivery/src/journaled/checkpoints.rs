@@ -156,7 +156,7 @@ impl<L: Log> Core<L> {
             if waits || attempt.failed.iter().any(|(failed, _)| *failed == this) {
                 continue;
             }
-            if let Err(error) = self.workers.places().restore_synced(&stored, attempt.id, target) {
+            if let Err(error) = self.workers.places().renew_synced(&stored, attempt.id, target) {
                 self.counters.failed_attempts.fetch_add(1, Ordering::Relaxed);
                 attempt.reached.retain(|reached| *reached != this);
                 attempt.failed.push((this, error.to_string().into()));

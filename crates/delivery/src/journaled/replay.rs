@@ -103,8 +103,9 @@ impl<L: Log> Core<L> {
             let outcome = there.get(&letter.stored, id, target).and_then(|found| {
                 let written =
                     !visible.done.contains(&(id, number)) && places.restore_found(&letter.stored, id, target, found)?;
-                if visible.distrust {
-                    places.restore_synced(&letter.stored, id, target)?;
+                // What was written just now is as good as what is delivered: the next checkpoint makes it durable, or writes it anew.
+                if visible.distrust && !written {
+                    places.renew(&letter.stored, id, target)?;
                 }
                 Ok(written)
             });
