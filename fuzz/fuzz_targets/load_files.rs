@@ -1,5 +1,5 @@
-//! Files that the load generator and its reports read: mbox files, ledgers of acknowledged mail, reports. Any octets are read or refused, what
-//! was read is written and read as the same, and no small file asks for much memory.
+//! Files that the load generator and its reports read: mbox files, ledgers of acknowledged mail, accounts of sinks, reports. Any octets are read or
+//! refused, what was read is written and read as the same, and no small file asks for much memory.
 #![no_main]
 
 use std::fs;
@@ -7,17 +7,30 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_loadgen::account::Ledger;
+use posthaste_loadgen::account::{Copies, Ledger, account};
 use posthaste_loadgen::mailfiles::split_mbox;
-use posthaste_loadgen::report::Report;
+use posthaste_loadgen::report::{Comparison, Report};
 
 /// In a directory that `fuzz/run` has made for this run; each process has its own.
 static FILE: LazyLock<PathBuf> =
     LazyLock::new(|| std::env::temp_dir().join(format!("load-file-{}", std::process::id())));
 
+/// Three messages were acknowledged for one recipient, and one for two.
+static LEDGER: LazyLock<Ledger> = LazyLock::new(|| {
+    let text = r#"{"schema":"posthaste-acked/1","run":"00000000000000ab","messages":[[0,2,1,0],[3,3,2,0]]}"#;
+    fs::write(&*FILE, text).expect("a ledger can be kept");
+    Ledger::load(&FILE).expect("a ledger")
+});
+
 fuzz_target!(|octets: &[u8]| {
     messages(octets);
+    let acked = &*LEDGER;
     fs::write(&*FILE, octets).expect("the input can be kept");
+    // As a store: an mbox, a message, or the lines that a sink keeps.
+    if let Ok(account) = account(acked, std::slice::from_ref(&*FILE), Some(Copies::PerMessage)) {
+        assert_eq!((account.acked, account.expected), (4, 4));
+        assert!(account.lost.len() as u64 <= account.expected && account.lost.len() as u64 + account.found >= 4);
+    }
     if let Ok(ledger) = Ledger::load(&FILE) {
         ledger.save(&FILE).expect("it can be written");
         let again = Ledger::load(&FILE).expect("what was written reads");
@@ -27,6 +40,8 @@ fuzz_target!(|octets: &[u8]| {
     if let Ok(report) = Report::read(&FILE) {
         let json = report.to_json();
         let _ = (report.to_markdown(), report.to_html(), report.is_good());
+        let comparison = Comparison::new(&[report.clone(), report.clone()]);
+        let _ = (comparison.to_text(), comparison.to_json());
         fs::write(&*FILE, &json).expect("the report can be kept");
         assert_eq!(Report::read(&FILE).expect("what was written reads").to_json(), json);
     }

@@ -1,11 +1,11 @@
 //! A watched directory: a machine whose power can be cut.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use rustix::io::Errno;
 
@@ -34,11 +34,10 @@ pub struct Machine {
 /// A file or directory that is watched: whose, and which.
 pub(crate) type Watched = (u64, NodeId);
 
-#[derive(Default)]
 pub(crate) struct World {
     // By device and inode number.
-    nodes: HashMap<(u64, u64), Watched>,
-    machines: HashMap<u64, State>,
+    nodes: BTreeMap<(u64, u64), Watched>,
+    machines: BTreeMap<u64, State>,
 }
 
 pub(crate) struct State {
@@ -53,17 +52,31 @@ pub(crate) struct State {
     writes: u64,
 }
 
-static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
+static WORLD: Mutex<World> = Mutex::new(World { nodes: BTreeMap::new(), machines: BTreeMap::new() });
 static MACHINES: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// The world, if anybody watches any of it. Calls are made while it is held, so that the record has their order.
+/// The world, if anybody watches any of it. Calls are made while it is held, so that the record has their order. Before each of them another
+/// thread may go first: where a test decides whose turn it is, it decides it here.
 pub(crate) fn world() -> Option<MutexGuard<'static, World>> {
-    (MACHINES.load(Ordering::Acquire) > 0).then(lock)
+    (MACHINES.load(Ordering::Acquire) > 0).then(|| {
+        std::thread::yield_now();
+        lock()
+    })
 }
 
+/// Never waits in a queue: machines of other threads lock it, too, and whose turn it is on this one is not to follow from theirs.
 fn lock() -> MutexGuard<'static, World> {
-    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+    loop {
+        match WORLD.try_lock() {
+            Ok(world) => return world,
+            Err(TryLockError::Poisoned(world)) => return world.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000 };
+                let _ = rustix::thread::clock_nanosleep_relative(rustix::thread::ClockId::Monotonic, &moment);
+            }
+        }
+    }
 }
 
 impl Machine {

@@ -16,15 +16,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::tree::{NodeId, Tree};
 
 /// Bytes that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
 
 /// A call that succeeded, in the order in which the calls were made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A file or directory was made.
     Create {
@@ -136,7 +134,7 @@ impl Event {
 }
 
 /// A run: what there was before it, and everything that was done.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Recording {
     /// What there was before, durable.
     pub base: Tree,

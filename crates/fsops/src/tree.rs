@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 /// Names a file or directory, whatever it is called and wherever it lies: an inode number that is never reused.
 pub type NodeId = u64;
 
@@ -13,12 +11,12 @@ pub type NodeId = u64;
 pub const ROOT: NodeId = 0;
 
 /// Directories and files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
     Dir(BTreeMap<String, NodeId>),
     File(Vec<u8>),

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use posthaste_journal::layout::BLOCK;
 use posthaste_journal::sim::{Faults, SimDisk};
 use posthaste_journal::{AppendError, CheckpointError, Config, Damage, Journal, KIND_USER, Recovery};
+use posthaste_turns::in_turns;
 use proptest::prelude::*;
 
 const MAIL: u8 = KIND_USER;
@@ -66,25 +67,30 @@ fn acknowledged_records_survive_a_power_cut_at_every_sync() {
     drop(journal);
     for seed in 0..3 {
         for cut in 1..=whole.syncs() {
-            let disk = SimDisk::with_faults(seed, Faults { cut_at_sync: Some(cut), ..Faults::default() });
-            let Ok((journal, _)) = Journal::open_on(Arc::new(disk.clone()), config()) else { continue };
-            let (acked, sent) = run(&journal, "m", 80);
-            drop(journal);
-            let disk = disk.power_cut();
-            let (journal, recovery) = open(&disk);
-            let found = found(&journal, &recovery);
-            for (id, body) in &acked {
-                assert_eq!(found.get(id), Some(body), "seed {seed}, cut at sync {cut}: record {id} lost or changed");
-            }
-            assert!(found.values().all(|body| sent.contains(body)), "seed {seed}, cut {cut}: a record nobody wrote");
-            assert!(recovery.damage.iter().all(|damage| !damage.promised), "seed {seed}, cut {cut}: {recovery:?}");
-            // What was torn is no more promised in the next life, which has commits and checkpoints of its own.
-            run(&journal, "n", 20 * (cut as usize % 2) + 4);
-            drop(journal);
-            let (_, recovery) = open(&disk.power_cut());
-            assert!(recovery.damage.iter().all(|damage| !damage.promised), "seed {seed}, cut {cut}: {recovery:?}");
+            // The journal's threads take turns that follow from the same numbers, so this very cut is made again each time.
+            in_turns(seed << 32 | cut, || cut_at_sync(seed, cut));
         }
     }
+}
+
+fn cut_at_sync(seed: u64, cut: u64) {
+    let disk = SimDisk::with_faults(seed, Faults { cut_at_sync: Some(cut), ..Faults::default() });
+    let Ok((journal, _)) = Journal::open_on(Arc::new(disk.clone()), config()) else { return };
+    let (acked, sent) = run(&journal, "m", 80);
+    drop(journal);
+    let disk = disk.power_cut();
+    let (journal, recovery) = open(&disk);
+    let found = found(&journal, &recovery);
+    for (id, body) in &acked {
+        assert_eq!(found.get(id), Some(body), "seed {seed}, cut at sync {cut}: record {id} lost or changed");
+    }
+    assert!(found.values().all(|body| sent.contains(body)), "seed {seed}, cut {cut}: a record nobody wrote");
+    assert!(recovery.damage.iter().all(|damage| !damage.promised), "seed {seed}, cut {cut}: {recovery:?}");
+    // What was torn is no more promised in the next life, which has commits and checkpoints of its own.
+    run(&journal, "n", 20 * (cut as usize % 2) + 4);
+    drop(journal);
+    let (_, recovery) = open(&disk.power_cut());
+    assert!(recovery.damage.iter().all(|damage| !damage.promised), "seed {seed}, cut {cut}: {recovery:?}");
 }
 
 #[test]
@@ -108,24 +114,28 @@ fn a_crash_a_short_write_and_a_second_crash_bring_nothing_back() {
     run(&journal, "a", 40);
     drop(journal);
     for cut in 1..=whole.writes() {
-        let disk = SimDisk::with_faults(cut, Faults { cut_at_write: Some(cut), ..Faults::default() });
-        let Ok((journal, _)) = Journal::open_on(Arc::new(disk.clone()), config()) else { continue };
-        let (acked, _) = run(&journal, "a", 40);
-        drop(journal);
-        let disk = disk.power_cut();
-        let (journal, first) = open(&disk);
-        let before = found(&journal, &first);
-        assert!(acked.iter().all(|(id, body)| before.get(id) == Some(body)), "write {cut}: lost");
-        // A short second life, cut off in the midst of one of its first writes: segments' headers, or the record.
-        disk.set_faults(Faults { cut_at_write: Some(disk.writes() + 1 + cut % 4), ..Faults::default() });
-        let _ = journal.append(MAIL, vec![body("b", 1)]).wait();
-        drop(journal);
-        let (journal, second) = open(&disk.power_cut());
-        let mut after = found(&journal, &second);
-        // The one whose write was cut off may be whole; everything else is of the first life, written or torn.
-        after.retain(|_, found| *found != body("b", 1));
-        assert!(after == before, "write {cut}: the second recovery sees another past than the first");
+        in_turns(cut, || cut_at_write_and_again(cut));
     }
+}
+
+fn cut_at_write_and_again(cut: u64) {
+    let disk = SimDisk::with_faults(cut, Faults { cut_at_write: Some(cut), ..Faults::default() });
+    let Ok((journal, _)) = Journal::open_on(Arc::new(disk.clone()), config()) else { return };
+    let (acked, _) = run(&journal, "a", 40);
+    drop(journal);
+    let disk = disk.power_cut();
+    let (journal, first) = open(&disk);
+    let before = found(&journal, &first);
+    assert!(acked.iter().all(|(id, body)| before.get(id) == Some(body)), "write {cut}: lost");
+    // A short second life, cut off in the midst of one of its first writes: segments' headers, or the record.
+    disk.set_faults(Faults { cut_at_write: Some(disk.writes() + 1 + cut % 4), ..Faults::default() });
+    let _ = journal.append(MAIL, vec![body("b", 1)]).wait();
+    drop(journal);
+    let (journal, second) = open(&disk.power_cut());
+    let mut after = found(&journal, &second);
+    // The one whose write was cut off may be whole; everything else is of the first life, written or torn.
+    after.retain(|_, found| *found != body("b", 1));
+    assert!(after == before, "write {cut}: the second recovery sees another past than the first");
 }
 
 #[test]

@@ -110,8 +110,6 @@ pub struct Sent {
     pub refused: Vec<(u64, String)>,
     /// Connections that could not be made or ended before all was sent.
     pub broken: Vec<Broken>,
-    /// The longest that anybody waited for a reply to a message.
-    pub wait_max: Duration,
 }
 
 impl Sent {
@@ -120,7 +118,6 @@ impl Sent {
         self.acknowledged.extend(other.acknowledged);
         self.refused.extend(other.refused);
         self.broken.extend(other.broken);
-        self.wait_max = self.wait_max.max(other.wait_max);
     }
 }
 
@@ -193,9 +190,7 @@ fn converse(
 ) -> io::Result<()> {
     while let Some(number) = next() {
         let letter = load.letter(number);
-        let begun = std::time::Instant::now();
         let reply = client.send(&letter)?;
-        sent.wait_max = sent.wait_max.max(begun.elapsed());
         if reply.starts_with('2') {
             acknowledged(number);
             sent.acknowledged.push(number);

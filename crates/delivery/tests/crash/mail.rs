@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_delivery::{Body, LineEnds, Message, Target};
@@ -73,7 +74,7 @@ impl Letter {
 }
 
 /// Which executor: they write different bytes, and only the journaled one delivers to all mailboxes or none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Journaled,
     Standalone,
@@ -87,9 +88,8 @@ pub fn name_of(mailbox: u64) -> String {
 /// What a cut must have left.
 pub struct Expected {
     pub kind: Kind,
-    pub seed: u64,
-    /// Messages from 0 to this were handed over at all.
-    pub letters: u64,
+    /// Those that were handed over at all, by number.
+    pub letters: Arc<[Letter]>,
     pub acknowledged: BTreeSet<u64>,
     /// Entries that their owner had removed, or was about to: number and mailbox.
     pub removed: BTreeSet<(u64, u64)>,
@@ -108,7 +108,9 @@ impl Expected {
                 for entry in entries {
                     let path = entry.map_err(|error| error.to_string())?.path();
                     let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
-                    let number = self.number_of(mailbox, &bytes).ok_or_else(|| format!("half: {}", path.display()))?;
+                    let number = self
+                        .number_of(mailbox, &bytes)
+                        .ok_or_else(|| format!("half: {} bytes in mailbox {mailbox}", bytes.len()))?;
                     if !found.entry(number).or_default().insert(mailbox) {
                         return Err(format!("message {number} is twice in mailbox {mailbox}"));
                     }
@@ -116,13 +118,12 @@ impl Expected {
                 }
             }
         }
-        for number in 0..self.letters {
+        for (number, letter) in (0..).zip(&*self.letters) {
             let there = found.remove(&number).unwrap_or_default();
             let is_promised = self.acknowledged.contains(&number);
             let must_be_whole = is_promised || (self.kind == Kind::Journaled && !self.has_failed && !there.is_empty());
-            let expected = Letter::new(self.seed, number).mailboxes;
             let missing = |mailbox: &u64| !there.contains(mailbox) && !self.removed.contains(&(number, *mailbox));
-            if must_be_whole && let Some(mailbox) = expected.iter().find(|mailbox| missing(mailbox)) {
+            if must_be_whole && let Some(mailbox) = letter.mailboxes.iter().find(|mailbox| missing(mailbox)) {
                 let what = if is_promised { "lost" } else { "only in some mailboxes" };
                 return Err(format!("message {number} is {what}: not in mailbox {mailbox}"));
             }
@@ -133,8 +134,8 @@ impl Expected {
     /// Which message it is, if it is a whole one that belongs there.
     fn number_of(&self, mailbox: u64, bytes: &[u8]) -> Option<u64> {
         let text = String::from_utf8_lossy(bytes);
-        let number = text.lines().find_map(|line| line.strip_prefix("Number: "))?.parse().ok()?;
-        let letter = Letter::new(self.seed, number);
+        let number: u64 = text.lines().find_map(|line| line.strip_prefix("Number: "))?.parse().ok()?;
+        let letter = self.letters.get(usize::try_from(number).ok()?)?;
         (letter.mailboxes.contains(&mailbox) && letter.in_mailbox(mailbox, self.kind) == bytes).then_some(number)
     }
 }

@@ -1,8 +1,9 @@
 //! The executor, its journal and the Maildirs on a machine whose power goes at every sync, and again while it recovers.
 //!
-//! What a cut may leave is stated in `posthaste_fsops::recording`. `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery --test crash` makes
-//! more cuts than the tests do by themselves. A finding tells the seed of its scenario, which `POSTHASTE_SEED` records anew and cuts everywhere. The
-//! executor's threads make each recording a little different, so the very one is kept in a file: `POSTHASTE_REPLAY=FILE,CUT` makes the very cut again.
+//! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed (`posthaste_turns`), so all of a run does.
+//! `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery --test crash` makes more cuts than the tests do by themselves,
+//! `POSTHASTE_SEED=1000` begins with other scenarios. A finding prints what makes it again: `POSTHASTE_REPLAY=journaled:3/120:s4` is scenario 3 cut before
+//! its event 120, with one more cut behind it where it was the recovery that was cut; `POSTHASTE_REPLAY=journaled:3` cuts all of that scenario.
 
 mod mail;
 mod run;
@@ -10,17 +11,18 @@ mod run;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mail::{Kind, Random};
+use posthaste_fsops::recording::Event;
 use posthaste_fsops::{Choice, Cut};
-use run::{Disk, Run};
+use run::{Run, Scenario};
 
 /// All choices are tried where at most this many changes are pending.
 const PENDING_ALL: usize = 6;
 /// Otherwise this many seeds right before and after a sync.
 const SEEDS: u64 = 8;
 
-/// Cuts of the whole test, recoveries included.
-fn cuts_wanted(default: usize) -> usize {
-    std::env::var("POSTHASTE_CUTS").map_or(default, |text| text.parse().expect("POSTHASTE_CUTS is a number"))
+/// A number from the environment.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
 /// Every cut of a run within the bounds: before and after each sync and acknowledgement in all orders or by many seeds, elsewhere by one seed.
@@ -59,15 +61,15 @@ fn cut_all(run: &Run, cuts: &[Cut]) -> usize {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some(cut) = cuts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let recovery = run.examine(*cut).unwrap_or_else(|what| found(run, *cut, &what));
+                    let recovery = run.examine(*cut).unwrap_or_else(|what| panic!("{what}"));
                     done.fetch_add(1, Ordering::Relaxed);
-                    if run.kind == Kind::Standalone {
+                    if run.kind() == Kind::Standalone {
                         continue;
                     }
                     let mut random = Random::new(run.seed ^ cut.position as u64);
                     let position = random.below(recovery.recording.events.len() as u64 + 1) as usize;
                     let again = Cut { position, choice: Choice::Seed(random.below(1 << 32)) };
-                    recovery.examine(again).map_or_else(|what| found(&recovery, again, &what), drop);
+                    recovery.examine(again).map_or_else(|what| panic!("{what}"), drop);
                     done.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -76,28 +78,12 @@ fn cut_all(run: &Run, cuts: &[Cut]) -> usize {
     done.into_inner()
 }
 
-fn found(run: &Run, cut: Cut, what: &str) -> ! {
-    let name = format!("posthaste-crash-{:?}-{}-{}.json", run.kind, run.seed, cut.position).to_lowercase();
-    let file = std::env::temp_dir().join(name);
-    std::fs::write(&file, serde_json::to_vec(run).expect("a run has a JSON form")).expect("the run can be kept");
-    panic!(
-        "{what}; the scenario again with POSTHASTE_SEED={}, this very cut with POSTHASTE_REPLAY={},{cut}",
-        run.seed,
-        file.display()
-    );
-}
-
-/// Records runs and cuts them until there are enough cuts; or one run, and cuts it everywhere.
-fn soak(default: usize, record: impl Fn(u64) -> Run) {
-    if let Ok(seed) = std::env::var("POSTHASTE_SEED") {
-        let run = record(seed.parse().expect("POSTHASTE_SEED is a number"));
-        println!("{} cuts", cut_all(&run, &cuts_of(&run)));
-        return;
-    }
-    let wanted = cuts_wanted(default);
+/// Records runs and cuts them until there are enough cuts, recoveries included.
+fn soak(scenario: Scenario, default: u64) {
+    let wanted = number("POSTHASTE_CUTS", default) as usize;
     let mut done = 0;
-    for seed in 1.. {
-        let run = record(seed);
+    for seed in number("POSTHASTE_SEED", 1).. {
+        let run = Run::record(scenario, seed);
         let cuts = sample(cuts_of(&run), (wanted / 8).max(1), &mut Random::new(seed));
         done += cut_all(&run, &cuts);
         if done >= wanted {
@@ -109,41 +95,87 @@ fn soak(default: usize, record: impl Fn(u64) -> Run) {
 
 #[test]
 fn a_journaled_executor_loses_nothing_wherever_the_power_goes() {
-    soak(1600, |seed| run::journaled(seed, Disk::of(seed), false));
+    soak(Scenario::Journaled, 1600);
 }
 
 #[test]
 fn a_journaled_executor_loses_nothing_after_a_sync_that_failed() {
-    soak(800, |seed| run::journaled(seed, Disk::of(seed), true));
+    soak(Scenario::FailingSync, 800);
 }
 
 #[test]
 fn a_standalone_executor_loses_nothing_wherever_the_power_goes() {
-    soak(2000, |seed| run::standalone(seed, Disk::of(seed), seed % 3 == 0));
+    soak(Scenario::Standalone, 2000);
 }
 
 #[test]
-fn without_syncs_mail_is_lost_and_found_to_be() {
-    for run in [run::journaled(1, Disk::of(1), false), run::standalone(1, Disk::of(1), false)] {
-        let forgetful = Run { recording: run.recording.without_syncs(|_| true), ..run };
-        let end = forgetful.recording.events.len();
-        let losses =
-            (0..20).filter(|&seed| forgetful.examine(Cut { position: end, choice: Choice::Seed(seed) }).is_err());
-        assert!(losses.count() > 10, "{:?}", forgetful.kind);
+fn without_syncs_mail_is_lost_and_what_the_finding_prints_makes_it_again() {
+    for scenario in [Scenario::JournaledWithoutSyncs, Scenario::StandaloneWithoutSyncs] {
+        let run = Run::record(scenario, 1);
+        let end = run.recording.events.len();
+        let found: Vec<(String, String)> = (0..20)
+            .filter_map(|seed| {
+                let cut = Cut { position: end, choice: Choice::Seed(seed) };
+                Some((run.token(cut), run.examine(cut).err()?))
+            })
+            .collect();
+        assert!(found.len() > 10, "{scenario:?}: {}", found.len());
+        for (token, what) in &found[..3] {
+            assert_eq!(run::again(token).as_ref(), Err(what));
+        }
     }
 }
 
 #[test]
-fn a_finding_can_be_made_again() {
-    let Ok(what) = std::env::var("POSTHASTE_REPLAY") else {
-        // With nothing to make again: a kept run gives the same disk as the one that it was kept from.
-        let run = run::standalone(3, Disk::of(3), false);
-        let kept: Run = serde_json::from_slice(&serde_json::to_vec(&run).expect("JSON")).expect("a run");
-        let cut: Cut = format!("{}:s5", run.recording.events.len() / 2).parse().expect("a cut");
-        assert_eq!(kept.recording.cut(cut), run.recording.cut(cut));
-        return;
+fn a_run_and_its_recoveries_follow_from_the_seed() {
+    for seed in 1..=6 {
+        for scenario in [Scenario::Journaled, Scenario::FailingSync, Scenario::Standalone] {
+            let runs = [0, 1].map(|_| Run::record(scenario, seed));
+            same(&runs);
+            let end = runs[0].recording.events.len();
+            for position in [end / 3, end / 2, end] {
+                same(&runs.each_ref().map(|run| {
+                    run.examine(Cut { position, choice: Choice::Seed(7) }).unwrap_or_else(|what| panic!("{what}"))
+                }));
+            }
+        }
+    }
+}
+
+fn same([one, other]: &[Run; 2]) {
+    let shapes = [one, other].map(|run| run.recording.events.iter().map(shape).collect::<Vec<_>>());
+    let differs = shapes[0].iter().zip(&shapes[1]).position(|(one, other)| one != other);
+    let around = differs.map(|at| [one, other].map(|run| &run.recording.events[at.saturating_sub(3)..=at]));
+    assert!(differs.is_none() && shapes[0].len() == shapes[1].len(), "{}: {differs:?}, {around:#?}", one.name());
+    assert_eq!(one.removed, other.removed);
+}
+
+/// An event without what the kernel has chosen for the program, past the C library: salts in the journal, checksums over them, and random parts of
+/// file names.
+fn shape(event: &Event) -> (std::mem::Discriminant<Event>, Vec<u64>) {
+    let len = |text: &str| text.len() as u64;
+    let numbers = match event {
+        Event::Create { dir, name, node, is_dir } => vec![*dir, len(name), *node, u64::from(*is_dir)],
+        Event::Link { dir, name, node } | Event::Remove { dir, name, node } => vec![*dir, len(name), *node],
+        Event::Rename { from, to, node } => vec![from.0, len(&from.1), to.0, len(&to.1), *node],
+        Event::Exchange { first, second } => vec![first.0, len(&first.1), first.2, second.0, len(&second.1), second.2],
+        Event::Write { node, offset, bytes } => vec![*node, *offset, bytes.len() as u64],
+        Event::Truncate { node } | Event::Sync { node } | Event::SyncFailed { node: Some(node) } => vec![*node],
+        Event::SyncAll | Event::SyncFailed { node: None } => vec![],
+        Event::Acknowledged(number) => vec![*number],
     };
-    let (file, cut) = what.rsplit_once(',').expect("FILE,CUT");
-    let run: Run = serde_json::from_slice(&std::fs::read(file).expect("the file")).expect("a run that was kept");
-    run.examine(cut.parse().expect("a cut")).map_or_else(|what| panic!("{cut}: {what}"), drop);
+    (std::mem::discriminant(event), numbers)
+}
+
+#[test]
+fn a_finding_can_be_made_again() {
+    // With nothing to make again, a cut in which there is nothing to be found.
+    let token = std::env::var("POSTHASTE_REPLAY").unwrap_or_else(|_| "journaled:1/100:s5/10:s6".into());
+    match token.contains('/') {
+        true => run::again(&token).unwrap_or_else(|what| panic!("{what}")),
+        false => {
+            let run = run::recorded(&token).unwrap_or_else(|what| panic!("{what}"));
+            println!("{} cuts", cut_all(&run, &cuts_of(&run)));
+        }
+    }
 }

@@ -2,33 +2,55 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use posthaste_delivery::{DeliveryExecutor, Journaled, JournaledConfig};
 use posthaste_fsops::{Cut, Faults, Machine, Recording, Tree};
 use posthaste_maildir::{Flags, Maildir, Subdir};
+use posthaste_turns::in_turns;
 use rustix::fs::{Mode, OFlags};
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use crate::mail::{Expected, Kind, Letter, MAILBOXES, Random, name_of};
 
-/// A run on record, with all that is needed to judge a cut of it. A finding is kept as a file of this.
-#[derive(Clone, Serialize, Deserialize)]
+/// What is done, from the seed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    Journaled,
+    /// Once in each life but the first a sync fails.
+    FailingSync,
+    /// With every third seed a sync fails.
+    Standalone,
+    /// As they would be without any sync.
+    JournaledWithoutSyncs,
+    StandaloneWithoutSyncs,
+}
+
+const SCENARIOS: [(&str, Scenario); 5] = [
+    ("journaled", Scenario::Journaled),
+    ("failing-sync", Scenario::FailingSync),
+    ("standalone", Scenario::Standalone),
+    ("journaled-without-syncs", Scenario::JournaledWithoutSyncs),
+    ("standalone-without-syncs", Scenario::StandaloneWithoutSyncs),
+];
+
+/// A run on record, with all that is needed to judge a cut of it.
 pub struct Run {
-    pub kind: Kind,
+    pub scenario: Scenario,
     pub seed: u64,
-    pub letters: u64,
+    /// If it is a recovery: the cut that it recovers from, and those before.
+    pub cuts: Vec<Cut>,
+    /// What was handed over, by number.
+    pub letters: Arc<[Letter]>,
     pub recording: Recording,
-    pub disk: Disk,
     /// Acknowledged before the recording began.
     pub acknowledged: BTreeSet<u64>,
     /// Entries that their owner removed, and from which event on they may be missing.
     pub removed: Vec<(u64, u64, usize)>,
-    pub has_failed: bool,
 }
 
 /// What the file system is declared to be.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Disk {
     pub syncfs_trusted: bool,
     pub ordered_log: bool,
@@ -45,13 +67,73 @@ impl Disk {
     }
 }
 
+/// Tells how a panic, wherever it came from, can be had again.
+struct Told(String);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("again with POSTHASTE_REPLAY={}", self.0);
+        }
+    }
+}
+
 impl Run {
+    /// Makes it and puts it on record.
+    pub fn record(scenario: Scenario, seed: u64) -> Run {
+        let machine = Disk::of(seed).boot(&Tree::default());
+        let mut run = Run {
+            scenario,
+            seed,
+            cuts: Vec::new(),
+            letters: Arc::default(),
+            recording: machine.recording(),
+            acknowledged: BTreeSet::new(),
+            removed: Vec::new(),
+        };
+        let _told = Told(run.name());
+        let letters = in_turns(seed, || match run.kind() {
+            Kind::Journaled => journaled(&machine, &mut run),
+            Kind::Standalone => standalone(&machine, &run),
+        });
+        assert_eq!(machine.unrecorded().expect("it can be read"), Vec::<std::path::PathBuf>::new(), "past the door");
+        run.letters = (0..letters).map(|number| Letter::new(seed, number)).collect();
+        run.recording = machine.recording();
+        if matches!(scenario, Scenario::JournaledWithoutSyncs | Scenario::StandaloneWithoutSyncs) {
+            run.recording = run.recording.without_syncs(|_| true);
+        }
+        run
+    }
+
+    /// Which executor.
+    pub fn kind(&self) -> Kind {
+        match self.scenario {
+            Scenario::Journaled | Scenario::FailingSync | Scenario::JournaledWithoutSyncs => Kind::Journaled,
+            Scenario::Standalone | Scenario::StandaloneWithoutSyncs => Kind::Standalone,
+        }
+    }
+
+    fn has_failing_sync(&self) -> bool {
+        self.scenario == Scenario::FailingSync || self.scenario == Scenario::Standalone && self.seed.is_multiple_of(3)
+    }
+
+    /// What makes it again.
+    pub fn name(&self) -> String {
+        let (name, _) = SCENARIOS.iter().find(|(_, scenario)| *scenario == self.scenario).expect("all have names");
+        let cuts: String = self.cuts.iter().map(|cut| format!("/{cut}")).collect();
+        format!("{name}:{}{cuts}", self.seed)
+    }
+
+    /// What makes a cut of it again.
+    pub fn token(&self, cut: Cut) -> String {
+        format!("{}/{cut}", self.name())
+    }
+
     fn expected(&self, position: usize) -> Expected {
         let removed = self.removed.iter().filter(|(_, _, from)| *from <= position);
         Expected {
-            kind: self.kind,
-            seed: self.seed,
-            letters: self.letters,
+            kind: self.kind(),
+            letters: self.letters.clone(),
             acknowledged: self
                 .acknowledged
                 .iter()
@@ -59,26 +141,56 @@ impl Run {
                 .chain(self.recording.acknowledged_before(position))
                 .collect(),
             removed: removed.map(|&(number, mailbox, _)| (number, mailbox)).collect(),
-            has_failed: self.has_failed,
+            has_failed: self.has_failing_sync(),
         }
     }
 
-    /// Makes a cut and looks at what it has left; `Ok` with the recovery on record, `Err` with what is wrong.
+    /// Makes a cut and looks at what it has left; `Ok` with the recovery on record, `Err` with what is wrong and how to have it again.
     pub fn examine(&self, cut: Cut) -> Result<Run, String> {
+        let token = self.token(cut);
+        let _told = Told(token.clone());
         let expected = self.expected(cut.position);
-        let machine = self.disk.boot(&self.recording.cut(cut));
-        if self.kind == Kind::Standalone {
-            expected.check(&machine.path().join("mail"))?;
-        } else {
-            recover(&machine, &expected)?;
-        }
+        let machine = Disk::of(self.seed).boot(&self.recording.cut(cut));
+        let looked_at = match self.kind() {
+            Kind::Standalone => expected.check(&machine.path().join("mail")).map(drop),
+            Kind::Journaled => in_turns(digest(&token), || recover(&machine, &expected)),
+        };
+        // The directory has another name each time.
+        let root = machine.path().display().to_string();
+        looked_at.map_err(|what| format!("{}; again with POSTHASTE_REPLAY={token}", what.replace(&root, "")))?;
         Ok(Run {
             recording: machine.recording(),
+            letters: expected.letters,
             acknowledged: expected.acknowledged,
             removed: expected.removed.into_iter().map(|(number, mailbox)| (number, mailbox, 0)).collect(),
+            cuts: [&self.cuts[..], &[cut]].concat(),
             ..*self
         })
     }
+}
+
+/// Records the run that a token names, or the recovery.
+pub fn recorded(token: &str) -> Result<Run, String> {
+    let mut parts = token.split('/');
+    let parse = |text: &str| {
+        let (name, seed) = text.split_once(':')?;
+        let (_, scenario) = SCENARIOS.iter().find(|(known, _)| *known == name)?;
+        Some((*scenario, seed.parse().ok()?))
+    };
+    let named = parts.next().and_then(parse);
+    let (scenario, seed) =
+        named.ok_or_else(|| format!("{token:?} is no scenario with its seed, such as journaled:3"))?;
+    parts.try_fold(Run::record(scenario, seed), |run, cut| run.examine(cut.parse()?))
+}
+
+/// Makes the very cut that a token names.
+pub fn again(token: &str) -> Result<(), String> {
+    recorded(token).map(drop)
+}
+
+/// FNV-1a: another seed for each text.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// The server starts on what a cut has left, ends, and starts again, which must change nothing.
@@ -133,17 +245,16 @@ fn unblock(machine: &Machine) {
     }
 }
 
-/// A journaled executor under way: mail, a mailbox that cannot be written to, checkpoints, a reader, kills, and with `failing` a sync that fails.
-pub fn journaled(seed: u64, disk: Disk, failing: bool) -> Run {
-    let machine = disk.boot(&Tree::default());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+/// A journaled executor under way, and how many messages it was handed: mail, a mailbox that cannot be written to, checkpoints, a reader, kills, and with `failing` a sync that fails.
+fn journaled(machine: &Machine, run: &mut Run) -> u64 {
+    let (seed, failing) = (run.seed, run.has_failing_sync());
+    let runtime = runtime();
     let mut random = Random::new(seed);
-    let mut removed = Vec::new();
     let mut letters = 0;
-    block(&machine);
+    block(machine);
     for life in 0..4 {
         if life == 2 {
-            unblock(&machine);
+            unblock(machine);
         }
         if failing && life > 0 {
             let due = machine.counts().0 + 1 + random.below(25);
@@ -156,10 +267,10 @@ pub fn journaled(seed: u64, disk: Disk, failing: bool) -> Run {
         for _ in 0..4 {
             let group = letters..letters + 1 + random.below(6);
             letters = group.end;
-            send(&runtime, &machine, &journaled, seed, group);
+            send(&runtime, machine, &journaled, seed, group);
             match random.below(4) {
                 0 => drop(journaled.checkpoint()),
-                1 => read_some(&machine, seed, &mut random, &mut removed),
+                1 => read_some(machine, seed, &mut random, &mut run.removed),
                 _ => {}
             }
         }
@@ -169,18 +280,12 @@ pub fn journaled(seed: u64, disk: Disk, failing: bool) -> Run {
         drop(journaled);
         machine.go_on();
     }
-    let run = Run {
-        kind: Kind::Journaled,
-        seed,
-        letters,
-        recording: machine.recording(),
-        disk,
-        acknowledged: BTreeSet::new(),
-        removed,
-        has_failed: failing,
-    };
-    assert_eq!(machine.unrecorded().expect("it can be read"), Vec::<std::path::PathBuf>::new(), "past the door");
-    run
+    letters
+}
+
+/// Without the driver of sockets, which would wait in the kernel and not in turn.
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
 }
 
 /// Hands over some messages at once and puts it on record which of them are durable, as soon as it is told.
@@ -221,16 +326,15 @@ fn read_some(machine: &Machine, seed: u64, random: &mut Random, removed: &mut Ve
     }
 }
 
-/// A standalone executor: whatever it has said yes to is there, and nothing by halves, without any recovery.
-pub fn standalone(seed: u64, disk: Disk, failing: bool) -> Run {
-    let machine = disk.boot(&Tree::default());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+/// A standalone executor, and how many messages it was handed: whatever it has said yes to is there, and nothing by halves, without any recovery.
+fn standalone(machine: &Machine, run: &Run) -> u64 {
+    let seed = run.seed;
     let mut random = Random::new(seed);
     let mut letters = 0;
-    if failing {
+    if run.has_failing_sync() {
         machine.set_faults(Faults { fail_sync: Some(5 + random.below(20)), ..Faults::default() });
     }
-    runtime.block_on(async {
+    runtime().block_on(async {
         let executor = DeliveryExecutor::with_config(8, std::time::Duration::ZERO);
         for _ in 0..10 {
             let group = letters..letters + 1 + random.below(8);
@@ -255,15 +359,5 @@ pub fn standalone(seed: u64, disk: Disk, failing: bool) -> Run {
         }
         executor.shutdown().await;
     });
-    assert_eq!(machine.unrecorded().expect("it can be read"), Vec::<std::path::PathBuf>::new(), "past the door");
-    Run {
-        kind: Kind::Standalone,
-        seed,
-        letters,
-        recording: machine.recording(),
-        disk,
-        acknowledged: BTreeSet::new(),
-        removed: Vec::new(),
-        has_failed: failing,
-    }
+    letters
 }

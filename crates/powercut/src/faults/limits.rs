@@ -49,10 +49,8 @@ pub fn clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
         problems.extend(until("all mail is delivered", all)?);
         server.stop()?;
     }
+    // Who waits for a timer of the wrong clock waits an hour at least, and gives up long before.
     problems.extend(super::unexpected(&sent, ""));
-    if sent.wait_max > STALL {
-        problems.push(format!("somebody waited {} ms for a reply", sent.wait_max.as_millis()));
-    }
     if sent.acknowledged.len() as u64 != next {
         problems.push(format!("{} of {next} messages were acknowledged", sent.acknowledged.len()));
     }
@@ -126,5 +124,3 @@ fn plain(environment: &Environment, scratch: &Path) -> Setup {
 const DESCRIPTORS: usize = 100;
 /// In the year 2033: later than the real clock, earlier than the one that has jumped ten years.
 const FAR_SECS: u64 = 2_000_000_000;
-/// Nobody waits that long unless a timer went by the wrong clock.
-const STALL: std::time::Duration = std::time::Duration::from_secs(5);
