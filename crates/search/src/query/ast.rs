@@ -72,6 +72,8 @@ pub enum Leaf {
     Folder(Pattern),
     /// A media type of a part.
     Mime(Pattern),
+    /// A word in a media type of a part, in lower case: `pdf`, `svg+xml`.
+    MimeWord(String),
     /// The Message-ID, without angle brackets.
     MessageId(Pattern),
     /// Whole threads.

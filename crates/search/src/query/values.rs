@@ -85,14 +85,13 @@ pub(super) fn pattern(value: Value, span: Span, normal: impl Fn(&str) -> String)
 }
 
 /// `image/*`, and as in notmuch single words: `pdf`, `image`.
-pub(super) fn mime_pattern(value: Value, span: Span) -> Result<Pattern, ParseError> {
-    match &value {
+pub(super) fn mime_leaf(value: Value, span: Span) -> Result<Leaf, ParseError> {
+    Ok(match value {
         Value::Bare(word) | Value::Quoted(word) if !word.contains(['/', '*']) => {
-            let word = regex::escape(&word.to_ascii_lowercase());
-            Ok(Pattern::Matches(regex(&format!("(^|[^a-z0-9]){word}($|[^a-z0-9])"), &span)?))
+            Leaf::MimeWord(word.to_ascii_lowercase())
         }
-        _ => pattern(value, span, str::to_ascii_lowercase),
-    }
+        value => Leaf::Mime(pattern(value, span, str::to_ascii_lowercase)?),
+    })
 }
 
 /// `/Lists/rust`, `Lists/*`, notmuch's `Lists/**`: slashes at the ends do not count.
