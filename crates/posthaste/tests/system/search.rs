@@ -356,7 +356,7 @@ fn hits_are_handed_to_commands_and_ordered_by_relevance() {
         place.says(0, &["find", "--exec", "grep -h ^Subject", "--reverse"]),
         "Subject: Rye bread\nSubject: Re: Rye bread\n"
     );
-    place.says(1, &["find", "--exec", "false"]);
+    place.says(1, &["find", "-e", "false"]);
     place.says(1, &["find", "--exec", "true", "wheat"]);
     fs::write(
         place.path().join("mail/cur/3.c.host:2,S"),
