@@ -90,8 +90,7 @@ fn options_of_mu_and_notmuch_are_known_and_none_is_searched_for() {
     assert!(place.says(0, &["find", "--output=files", "from:ann"]).ends_with("/mail/cur/1.a.host:2,S\n"));
     place.says(1, &["find", "--after", "99999999999", "rye"]);
     place.says(0, &["find", "--after", "0", "rye"]);
-    for line in
-        [["find", "rye", "--count"], ["find", "rye", "-z"], ["threads", "rye", "--json"], ["view", "rye", "--raw"]]
+    for line in [["find", "rye", "--cuont"], ["find", "rye", "-z"], ["threads", "rye", "-n5"], ["view", "rye", "--raw"]]
     {
         let refused = place.run(&line);
         assert_eq!(refused.status.code(), Some(2), "{line:?}");
@@ -237,10 +236,11 @@ fn an_option_may_have_its_value_attached_and_a_list_ends_as_asked() {
     assert_eq!(place.says(0, &["find", "-fs", "-n1", "rye"]), "Re: Rye bread\n");
     assert!(place.says(0, &["find", "-ojson", "-zn1", "rye"]).contains("ann@example.org"));
     assert_eq!(place.says(0, &["find", "-fs", "rye", "-oven"]), "Rye bread\n");
+    assert_eq!(place.says(0, &["find", "rye", "--maxnum", "1", "--fields=s"]), "Re: Rye bread\n");
     assert_eq!(place.says(0, &["find", "-fs", "--", "-oven"]), "Rye bread\n");
     for (line, said) in [
         (["find", "rye", "-n1"], "options stand before the query"),
-        (["find", "rye", "--count"], "options stand before the query"),
+        (["find", "rye", "--cuont"], "options stand before the query"),
         (["find", "--cuont", "rye"], "unexpected argument '--cuont' found"),
         (["find", "--output=files", "-osexp"], "plain, text0 or json"),
     ] {
