@@ -53,6 +53,7 @@ fn links_are_followed_and_circles_end() {
     maildir(root.path(), "own");
     symlink(elsewhere.path().join("box"), root.path().join("linked")).unwrap();
     symlink(root.path(), root.path().join("own/circle")).unwrap();
+    symlink(root.path().join("own"), root.path().join("another name")).unwrap();
     symlink("/nonexistent", root.path().join("dangling")).unwrap();
     symlink(elsewhere.path().join("message"), root.path().join("own/cur/1.a.h:2,S")).unwrap();
     symlink("/nonexistent", root.path().join("own/cur/2.a.h:2,S")).unwrap();
@@ -79,8 +80,10 @@ fn a_directory_that_changed_just_now_is_not_believed() {
     let root = tempfile::tempdir().unwrap();
     maildir(root.path(), "box");
     let looked_at = SystemTime::now();
+    let changed = looked_at - Duration::from_secs(1);
+    fs::File::open(root.path().join("box/new")).unwrap().set_modified(changed).unwrap();
     let stamp = walk(root.path(), &TreeOptions::default()).unwrap().folders[0].new.unwrap();
-    assert!(!stamp.is_settled(looked_at), "it was made within two seconds of the look");
+    assert!(!stamp.is_settled(looked_at), "it changed within two seconds of the look");
     assert!(stamp.is_settled(looked_at + Duration::from_secs(60)));
 }
 

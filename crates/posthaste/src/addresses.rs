@@ -6,13 +6,14 @@ use clap::{Args, ValueEnum};
 use posthaste_search::AddressFields;
 use serde_json::json;
 
+use crate::exclude::Exclude;
 use crate::find_output::harmless;
 use crate::search_common::{Failure, IndexDir, parse, print};
 
 #[derive(Args)]
 pub struct Addresses {
     /// Which messages to look at; without a query all
-    #[arg(value_name = "QUERY", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "QUERY", trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
@@ -24,7 +25,9 @@ pub struct Addresses {
     limit: Option<usize>,
     /// Only who writes, or only who is written to
     #[arg(long, value_enum)]
-    output: Option<Output>,
+    output: Vec<Output>,
+    #[command(flatten)]
+    exclude: Exclude,
     /// How to print them
     #[arg(long, short = 'o', value_enum, default_value = "plain")]
     format: Format,
@@ -33,11 +36,14 @@ pub struct Addresses {
     json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     #[value(alias = "from")]
     Sender,
     Recipients,
+    /// notmuch's: how often each occurs is always said
+    #[value(hide = true)]
+    Count,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -53,12 +59,12 @@ enum Format {
 pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     let query = parse(&args.query, &searcher)?;
-    let fields = match args.output {
-        None => AddressFields::All,
-        Some(Output::Sender) => AddressFields::Sender,
-        Some(Output::Recipients) => AddressFields::Recipients,
+    let fields = match (args.output.contains(&Output::Sender), args.output.contains(&Output::Recipients)) {
+        (true, false) => AddressFields::Sender,
+        (false, true) => AddressFields::Recipients,
+        _ => AddressFields::All,
     };
-    let mut rows = searcher.addresses(&searcher.find(&query)?, fields)?;
+    let mut rows = searcher.addresses(&args.exclude.find(&searcher, &query)?, fields)?;
     if let Some(text) = &args.matching {
         let text = posthaste_search::text::fold(text);
         rows.retain(|(name, address, _)| posthaste_search::text::fold(&format!("{name} <{address}>")).contains(&text));

@@ -23,6 +23,9 @@ pub struct Extract {
     /// Save all attachments
     #[arg(long, short = 'a')]
     save_attachments: bool,
+    /// Save all parts
+    #[arg(long)]
+    save_all: bool,
     /// Save these parts, by the numbers that the list shows
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     parts: Vec<usize>,
@@ -39,17 +42,21 @@ pub struct Extract {
 
 /// Exit status 1: no such message or part, or a file was there already.
 pub fn run(args: Extract) -> Result<ExitCode, Failure> {
-    let Some(file) = files(&args.query, &args.index, 1)?.into_iter().next() else {
-        return Ok(ExitCode::from(1));
+    let files = files(&args.query, &args.index, 1)?;
+    let file = match files.as_slice() {
+        [] => return Ok(ExitCode::from(1)),
+        [file] => file,
+        _ => return Err("one message at a time: parts of several may have the same names".into()),
     };
-    let bytes = fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let all = parts(&bytes);
-    if !args.save_attachments && args.parts.is_empty() {
+    if !args.save_all && !args.save_attachments && args.parts.is_empty() {
         print(&list(&all, args.json))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let wanted =
-        |number: usize, part: &Part<'_>| args.parts.contains(&number) || (args.save_attachments && part.is_attachment);
+    let wanted = |number: usize, part: &Part<'_>| {
+        args.save_all || args.save_attachments && part.is_attachment || args.parts.contains(&number)
+    };
     let (mut saved, mut refused) = (0, 0);
     for (number, part) in (1..).zip(&all).filter(|(number, part)| wanted(*number, part)) {
         let name = safe_file_name(part.name.as_deref().unwrap_or(""), &format!("part-{number}"));
@@ -86,7 +93,7 @@ fn list(all: &[Part<'_>], as_json: bool) -> String {
     }
     let row = |(number, part): (usize, &Part<'_>)| {
         let name = part.name.as_deref().map(harmless).unwrap_or_default();
-        format!("{number:>4}  {:<28} {:>10}  {name}\n", part.media_type, part.content.len())
+        format!("{number:>4}  {:<28} {:>10}  {name}\n", harmless(&part.media_type), part.content.len())
     };
     (1..).zip(all).map(row).collect()
 }

@@ -8,7 +8,10 @@ use clap::{Args, ValueEnum};
 use posthaste_search::query::{Leaf, Query};
 use posthaste_search::{Bitmap, Message, Searcher, Sort};
 
-use crate::find_output::{self, Field, Style, harmless};
+use crate::columns;
+use crate::exclude::Exclude;
+use crate::find_lines::{Style, plain, trees};
+use crate::find_output::{self, Field, harmless, ordered};
 use crate::pager::PagerOption;
 use crate::search_common::{Failure, IndexDir, is_colourful, parse, print};
 
@@ -22,7 +25,7 @@ const FIELDS: &str = "date,from,subject,tags";
 )]
 pub struct Find {
     /// The query
-    #[arg(value_name = "QUERY", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "QUERY", trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
@@ -35,8 +38,8 @@ pub struct Find {
     /// Print JSON
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// What to print, in notmuch's words
-    #[arg(long, value_enum, conflicts_with_all = ["format", "json", "fields"])]
+    /// What to print, in notmuch's words: plain, with NUL behind each, or as JSON
+    #[arg(long, value_enum, conflicts_with = "fields")]
     output: Option<Output>,
     /// Only what this saved query finds too, as `query:NAME`
     #[arg(long, short = 'b', value_name = "NAME")]
@@ -71,6 +74,8 @@ pub struct Find {
     /// Of messages with the same Message-ID only one
     #[arg(long, short = 'u')]
     skip_dups: bool,
+    #[command(flatten)]
+    exclude: Exclude,
     /// Print only how many there are
     #[arg(long)]
     count: bool,
@@ -78,7 +83,7 @@ pub struct Find {
     #[arg(long, value_name = "LINES", default_value_t = 0, hide_default_value = true)]
     summary_len: usize,
     /// Run this command with each message's file as its argument instead of printing
-    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["format", "json", "count"])]
+    #[arg(long, short, value_name = "COMMAND", conflicts_with_all = ["format", "json", "count"])]
     exec: Option<String>,
     #[command(flatten)]
     pager: PagerOption,
@@ -88,6 +93,9 @@ pub struct Find {
 enum Format {
     #[value(alias = "text")]
     Plain,
+    /// With NUL instead of line ends, for `xargs -0`
+    #[value(name = "text0")]
+    Nul,
     Json,
     Sexp,
     Mbox,
@@ -123,13 +131,15 @@ enum By {
     Relevance,
 }
 
+impl Find {
+    fn form(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+}
+
 /// Exit status 1: nothing was found.
 pub fn run(args: Find) -> Result<ExitCode, Failure> {
-    let fields = match args.output {
-        None | Some(Output::Summary | Output::Threads | Output::Tags) => find_output::fields(&args.fields)?,
-        Some(Output::Files) => vec![Field::Path],
-        Some(Output::Messages) => vec![Field::MessageId],
-    };
+    let fields = find_output::fields(&args.fields)?;
     let searcher = args.index.open()?;
     let mut query = parse(&args.query, &searcher)?;
     if let Some(name) = &args.bookmark {
@@ -169,20 +179,16 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
         return exec(command, &messages);
     }
     match args.output {
-        Some(Output::Threads) => print(&once(messages.iter().map(|message| format!("thread:{:08x}", message.thread))))?,
-        Some(Output::Tags) => {
-            let tags: BTreeSet<&String> = messages.iter().flat_map(|message| &message.tags).collect();
-            print(&once(tags.into_iter().map(|tag| harmless(tag))))?;
-        }
-        _ => write(&args, &fields, &messages)?,
+        None | Some(Output::Summary) => write(&args, &fields, &messages)?,
+        Some(output) => write_values(&args, values(output, &messages, args.threads))?,
     }
     Ok(nothing)
 }
 
 fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Failure> {
-    let mut found = searcher.find(query)?;
+    let mut found = args.exclude.find(searcher, query)?;
     if args.include_related {
-        found = searcher.whole_threads(&found)?;
+        found = args.exclude.whole_threads(searcher, query, &found)?;
     }
     if args.skip_dups {
         found = searcher.without_duplicates(&found)?;
@@ -190,10 +196,40 @@ fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Fail
     Ok(found)
 }
 
-/// A line for each value that did not come before.
-fn once(values: impl Iterator<Item = String>) -> String {
+/// What notmuch calls the output, each value once.
+fn values(output: Output, messages: &[Message], as_trees: bool) -> Vec<String> {
+    if let Output::Tags = output {
+        return messages
+            .iter()
+            .flat_map(|message| &message.tags)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .cloned()
+            .collect();
+    }
+    let value = |(message, _): (&Message, _)| match output {
+        Output::Files => message.path.to_string_lossy().into_owned(),
+        Output::Threads => format!("thread:{:08x}", message.thread),
+        Output::Messages | Output::Tags | Output::Summary => message.head.message_id.clone(),
+    };
     let mut known = HashSet::new();
-    values.filter(|value| known.insert(value.clone())).map(|value| value + "\n").collect()
+    let values = ordered(messages, as_trees).into_iter().map(value);
+    values.filter(|value| !value.is_empty() && known.insert(value.clone())).collect()
+}
+
+fn write_values(args: &Find, values: Vec<String>) -> Result<(), Failure> {
+    match args.form() {
+        Format::Plain => {
+            let lines: String = values.iter().map(|value| harmless(value) + "\n").collect();
+            args.pager.start().write(lines.as_bytes())?;
+        }
+        Format::Nul => print(&values.iter().map(|value| format!("{value}\0")).collect::<String>())?,
+        Format::Json => print(&(serde_json::Value::from(values).to_string() + "\n"))?,
+        Format::Sexp | Format::Mbox | Format::Links => {
+            return Err("--output takes --format plain, text0 or json".into());
+        }
+    }
+    Ok(())
 }
 
 /// Exit status 1: nothing was found, or the command failed for a message.
@@ -207,16 +243,14 @@ fn exec(command: &str, messages: &[Message]) -> Result<ExitCode, Failure> {
 }
 
 fn write(args: &Find, fields: &[Field], messages: &[Message]) -> Result<(), Failure> {
-    match if args.json { Format::Json } else { args.format } {
+    match args.form() {
         Format::Plain => {
-            let style = Style { colours: is_colourful(), summary_lines: args.summary_len };
-            let text = if args.threads {
-                find_output::trees(messages, fields, &style)
-            } else {
-                find_output::plain(messages, fields, &style)
-            };
-            args.pager.start().write(text.as_bytes())?;
+            let line_cells = columns::of_terminal();
+            let style = Style { colours: is_colourful(), summary_lines: args.summary_len, line_cells };
+            args.pager.start().write(text(args, fields, messages, &style).as_bytes())?;
         }
+        // No field has a line end.
+        Format::Nul => print(&text(args, fields, messages, &Style::default()).replace('\n', "\0"))?,
         Format::Json => print(&find_output::json(messages, args.threads))?,
         Format::Sexp => print(&find_output::sexp(messages, args.threads))?,
         Format::Mbox => find_output::mbox(messages)?,
@@ -226,4 +260,8 @@ fn write(args: &Find, fields: &[Field], messages: &[Message]) -> Result<(), Fail
         }
     }
     Ok(())
+}
+
+fn text(args: &Find, fields: &[Field], messages: &[Message], style: &Style) -> String {
+    if args.threads { trees(messages, fields, style) } else { plain(messages, fields, style) }
 }

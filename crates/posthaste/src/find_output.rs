@@ -6,11 +6,9 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use posthaste_search::state::bits;
-use posthaste_search::text::{base_subject, extract};
 use posthaste_search::{Message, split_addresses, tree};
 use serde_json::json;
 
-use crate::columns;
 use crate::search_common::{Failure, local, print};
 
 /// What can stand on a line.
@@ -87,63 +85,8 @@ fn letter(letter: char) -> Option<Field> {
     })
 }
 
-/// How plain lines look.
-pub struct Style {
-    pub colours: bool,
-    pub summary_lines: usize,
-}
-
-/// One line for each message; what a message does not have takes no room.
-pub fn plain(messages: &[Message], fields: &[Field], style: &Style) -> String {
-    let mut out = String::new();
-    for message in messages {
-        let values = fields.iter().map(|&field| (field, harmless(&value(field, message))));
-        write_line(&mut out, values.filter(|(_, value)| !value.is_empty()), message, style);
-    }
-    out
-}
-
-/// As [`plain`], threads as trees. What stands before the subject is in columns, so that branches meet. A subject that was to be read in the
-/// line above is left out.
-pub fn trees(messages: &[Message], fields: &[Field], style: &Style) -> String {
-    let lines = tree(messages);
-    let in_columns = fields.iter().position(|&field| field == Field::Subject).unwrap_or(0);
-    let mut rows = Vec::new();
-    let mut above = None;
-    for line in &lines {
-        let message = &messages[line.index];
-        let subject = base_subject(&message.head.subject).text;
-        let is_repeated = !line.more.is_empty() && !subject.is_empty() && above.as_ref() == Some(&subject);
-        let values = fields.iter().map(|&field| match field {
-            Field::Subject if is_repeated => line.branch(),
-            Field::Subject => format!("{}{}", line.branch(), value(field, message)),
-            _ => value(field, message),
-        });
-        rows.push(values.map(|value| harmless(&value)).collect::<Vec<String>>());
-        above = Some(subject);
-    }
-    for column in 0..in_columns {
-        let width = columns::width(rows.iter().map(|row| row[column].as_str()));
-        rows.iter_mut().for_each(|row| row[column] = columns::fit(&row[column], width));
-    }
-    let mut out = String::new();
-    for (row, line) in rows.into_iter().zip(&lines) {
-        let values = fields.iter().copied().zip(row).filter(|(_, value)| !value.is_empty());
-        write_line(&mut out, values, &messages[line.index], style);
-    }
-    out
-}
-
-fn write_line(out: &mut String, values: impl Iterator<Item = (Field, String)>, message: &Message, style: &Style) {
-    let parts: Vec<String> = values.map(|(field, value)| paint(field, &value, message, style)).collect();
-    out.push_str(parts.join("  ").trim_end());
-    out.push('\n');
-    if style.summary_lines > 0 {
-        out.push_str(&summary(&message.path, style.summary_lines));
-    }
-}
-
-fn value(field: Field, message: &Message) -> String {
+/// A field as it stands on a line.
+pub fn value(field: Field, message: &Message) -> String {
     match field {
         Field::Date => local(message.date).strftime("%Y-%m-%d %H:%M").to_string(),
         Field::From => sender(&message.head.from),
@@ -169,20 +112,6 @@ pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-fn paint(field: Field, value: &str, message: &Message, style: &Style) -> String {
-    if !style.colours {
-        return value.to_owned();
-    }
-    let code = match field {
-        Field::Date => "36",
-        Field::From => "32",
-        Field::Tags | Field::Flags => "33",
-        Field::Subject if bits::is_unread(message.flags) => "1",
-        _ => return value.to_owned(),
-    };
-    format!("\x1b[{code}m{value}\x1b[0m")
-}
-
 /// The sender's name, without one the address.
 pub fn sender(from: &str) -> String {
     match split_addresses(from).first() {
@@ -198,14 +127,6 @@ fn human(bytes: u64) -> String {
         10_000..10_000_000 => format!("{}k", bytes / 1000),
         _ => format!("{}M", bytes / 1_000_000),
     }
-}
-
-/// The first lines of the text that are neither empty nor quoted.
-fn summary(path: &Path, lines: usize) -> String {
-    let Ok(bytes) = fs::read(path) else { return String::new() };
-    let text = extract(&bytes).body;
-    let wanted = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('>')).take(lines);
-    wanted.map(|line| format!("    {}\n", harmless(line))).collect()
 }
 
 /// mu's names, in its order.
@@ -241,7 +162,7 @@ fn priority(flags: u64) -> &'static str {
 }
 
 /// Messages as they come, or in the order of trees, with how deep in its thread each stands.
-fn ordered(messages: &[Message], as_trees: bool) -> Vec<(&Message, Option<usize>)> {
+pub fn ordered(messages: &[Message], as_trees: bool) -> Vec<(&Message, Option<usize>)> {
     if as_trees {
         tree(messages).into_iter().map(|line| (&messages[line.index], Some(line.more.len()))).collect()
     } else {

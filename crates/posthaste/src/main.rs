@@ -7,13 +7,16 @@ mod bench;
 mod columns;
 mod completions;
 mod doctor;
+mod exclude;
 mod extract;
 mod find;
+mod find_lines;
 mod find_output;
 mod index;
 mod index_watch;
 mod info;
 mod load;
+mod options_first;
 mod pager;
 mod query;
 mod report;
@@ -23,15 +26,17 @@ mod tag;
 mod threads;
 mod view;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use posthaste_server::config::{self, Config, LogFormat};
 use posthaste_server::inspect_journal;
 
+use crate::options_first::options_first;
 use crate::search_common::print;
 
 /// A mail engine: receives mail, and answers 250 only when it is on stable storage.
@@ -144,7 +149,12 @@ struct Journal {
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    let line: Vec<OsString> = std::env::args_os().collect();
+    let cli = match options_first(Cli::command, &line) {
+        Some(line) => Cli::parse_from(line),
+        None => Cli::parse_from(line),
+    };
+    match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("posthaste: {error}");

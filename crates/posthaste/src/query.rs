@@ -7,6 +7,7 @@ use posthaste_search::Indexer;
 use posthaste_search::query::{SavedQueries, parse_with};
 use serde_json::json;
 
+use crate::columns;
 use crate::find_output::harmless;
 use crate::search_common::{Failure, IndexDir, join, print, waiting};
 
@@ -96,6 +97,6 @@ fn list(queries: &SavedQueries, as_json: bool) -> String {
     if as_json {
         return json!(queries).to_string() + "\n";
     }
-    let width = queries.keys().map(|name| name.chars().count()).max().unwrap_or(0);
-    queries.iter().map(|(name, text)| format!("{name:<width$}  {}\n", harmless(text))).collect()
+    let width = columns::width(queries.keys().map(String::as_str));
+    queries.iter().map(|(name, text)| format!("{}  {}\n", columns::fit(name, width), harmless(text))).collect()
 }

@@ -57,8 +57,10 @@ pub fn join(words: &[String]) -> Result<String, Failure> {
     // What stands behind the query's first word belongs to it. An option there would be searched for in silence.
     let is_option = |word: &&String| {
         let name = word.trim_start_matches('-');
+        let is_limit = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
         name.starts_with(|c: char| c.is_ascii_alphabetic())
             && (word.starts_with("--") || word.starts_with('-') && name.len() == 1)
+            || word.strip_prefix("-n").is_some_and(is_limit)
     };
     if let Some(word) = words.iter().find(is_option) {
         return Err(format!("`{word}`: options stand before the query; to search for it, write '\"{word}\"'").into());

@@ -1,6 +1,6 @@
 //! `posthaste tag`: what a person says about messages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::search_common::{Failure, IndexDir, parse, print, waiting};
 
 #[derive(Args)]
 #[command(
-    override_usage = "posthaste tag [OPTIONS] +TAG|-TAG... [--] QUERY\n       posthaste tag [OPTIONS] --list|--dump|--restore FILE"
+    override_usage = "posthaste tag [OPTIONS] +TAG|-TAG... [--] QUERY\n       posthaste tag --remove-all [+TAG...] [--] QUERY\n       posthaste tag [OPTIONS] --list|--dump|--restore FILE"
 )]
 pub struct Tag {
     /// Tags to add (+) and to take away (-), then a query
@@ -25,6 +25,9 @@ pub struct Tag {
     words: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
+    /// Take away all tags that are not added
+    #[arg(long, conflicts_with_all = ["list", "dump", "restore"])]
+    remove_all: bool,
     /// Print all tags and how many messages have them
     #[arg(long, conflicts_with_all = ["dump", "restore"])]
     list: bool,
@@ -65,7 +68,7 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (changes, query) = split(&args.words)?;
+    let (changes, query) = split(&args.words, args.remove_all)?;
     // What is wrong is said before waiting for a writer.
     parse(query, &args.index.open()?)?;
     let mut indexer = writer()?;
@@ -77,14 +80,19 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     }
     let wanted =
         |sign| changes.iter().filter_map(|change| change.strip_prefix(sign)).map(str::to_owned).collect::<Vec<_>>();
-    report(indexer.tag(&messages, &wanted('+'), &wanted('-'))?, args.json)
+    let (add, mut remove) = (wanted('+'), wanted('-'));
+    if args.remove_all {
+        let all = searcher.directory().tag_sets.iter().flatten().filter(|tag| !add.contains(tag));
+        remove.extend(all.cloned().collect::<BTreeSet<String>>());
+    }
+    report(indexer.tag(&messages, &add, &remove)?, args.json)
 }
 
-fn split(words: &[String]) -> Result<(&[String], &[String]), Failure> {
+fn split(words: &[String], remove_all: bool) -> Result<(&[String], &[String]), Failure> {
     let is_change = |word: &String| word.len() > 1 && word.starts_with(['+', '-']) && word != "--";
     let (changes, rest) = words.split_at(words.iter().take_while(|word| is_change(word)).count());
     let query = rest.strip_prefix(&["--".to_owned()]).unwrap_or(rest);
-    if changes.is_empty() || query.is_empty() {
+    if changes.is_empty() && !remove_all || query.is_empty() {
         return Err("name tags as +TAG or -TAG, then a query; `*` is all messages".into());
     }
     changes.iter().try_for_each(|change| check_tag(&change[1..]))?;

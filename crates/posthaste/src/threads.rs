@@ -8,7 +8,10 @@ use posthaste_search::state::bits;
 use posthaste_search::{Message, Sort};
 use serde_json::json;
 
-use crate::find_output::{harmless, sender};
+use crate::columns;
+use crate::exclude::Exclude;
+use crate::find_lines::SUBJECT_CELLS_MIN;
+use crate::find_output::{Field, harmless, sender, value};
 use crate::pager::PagerOption;
 use crate::search_common::{Failure, IndexDir, is_colourful, local, parse, print};
 
@@ -18,13 +21,15 @@ const WRITERS_MAX: usize = 4;
 #[derive(Args)]
 pub struct Threads {
     /// The query: threads with a message that matches
-    #[arg(value_name = "QUERY", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "QUERY", trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
     /// At most this many, newest first
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
+    #[command(flatten)]
+    exclude: Exclude,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -36,8 +41,8 @@ pub struct Threads {
 pub fn run(args: Threads) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     let query = parse(&args.query, &searcher)?;
-    let matched = searcher.find(&query)?;
-    let all = searcher.whole_threads(&matched)?;
+    let matched = args.exclude.find(&searcher, &query)?;
+    let all = args.exclude.whole_threads(&searcher, &query, &matched)?;
     let numbers = searcher.page(&all, Sort::Date, false, 0, usize::MAX)?;
     let threads = searcher.threads_of(&numbers)?;
     let mut order: Vec<u32> = Vec::new();
@@ -50,6 +55,7 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
         known.push(number);
     }
     order.truncate(args.limit.unwrap_or(usize::MAX));
+    let line_cells = columns::of_terminal();
     // All at once: each call reads the numbers of all messages.
     let numbers: Vec<u32> = order.iter().flat_map(|thread| &members[thread]).copied().collect();
     let mut messages = searcher.messages(&numbers)?.into_iter();
@@ -58,7 +64,7 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
         let numbers = &members[thread];
         let hits = numbers.iter().filter(|number| matched.get(**number)).count();
         let messages: Vec<Message> = messages.by_ref().take(numbers.len()).collect();
-        rows.push(row(*thread, &messages, hits, args.json));
+        rows.push(row(*thread, &messages, hits, args.json, line_cells));
     }
     if args.json {
         print(&format!("[{}]\n", rows.join(",\n")))?;
@@ -68,8 +74,8 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(order.is_empty())))
 }
 
-/// `messages` newest first.
-fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool) -> String {
+/// `messages` newest first. On a terminal the subject is cut so that the line is no longer than `line_cells`, if that leaves enough of it.
+fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool, line_cells: Option<usize>) -> String {
     let (Some(newest), Some(oldest)) = (messages.first(), messages.last()) else { return String::new() };
     let mut writers: Vec<String> = Vec::new();
     let mut tags: Vec<&str> = Vec::new();
@@ -99,15 +105,24 @@ fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool) -> String 
         names.push_str(&format!(" and {more} more"));
     }
     let date = local(newest.date).strftime("%Y-%m-%d %H:%M").to_string();
-    let tags = if tags.is_empty() { String::new() } else { format!("({})", tags.join(" ")) };
+    let tags = if tags.is_empty() { String::new() } else { format!(" ({})", tags.join(" ")) };
+    let (names, tags) = (harmless(&names), harmless(&tags));
+    let mut subject = value(Field::Subject, oldest);
     let total = messages.len();
     let is_unread = messages.iter().any(|message| bits::is_unread(message.flags));
     // As `find` paints them.
-    let paint = |code: &str, text: &str| match is_colourful() && !code.is_empty() && !text.is_empty() {
-        true => format!("\x1b[{code}m{}\x1b[0m", harmless(text)),
-        false => harmless(text),
+    let line = |subject: &str, colours: bool| {
+        let paint = |code: &str, text: &str| match colours && !code.is_empty() && !text.is_empty() {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        };
+        let (date, names, tags) = (paint("36", &date), paint("32", &names), paint("33", &tags));
+        let subject = paint(if is_unread { "1" } else { "" }, subject);
+        format!("thread:{thread:08x}  {date} [{hits}/{total}] {names}; {subject}{tags}\n")
     };
-    let subject = paint(if is_unread { "1" } else { "" }, &oldest.head.subject);
-    let tags = if tags.is_empty() { tags } else { format!(" {}", paint("33", &tags)) };
-    format!("thread:{thread:08x}  {} [{hits}/{total}] {}; {subject}{tags}\n", paint("36", &date), paint("32", &names))
+    if let Some(cells) = line_cells {
+        let taken = columns::cells(line("", false).trim_end_matches('\n'));
+        subject = columns::cut(&subject, cells.saturating_sub(taken).max(SUBJECT_CELLS_MIN));
+    }
+    line(&harmless(&subject), is_colourful())
 }

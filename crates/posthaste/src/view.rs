@@ -14,8 +14,8 @@ use crate::search_common::{Failure, IndexDir, is_colourful, local, parse};
 
 #[derive(Args)]
 pub struct View {
-    /// A message file, or a query: then the newest that matches
-    #[arg(value_name = "FILE|QUERY", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    /// Message files, or a query: then the newest that matches
+    #[arg(value_name = "FILE...|QUERY", required = true, trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
@@ -41,12 +41,10 @@ enum Format {
     Headers,
 }
 
-/// The files that a query or a file name means, newest first.
+/// The files that are named, or what a query finds, newest first.
 pub fn files(words: &[String], index: &IndexDir, limit: usize) -> Result<Vec<PathBuf>, Failure> {
-    if let [one] = words
-        && Path::new(one).is_file()
-    {
-        return Ok(vec![one.into()]);
+    if words.iter().all(|word| Path::new(word).is_file()) {
+        return Ok(words.iter().map(PathBuf::from).collect());
     }
     let searcher = index.open()?;
     let found = searcher.find(&parse(words, &searcher)?)?;

@@ -138,7 +138,8 @@ impl Walker<'_> {
                 self.tree.folders.push(folder);
             }
         }
-        inside.below.sort_unstable();
+        // A folder has its own name, not that of a link beside it.
+        inside.below.sort_unstable_by(|(a, a_is_link), (b, b_is_link)| (a_is_link, a).cmp(&(b_is_link, b)));
         for (name, is_link) in inside.below {
             let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
             match open_dir(dir, Path::new(&name)) {

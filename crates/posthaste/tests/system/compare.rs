@@ -123,3 +123,32 @@ fn hits_are_those_of_mu_and_notmuch_but_for_reasons() {
     }
     assert!(unexplained.is_empty(), "{messages} messages:\n{}", unexplained.join("\n"));
 }
+
+fn tag_lines(dump: &[u8]) -> BTreeSet<String> {
+    String::from_utf8_lossy(dump).lines().filter(|line| line.contains("-- id:")).map(str::to_owned).collect()
+}
+
+#[test]
+fn tags_come_over_from_notmuch_and_go_back() {
+    let dir = tempfile::tempdir().unwrap();
+    prepare(dir.path());
+    let notmuch = |args: &[&str]| run(dir.path(), "notmuch", args).filter(|made| made.status.success());
+    if notmuch(&["new", "--quiet"]).is_none() {
+        return absent("notmuch");
+    }
+    notmuch(&["tag", "+größe x", "--", "*"]).expect("everything is tagged");
+    let theirs = notmuch(&["dump"]).expect("a dump").stdout;
+    fs::write(dir.path().join("theirs"), &theirs).unwrap();
+    let ours = |args: &[&str]| {
+        let output = command(dir.path(), &[args, &["--index", "index"]].concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    };
+    ours(&["index", "--quiet", "mail"]);
+    ours(&["tag", "--restore", "theirs"]);
+    let dump = ours(&["tag", "--dump"]);
+    assert_eq!(tag_lines(&dump), tag_lines(&theirs));
+    fs::write(dir.path().join("ours"), &dump).unwrap();
+    let back = notmuch(&["restore", "--input=ours"]).expect("it is read");
+    assert!(back.stderr.is_empty(), "{}", String::from_utf8_lossy(&back.stderr));
+}

@@ -90,8 +90,7 @@ fn options_of_mu_and_notmuch_are_known_and_none_is_searched_for() {
     assert!(place.says(0, &["find", "--output=files", "from:ann"]).ends_with("/mail/cur/1.a.host:2,S\n"));
     place.says(1, &["find", "--after", "99999999999", "rye"]);
     place.says(0, &["find", "--after", "0", "rye"]);
-    for line in
-        [["find", "rye", "--count"], ["find", "rye", "-z"], ["threads", "rye", "--json"], ["view", "rye", "--raw"]]
+    for line in [["find", "rye", "--cuont"], ["find", "rye", "-z"], ["threads", "rye", "-n5"], ["view", "rye", "--raw"]]
     {
         let refused = place.run(&line);
         assert_eq!(refused.status.code(), Some(2), "{line:?}");
@@ -157,8 +156,20 @@ fn messages_are_shown_and_attachments_saved_without_harm() {
     place.says(0, &["extract", "-a", "--target-dir", "data", "from:bob"]);
     assert_eq!(fs::read_to_string(place.path().join("data/oven list.txt")).unwrap().trim(), "wood");
     place.says(1, &["extract", "-a", "--target-dir", "data", "from:bob"]);
+    place.says(0, &["extract", "--save-all", "--overwrite", "--target-dir", "data", "from:bob"]);
+    assert!(fs::read_to_string(place.path().join("data/part-1")).unwrap().starts_with("Which oven?"));
+    let (first, second) = ("mail/cur/1.a.host:2,S", "mail/.Sent/new/2.b.host");
+    assert_eq!(place.says(0, &["view", "-o", "raw", first, second]), format!("{FIRST}\n\x0c\n{ANSWER}"));
+    assert_eq!(place.run(&["extract", first, second]).status.code(), Some(2), "not the first of them alone");
+    let hostile = "Content-Type: text/\x1b[31mx; name=a\n\nx\n";
+    fs::write(place.path().join("hostile"), hostile).unwrap();
+    assert!(!place.says(0, &["extract", "hostile"]).contains('\x1b'));
     assert_eq!(place.says(0, &["addresses", "-n", "1"]), "      2  Ann <ann@example.org>\n");
     assert_eq!(place.says(0, &["addresses", "-o", "csv", "--output=sender", "oven"]), "Bob,bob@example.net,1\n");
+    assert_eq!(
+        place.says(0, &["addresses", "-n1", "--output=sender", "--output=count"]),
+        "      1  Ann <ann@example.org>\n"
+    );
     let for_mutt = place.says(0, &["addresses", "-o", "mutt-ab", "--output=recipients", "oven"]);
     assert_eq!(for_mutt, "1 addresses\nann@example.org\tAnn\t1\n");
 }
@@ -181,12 +192,69 @@ fn tags_are_kept_dumped_and_restored() {
     fs::write(place.path().join("dump"), "+later -- id:1@example.org\n+early -- id:9@example.org\n").unwrap();
     assert_eq!(place.says(0, &["tag", "--restore", "dump"]), "1 messages changed\n");
     assert_eq!(place.says(0, &["find", "-f", "x", "from:ann"]), "(later)\n");
+    assert_eq!(place.says(0, &["tag", "--remove-all", "+one", "*"]), "2 messages changed\n");
+    assert_eq!(place.says(0, &["tag", "--list"]), "      2  one\n");
+    assert_eq!(place.says(0, &["tag", "--remove-all", "*"]), "2 messages changed\n");
+    assert_eq!(place.says(0, &["tag", "--list"]), "");
     // A message that comes after its tags.
     fs::write(place.path().join("mail/cur/9.c.host:2,"), "Message-ID: <9@example.org>\nSubject: nine\n\nx\n").unwrap();
     place.says(0, &["index", "--quiet"]);
     assert_eq!(place.says(0, &["find", "-f", "s", "tag:early"]), "nine\n");
     assert_eq!(place.run(&["tag", "rye"]).status.code(), Some(2));
     assert_eq!(place.run(&["tag", "+x", "--", "nothing"]).status.code(), Some(1));
+}
+
+#[test]
+fn mail_with_a_tag_for_it_is_left_out_unless_it_is_asked_for() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    place.says(0, &["tag", "+spam", "--", "from:ann"]);
+    let count = |line: &[&str]| place.says(0, &[&["find", "--count"], line].concat());
+    assert_eq!(count(&["rye"]), "1\n");
+    assert_eq!(count(&["--exclude=false", "rye"]), "2\n");
+    assert_eq!(count(&["--exclude-tags=other", "rye"]), "2\n");
+    for query in ["tag:spam", "is:spam rye", "thread:{tag:spam} from:ann"] {
+        assert_eq!(count(&[query]), "1\n", "{query} names the tag");
+    }
+    // In a thread that another message brought it is shown, if it is not to be left out of everything.
+    assert_eq!(count(&["--include-related", "oven"]), "2\n");
+    assert_eq!(count(&["--include-related", "--exclude=all", "oven"]), "1\n");
+    place.says(1, &["threads", "from:ann"]);
+    assert!(place.says(0, &["threads", "oven"]).contains(" [1/2] "));
+    assert!(place.says(0, &["threads", "--exclude=all", "oven"]).contains(" [1/1] "));
+    assert_eq!(place.says(0, &["addresses", "--output=sender"]), "      1  Bob <bob@example.net>\n");
+    // What names a message or changes it looks at all of them.
+    assert!(place.says(0, &["view", "msgid:1@example.org"]).contains("Two days of work."));
+    assert_eq!(place.says(0, &["tag", "-spam", "rye"]), "1 messages changed\n");
+    assert_eq!(count(&["rye"]), "2\n");
+}
+
+#[test]
+fn an_option_may_have_its_value_attached_and_a_list_ends_as_asked() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    assert_eq!(place.says(0, &["find", "-fs", "-n1", "rye"]), "Re: Rye bread\n");
+    assert!(place.says(0, &["find", "-ojson", "-zn1", "rye"]).contains("ann@example.org"));
+    assert_eq!(place.says(0, &["find", "-fs", "rye", "-oven"]), "Rye bread\n");
+    assert_eq!(place.says(0, &["find", "rye", "--maxnum", "1", "--fields=s"]), "Re: Rye bread\n");
+    assert_eq!(place.says(0, &["find", "-fs", "--", "-oven"]), "Rye bread\n");
+    for (line, said) in [
+        (["find", "rye", "-n1"], "options stand before the query"),
+        (["find", "rye", "--cuont"], "options stand before the query"),
+        (["find", "--cuont", "rye"], "unexpected argument '--cuont' found"),
+        (["find", "--output=files", "-osexp"], "plain, text0 or json"),
+    ] {
+        let wrong = place.run(&line);
+        assert_eq!(wrong.status.code(), Some(2), "{line:?}");
+        assert!(String::from_utf8_lossy(&wrong.stderr).contains(said), "{wrong:?}");
+    }
+    let ids = ["find", "--output=messages", "--sort=oldest-first"];
+    assert_eq!(place.says(0, &ids), "1@example.org\n2@example.net\n");
+    assert_eq!(place.says(0, &[&ids[..], &["--format=text0"]].concat()), "1@example.org\x002@example.net\0");
+    assert_eq!(place.says(0, &[&ids[..], &["--json"]].concat()), "[\"1@example.org\",\"2@example.net\"]\n");
+    assert_eq!(place.says(0, &["find", "-otext0", "-fs", "rye"]), "Re: Rye bread\0Rye bread\0");
+    assert_eq!(place.says(0, &["find", "-fs", "path:.Sent/new"]), "Re: Rye bread\n");
+    place.says(1, &["find", "path:.Sent/cur"]);
 }
 
 #[test]
@@ -230,6 +298,9 @@ fn queries_are_saved_used_dumped_and_restored() {
         "#notmuch-dump batch-tag:3 config,tags\n#@ query.mine from%3aann%20or%20subject%3a%22no%20such%22\n\
          #@ query.my%20reading query%3amine%20not%20tag%3adone\n+done -- id:1@example.org\n"
     );
+    place.says(0, &["query", "save", "梁礼", "x"]);
+    assert!(place.says(0, &["query", "list"]).ends_with("done\n梁礼        x\n"), "cells, not characters");
+    place.says(0, &["query", "delete", "梁礼"]);
     place.says(0, &["query", "delete", "mine"]);
     place.says(1, &["query", "delete", "mine"]);
     place.says(1, &["query", "show", "mine"]);
@@ -285,7 +356,7 @@ fn hits_are_handed_to_commands_and_ordered_by_relevance() {
         place.says(0, &["find", "--exec", "grep -h ^Subject", "--reverse"]),
         "Subject: Rye bread\nSubject: Re: Rye bread\n"
     );
-    place.says(1, &["find", "--exec", "false"]);
+    place.says(1, &["find", "-e", "false"]);
     place.says(1, &["find", "--exec", "true", "wheat"]);
     fs::write(
         place.path().join("mail/cur/3.c.host:2,S"),

@@ -24,6 +24,19 @@ pub enum Query {
     Xor(Vec<Query>),
 }
 
+impl Query {
+    /// Whether some condition on tags, wherever it stands, is about this tag.
+    pub fn names_tag(&self, tag: &str) -> bool {
+        match self {
+            Self::All => false,
+            Self::Leaf(Leaf::Tag(pattern)) => pattern.accepts(tag),
+            Self::Leaf(Leaf::Thread(ThreadOf::Query(query))) | Self::Not(query) => query.names_tag(tag),
+            Self::Leaf(_) => false,
+            Self::And(parts) | Self::Or(parts) | Self::Xor(parts) => parts.iter().any(|part| part.names_tag(tag)),
+        }
+    }
+}
+
 /// One condition.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Leaf {
@@ -59,6 +72,8 @@ pub enum Leaf {
     Folder(Pattern),
     /// A media type of a part.
     Mime(Pattern),
+    /// A word in a media type of a part, in lower case: `pdf`, `svg+xml`.
+    MimeWord(String),
     /// The Message-ID, without angle brackets.
     MessageId(Pattern),
     /// Whole threads.

@@ -11,10 +11,12 @@ pub(super) enum Field {
     References,
     Size,
     Flag,
-    /// notmuch's `is:` is a tag, ours is a flag where it names one.
+    /// A tag, as in notmuch, and a flag where there is one of that name.
     Is,
     Tag,
     Folder,
+    /// notmuch's: a folder, or one of its two directories.
+    Path,
     Mime,
     MessageId,
     Thread,
@@ -53,7 +55,7 @@ const FIELDS: &[(&str, Field)] = &[
     ("labels", Field::Tag),
     ("maildir", Field::Folder),
     ("folder", Field::Folder),
-    ("path", Field::Folder),
+    ("path", Field::Path),
     ("mime", Field::Mime),
     ("mimetype", Field::Mime),
     ("msgid", Field::MessageId),

@@ -33,7 +33,7 @@ impl<'a> Parser<'a> {
         match self.peek() {
             Some('"') => self.quoted(),
             // Paths begin with a slash too: there, an expression has no blanks and ends with one.
-            Some('/') => match self.regex_end(field == Field::Folder) {
+            Some('/') => match self.regex_end(matches!(field, Field::Folder | Field::Path)) {
                 Some(end) => {
                     let pattern = self.text[self.at + 1..end].replace("\\/", "/");
                     self.at = end + 1;

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::ast::{Leaf, Pattern, Query, Span, TextField};
+use super::ast::{Flag, Leaf, Pattern, Query, Span, TextField};
 use super::fields;
 use super::parse::ParseError;
+use crate::state::bits;
 use crate::text::{Priority, fold, tokens};
 
 /// Bytes of a compiled regular expression.
@@ -84,14 +85,13 @@ pub(super) fn pattern(value: Value, span: Span, normal: impl Fn(&str) -> String)
 }
 
 /// `image/*`, and as in notmuch single words: `pdf`, `image`.
-pub(super) fn mime_pattern(value: Value, span: Span) -> Result<Pattern, ParseError> {
-    match &value {
+pub(super) fn mime_leaf(value: Value, span: Span) -> Result<Leaf, ParseError> {
+    Ok(match value {
         Value::Bare(word) | Value::Quoted(word) if !word.contains(['/', '*']) => {
-            let word = regex::escape(&word.to_ascii_lowercase());
-            Ok(Pattern::Matches(regex(&format!("(^|[^a-z0-9]){word}($|[^a-z0-9])"), &span)?))
+            Leaf::MimeWord(word.to_ascii_lowercase())
         }
-        _ => pattern(value, span, str::to_ascii_lowercase),
-    }
+        value => Leaf::Mime(pattern(value, span, str::to_ascii_lowercase)?),
+    })
 }
 
 /// `/Lists/rust`, `Lists/*`, notmuch's `Lists/**`: slashes at the ends do not count.
@@ -105,6 +105,24 @@ pub(super) fn folder_pattern(value: Value, span: Span) -> Result<Pattern, ParseE
     })
 }
 
+/// notmuch's `path:` names the directory that the file is in, `Lists/rust/cur`; without that end it is a folder.
+pub(super) fn path_query(value: Value, span: Span) -> Result<Query, ParseError> {
+    if let Value::Bare(text) | Value::Quoted(text) = &value {
+        let text = text.trim_matches('/');
+        let (folder, last) = text.rsplit_once('/').unwrap_or(("", text));
+        let new = || Query::Leaf(Leaf::Flag(Flag::Property(bits::NEW)));
+        let side = match last {
+            "new" => Some(new()),
+            "cur" => Some(Query::Not(Box::new(new()))),
+            _ => None,
+        };
+        if let Some(side) = side {
+            return Ok(Query::And(vec![Query::Leaf(Leaf::Folder(Pattern::Is(folder.to_owned()))), side]));
+        }
+    }
+    Ok(Query::Leaf(Leaf::Folder(folder_pattern(value, span)?)))
+}
+
 pub(super) fn flag_leaf(name: &str, span: Span) -> Result<Leaf, ParseError> {
     let known = "draft flagged passed replied seen trashed new unread read attach signed encrypted list calendar";
     fields::flag(name)
@@ -112,11 +130,11 @@ pub(super) fn flag_leaf(name: &str, span: Span) -> Result<Leaf, ParseError> {
         .ok_or_else(|| ParseError::new(span, format!("there is no flag `{name}`; there are {known}")))
 }
 
-/// A tag that has a flag's name is that flag too where notmuch keeps it as a tag.
-pub(super) fn tag_query(value: Value, span: Span) -> Result<Query, ParseError> {
+/// A tag that has a flag's name is that flag too.
+pub(super) fn tag_query(value: Value, span: Span, flag_of: fn(&str) -> Option<Flag>) -> Result<Query, ParseError> {
     let flag = match &value {
-        Value::Bare(name) | Value::Quoted(name) => fields::flag_of_tag(name),
-        _ => None,
+        Value::Bare(name) | Value::Quoted(name) => flag_of(name),
+        Value::Regex(_) => None,
     };
     let tag = Query::Leaf(Leaf::Tag(pattern(value, span, str::to_owned)?));
     Ok(match flag {

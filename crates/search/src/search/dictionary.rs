@@ -16,8 +16,12 @@ use super::matcher::Tables;
 const FOOTER_BYTES: usize = 8 + 4 + 4;
 /// The tree's version and the kind, as tantivy 0.27 writes them.
 const FORM: [u8; 8] = [1, 0, 0, 0, 1, 0, 0, 0];
-/// With more words than this that match, looking each up by itself is no gain.
+/// With more words than this that match, looking each up by itself is no gain, however many there are.
 const FOUND_MAX: usize = 20_000;
+/// Where more than one in so many places that are looked at matches, most words do: then reading all of them in a row is quicker.
+const DENSE_SHARE: usize = 8;
+/// So many are found before that is said.
+const DENSE_MIN: usize = 1024;
 /// No word is longer (see [`TOKEN_BYTES_MAX`](crate::text::TOKEN_BYTES_MAX)); a damaged tree may be.
 const WAY_BYTES_MAX: usize = 255;
 /// Pairs that are remembered: a power of two.
@@ -52,10 +56,10 @@ impl Dictionary<OwnedBytes> {
 }
 
 impl<D: std::ops::Deref<Target = [u8]>> Dictionary<D> {
-    /// Words that match and whose first byte is not before `from` and before `to`. `None` if there are too many.
+    /// Words that match and whose first byte is not before `from` and before `to`. `None` if there are too many, which is seen early.
     pub fn matching(&self, tables: &Tables, from: u8, to: Option<u8>) -> Option<Vec<Found>> {
-        let mut walk =
-            Walk { tree: &self.0, tables, way: Vec::new(), found: Vec::new(), barren: vec![NO_PAIR; BARREN] };
+        let (way, found, barren) = (Vec::new(), Vec::new(), vec![NO_PAIR; BARREN]);
+        let mut walk = Walk { tree: &self.0, tables, way, found, looked: 0, barren };
         let (root, start) = (self.0.root(), tables.start());
         for branch in root.transitions().filter(|branch| branch.inp >= from && to.is_none_or(|to| branch.inp < to)) {
             walk.branch(branch.inp, branch.addr, start)?;
@@ -72,6 +76,8 @@ struct Walk<'t, D> {
     tables: &'t Tables,
     way: Vec<u8>,
     found: Vec<Found>,
+    /// How many places were looked at.
+    looked: usize,
     /// By a hash of them: address and state of nodes below which there was nothing.
     barren: Vec<(usize, u32)>,
 }
@@ -80,6 +86,7 @@ impl<D: std::ops::Deref<Target = [u8]>> Walk<'_, D> {
     /// Goes down by one byte. `None` if there is too much to be found.
     fn branch(&mut self, byte: u8, addr: usize, state: super::matcher::State) -> Option<()> {
         self.way.push(byte);
+        self.looked += 1;
         match self.tables.next(state, byte) {
             None => self.found.push(Found::AllFrom(self.way.clone())),
             Some(next) if self.tables.is_dead(next) || self.way.len() > WAY_BYTES_MAX => {}
@@ -96,7 +103,9 @@ impl<D: std::ops::Deref<Target = [u8]>> Walk<'_, D> {
             }
         }
         self.way.pop();
-        (self.found.len() <= FOUND_MAX).then_some(())
+        let found = self.found.len();
+        let is_dense = found > DENSE_MIN && found * DENSE_SHARE > self.looked;
+        (found <= FOUND_MAX && !is_dense).then_some(())
     }
 
     fn node(&mut self, addr: usize, state: super::matcher::State) -> Option<()> {
@@ -179,12 +188,18 @@ mod tests {
 
     #[test]
     fn too_many_are_left_to_the_engine() {
-        let words: BTreeSet<String> = (0..=FOUND_MAX).map(|n| format!("{n:06}x")).collect();
+        // Six in a hundred end otherwise.
+        let word = |n: usize| format!("{n:06}{}", if n.is_multiple_of(16) { "y" } else { "x" });
+        let words: BTreeSet<String> = (0..16 * (FOUND_MAX + 1)).map(word).collect();
         let dictionary = dictionary(&words);
-        let matching = |pattern| {
-            dictionary.matching(Matcher::new(&regex::Regex::new(pattern).unwrap()).tables().unwrap(), 0, None)
+        let matching = |pattern, to| {
+            let found =
+                dictionary.matching(Matcher::new(&regex::Regex::new(pattern).unwrap()).tables().unwrap(), 0, to)?;
+            Some(found.len())
         };
-        assert_eq!(matching("x$"), None);
-        assert_eq!(matching("^00000[01]x").map(|found| words_of(&words, found).len()), Some(2));
+        assert_eq!(matching("y$", None), None, "more than are looked up one by one");
+        assert_eq!(matching("y$", Some(b'1')), Some(6250));
+        assert_eq!(matching("^00.*x$", None), None, "fewer, but nearly all");
+        assert_eq!(matching("^00000[01].$", None), Some(2));
     }
 }

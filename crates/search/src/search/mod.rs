@@ -27,6 +27,8 @@ use crate::text::{Priority, fold};
 use crate::text_index::{TextIndex, numbers_in};
 use crate::update::{IndexError, id_hash, text_error};
 
+use terms::has_word;
+
 pub use bitmap::Bitmap;
 pub use messages::{AddressFields, Message, split_addresses};
 pub use order::Sort;
@@ -136,6 +138,7 @@ impl Searcher {
             Leaf::Text { field, text, prefix } => self.words(*field, text, *prefix),
             Leaf::Regex { field, pattern } => self.regex(*field, pattern),
             Leaf::Mime(pattern) => self.exact(self.text.fields.mime, pattern),
+            Leaf::MimeWord(word) => self.values_that(self.text.fields.mime, "", |value| has_word(value, word)),
             Leaf::MessageId(pattern) => self.exact(self.text.fields.message_id, pattern),
             Leaf::Date(range) => {
                 Ok(self.wide(&self.columns.date, Column::Date)?.matching(|date| range.contains(&date.cast_signed())))

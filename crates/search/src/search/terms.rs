@@ -9,7 +9,7 @@ use tantivy::{DocSet, TERMINATED, Term};
 use super::phrase::add_with_ending;
 use super::{Bitmap, Result, Searcher, Segment};
 use crate::query::{Pattern, TextField};
-use crate::text::{Kind, fold, tokens};
+use crate::text::{Kind, tokens};
 
 impl Searcher {
     pub(super) fn fields_of(&self, field: TextField) -> Vec<Field> {
@@ -32,13 +32,9 @@ impl Searcher {
     /// Messages with these words next to each other in one of the fields.
     pub(super) fn words(&self, field: TextField, text: &str, prefix: bool) -> Result<Bitmap> {
         let words = Words::of(text, prefix);
-        let mut found = Bitmap::empty(self.len());
-        for segment in &self.segments {
-            for field in self.fields_of(field) {
-                self.words_in(segment, field, &words, &mut found).map_err(|error| self.fail(error))?;
-            }
-        }
-        Ok(found)
+        self.in_segments(|segment, found| {
+            self.fields_of(field).into_iter().try_for_each(|field| self.words_in(segment, field, &words, found))
+        })
     }
 
     fn words_in(&self, segment: &Segment, field: Field, words: &Words, found: &mut Bitmap) -> tantivy::Result<()> {
@@ -76,28 +72,50 @@ impl Searcher {
 
     /// Messages with a value that fits, in a field of whole values.
     pub(super) fn exact(&self, field: Field, pattern: &Pattern) -> Result<Bitmap> {
+        match pattern {
+            Pattern::Is(value) => self.one_value(field, value),
+            Pattern::StartsWith(start) => self.values_that(field, start, |_| true),
+            Pattern::Matches(_) => self.values_that(field, "", |value| pattern.accepts(value)),
+        }
+    }
+
+    fn one_value(&self, field: Field, value: &str) -> Result<Bitmap> {
+        self.in_segments(|segment, found| {
+            let index = segment.reader.inverted_index(field)?;
+            let Some(info) = index.terms().get(value)? else { return Ok(()) };
+            segment.add_all(index.read_block_postings_from_terminfo(&info, IndexRecordOption::Basic)?, found);
+            Ok(())
+        })
+    }
+
+    /// Messages with a value in this field that begins with `start` and fits.
+    pub(super) fn values_that(&self, field: Field, start: &str, fits: impl Fn(&str) -> bool) -> Result<Bitmap> {
+        self.in_segments(|segment, found| {
+            let index = segment.reader.inverted_index(field)?;
+            for_each_term(index.terms(), start, |value, info| {
+                if std::str::from_utf8(value).is_ok_and(&fits) {
+                    segment.add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, found);
+                }
+                Ok(())
+            })
+        })
+    }
+
+    fn in_segments(&self, mut add: impl FnMut(&Segment, &mut Bitmap) -> tantivy::Result<()>) -> Result<Bitmap> {
         let mut found = Bitmap::empty(self.len());
         for segment in &self.segments {
-            let mut add = || -> tantivy::Result<()> {
-                let index = segment.reader.inverted_index(field)?;
-                let mut take = |info: &tantivy::postings::TermInfo| -> tantivy::Result<()> {
-                    segment
-                        .add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, &mut found);
-                    Ok(())
-                };
-                match pattern {
-                    Pattern::Is(value) => index.terms().get(value)?.iter().try_for_each(take),
-                    Pattern::StartsWith(start) => for_each_term(index.terms(), start, |_, info| take(info)),
-                    Pattern::Matches(regex) => for_each_term(index.terms(), "", |term, info| {
-                        let fits = std::str::from_utf8(term).is_ok_and(|term| regex.is_match(&fold(term)));
-                        if fits { take(info) } else { Ok(()) }
-                    }),
-                }
-            };
-            add().map_err(|error| self.fail(error))?;
+            add(segment, &mut found).map_err(|error| self.fail(error))?;
         }
         Ok(found)
     }
+}
+
+/// Whether `word` stands in `value` and neither goes on before nor behind it.
+pub(super) fn has_word(value: &str, word: &str) -> bool {
+    value.match_indices(word).any(|(at, _)| {
+        let borders = [value[..at].chars().next_back(), value[at + word.len()..].chars().next()];
+        borders.into_iter().flatten().all(|c| !c.is_ascii_alphanumeric())
+    })
 }
 
 impl Segment {
@@ -175,5 +193,18 @@ mod tests {
         check("東京都", false, &["東京", "京都"], None);
         check("字", false, &[], Some("字"));
         check("東京", true, &["東京"], None);
+    }
+
+    #[test]
+    fn a_word_of_a_media_type_ends_where_others_begin() {
+        for (word, fits, fits_not) in [
+            ("pdf", "application/pdf", "application/x-pdfx"),
+            ("image", "image/png", "x/imagery"),
+            ("xml", "image/svg+xml", "text/xmlish"),
+            ("x.y", "text/x.y", "text/x-y"),
+            ("pdf", "x/pdfx-pdf", "x/pdfx-xpdf"),
+        ] {
+            assert!(has_word(fits, word) && !has_word(fits_not, word), "{word}");
+        }
     }
 }

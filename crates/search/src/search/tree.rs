@@ -18,9 +18,10 @@ pub struct TreeLine {
 }
 
 impl TreeLine {
-    /// `├─ `, `└─ `, `│  `.
-    pub fn branch(&self) -> String {
+    /// `│ ├▸`: two cells for each level, of the innermost `levels_max`.
+    pub fn branch(&self, levels_max: usize) -> String {
         let Some((last, above)) = self.more.split_last() else { return String::new() };
+        let above = &above[self.more.len().saturating_sub(levels_max.max(1))..];
         let mut drawn: String = above.iter().map(|more| if *more { "│ " } else { "  " }).collect();
         drawn.push_str(if *last { "├▸" } else { "└▸" });
         drawn
@@ -98,10 +99,15 @@ mod tests {
             message(2, 0, 0),
             message(7, 0, 77),
         ];
-        let drawn: Vec<String> =
-            tree(&messages).iter().map(|line| format!("{}{}", line.branch(), messages[line.index].number)).collect();
+        let drawn: Vec<String> = tree(&messages)
+            .iter()
+            .map(|line| format!("{}{}", line.branch(DEPTH_MAX), messages[line.index].number))
+            .collect();
         assert_eq!(drawn, ["9", "0", "├▸1", "│ └▸3", "└▸2", "7"]);
         assert_eq!(tree(&[]), []);
+        let deep = TreeLine { index: 0, more: vec![true, false, true, false] };
+        let drawn = |levels| deep.branch(levels);
+        assert_eq!([drawn(60), drawn(4), drawn(2), drawn(0)], ["│   │ └▸", "│   │ └▸", "│ └▸", "└▸"]);
     }
 
     #[test]

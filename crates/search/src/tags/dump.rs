@@ -29,7 +29,7 @@ pub fn dump(tags: &AllTags, queries: &SavedQueries) -> String {
         for tag in &tags {
             let _ = write!(out, "+{} ", hex_encode(tag));
         }
-        let _ = writeln!(out, "-- id:{}", hex_encode(id));
+        let _ = writeln!(out, "-- id:{}", quoted(id));
     }
     out
 }
@@ -60,7 +60,7 @@ pub fn restore(text: &str) -> Result<Dump, TagError> {
             None => line.split_once(" -- ").ok_or(error("no ` -- id:...`"))?,
         };
         let id = query.trim().strip_prefix("id:").ok_or(error("only id: can be restored"))?;
-        let id = hex_decode(id.trim_matches('"')).ok_or(error(NOT_HEX))?;
+        let id = unquoted(id).ok_or(error("a `\"` that is never closed, or something behind it"))?;
         let mut set = Tags::new();
         for tag in tags.split_ascii_whitespace() {
             let tag = tag.strip_prefix('+').ok_or(error("a tag without `+`"))?;
@@ -84,6 +84,20 @@ fn hex_encode(text: &str) -> String {
         }
     }
     out
+}
+
+/// Unlike tags, ids stand as they are, quoted as Xapian quotes terms where they could be misread.
+fn quoted(id: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"()".contains(&byte);
+    if id.bytes().all(is_plain) { id.to_owned() } else { format!("\"{}\"", id.replace('"', "\"\"")) }
+}
+
+fn unquoted(text: &str) -> Option<String> {
+    let Some(rest) = text.strip_prefix('"') else { return Some(text.to_owned()) };
+    let inner = rest.strip_suffix('"')?;
+    // Each quote inside stands twice.
+    let has_end = inner.split("\"\"").any(|between| between.contains('"'));
+    (!has_end).then(|| inner.replace("\"\"", "\""))
 }
 
 fn hex_decode(text: &str) -> Option<String> {
@@ -114,15 +128,17 @@ mod tests {
         let store = TagStore::open(dir.path()).unwrap();
         let (one, two) = (tags(&["inbox", "übermäßig wichtig"]), tags(&["a+b%"]));
         let queries = SavedQueries::from([("to do".to_owned(), "from:ann \"rye bread\" ü".to_owned())]);
-        let rows = [("1@example.org", 1, &one), ("x y/z\"@example.org", 2, &two)];
+        let rows = [("1@example.org", 1, &one), ("x y/z\"@example.org", 2, &two), ("0$5/a%any!@example.org", 3, &two)];
         store.set(rows, &[("to do", Some(&queries["to do"]))]).unwrap();
         let text = dump(&store.all().unwrap(), &store.queries().unwrap());
         // As notmuch 0.37 writes it.
         assert!(text.contains("\n#@ query.to%20do from%3aann%20%22rye%20bread%22%20%c3%bc\n"), "{text}");
-        assert!(text.contains("+a+b%25 -- id:x%20y%2fz%22@example.org\n"), "{text}");
+        assert!(text.contains("+a+b%25 -- id:\"x y/z\"\"@example.org\"\n"), "{text}");
+        assert!(text.contains("+a+b%25 -- id:0$5/a%any!@example.org\n"), "{text}");
         let restored = restore(&text).unwrap();
         assert_eq!(restored.tags["1@example.org"], one);
         assert_eq!(restored.tags["x y/z\"@example.org"], two);
+        assert_eq!(restored.tags["0$5/a%any!@example.org"], two);
         assert_eq!(restored.queries, queries);
     }
 
@@ -136,6 +152,8 @@ mod tests {
         check("a -- id:x", 1);
         check("+a -- from:x", 1);
         check("+a% -- id:x", 1);
+        check("+a -- id:\"x", 1);
+        check("+a -- id:\"x\" y\"", 1);
         assert_eq!(restore("# c\n\n -- id:x\n-- id:y\n").unwrap().tags.len(), 2);
         check("\n#@ query.a %2\n", 2);
         let settings = restore("#@ query.a\n#@ built_with.x true\n#@ query.b%20c x%20y\n#= id k=v\n").unwrap();

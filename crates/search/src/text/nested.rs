@@ -1,6 +1,7 @@
 //! Parsed messages that enclose others to any depth.
 
 use std::borrow::Cow;
+use std::cell::LazyCell;
 use std::ops::{Deref, Range};
 use std::sync::LazyLock;
 
@@ -48,10 +49,10 @@ impl Drop for Parsed<'_> {
 /// ([`is_encoded_message`]).
 pub(super) fn guarded(message: &[u8]) -> Cow<'_, [u8]> {
     let mut guarded = Cow::Borrowed(message);
-    if !ENCLOSES.is_match(message) {
+    if !ENCLOSES.is_match(message) || !has_parts(message) {
         return guarded;
     }
-    let is_digest = is_digest(message);
+    let is_digest = LazyCell::new(|| is_digest(message));
     for block in blocks(message) {
         let text = &message[block.clone()];
         if !ENCODING.is_match(text) || !ENCODED.is_match(text) {
@@ -68,7 +69,7 @@ pub(super) fn guarded(message: &[u8]) -> Cow<'_, [u8]> {
         // A part of a digest is a message unless it says what else: such a one is taken as it stands.
         let part = text.windows(2).rposition(|pair| pair == b"--").unwrap_or(0);
         let may_be_untyped = types.contains(&None) || fields.last().is_none_or(|&last| last < part);
-        if fields.len() > FIELDS_MAX || is_digest && may_be_untyped {
+        if fields.len() > FIELDS_MAX || may_be_untyped && *is_digest {
             for name in ENCODING.find_iter(text) {
                 guarded.to_mut()[block.start + name.start()] = b'X';
             }
@@ -79,6 +80,14 @@ pub(super) fn guarded(message: &[u8]) -> Cow<'_, [u8]> {
 
 /// More fields with a type are in no header.
 const FIELDS_MAX: usize = 16;
+
+/// Whether the parser goes beyond the message's own header. Most mail is one text, in which those words may well stand.
+fn has_parts(message: &[u8]) -> bool {
+    let header = TYPES.parse_headers(message);
+    let Some(root) = header.as_ref().and_then(|header| header.parts.first()) else { return true };
+    let mut kinds = root.headers.iter().filter_map(|field| field.value.as_content_type());
+    kinds.any(|kind| ["multipart", "message"].iter().any(|main| kind.ctype().eq_ignore_ascii_case(main)))
+}
 
 /// Whether there may be parts that are messages without saying so (RFC 2046 section 5.1.5).
 fn is_digest(message: &[u8]) -> bool {
@@ -150,6 +159,9 @@ fn name_of(kind: &ContentType<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
+    use super::guarded;
     use crate::text::{extract, parts};
 
     /// On a stack of the size that threads get.
@@ -164,6 +176,27 @@ mod tests {
             assert_eq!(extract(mail.as_bytes()).problem, Some("nested too deeply"));
             assert!(parts(mail.as_bytes()).len() > 50);
         });
+    }
+
+    #[test]
+    fn only_what_may_have_parts_is_guarded() {
+        let check = |head: &str| {
+            let text = "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n";
+            let mail = format!("Subject: x\n{head}\n--b\n{text}\neA==\n--b--\n");
+            matches!(guarded(mail.as_bytes()), Cow::Owned(_))
+        };
+        for head in ["", "Content-Type: text/plain\n", "Content-Type: text/plain; name=multipart\n", "Content-Type:\n"]
+        {
+            assert!(!check(head), "{head}");
+        }
+        for head in [
+            "Content-Type: multipart/mixed; boundary=b\n",
+            "content-type: MULTIPART / digest; boundary=b\n",
+            "Content-Type: text/plain\nContent-Type: multipart/mixed; boundary=b\n",
+            "Content-Type: message/rfc822\n",
+        ] {
+            assert!(check(head), "{head}");
+        }
     }
 
     /// Quoted-printable that encodes nothing but what it must.

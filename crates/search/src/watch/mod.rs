@@ -227,8 +227,9 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         *was_ready = true;
-        (self.tell)(WatchEvent::Ready(&report));
+        // Whoever is told may ask at once.
         self.sign.say(&report, Duration::ZERO);
+        (self.tell)(WatchEvent::Ready(&report));
         while !self.wait(stop)? {
             self.step(stop)?;
         }
@@ -304,10 +305,10 @@ impl<'a> Watch<'a> {
 
     fn say(&mut self, report: &Report, since: Option<Instant>) {
         let lag = since.map(|since| since.elapsed()).unwrap_or_default();
+        self.sign.say(report, lag);
         if report.has_changes() {
             (self.tell)(WatchEvent::Committed { report, lag });
         }
-        self.sign.say(report, lag);
     }
 
     /// Watches what there is, then updates by directories' times: in this order, so that nothing falls between.
@@ -371,7 +372,7 @@ pub fn watched(dir: &Path) -> Option<WatchStatus> {
 const SIGN: &str = "watch.lock";
 const STATUS: &str = "watch.json";
 /// Whoever only asks ([`watched`]) holds the lock for a moment too; who has it for longer is a watch.
-const PROBES: Duration = Duration::from_millis(200);
+const PROBES: Duration = Duration::from_secs(1);
 
 /// Held while a watch runs: there is one for an index.
 struct Sign {
