@@ -109,7 +109,9 @@ pub fn value(field: Field, message: &Message) -> String {
 
 /// No escape sequence of a stranger's reaches the terminal.
 pub fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    // Directions that go on behind the text would turn about what stands there (Unicode Standard Annex #9, section 2).
+    let turns_about = |c: &char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().filter(|c| !turns_about(c)).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// The sender's name, without one the address.
@@ -292,4 +294,16 @@ pub fn links(messages: &[Message], dir: &Path, clear: bool) -> Result<(), Failur
     }
     print(&format!("{} links in {}\n", messages.len(), dir.display()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_strangers_wrote_neither_commands_the_terminal_nor_turns_it_about() {
+        assert_eq!(harmless("a\u{1b}[2Jb"), "a\u{fffd}[2Jb");
+        assert_eq!(harmless("\u{202e}exe.fdp\u{2066}"), "exe.fdp");
+        assert_eq!(harmless("שלום, 梁礼学"), "שלום, 梁礼学");
+    }
 }
