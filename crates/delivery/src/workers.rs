@@ -531,15 +531,15 @@ impl Places {
     /// Writes a message that has been delivered to a new file: for when a sync has failed. The pages of the old one may have been
     /// dropped while they still read well. The next [`Places::sync`] makes it durable, or this does where that is not trusted.
     pub fn renew(&self, stored: &Stored, id: u64, target: usize) -> io::Result<()> {
-        self.write_anew(stored, id, target, false)
+        self.put_new_file(stored, id, target, false)
     }
 
     /// As [`Places::renew`], and makes it durable by itself.
     pub fn renew_synced(&self, stored: &Stored, id: u64, target: usize) -> io::Result<()> {
-        self.write_anew(stored, id, target, true)
+        self.put_new_file(stored, id, target, true)
     }
 
-    fn write_anew(&self, stored: &Stored, id: u64, target: usize, sync: bool) -> io::Result<()> {
+    fn put_new_file(&self, stored: &Stored, id: u64, target: usize, sync: bool) -> io::Result<()> {
         let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
         let message = &stored.message;
         let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;

@@ -328,7 +328,7 @@ impl Maildir {
         let tmp_name = key_of(&found.name);
         // Litter of an earlier attempt that a crash cut short.
         let _ = self.remove_tmp(tmp_name);
-        self.write_tmp_open(tmp_name, parts)?;
+        self.write_tmp(tmp_name, parts)?;
         let put = || -> io::Result<()> {
             let dir = self.dir(found.dir);
             // A rename would bring it back under its old name if its owner has just given it another.

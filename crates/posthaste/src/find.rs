@@ -83,7 +83,8 @@ pub struct Find {
     #[arg(long, value_name = "LINES", default_value_t = 0, hide_default_value = true)]
     summary_len: usize,
     /// Run this command with each message's file as its argument instead of printing
-    #[arg(long, short, value_name = "COMMAND", conflicts_with_all = ["format", "json", "count"])]
+    // Without a letter: in a query `-term` would run `rm`.
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["format", "json", "count"])]
     exec: Option<String>,
     #[command(flatten)]
     pager: PagerOption,

@@ -15,7 +15,9 @@ pub fn options_first(cli: impl FnOnce() -> Command, line: &[OsString]) -> Option
     let is_long = |word: &OsString| word.as_encoded_bytes().starts_with(b"--");
     // One in the first place stands right.
     words.iter().skip(1).find(|word| is_long(word))?;
-    let cli = cli();
+    let mut cli = cli();
+    // Gives it `--help`.
+    cli.build();
     let command = cli.find_subcommand(name).filter(|command| COMMANDS.contains(&command.get_name()))?;
     let takes_value = |long: &str| {
         let is_it = |arg: &&clap::Arg| {
@@ -25,14 +27,17 @@ pub fn options_first(cli: impl FnOnce() -> Command, line: &[OsString]) -> Option
     };
     let (mut options, mut others) = (vec![program.clone(), name.clone()], Vec::new());
     let mut words = words.iter();
+    let mut is_behind = false;
     while let Some(word) = words.next() {
+        is_behind |= !word.as_encoded_bytes().starts_with(b"-");
         let long = word.to_str().and_then(|word| word.strip_prefix("--"));
         if long == Some("") {
             others.push(word);
             others.extend(words);
             break;
         }
-        match long.and_then(|long| takes_value(long.split('=').next()?)) {
+        // What stands in front may be the value of what stands before it.
+        match long.filter(|_| is_behind).and_then(|long| takes_value(long.split('=').next()?)) {
             None => others.push(word),
             Some(takes_value) => {
                 options.push(word.clone());
@@ -61,7 +66,10 @@ mod tests {
         check("ph find rye --maxnum 5 bread --count", Some("ph find --maxnum 5 --count rye bread"));
         check("ph find -n 5 rye --format=json -oven", Some("ph find --format=json -n 5 rye -oven"));
         check("ph threads rye --no-pager", Some("ph threads --no-pager rye"));
+        check("ph find rye --help", Some("ph find --help rye"));
         check("ph find --count rye", None);
+        check("ph find -f --json rye", None);
+        check("ph find -f d --json rye", Some("ph find --json -f d rye"));
         check("ph find rye --cuont", None);
         check("ph find rye -- --count", None);
         check("ph tag +x rye --json", None);

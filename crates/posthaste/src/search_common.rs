@@ -65,6 +65,8 @@ pub fn join(words: &[String]) -> Result<String, Failure> {
     if let Some(word) = words.iter().find(is_option) {
         return Err(format!("`{word}`: options stand before the query; to search for it, write '\"{word}\"'").into());
     }
+    // No query can mean this one: it says that none of what follows is an option.
+    let words: Vec<&str> = words.iter().map(String::as_str).filter(|&word| word != "--").collect();
     Ok(words.join(" "))
 }
 

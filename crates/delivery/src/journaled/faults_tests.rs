@@ -11,6 +11,7 @@ use posthaste_journal::sim::SimDisk;
 use super::JournaledConfig;
 use super::test_world::{Door, Doors, SYNC, Steps};
 use super::tests::{Place, message};
+use crate::record::Delivered;
 use crate::{Body, Message};
 
 fn inode(path: &Path) -> u64 {
@@ -209,6 +210,25 @@ fn a_mailbox_that_hangs_does_not_hold_up_the_opening() {
         steps.waiting() == 0
     });
     assert_eq!(["ann", "bob", "hung"].map(|name| steps.texts(name).len()), [1, 1, 1]);
+}
+
+#[test]
+fn what_is_visible_is_forgotten_only_if_its_file_system_is_synced() {
+    let (place, doors) = (Place::new(), Arc::new(Doors::default()));
+    let session = place.session();
+    place.crashed_with(&[message(&["far"], "a\r\n")], |ids| Some(Delivered { session, done: vec![(ids[0], 0)] }));
+    doors.shut("far/Maildir", Door::Hangs);
+    let config = JournaledConfig { open_patience: Duration::from_millis(100), ..place.config() };
+    let steps = Steps::reopened(place, doors, config);
+    assert_eq!((steps.report.messages, steps.report.deferred), (1, 1), "nobody knows which file system it is on");
+    steps.journaled.checkpoint().expect("of all others");
+    assert_eq!(steps.waiting(), 1);
+    steps.doors.open("far/Maildir");
+    steps.until("it is looked for", || {
+        steps.try_again_after(2);
+        steps.waiting() == 0
+    });
+    assert_eq!(steps.texts("far").len(), 1);
 }
 
 #[test]

@@ -97,10 +97,10 @@ impl<L: Log> Core<L> {
         let places = self.workers.places();
         let mut failed = Vec::new();
         for (target, &number) in letter.stored.numbers.iter().enumerate() {
-            if visible.is_done(id, number) {
-                continue;
-            }
             let outcome = there.get(&letter.stored, id, target).and_then(|found| {
+                if visible.is_done(id, number) {
+                    return Ok(false);
+                }
                 let written =
                     !visible.done.contains(&(id, number)) && places.restore_found(&letter.stored, id, target, found)?;
                 // What was written just now is as good as what is delivered: the next checkpoint makes it durable, or writes it anew.
@@ -153,8 +153,10 @@ struct Sought(HashMap<Arc<str>, Vec<String>>);
 impl Sought {
     fn add(&mut self, id: u64, stored: &Stored, visible: &Visible) {
         for (&number, target) in stored.numbers.iter().zip(&stored.message.targets) {
+            // Every mailbox is opened: a sync covers the file systems of those alone, and the record is forgotten with it.
+            let keys = self.0.entry(target.mailbox.clone()).or_default();
             if !visible.is_done(id, number) {
-                self.0.entry(target.mailbox.clone()).or_default().push(key_of(stored, id, number));
+                keys.push(key_of(stored, id, number));
             }
         }
     }

@@ -85,7 +85,7 @@ impl Place {
         stored.map(|stored| stored.message.targets.iter().map(|target| target.mailbox.to_string()).collect()).collect()
     }
 
-    fn session(&self) -> SessionTag {
+    pub(super) fn session(&self) -> SessionTag {
         std::fs::create_dir_all(self.mail()).expect("a mail root");
         SessionTag::of(&self.mail()).expect("a tag")
     }

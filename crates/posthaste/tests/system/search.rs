@@ -356,8 +356,11 @@ fn hits_are_handed_to_commands_and_ordered_by_relevance() {
         place.says(0, &["find", "--exec", "grep -h ^Subject", "--reverse"]),
         "Subject: Rye bread\nSubject: Re: Rye bread\n"
     );
-    place.says(1, &["find", "-e", "false"]);
+    place.says(1, &["find", "--exec", "false"]);
     place.says(1, &["find", "--exec", "true", "wheat"]);
+    // No letters of a word are a command.
+    place.says(2, &["find", "-term", "rye"]);
+    place.says(0, &["find", "rye", "--", "bread"]);
     fs::write(
         place.path().join("mail/cur/3.c.host:2,S"),
         "Subject: oven\nDate: Mon, 03 Mar 2025 10:40:00 +0000\n\nx\n",
