@@ -528,30 +528,29 @@ impl Places {
         Ok(true)
     }
 
-    /// Writes a message that has been delivered to a new file: for when a sync has failed. The pages of the old one may have been
-    /// dropped while they still read well. The next [`Places::sync`] makes it durable, or this does where that is not trusted.
-    pub fn renew(&self, stored: &Stored, id: u64, target: usize) -> io::Result<()> {
-        self.put_new_file(stored, id, target, false)
+    /// Writes a message that was found to a new file: for when a sync has failed. The pages of the old one may have been dropped while
+    /// they still read well. The next [`Places::sync`] makes it durable, or this does where that is not trusted.
+    pub fn renew(&self, stored: &Stored, id: u64, target: usize, found: &Found) -> io::Result<()> {
+        let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
+        let message = &stored.message;
+        let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;
+        match maildir.replace(found, &[io::IoSlice::new(&content.bytes()?)]) {
+            // Its owner has moved it since, or taken it away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.renew_synced(stored, id, target),
+            Ok(()) if !maildir.facts().syncfs_trusted => maildir.sync_message(found.dir, &found.name),
+            replaced => replaced,
+        }
     }
 
-    /// As [`Places::renew`], and makes it durable by itself.
+    /// The same for one that is to be looked for, and makes it durable by itself. Nothing if somebody has taken it away since it was delivered.
     pub fn renew_synced(&self, stored: &Stored, id: u64, target: usize) -> io::Result<()> {
-        self.put_new_file(stored, id, target, true)
-    }
-
-    fn put_new_file(&self, stored: &Stored, id: u64, target: usize, sync: bool) -> io::Result<()> {
         let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
         let message = &stored.message;
         let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;
         let name = name_of(stored, id, target, &content);
-        // Otherwise somebody has taken it away since it was delivered.
-        if let Some(found) = maildir.find(name.as_str())? {
-            maildir.replace(&found, &[io::IoSlice::new(&content.bytes()?)])?;
-            if sync || !maildir.facts().syncfs_trusted {
-                maildir.sync_message(found.dir, &found.name)?;
-            }
-        }
-        Ok(())
+        let Some(found) = maildir.find(name.as_str())? else { return Ok(()) };
+        maildir.replace(&found, &[io::IoSlice::new(&content.bytes()?)])?;
+        maildir.sync_message(found.dir, &found.name)
     }
 }
 

@@ -150,11 +150,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let line: Vec<OsString> = std::env::args_os().collect();
-    let cli = match options_first(Cli::command, &line) {
-        Some(line) => Cli::parse_from(line),
-        None => Cli::parse_from(line),
-    };
-    match run(cli.command) {
+    let line = options_first(Cli::command, &line).unwrap_or(line);
+    match run(Cli::parse_from(line).command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("posthaste: {error}");

@@ -228,12 +228,13 @@ extern "C" fn sched_yield() -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sched_getaffinity(process: libc::pid_t, bytes: size_t, set: *mut c_void) -> c_int {
     type Affinity = unsafe extern "C" fn(libc::pid_t, size_t, *mut c_void) -> c_int;
-    if let Some(_me) = Calling::now() {
+    if bytes > 0
+        && let Some(_me) = Calling::now()
+    {
         // SAFETY: of the call; a set has a bit for each processor.
-        unsafe {
-            set.cast::<u8>().write_bytes(0, bytes);
-            set.cast::<u8>().write(0b11);
-        }
+        let set = unsafe { std::slice::from_raw_parts_mut(set.cast::<u8>(), bytes) };
+        set.fill(0);
+        set[0] = 0b11;
         return 0;
     }
     let real = real!(c"sched_getaffinity" as Affinity);

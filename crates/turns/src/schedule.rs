@@ -61,7 +61,7 @@ impl Thread {
 
 impl State {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let patience = [1, 2, 8][random.below(3) as usize];
         State { random, now: START, threads: vec![Thread::new()], running: 0, patience }
     }
@@ -266,10 +266,16 @@ impl Member {
     }
 }
 
-/// SplitMix64.
+/// SplitMix64: numbers that follow from a seed.
 pub struct Random(u64);
 
 impl Random {
+    /// All that it gives follows from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -104,8 +104,8 @@ impl<L: Log> Core<L> {
                 let written =
                     !visible.done.contains(&(id, number)) && places.restore_found(&letter.stored, id, target, found)?;
                 // What was written just now is as good as what is delivered: the next checkpoint makes it durable, or writes it anew.
-                if visible.distrust && !written {
-                    places.renew(&letter.stored, id, target)?;
+                if let Some(found) = found.filter(|_| visible.distrust && !written) {
+                    places.renew(&letter.stored, id, target, found)?;
                 }
                 Ok(written)
             });

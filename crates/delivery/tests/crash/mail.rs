@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_delivery::{Body, LineEnds, Message, Target};
+use posthaste_turns::Random;
 
 /// Mailboxes of a scenario.
 pub const MAILBOXES: u64 = 4;
@@ -137,22 +138,5 @@ impl Expected {
         let number: u64 = text.lines().find_map(|line| line.strip_prefix("Number: "))?.parse().ok()?;
         let letter = self.letters.get(usize::try_from(number).ok()?)?;
         (letter.mailboxes.contains(&mailbox) && letter.in_mailbox(mailbox, self.kind) == bytes).then_some(number)
-    }
-}
-
-/// SplitMix64.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Random(seed)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
     }
 }

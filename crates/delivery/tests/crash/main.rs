@@ -10,9 +10,10 @@ mod run;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mail::{Kind, Random};
+use mail::Kind;
 use posthaste_fsops::recording::Event;
 use posthaste_fsops::{Choice, Cut};
+use posthaste_turns::Random;
 use run::{Run, Scenario};
 
 /// All choices are tried where at most this many changes are pending.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use posthaste_delivery::{DeliveryExecutor, Journaled, JournaledConfig};
 use posthaste_fsops::{Cut, Faults, Machine, Recording, Tree};
 use posthaste_maildir::{Flags, Maildir, Subdir};
-use posthaste_turns::in_turns;
+use posthaste_turns::{Random, in_turns};
 use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Runtime;
 
-use crate::mail::{Expected, Kind, Letter, MAILBOXES, Random, name_of};
+use crate::mail::{Expected, Kind, Letter, MAILBOXES, name_of};
 
 /// What is done, from the seed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,7 +48,7 @@ pub fn tempfail(provider: Provider, stage: Stage) -> &'static [&'static str] {
         (Microsoft, Stage::Mail) => &["451 4.7.500 Server busy. Please try again later from [192.0.2.1]. (S77719)"],
         (Microsoft, Stage::Rcpt) => &[
             "450 4.7.26 Service does not accept messages that fail authentication at this time",
-            "451 4.5.3 Too many recipients in this session",
+            "452 4.5.3 Too many recipients",
             "452 4.2.2 Mailbox full",
             "432 4.3.2 STOREDRV; Recipient thread limit exceeded",
         ],

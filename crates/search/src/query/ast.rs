@@ -28,11 +28,10 @@ impl Query {
     /// Whether some condition on tags, wherever it stands, is about this tag.
     pub fn names_tag(&self, tag: &str) -> bool {
         match self {
-            Self::All => false,
             Self::Leaf(Leaf::Tag(pattern)) => pattern.accepts(tag),
             Self::Leaf(Leaf::Thread(ThreadOf::Query(query))) | Self::Not(query) => query.names_tag(tag),
-            Self::Leaf(_) => false,
             Self::And(parts) | Self::Or(parts) | Self::Xor(parts) => parts.iter().any(|part| part.names_tag(tag)),
+            Self::All | Self::Leaf(_) => false,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tantivy::columnar::StrColumn;
 use tantivy::directory::OwnedBytes;
 use tantivy::postings::TermInfo;
-use tantivy::schema::{Field, IndexRecordOption};
+use tantivy::schema::Field;
 
 use super::dictionary::{Dictionary, Found};
 use super::matcher::Matcher;
@@ -118,10 +118,7 @@ impl Searcher {
     fn body_words(&self, words: &Words<'_>, start: &str, matcher: &Matcher, found: &mut Bitmap) -> tantivy::Result<()> {
         let &Words { segment, from, before, .. } = words;
         let index = segment.reader.inverted_index(self.text.fields.body)?;
-        let mut take = |info: &TermInfo| -> tantivy::Result<()> {
-            segment.add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, found);
-            Ok(())
-        };
+        let mut take = |info: &TermInfo| segment.add_term(&index, info, found);
         if let Some(matching) = words.matching(matcher) {
             for matching in matching {
                 match matching {

@@ -1,10 +1,10 @@
 //! Conditions on text: words, phrases, prefixes.
 
-use tantivy::postings::BlockSegmentPostings;
+use tantivy::postings::TermInfo;
 use tantivy::query::{EnableScoring, PhraseQuery, Query as _};
 use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::termdict::TermDictionary;
-use tantivy::{DocSet, TERMINATED, Term};
+use tantivy::{DocSet, InvertedIndexReader, TERMINATED, Term};
 
 use super::phrase::add_with_ending;
 use super::{Bitmap, Result, Searcher, Segment};
@@ -43,14 +43,11 @@ impl Searcher {
         match (words.exact.as_slice(), &words.last) {
             ([one], None) => {
                 if let Some(info) = terms.get(one)? {
-                    segment.add_all(index.read_block_postings_from_terminfo(&info, IndexRecordOption::Basic)?, found);
+                    segment.add_term(&index, &info, found)?;
                 }
                 Ok(())
             }
-            ([], Some(start)) => for_each_term(terms, start, |_, info| {
-                segment.add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, found);
-                Ok(())
-            }),
+            ([], Some(start)) => for_each_term(terms, start, |_, info| segment.add_term(&index, info, found)),
             (exact, None) => self.phrase(segment, field, exact, found),
             (exact, Some(start)) => add_with_ending(segment, field, exact, start, found),
         }
@@ -82,9 +79,7 @@ impl Searcher {
     fn one_value(&self, field: Field, value: &str) -> Result<Bitmap> {
         self.in_segments(|segment, found| {
             let index = segment.reader.inverted_index(field)?;
-            let Some(info) = index.terms().get(value)? else { return Ok(()) };
-            segment.add_all(index.read_block_postings_from_terminfo(&info, IndexRecordOption::Basic)?, found);
-            Ok(())
+            index.terms().get(value)?.map_or(Ok(()), |info| segment.add_term(&index, &info, found))
         })
     }
 
@@ -93,10 +88,7 @@ impl Searcher {
         self.in_segments(|segment, found| {
             let index = segment.reader.inverted_index(field)?;
             for_each_term(index.terms(), start, |value, info| {
-                if std::str::from_utf8(value).is_ok_and(&fits) {
-                    segment.add_all(index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?, found);
-                }
-                Ok(())
+                if std::str::from_utf8(value).is_ok_and(&fits) { segment.add_term(&index, info, found) } else { Ok(()) }
             })
         })
     }
@@ -123,7 +115,14 @@ impl Segment {
         u32::try_from(self.numbers.get_val(document)).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn add_all(&self, mut postings: BlockSegmentPostings, found: &mut Bitmap) {
+    /// Adds the messages with this word.
+    pub(super) fn add_term(
+        &self,
+        index: &InvertedIndexReader,
+        info: &TermInfo,
+        found: &mut Bitmap,
+    ) -> tantivy::Result<()> {
+        let mut postings = index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?;
         let mut numbers = [0; 128];
         while postings.block_len() > 0 {
             let documents = postings.docs();
@@ -132,6 +131,7 @@ impl Segment {
             numbers.iter().for_each(|&number| found.set(u32::try_from(number).unwrap_or(u32::MAX)));
             postings.advance();
         }
+        Ok(())
     }
 }
 
@@ -139,7 +139,7 @@ impl Segment {
 pub(super) fn for_each_term(
     terms: &TermDictionary,
     start: impl AsRef<[u8]>,
-    mut each: impl FnMut(&[u8], &tantivy::postings::TermInfo) -> tantivy::Result<()>,
+    mut each: impl FnMut(&[u8], &TermInfo) -> tantivy::Result<()>,
 ) -> tantivy::Result<()> {
     let start = start.as_ref();
     let mut stream = terms.range().ge(start).into_stream()?;
