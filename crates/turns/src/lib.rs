@@ -7,7 +7,9 @@
 //! goes on to the next moment that one of them waits for.
 //!
 //! Not decided by the seed: what a program asks the kernel for past the C library, as `rustix` does, and in which order a file system lists a directory.
-//! Nothing below [`in_turns`] may wait in the kernel for another thread: pipes, sockets, locks of files. Linux with glibc only.
+//! Nothing below [`in_turns`] may wait in the kernel for another thread: pipes, sockets, locks of files. Locks in statics belong to all runs at a time and
+//! to everybody else (the standard library takes one whenever a thread begins or ends): they are waited for in the kernel as well, so nothing may let another
+//! go first while it holds one. Linux with glibc only.
 
 mod calls;
 mod schedule;
@@ -100,6 +102,30 @@ mod tests {
         });
         assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
         (0..1000).for_each(|_| told.recv().expect("it goes on"));
+    }
+
+    #[test]
+    fn the_clock_stands_still_while_a_lock_of_everybodys_is_held() {
+        static EVERYBODYS: Mutex<()> = Mutex::new(());
+        let (held, (tell, told)) = (EVERYBODYS.lock().unwrap(), mpsc::channel());
+        let run = std::thread::spawn(move || {
+            in_turns(1, || {
+                let (begun, sleeper) =
+                    (Instant::now(), std::thread::spawn(|| std::thread::sleep(Duration::from_secs(60))));
+                tell.send(()).unwrap();
+                drop(EVERYBODYS.lock());
+                let waited = begun.elapsed();
+                sleeper.join().unwrap();
+                waited
+            })
+        });
+        told.recv().unwrap();
+        let until = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < until {
+            std::thread::yield_now();
+        }
+        drop(held);
+        assert!(run.join().unwrap() < Duration::from_secs(1));
     }
 
     #[test]
