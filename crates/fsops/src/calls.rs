@@ -11,7 +11,7 @@ use rustix::path::Arg;
 
 use crate::Declared;
 use crate::machine::{World, world};
-use crate::recording::Event;
+use crate::recording::{Event, Scope};
 use crate::tree::NodeId;
 
 pub fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
@@ -27,7 +27,7 @@ pub fn openat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> 
     if flags.contains(OFlags::TMPFILE) {
         // Known from now on, and on record once it gets a name.
         let file = fs::openat(dir, &*path, flags, mode)?;
-        world.watch(place.machine, identity(&fs::fstat(&file)?));
+        world.watch(place.machine, place.dir, identity(&fs::fstat(&file)?));
         return Ok(file);
     }
     let before = place.identity();
@@ -97,6 +97,7 @@ pub fn renameat_with<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
     let places = (Place::of(&world, &from_dir, &from), Place::of(&world, &to_dir, &to));
     let (Some(old), Some(new)) = places else { return fs::renameat_with(from_dir, &*from, to_dir, &*to, flags) };
     world.state(old.machine).alive()?;
+    world.state(old.machine).same_mount(old.dir, new.dir)?;
     if flags.contains(RenameFlags::EXCHANGE) {
         let nodes = [&old, &new].map(|place| place.identity().and_then(|identity| world.node(identity)));
         fs::renameat_with(&old.dir_fd, &*old.name, &new.dir_fd, &*new.name, flags)?;
@@ -132,7 +133,12 @@ pub fn linkat<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
         return fs::linkat(from_dir, from, to_dir, &*to, flags);
     };
     world.state(place.machine).alive()?;
-    fs::linkat(from_dir, from, &place.dir_fd, &*place.name, flags)?;
+    let from = from.as_cow_c_str()?;
+    let follow = if flags.contains(AtFlags::SYMLINK_FOLLOW) { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    if let Some((_, node)) = world.node(identity(&fs::statat(&from_dir, &*from, follow)?)) {
+        world.state(place.machine).same_mount(node, place.dir)?;
+    }
+    fs::linkat(from_dir, &*from, &place.dir_fd, &*place.name, flags)?;
     if let Some((_, node)) = place.identity().and_then(|identity| world.node(identity)) {
         world.state(place.machine).push(Event::Link { dir: place.dir, name: place.name(), node });
     }
@@ -170,7 +176,7 @@ fn written(
 pub fn fsync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
     let Some(mut world) = world() else { return fs::fsync(fd) };
     match world.node(identity(&fs::fstat(&fd)?)) {
-        Some((machine, node)) => world.state(machine).sync(Some(node)),
+        Some((machine, node)) => world.state(machine).sync(Scope::Node(node)),
         None => {
             // A real sync takes long; others need not wait for it.
             drop(world);
@@ -182,7 +188,7 @@ pub fn fsync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
 pub fn fdatasync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
     let Some(mut world) = world() else { return fs::fdatasync(fd) };
     match world.node(identity(&fs::fstat(&fd)?)) {
-        Some((machine, node)) => world.state(machine).sync(Some(node)),
+        Some((machine, node)) => world.state(machine).sync(Scope::Node(node)),
         None => {
             drop(world);
             fs::fdatasync(fd)
@@ -193,7 +199,10 @@ pub fn fdatasync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
 pub fn syncfs<Fd: AsFd>(fd: Fd) -> io::Result<()> {
     let Some(mut world) = world() else { return fs::syncfs(fd) };
     match world.node(identity(&fs::fstat(&fd)?)) {
-        Some((machine, _)) => world.state(machine).sync(None),
+        Some((machine, node)) => {
+            let state = world.state(machine);
+            state.sync(Scope::FileSystem(state.mount_of(node)))
+        }
         None => {
             drop(world);
             fs::syncfs(fd)
@@ -204,9 +213,14 @@ pub fn syncfs<Fd: AsFd>(fd: Fd) -> io::Result<()> {
 /// What is declared of the file system of `fd`; nothing if it is a real one.
 pub fn declared(fd: impl AsFd) -> Option<Declared> {
     let mut world = world()?;
-    let (machine, _) = world.node(identity(&fs::fstat(fd).ok()?))?;
+    let (machine, node) = world.node(identity(&fs::fstat(fd).ok()?))?;
     let state = world.state(machine);
-    Some(Declared { syncfs_trusted: state.syncfs_trusted, ordered_log: state.ordered_log, life: state.life })
+    Some(Declared {
+        device: state.mount_of(node),
+        syncfs_trusted: state.syncfs_trusted,
+        ordered_log: state.ordered_log,
+        life: state.life,
+    })
 }
 
 /// A name in a watched directory.
@@ -243,7 +257,7 @@ impl Place {
     }
 
     fn record_made(&self, world: &mut World, identity: (u64, u64), is_dir: bool) {
-        let node = world.watch(self.machine, identity);
+        let node = world.watch(self.machine, self.dir, identity);
         world.state(self.machine).push(Event::Create { dir: self.dir, name: self.name(), node, is_dir });
     }
 }

@@ -38,6 +38,8 @@ pub use rustix::io::{pwritev, write, writev};
 /// What a [`Machine`]'s file system is declared to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declared {
+    /// Which of the machine's file systems it is.
+    pub device: u64,
     /// Whether 0 from `syncfs` is to be believed.
     pub syncfs_trusted: bool,
     /// Whether an fsync makes all earlier changes of names durable, too.

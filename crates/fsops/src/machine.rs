@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use rustix::io::Errno;
 
-use crate::recording::{Event, Recording};
+use crate::recording::{Event, Recording, Scope};
 use crate::tree::{Node, NodeId, ROOT, Tree};
 
 /// What goes wrong, and when: counts start at 1 with the machine.
@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub is_off: bool,
     events: Vec<Event>,
     last_node: NodeId,
+    // See `Recording::mounts`.
+    mounts: BTreeMap<NodeId, NodeId>,
     faults: Faults,
     syncs: u64,
     writes: u64,
@@ -111,6 +113,7 @@ impl Machine {
             is_off: false,
             events: Vec::new(),
             last_node: tree.highest(),
+            mounts: tree.mounts(),
             faults: Faults::default(),
             syncs: 0,
             writes: 0,
@@ -160,8 +163,8 @@ impl Machine {
 
     /// What was done so far.
     pub fn recording(&self) -> Recording {
-        let events = self.with(|state| state.events.clone());
-        Recording { base: self.base.clone(), events, ordered_log: self.ordered_log }
+        let (events, mounts) = self.with(|state| (state.events.clone(), state.mounts.clone()));
+        Recording { base: self.base.clone(), events, mounts, ordered_log: self.ordered_log }
     }
 
     /// Paths that are not as the recording says: something has changed them past the door.
@@ -230,11 +233,14 @@ impl World {
         self.nodes.get(&identity).copied()
     }
 
-    /// Gives a number to what was just made.
-    pub fn watch(&mut self, machine: u64, identity: (u64, u64)) -> NodeId {
+    /// Gives a number to what was just made in `dir`.
+    pub fn watch(&mut self, machine: u64, dir: NodeId, identity: (u64, u64)) -> NodeId {
         let state = self.state(machine);
         state.last_node += 1;
         let node = state.last_node;
+        if let Some(mount) = state.mounts.get(&dir).copied() {
+            state.mounts.insert(node, mount);
+        }
         self.nodes.insert(identity, (machine, node));
         node
     }
@@ -260,14 +266,25 @@ impl State {
         if self.is_off { Err(Errno::IO) } else { Ok(()) }
     }
 
-    pub fn sync(&mut self, node: Option<NodeId>) -> rustix::io::Result<()> {
+    /// Where the file system begins that a file or directory lies on.
+    pub fn mount_of(&self, node: NodeId) -> NodeId {
+        self.mounts.get(&node).copied().unwrap_or(ROOT)
+    }
+
+    /// # Errors
+    /// EXDEV where names would lead from one file system to another.
+    pub fn same_mount(&self, one: NodeId, other: NodeId) -> rustix::io::Result<()> {
+        if self.mount_of(one) == self.mount_of(other) { Ok(()) } else { Err(Errno::XDEV) }
+    }
+
+    pub fn sync(&mut self, scope: Scope) -> rustix::io::Result<()> {
         self.alive()?;
         self.syncs += 1;
         if self.faults.fail_sync == Some(self.syncs) {
-            self.events.push(Event::SyncFailed { node });
+            self.events.push(Event::SyncFailed(scope));
             return Err(Errno::IO);
         }
-        self.events.push(node.map_or(Event::SyncAll, |node| Event::Sync { node }));
+        self.events.push(Event::Sync(scope));
         Ok(())
     }
 
@@ -346,5 +363,30 @@ mod tests {
         crate::write_all(&file, b"four").unwrap();
         assert_eq!(std::fs::read(machine.path().join("a")).unwrap(), b"onefour");
         assert_eq!(machine.unrecorded().unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_file_system_is_synced_by_itself_and_no_name_leads_to_another() {
+        let machine = Machine::boot(&Tree::with_mounts(&["mail/a"]), true, true).unwrap();
+        let (there, here) = (machine.path().join("mail/a"), machine.path().join("mail"));
+        for dir in [&there, &here] {
+            let file = crate::open(dir.join("f"), NEW, Mode::RUSR | Mode::WUSR).unwrap();
+            crate::write_all(&file, b"one").unwrap();
+        }
+        let (inner, outer) = (File::open(&there).unwrap(), File::open(&here).unwrap());
+        assert_eq!(crate::linkat(&outer, "f", &inner, "g", AtFlags::empty()), Err(Errno::XDEV));
+        assert_eq!(crate::rename(there.join("f"), here.join("g")), Err(Errno::XDEV));
+        assert_ne!(crate::declared(&inner).unwrap().device, crate::declared(&outer).unwrap().device);
+        let left = || {
+            let recording = machine.recording();
+            let cut = Cut { position: recording.events.len(), choice: Choice::Bits(0) };
+            recording.cut(cut).files().into_keys().filter(|path| path.ends_with("f")).collect::<Vec<_>>()
+        };
+        crate::syncfs(&inner).unwrap();
+        assert_eq!(left(), [Path::new("mail/a/f")]);
+        crate::fsync(&inner).unwrap();
+        assert_eq!(left(), [Path::new("mail/a/f")], "its log of names is its own");
+        crate::fsync(&outer).unwrap();
+        assert_eq!(left(), [Path::new("mail/a/f"), Path::new("mail/f")]);
     }
 }

@@ -8,7 +8,7 @@
 //!   prefix as well. A name whose directory is gone is gone. What is renamed durably exists under its new name whatever became of its old one.
 //! - fsync of a file makes its bytes durable and no name. fsync of a directory makes the changes of names in it durable; a rename becomes durable
 //!   with either of its directories. With [`Recording::ordered_log`], any fsync makes all earlier changes of names durable.
-//! - syncfs makes everything durable.
+//! - syncfs makes everything on that file system durable. Each has its own log of names.
 //! - A sync that fails has forgotten the writes that it should have covered: they read well, no later sync writes them, and the disk may
 //!   have any of them or not.
 
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::tree::{NodeId, Tree};
+use crate::tree::{NodeId, ROOT, Tree};
 
 /// Bytes that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
@@ -83,37 +83,37 @@ pub enum Event {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// fsync or fdatasync.
-    Sync {
-        /// The file or directory.
-        node: NodeId,
-    },
-    /// syncfs.
-    SyncAll,
-    /// One of these failed.
-    SyncFailed {
-        /// The file; all if it was a syncfs.
-        node: Option<NodeId>,
-    },
+    /// It was made durable.
+    Sync(Scope),
+    /// It should have been made durable, and was not.
+    SyncFailed(Scope),
     /// Somebody was told that this message is durable.
     Acknowledged(u64),
+}
+
+/// What a sync is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// fsync or fdatasync: of this file or directory.
+    Node(NodeId),
+    /// syncfs: of the file system that begins at this directory.
+    FileSystem(NodeId),
 }
 
 impl Event {
     /// Whether it makes anything durable.
     pub fn is_sync(&self) -> bool {
-        matches!(self, Event::Sync { .. } | Event::SyncAll)
+        matches!(self, Event::Sync(_))
     }
 
-    fn changes_names(&self) -> bool {
-        matches!(
-            self,
-            Event::Create { .. }
-                | Event::Link { .. }
-                | Event::Remove { .. }
-                | Event::Rename { .. }
-                | Event::Exchange { .. }
-        )
+    /// The directory, or one of the two, in which it changes a name.
+    fn dir(&self) -> Option<NodeId> {
+        match self {
+            Event::Create { dir, .. } | Event::Link { dir, .. } | Event::Remove { dir, .. } => Some(*dir),
+            Event::Rename { from, .. } => Some(from.0),
+            Event::Exchange { first, .. } => Some(first.0),
+            _ => None,
+        }
     }
 
     fn changes_names_in(&self, node: NodeId) -> bool {
@@ -140,7 +140,9 @@ pub struct Recording {
     pub base: Tree,
     /// What was done.
     pub events: Vec<Event>,
-    /// Whether an fsync makes all earlier changes of names durable.
+    /// Where the file systems begin that files and directories lie on, for those that do not lie on the first.
+    pub mounts: BTreeMap<NodeId, NodeId>,
+    /// Whether an fsync makes all earlier changes of names on its file system durable.
     pub ordered_log: bool,
 }
 
@@ -231,7 +233,7 @@ impl Recording {
     pub fn without_syncs(&self, forgotten: impl Fn(usize) -> bool) -> Self {
         let kept = |(index, event): (usize, &Event)| match event.is_sync() && forgotten(index) {
             // Stays an event, so that positions keep their meaning.
-            true => Event::SyncFailed { node: Some(NodeId::MAX) },
+            true => Event::SyncFailed(Scope::Node(NodeId::MAX)),
             false => event.clone(),
         };
         Recording { events: self.events.iter().enumerate().map(kept).collect(), ..self.clone() }
@@ -266,38 +268,48 @@ impl Recording {
         tree
     }
 
+    fn mount_of(&self, node: NodeId) -> NodeId {
+        self.mounts.get(&node).copied().unwrap_or(ROOT)
+    }
+
+    fn covers_name(&self, scope: &Scope, event: &Event) -> bool {
+        let is_on = |mount| event.dir().is_some_and(|dir| self.mount_of(dir) == mount);
+        match *scope {
+            Scope::Node(node) => event.changes_names_in(node) || self.ordered_log && is_on(self.mount_of(node)),
+            Scope::FileSystem(mount) => is_on(mount),
+        }
+    }
+
     fn reached(&self, position: usize) -> Vec<Reached> {
         let events = &self.events[..position];
         let mut reached = vec![Reached::Nothing; events.len()];
         let mut names: Vec<usize> = Vec::new();
         let mut writes: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (index, event) in events.iter().enumerate() {
-            if event.changes_names() {
+            if event.dir().is_some() {
                 reached[index] = Reached::Pending;
                 names.push(index);
             } else if let Some(node) = event.writes_to() {
                 reached[index] = Reached::Pending;
                 writes.entry(node).or_default().push(index);
             }
-            match event {
-                Event::Sync { node } => {
-                    writes.remove(node).unwrap_or_default().into_iter().for_each(|at| reached[at] = Reached::Durable);
-                    names.retain(|&at| {
-                        let covered = self.ordered_log || events[at].changes_names_in(*node);
-                        if covered {
-                            reached[at] = Reached::Durable;
-                        }
-                        !covered
-                    });
-                }
-                Event::SyncAll => {
-                    let all = std::mem::take(&mut writes).into_values().flatten().chain(names.drain(..));
-                    all.for_each(|at| reached[at] = Reached::Durable);
-                }
-                // They stay pending for ever: no later sync finds them.
-                Event::SyncFailed { node: Some(node) } => drop(writes.remove(node)),
-                Event::SyncFailed { node: None } => writes.clear(),
-                _ => {}
+            let (Event::Sync(scope) | Event::SyncFailed(scope)) = event else { continue };
+            let is_written = |node: &NodeId| match scope {
+                Scope::Node(synced) => node == synced,
+                Scope::FileSystem(mount) => self.mount_of(*node) == *mount,
+            };
+            let covered: Vec<usize> =
+                writes.extract_if(.., |node, _| is_written(node)).flat_map(|(_, at)| at).collect();
+            // After a failure they stay pending for ever: no later sync finds them.
+            if event.is_sync() {
+                covered.into_iter().for_each(|at| reached[at] = Reached::Durable);
+                names.retain(|&at| {
+                    let is_covered = self.covers_name(scope, &events[at]);
+                    if is_covered {
+                        reached[at] = Reached::Durable;
+                    }
+                    !is_covered
+                });
             }
         }
         reached
@@ -339,7 +351,7 @@ fn apply(tree: &mut Tree, event: &Event) {
         }
         Event::Truncate { node } => tree.bytes(*node).clear(),
         Event::Write { node, offset, bytes } => write(tree.bytes(*node), *offset as usize, bytes),
-        Event::Sync { .. } | Event::SyncAll | Event::SyncFailed { .. } | Event::Acknowledged(_) => {}
+        Event::Sync(_) | Event::SyncFailed(_) | Event::Acknowledged(_) => {}
     }
 }
 
@@ -398,10 +410,10 @@ impl Chooser {
         match self.way {
             Way::Kept => Fate::Kept,
             Way::Dropped => Fate::Dropped,
-            Way::Prefix if event.changes_names() => keep_if(index < self.end),
+            Way::Prefix if event.dir().is_some() => keep_if(index < self.end),
             Way::Prefix if index == self.end => Fate::Torn,
             Way::Prefix | Way::Reordered => keep_if(self.random.below(2) == 0),
-            Way::Torn if event.changes_names() => keep_if(self.random.below(4) != 0),
+            Way::Torn if event.dir().is_some() => keep_if(self.random.below(4) != 0),
             Way::Torn => Fate::Torn,
         }
     }
@@ -451,10 +463,11 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::ROOT;
+
+    const ALL: Event = Event::Sync(Scope::FileSystem(ROOT));
 
     fn recording(events: Vec<Event>) -> Recording {
-        Recording { base: Tree::default(), events, ordered_log: false }
+        Recording { base: Tree::default(), events, mounts: BTreeMap::new(), ordered_log: false }
     }
 
     fn create(name: &str, node: NodeId) -> Event {
@@ -484,16 +497,16 @@ mod tests {
         {
             assert!(unsynced.contains(&expected), "{expected:?} in {unsynced:?}");
         }
-        let bytes_only = vec![create("a", 1), write(1, 7), Event::Sync { node: 1 }];
+        let bytes_only = vec![create("a", 1), write(1, 7), Event::Sync(Scope::Node(1))];
         assert_eq!(
             outcomes(&recording(bytes_only.clone()), "a").into_iter().collect::<Vec<_>>(),
             [None, Some(vec![7, 7])]
         );
         let ordered = Recording { ordered_log: true, ..recording(bytes_only) };
         assert_eq!(outcomes(&ordered, "a").into_iter().collect::<Vec<_>>(), [Some(vec![7, 7])]);
-        let names_only = vec![create("a", 1), write(1, 7), Event::Sync { node: ROOT }];
+        let names_only = vec![create("a", 1), write(1, 7), Event::Sync(Scope::Node(ROOT))];
         assert!(!outcomes(&recording(names_only), "a").contains(&None));
-        let both = vec![create("a", 1), write(1, 7), Event::SyncAll];
+        let both = vec![create("a", 1), write(1, 7), ALL];
         assert_eq!(outcomes(&recording(both), "a").into_iter().collect::<Vec<_>>(), [Some(vec![7, 7])]);
     }
 
@@ -502,7 +515,7 @@ mod tests {
         let events = vec![
             create("a", 1),
             write(1, 7),
-            Event::SyncAll,
+            ALL,
             Event::Rename { from: (ROOT, "a".into()), to: (ROOT, "b".into()), node: 1 },
         ];
         let recording = recording(events);
@@ -516,10 +529,10 @@ mod tests {
 
     #[test]
     fn what_a_failed_sync_has_forgotten_no_later_one_writes() {
-        let events = vec![create("a", 1), write(1, 7), Event::SyncFailed { node: None }, Event::SyncAll];
+        let events = vec![create("a", 1), write(1, 7), Event::SyncFailed(Scope::FileSystem(ROOT)), ALL];
         let some = outcomes(&recording(events.clone()), "a");
         assert!(some.contains(&Some(vec![])) && some.contains(&Some(vec![7, 7])) && !some.contains(&None), "{some:?}");
-        let anew = [events, vec![write(1, 8), Event::SyncAll]].concat();
+        let anew = [events, vec![write(1, 8), ALL]].concat();
         assert_eq!(outcomes(&recording(anew), "a").into_iter().collect::<Vec<_>>(), [Some(vec![8, 8])]);
     }
 

@@ -14,6 +14,8 @@ pub const ROOT: NodeId = 0;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
+    /// Directories that other file systems than the first begin at.
+    mounts: BTreeSet<NodeId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,11 +26,40 @@ pub(crate) enum Node {
 
 impl Default for Tree {
     fn default() -> Self {
-        Tree { nodes: BTreeMap::from([(ROOT, Node::Dir(BTreeMap::new()))]) }
+        Tree { nodes: BTreeMap::from([(ROOT, Node::Dir(BTreeMap::new()))]), mounts: BTreeSet::new() }
     }
 }
 
 impl Tree {
+    /// Empty, but that another file system begins at each of these directories: outer ones before those that lie in them.
+    pub fn with_mounts(paths: &[&str]) -> Self {
+        let mut tree = Tree::default();
+        for path in paths {
+            let dir = path.split('/').fold(ROOT, |dir, name| {
+                let new = tree.highest() + 1;
+                let node = *tree.entries(dir).entry(name.to_owned()).or_insert(new);
+                tree.entries(node);
+                node
+            });
+            tree.mounts.insert(dir);
+        }
+        tree
+    }
+
+    /// Where the file system begins that a file or directory lies on, for those that do not lie on the first.
+    pub(crate) fn mounts(&self) -> BTreeMap<NodeId, NodeId> {
+        let mut all = BTreeMap::new();
+        for mount in &self.mounts {
+            all.insert(*mount, *mount);
+            self.walk(*mount, Path::new(""), &mut |_, id, _| {
+                all.insert(id, *mount);
+                Ok(())
+            })
+            .expect("the visitor has no error");
+        }
+        all
+    }
+
     /// The bytes of every file by its path, and directories with no bytes.
     pub fn files(&self) -> BTreeMap<PathBuf, Option<&[u8]>> {
         let mut all = BTreeMap::new();

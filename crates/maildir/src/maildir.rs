@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use posthaste_fsops::{PARTS_AT_ONCE_MAX, write_all_parts};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::mount::MountFacts;
@@ -59,7 +59,7 @@ pub struct Maildir {
     new: OwnedFd,
     cur: OwnedFd,
     facts: MountFacts,
-    new_inode: u64,
+    new_identity: (u64, u64),
     /// Some directory was made when this was opened and has not been synced since.
     fresh: AtomicBool,
     /// Each file needs a name from the beginning: there is no `O_TMPFILE` here.
@@ -102,7 +102,7 @@ impl Maildir {
         let facts = MountFacts::of(&new)?;
         Ok(Self {
             facts,
-            new_inode: rustix::fs::fstat(&new)?.st_ino,
+            new_identity: identity(&rustix::fs::fstat(&new)?),
             tmp,
             new,
             cur,
@@ -119,8 +119,7 @@ impl Maildir {
 
     /// Whether `path` still leads to this Maildir: one `stat`. A handle outlives a rename or removal of its directory, so a cache asks this before it uses one.
     pub fn is_at(&self, path: impl AsRef<Path>) -> bool {
-        rustix::fs::stat(path.as_ref().join("new"))
-            .is_ok_and(|s| (s.st_dev, s.st_ino) == (self.facts.device, self.new_inode))
+        rustix::fs::stat(path.as_ref().join("new")).is_ok_and(|found| identity(&found) == self.new_identity)
     }
 
     /// Whether this handle made one of its directories and has not seen them synced.
@@ -323,12 +322,16 @@ impl Maildir {
     /// [`sync_message`](Self::sync_message) are for that.
     ///
     /// # Errors
-    /// `NotFound` if the message has gone meanwhile (it is not brought back); others of `open`, `write`, `rename`.
+    /// `NotFound` if the message has gone meanwhile (it is not brought back); others of `open`, `write`, `fsync`, `rename`.
     pub fn replace(&self, found: &Found, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let tmp_name = key_of(&found.name);
         // Litter of an earlier attempt that a crash cut short.
         let _ = self.remove_tmp(tmp_name);
         self.write_tmp(tmp_name, parts)?;
+        // Its owner may have just moved it there. Of what reaches the disk in any order, the exchange might without that move: then it would lie in both.
+        if found.dir == Subdir::Cur && !self.facts.ordered_log {
+            posthaste_fsops::fsync(self.dir(found.dir))?;
+        }
         let put = || -> io::Result<()> {
             let dir = self.dir(found.dir);
             // A rename would bring it back under its old name if its owner has just given it another.
@@ -343,6 +346,11 @@ impl Maildir {
         };
         put().inspect_err(|_| drop(self.remove_tmp(tmp_name)))
     }
+}
+
+/// Device and inode number.
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
 }
 
 /// A plain file name: no path, no dots alone, no control characters, at most 255 bytes.

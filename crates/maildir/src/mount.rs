@@ -34,7 +34,7 @@ impl MountFacts {
     pub fn of(fd: impl AsFd) -> io::Result<Self> {
         let device = rustix::fs::fstat(&fd)?.st_dev;
         let fs_type = rustix::fs::fstatfs(&fd)?.f_type as u64 & 0xFFFF_FFFF;
-        if let Some(Declared { syncfs_trusted, ordered_log, .. }) = posthaste_fsops::declared(&fd) {
+        if let Some(Declared { device, syncfs_trusted, ordered_log, .. }) = posthaste_fsops::declared(&fd) {
             return Ok(Self { device, fs_type, syncfs_trusted, ordered_log });
         }
         let known = matches!(fs_type, EXT4 | XFS | BTRFS);

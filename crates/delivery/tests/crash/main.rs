@@ -11,7 +11,7 @@ mod run;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mail::Kind;
-use posthaste_fsops::recording::Event;
+use posthaste_fsops::recording::{Event, Scope};
 use posthaste_fsops::{Choice, Cut};
 use posthaste_turns::Random;
 use run::{Run, Scenario};
@@ -20,6 +20,9 @@ use run::{Run, Scenario};
 const PENDING_ALL: usize = 6;
 /// Otherwise this many seeds right before and after a sync.
 const SEEDS: u64 = 8;
+
+/// Of each run so many cuts, rather than many of few runs.
+const CUTS_OF_A_RUN: usize = 50;
 
 /// A number from the environment.
 fn number(name: &str, default: u64) -> u64 {
@@ -85,7 +88,7 @@ fn soak(scenario: Scenario, default: u64) {
     let mut done = 0;
     for seed in number("POSTHASTE_SEED", 1).. {
         let run = Run::record(scenario, seed);
-        let cuts = sample(cuts_of(&run), (wanted / 8).max(1), &mut Random::new(seed));
+        let cuts = sample(cuts_of(&run), CUTS_OF_A_RUN, &mut Random::new(seed));
         done += cut_all(&run, &cuts);
         if done >= wanted {
             break;
@@ -102,6 +105,11 @@ fn a_journaled_executor_loses_nothing_wherever_the_power_goes() {
 #[test]
 fn a_journaled_executor_loses_nothing_after_a_sync_that_failed() {
     soak(Scenario::FailingSync, 800);
+}
+
+#[test]
+fn a_journaled_executor_loses_nothing_after_a_write_that_failed() {
+    soak(Scenario::FailingWrite, 800);
 }
 
 #[test]
@@ -130,7 +138,7 @@ fn without_syncs_mail_is_lost_and_what_the_finding_prints_makes_it_again() {
 #[test]
 fn a_run_and_its_recoveries_follow_from_the_seed() {
     for seed in 1..=6 {
-        for scenario in [Scenario::Journaled, Scenario::FailingSync, Scenario::Standalone] {
+        for scenario in [Scenario::Journaled, Scenario::FailingSync, Scenario::FailingWrite, Scenario::Standalone] {
             let runs = [0, 1].map(|_| Run::record(scenario, seed));
             same(&runs);
             let end = runs[0].recording.events.len();
@@ -161,8 +169,11 @@ fn shape(event: &Event) -> (std::mem::Discriminant<Event>, Vec<u64>) {
         Event::Rename { from, to, node } => vec![from.0, len(&from.1), to.0, len(&to.1), *node],
         Event::Exchange { first, second } => vec![first.0, len(&first.1), first.2, second.0, len(&second.1), second.2],
         Event::Write { node, offset, bytes } => vec![*node, *offset, bytes.len() as u64],
-        Event::Truncate { node } | Event::Sync { node } | Event::SyncFailed { node: Some(node) } => vec![*node],
-        Event::SyncAll | Event::SyncFailed { node: None } => vec![],
+        Event::Truncate { node } => vec![*node],
+        Event::Sync(scope) | Event::SyncFailed(scope) => match scope {
+            Scope::Node(node) => vec![*node],
+            Scope::FileSystem(mount) => vec![*mount, 1],
+        },
         Event::Acknowledged(number) => vec![*number],
     };
     (std::mem::discriminant(event), numbers)

@@ -9,6 +9,7 @@ use posthaste_fsops::{Cut, Faults, Machine, Recording, Tree};
 use posthaste_maildir::{Flags, Maildir, Subdir};
 use posthaste_turns::{Random, in_turns};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
 use crate::mail::{Expected, Kind, Letter, MAILBOXES, name_of};
@@ -19,6 +20,8 @@ pub enum Scenario {
     Journaled,
     /// Once in each life but the first a sync fails.
     FailingSync,
+    /// Once in each life but the first a write fails, as on a full disk or a bad one.
+    FailingWrite,
     /// With every third seed a sync fails.
     Standalone,
     /// As they would be without any sync.
@@ -26,9 +29,10 @@ pub enum Scenario {
     StandaloneWithoutSyncs,
 }
 
-const SCENARIOS: [(&str, Scenario); 5] = [
+const SCENARIOS: [(&str, Scenario); 6] = [
     ("journaled", Scenario::Journaled),
     ("failing-sync", Scenario::FailingSync),
+    ("failing-write", Scenario::FailingWrite),
     ("standalone", Scenario::Standalone),
     ("journaled-without-syncs", Scenario::JournaledWithoutSyncs),
     ("standalone-without-syncs", Scenario::StandaloneWithoutSyncs),
@@ -54,12 +58,15 @@ pub struct Run {
 pub struct Disk {
     pub syncfs_trusted: bool,
     pub ordered_log: bool,
+    /// Where other file systems begin than the one that the journal is on.
+    pub mounts: &'static [&'static str],
 }
 
 impl Disk {
     /// Another kind for each seed.
     pub fn of(seed: u64) -> Self {
-        Disk { syncfs_trusted: seed % 4 < 2, ordered_log: seed.is_multiple_of(2) }
+        let mounts = [&[][..], &["mail/rig/m1"], &["mail", "mail/rig/m2"]][(seed + seed / 3) as usize % 3];
+        Disk { syncfs_trusted: seed % 4 < 2, ordered_log: seed.is_multiple_of(2), mounts }
     }
 
     fn boot(self, tree: &Tree) -> Machine {
@@ -81,7 +88,8 @@ impl Drop for Told {
 impl Run {
     /// Makes it and puts it on record.
     pub fn record(scenario: Scenario, seed: u64) -> Run {
-        let machine = Disk::of(seed).boot(&Tree::default());
+        let disk = Disk::of(seed);
+        let machine = disk.boot(&Tree::with_mounts(disk.mounts));
         let mut run = Run {
             scenario,
             seed,
@@ -108,8 +116,8 @@ impl Run {
     /// Which executor.
     pub fn kind(&self) -> Kind {
         match self.scenario {
-            Scenario::Journaled | Scenario::FailingSync | Scenario::JournaledWithoutSyncs => Kind::Journaled,
             Scenario::Standalone | Scenario::StandaloneWithoutSyncs => Kind::Standalone,
+            _ => Kind::Journaled,
         }
     }
 
@@ -233,7 +241,8 @@ fn blocked(machine: &Machine) -> std::path::PathBuf {
 /// A file where a mailbox should be: its mail has to wait.
 fn block(machine: &Machine) {
     let path = blocked(machine);
-    for dir in [path.parent().unwrap().parent().unwrap(), path.parent().unwrap()] {
+    let dirs = [path.parent().unwrap().parent().unwrap(), path.parent().unwrap()];
+    for dir in dirs.into_iter().filter(|dir| !dir.exists()) {
         posthaste_fsops::mkdir(dir, Mode::RWXU).unwrap();
     }
     posthaste_fsops::open(&path, OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap();
@@ -245,9 +254,9 @@ fn unblock(machine: &Machine) {
     }
 }
 
-/// A journaled executor under way, and how many messages it was handed: mail, a mailbox that cannot be written to, checkpoints, a reader, kills, and with `failing` a sync that fails.
+/// A journaled executor under way, and how many messages it was handed: mail, a mailbox that cannot be written to, checkpoints, a reader, kills, and a sync or a write that fails.
 fn journaled(machine: &Machine, run: &mut Run) -> u64 {
-    let (seed, failing) = (run.seed, run.has_failing_sync());
+    let seed = run.seed;
     let runtime = runtime();
     let mut random = Random::new(seed);
     let mut letters = 0;
@@ -256,12 +265,21 @@ fn journaled(machine: &Machine, run: &mut Run) -> u64 {
         if life == 2 {
             unblock(machine);
         }
-        if failing && life > 0 {
-            let due = machine.counts().0 + 1 + random.below(25);
-            machine.set_faults(Faults { fail_sync: Some(due), ..Faults::default() });
+        let (syncs, writes) = machine.counts();
+        match run.scenario {
+            Scenario::FailingSync if life > 0 => {
+                machine.set_faults(Faults { fail_sync: Some(syncs + 1 + random.below(25)), ..Faults::default() });
+            }
+            Scenario::FailingWrite if life > 0 => {
+                let errno = if random.below(2) == 0 { Errno::IO } else { Errno::NOSPC };
+                let due = writes + 1 + random.below(40);
+                machine.set_faults(Faults { fail_write: Some((due, errno)), ..Faults::default() });
+            }
+            _ => {}
         }
         let Ok((journaled, _)) = Journaled::open(config(machine.path())) else {
-            assert!(failing, "it opens where nothing fails");
+            let fails = matches!(run.scenario, Scenario::FailingSync | Scenario::FailingWrite);
+            assert!(fails, "it opens where nothing fails");
             continue;
         };
         for _ in 0..4 {
