@@ -2,6 +2,7 @@
 
 mod options;
 
+use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -200,7 +201,11 @@ impl Load {
                 users: mail.users.unwrap_or(u64::from(mail.recipients)),
                 domains: if mail.domain.is_empty() { localhost() } else { mail.domain.clone() },
             },
-            addresses => Recipients::Listed(addresses.to_vec()),
+            addresses => {
+                let mut named = HashSet::new();
+                // A second time it would stand twice in a message.
+                Recipients::Listed(addresses.iter().filter(|address| named.insert(*address)).cloned().collect())
+            }
         };
         match recipients.distinct() {
             distinct if distinct >= mail.recipients as usize => Ok(recipients),

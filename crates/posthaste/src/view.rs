@@ -41,9 +41,9 @@ enum Format {
     Headers,
 }
 
-/// The files that are named, or what a query finds, newest first.
+/// The files that are named, which they are if there is one of the first name, or what a query finds, newest first.
 pub fn files(words: &[String], index: &IndexDir, limit: usize) -> Result<Vec<PathBuf>, Failure> {
-    if words.iter().all(|word| Path::new(word).is_file()) {
+    if words.first().is_some_and(|word| Path::new(word).is_file()) {
         return Ok(words.iter().map(PathBuf::from).collect());
     }
     let searcher = index.open()?;

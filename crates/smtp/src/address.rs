@@ -204,6 +204,14 @@ impl ForwardPath {
         }
     }
 
+    /// The local part, as [`LocalPart::as_str`] has it.
+    pub fn local_part(&self) -> &str {
+        match self {
+            Self::Local(local_part) => local_part.as_str(),
+            Self::Address(address) => address.local_part(),
+        }
+    }
+
     /// Whether every octet is ASCII, so that the path may be used without SMTPUTF8.
     pub fn is_ascii(&self) -> bool {
         match self {

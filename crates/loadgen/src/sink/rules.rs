@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use posthaste_smtp::reply::EnhancedCode;
-use posthaste_smtp::{Address, Domain, Reply};
+use posthaste_smtp::{Address, Domain, RcptTo, Reply, ReversePath};
 
 use super::dice::Dice;
 use super::replies::{self, Provider};
@@ -126,13 +126,19 @@ impl Rules {
         self.default[stage as usize].as_ref().map_or(Verdict::YES, Dice::roll)
     }
 
-    /// Decides about an address at the other stages. The null sender has no domain.
-    pub fn judge(&self, stage: Stage, address: Option<&Address>) -> Verdict {
-        if let (true, Some(address)) = (self.local_parts && stage != Stage::Mail, address)
-            && let Some(reply) = reply_of_local_part(address.local_part(), stage)
-        {
-            return reply;
-        }
+    /// Decides at [`Stage::Mail`].
+    pub fn judge_sender(&self, sender: &ReversePath) -> Verdict {
+        self.judge_domain(Stage::Mail, sender.address())
+    }
+
+    /// Decides about a recipient at [`Stage::Rcpt`] and later ones.
+    pub fn judge_recipient(&self, stage: Stage, recipient: &RcptTo) -> Verdict {
+        let path = &recipient.forward_path;
+        let ordered = self.local_parts.then(|| reply_of_local_part(path.local_part(), stage)).flatten();
+        ordered.unwrap_or_else(|| self.judge_domain(stage, path.address()))
+    }
+
+    fn judge_domain(&self, stage: Stage, address: Option<&Address>) -> Verdict {
         if !self.used[stage as usize] {
             return Verdict::YES;
         }
@@ -141,8 +147,8 @@ impl Rules {
     }
 
     /// What a greylisted client is told.
-    pub fn greylisted(&self, address: Option<&Address>) -> Reply {
-        let provider = find(&self.providers, address).copied().unwrap_or(self.provider);
+    pub fn greylisted(&self, recipient: &RcptTo) -> Reply {
+        let provider = find(&self.providers, recipient.forward_path.address()).copied().unwrap_or(self.provider);
         parse_reply(replies::greylisted(provider)).expect("a reply of our own")
     }
 }
@@ -196,22 +202,24 @@ pub(super) fn parse_reply(text: &str) -> Option<Reply> {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_smtp::ForwardPath;
+
     use super::*;
 
     fn rules(text: &str) -> Rules {
         Rules::new(&RuleFile::parse(text).expect("the file is read"), true).expect("the rules are good")
     }
 
-    fn address(text: &str) -> Address {
-        Address::parse(text).expect("an address")
+    fn recipient(text: &str) -> RcptTo {
+        RcptTo::new(ForwardPath::parse(&format!("<{text}>")).expect("a path"))
     }
 
     /// How many of `rolls` recipients at a domain are accepted, told 4yz, told 5yz and dropped.
-    fn tally(rules: &Rules, recipient: &str, rolls: u32) -> [u32; 4] {
-        let recipient = address(recipient);
+    fn tally(rules: &Rules, address: &str, rolls: u32) -> [u32; 4] {
+        let recipient = recipient(address);
         let mut tally = [0; 4];
         for _ in 0..rolls {
-            tally[match rules.judge(Stage::Rcpt, Some(&recipient)).action {
+            tally[match rules.judge_recipient(Stage::Rcpt, &recipient).action {
                 Action::Accept => 0,
                 Action::Refuse(reply) if reply.is_transient() => 1,
                 Action::Refuse(_) => 2,
@@ -239,7 +247,7 @@ mod tests {
     fn a_seed_repeats_its_series() {
         let series = |seed: u64| -> Vec<Verdict> {
             let rules = rules(&format!("seed = {seed}\n[default.rcpt]\ntempfail = 30\ndelay = [\"1ms\", \"9ms\"]"));
-            (0..200).map(|_| rules.judge(Stage::Rcpt, Some(&address("x@example.org")))).collect()
+            (0..200).map(|_| rules.judge_recipient(Stage::Rcpt, &recipient("x@example.org"))).collect()
         };
         assert_eq!(series(1), series(1));
         assert_ne!(series(1), series(2));
@@ -253,23 +261,24 @@ mod tests {
              rcpt = { tempfail = 100, tempfail-replies = [\"452 4.2.2 Full\", \"421 Bye\\nsee you\"] }\n\
              end-of-data.permfail = 100",
         );
-        let sender = address("s@a.example");
-        let text = |stage| match rules.judge(stage, Some(&sender)).action {
+        let text = |verdict: Verdict| match verdict.action {
             Action::Refuse(reply) => reply.to_string(),
             other => panic!("{other:?}"),
         };
-        assert!(text(Stage::Mail).starts_with("550 5.7."), "the default's rule");
+        let sender = ReversePath::parse("<s@a.example>").expect("a path");
+        assert!(text(rules.judge_sender(&sender)).starts_with("550 5.7."), "the default's rule");
+        let judge = |stage| rules.judge_recipient(stage, &recipient("s@a.example"));
+        let text = |stage| text(judge(stage));
         assert!(text(Stage::EndOfData).contains("gsmtp") || text(Stage::EndOfData).contains("Gmail"));
         let seen: std::collections::BTreeSet<String> = (0..50).map(|_| text(Stage::Rcpt)).collect();
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["421-Bye\r\n421 see you", "452 4.2.2 Full"]);
-        assert_eq!(rules.judge(Stage::Data, Some(&sender)), Verdict::YES);
+        assert_eq!(judge(Stage::Data), Verdict::YES);
     }
 
     #[test]
     fn a_local_part_orders_its_answer() {
         let rules = rules("");
-        let answer = |local: &str, stage| match rules.judge(stage, Some(&address(&format!("{local}@x.example")))).action
-        {
+        let answer = |address: &str, stage| match rules.judge_recipient(stage, &recipient(address)).action {
             Action::Refuse(reply) => reply.to_string(),
             other => format!("{other:?}"),
         };
@@ -284,10 +293,12 @@ mod tests {
             ("4500-no", "Accept", "Accept"),
             ("alice", "Accept", "Accept"),
         ] {
-            assert_eq!((answer(local, Stage::Rcpt).as_str(), answer(local, Stage::EndOfData).as_str()), (rcpt, end));
+            for address in [local, &format!("{local}@x.example")] {
+                assert_eq!([Stage::Rcpt, Stage::EndOfData].map(|stage| answer(address, stage)), [rcpt, end]);
+            }
         }
         let off = Rules::new(&RuleFile::default(), false).expect("no rules are good rules");
-        assert_eq!(off.judge(Stage::Rcpt, Some(&address("tempfail@x.example"))), Verdict::YES);
+        assert_eq!(off.judge_recipient(Stage::Rcpt, &recipient("tempfail@x.example")), Verdict::YES);
         assert!(!off.applies(Stage::Rcpt));
     }
 

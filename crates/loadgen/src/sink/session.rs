@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use posthaste_smtp::server::{Event, Machine};
-use posthaste_smtp::{Address, Envelope, MessageOutcome, Protocol, RcptTo, Reply};
+use posthaste_smtp::{Envelope, MessageOutcome, Protocol, RcptTo, Reply};
 
 use super::counts::Tally;
 use super::rule_file::Stage;
@@ -141,7 +141,8 @@ impl Session {
                     self.answer(Stage::Ehlo, verdict)
                 }
                 Event::Mail => {
-                    let verdict = self.judge_mail();
+                    let mail = self.machine.mail().expect("MAIL was asked about");
+                    let verdict = self.shared.rules.judge_sender(&mail.reverse_path);
                     self.answer(Stage::Mail, verdict)
                 }
                 Event::Rcpt => {
@@ -150,7 +151,8 @@ impl Session {
                 }
                 Event::Data => {
                     let first = self.machine.envelope().and_then(|envelope| envelope.recipients.first());
-                    let verdict = self.shared.rules.judge(Stage::Data, first.and_then(address));
+                    let judge = |rcpt: &RcptTo| self.shared.rules.judge_recipient(Stage::Data, rcpt);
+                    let verdict = first.map_or(Verdict::YES, judge);
                     self.answer(Stage::Data, verdict)
                 }
                 Event::BodyBegin(envelope) => {
@@ -181,25 +183,20 @@ impl Session {
         &self.shared.tallies[self.worker]
     }
 
-    fn judge_mail(&self) -> Verdict {
-        let sender = self.machine.mail().and_then(|mail| mail.reverse_path.address());
-        self.shared.rules.judge(Stage::Mail, sender)
-    }
-
     fn judge_rcpt(&self) -> Verdict {
         let rules = &self.shared.rules;
         if !rules.applies(Stage::Rcpt) && self.shared.greylist.is_none() {
             return Verdict::YES;
         }
         let rcpt = self.machine.recipient().expect("RCPT was asked about");
-        let verdict = rules.judge(Stage::Rcpt, address(rcpt));
+        let verdict = rules.judge_recipient(Stage::Rcpt, rcpt);
         let (Some(greylist), Action::Accept) = (&self.shared.greylist, &verdict.action) else { return verdict };
         let sender = self.machine.mail().map_or(String::new(), |mail| mail.reverse_path.to_string());
         if !greylist.is_early(self.client, &sender, &rcpt.forward_path.to_string(), Instant::now()) {
             return verdict;
         }
         self.tally().greylisted.add(1);
-        Verdict { action: Action::Refuse(rules.greylisted(address(rcpt))), ..verdict }
+        Verdict { action: Action::Refuse(rules.greylisted(rcpt)), ..verdict }
     }
 
     fn answer(&mut self, stage: Stage, verdict: Verdict) -> Option<Turn> {
@@ -284,7 +281,7 @@ impl Session {
             return self.give(Answer::Message(accepted()), Duration::ZERO);
         };
         let rules = &self.shared.rules;
-        let judge = |rcpt: &RcptTo| rules.judge(Stage::EndOfData, address(rcpt));
+        let judge = |rcpt: &RcptTo| rules.judge_recipient(Stage::EndOfData, rcpt);
         let (outcome, delay) = match self.shared.protocol.protocol {
             Protocol::Smtp => {
                 let verdict = envelope.recipients.first().map_or(Verdict::YES, judge);
@@ -376,8 +373,4 @@ fn verdict_reply(action: Action) -> Option<Reply> {
         Action::Refuse(reply) => Some(reply),
         Action::Drop => None,
     }
-}
-
-fn address(rcpt: &RcptTo) -> Option<&Address> {
-    rcpt.forward_path.address()
 }

@@ -320,7 +320,7 @@ fn misuse_is_told_from_failure() {
     check(&["load", "127.0.0.1:1", "--poisson"], 2, "--rate");
     check(&["load", "http://127.0.0.1"], 2, "smtp://");
     check(&["load", "smtps://127.0.0.1:1"], 2, "--tls-insecure");
-    check(&["load", "127.0.0.1:1", "--to", "a@b", "-n", "2"], 2, "only 1 to choose from");
+    check(&["load", "127.0.0.1:1", "--to", "a@b", "--to", "a@b", "-n", "2"], 2, "only 1 to choose from");
     check(&["load", "127.0.0.1:1", "--corpus", "absent"], 2, "absent");
     check(&["load", "127.0.0.1:1", "--size", "2k-1k"], 2, "ends before it starts");
     check(&["load", "127.0.0.1:1", "-q", "--give-up", "100ms", "-m", "5"], 1, "connect refused");

@@ -161,6 +161,8 @@ fn messages_are_shown_and_attachments_saved_without_harm() {
     let (first, second) = ("mail/cur/1.a.host:2,S", "mail/.Sent/new/2.b.host");
     assert_eq!(place.says(0, &["view", "-o", "raw", first, second]), format!("{FIRST}\n\x0c\n{ANSWER}"));
     assert_eq!(place.run(&["extract", first, second]).status.code(), Some(2), "not the first of them alone");
+    let missing = place.run(&["view", first, "missing.eml"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("missing.eml: No such file"), "{missing:?}");
     let hostile = "Content-Type: text/\x1b[31mx; name=a\n\nx\n";
     fs::write(place.path().join("hostile"), hostile).unwrap();
     assert!(!place.says(0, &["extract", "hostile"]).contains('\x1b'));
