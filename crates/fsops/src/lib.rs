@@ -42,7 +42,7 @@ pub struct Declared {
     pub device: u64,
     /// Whether 0 from `syncfs` is to be believed.
     pub syncfs_trusted: bool,
-    /// Whether an fsync makes all earlier changes of names durable, too.
+    /// Whether changes of names reach the disk in their order, so that an fsync makes all earlier ones durable, too.
     pub ordered_log: bool,
     /// Which life of the page cache this is: another one after each power cut.
     pub life: u64,

@@ -4,15 +4,15 @@
 //!
 //! - A write is kept, dropped, or torn: each sector of [`SECTOR`] bytes for itself. The file may have grown all the same; then zeros or old
 //!   garbage lie where nothing was written.
-//! - A change of names (creating, removing, linking, renaming, exchanging) is kept or dropped as a whole, in any order; where the log of names is ordered, as a
-//!   prefix as well. A name whose directory is gone is gone. What is renamed durably exists under its new name whatever became of its old one.
+//! - A change of names (creating, removing, linking, renaming, exchanging) is kept or dropped as a whole, in any order; with [`Recording::ordered_log`], behind
+//!   one that is dropped none is kept. A name whose directory is gone is gone. What is renamed durably exists under its new name whatever became of its old one.
 //! - fsync of a file makes its bytes durable and no name. fsync of a directory makes the changes of names in it durable; a rename becomes durable
-//!   with either of its directories. With [`Recording::ordered_log`], any fsync makes all earlier changes of names durable.
+//!   with either of its directories. Where the log is ordered, any fsync makes all earlier changes of names durable.
 //! - syncfs makes everything on that file system durable. Each has its own log of names.
 //! - A sync that fails has forgotten the writes that it should have covered: they read well, no later sync writes them, and the disk may
 //!   have any of them or not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -142,7 +142,7 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// Where the file systems begin that files and directories lie on, for those that do not lie on the first.
     pub mounts: BTreeMap<NodeId, NodeId>,
-    /// Whether an fsync makes all earlier changes of names on its file system durable.
+    /// Whether the changes of names on a file system reach the disk in their order.
     pub ordered_log: bool,
 }
 
@@ -245,13 +245,24 @@ impl Recording {
         let pending = reached.iter().filter(|reached| **reached == Reached::Pending).count();
         let mut chooser = Chooser::new(cut, pending);
         let mut tree = self.base.clone();
+        // Of the file systems on which a change of names was dropped.
+        let mut ended = BTreeSet::new();
         for (event, reached) in self.events.iter().zip(reached) {
             match reached {
                 Reached::Nothing => {}
                 Reached::Durable => apply(&mut tree, event),
                 Reached::Pending => {
                     exist(&mut tree, event);
-                    match (chooser.next(event), event) {
+                    let mut fate = chooser.next(event);
+                    if let (true, Some(dir)) = (self.ordered_log, event.dir()) {
+                        let mount = self.mount_of(dir);
+                        if !matches!(fate, Fate::Kept) {
+                            ended.insert(mount);
+                        } else if ended.contains(&mount) {
+                            fate = Fate::Dropped;
+                        }
+                    }
+                    match (fate, event) {
                         (Fate::Kept, _) => apply(&mut tree, event),
                         (Fate::Torn, Event::Write { node, offset, bytes }) => {
                             chooser.tear(tree.bytes(*node), *offset as usize, bytes);
@@ -525,6 +536,27 @@ mod tests {
             assert_eq!(names, [std::path::Path::new(if bits == 1 { "b" } else { "a" })]);
         }
         assert_eq!(recording.pending_before(4), 1);
+    }
+
+    #[test]
+    fn names_are_kept_in_any_order_or_in_theirs() {
+        let two = recording(vec![create("a", 1), create("b", 2)]);
+        let names = |recording: &Recording| -> Vec<usize> {
+            (0..4)
+                .map(|bits| {
+                    let tree = recording.cut(Cut { position: 2, choice: Choice::Bits(bits) });
+                    tree.files().into_keys().map(|name| if name.ends_with("a") { 1 } else { 2 }).sum()
+                })
+                .collect()
+        };
+        assert_eq!(names(&two), [0, 1, 2, 3]);
+        assert_eq!(names(&Recording { ordered_log: true, ..two.clone() }), [0, 1, 0, 3]);
+        let base = Tree::with_mounts(&["m"]);
+        let there = Event::Create { dir: 1, name: "c".into(), node: 3, is_dir: false };
+        let apart = Recording { mounts: base.mounts(), base, events: vec![create("a", 2), there], ordered_log: true };
+        let tree = apart.cut(Cut { position: 2, choice: Choice::Bits(0b10) });
+        let names: Vec<_> = tree.files().into_keys().collect();
+        assert_eq!(names, ["m", "m/c"].map(std::path::PathBuf::from), "each file system has its own order");
     }
 
     #[test]

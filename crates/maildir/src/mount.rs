@@ -22,7 +22,7 @@ pub struct MountFacts {
     /// Whether 0 from `syncfs` means that everything written is on stable storage: ext4, XFS or btrfs, on Linux 5.17 or
     /// later (earlier kernels lose the error of the file system's own `sync_fs`). Elsewhere each file and directory is fsynced.
     pub syncfs_trusted: bool,
-    /// Whether an fsync makes all earlier changes of names durable too, as the ordered logs of ext4 and XFS do.
+    /// Whether changes of names reach the disk in their order, so that an fsync makes all earlier ones durable too: as with the logs of ext4 and XFS.
     pub ordered_log: bool,
 }
 
