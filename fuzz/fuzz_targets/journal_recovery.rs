@@ -1,5 +1,5 @@
-//! A journal of several segments and lives is damaged wherever the input says, and opened: only what was acknowledged is found, each octet
-//! of it as it was, no more records are lost than octets are damaged (but for a segment both of whose headers are), a loss is told as long as a
+//! A journal of several segments and lives is damaged wherever the input says, and opened: only what was acknowledged is found (what was settled comes back
+//! only with a checkpoint that is damaged), each octet of it as it was, no more records are lost than octets are damaged (but for a segment both of whose headers are), a loss is told as long as a
 //! later life tells what there was, and a second opening finds the same.
 #![no_main]
 
@@ -15,13 +15,15 @@ use posthaste_journal::{Config, Journal, KIND_USER, Recovery};
 struct Sample {
     disk: SimDisk,
     live: BTreeMap<u64, Bytes>,
+    /// A checkpoint says that they are settled.
+    settled: BTreeMap<u64, Bytes>,
     /// The files that say what the last life has left.
     marks: Vec<String>,
 }
 
 /// Some segments full of records, of several lives; some records are settled and some segments put to new use.
 static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
-    let (disk, mut live) = (SimDisk::new(1), BTreeMap::new());
+    let (disk, mut live, mut settled) = (SimDisk::new(1), BTreeMap::new(), BTreeMap::new());
     for life in 0..3_usize {
         let (journal, _) = open(&disk);
         for number in 0..16 {
@@ -29,12 +31,11 @@ static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
             let id = journal.append(KIND_USER, vec![body.clone()]).wait().expect("a healthy disk");
             live.insert(id, body);
         }
-        let settled: Vec<u64> = live.keys().copied().step_by(3).collect();
-        for id in settled.iter().filter(|_| life < 2) {
-            journal.settle(*id);
-            live.remove(id);
-        }
         if life < 2 {
+            for id in live.keys().copied().step_by(3).collect::<Vec<_>>() {
+                journal.settle(id);
+                settled.extend(live.remove_entry(&id));
+            }
             journal.checkpoint(|| Ok(())).expect("a healthy disk");
         }
     }
@@ -46,11 +47,11 @@ static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
     let marks = contents(&disk).filter(|(name, octets)| before.get(name) != Some(octets)).map(|(name, _)| name);
     let marks: Vec<String> = marks.collect();
     assert!(!marks.is_empty());
-    Sample { disk, live, marks }
+    Sample { disk, live, settled, marks }
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Sample { disk, live, marks } = &*SAMPLE;
+    let Sample { disk, live, settled, marks } = &*SAMPLE;
     let disk = disk.copy();
     let files: Vec<String> = contents(&disk).map(|(name, _)| name).collect();
     let (mut damaged, mut in_headers, mut is_marked) = (0, vec![0; files.len()], true);
@@ -67,8 +68,11 @@ fuzz_target!(|data: &[u8]| {
     let has_headers = in_headers.iter().all(|&octets| octets < 2);
     let (journal, recovery) = open(&disk);
     let first = found(&journal, &recovery);
-    assert!(first.iter().all(|(id, body)| live.get(id) == Some(body)), "a record that was never acknowledged");
-    let lost = live.len() - first.len();
+    let (still_live, back): (Vec<_>, Vec<_>) = first.iter().partition(|(id, _)| live.contains_key(id));
+    assert!(still_live.iter().all(|(id, body)| live.get(id) == Some(body)), "a record that is another");
+    assert!(back.iter().all(|(id, body)| settled.get(id) == Some(body)), "a record that was never acknowledged");
+    assert!(back.is_empty() || !recovery.damage.is_empty(), "settled records without any damage");
+    let lost = live.len() - still_live.len();
     assert!(lost <= damaged || !has_headers, "{damaged} octets have cost {lost} records: {:?}", recovery.damage);
     // Without a mark, the last record might as well be one that was being written when the power went.
     let is_told = recovery.damage.iter().any(|damage| damage.promised);
