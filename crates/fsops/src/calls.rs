@@ -23,7 +23,7 @@ pub fn openat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> 
     let Some(mut world) = world().filter(|_| makes) else { return fs::openat(dir, path, flags, mode) };
     let path = path.as_cow_c_str()?;
     let Some(place) = Place::of(&world, &dir, &path) else { return fs::openat(dir, &*path, flags, mode) };
-    world.state(place.machine).alive()?;
+    world.state(place.machine).may_change()?;
     if flags.contains(OFlags::TMPFILE) {
         // Known from now on, and on record once it gets a name.
         let file = fs::openat(dir, &*path, flags, mode)?;
@@ -50,7 +50,7 @@ pub fn mkdirat<P: Arg, Fd: AsFd>(dir: Fd, path: P, mode: Mode) -> io::Result<()>
     let Some(mut world) = world() else { return fs::mkdirat(dir, path, mode) };
     let path = path.as_cow_c_str()?;
     let Some(place) = Place::of(&world, &dir, &path) else { return fs::mkdirat(dir, &*path, mode) };
-    world.state(place.machine).alive()?;
+    world.state(place.machine).may_change()?;
     fs::mkdirat(&place.dir_fd, &*place.name, mode)?;
     let made = place.identity().ok_or(Errno::NOENT)?;
     place.record_made(&mut world, made, true);
@@ -65,11 +65,13 @@ pub fn unlinkat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: AtFlags) -> io::Resul
     let Some(mut world) = world() else { return fs::unlinkat(dir, path, flags) };
     let path = path.as_cow_c_str()?;
     let Some(place) = Place::of(&world, &dir, &path) else { return fs::unlinkat(dir, &*path, flags) };
-    world.state(place.machine).alive()?;
+    world.state(place.machine).may_change()?;
     let stat = place.stat();
+    place.no_mount(&mut world)?;
     fs::unlinkat(&place.dir_fd, &*place.name, flags)?;
     if let Some((stat, node)) = stat.and_then(|stat| Some((stat, world.node(identity(&stat))?.1))) {
-        if stat.st_nlink <= 1 || flags.contains(AtFlags::REMOVEDIR) {
+        // Who has a directory open can still make a nameless file that belongs to it.
+        if stat.st_nlink <= 1 && !flags.contains(AtFlags::REMOVEDIR) {
             world.forget(identity(&stat));
         }
         world.state(place.machine).push(Event::Remove { dir: place.dir, name: place.name(), node });
@@ -96,8 +98,10 @@ pub fn renameat_with<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
     let (from, to) = (from.as_cow_c_str()?, to.as_cow_c_str()?);
     let places = (Place::of(&world, &from_dir, &from), Place::of(&world, &to_dir, &to));
     let (Some(old), Some(new)) = places else { return fs::renameat_with(from_dir, &*from, to_dir, &*to, flags) };
-    world.state(old.machine).alive()?;
+    world.state(old.machine).may_change()?;
     world.state(old.machine).same_mount(old.dir, new.dir)?;
+    old.no_mount(&mut world)?;
+    new.no_mount(&mut world)?;
     if flags.contains(RenameFlags::EXCHANGE) {
         let nodes = [&old, &new].map(|place| place.identity().and_then(|identity| world.node(identity)));
         fs::renameat_with(&old.dir_fd, &*old.name, &new.dir_fd, &*new.name, flags)?;
@@ -132,7 +136,7 @@ pub fn linkat<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
     let Some(place) = Place::of(&world, &to_dir, &to) else {
         return fs::linkat(from_dir, from, to_dir, &*to, flags);
     };
-    world.state(place.machine).alive()?;
+    world.state(place.machine).may_change()?;
     let from = from.as_cow_c_str()?;
     let follow = if flags.contains(AtFlags::SYMLINK_FOLLOW) { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     if let Some((_, node)) = world.node(identity(&fs::statat(&from_dir, &*from, follow)?)) {
@@ -150,24 +154,30 @@ pub fn write<Fd: AsFd>(fd: Fd, bytes: &[u8]) -> io::Result<usize> {
 }
 
 pub fn writev<Fd: AsFd>(fd: Fd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-    written(&fd, parts, || fs::tell(&fd), || io::writev(&fd, parts))
+    written(&fd, parts, || fs::tell(&fd), |parts| io::writev(&fd, parts))
 }
 
 pub fn pwritev<Fd: AsFd>(fd: Fd, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-    written(&fd, parts, || Ok(offset), || io::pwritev(&fd, parts, offset))
+    written(&fd, parts, || Ok(offset), |parts| io::pwritev(&fd, parts, offset))
 }
 
 fn written(
     fd: &impl AsFd,
     parts: &[IoSlice<'_>],
     offset: impl FnOnce() -> io::Result<u64>,
-    call: impl FnOnce() -> io::Result<usize>,
+    call: impl FnOnce(&[IoSlice<'_>]) -> io::Result<usize>,
 ) -> io::Result<usize> {
-    let Some(mut world) = world() else { return call() };
-    let Some((machine, node)) = world.node(identity(&fs::fstat(fd)?)) else { return call() };
-    world.state(machine).may_write()?;
+    let Some(mut world) = world() else { return call(parts) };
+    let Some((machine, node)) = world.node(identity(&fs::fstat(fd)?)) else { return call(parts) };
+    let mut left = world.state(machine).may_write(parts.iter().map(|part| part.len()).sum())?;
+    let mut taken = Vec::with_capacity(parts.len());
+    for part in parts {
+        let bytes = &part[..part.len().min(left)];
+        left -= bytes.len();
+        taken.push(IoSlice::new(bytes));
+    }
     let offset = offset()?;
-    let written = call()?;
+    let written = call(&taken)?;
     let bytes = parts.iter().flat_map(|part| part.iter().copied()).take(written).collect();
     world.state(machine).push(Event::Write { node, offset, bytes });
     Ok(written)
@@ -254,6 +264,11 @@ impl Place {
 
     fn identity(&self) -> Option<(u64, u64)> {
         self.stat().map(|stat| identity(&stat))
+    }
+
+    fn no_mount(&self, world: &mut World) -> io::Result<()> {
+        let node = self.identity().and_then(|identity| world.node(identity));
+        node.map_or(Ok(()), |(machine, node)| world.state(machine).no_mount(node))
     }
 
     fn record_made(&self, world: &mut World, identity: (u64, u64), is_dir: bool) {

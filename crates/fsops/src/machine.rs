@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,12 +14,16 @@ use crate::recording::{Event, Recording, Scope};
 use crate::tree::{Node, NodeId, ROOT, Tree};
 
 /// What goes wrong, and when: counts start at 1 with the machine.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// This sync fails with EIO and forgets what it should have written.
-    pub fail_sync: Option<u64>,
-    /// This write fails.
-    pub fail_write: Option<(u64, Errno)>,
+    /// These syncs fail with EIO and forget what they should have written.
+    pub fail_syncs: Vec<u64>,
+    /// All syncs on this file system fail in that way: its [`Declared::device`](crate::Declared::device).
+    pub fail_syncs_on: Option<u64>,
+    /// These changes fail, of bytes or of names, but that the first takes half of its bytes if it is a write.
+    pub fail_changes: Option<(Range<u64>, Errno)>,
+    /// Whoever runs is killed when he asks for this one, changes and syncs counted together.
+    pub kill_before: Option<u64>,
 }
 
 /// A directory of its own, everything below which goes on record. No call is really synced: the record knows what is durable.
@@ -51,7 +56,7 @@ pub(crate) struct State {
     mounts: BTreeMap<NodeId, NodeId>,
     faults: Faults,
     syncs: u64,
-    writes: u64,
+    changes: u64,
 }
 
 static WORLD: Mutex<World> = Mutex::new(World { nodes: BTreeMap::new(), machines: BTreeMap::new() });
@@ -116,7 +121,7 @@ impl Machine {
             mounts: tree.mounts(),
             faults: Faults::default(),
             syncs: 0,
-            writes: 0,
+            changes: 0,
         };
         let mut world = lock();
         world.nodes.extend(nodes.into_iter().map(|(identity, id)| (identity, (key, id))));
@@ -141,9 +146,9 @@ impl Machine {
         self.with(|state| state.events.len())
     }
 
-    /// Syncs and writes so far, failed ones included.
+    /// Syncs and changes so far, failed ones included.
     pub fn counts(&self) -> (u64, u64) {
-        self.with(|state| (state.syncs, state.writes))
+        self.with(|state| (state.syncs, state.changes))
     }
 
     /// Changes what goes wrong from now on.
@@ -262,7 +267,8 @@ impl State {
 
     /// # Errors
     /// EIO when nobody is alive.
-    pub fn alive(&self) -> rustix::io::Result<()> {
+    fn alive(&mut self) -> rustix::io::Result<()> {
+        self.is_off |= self.faults.kill_before == Some(self.syncs + self.changes);
         if self.is_off { Err(Errno::IO) } else { Ok(()) }
     }
 
@@ -277,10 +283,17 @@ impl State {
         if self.mount_of(one) == self.mount_of(other) { Ok(()) } else { Err(Errno::XDEV) }
     }
 
+    /// # Errors
+    /// EBUSY for the directory that a file system begins at.
+    pub fn no_mount(&self, node: NodeId) -> rustix::io::Result<()> {
+        if self.mount_of(node) == node { Err(Errno::BUSY) } else { Ok(()) }
+    }
+
     pub fn sync(&mut self, scope: Scope) -> rustix::io::Result<()> {
-        self.alive()?;
         self.syncs += 1;
-        if self.faults.fail_sync == Some(self.syncs) {
+        self.alive()?;
+        let (Scope::Node(node) | Scope::FileSystem(node)) = scope;
+        if self.faults.fail_syncs.contains(&self.syncs) || self.faults.fail_syncs_on == Some(self.mount_of(node)) {
             self.events.push(Event::SyncFailed(scope));
             return Err(Errno::IO);
         }
@@ -288,14 +301,30 @@ impl State {
         Ok(())
     }
 
-    /// To be asked before each write.
-    pub fn may_write(&mut self) -> rustix::io::Result<()> {
+    /// To be asked before each change.
+    ///
+    /// # Errors
+    /// EIO when nobody is alive, and the fault that is due.
+    pub fn may_change(&mut self) -> rustix::io::Result<()> {
+        self.changes += 1;
         self.alive()?;
-        self.writes += 1;
-        match self.faults.fail_write {
-            Some((number, errno)) if number == self.writes => Err(errno),
+        match &self.faults.fail_changes {
+            Some((due, errno)) if due.contains(&self.changes) => Err(*errno),
             _ => Ok(()),
         }
+    }
+
+    /// To be asked before each write: how many of the bytes it takes.
+    ///
+    /// # Errors
+    /// As [`may_change`](Self::may_change).
+    pub fn may_write(&mut self, bytes: usize) -> rustix::io::Result<usize> {
+        let begins = |(due, _): &(Range<u64>, Errno)| due.start == self.changes + 1;
+        if bytes > 1 && self.faults.fail_changes.as_ref().is_some_and(begins) {
+            self.changes += 1;
+            return self.alive().map(|()| bytes / 2);
+        }
+        self.may_change().map(|()| bytes)
     }
 }
 
@@ -351,17 +380,20 @@ mod tests {
     #[test]
     fn faults_come_when_they_are_due_and_the_dead_do_nothing() {
         let machine = Machine::new().unwrap();
-        machine.set_faults(Faults { fail_sync: Some(2), fail_write: Some((2, Errno::NOSPC)) });
+        let full = Some((3..5, Errno::NOSPC));
+        machine.set_faults(Faults { fail_syncs: vec![2], fail_changes: full, ..Faults::default() });
         let file = crate::open(machine.path().join("a"), NEW, Mode::RUSR | Mode::WUSR).unwrap();
         crate::write_all(&file, b"one").unwrap();
-        assert_eq!(crate::write(&file, b"two"), Err(Errno::NOSPC));
+        assert_eq!([crate::write(&file, b"two"), crate::write(&file, b"wo")], [Ok(1), Err(Errno::NOSPC)]);
         assert_eq!([crate::fsync(&file), crate::fdatasync(&file)], [Ok(()), Err(Errno::IO)]);
-        machine.kill();
+        machine.set_faults(Faults { fail_syncs_on: Some(ROOT), kill_before: Some(8), ..Faults::default() });
+        assert_eq!(crate::fsync(&file), Err(Errno::IO));
+        assert_eq!(machine.recording().events.iter().filter(|event| matches!(event, Event::SyncFailed(_))).count(), 2);
         assert_eq!(crate::write(&file, b"three"), Err(Errno::IO));
         assert_eq!(crate::unlink(machine.path().join("a")), Err(Errno::IO));
         machine.go_on();
         crate::write_all(&file, b"four").unwrap();
-        assert_eq!(std::fs::read(machine.path().join("a")).unwrap(), b"onefour");
+        assert_eq!(std::fs::read(machine.path().join("a")).unwrap(), b"onetfour");
         assert_eq!(machine.unrecorded().unwrap(), Vec::<PathBuf>::new());
     }
 
@@ -376,6 +408,7 @@ mod tests {
         let (inner, outer) = (File::open(&there).unwrap(), File::open(&here).unwrap());
         assert_eq!(crate::linkat(&outer, "f", &inner, "g", AtFlags::empty()), Err(Errno::XDEV));
         assert_eq!(crate::rename(there.join("f"), here.join("g")), Err(Errno::XDEV));
+        assert_eq!(crate::rename(&there, here.join("b")), Err(Errno::BUSY));
         assert_ne!(crate::declared(&inner).unwrap().device, crate::declared(&outer).unwrap().device);
         let left = || {
             let recording = machine.recording();

@@ -5,7 +5,8 @@
 //! - A write is kept, dropped, or torn: each sector of [`SECTOR`] bytes for itself. The file may have grown all the same; then zeros or old
 //!   garbage lie where nothing was written.
 //! - A change of names (creating, removing, linking, renaming, exchanging) is kept or dropped as a whole, in any order; with [`Recording::ordered_log`], behind
-//!   one that is dropped none is kept. A name whose directory is gone is gone. What is renamed durably exists under its new name whatever became of its old one.
+//!   one that is dropped none is kept. A name whose directory is gone is gone, and none is made while another file still has it. What is renamed durably exists under its new name whatever became of its old one;
+//!   what is renamed twice without a sync does not have its first name and its last, since a rename is one change.
 //! - fsync of a file makes its bytes durable and no name. fsync of a directory makes the changes of names in it durable; a rename becomes durable
 //!   with either of its directories. Where the log is ordered, any fsync makes all earlier changes of names durable.
 //! - syncfs makes everything on that file system durable. Each has its own log of names.
@@ -254,6 +255,9 @@ impl Recording {
                 Reached::Pending => {
                     exist(&mut tree, event);
                     let mut fate = chooser.next(event);
+                    if is_impossible(&mut tree, event) {
+                        fate = Fate::Dropped;
+                    }
                     if let (true, Some(dir)) = (self.ordered_log, event.dir()) {
                         let mount = self.mount_of(dir);
                         if !matches!(fate, Fate::Kept) {
@@ -334,6 +338,17 @@ fn exist(tree: &mut Tree, event: &Event) {
         // What is linked may be a file that has had no name before.
         Event::Create { node, .. } | Event::Link { node, .. } => drop(tree.bytes(*node)),
         _ => {}
+    }
+}
+
+/// Whether it needs another change that was dropped: it makes a name that something else still has, or renames what is still called otherwise.
+fn is_impossible(tree: &mut Tree, event: &Event) -> bool {
+    match event {
+        Event::Create { dir, name, node, .. } | Event::Link { dir, name, node } => {
+            tree.entries(*dir).get(name).is_some_and(|other| other != node)
+        }
+        Event::Rename { from, node, .. } => tree.entries(from.0).get(&from.1) != Some(node) && tree.has_name(*node),
+        _ => false,
     }
 }
 
@@ -536,6 +551,38 @@ mod tests {
             assert_eq!(names, [std::path::Path::new(if bits == 1 { "b" } else { "a" })]);
         }
         assert_eq!(recording.pending_before(4), 1);
+    }
+
+    #[test]
+    fn no_name_is_made_while_another_file_has_it() {
+        let away = Event::Rename { from: (ROOT, "a".into()), to: (ROOT, "b".into()), node: 1 };
+        let recording = recording(vec![create("a", 1), write(1, 7), ALL, away, create("a", 2)]);
+        let lengths = |bits| {
+            let tree = recording.cut(Cut { position: 5, choice: Choice::Bits(bits) });
+            let files = tree.files();
+            ["a", "b"].map(|name| files.get(std::path::Path::new(name)).map(|file| file.unwrap().len()))
+        };
+        let whole = Some(2 * SECTOR);
+        assert_eq!([0, 1, 2, 3].map(lengths), [[whole, None], [None, whole], [whole, None], [Some(0), whole]]);
+    }
+
+    #[test]
+    fn what_is_renamed_twice_has_one_name() {
+        let renamed =
+            |from: &str, to: &str| Event::Rename { from: (ROOT, from.into()), to: (ROOT, to.into()), node: 1 };
+        let names = |events| -> Vec<String> {
+            let recording = recording(events);
+            let position = recording.events.len();
+            let cut = |bits| recording.cut(Cut { position, choice: Choice::Bits(bits) });
+            (0..4).map(|bits| cut(bits).files().into_keys().map(|name| name.display().to_string()).collect()).collect()
+        };
+        let there = vec![create("a", 1), ALL, renamed("a", "b"), renamed("b", "c")];
+        assert_eq!(names(there), ["a", "b", "a", "c"]);
+        assert_eq!(
+            names(vec![create("a", 1), renamed("a", "b")]),
+            ["", "a", "b", "b"],
+            "it may never have had its first"
+        );
     }
 
     #[test]

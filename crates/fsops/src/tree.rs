@@ -96,6 +96,12 @@ impl Tree {
         self.nodes.keys().next_back().copied().unwrap_or(ROOT)
     }
 
+    pub(crate) fn has_name(&self, id: NodeId) -> bool {
+        let leads_there =
+            |node: &Node| matches!(node, Node::Dir(entries) if entries.values().any(|other| *other == id));
+        self.nodes.values().any(leads_there)
+    }
+
     /// Forgets what no name leads to.
     pub(crate) fn prune(&mut self) {
         let mut reached = BTreeSet::from([ROOT]);

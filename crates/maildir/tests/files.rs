@@ -347,7 +347,7 @@ fn no_fsync_of_a_directory_that_failed_is_repeated_and_believed() {
     let [ann, bob, eve] = ["example.org/ann/Maildir", "example.org/bob/Maildir", "eve/Maildir"].map(path);
     let maildir = root.mailbox(&ann).expect("made");
     // Its own directory, that above it, and then what it shares with bob.
-    machine.set_faults(Faults { fail_sync: Some(machine.counts().0 + 3), ..Faults::default() });
+    machine.set_faults(Faults { fail_syncs: vec![machine.counts().0 + 3], ..Faults::default() });
     assert!(maildir.draft("name").is_err());
     machine.set_faults(Faults::default());
     assert!(maildir.draft("name").is_err(), "the same handle");

@@ -13,7 +13,7 @@ pub const MAILBOXES: u64 = 4;
 
 /// A message and who gets it.
 pub struct Letter {
-    number: u64,
+    pub number: u64,
     /// Numbers of mailboxes, each once.
     pub mailboxes: Vec<u64>,
     body: Vec<u8>,
@@ -21,15 +21,15 @@ pub struct Letter {
 }
 
 impl Letter {
-    /// Sizes of some bytes to 12 KiB, one in four to several mailboxes, one in eight with line ends that must stay as they are.
+    /// Sizes of some bytes to 12 KiB, one in three to several mailboxes, one in eight with line ends that must stay as they are.
     pub fn new(seed: u64, number: u64) -> Self {
         let mut random = Random::new(seed.wrapping_mul(1 << 20) + number);
         let first = random.below(MAILBOXES);
         let mut mailboxes = BTreeSet::from([first]);
-        if random.below(4) == 0 {
+        if random.below(3) == 0 {
             mailboxes.extend([random.below(MAILBOXES), random.below(MAILBOXES)]);
         }
-        let bytes = if random.below(6) == 0 { 4096 + random.below(8192) } else { random.below(3000) };
+        let bytes = if random.below(5) == 0 { 4096 + random.below(8192) } else { random.below(3000) };
         let mut body = format!("Number: {number}\r\nSubject: of {seed}\r\n\r\n").into_bytes();
         while (body.len() as u64) < bytes {
             let word = random.below(u64::MAX).to_le_bytes().map(|byte| b' ' + byte % 95);
@@ -49,6 +49,11 @@ impl Letter {
             body: Body::Memory(vec![Bytes::copy_from_slice(front), Bytes::copy_from_slice(back)]),
             line_ends: self.line_ends,
         }
+    }
+
+    /// Whether its client is slow: then it goes to the spool in pieces.
+    pub fn comes_in_pieces(&self) -> bool {
+        self.number.is_multiple_of(11)
     }
 
     /// The bytes that the executor is given where nothing is put in front.
@@ -90,10 +95,10 @@ pub fn name_of(mailbox: u64) -> String {
 pub struct Expected {
     pub kind: Kind,
     /// Those that were handed over at all, by number.
-    pub letters: Arc<[Letter]>,
+    pub letters: Arc<[Arc<Letter>]>,
     pub acknowledged: BTreeSet<u64>,
-    /// Entries that their owner had removed, or was about to: number and mailbox.
-    pub removed: BTreeSet<(u64, u64)>,
+    /// Entries, number and mailbox, that other programs had taken away or were about to; and whether they have to be elsewhere then.
+    pub taken: BTreeMap<(u64, u64), bool>,
     /// The disk has failed: then of what was not acknowledged some mailboxes may have a copy, and others not.
     pub has_failed: bool,
 }
@@ -102,28 +107,37 @@ impl Expected {
     /// Every visible file and its bytes, if they are as they must be.
     pub fn check(&self, mail: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
         let mut files = BTreeMap::new();
+        let mut elsewhere = BTreeSet::new();
         let mut found: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-        for mailbox in 0..MAILBOXES {
-            for subdir in ["new", "cur"] {
-                let Ok(entries) = std::fs::read_dir(mail.join(name_of(mailbox)).join(subdir)) else { continue };
-                for entry in entries {
-                    let path = entry.map_err(|error| error.to_string())?.path();
-                    let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
-                    let number = self
-                        .number_of(mailbox, &bytes)
-                        .ok_or_else(|| format!("half: {} bytes in mailbox {mailbox}", bytes.len()))?;
-                    if !found.entry(number).or_default().insert(mailbox) {
-                        return Err(format!("message {number} is twice in mailbox {mailbox}"));
-                    }
-                    files.insert(path, bytes);
-                }
+        let places: BTreeMap<PathBuf, u64> = (0..MAILBOXES)
+            .flat_map(|mailbox| ["new", "cur"].map(|subdir| (mail.join(name_of(mailbox)).join(subdir), mailbox)))
+            .collect();
+        for path in files_below(mail).map_err(|error| error.to_string())? {
+            let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
+            let Some(&mailbox) = path.parent().and_then(|dir| places.get(dir)) else {
+                elsewhere
+                    .extend((0..MAILBOXES).filter_map(|mailbox| Some((self.number_of(mailbox, &bytes)?, mailbox))));
+                continue;
+            };
+            let number = self
+                .number_of(mailbox, &bytes)
+                .ok_or_else(|| format!("half: {} bytes in mailbox {mailbox}", bytes.len()))?;
+            if !found.entry(number).or_default().insert(mailbox) {
+                return Err(format!("message {number} is twice in mailbox {mailbox}"));
             }
+            files.insert(path, bytes);
         }
-        for (number, letter) in (0..).zip(&*self.letters) {
+        for letter in &*self.letters {
+            let number = letter.number;
             let there = found.remove(&number).unwrap_or_default();
             let is_promised = self.acknowledged.contains(&number);
             let must_be_whole = is_promised || (self.kind == Kind::Journaled && !self.has_failed && !there.is_empty());
-            let missing = |mailbox: &u64| !there.contains(mailbox) && !self.removed.contains(&(number, *mailbox));
+            let is_gone = |entry| match self.taken.get(&entry) {
+                // What a sync has lost of it is written anew where it was delivered, and nowhere else.
+                Some(true) => self.has_failed || elsewhere.contains(&entry),
+                taken => taken.is_some(),
+            };
+            let missing = |mailbox: &u64| !there.contains(mailbox) && !is_gone((number, *mailbox));
             if must_be_whole && let Some(mailbox) = letter.mailboxes.iter().find(|mailbox| missing(mailbox)) {
                 let what = if is_promised { "lost" } else { "only in some mailboxes" };
                 return Err(format!("message {number} is {what}: not in mailbox {mailbox}"));
@@ -132,11 +146,26 @@ impl Expected {
         Ok(files)
     }
 
-    /// Which message it is, if it is a whole one that belongs there.
     fn number_of(&self, mailbox: u64, bytes: &[u8]) -> Option<u64> {
-        let text = String::from_utf8_lossy(bytes);
-        let number: u64 = text.lines().find_map(|line| line.strip_prefix("Number: "))?.parse().ok()?;
-        let letter = self.letters.get(usize::try_from(number).ok()?)?;
-        (letter.mailboxes.contains(&mailbox) && letter.in_mailbox(mailbox, self.kind) == bytes).then_some(number)
+        number_of(&self.letters, self.kind, mailbox, bytes)
     }
+}
+
+/// Which message it is, if it is a whole one that belongs there.
+pub fn number_of(letters: &[Arc<Letter>], kind: Kind, mailbox: u64, bytes: &[u8]) -> Option<u64> {
+    let number: u64 =
+        String::from_utf8_lossy(bytes).lines().find_map(|line| line.strip_prefix("Number: "))?.parse().ok()?;
+    let letter = letters.get(usize::try_from(number).ok()?)?;
+    (letter.mailboxes.contains(&mailbox) && letter.in_mailbox(mailbox, kind) == bytes).then_some(number)
+}
+
+/// Every file below a directory, if there is one.
+pub fn files_below(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(files) };
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() { files.extend(files_below(&path)?) } else { files.push(path) }
+    }
+    Ok(files)
 }

@@ -6,6 +6,7 @@
 //! its event 120, with one more cut behind it where it was the recovery that was cut; `POSTHASTE_REPLAY=journaled:3` cuts all of that scenario.
 
 mod mail;
+mod reader;
 mod run;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -156,7 +157,7 @@ fn same([one, other]: &[Run; 2]) {
     let differs = shapes[0].iter().zip(&shapes[1]).position(|(one, other)| one != other);
     let around = differs.map(|at| [one, other].map(|run| &run.recording.events[at.saturating_sub(3)..=at]));
     assert!(differs.is_none() && shapes[0].len() == shapes[1].len(), "{}: {differs:?}, {around:#?}", one.name());
-    assert_eq!(one.removed, other.removed);
+    assert_eq!(one.taken, other.taken);
 }
 
 /// An event without what the kernel has chosen for the program, past the C library: salts in the journal, checksums over them, and random parts of

@@ -1,28 +1,28 @@
 //! Scenarios on a watched machine, and what recovers from their cuts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use posthaste_delivery::{DeliveryExecutor, Journaled, JournaledConfig};
+use posthaste_delivery::{Body, DeliveryError, DeliveryExecutor, Journaled, JournaledConfig, Message};
 use posthaste_fsops::{Cut, Faults, Machine, Recording, Tree};
-use posthaste_maildir::{Flags, Maildir, Subdir};
 use posthaste_turns::{Random, in_turns};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
 use crate::mail::{Expected, Kind, Letter, MAILBOXES, name_of};
+use crate::reader::{Reader, Taken};
 
 /// What is done, from the seed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     Journaled,
-    /// Once in each life but the first a sync fails.
+    /// In each life and each recovery some syncs fail, or all of a file system.
     FailingSync,
-    /// Once in each life but the first a write fails, as on a full disk or a bad one.
+    /// In each life and each recovery some changes fail, of bytes or names, as on a full disk or a bad one.
     FailingWrite,
-    /// With every third seed a sync fails.
+    /// With every third seed syncs fail, with another third changes.
     Standalone,
     /// As they would be without any sync.
     JournaledWithoutSyncs,
@@ -45,12 +45,12 @@ pub struct Run {
     /// If it is a recovery: the cut that it recovers from, and those before.
     pub cuts: Vec<Cut>,
     /// What was handed over, by number.
-    pub letters: Arc<[Letter]>,
+    pub letters: Arc<[Arc<Letter>]>,
     pub recording: Recording,
     /// Acknowledged before the recording began.
     pub acknowledged: BTreeSet<u64>,
-    /// Entries that their owner removed, and from which event on they may be missing.
-    pub removed: Vec<(u64, u64, usize)>,
+    /// What other programs took away.
+    pub taken: Vec<Taken>,
 }
 
 /// What the file system is declared to be.
@@ -97,15 +97,14 @@ impl Run {
             letters: Arc::default(),
             recording: machine.recording(),
             acknowledged: BTreeSet::new(),
-            removed: Vec::new(),
+            taken: Vec::new(),
         };
         let _told = Told(run.name());
-        let letters = in_turns(seed, || match run.kind() {
+        in_turns(seed, || match run.kind() {
             Kind::Journaled => journaled(&machine, &mut run),
-            Kind::Standalone => standalone(&machine, &run),
+            Kind::Standalone => standalone(&machine, &mut run),
         });
-        assert_eq!(machine.unrecorded().expect("it can be read"), Vec::<std::path::PathBuf>::new(), "past the door");
-        run.letters = (0..letters).map(|number| Letter::new(seed, number)).collect();
+        nothing_past_the_door(&machine);
         run.recording = machine.recording();
         if matches!(scenario, Scenario::JournaledWithoutSyncs | Scenario::StandaloneWithoutSyncs) {
             run.recording = run.recording.without_syncs(|_| true);
@@ -125,6 +124,10 @@ impl Run {
         self.scenario == Scenario::FailingSync || self.scenario == Scenario::Standalone && self.seed.is_multiple_of(3)
     }
 
+    fn has_failing_write(&self) -> bool {
+        self.scenario == Scenario::FailingWrite || self.scenario == Scenario::Standalone && self.seed % 3 == 1
+    }
+
     /// What makes it again.
     pub fn name(&self) -> String {
         let (name, _) = SCENARIOS.iter().find(|(_, scenario)| *scenario == self.scenario).expect("all have names");
@@ -138,7 +141,11 @@ impl Run {
     }
 
     fn expected(&self, position: usize) -> Expected {
-        let removed = self.removed.iter().filter(|(_, _, from)| *from <= position);
+        let mut taken = BTreeMap::new();
+        for entry in self.taken.iter().filter(|taken| taken.since <= position) {
+            // Of what was first moved and then removed nothing needs to be there.
+            *taken.entry((entry.number, entry.mailbox)).or_insert(true) &= entry.is_kept;
+        }
         Expected {
             kind: self.kind(),
             letters: self.letters.clone(),
@@ -148,32 +155,143 @@ impl Run {
                 .copied()
                 .chain(self.recording.acknowledged_before(position))
                 .collect(),
-            removed: removed.map(|&(number, mailbox, _)| (number, mailbox)).collect(),
+            taken,
             has_failed: self.has_failing_sync(),
         }
     }
 
     /// Makes a cut and looks at what it has left; `Ok` with the recovery on record, `Err` with what is wrong and how to have it again.
     pub fn examine(&self, cut: Cut) -> Result<Run, String> {
-        let token = self.token(cut);
-        let _told = Told(token.clone());
         let expected = self.expected(cut.position);
         let machine = Disk::of(self.seed).boot(&self.recording.cut(cut));
+        let taken = expected.taken.into_iter();
+        let mut recovery = Run {
+            recording: machine.recording(),
+            letters: expected.letters,
+            acknowledged: expected.acknowledged,
+            taken: taken.map(|((number, mailbox), is_kept)| Taken { number, mailbox, since: 0, is_kept }).collect(),
+            cuts: [&self.cuts[..], &[cut]].concat(),
+            ..*self
+        };
+        let token = recovery.name();
+        let _told = Told(token.clone());
         let looked_at = match self.kind() {
-            Kind::Standalone => expected.check(&machine.path().join("mail")).map(drop),
-            Kind::Journaled => in_turns(digest(&token), || recover(&machine, &expected)),
+            Kind::Standalone => recovery.expected(0).check(&machine.path().join("mail")).map(drop),
+            Kind::Journaled => in_turns(digest(&token), || recovery.recover(&machine, digest(&token))),
         };
         // The directory has another name each time.
         let root = machine.path().display().to_string();
         looked_at.map_err(|what| format!("{}; again with POSTHASTE_REPLAY={token}", what.replace(&root, "")))?;
-        Ok(Run {
-            recording: machine.recording(),
-            letters: expected.letters,
-            acknowledged: expected.acknowledged,
-            removed: expected.removed.into_iter().map(|(number, mailbox)| (number, mailbox, 0)).collect(),
-            cuts: [&self.cuts[..], &[cut]].concat(),
-            ..*self
-        })
+        nothing_past_the_door(&machine);
+        recovery.recording = machine.recording();
+        Ok(recovery)
+    }
+
+    /// The server starts on what a cut has left, ends, and starts again, which must change nothing. One life before these is like any other.
+    fn recover(&mut self, machine: &Machine, seed: u64) -> Result<(), String> {
+        let mail = machine.path().join("mail");
+        let mut random = Random::new(seed);
+        unblock(machine);
+        if random.below(2) == 0 {
+            self.live(machine, &mut random, 1);
+            self.recording = machine.recording();
+        }
+        let expected = self.expected(self.recording.events.len());
+        let mut before = None;
+        for _ in 0..2 {
+            let (journaled, report) =
+                Journaled::open(config(machine.path())).map_err(|error| format!("opens not: {error}"))?;
+            if let Some(damage) = report.damage.iter().find(|damage| damage.promised) {
+                return Err(format!("promised mail is damaged: {damage:?}"));
+            }
+            let now = expected.check(&mail)?;
+            drop(journaled);
+            let ended = expected.check(&mail)?;
+            if before.is_some_and(|before| before != now) || ended != now {
+                return Err("a second start has changed the mailboxes".into());
+            }
+            before = Some(now);
+        }
+        Ok(())
+    }
+
+    /// A life of the executor, from a start to an end or a kill: mail in so many groups, checkpoints, a reader, and whatever fails.
+    fn live(&mut self, machine: &Machine, random: &mut Random, groups: usize) {
+        let faults = self.faults(machine, random);
+        machine.set_faults(faults.clone());
+        match Journaled::open(config(machine.path())) {
+            Err(error) => assert!(faults != Faults::default(), "opens not where nothing fails: {error}"),
+            Ok((journaled, _)) => {
+                let runtime = runtime();
+                let mut reader = Reader::default();
+                (0..groups).for_each(|_| self.send_and_read(machine, random, (&runtime, &journaled), &mut reader));
+                if random.below(2) == 0 {
+                    machine.kill();
+                }
+                drop(journaled);
+                // With it goes what others still did for the executor.
+                drop(runtime);
+                self.taken.extend(reader.end());
+            }
+        }
+        machine.set_faults(Faults::default());
+        machine.go_on();
+    }
+
+    fn send_and_read(
+        &mut self,
+        machine: &Machine,
+        random: &mut Random,
+        (runtime, journaled): (&Runtime, &Journaled),
+        reader: &mut Reader,
+    ) {
+        let new = self.more_letters(1 + random.below(6));
+        reader.letters = self.letters.clone();
+        let choice = random.below(5);
+        let mut random = Random::new(random.below(u64::MAX));
+        std::thread::scope(|scope| {
+            if choice == 0 {
+                scope.spawn(|| reader.act(machine, &mut random));
+            }
+            send(runtime, machine, journaled, &new);
+        });
+        match choice {
+            1 => drop(journaled.checkpoint()),
+            2 => reader.act(machine, &mut random),
+            _ => {}
+        }
+    }
+
+    fn more_letters(&mut self, count: u64) -> Vec<Arc<Letter>> {
+        let first = self.letters.len() as u64;
+        let new: Vec<_> = (first..first + count).map(|number| Arc::new(Letter::new(self.seed, number))).collect();
+        self.letters = self.letters.iter().chain(&new).cloned().collect();
+        new
+    }
+
+    /// What goes wrong next.
+    fn faults(&self, machine: &Machine, random: &mut Random) -> Faults {
+        let mut faults = Faults::default();
+        if matches!(self.scenario, Scenario::JournaledWithoutSyncs | Scenario::StandaloneWithoutSyncs) {
+            return faults;
+        }
+        let (syncs, changes) = machine.counts();
+        if self.has_failing_sync() {
+            let first = syncs + 1 + random.below(20);
+            faults.fail_syncs = (0..1 + random.below(3)).map(|_| first + random.below(8)).collect();
+            let mail = std::fs::File::open(machine.path().join("mail").join(name_of(random.below(MAILBOXES))));
+            if let (Ok(mail), 0) = (mail, random.below(4)) {
+                faults.fail_syncs_on = posthaste_fsops::declared(mail).map(|declared| declared.device);
+            }
+        } else if self.has_failing_write() {
+            let errno = if random.below(2) == 0 { Errno::IO } else { Errno::NOSPC };
+            let first = changes + 1 + random.below(60);
+            faults.fail_changes = Some((first..first + 1 + random.below(6), errno));
+        }
+        if random.below(3) == 0 {
+            faults.kill_before = Some(syncs + changes + 1 + random.below(120));
+        }
+        faults
     }
 }
 
@@ -196,31 +314,14 @@ pub fn again(token: &str) -> Result<(), String> {
     recorded(token).map(drop)
 }
 
+/// The record is complete.
+fn nothing_past_the_door(machine: &Machine) {
+    assert_eq!(machine.unrecorded().expect("it can be read"), Vec::<std::path::PathBuf>::new(), "past the door");
+}
+
 /// FNV-1a: another seed for each text.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// The server starts on what a cut has left, ends, and starts again, which must change nothing.
-fn recover(machine: &Machine, expected: &Expected) -> Result<(), String> {
-    let mail = machine.path().join("mail");
-    unblock(machine);
-    let mut before = None;
-    for _ in 0..2 {
-        let (journaled, report) =
-            Journaled::open(config(machine.path())).map_err(|error| format!("opens not: {error}"))?;
-        if let Some(damage) = report.damage.iter().find(|damage| damage.promised) {
-            return Err(format!("promised mail is damaged: {damage:?}"));
-        }
-        let now = expected.check(&mail)?;
-        drop(journaled);
-        let ended = expected.check(&mail)?;
-        if before.is_some_and(|before| before != now) || ended != now {
-            return Err("a second start has changed the mailboxes".into());
-        }
-        before = Some(now);
-    }
-    Ok(())
 }
 
 fn config(dir: &Path) -> JournaledConfig {
@@ -254,51 +355,16 @@ fn unblock(machine: &Machine) {
     }
 }
 
-/// A journaled executor under way, and how many messages it was handed: mail, a mailbox that cannot be written to, checkpoints, a reader, kills, and a sync or a write that fails.
-fn journaled(machine: &Machine, run: &mut Run) -> u64 {
-    let seed = run.seed;
-    let runtime = runtime();
-    let mut random = Random::new(seed);
-    let mut letters = 0;
+/// A journaled executor under way, for four lives; for two of them a mailbox cannot be written to.
+fn journaled(machine: &Machine, run: &mut Run) {
+    let mut random = Random::new(run.seed);
     block(machine);
     for life in 0..4 {
         if life == 2 {
             unblock(machine);
         }
-        let (syncs, writes) = machine.counts();
-        match run.scenario {
-            Scenario::FailingSync if life > 0 => {
-                machine.set_faults(Faults { fail_sync: Some(syncs + 1 + random.below(25)), ..Faults::default() });
-            }
-            Scenario::FailingWrite if life > 0 => {
-                let errno = if random.below(2) == 0 { Errno::IO } else { Errno::NOSPC };
-                let due = writes + 1 + random.below(40);
-                machine.set_faults(Faults { fail_write: Some((due, errno)), ..Faults::default() });
-            }
-            _ => {}
-        }
-        let Ok((journaled, _)) = Journaled::open(config(machine.path())) else {
-            let fails = matches!(run.scenario, Scenario::FailingSync | Scenario::FailingWrite);
-            assert!(fails, "it opens where nothing fails");
-            continue;
-        };
-        for _ in 0..4 {
-            let group = letters..letters + 1 + random.below(6);
-            letters = group.end;
-            send(&runtime, machine, &journaled, seed, group);
-            match random.below(4) {
-                0 => drop(journaled.checkpoint()),
-                1 => read_some(machine, seed, &mut random, &mut run.removed),
-                _ => {}
-            }
-        }
-        if random.below(2) == 0 {
-            machine.kill();
-        }
-        drop(journaled);
-        machine.go_on();
+        run.live(machine, &mut random, 4);
     }
-    letters
 }
 
 /// Without the driver of sockets, which would wait in the kernel and not in turn.
@@ -307,75 +373,67 @@ fn runtime() -> Runtime {
 }
 
 /// Hands over some messages at once and puts it on record which of them are durable, as soon as it is told.
-fn send(runtime: &Runtime, machine: &Machine, journaled: &Journaled, seed: u64, numbers: std::ops::Range<u64>) {
+fn send(runtime: &Runtime, machine: &Machine, journaled: &Journaled, letters: &[Arc<Letter>]) {
     let local = tokio::task::LocalSet::new();
-    let one = async |number| {
-        if journaled.deliver_message(Letter::new(seed, number).message()).await.is_ok() {
-            machine.acknowledge(number);
+    let one = async |letter: &Letter| {
+        let mut message = letter.message();
+        if letter.comes_in_pieces() && spool(journaled, &mut message).await.is_err() {
+            return;
+        }
+        if journaled.deliver_message(message).await.is_ok() {
+            machine.acknowledge(letter.number);
         }
     };
-    let all = async {
-        let mut waiting: Vec<_> = numbers.map(|number| Box::pin(one(number))).collect();
-        std::future::poll_fn(|context| {
-            waiting.retain_mut(|each| each.as_mut().poll(context).is_pending());
-            if waiting.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-        })
-        .await;
-    };
-    local.block_on(runtime, all);
+    local.block_on(runtime, at_once(letters.iter().map(|letter| one(letter))));
 }
 
-/// A mail program: it marks a message as seen, or removes it.
-fn read_some(machine: &Machine, seed: u64, random: &mut Random, removed: &mut Vec<(u64, u64, usize)>) {
-    let mailbox = random.below(MAILBOXES);
-    let Ok(maildir) = Maildir::open(machine.path().join("mail").join(name_of(mailbox))) else { return };
-    for (dir, name) in maildir.scan().expect("names").into_iter().take(2) {
-        let Ok(Some(found)) = maildir.find(&name) else { continue };
-        if random.below(3) == 0 {
-            let text = String::from_utf8_lossy(&maildir.read(dir, &found.name).expect("a message")).into_owned();
-            let number = text.lines().find_map(|line| line.strip_prefix("Number: ")).expect("a number of ours");
-            let number = number.parse().expect("a number");
-            debug_assert!(Letter::new(seed, number).mailboxes.contains(&mailbox));
-            removed.push((number, mailbox, machine.position()));
-            maildir.remove(dir, &found.name).expect("removed");
-        } else if dir == Subdir::New {
-            maildir.set_flags(&found, Flags::SEEN).expect("moved");
+/// Waits for all of them.
+async fn at_once(all: impl Iterator<Item = impl Future<Output = ()>>) {
+    let mut waiting: Vec<_> = all.map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        waiting.retain_mut(|each| each.as_mut().poll(context).is_pending());
+        if waiting.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}
+
+/// Hands over a body as it comes from a client that is slow.
+async fn spool(journaled: &Journaled, message: &mut Message) -> Result<(), DeliveryError> {
+    let mut writer = journaled.spool(message.body.len())?;
+    if let Body::Memory(parts) = &message.body {
+        for part in parts {
+            writer.write(part).await?;
+            writer.write_out().await?;
         }
     }
+    message.body = Body::Spooled(writer.finish().await?);
+    Ok(())
 }
 
-/// A standalone executor, and how many messages it was handed: whatever it has said yes to is there, and nothing by halves, without any recovery.
-fn standalone(machine: &Machine, run: &Run) -> u64 {
-    let seed = run.seed;
-    let mut random = Random::new(seed);
-    let mut letters = 0;
-    if run.has_failing_sync() {
-        machine.set_faults(Faults { fail_sync: Some(5 + random.below(20)), ..Faults::default() });
-    }
-    runtime().block_on(async {
-        let executor = DeliveryExecutor::with_config(8, std::time::Duration::ZERO);
-        for _ in 0..10 {
-            let group = letters..letters + 1 + random.below(8);
-            letters = group.end;
-            let one = async |number| {
-                let letter = Letter::new(seed, number);
+/// Two lives of a standalone executor: whatever it has said yes to is there, and nothing by halves, without any recovery.
+fn standalone(machine: &Machine, run: &mut Run) {
+    let mut random = Random::new(run.seed);
+    for _ in 0..2 {
+        machine.set_faults(run.faults(machine, &mut random));
+        runtime().block_on(async {
+            let executor = DeliveryExecutor::with_config(8, std::time::Duration::ZERO);
+            let one = async |letter: &Letter| {
                 let mut all = true;
                 for mailbox in &letter.mailboxes {
                     let path = machine.path().join("mail").join(name_of(*mailbox));
                     all &= executor.deliver(path, letter.body()).await.is_ok();
                 }
                 if all {
-                    machine.acknowledge(number);
+                    machine.acknowledge(letter.number);
                 }
             };
-            let mut waiting: Vec<_> = group.map(|number| Box::pin(one(number))).collect();
-            std::future::poll_fn(|context| {
-                waiting.retain_mut(|each| each.as_mut().poll(context).is_pending());
-                if waiting.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-            })
-            .await;
-        }
-        executor.shutdown().await;
-    });
-    letters
+            for _ in 0..6 {
+                let letters = run.more_letters(1 + random.below(8));
+                at_once(letters.iter().map(|letter| one(letter))).await;
+            }
+            executor.shutdown().await;
+        });
+        machine.set_faults(Faults::default());
+        machine.go_on();
+    }
 }

@@ -1,0 +1,134 @@
+//! Other programs at work on the mailboxes: they mark mail, move it, remove it, with its mailbox or alone.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use posthaste_fsops::Machine;
+use posthaste_maildir::{Flags, Maildir, Subdir};
+use posthaste_turns::Random;
+use rustix::fs::{AtFlags, CWD};
+
+use crate::mail::{Kind, Letter, MAILBOXES, files_below, name_of, number_of};
+
+/// An entry that is no longer where it was delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    pub number: u64,
+    pub mailbox: u64,
+    /// From this event on.
+    pub since: usize,
+    /// It was moved to another directory, where it has to be if it does not come back.
+    pub is_kept: bool,
+}
+
+/// What has been taken in one life of the executor.
+#[derive(Default)]
+pub struct Reader {
+    /// All that may be in the mailboxes.
+    pub letters: Arc<[Arc<Letter>]>,
+    taken: Vec<Taken>,
+    /// Mailboxes that were renamed: where they are now, which they were, and from which event on.
+    away: Vec<(PathBuf, u64, usize)>,
+}
+
+impl Reader {
+    /// Does something to a mailbox. Whatever fails is left at that.
+    pub fn act(&mut self, machine: &Machine, random: &mut Random) {
+        let mailbox = random.below(MAILBOXES);
+        let path = machine.path().join("mail").join(name_of(mailbox));
+        let since = machine.position();
+        match random.below(16) {
+            _ if !path.is_dir() => {}
+            0 => {
+                let away = path.with_file_name(format!("away{since}"));
+                if posthaste_fsops::rename(&path, &away).is_ok() {
+                    self.away.push((away, mailbox, since));
+                }
+            }
+            1 => drop(self.remove_all(machine, &path, mailbox)),
+            _ => {
+                let Ok(maildir) = Maildir::open(&path) else { return };
+                for (dir, name) in maildir.scan().expect("names").into_iter().take(2) {
+                    self.act_on(machine, random, &maildir, (&path, mailbox), (dir, &name));
+                }
+            }
+        }
+    }
+
+    fn act_on(
+        &mut self,
+        machine: &Machine,
+        random: &mut Random,
+        maildir: &Maildir,
+        (path, mailbox): (&Path, u64),
+        (dir, name): (Subdir, &str),
+    ) {
+        let choice = random.below(6);
+        let Ok(Some(found)) = maildir.find(name) else { return };
+        // What a start could not mend yet he takes for damaged and leaves alone.
+        let Some(number) = self.number(mailbox, &maildir.read(found.dir, &found.name).expect("a message")) else {
+            return;
+        };
+        let since = machine.position();
+        let mut take = |is_kept| self.taken.push(Taken { number, mailbox, since, is_kept });
+        match choice {
+            0 | 1 if maildir.remove(found.dir, &found.name).is_ok() => take(false),
+            2 if make_folder(path).is_ok() => {
+                let to = path.join(FOLDER).join("cur").join(&found.name);
+                if posthaste_fsops::rename(path.join(found.dir.as_str()).join(&found.name), to).is_ok() {
+                    take(true);
+                }
+            }
+            3 => drop(maildir.set_flags(&found, Flags::SEEN)),
+            4 => drop(maildir.set_flags(&found, Flags::SEEN.with(Flags::REPLIED))),
+            _ if dir == Subdir::New => drop(maildir.set_flags(&found, Flags::FLAGGED)),
+            _ => {}
+        }
+    }
+
+    /// As `rm -r` does, beside whoever still writes there.
+    fn remove_all(&mut self, machine: &Machine, dir: &Path, mailbox: u64) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                self.remove_all(machine, &path, mailbox)?;
+                continue;
+            }
+            let bytes = std::fs::read(&path).ok().filter(|_| !dir.ends_with("tmp"));
+            let number = bytes.and_then(|bytes| self.number(mailbox, &bytes));
+            let since = machine.position();
+            posthaste_fsops::unlink(&path)?;
+            self.taken.extend(number.map(|number| Taken { number, mailbox, since, is_kept: false }));
+        }
+        Ok(posthaste_fsops::unlinkat(CWD, dir, AtFlags::REMOVEDIR)?)
+    }
+
+    /// All that was taken, once nobody writes any more.
+    pub fn end(mut self) -> Vec<Taken> {
+        for (dir, mailbox, since) in std::mem::take(&mut self.away) {
+            // It may have been half removed before.
+            for path in ["new", "cur"].iter().flat_map(|subdir| files_below(&dir.join(subdir)).expect("names")) {
+                let number = self.number(mailbox, &std::fs::read(path).expect("a message"));
+                self.taken.extend(number.map(|number| Taken { number, mailbox, since, is_kept: true }));
+            }
+        }
+        self.taken
+    }
+
+    fn number(&self, mailbox: u64, bytes: &[u8]) -> Option<u64> {
+        number_of(&self.letters, Kind::Journaled, mailbox, bytes)
+    }
+}
+
+/// Durable before anything is moved there: that is the mail program's business.
+fn make_folder(mailbox: &Path) -> std::io::Result<()> {
+    let folder = mailbox.join(FOLDER);
+    if !folder.join("new").exists() {
+        Maildir::open_or_create(&folder)?;
+        posthaste_fsops::fsync(std::fs::File::open(&folder)?)?;
+        posthaste_fsops::fsync(std::fs::File::open(mailbox)?)?;
+    }
+    Ok(())
+}
+
+const FOLDER: &str = ".Folder";
