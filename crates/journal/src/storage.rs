@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -125,22 +125,30 @@ impl Storage for FileStorage {
 }
 
 /// Makes a directory (mode 0700) and those above it that are missing, each durable before what lies in it: otherwise a
-/// power cut could take a name, and everything below it.
+/// power cut could take a name, and everything below it. One that is there is made durable, too, with the names in it.
 ///
 /// # Errors
-/// What `mkdir` and `fsync` say.
+/// What `mkdir`, `open` and `fsync` say.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
-    if dir.is_dir() {
-        return Ok(());
-    }
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    make_dir(parent)?;
-    match posthaste_fsops::mkdir(dir, Mode::RWXU) {
-        Err(Errno::EXIST) if dir.is_dir() => {}
-        made => made?,
+    let was_there = dir.is_dir();
+    if !was_there {
+        make_dir(parent)?;
+        match posthaste_fsops::mkdir(dir, Mode::RWXU) {
+            Err(Errno::EXIST) if dir.is_dir() => {}
+            made => made?,
+        }
     }
-    sync(&File::open(dir)?)?;
-    sync(&File::open(parent)?)
+    // Whoever has made it, or a segment in it, may have been killed before it was synced.
+    let this = File::open(dir)?;
+    sync(&this)?;
+    let parent = match File::open(parent) {
+        // Where we may not look we have made nothing.
+        Err(error) if was_there && error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        opened => opened?,
+    };
+    let is_mount = this.metadata()?.dev() != parent.metadata()?.dev();
+    if is_mount { Ok(()) } else { sync(&parent) }
 }
 
 /// The files of a journal directory, whoever has it open, whose names end in `ending`; by name.
@@ -286,7 +294,21 @@ const STAGING_BYTES: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {
+    use posthaste_fsops::{Choice, Cut, Machine};
+
     use super::*;
+
+    #[test]
+    fn what_a_start_has_made_that_was_cut_short_is_durable_with_the_next() {
+        let machine = Machine::new().unwrap();
+        let dir = machine.path().join("journal");
+        posthaste_fsops::mkdir(&dir, Mode::RWXU).unwrap();
+        posthaste_fsops::open(dir.join("segment"), OFlags::CREATE | OFlags::WRONLY, OWNER).unwrap();
+        make_dir(&dir).unwrap();
+        let recording = machine.recording();
+        let left = recording.cut(Cut { position: recording.events.len(), choice: Choice::Bits(0) });
+        assert!(left.files().contains_key(Path::new("journal/segment")), "{:?}", left.files());
+    }
 
     #[test]
     fn a_segment_whose_creation_was_cut_off_is_no_damage() {

@@ -36,7 +36,10 @@ impl<L: Log> Core<L> {
             let path = path.to_owned();
             move |error| OpenError::Io { path, error }
         };
-        make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
+        // One that is there becomes durable with the mail in it, and its disk may hang.
+        if !config.mail_root.is_dir() {
+            make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
+        }
         let root = MailRoot::open(&config.mail_root).map_err(at(&config.mail_root))?;
         let session = SessionTag::of(&config.mail_root).map_err(at(&config.mail_root))?;
         let visible = Visible::of(&recovery.notes, session);
