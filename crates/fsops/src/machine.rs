@@ -1,6 +1,6 @@
 //! A watched directory: a machine whose power can be cut.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -55,6 +55,8 @@ pub(crate) struct State {
     // See `Recording::mounts`.
     mounts: BTreeMap<NodeId, NodeId>,
     faults: Faults,
+    // Files whose writes a sync of their file system has forgotten: their own next sync tells so, as the kernel does.
+    forgotten: BTreeSet<NodeId>,
     syncs: u64,
     changes: u64,
 }
@@ -120,6 +122,7 @@ impl Machine {
             last_node: tree.highest(),
             mounts: tree.mounts(),
             faults: Faults::default(),
+            forgotten: BTreeSet::new(),
             syncs: 0,
             changes: 0,
         };
@@ -293,12 +296,34 @@ impl State {
         self.syncs += 1;
         self.alive()?;
         let (Scope::Node(node) | Scope::FileSystem(node)) = scope;
-        if self.faults.fail_syncs.contains(&self.syncs) || self.faults.fail_syncs_on == Some(self.mount_of(node)) {
+        let is_due = self.faults.fail_syncs.contains(&self.syncs);
+        let was_forgotten = matches!(scope, Scope::Node(_)) && self.forgotten.remove(&node);
+        if is_due || was_forgotten || self.faults.fail_syncs_on == Some(self.mount_of(node)) {
+            if matches!(scope, Scope::FileSystem(_)) {
+                let unsynced = self.unsynced_on(node);
+                self.forgotten.extend(unsynced);
+            }
             self.events.push(Event::SyncFailed(scope));
             return Err(Errno::IO);
         }
         self.events.push(Event::Sync(scope));
         Ok(())
+    }
+
+    /// Files on a file system that were written and not synced since.
+    fn unsynced_on(&self, mount: NodeId) -> BTreeSet<NodeId> {
+        let mut unsynced = BTreeSet::new();
+        for event in &self.events {
+            match event {
+                Event::Write { node, .. } if self.mount_of(*node) == mount => drop(unsynced.insert(*node)),
+                Event::Sync(Scope::Node(node)) | Event::SyncFailed(Scope::Node(node)) => drop(unsynced.remove(node)),
+                Event::Sync(Scope::FileSystem(all)) | Event::SyncFailed(Scope::FileSystem(all)) if *all == mount => {
+                    unsynced.clear();
+                }
+                _ => {}
+            }
+        }
+        unsynced
     }
 
     /// To be asked before each change.
@@ -395,6 +420,21 @@ mod tests {
         crate::write_all(&file, b"four").unwrap();
         assert_eq!(std::fs::read(machine.path().join("a")).unwrap(), b"onetfour");
         assert_eq!(machine.unrecorded().unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn what_a_sync_of_all_has_forgotten_the_next_of_the_file_tells() {
+        let machine = Machine::new().unwrap();
+        let [written, synced] = ["a", "b"].map(|name| {
+            let file = crate::open(machine.path().join(name), NEW, Mode::RUSR | Mode::WUSR).unwrap();
+            crate::write_all(&file, b"one").unwrap();
+            file
+        });
+        crate::fsync(&synced).unwrap();
+        machine.set_faults(Faults { fail_syncs: vec![2], ..Faults::default() });
+        assert_eq!(crate::syncfs(&written), Err(Errno::IO));
+        assert_eq!([crate::fsync(&synced), crate::fsync(&written)], [Ok(()), Err(Errno::IO)]);
+        assert_eq!([crate::fsync(&written), crate::syncfs(&written)], [Ok(()), Ok(())], "once");
     }
 
     #[test]
