@@ -72,7 +72,8 @@ impl Image {
 
     /// Every chunk that is not all zeros, with its offset.
     pub fn occupied(&self) -> impl Iterator<Item = (u64, &[u8; CHUNK])> {
-        self.chunks.iter().enumerate().filter_map(|(index, chunk)| Some(((index * CHUNK) as u64, &**chunk.as_ref()?)))
+        let all = (0..).step_by(CHUNK).zip(&self.chunks);
+        all.filter_map(|(offset, chunk)| Some((offset, &**chunk.as_ref()?))).filter(|(_, bytes)| **bytes != [0; CHUNK])
     }
 
     fn each_part(
@@ -96,6 +97,16 @@ impl Image {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zeros_are_nothing_however_they_came() {
+        let mut image = Image::zeros(2 * CHUNK as u64);
+        image.write(100, &[0; 10]);
+        image.write(5000, &[7; 10]);
+        assert_eq!(image.occupied().map(|(offset, _)| offset).collect::<Vec<_>>(), [4096]);
+        image.clear(4990, 30);
+        assert_eq!(image.occupied().count(), 0);
+    }
 
     #[test]
     fn a_copy_does_not_see_what_is_written_later() {
