@@ -454,8 +454,7 @@ impl Places {
 
     /// Writes one message and makes it visible.
     fn deliver(&self, maildir: &Maildir, stored: &Stored, id: u64, target: usize) -> io::Result<()> {
-        let message = &stored.message;
-        let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;
+        let mut content = self.content(stored, target)?;
         let name = name_of(stored, id, target, &content);
         let mut draft = maildir.draft(name.as_str()).or_else(|error| match error.kind() {
             // An attempt that a crash cut short: replay knows that nothing of it was made visible.
@@ -509,8 +508,7 @@ impl Places {
         target: usize,
         found: Option<&Found>,
     ) -> io::Result<bool> {
-        let message = &stored.message;
-        let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;
+        let mut content = self.content(stored, target)?;
         let name = name_of(stored, id, target, &content);
         let Some(found) = found else {
             // What lies in tmp/ under this name was never visible.
@@ -521,10 +519,7 @@ impl Places {
         if maildir.facts().syncfs_trusted && content.is_in(maildir.open_message(found.dir, &found.name)?)? {
             return Ok(false);
         }
-        maildir.replace(found, &[io::IoSlice::new(&content.bytes()?)])?;
-        if !maildir.facts().syncfs_trusted {
-            sync_found(maildir, name.as_str())?;
-        }
+        rewrite(maildir, found, content, !maildir.facts().syncfs_trusted)?;
         Ok(true)
     }
 
@@ -532,25 +527,40 @@ impl Places {
     /// they still read well. The next [`Places::sync`] makes it durable, or this does where that is not trusted.
     pub fn renew(&self, stored: &Stored, id: u64, target: usize, found: &Found) -> io::Result<()> {
         let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
-        let message = &stored.message;
-        let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;
-        match maildir.replace(found, &[io::IoSlice::new(&content.bytes()?)]) {
+        let content = self.content(stored, target)?;
+        match rewrite(&maildir, found, content, !maildir.facts().syncfs_trusted) {
             // Its owner has moved it since, or taken it away.
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.renew_synced(stored, id, target),
-            Ok(()) if !maildir.facts().syncfs_trusted => maildir.sync_message(found.dir, &found.name),
-            replaced => replaced,
+            renewed => renewed,
         }
     }
 
     /// The same for one that is to be looked for, and makes it durable by itself. Nothing if somebody has taken it away since it was delivered.
     pub fn renew_synced(&self, stored: &Stored, id: u64, target: usize) -> io::Result<()> {
         let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
+        let content = self.content(stored, target)?;
+        match maildir.find(name_of(stored, id, target, &content).as_str())? {
+            Some(found) => rewrite(&maildir, &found, content, true),
+            None => Ok(()),
+        }
+    }
+
+    fn content(&self, stored: &Stored, target: usize) -> io::Result<Content> {
         let message = &stored.message;
-        let mut content = Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)?;
-        let name = name_of(stored, id, target, &content);
-        let Some(found) = maildir.find(name.as_str())? else { return Ok(()) };
-        maildir.replace(&found, &[io::IoSlice::new(&content.bytes()?)])?;
-        maildir.sync_message(found.dir, &found.name)
+        Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)
+    }
+}
+
+/// Puts a new file in the place of a message that was found; `sync` makes it durable by itself.
+fn rewrite(maildir: &Maildir, found: &Found, mut content: Content, sync: bool) -> io::Result<()> {
+    maildir.replace(found, &[io::IoSlice::new(&content.bytes()?)])?;
+    if !sync {
+        return Ok(());
+    }
+    match maildir.sync_message(found.dir, &found.name) {
+        // Its owner has just moved it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => sync_found(maildir, &found.name),
+        synced => synced,
     }
 }
 

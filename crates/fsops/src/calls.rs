@@ -23,7 +23,7 @@ pub fn openat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> 
     let Some(mut world) = world().filter(|_| makes) else { return fs::openat(dir, path, flags, mode) };
     let path = path.as_cow_c_str()?;
     let Some(place) = Place::of(&world, &dir, &path) else { return fs::openat(dir, &*path, flags, mode) };
-    world.state(place.machine).may_change()?;
+    world.state(place.machine).may_change(place.dir)?;
     if flags.contains(OFlags::TMPFILE) {
         // Known from now on, and on record once it gets a name.
         let file = fs::openat(dir, &*path, flags, mode)?;
@@ -50,7 +50,7 @@ pub fn mkdirat<P: Arg, Fd: AsFd>(dir: Fd, path: P, mode: Mode) -> io::Result<()>
     let Some(mut world) = world() else { return fs::mkdirat(dir, path, mode) };
     let path = path.as_cow_c_str()?;
     let Some(place) = Place::of(&world, &dir, &path) else { return fs::mkdirat(dir, &*path, mode) };
-    world.state(place.machine).may_change()?;
+    world.state(place.machine).may_change(place.dir)?;
     fs::mkdirat(&place.dir_fd, &*place.name, mode)?;
     let made = place.identity().ok_or(Errno::NOENT)?;
     place.record_made(&mut world, made, true);
@@ -65,7 +65,7 @@ pub fn unlinkat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: AtFlags) -> io::Resul
     let Some(mut world) = world() else { return fs::unlinkat(dir, path, flags) };
     let path = path.as_cow_c_str()?;
     let Some(place) = Place::of(&world, &dir, &path) else { return fs::unlinkat(dir, &*path, flags) };
-    world.state(place.machine).may_change()?;
+    world.state(place.machine).may_change(place.dir)?;
     let stat = place.stat();
     place.no_mount(&mut world)?;
     fs::unlinkat(&place.dir_fd, &*place.name, flags)?;
@@ -98,7 +98,7 @@ pub fn renameat_with<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
     let (from, to) = (from.as_cow_c_str()?, to.as_cow_c_str()?);
     let places = (Place::of(&world, &from_dir, &from), Place::of(&world, &to_dir, &to));
     let (Some(old), Some(new)) = places else { return fs::renameat_with(from_dir, &*from, to_dir, &*to, flags) };
-    world.state(old.machine).may_change()?;
+    world.state(old.machine).may_change(old.dir)?;
     world.state(old.machine).same_mount(old.dir, new.dir)?;
     old.no_mount(&mut world)?;
     new.no_mount(&mut world)?;
@@ -136,7 +136,7 @@ pub fn linkat<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
     let Some(place) = Place::of(&world, &to_dir, &to) else {
         return fs::linkat(from_dir, from, to_dir, &*to, flags);
     };
-    world.state(place.machine).may_change()?;
+    world.state(place.machine).may_change(place.dir)?;
     let from = from.as_cow_c_str()?;
     let follow = if flags.contains(AtFlags::SYMLINK_FOLLOW) { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     if let Some((_, node)) = world.node(identity(&fs::statat(&from_dir, &*from, follow)?)) {
@@ -169,7 +169,7 @@ fn written(
 ) -> io::Result<usize> {
     let Some(mut world) = world() else { return call(parts) };
     let Some((machine, node)) = world.node(identity(&fs::fstat(fd)?)) else { return call(parts) };
-    let mut left = world.state(machine).may_write(parts.iter().map(|part| part.len()).sum())?;
+    let mut left = world.state(machine).may_write(node, parts.iter().map(|part| part.len()).sum())?;
     let mut taken = Vec::with_capacity(parts.len());
     for part in parts {
         let bytes = &part[..part.len().min(left)];
@@ -211,7 +211,7 @@ pub fn syncfs<Fd: AsFd>(fd: Fd) -> io::Result<()> {
     match world.node(identity(&fs::fstat(&fd)?)) {
         Some((machine, node)) => {
             let state = world.state(machine);
-            state.sync(Scope::FileSystem(state.mount_of(node)))
+            state.sync(Scope::FileSystem(state.mounts.of(node)))
         }
         None => {
             drop(world);
@@ -226,7 +226,7 @@ pub fn declared(fd: impl AsFd) -> Option<Declared> {
     let (machine, node) = world.node(identity(&fs::fstat(fd).ok()?))?;
     let state = world.state(machine);
     Some(Declared {
-        device: state.mount_of(node),
+        device: state.mounts.of(node),
         syncfs_trusted: state.syncfs_trusted,
         ordered_log: state.ordered_log,
         life: state.life,

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use rustix::io::Errno;
 
 use crate::recording::{Event, Recording, Scope};
-use crate::tree::{Node, NodeId, ROOT, Tree};
+use crate::tree::{Mounts, Node, NodeId, ROOT, Tree};
 
 /// What goes wrong, and when: counts start at 1 with the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Faults {
     pub fail_syncs: Vec<u64>,
     /// All syncs on this file system fail in that way: its [`Declared::device`](crate::Declared::device).
     pub fail_syncs_on: Option<u64>,
+    /// This file system lets nothing be written from this change on, as one that the kernel has given up until it is mounted again; no sync of it succeeds.
+    pub read_only: Option<(u64, u64)>,
     /// These changes fail, of bytes or of names, but that the first takes half of its bytes if it is a write.
     pub fail_changes: Option<(Range<u64>, Errno)>,
     /// Whoever runs is killed when he asks for this one, changes and syncs counted together.
@@ -52,8 +54,7 @@ pub(crate) struct State {
     pub is_off: bool,
     events: Vec<Event>,
     last_node: NodeId,
-    // See `Recording::mounts`.
-    mounts: BTreeMap<NodeId, NodeId>,
+    pub mounts: Mounts,
     faults: Faults,
     // Files whose writes a sync of their file system has forgotten: their own next sync tells so, as the kernel does.
     forgotten: BTreeSet<NodeId>,
@@ -246,9 +247,7 @@ impl World {
         let state = self.state(machine);
         state.last_node += 1;
         let node = state.last_node;
-        if let Some(mount) = state.mounts.get(&dir).copied() {
-            state.mounts.insert(node, mount);
-        }
+        state.mounts.made_in(dir, node);
         self.nodes.insert(identity, (machine, node));
         node
     }
@@ -275,21 +274,16 @@ impl State {
         if self.is_off { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Where the file system begins that a file or directory lies on.
-    pub fn mount_of(&self, node: NodeId) -> NodeId {
-        self.mounts.get(&node).copied().unwrap_or(ROOT)
-    }
-
     /// # Errors
     /// EXDEV where names would lead from one file system to another.
     pub fn same_mount(&self, one: NodeId, other: NodeId) -> rustix::io::Result<()> {
-        if self.mount_of(one) == self.mount_of(other) { Ok(()) } else { Err(Errno::XDEV) }
+        if self.mounts.of(one) == self.mounts.of(other) { Ok(()) } else { Err(Errno::XDEV) }
     }
 
     /// # Errors
     /// EBUSY for the directory that a file system begins at.
     pub fn no_mount(&self, node: NodeId) -> rustix::io::Result<()> {
-        if self.mount_of(node) == node { Err(Errno::BUSY) } else { Ok(()) }
+        if self.mounts.of(node) == node { Err(Errno::BUSY) } else { Ok(()) }
     }
 
     pub fn sync(&mut self, scope: Scope) -> rustix::io::Result<()> {
@@ -298,7 +292,8 @@ impl State {
         let (Scope::Node(node) | Scope::FileSystem(node)) = scope;
         let is_due = self.faults.fail_syncs.contains(&self.syncs);
         let was_forgotten = matches!(scope, Scope::Node(_)) && self.forgotten.remove(&node);
-        if is_due || was_forgotten || self.faults.fail_syncs_on == Some(self.mount_of(node)) {
+        if is_due || was_forgotten || self.faults.fail_syncs_on == Some(self.mounts.of(node)) || self.is_read_only(node)
+        {
             if matches!(scope, Scope::FileSystem(_)) {
                 let unsynced = self.unsynced_on(node);
                 self.forgotten.extend(unsynced);
@@ -315,7 +310,7 @@ impl State {
         let mut unsynced = BTreeSet::new();
         for event in &self.events {
             match event {
-                Event::Write { node, .. } if self.mount_of(*node) == mount => drop(unsynced.insert(*node)),
+                Event::Write { node, .. } if self.mounts.of(*node) == mount => drop(unsynced.insert(*node)),
                 Event::Sync(Scope::Node(node)) | Event::SyncFailed(Scope::Node(node)) => drop(unsynced.remove(node)),
                 Event::Sync(Scope::FileSystem(all)) | Event::SyncFailed(Scope::FileSystem(all)) if *all == mount => {
                     unsynced.clear();
@@ -326,30 +321,39 @@ impl State {
         unsynced
     }
 
-    /// To be asked before each change.
+    fn is_read_only(&self, node: NodeId) -> bool {
+        self.faults.read_only.is_some_and(|(device, from)| self.mounts.of(node) == device && self.changes >= from)
+    }
+
+    /// To be asked before each change in a directory.
     ///
     /// # Errors
     /// EIO when nobody is alive, and the fault that is due.
-    pub fn may_change(&mut self) -> rustix::io::Result<()> {
+    pub fn may_change(&mut self, node: NodeId) -> rustix::io::Result<()> {
         self.changes += 1;
         self.alive()?;
+        if self.is_read_only(node) {
+            // Nor does it write what it has taken before.
+            self.events.push(Event::SyncFailed(Scope::FileSystem(self.mounts.of(node))));
+            return Err(Errno::ROFS);
+        }
         match &self.faults.fail_changes {
             Some((due, errno)) if due.contains(&self.changes) => Err(*errno),
             _ => Ok(()),
         }
     }
 
-    /// To be asked before each write: how many of the bytes it takes.
+    /// To be asked before each write to a file: how many of the bytes it takes.
     ///
     /// # Errors
     /// As [`may_change`](Self::may_change).
-    pub fn may_write(&mut self, bytes: usize) -> rustix::io::Result<usize> {
+    pub fn may_write(&mut self, node: NodeId, bytes: usize) -> rustix::io::Result<usize> {
         let begins = |(due, _): &(Range<u64>, Errno)| due.start == self.changes + 1;
         if bytes > 1 && self.faults.fail_changes.as_ref().is_some_and(begins) {
             self.changes += 1;
             return self.alive().map(|()| bytes / 2);
         }
-        self.may_change().map(|()| bytes)
+        self.may_change(node).map(|()| bytes)
     }
 }
 
@@ -420,6 +424,32 @@ mod tests {
         crate::write_all(&file, b"four").unwrap();
         assert_eq!(std::fs::read(machine.path().join("a")).unwrap(), b"onetfour");
         assert_eq!(machine.unrecorded().unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_file_system_given_up_keeps_what_was_synced_before_and_others_go_on() {
+        let machine = Machine::boot(&Tree::with_mounts(&["m"]), true, true).unwrap();
+        let new = |name| crate::open(machine.path().join(name), NEW, Mode::RUSR | Mode::WUSR);
+        let (there, here) = (new("m/a").unwrap(), new("b").unwrap());
+        crate::write_all(&there, b"one").unwrap();
+        crate::syncfs(&there).unwrap();
+        crate::write_all(&there, b"two").unwrap();
+        let device = crate::declared(&there).unwrap().device;
+        machine.set_faults(Faults { read_only: Some((device, machine.counts().1 + 1)), ..Faults::default() });
+        assert_eq!([crate::write(&there, b"three"), crate::write(&here, b"four")], [Err(Errno::ROFS), Ok(4)]);
+        assert_eq!([new("m/c").err(), new("d").err()], [Some(Errno::ROFS), None]);
+        assert_eq!([crate::syncfs(&there), crate::syncfs(&here)], [Err(Errno::IO), Ok(())]);
+        machine.set_faults(Faults::default());
+        crate::syncfs(&there).unwrap();
+        let recording = machine.recording();
+        for seed in 0..20 {
+            let left = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(seed) });
+            let files = left.files();
+            assert!(files[Path::new("m/a")].is_some_and(|bytes| bytes.starts_with(b"one")), "{files:?}");
+            assert_eq!(files[Path::new("b")], Some(&b"four"[..]));
+        }
+        let lost = recording.pending_before(recording.events.len());
+        assert_eq!(lost, 1, "what came after it was synced");
     }
 
     #[test]

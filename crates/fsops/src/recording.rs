@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use crate::tree::{NodeId, ROOT, Tree};
+use crate::tree::{Mounts, NodeId, Tree};
 
 /// Bytes that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
@@ -141,8 +141,8 @@ pub struct Recording {
     pub base: Tree,
     /// What was done.
     pub events: Vec<Event>,
-    /// Where the file systems begin that files and directories lie on, for those that do not lie on the first.
-    pub mounts: BTreeMap<NodeId, NodeId>,
+    /// What lies on which file system.
+    pub mounts: Mounts,
     /// Whether the changes of names on a file system reach the disk in their order.
     pub ordered_log: bool,
 }
@@ -259,7 +259,7 @@ impl Recording {
                         fate = Fate::Dropped;
                     }
                     if let (true, Some(dir)) = (self.ordered_log, event.dir()) {
-                        let mount = self.mount_of(dir);
+                        let mount = self.mounts.of(dir);
                         if !matches!(fate, Fate::Kept) {
                             ended.insert(mount);
                         } else if ended.contains(&mount) {
@@ -283,14 +283,10 @@ impl Recording {
         tree
     }
 
-    fn mount_of(&self, node: NodeId) -> NodeId {
-        self.mounts.get(&node).copied().unwrap_or(ROOT)
-    }
-
     fn covers_name(&self, scope: &Scope, event: &Event) -> bool {
-        let is_on = |mount| event.dir().is_some_and(|dir| self.mount_of(dir) == mount);
+        let is_on = |mount| event.dir().is_some_and(|dir| self.mounts.of(dir) == mount);
         match *scope {
-            Scope::Node(node) => event.changes_names_in(node) || self.ordered_log && is_on(self.mount_of(node)),
+            Scope::Node(node) => event.changes_names_in(node) || self.ordered_log && is_on(self.mounts.of(node)),
             Scope::FileSystem(mount) => is_on(mount),
         }
     }
@@ -311,7 +307,7 @@ impl Recording {
             let (Event::Sync(scope) | Event::SyncFailed(scope)) = event else { continue };
             let is_written = |node: &NodeId| match scope {
                 Scope::Node(synced) => node == synced,
-                Scope::FileSystem(mount) => self.mount_of(*node) == *mount,
+                Scope::FileSystem(mount) => self.mounts.of(*node) == *mount,
             };
             let covered: Vec<usize> =
                 writes.extract_if(.., |node, _| is_written(node)).flat_map(|(_, at)| at).collect();
@@ -489,11 +485,12 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::ROOT;
 
     const ALL: Event = Event::Sync(Scope::FileSystem(ROOT));
 
     fn recording(events: Vec<Event>) -> Recording {
-        Recording { base: Tree::default(), events, mounts: BTreeMap::new(), ordered_log: false }
+        Recording { base: Tree::default(), events, mounts: Mounts::default(), ordered_log: false }
     }
 
     fn create(name: &str, node: NodeId) -> Event {

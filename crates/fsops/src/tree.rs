@@ -24,6 +24,24 @@ pub(crate) enum Node {
     File(Vec<u8>),
 }
 
+/// Where the file systems begin that files and directories lie on, for those that do not lie on the first.
+#[derive(Debug, Clone, Default)]
+pub struct Mounts(BTreeMap<NodeId, NodeId>);
+
+impl Mounts {
+    /// Where the file system begins that a file or directory lies on.
+    pub(crate) fn of(&self, node: NodeId) -> NodeId {
+        self.0.get(&node).copied().unwrap_or(ROOT)
+    }
+
+    /// `node` was made in `dir`.
+    pub(crate) fn made_in(&mut self, dir: NodeId, node: NodeId) {
+        if let Some(mount) = self.0.get(&dir).copied() {
+            self.0.insert(node, mount);
+        }
+    }
+}
+
 impl Default for Tree {
     fn default() -> Self {
         Tree { nodes: BTreeMap::from([(ROOT, Node::Dir(BTreeMap::new()))]), mounts: BTreeSet::new() }
@@ -46,13 +64,13 @@ impl Tree {
         tree
     }
 
-    /// Where the file system begins that a file or directory lies on, for those that do not lie on the first.
-    pub(crate) fn mounts(&self) -> BTreeMap<NodeId, NodeId> {
-        let mut all = BTreeMap::new();
+    /// What lies on which file system.
+    pub(crate) fn mounts(&self) -> Mounts {
+        let mut all = Mounts::default();
         for mount in &self.mounts {
-            all.insert(*mount, *mount);
+            all.0.insert(*mount, *mount);
             self.walk(*mount, Path::new(""), &mut |_, id, _| {
-                all.insert(id, *mount);
+                all.0.insert(id, *mount);
                 Ok(())
             })
             .expect("the visitor has no error");

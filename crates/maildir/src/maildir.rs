@@ -8,12 +8,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use posthaste_fsops::{PARTS_AT_ONCE_MAX, write_all_parts};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::mount::MountFacts;
 use crate::name::key_of;
-use crate::root::{open_beneath, open_or_make_dir};
+use crate::root::{Identity, identity, open_beneath, open_or_make_dir};
 use crate::way::{FailedDirs, Way};
 
 /// Where a message that readers may see lies.
@@ -59,7 +59,7 @@ pub struct Maildir {
     new: OwnedFd,
     cur: OwnedFd,
     facts: MountFacts,
-    new_identity: (u64, u64),
+    new_identity: Identity,
     /// Some directory was made when this was opened and has not been synced since.
     fresh: AtomicBool,
     /// Each file needs a name from the beginning: there is no `O_TMPFILE` here.
@@ -328,12 +328,12 @@ impl Maildir {
         // Litter of an earlier attempt that a crash cut short.
         let _ = self.remove_tmp(tmp_name);
         self.write_tmp(tmp_name, parts)?;
-        // Its owner may have just moved it there. Of what reaches the disk in any order, the exchange might without that move: then it would lie in both.
-        if found.dir == Subdir::Cur && !self.facts.ordered_log {
-            posthaste_fsops::fsync(self.dir(found.dir))?;
-        }
         let put = || -> io::Result<()> {
             let dir = self.dir(found.dir);
+            // Its owner may have just moved it there. Of what reaches the disk in any order, the exchange might without that move: then it would lie in both.
+            if found.dir == Subdir::Cur && !self.facts.ordered_log {
+                posthaste_fsops::fsync(dir)?;
+            }
             // A rename would bring it back under its old name if its owner has just given it another.
             match posthaste_fsops::renameat_with(&self.tmp, tmp_name, dir, &*found.name, RenameFlags::EXCHANGE) {
                 Ok(()) => return self.remove_tmp(tmp_name),
@@ -346,11 +346,6 @@ impl Maildir {
         };
         put().inspect_err(|_| drop(self.remove_tmp(tmp_name)))
     }
-}
-
-/// Device and inode number.
-fn identity(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
 }
 
 /// A plain file name: no path, no dots alone, no control characters, at most 255 bytes.

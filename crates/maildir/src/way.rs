@@ -6,22 +6,19 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::root::open_parent;
+use crate::root::{Identity, identity, open_parent};
 
-/// Directories whose fsync failed, by device and inode. The kernel may have dropped what it could not write, so that the next fsync has
+/// Directories whose fsync failed. The kernel may have dropped what it could not write, so that the next fsync has
 /// nothing to do and returns 0: these directories are not asked again.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FailedDirs(Arc<Mutex<BTreeMap<Place, Arc<Mutex<Failed>>>>>);
-
-/// Device and inode.
-type Place = (u64, u64);
+pub(crate) struct FailedDirs(Arc<Mutex<BTreeMap<Identity, Arc<Mutex<Failed>>>>>);
 
 /// Whether a directory could not be synced. Locked while it is.
 type Failed = bool;
 
 impl FailedDirs {
     /// The kernel tells an error to one of those who ask. Whoever comes to the same directory meanwhile waits for what that one heard.
-    fn sync(&self, place: Place, fsync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn sync(&self, place: Identity, fsync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let dirs = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = Arc::clone(dirs().entry(place).or_default());
         let mut failed = dir.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +59,7 @@ impl Way {
         if self.is_durable.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let place = |dir: &OwnedFd| rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
+        let place = |dir: &OwnedFd| rustix::fs::fstat(dir).map(|stat| identity(&stat));
         let mut dir = open_parent(new)?;
         let mut here = place(&dir)?;
         loop {

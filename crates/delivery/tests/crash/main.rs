@@ -5,6 +5,7 @@
 //! `POSTHASTE_SEED=1000` begins with other scenarios. A finding prints what makes it again: `POSTHASTE_REPLAY=journaled:3/120:s4` is scenario 3 cut before
 //! its event 120, with one more cut behind it where it was the recovery that was cut; `POSTHASTE_REPLAY=journaled:3` cuts all of that scenario.
 
+mod life;
 mod mail;
 mod reader;
 mod run;
@@ -59,23 +60,29 @@ fn sample(mut cuts: Vec<Cut>, count: usize, random: &mut Random) -> Vec<Cut> {
     cuts
 }
 
-/// Cuts a run and each recovery once more, on as many threads as there are processors; says how many cuts that were.
+/// Cuts a run and each recovery once more, some of those again, on as many threads as there are processors; says how many cuts that were.
 fn cut_all(run: &Run, cuts: &[Cut]) -> usize {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some(cut) = cuts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let recovery = run.examine(*cut).unwrap_or_else(|what| panic!("{what}"));
-                    done.fetch_add(1, Ordering::Relaxed);
+                    let examine = |run: &Run, cut| {
+                        let recovery = run.examine(cut).unwrap_or_else(|what| panic!("{what}"));
+                        done.fetch_add(1, Ordering::Relaxed);
+                        recovery
+                    };
+                    let mut recovery = examine(run, *cut);
                     if run.kind() == Kind::Standalone {
                         continue;
                     }
                     let mut random = Random::new(run.seed ^ cut.position as u64);
-                    let position = random.below(recovery.recording.events.len() as u64 + 1) as usize;
-                    let again = Cut { position, choice: Choice::Seed(random.below(1 << 32)) };
-                    recovery.examine(again).map_or_else(|what| panic!("{what}"), drop);
-                    done.fetch_add(1, Ordering::Relaxed);
+                    // Now and then once more still.
+                    for _ in 0..1 + random.below(4) / 3 {
+                        let position = random.below(recovery.recording.events.len() as u64 + 1) as usize;
+                        let choice = Choice::Seed(random.below(1 << 32));
+                        recovery = examine(&recovery, Cut { position, choice });
+                    }
                 }
             });
         }

@@ -1,18 +1,15 @@
 //! Scenarios on a watched machine, and what recovers from their cuts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
-use posthaste_delivery::{Body, DeliveryError, DeliveryExecutor, Journaled, JournaledConfig, Message};
-use posthaste_fsops::{Cut, Faults, Machine, Recording, Tree};
+use posthaste_delivery::Journaled;
+use posthaste_fsops::{Cut, Machine, Recording, Tree};
 use posthaste_turns::{Random, in_turns};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use tokio::runtime::Runtime;
 
-use crate::mail::{Expected, Kind, Letter, MAILBOXES, name_of};
-use crate::reader::{Reader, Taken};
+use crate::life::{config, journaled, standalone, unblock};
+use crate::mail::{Expected, Kind, Letter};
+use crate::reader::Taken;
 
 /// What is done, from the seed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,11 +117,11 @@ impl Run {
         }
     }
 
-    fn has_failing_sync(&self) -> bool {
+    pub fn has_failing_sync(&self) -> bool {
         self.scenario == Scenario::FailingSync || self.scenario == Scenario::Standalone && self.seed.is_multiple_of(3)
     }
 
-    fn has_failing_write(&self) -> bool {
+    pub fn has_failing_write(&self) -> bool {
         self.scenario == Scenario::FailingWrite || self.scenario == Scenario::Standalone && self.seed % 3 == 1
     }
 
@@ -214,85 +211,6 @@ impl Run {
         }
         Ok(())
     }
-
-    /// A life of the executor, from a start to an end or a kill: mail in so many groups, checkpoints, a reader, and whatever fails.
-    fn live(&mut self, machine: &Machine, random: &mut Random, groups: usize) {
-        let faults = self.faults(machine, random);
-        machine.set_faults(faults.clone());
-        match Journaled::open(config(machine.path())) {
-            Err(error) => assert!(faults != Faults::default(), "opens not where nothing fails: {error}"),
-            Ok((journaled, _)) => {
-                let runtime = runtime();
-                let mut reader = Reader::default();
-                (0..groups).for_each(|_| self.send_and_read(machine, random, (&runtime, &journaled), &mut reader));
-                if random.below(2) == 0 {
-                    machine.kill();
-                }
-                drop(journaled);
-                // With it goes what others still did for the executor.
-                drop(runtime);
-                self.taken.extend(reader.end());
-            }
-        }
-        machine.set_faults(Faults::default());
-        machine.go_on();
-    }
-
-    fn send_and_read(
-        &mut self,
-        machine: &Machine,
-        random: &mut Random,
-        (runtime, journaled): (&Runtime, &Journaled),
-        reader: &mut Reader,
-    ) {
-        let new = self.more_letters(1 + random.below(6));
-        reader.letters = self.letters.clone();
-        let choice = random.below(5);
-        let mut random = Random::new(random.below(u64::MAX));
-        std::thread::scope(|scope| {
-            if choice == 0 {
-                scope.spawn(|| reader.act(machine, &mut random));
-            }
-            send(runtime, machine, journaled, &new);
-        });
-        match choice {
-            1 => drop(journaled.checkpoint()),
-            2 => reader.act(machine, &mut random),
-            _ => {}
-        }
-    }
-
-    fn more_letters(&mut self, count: u64) -> Vec<Arc<Letter>> {
-        let first = self.letters.len() as u64;
-        let new: Vec<_> = (first..first + count).map(|number| Arc::new(Letter::new(self.seed, number))).collect();
-        self.letters = self.letters.iter().chain(&new).cloned().collect();
-        new
-    }
-
-    /// What goes wrong next.
-    fn faults(&self, machine: &Machine, random: &mut Random) -> Faults {
-        let mut faults = Faults::default();
-        if matches!(self.scenario, Scenario::JournaledWithoutSyncs | Scenario::StandaloneWithoutSyncs) {
-            return faults;
-        }
-        let (syncs, changes) = machine.counts();
-        if self.has_failing_sync() {
-            let first = syncs + 1 + random.below(20);
-            faults.fail_syncs = (0..1 + random.below(3)).map(|_| first + random.below(8)).collect();
-            let mail = std::fs::File::open(machine.path().join("mail").join(name_of(random.below(MAILBOXES))));
-            if let (Ok(mail), 0) = (mail, random.below(4)) {
-                faults.fail_syncs_on = posthaste_fsops::declared(mail).map(|declared| declared.device);
-            }
-        } else if self.has_failing_write() {
-            let errno = if random.below(2) == 0 { Errno::IO } else { Errno::NOSPC };
-            let first = changes + 1 + random.below(60);
-            faults.fail_changes = Some((first..first + 1 + random.below(6), errno));
-        }
-        if random.below(3) == 0 {
-            faults.kill_before = Some(syncs + changes + 1 + random.below(120));
-        }
-        faults
-    }
 }
 
 /// Records the run that a token names, or the recovery.
@@ -322,118 +240,4 @@ fn nothing_past_the_door(machine: &Machine) {
 /// FNV-1a: another seed for each text.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-fn config(dir: &Path) -> JournaledConfig {
-    let journal = posthaste_journal::Config { segment_bytes: 64 << 10, max_segments: 8, ..Default::default() };
-    JournaledConfig {
-        journal,
-        host: "rig.example".into(),
-        inline_bytes_max: 4096,
-        checkpoint_bytes: 48 << 10,
-        ..JournaledConfig::new(dir.join("journal"), dir.join("mail"))
-    }
-}
-
-fn blocked(machine: &Machine) -> std::path::PathBuf {
-    machine.path().join("mail").join(name_of(0))
-}
-
-/// A file where a mailbox should be: its mail has to wait.
-fn block(machine: &Machine) {
-    let path = blocked(machine);
-    let dirs = [path.parent().unwrap().parent().unwrap(), path.parent().unwrap()];
-    for dir in dirs.into_iter().filter(|dir| !dir.exists()) {
-        posthaste_fsops::mkdir(dir, Mode::RWXU).unwrap();
-    }
-    posthaste_fsops::open(&path, OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap();
-}
-
-fn unblock(machine: &Machine) {
-    if blocked(machine).is_file() {
-        posthaste_fsops::unlink(blocked(machine)).unwrap();
-    }
-}
-
-/// A journaled executor under way, for four lives; for two of them a mailbox cannot be written to.
-fn journaled(machine: &Machine, run: &mut Run) {
-    let mut random = Random::new(run.seed);
-    block(machine);
-    for life in 0..4 {
-        if life == 2 {
-            unblock(machine);
-        }
-        run.live(machine, &mut random, 4);
-    }
-}
-
-/// Without the driver of sockets, which would wait in the kernel and not in turn.
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
-}
-
-/// Hands over some messages at once and puts it on record which of them are durable, as soon as it is told.
-fn send(runtime: &Runtime, machine: &Machine, journaled: &Journaled, letters: &[Arc<Letter>]) {
-    let local = tokio::task::LocalSet::new();
-    let one = async |letter: &Letter| {
-        let mut message = letter.message();
-        if letter.comes_in_pieces() && spool(journaled, &mut message).await.is_err() {
-            return;
-        }
-        if journaled.deliver_message(message).await.is_ok() {
-            machine.acknowledge(letter.number);
-        }
-    };
-    local.block_on(runtime, at_once(letters.iter().map(|letter| one(letter))));
-}
-
-/// Waits for all of them.
-async fn at_once(all: impl Iterator<Item = impl Future<Output = ()>>) {
-    let mut waiting: Vec<_> = all.map(Box::pin).collect();
-    std::future::poll_fn(|context| {
-        waiting.retain_mut(|each| each.as_mut().poll(context).is_pending());
-        if waiting.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-}
-
-/// Hands over a body as it comes from a client that is slow.
-async fn spool(journaled: &Journaled, message: &mut Message) -> Result<(), DeliveryError> {
-    let mut writer = journaled.spool(message.body.len())?;
-    if let Body::Memory(parts) = &message.body {
-        for part in parts {
-            writer.write(part).await?;
-            writer.write_out().await?;
-        }
-    }
-    message.body = Body::Spooled(writer.finish().await?);
-    Ok(())
-}
-
-/// Two lives of a standalone executor: whatever it has said yes to is there, and nothing by halves, without any recovery.
-fn standalone(machine: &Machine, run: &mut Run) {
-    let mut random = Random::new(run.seed);
-    for _ in 0..2 {
-        machine.set_faults(run.faults(machine, &mut random));
-        runtime().block_on(async {
-            let executor = DeliveryExecutor::with_config(8, std::time::Duration::ZERO);
-            let one = async |letter: &Letter| {
-                let mut all = true;
-                for mailbox in &letter.mailboxes {
-                    let path = machine.path().join("mail").join(name_of(*mailbox));
-                    all &= executor.deliver(path, letter.body()).await.is_ok();
-                }
-                if all {
-                    machine.acknowledge(letter.number);
-                }
-            };
-            for _ in 0..6 {
-                let letters = run.more_letters(1 + random.below(8));
-                at_once(letters.iter().map(|letter| one(letter))).await;
-            }
-            executor.shutdown().await;
-        });
-        machine.set_faults(Faults::default());
-        machine.go_on();
-    }
 }

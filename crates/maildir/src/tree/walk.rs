@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 
 use crate::maildir::Subdir;
+use crate::root::{Identity, identity};
 
 /// Bytes of directory entries fetched at once. The kernel fills as much as fits; above this, nothing was gained.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -110,15 +111,15 @@ pub fn walk(root: &Path, options: &TreeOptions) -> Result<Tree, TreeError> {
 struct Walker<'a> {
     options: &'a TreeOptions,
     tree: Tree,
-    /// Device and inode of every directory seen: symbolic links can make circles.
-    visited: HashSet<(u64, u64)>,
+    /// Every directory seen: symbolic links can make circles.
+    visited: HashSet<Identity>,
     buffer: Vec<u8>,
 }
 
 impl Walker<'_> {
     fn directory(&mut self, dir: &OwnedFd, at: &Path, path: &str, depth: usize) -> io::Result<()> {
         let stat = rustix::fs::fstat(dir)?;
-        if depth > DEPTH_MAX || !self.visited.insert((stat.st_dev, stat.st_ino)) {
+        if depth > DEPTH_MAX || !self.visited.insert(identity(&stat)) {
             return Ok(());
         }
         self.tree.directories.push(at.to_owned());
