@@ -331,7 +331,7 @@ impl Workers {
         // One scan for the whole group.
         let again: Vec<String> = jobs.iter().filter(|job| job.letter.again).map(Job::key).collect();
         let there = match &maildir {
-            Ok(maildir) if !again.is_empty() => maildir.find_many(again.iter().map(String::as_str)),
+            Ok(maildir) if !again.is_empty() => look(maildir, &again),
             _ => Ok(HashMap::new()),
         };
         let mut done = Vec::with_capacity(jobs.len());
@@ -476,16 +476,17 @@ impl Places {
         }
     }
 
-    /// Looks for many names in a mailbox, with one scan of it; the answer is by name.
+    /// Looks for many messages in a mailbox; the answer is by key.
     pub fn find(&self, mailbox: &str, keys: &[String]) -> io::Result<HashMap<String, Found>> {
-        self.maildir(mailbox)?.find_many(keys.iter().map(String::as_str))
+        look(&*self.maildir(mailbox)?, keys)
     }
 
     /// Sees that one message is in its mailbox whole, exactly once. True if anything had to be written.
     fn restore(&self, stored: &Stored, id: u64, target: usize) -> io::Result<bool> {
         let maildir = self.maildir(&stored.message.targets[target].mailbox)?;
-        let found = maildir.find(&key_of(stored, id, stored.numbers[target]))?;
-        self.mend(&maildir, stored, id, target, found.as_ref())
+        let key = [key_of(stored, id, stored.numbers[target])];
+        let found = look(&maildir, &key)?;
+        self.mend(&maildir, stored, id, target, found.get(&key[0]))
     }
 
     /// The same for one that was looked for already.
@@ -549,6 +550,16 @@ impl Places {
         let message = &stored.message;
         Content::new(&message.targets[target], &message.body, message.line_ends, &self.spool)
     }
+}
+
+/// Looks for many messages, with one scan; the answer is by key. What is not there has gone for good: a power cut does not bring it back beside what is
+/// delivered in its place.
+fn look(maildir: &Maildir, keys: &[String]) -> io::Result<HashMap<String, Found>> {
+    let found = maildir.find_many(keys.iter().map(String::as_str))?;
+    if found.len() < keys.len() {
+        maildir.sync_moves()?;
+    }
+    Ok(found)
 }
 
 /// Puts a new file in the place of a message that was found; `sync` makes it durable by itself.

@@ -337,13 +337,17 @@ fn exist(tree: &mut Tree, event: &Event) {
     }
 }
 
-/// Whether it needs another change that was dropped: it makes a name that something else still has, or renames what is still called otherwise.
+/// Whether it needs another change that was dropped: it makes a name that something else still has, or renames what is still called otherwise or still has
+/// another's name.
 fn is_impossible(tree: &mut Tree, event: &Event) -> bool {
     match event {
         Event::Create { dir, name, node, .. } | Event::Link { dir, name, node } => {
             tree.entries(*dir).get(name).is_some_and(|other| other != node)
         }
-        Event::Rename { from, node, .. } => tree.entries(from.0).get(&from.1) != Some(node) && tree.has_name(*node),
+        Event::Rename { from, node, .. } => match tree.entries(from.0).get(&from.1) {
+            Some(other) => other != node,
+            None => tree.has_name(*node),
+        },
         _ => false,
     }
 }
@@ -580,6 +584,9 @@ mod tests {
             ["", "a", "b", "b"],
             "it may never have had its first"
         );
+        let first_for_second = Event::Exchange { first: (ROOT, "a".into(), 1), second: (ROOT, "b".into(), 2) };
+        let moved = [create("a", 1), create("b", 2), ALL, first_for_second, renamed("b", "c")];
+        assert_eq!(names(moved.into()), ["ab", "ab", "ab", "ac"], "nor without the exchange that gave it the name");
     }
 
     #[test]

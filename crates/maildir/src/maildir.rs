@@ -223,14 +223,31 @@ impl Maildir {
         Ok(posthaste_fsops::unlinkat(self.dir(dir), name, AtFlags::empty())?)
     }
 
-    /// Makes one message durable, bytes and name, by fsync of the file and of its directory: for mounts whose `syncfs` is not to be trusted.
+    /// Makes one message durable, bytes and name, by fsync of the file and of the directories that its name is and was in: for mounts whose `syncfs` is not to be trusted.
     ///
     /// # Errors
     /// Those of `open` and `fsync`; after an error of `fsync` the file must be written anew.
     pub fn sync_message(&self, dir: Subdir, name: &str) -> io::Result<()> {
         self.sync_way()?;
         posthaste_fsops::fsync(self.open_message(dir, name)?)?;
+        // It was in new/ before, and a file that has taken its place there may not be durable.
+        if dir == Subdir::Cur {
+            self.sync_moves()?;
+        }
         Ok(posthaste_fsops::fsync(self.dir(dir))?)
+    }
+
+    /// Makes durable what is called how in `new/` and `cur/`, and what is no longer there, before anything is built upon it. Nothing where changes of names
+    /// reach the disk in their order ([`MountFacts::ordered_log`]).
+    ///
+    /// # Errors
+    /// Those of `fsync`.
+    pub fn sync_moves(&self) -> io::Result<()> {
+        if !self.facts.ordered_log {
+            posthaste_fsops::fsync(&self.new)?;
+            posthaste_fsops::fsync(&self.cur)?;
+        }
+        Ok(())
     }
 
     /// Looks for a message in `new/` and `cur/`, whatever flags or sizes its name has now. `name` is a whole name or only its key
@@ -331,8 +348,8 @@ impl Maildir {
         let put = || -> io::Result<()> {
             let dir = self.dir(found.dir);
             // Its owner may have just moved it there. Of what reaches the disk in any order, the exchange might without that move: then it would lie in both.
-            if found.dir == Subdir::Cur && !self.facts.ordered_log {
-                posthaste_fsops::fsync(dir)?;
+            if found.dir == Subdir::Cur {
+                self.sync_moves()?;
             }
             // A rename would bring it back under its old name if its owner has just given it another.
             match posthaste_fsops::renameat_with(&self.tmp, tmp_name, dir, &*found.name, RenameFlags::EXCHANGE) {

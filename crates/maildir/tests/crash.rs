@@ -110,7 +110,9 @@ fn check_keywords(machine: &Machine, trusted: bool) {
 
 #[test]
 fn what_is_replaced_where_its_owner_has_just_moved_it_has_one_name_wherever_the_power_goes() {
-    for (machine, trusted) in machines() {
+    let twice_or_synced = [false, true].into_iter();
+    for (is_synced, (machine, trusted)) in twice_or_synced.flat_map(|synced| machines().map(move |kind| (synced, kind)))
+    {
         let maildir = Arc::new(Maildir::open_or_create(machine.path().join("a")).expect("a mailbox"));
         let names = NameSource::new(Host::new("rig.example")).expect("names");
         let message = body(1);
@@ -118,8 +120,12 @@ fn what_is_replaced_where_its_owner_has_just_moved_it_has_one_name_wherever_the_
         let delivered = deliver_batch(&mut Mounts::new(), &names, SystemTime::now(), &batch).remove(0);
         let at = maildir.find(delivered.expect("delivered").as_str()).expect("scanned").expect("there");
         let durable = machine.position();
-        let at = maildir.set_flags(&at, Flags::SEEN).expect("moved to cur/");
         maildir.replace(&at, &[IoSlice::new(&message)]).expect("replaced");
+        let at = maildir.set_flags(&at, Flags::SEEN).expect("moved to cur/");
+        match is_synced {
+            true => maildir.sync_message(at.dir, &at.name).expect("synced"),
+            false => maildir.replace(&at, &[IoSlice::new(&message)]).expect("replaced again"),
+        }
         for (cut, left) in cuts(&machine.recording(), trusted).filter(|(cut, _)| cut.position >= durable) {
             let all = Maildir::open(left.path().join("a")).expect("it was durable").scan().expect("names");
             assert_eq!(all.len(), 1, "{cut}: {all:?}");

@@ -138,6 +138,8 @@ impl<L: Log> Journaled<L> {
             if let Ok(id) = appended {
                 then_core.accepted(Letter::new(id, stored, then_core.failed_syncs(), permit));
             }
+            // Whoever is told may end the executor and open the journal again.
+            drop(then_core);
             // The sender may have gone; the message is delivered all the same.
             let _ = done.send(appended);
         });

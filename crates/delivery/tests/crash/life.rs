@@ -35,6 +35,7 @@ impl Run {
                 self.taken.extend(reader.end());
             }
         }
+        self.given_up = faults.read_only.filter(|(_, from)| machine.counts().1 >= *from);
         machine.set_faults(Faults::default());
         machine.go_on();
     }
@@ -72,7 +73,7 @@ impl Run {
 
     /// What goes wrong next.
     fn faults(&self, machine: &Machine, random: &mut Random) -> Faults {
-        let mut faults = Faults::default();
+        let mut faults = Faults { read_only: self.given_up, ..Faults::default() };
         if matches!(self.scenario, Scenario::JournaledWithoutSyncs | Scenario::StandaloneWithoutSyncs) {
             return faults;
         }
@@ -84,7 +85,9 @@ impl Run {
             let device = mail.ok().and_then(posthaste_fsops::declared).map(|declared| declared.device);
             match random.below(4) {
                 0 => faults.fail_syncs_on = device,
-                1 => faults.read_only = device.map(|device| (device, changes + 1 + random.below(60))),
+                1 if faults.read_only.is_none() => {
+                    faults.read_only = device.map(|device| (device, changes + 1 + random.below(60)))
+                }
                 _ => {}
             }
         } else if self.has_failing_write() {
@@ -143,12 +146,12 @@ pub fn journaled(machine: &Machine, run: &mut Run) {
 }
 
 /// Without the driver of sockets, which would wait in the kernel and not in turn.
-fn runtime() -> Runtime {
+pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
 }
 
 /// Hands over some messages at once and puts it on record which of them are durable, as soon as it is told.
-fn send(runtime: &Runtime, machine: &Machine, journaled: &Journaled, letters: &[Arc<Letter>]) {
+pub fn send(runtime: &Runtime, machine: &Machine, journaled: &Journaled, letters: &[Arc<Letter>]) {
     let local = tokio::task::LocalSet::new();
     let one = async |letter: &Letter| {
         let mut message = letter.message();

@@ -8,6 +8,7 @@
 mod life;
 mod mail;
 mod reader;
+mod removed;
 mod run;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,7 +79,9 @@ fn cut_all(run: &Run, cuts: &[Cut]) -> usize {
                     }
                     let mut random = Random::new(run.seed ^ cut.position as u64);
                     // Now and then once more still.
-                    for _ in 0..1 + random.below(4) / 3 {
+                    let mut left = 1 + random.below(4) / 3;
+                    while left > 0 || recovery.given_up.is_some() {
+                        left = left.saturating_sub(1);
                         let position = random.below(recovery.recording.events.len() as u64 + 1) as usize;
                         let choice = Choice::Seed(random.below(1 << 32));
                         recovery = examine(&recovery, Cut { position, choice });

@@ -48,6 +48,8 @@ pub struct Run {
     pub acknowledged: BTreeSet<u64>,
     /// What other programs took away.
     pub taken: Vec<Taken>,
+    /// A file system that was given up, and from which change on: nothing but a cut mounts it again.
+    pub given_up: Option<(u64, u64)>,
 }
 
 /// What the file system is declared to be.
@@ -95,6 +97,7 @@ impl Run {
             recording: machine.recording(),
             acknowledged: BTreeSet::new(),
             taken: Vec::new(),
+            given_up: None,
         };
         let _told = Told(run.name());
         in_turns(seed, || match run.kind() {
@@ -168,6 +171,7 @@ impl Run {
             acknowledged: expected.acknowledged,
             taken: taken.map(|((number, mailbox), is_kept)| Taken { number, mailbox, since: 0, is_kept }).collect(),
             cuts: [&self.cuts[..], &[cut]].concat(),
+            given_up: None,
             ..*self
         };
         let token = recovery.name();
@@ -192,6 +196,10 @@ impl Run {
         if random.below(2) == 0 {
             self.live(machine, &mut random, 1);
             self.recording = machine.recording();
+            if self.given_up.is_some() {
+                // What is on that disk the next cut shows.
+                return Ok(());
+            }
         }
         let expected = self.expected(self.recording.events.len());
         let mut before = None;

@@ -50,7 +50,7 @@ pub struct Server {
 /// Who gets the messages.
 #[derive(Debug, Clone)]
 pub enum Recipients {
-    /// These addresses in turn.
+    /// These addresses in turn, each named once.
     Listed(Vec<String>),
     /// `user1@domain` to `userN@domain`.
     Made { users: u64, domains: Vec<WeightedDomain> },
