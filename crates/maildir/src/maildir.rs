@@ -117,9 +117,13 @@ impl Maildir {
         self.facts
     }
 
-    /// Whether `path` still leads to this Maildir: one `stat`. A handle outlives a rename or removal of its directory, so a cache asks this before it uses one.
+    /// Whether `path` still leads to this Maildir, and none of its directories has been removed: one `stat`, two `fstat`. A handle outlives a rename or removal of
+    /// its directory, so a cache asks this before it uses one.
     pub fn is_at(&self, path: impl AsRef<Path>) -> bool {
+        let exists = |dir: &OwnedFd| rustix::fs::fstat(dir).is_ok_and(|found| found.st_nlink > 0);
         rustix::fs::stat(path.as_ref().join("new")).is_ok_and(|found| identity(&found) == self.new_identity)
+            && exists(&self.tmp)
+            && exists(&self.cur)
     }
 
     /// Whether this handle made one of its directories and has not seen them synced.

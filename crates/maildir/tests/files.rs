@@ -148,6 +148,11 @@ fn a_handle_notices_that_its_path_leads_elsewhere() {
     assert!(!maildir.is_at(&at));
     let other = Maildir::open_or_create(&at).expect("opens");
     assert!(other.is_at(&at) && !maildir.is_at(&at));
+    for dir in ["tmp", "cur"] {
+        let maildir = Maildir::open_or_create(&at).expect("opens");
+        std::fs::remove_dir(at.join(dir)).expect("removed");
+        assert!(!maildir.is_at(&at), "without {dir}");
+    }
 }
 
 #[test]
