@@ -39,6 +39,7 @@ pub mod inspect;
 mod journaled;
 mod lanes;
 mod log;
+mod places;
 mod record;
 mod seams;
 mod session;

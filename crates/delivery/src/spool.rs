@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use posthaste_journal::storage::make_dir;
 use posthaste_maildir::line_ends::LineEndScan;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use tokio::runtime::Handle;
 
 use crate::error::DeliveryError;
@@ -38,7 +39,9 @@ impl Spool {
                 continue;
             }
             if all_known {
-                posthaste_fsops::unlink(&path)?;
+                // Whoever was writing it may be removing it still.
+                posthaste_fsops::unlink(&path)
+                    .or_else(|error| if error == Errno::NOENT { Ok(()) } else { Err(error) })?;
             } else {
                 make_dir(&orphans)?;
                 posthaste_fsops::rename(&path, orphans.join(format!("{number:016x}.body")))?;

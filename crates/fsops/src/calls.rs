@@ -230,6 +230,7 @@ pub fn declared(fd: impl AsFd) -> Option<Declared> {
         syncfs_trusted: state.syncfs_trusted,
         ordered_log: state.ordered_log,
         life: state.life,
+        is_read_only: state.is_read_only(node),
     })
 }
 

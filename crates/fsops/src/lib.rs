@@ -46,6 +46,8 @@ pub struct Declared {
     pub ordered_log: bool,
     /// Which life of the page cache this is: another one after each power cut.
     pub life: u64,
+    /// Whether it has been given up: nothing can be changed there, and `syncfs` says 0 for nothing.
+    pub is_read_only: bool,
 }
 
 /// What is declared of the file system of `fd`; nothing if it is a real one.

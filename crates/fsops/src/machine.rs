@@ -20,7 +20,7 @@ pub struct Faults {
     pub fail_syncs: Vec<u64>,
     /// All syncs on this file system fail in that way: its [`Declared::device`](crate::Declared::device).
     pub fail_syncs_on: Option<u64>,
-    /// This file system lets nothing be written from this change on, as one that the kernel has given up until it is mounted again; no sync of it succeeds.
+    /// This file system lets nothing be written from this change on, as one that the kernel has given up until it is mounted again; no sync of it writes anything.
     pub read_only: Option<(u64, u64)>,
     /// These changes fail, of bytes or of names, but that the first takes half of its bytes if it is a write.
     pub fail_changes: Option<(Range<u64>, Errno)>,
@@ -292,14 +292,15 @@ impl State {
         let (Scope::Node(node) | Scope::FileSystem(node)) = scope;
         let is_due = self.faults.fail_syncs.contains(&self.syncs);
         let was_forgotten = matches!(scope, Scope::Node(_)) && self.forgotten.remove(&node);
-        if is_due || was_forgotten || self.faults.fail_syncs_on == Some(self.mounts.of(node)) || self.is_read_only(node)
-        {
+        let is_given_up = self.is_read_only(node);
+        if is_due || was_forgotten || is_given_up || self.faults.fail_syncs_on == Some(self.mounts.of(node)) {
             if matches!(scope, Scope::FileSystem(_)) {
                 let unsynced = self.unsynced_on(node);
                 self.forgotten.extend(unsynced);
             }
             self.events.push(Event::SyncFailed(scope));
-            return Err(Errno::IO);
+            // The kernel has nothing to write to one that is read-only.
+            return if is_given_up && matches!(scope, Scope::FileSystem(_)) { Ok(()) } else { Err(Errno::IO) };
         }
         self.events.push(Event::Sync(scope));
         Ok(())
@@ -321,7 +322,7 @@ impl State {
         unsynced
     }
 
-    fn is_read_only(&self, node: NodeId) -> bool {
+    pub fn is_read_only(&self, node: NodeId) -> bool {
         self.faults.read_only.is_some_and(|(device, from)| self.mounts.of(node) == device && self.changes >= from)
     }
 
@@ -436,7 +437,11 @@ mod tests {
         machine.set_faults(Faults { read_only: Some((device, machine.counts().1 + 1)), ..Faults::default() });
         assert_eq!([crate::write(&there, b"three"), crate::write(&here, b"four")], [Err(Errno::ROFS), Ok(4)]);
         assert_eq!([new("m/c").err(), new("d").err()], [Some(Errno::ROFS), None]);
-        assert_eq!([crate::syncfs(&there), crate::syncfs(&here)], [Err(Errno::IO), Ok(())]);
+        assert_eq!(
+            [crate::syncfs(&there), crate::fsync(&there), crate::syncfs(&here)],
+            [Ok(()), Err(Errno::IO), Ok(())]
+        );
+        assert_eq!([&there, &here].map(|file| crate::declared(file).unwrap().is_read_only), [true, false]);
         let recording = machine.recording();
         for seed in 0..20 {
             let left = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(seed) });

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::layout::{BLOCK, record_span};
+use crate::layout::{BLOCK, KIND_BARRIER, record_span};
 use crate::pool::Pool;
 use crate::recovery::{InService, Live};
 use crate::stats::Stats;
@@ -140,7 +140,8 @@ impl Shared {
         if bytes > limit {
             return Err((pending, AppendError::TooLarge { bytes, limit }));
         }
-        if let Some(why) = self.poison() {
+        // Who waits for all that was appended before is told once all of it has been refused.
+        if let Some(why) = self.poison().filter(|_| pending.kind != KIND_BARRIER) {
             return Err((pending, AppendError::Poisoned(why)));
         }
         let mut queue = self.queue.lock().expect("queue lock");

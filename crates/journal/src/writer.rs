@@ -99,9 +99,9 @@ impl Writer {
         let (barriers, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|pending| pending.kind == KIND_BARRIER);
         self.commit_records(batch);
         if !barriers.is_empty() {
-            let synced = if self.dirty { self.sync() } else { Ok(()) };
-            let error = synced.err().map(|error| AppendError::Poisoned(error.to_string().into()));
-            let error = error.or_else(|| self.shared.poison().map(AppendError::Poisoned));
+            let poisoned = self.shared.poison().map(AppendError::Poisoned);
+            let synced = if self.dirty && poisoned.is_none() { self.sync() } else { Ok(()) };
+            let error = poisoned.or_else(|| Some(AppendError::Poisoned(synced.err()?.to_string().into())));
             for done in barriers.into_iter().filter_map(|barrier| barrier.done) {
                 done(error.clone().map_or(Ok(self.next_seq - 1), Err));
             }

@@ -234,24 +234,29 @@ impl Maildir {
     pub fn sync_message(&self, dir: Subdir, name: &str) -> io::Result<()> {
         self.sync_way()?;
         posthaste_fsops::fsync(self.open_message(dir, name)?)?;
-        // It was in new/ before, and a file that has taken its place there may not be durable.
-        if dir == Subdir::Cur {
-            self.sync_moves()?;
+        match dir {
+            // The exchange in new/ that gave it its name there may not be durable either.
+            Subdir::Cur if !self.facts.ordered_log => self.sync_names(),
+            _ => Ok(posthaste_fsops::fsync(self.dir(dir))?),
         }
-        Ok(posthaste_fsops::fsync(self.dir(dir))?)
     }
 
-    /// Makes durable what is called how in `new/` and `cur/`, and what is no longer there, before anything is built upon it. Nothing where changes of names
+    /// Makes durable which names are in `new/` and `cur/`, and which are there no longer, before anything is built upon it. Nothing where changes of names
     /// reach the disk in their order ([`MountFacts::ordered_log`]).
     ///
     /// # Errors
-    /// Those of `fsync`.
+    /// As [`sync_names`](Self::sync_names).
     pub fn sync_moves(&self) -> io::Result<()> {
-        if !self.facts.ordered_log {
-            posthaste_fsops::fsync(&self.new)?;
-            posthaste_fsops::fsync(&self.cur)?;
-        }
-        Ok(())
+        if self.facts.ordered_log { Ok(()) } else { self.sync_names() }
+    }
+
+    /// Makes durable which names are in `new/` and `cur/`, and which are there no longer.
+    ///
+    /// # Errors
+    /// Those of `fsync`, for this mailbox from then on: a second fsync of a directory would prove nothing.
+    pub fn sync_names(&self) -> io::Result<()> {
+        self.way.sync_dir(self.new.as_fd())?;
+        self.way.sync_dir(self.cur.as_fd())
     }
 
     /// Looks for a message in `new/` and `cur/`, whatever flags or sizes its name has now. `name` is a whole name or only its key

@@ -106,8 +106,11 @@ impl Mount {
             return Err(io::ErrorKind::Unsupported.into());
         }
         posthaste_fsops::syncfs(&self.descriptor)?;
-        let state = rustix::fs::fstatvfs(&self.descriptor)?;
-        if state.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        let is_read_only = match posthaste_fsops::declared(&self.descriptor) {
+            Some(declared) => declared.is_read_only,
+            None => rustix::fs::fstatvfs(&self.descriptor)?.f_flag.contains(StatVfsMountFlags::RDONLY),
+        };
+        if is_read_only {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The names that lead to a mailbox, where no `syncfs` makes them durable.
+//! The names that lead to a mailbox and those in it, where no `syncfs` makes them durable.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ impl FailedDirs {
         let mut failed = dir.lock().unwrap_or_else(PoisonError::into_inner);
         if *failed {
             return Err(io::Error::other(
-                "a directory on the way to the mailbox could not be synced, and a second try proves nothing",
+                "a directory of the mailbox, or on the way to it, could not be synced, and a second try proves nothing",
             ));
         }
         if let Err(error) = fsync() {
@@ -51,6 +51,11 @@ impl Way {
     /// `is_durable`: nothing has to be done, since `syncfs` does it.
     pub fn new(is_durable: bool, failed: &FailedDirs) -> Self {
         Way { is_durable: AtomicBool::new(is_durable), failed: failed.clone() }
+    }
+
+    /// Fsyncs a directory that nothing may have changed in since the last time.
+    pub fn sync_dir(&self, dir: BorrowedFd<'_>) -> io::Result<()> {
+        self.failed.sync(identity(&rustix::fs::fstat(dir)?), || Ok(posthaste_fsops::fsync(dir)?))
     }
 
     /// Once: fsyncs the mailbox that `new` is in and the directories above it, as far as they are on the same file system. Also those

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use posthaste_journal::storage::make_dir;
 use posthaste_journal::{Note, Recovery};
-use posthaste_maildir::{Found, MailRoot};
+use posthaste_maildir::MailRoot;
 use tokio::sync::Semaphore;
 
 use super::config::{JournaledConfig, OpenError};
@@ -17,11 +17,12 @@ use super::core::{Core, Counters, load, permits, random_nonce, spooled_in};
 use super::keeper::Keeper;
 use super::report::ReplayReport;
 use crate::log::Log;
+use crate::places::{Looked, copy, key_of, no_answer};
 use crate::record::{Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Stored};
 use crate::seams::Seams;
 use crate::session::SessionTag;
 use crate::spool::Spool;
-use crate::workers::{Letter, Workers, copy, key_of, no_answer};
+use crate::workers::{Letter, Workers};
 
 impl<L: Log> Core<L> {
     /// Sees that every message that the log held when it was opened is in its mailboxes, or waits. The threads of the
@@ -100,10 +101,11 @@ impl<L: Log> Core<L> {
         let places = self.workers.places();
         let mut failed = Vec::new();
         for (target, &number) in letter.stored.numbers.iter().enumerate() {
-            let outcome = there.get(&letter.stored, id, target).and_then(|found| {
+            let outcome = there.look_into(&letter.stored, target).and_then(|looked| {
                 if visible.is_done(id, number) {
                     return Ok(false);
                 }
+                let found = looked.get(&key_of(&letter.stored, id, number))?;
                 let written =
                     !visible.done.contains(&(id, number)) && places.restore_found(&letter.stored, id, target, found)?;
                 // What was written just now is as good as what is delivered: the next checkpoint makes it durable, or writes it anew.
@@ -189,17 +191,15 @@ impl Sought {
 }
 
 /// What was found in each mailbox that has answered.
-struct There(HashMap<Arc<str>, io::Result<HashMap<String, Found>>>);
+struct There(HashMap<Arc<str>, io::Result<Looked>>);
 
 impl There {
-    /// Where one target's file is; `None` if there is none.
+    /// What was found in the mailbox of a target.
     ///
     /// # Errors
-    /// Its mailbox could not be looked into.
-    fn get(&self, stored: &Stored, id: u64, target: usize) -> io::Result<Option<&Found>> {
-        let found = self.0.get(&stored.message.targets[target].mailbox).ok_or_else(no_answer)?;
-        let found = found.as_ref().map_err(copy)?;
-        Ok(found.get(&key_of(stored, id, stored.numbers[target])))
+    /// It could not be looked into.
+    fn look_into(&self, stored: &Stored, target: usize) -> io::Result<&Looked> {
+        self.0.get(&stored.message.targets[target].mailbox).ok_or_else(no_answer)?.as_ref().map_err(copy)
     }
 }
 

@@ -35,6 +35,11 @@ impl Run {
                 self.taken.extend(reader.end());
             }
         }
+        self.end(machine, &faults);
+    }
+
+    /// Nothing goes wrong any more for whoever runs next, but for what only a cut ends.
+    fn end(&mut self, machine: &Machine, faults: &Faults) {
         self.given_up = faults.read_only.filter(|(_, from)| machine.counts().1 >= *from);
         machine.set_faults(Faults::default());
         machine.go_on();
@@ -192,7 +197,8 @@ async fn spool(journaled: &Journaled, message: &mut Message) -> Result<(), Deliv
 pub fn standalone(machine: &Machine, run: &mut Run) {
     let mut random = Random::new(run.seed);
     for _ in 0..2 {
-        machine.set_faults(run.faults(machine, &mut random));
+        let faults = run.faults(machine, &mut random);
+        machine.set_faults(faults.clone());
         runtime().block_on(async {
             let executor = DeliveryExecutor::with_config(8, Duration::ZERO);
             let one = async |letter: &Letter| {
@@ -211,7 +217,6 @@ pub fn standalone(machine: &Machine, run: &mut Run) {
             }
             executor.shutdown().await;
         });
-        machine.set_faults(Faults::default());
-        machine.go_on();
+        run.end(machine, &faults);
     }
 }

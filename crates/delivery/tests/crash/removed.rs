@@ -11,23 +11,31 @@ use posthaste_turns::in_turns;
 use crate::life::{config, runtime, send};
 use crate::mail::{Expected, Kind, Letter, name_of};
 
+/// What its delivery may take.
+const TURNS_MAX: u64 = 100_000;
 /// Of each cut.
 const SEEDS: u64 = 4;
 
 #[test]
 fn what_comes_back_comes_back_once_wherever_the_power_goes() {
-    for (syncfs_trusted, ordered_log) in [(true, false), (true, true), (false, false), (false, true)] {
+    for (syncfs_trusted, ordered_log) in [(true, false), (false, false), (true, true)] {
         let boot = |tree: &Tree| Machine::boot(tree, syncfs_trusted, ordered_log).expect("a directory");
-        let start = |machine: &Machine| in_turns(1, || Journaled::open(config(machine.path())).expect("it opens").0);
+        let start =
+            |machine: &Machine| in_turns(1, || drop(Journaled::open(config(machine.path())).expect("it opens")));
         let letter = Arc::new(Letter::new(1, 1));
         let first = boot(&Tree::default());
         let mailbox = |machine: &Machine| Maildir::open(machine.path().join("mail").join(name_of(letter.mailboxes[0])));
         in_turns(1, || {
             let (journaled, _) = Journaled::open(config(first.path())).expect("it opens");
             send(&runtime(), &first, &journaled, std::slice::from_ref(&letter));
-            while !mailbox(&first).is_ok_and(|maildir| !maildir.scan().expect("names").is_empty()) {
-                std::thread::yield_now();
-            }
+            let is_there = || mailbox(&first).is_ok_and(|maildir| !maildir.scan().expect("names").is_empty());
+            assert!(
+                (0..TURNS_MAX).any(|_| is_there() || {
+                    std::thread::yield_now();
+                    false
+                }),
+                "not delivered"
+            );
             first.kill();
         });
         first.go_on();
@@ -48,7 +56,7 @@ fn what_comes_back_comes_back_once_wherever_the_power_goes() {
         let (dir, name) = maildir.scan().expect("names").remove(0);
         assert_eq!(dir, Subdir::Cur);
         maildir.remove(dir, &name).expect("removed");
-        drop(start(&second));
+        start(&second);
         let recording = second.recording();
         let expected = Expected {
             kind: Kind::Journaled,
@@ -60,7 +68,7 @@ fn what_comes_back_comes_back_once_wherever_the_power_goes() {
         for position in 0..=recording.events.len() {
             for cut in (0..SEEDS).map(|seed| Cut { position, choice: Choice::Seed(seed) }) {
                 let third = boot(&recording.cut(cut));
-                drop(start(&third));
+                start(&third);
                 let checked = expected.check(&third.path().join("mail"));
                 checked.unwrap_or_else(|what| panic!("{syncfs_trusted} {ordered_log} {cut}: {what}"));
             }
