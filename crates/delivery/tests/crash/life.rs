@@ -150,6 +150,17 @@ pub fn journaled(machine: &Machine, run: &mut Run) {
     }
 }
 
+/// One life of it, with two messages.
+pub fn short(machine: &Machine, run: &mut Run) {
+    let (journaled, _) = Journaled::open(config(machine.path())).expect("nothing fails");
+    for _ in 0..2 {
+        let new = run.more_letters(1);
+        send(&runtime(), machine, &journaled, &new);
+    }
+    // With its end a checkpoint is made.
+    drop(journaled);
+}
+
 /// Without the driver of sockets, which would wait in the kernel and not in turn.
 pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")

@@ -7,7 +7,7 @@ use posthaste_delivery::Journaled;
 use posthaste_fsops::{Cut, Machine, Recording, Tree};
 use posthaste_turns::{Random, in_turns};
 
-use crate::life::{config, journaled, standalone, unblock};
+use crate::life::{config, journaled, short, standalone, unblock};
 use crate::mail::{Expected, Kind, Letter};
 use crate::reader::Taken;
 
@@ -15,6 +15,8 @@ use crate::reader::Taken;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     Journaled,
+    /// One life in which two messages come and nothing fails: so short that all cuts can be made.
+    Short,
     /// In each life and each recovery some syncs fail, or all of a file system.
     FailingSync,
     /// In each life and each recovery some changes fail, of bytes or names, as on a full disk or a bad one.
@@ -26,8 +28,9 @@ pub enum Scenario {
     StandaloneWithoutSyncs,
 }
 
-const SCENARIOS: [(&str, Scenario); 6] = [
+const SCENARIOS: [(&str, Scenario); 7] = [
     ("journaled", Scenario::Journaled),
+    ("short", Scenario::Short),
     ("failing-sync", Scenario::FailingSync),
     ("failing-write", Scenario::FailingWrite),
     ("standalone", Scenario::Standalone),
@@ -101,6 +104,7 @@ impl Run {
         };
         let _told = Told(run.name());
         in_turns(seed, || match run.kind() {
+            Kind::Journaled if scenario == Scenario::Short => short(&machine, &mut run),
             Kind::Journaled => journaled(&machine, &mut run),
             Kind::Standalone => standalone(&machine, &mut run),
         });
