@@ -1,7 +1,8 @@
 //! Many at once.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::{Attack, PATIENCE};
@@ -100,56 +101,86 @@ fn replies(stream: &mut TcpStream, count: usize) -> std::io::Result<Vec<String>>
 
 pub fn bursts(attack: &Attack) -> Result<Vec<String>, RigError> {
     let load = Load { large_one_in: u64::MAX, body_bytes_max: 4 << 10, mailboxes: 4, ..Load::mixed(52) };
-    let (mut problems, mut wait_max) = (Vec::new(), Duration::ZERO);
+    let mut problems = Vec::new();
     let deadline = Instant::now() + attack.size.stay;
     let mut number = 0;
     while Instant::now() < deadline {
-        // All are connected before one of them says anything: the burst.
-        let streams: Vec<_> = (0..BURST).map(|_| Client::connect(attack.address())).collect::<Result<_, _>>()?;
-        let waits: Vec<_> = std::thread::scope(|scope| {
-            let (load, all) = (&load, streams.into_iter().zip(number..));
-            let sending: Vec<_> = all
-                .map(|(mut client, number)| {
-                    scope.spawn(move || {
-                        let begun = Instant::now();
-                        client.send(&load.letter(number)).map(|reply| (reply, begun.elapsed()))
-                    })
-                })
-                .collect();
-            sending.into_iter().map(|sending| sending.join().expect("a client does not panic")).collect()
-        });
-        number += BURST as u64;
-        for wait in waits {
-            match wait {
-                Ok((reply, wait)) if reply.starts_with('2') => wait_max = wait_max.max(wait),
+        for client in burst(attack.address(), &load, number) {
+            match client {
+                Ok((reply, wait)) if reply.starts_with('2') => attack.waited(wait),
                 other => problems.push(format!("a client of a burst: {other:?}")),
             }
         }
+        number += BURST as u64;
     }
-    *attack.wait_max.lock().expect("a wait") = wait_max;
     problems.truncate(SHOWN_MAX);
     Ok(problems)
 }
 
+/// All connect at the same moment. What each was told in the end, and how long it took from before it connected: a greeting that comes
+/// late, or a connection that the kernel has to ask for twice, counts.
+fn burst(address: SocketAddr, load: &Load, first: u64) -> Vec<std::io::Result<(String, Duration)>> {
+    let together = Barrier::new(BURST);
+    let client = |number: u64| {
+        let letter = load.letter(number);
+        together.wait();
+        let begun = Instant::now();
+        Client::connect(address)?.send(&letter).map(|reply| (reply, begun.elapsed()))
+    };
+    let client = &client;
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (first..first + BURST as u64).map(|number| scope.spawn(move || client(number))).collect();
+        all.into_iter().map(|client| client.join().expect("a client does not panic")).collect()
+    })
+}
+
 pub fn flood(attack: &Attack) -> Result<Vec<String>, RigError> {
     let deadline = Instant::now() + attack.size.stay;
-    let mut connections = 0_u64;
-    while Instant::now() < deadline {
-        let mut stream = TcpStream::connect(attack.address())?;
-        // Every other one says something before it goes, and some go with a reset because a greeting is unread.
-        if connections.is_multiple_of(2) {
-            let _ = stream.write_all(b"EHLO flood.example\r\nMAIL FROM:<>\r\n");
+    let one = || -> Result<Vec<String>, RigError> {
+        let mut problems = Vec::new();
+        for connection in 0_u32.. {
+            let begun = Instant::now();
+            if begun >= deadline {
+                break;
+            }
+            let mut stream = TcpStream::connect(attack.address())?;
+            match connection % 3 {
+                0 => {
+                    let greeting = replies(&mut stream, 1)?;
+                    attack.waited(begun.elapsed());
+                    if greeting != ["220"] {
+                        problems.push(format!("a client of the flood was greeted with {greeting:?}"));
+                    }
+                }
+                // Gone with a reset, because a greeting is unread; or silently.
+                1 => {
+                    let _ = stream.write_all(b"EHLO flood.example\r\nMAIL FROM:<>\r\n");
+                }
+                _ => {}
+            }
+            // So fast that the ports of this machine do not run out: a closed one rests for a minute.
+            if connection % FLOOD_STEP == FLOOD_STEP - 1 {
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
-        connections += 1;
-        // So fast that the ports of this machine do not run out: a closed one rests for a minute.
-        if connections.is_multiple_of(100) {
-            std::thread::sleep(Duration::from_millis(50));
+        Ok(problems)
+    };
+    let mut problems = Vec::new();
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..FLOODERS).map(|_| scope.spawn(one)).collect();
+        for flooder in all {
+            problems.extend(flooder.join().expect("a client does not panic")?);
         }
-    }
-    Ok(Vec::new())
+        Ok::<_, RigError>(())
+    })?;
+    problems.truncate(SHOWN_MAX);
+    Ok(problems)
 }
 
 /// Connections of a burst.
 const BURST: usize = 500;
+/// Threads of a flood, and how many times each connects before it rests.
+const FLOODERS: usize = 8;
+const FLOOD_STEP: u32 = 12;
 /// Problems of one kind that are told.
 const SHOWN_MAX: usize = 5;

@@ -105,13 +105,14 @@ impl Show {
             return;
         }
         println!(
-            "{:<16} {} {:>4} of {:>3} MiB, honest: {:>5} messages, longest {:>4} of {:>4} ms, alone {:>4.1}; {}",
+            "{:<16} {} {:>4} of {:>3} MiB, honest: {:>5} messages, longest {:>4} (crowd {:>4}) of {:>4} ms, alone {:>4.1}; {}",
             shown.case,
             verdict(shown.problems.is_empty()),
             shown.memory_kib >> 10,
             shown.memory_mib_max,
             shown.honest_messages,
             shown.honest_wait_ms_max,
+            shown.crowd_wait_ms_max,
             shown.wait_ms_allowed,
             shown.plain_us as f64 / 1000.0,
             shown.promise
