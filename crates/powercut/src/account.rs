@@ -40,7 +40,7 @@ impl Account {
     }
 }
 
-/// Compares the mailboxes below `mail` with the `acknowledged` messages of `load`.
+/// Compares the mailboxes below `mail` with what `load` was `acknowledged`: marks, see [`mark`](crate::load::mark).
 ///
 /// # Errors
 /// Those of reading the mailboxes; a mailbox that is not there is empty.
@@ -64,7 +64,7 @@ pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = 
             }
         }
     }
-    let acknowledged: HashSet<u64> = acknowledged.into_iter().collect();
+    let promised: HashSet<Entry> = acknowledged.into_iter().flat_map(|mark| load.promised(mark)).collect();
     for (&message, mailboxes) in &found {
         let expected = load.recipients(message);
         let distinct: HashSet<u64> = mailboxes.iter().copied().collect();
@@ -72,16 +72,12 @@ pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = 
         let count = |mailbox: &u64| mailboxes.iter().filter(|other| *other == mailbox).count();
         account.duplicated.extend(distinct.iter().filter(|mailbox| count(mailbox) > 1).map(entry));
         account.misplaced.extend(distinct.iter().filter(|mailbox| !expected.contains(mailbox)).map(entry));
-        // One record is all of its recipients or none; those of an acknowledged message count as lost below.
-        if !acknowledged.contains(&message) {
-            account.misplaced.extend(expected.iter().filter(|mailbox| !distinct.contains(mailbox)).map(entry));
-        }
+        // One record is all of its recipients or none; those that were promised count as lost below.
+        let missing = expected.iter().filter(|mailbox| !distinct.contains(mailbox)).map(entry);
+        account.misplaced.extend(missing.filter(|entry| !promised.contains(entry)));
     }
-    for message in acknowledged {
-        let there = found.get(&message).map_or(&[][..], Vec::as_slice);
-        let missing = load.recipients(message).into_iter().filter(|mailbox| !there.contains(mailbox));
-        account.lost.extend(missing.map(|mailbox| Entry { message, mailbox }));
-    }
+    let is_there = |entry: &Entry| found.get(&entry.message).is_some_and(|there| there.contains(&entry.mailbox));
+    account.lost.extend(promised.into_iter().filter(|entry| !is_there(entry)));
     account.lost.sort_unstable();
     account.duplicated.sort_unstable();
     account.misplaced.sort_unstable();
@@ -121,6 +117,8 @@ mod tests {
         let check = || account(mail.path(), &load, [several]).unwrap();
         let entry = |mailbox| Entry { message: several, mailbox };
         assert_eq!(check().lost, [entry(0), entry(1)]);
+        let second = account(mail.path(), &load, [crate::load::mark(several, Some(1))]).unwrap();
+        assert_eq!(second.lost, [entry(1)], "the other recipient was promised nothing");
         put(0, "a", &octets);
         put(1, "b", &octets);
         assert!(check().is_clean(), "{:?}", check());

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::account::{Account, account};
 use crate::image::Image;
-use crate::load::{Load, Sent, send, user};
+use crate::load::{Load, Sent, message_of, messages, send_over, user};
 use crate::log::{Cutter, Event, Recording};
 use crate::mount::FileSystem;
 use crate::rig::{Environment, Rig, RigError};
@@ -99,13 +99,15 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
         let _mounted = rig.mount()?;
         block(&setup.mail())?;
         let part = |part: u64| plan.messages * part / 4..plan.messages * (part + 1) / 4;
-        let deliver = |address, part| send(&load, address, plan.connections, part, |number| rig.disk.mark(number));
+        let deliver =
+            |ways: [_; 3], part| send_over(&ways, &load, plan.connections, part, |promise| rig.disk.mark(promise));
         let server = setup.start()?;
-        sent.add(deliver(server.address, part(0)));
+        sent.add(deliver(server.ways(), part(0)));
         // Killed while mail is on its way: the next part begins, and the server is gone before its end.
         let killed = std::thread::scope(|scope| {
             let half = part(1).start + (part(1).end - part(1).start) / 2;
-            let sending = scope.spawn(move || deliver(server.address, part(1)));
+            let ways = server.ways();
+            let sending = scope.spawn(move || deliver(ways, part(1)));
             wait_for_mark(&rig.disk, half, &sending);
             server.kill();
             sending.join().expect("the generator does not panic")
@@ -113,11 +115,11 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
         sent.add(killed);
         environment.go_on()?;
         let server = setup.start()?;
-        sent.add(deliver(server.address, part(2)));
+        sent.add(deliver(server.ways(), part(2)));
         unblock(&setup.mail())?;
         server.stop()?;
         let server = setup.start()?;
-        sent.add(deliver(server.address, part(3)));
+        sent.add(deliver(server.ways(), part(3)));
         server.stop()?;
         if sent.acknowledged.is_empty() {
             return Err(RigError::NothingAcknowledged);
@@ -132,7 +134,7 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
 
 /// Waits until a message from `number` on is acknowledged, or the load has ended without.
 fn wait_for_mark(disk: &crate::disk::Disk, number: u64, sending: &std::thread::ScopedJoinHandle<'_, Sent>) {
-    while disk.last_mark().is_none_or(|last| last < number) && !sending.is_finished() {
+    while disk.last_mark().is_none_or(|last| message_of(last) < number) && !sending.is_finished() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
@@ -306,7 +308,7 @@ impl Outcome {
             sector: plan.sector,
             cuts: 0,
             cuts_in_recovery: 0,
-            acknowledged: count(|event| matches!(event, Event::Mark(_))),
+            acknowledged: messages(recorded.recording.marked_before(recorded.recording.events.len())),
             accounted: 0,
             looked_for: 0,
             lost: 0,

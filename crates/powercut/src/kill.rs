@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::account::{Account, account};
-use crate::load::{Load, Sent, send};
+use crate::load::{Load, Sent, messages, send_over};
 use crate::rig::{Environment, RigError};
 use crate::rng::Rng;
 use crate::server::Setup;
@@ -78,9 +78,9 @@ fn series(
 
 fn live_and_die(setup: &Setup, load: &Load, numbers: std::ops::Range<u64>, life: Duration) -> Result<Sent, RigError> {
     let server = setup.start()?;
-    let address = server.address;
+    let ways = server.ways();
     Ok(std::thread::scope(|scope| {
-        let sending = scope.spawn(move || send(load, address, 4, numbers, |_| ()));
+        let sending = scope.spawn(move || send_over(&ways, load, CONNECTIONS, numbers, |_| ()));
         // The moment of death is what varies; nothing is waited for.
         std::thread::sleep(life);
         server.kill();
@@ -95,7 +95,7 @@ impl Killed {
     }
 
     fn add(&mut self, sent: &Sent, found: &Account, seed: u64) {
-        self.acknowledged += sent.acknowledged.len() as u64;
+        self.acknowledged += messages(sent.acknowledged.iter().copied());
         self.lost += found.lost.len() as u64;
         self.duplicated += found.duplicated.len() as u64;
         self.half += found.half.len() as u64;
@@ -110,5 +110,7 @@ impl Killed {
 
 /// Kills before all mail is accounted for.
 pub const SERIES: u64 = 50;
+/// Two for each way to send.
+const CONNECTIONS: usize = 6;
 /// Messages of one life at most; it is too short for that many.
 const ROUND_MAX: u64 = 100_000;

@@ -1,5 +1,6 @@
 //! The mail that is sent: every message follows from the seed and its number, so nothing of it need be kept to check it later.
 
+use std::collections::HashSet;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use posthaste_loadgen::stamp;
 
+use crate::account::Entry;
 use crate::rng::Rng;
 use crate::server::DOMAIN;
 
@@ -53,9 +55,19 @@ impl Load {
         self.recipients_by(&mut Rng::of(self.seed, number))
     }
 
-    /// Entries that so many messages make in mailboxes.
-    pub fn entries(&self, numbers: &[u64]) -> u64 {
-        numbers.iter().map(|&number| self.recipients(number).len() as u64).sum()
+    /// The entries in mailboxes that a mark promises: see [`mark`].
+    pub fn promised(&self, mark: u64) -> Vec<Entry> {
+        let message = message_of(mark);
+        let mut mailboxes = self.recipients(message);
+        if let Some(index) = (mark >> RECIPIENT_SHIFT).checked_sub(1) {
+            mailboxes = vec![mailboxes[index as usize]];
+        }
+        mailboxes.into_iter().map(|mailbox| Entry { message, mailbox }).collect()
+    }
+
+    /// How many entries in mailboxes these marks promise.
+    pub fn entries(&self, marks: &[u64]) -> u64 {
+        marks.iter().map(|&mark| self.promised(mark).len() as u64).sum()
     }
 
     fn recipients_by(&self, rng: &mut Rng) -> Vec<u64> {
@@ -67,6 +79,22 @@ impl Load {
         }
         recipients
     }
+}
+
+/// What a 250 promises, in one number: a message to all of its recipients, or to the one of this index, since LMTP replies for each
+/// (RFC 2033 section 4.2).
+pub fn mark(message: u64, recipient: Option<usize>) -> u64 {
+    message | recipient.map_or(0, |index| (index as u64 + 1) << RECIPIENT_SHIFT)
+}
+
+/// The message that a mark is of.
+pub fn message_of(mark: u64) -> u64 {
+    mark & ((1 << RECIPIENT_SHIFT) - 1)
+}
+
+/// How many messages these marks are of.
+pub fn messages(marks: impl IntoIterator<Item = u64>) -> u64 {
+    marks.into_iter().map(message_of).collect::<HashSet<u64>>().len() as u64
 }
 
 /// A message and who gets it.
@@ -104,7 +132,7 @@ fn text(rng: &mut Rng, number: u64, bytes: usize) -> Vec<u8> {
 /// What became of the messages of a run. One that is neither acknowledged nor refused was never sent as a whole, or its reply never came.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
-    /// Those whose 250 came.
+    /// A [`mark`] for each 250 that came.
     pub acknowledged: Vec<u64>,
     /// Those that were refused, with the reply.
     pub refused: Vec<(u64, String)>,
@@ -130,7 +158,7 @@ pub struct Broken {
     pub error: String,
 }
 
-/// Sends the messages `numbers` over several connections and calls `acknowledged` as soon as each one's 250 is there. A connection that
+/// Sends the messages `numbers` over several connections and calls `acknowledged` with a [`mark`] as soon as each 250 is there. A connection that
 /// breaks ends; what it was sending is not sent again. Ends when all are sent or no connection is left.
 pub fn send(
     load: &Load,
@@ -139,23 +167,24 @@ pub fn send(
     numbers: Range<u64>,
     acknowledged: impl Fn(u64) + Sync,
 ) -> Sent {
-    send_over(Protocol::Smtp, load, address, connections, numbers, acknowledged)
+    send_over(&[(Protocol::Smtp, address)], load, connections, numbers, acknowledged)
 }
 
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// RFC 5321.
+    /// RFC 5321, with DATA.
     Smtp,
-    /// RFC 2033: LHLO, and a reply for each recipient; a message counts as acknowledged when all of them say so.
+    /// The same with BDAT (RFC 3030), in chunks.
+    Chunking,
+    /// RFC 2033: LHLO, and a reply for each recipient, each of which is a promise of its own.
     Lmtp,
 }
 
-/// As [`send`], in either protocol.
+/// As [`send`], the connections going round these ways to the server.
 pub fn send_over(
-    protocol: Protocol,
+    ways: &[(Protocol, SocketAddr)],
     load: &Load,
-    address: SocketAddr,
     connections: usize,
     numbers: Range<u64>,
     acknowledged: impl Fn(u64) + Sync,
@@ -163,13 +192,14 @@ pub fn send_over(
     let next = AtomicU64::new(numbers.start);
     let all = Mutex::new(Sent::default());
     std::thread::scope(|scope| {
-        for _ in 0..connections {
-            scope.spawn(|| {
+        for &(protocol, address) in ways.iter().cycle().take(connections) {
+            let (next, all, numbers, acknowledged) = (&next, &all, &numbers, &acknowledged);
+            scope.spawn(move || {
                 let mut sent = Sent::default();
                 let numbers = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < numbers.end);
                 // Whether the server may be gone is for the caller to judge.
                 let ended = match Client::connect_with(protocol, address) {
-                    Ok(mut client) => converse(&mut client, load, numbers, &acknowledged, &mut sent)
+                    Ok(mut client) => converse(&mut client, load, numbers, acknowledged, &mut sent)
                         .map_err(|error| Broken { last_reply: client.last_reply, error: error.to_string() }),
                     Err(error) => Err(Broken { last_reply: String::new(), error: error.to_string() }),
                 };
@@ -190,11 +220,11 @@ fn converse(
 ) -> io::Result<()> {
     while let Some(number) = next() {
         let letter = load.letter(number);
-        let reply = client.send(&letter)?;
-        if reply.starts_with('2') {
-            acknowledged(number);
-            sent.acknowledged.push(number);
-        } else {
+        let reply = client.send_each(&letter, |recipient| {
+            acknowledged(mark(number, recipient));
+            sent.acknowledged.push(mark(number, recipient));
+        })?;
+        if !reply.starts_with('2') {
             sent.refused.push((number, reply));
         }
     }
@@ -205,6 +235,7 @@ fn converse(
 pub struct Client {
     reader: BufReader<TcpStream>,
     protocol: Protocol,
+    offers_size: bool,
     last_reply: String,
 }
 
@@ -222,22 +253,37 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(REPLY_PATIENCE))?;
         stream.set_write_timeout(Some(REPLY_PATIENCE))?;
-        let mut client = Client { reader: BufReader::new(stream), protocol, last_reply: String::new() };
+        let mut client =
+            Client { reader: BufReader::new(stream), protocol, offers_size: false, last_reply: String::new() };
         client.reply()?;
-        client.command(if protocol == Protocol::Lmtp { "LHLO rig.example" } else { "EHLO rig.example" })?;
+        client.hello()?;
         Ok(client)
     }
 
-    /// Sends one message; the last reply is the result, be it that to DATA or an earlier refusal.
+    fn hello(&mut self) -> io::Result<()> {
+        let hello = if self.protocol == Protocol::Lmtp { "LHLO" } else { "EHLO" };
+        self.reader.get_mut().write_all(format!("{hello} rig.example\r\n").as_bytes())?;
+        while {
+            let line = self.line()?;
+            self.offers_size |= line.get(4..8) == Some("SIZE");
+            line.as_bytes().get(3) == Some(&b'-')
+        } {}
+        Ok(())
+    }
+
+    /// Sends one message; the last reply is the result, be it that to its body or an earlier refusal.
     ///
     /// # Errors
     /// Those of the connection, then nothing is known of the message.
     pub fn send(&mut self, letter: &Letter) -> io::Result<String> {
+        self.send_each(letter, |_| ())
+    }
+
+    /// As [`Client::send`]; `promised` is told of each 250 to the body when it has come: with the recipient's index where the server
+    /// replies for each. The result is the first refusal then, if there is one.
+    fn send_each(&mut self, letter: &Letter, mut promised: impl FnMut(Option<usize>)) -> io::Result<String> {
         // Room is kept for the largest message where its size is not announced, and the rig's disks are small.
-        let size = match self.protocol {
-            Protocol::Smtp => format!(" SIZE={}", letter.octets.len()),
-            Protocol::Lmtp => String::new(),
-        };
+        let size = if self.offers_size { format!(" SIZE={}", letter.octets.len()) } else { String::new() };
         let reply = self.command(&format!("MAIL FROM:<rig@{DOMAIN}>{size}"))?;
         if !reply.starts_with('2') {
             return Ok(reply);
@@ -249,9 +295,32 @@ impl Client {
                 return Ok(reply);
             }
         }
+        let refused = match self.protocol {
+            Protocol::Smtp | Protocol::Lmtp => self.data(letter)?,
+            Protocol::Chunking => self.chunks(letter)?,
+        };
+        if let Some(reply) = refused {
+            return Ok(reply);
+        }
+        let replies = if self.protocol == Protocol::Lmtp { letter.recipients.len() } else { 1 };
+        let mut worst = String::new();
+        for index in 0..replies {
+            let reply = self.reply()?;
+            if reply.starts_with('2') {
+                promised((replies > 1).then_some(index));
+            }
+            if worst.is_empty() || worst.starts_with('2') {
+                worst = reply;
+            }
+        }
+        Ok(worst)
+    }
+
+    /// Sends the body up to where its replies are due, or returns the refusal to begin.
+    fn data(&mut self, letter: &Letter) -> io::Result<Option<String>> {
         let reply = self.command("DATA")?;
         if !reply.starts_with('3') {
-            return Ok(reply);
+            return Ok(Some(reply));
         }
         let mut wire = Vec::with_capacity(letter.octets.len() + 1024);
         for line in letter.octets.split_inclusive(|octet| *octet == b'\n') {
@@ -262,15 +331,27 @@ impl Client {
         }
         wire.extend_from_slice(b".\r\n");
         self.reader.get_mut().write_all(&wire)?;
-        let replies = if self.protocol == Protocol::Lmtp { letter.recipients.len() } else { 1 };
-        let mut worst = self.reply()?;
-        for _ in 1..replies {
+        Ok(None)
+    }
+
+    /// Sends the body in chunks up to where the reply to the last is due, or returns the refusal of an earlier one.
+    fn chunks(&mut self, letter: &Letter) -> io::Result<Option<String>> {
+        let mut chunks = letter.octets.chunks(CHUNK_BYTES).peekable();
+        while let Some(chunk) = chunks.next() {
+            let last = if chunks.peek().is_none() { " LAST" } else { "" };
+            let mut wire = format!("BDAT {}{last}\r\n", chunk.len()).into_bytes();
+            wire.extend_from_slice(chunk);
+            self.reader.get_mut().write_all(&wire)?;
+            if !last.is_empty() {
+                break;
+            }
             let reply = self.reply()?;
-            if worst.starts_with('2') {
-                worst = reply;
+            if !reply.starts_with('2') {
+                self.command("RSET")?;
+                return Ok(Some(reply));
             }
         }
-        Ok(worst)
+        Ok(None)
     }
 
     /// Sends a command and reads its reply.
@@ -284,20 +365,29 @@ impl Client {
 
     fn reply(&mut self) -> io::Result<String> {
         loop {
-            let mut line = String::new();
-            if self.reader.read_line(&mut line)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            let line = self.line()?;
             if line.as_bytes().get(3) != Some(&b'-') {
                 line.trim_end().clone_into(&mut self.last_reply);
                 return Ok(self.last_reply.clone());
             }
         }
     }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line)
+    }
 }
 
 /// A reply that takes longer than this does not come.
 const REPLY_PATIENCE: Duration = Duration::from_secs(40);
+/// Where the recipient begins in a [`mark`]. There are never so many messages.
+const RECIPIENT_SHIFT: u32 = 56;
+/// So small that many messages have several, and so odd that they end anywhere.
+const CHUNK_BYTES: usize = 9973;
 
 #[cfg(test)]
 mod tests {
@@ -345,5 +435,55 @@ mod tests {
         // Its listener is closed by now.
         let sent = send(&load, address, 3, 0..10, |_| ());
         assert_eq!((sent.acknowledged.len(), sent.refused.len(), sent.broken.len()), (0, 0, 3));
+    }
+
+    /// Says these lines, each when a line has come, but the first at once; returns what it was told.
+    fn server_that_says(lines: &'static [&'static str]) -> (SocketAddr, std::thread::JoinHandle<Vec<u8>>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let told = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut told = Vec::new();
+            for line in lines {
+                write!(stream, "{line}\r\n").unwrap();
+                if line.contains("body") {
+                    while !told.ends_with(b"\r\n.\r\n") {
+                        reader.read_until(b'\n', &mut told).unwrap();
+                    }
+                } else {
+                    reader.read_until(b'\n', &mut told).unwrap();
+                }
+            }
+            told
+        });
+        (address, told)
+    }
+
+    #[test]
+    fn each_recipient_that_lmtp_says_yes_to_is_promised_and_no_other() {
+        let load = Load { large_one_in: u64::MAX, body_bytes_max: 1, ..Load::mixed(7) };
+        let number = (0..).find(|number| load.recipients(*number).len() == 3).unwrap();
+        let lines = &[
+            "220 hi",
+            "250-me\r\n250 SIZE 1000000",
+            "250 ok",
+            "250 ok",
+            "250 ok",
+            "250 ok",
+            "354 body",
+            "250 a\r\n452 b\r\n250 c",
+        ];
+        let (address, told) = server_that_says(lines);
+        let sent = send_over(&[(Protocol::Lmtp, address)], &load, 1, number..number + 1, |_| ());
+        assert_eq!(sent.acknowledged, [mark(number, Some(0)), mark(number, Some(2))]);
+        assert_eq!(sent.refused, [(number, "452 b".to_owned())]);
+        let told = String::from_utf8(told.join().unwrap()).unwrap();
+        assert!(told.starts_with("LHLO") && told.contains("> SIZE="), "{told}");
+        let recipients = load.recipients(number);
+        let entry = |index: usize| Entry { message: number, mailbox: recipients[index] };
+        assert_eq!(load.promised(sent.acknowledged[1]), [entry(2)]);
+        assert_eq!(load.promised(mark(number, None)), [entry(0), entry(1), entry(2)]);
+        assert_eq!((load.entries(&sent.acknowledged), messages(sent.acknowledged)), (2, 1));
     }
 }

@@ -18,7 +18,7 @@ pub enum Event {
     Discard { offset: u64, len: u64 },
     /// Everything before this is on stable storage.
     Flush,
-    /// The client received the 250 for this message: from here on it must be found.
+    /// The client received this 250 ([`mark`](crate::load::mark)): from here on what it promises must be found.
     Mark(u64),
 }
 
@@ -166,7 +166,7 @@ impl Recording {
         self
     }
 
-    /// The messages that were acknowledged before `position`.
+    /// What was acknowledged before `position`, as [`mark`](crate::load::mark) has it.
     pub fn marked_before(&self, position: usize) -> impl Iterator<Item = u64> {
         self.events[..position].iter().filter_map(|event| match event {
             Event::Mark(number) => Some(*number),

@@ -95,8 +95,8 @@ pub fn cut(
         let _mounted = rig.mount()?;
         let server = place.start()?;
         let sent: Sent =
-            send_over(peer.protocol(), &load, server.address, plan.connections, 0..plan.messages, |number| {
-                rig.disk.mark(number)
+            send_over(&[(peer.protocol(), server.address)], &load, plan.connections, 0..plan.messages, |promise| {
+                rig.disk.mark(promise)
             });
         server.settle_and_stop()?;
         if sent.acknowledged.is_empty() {

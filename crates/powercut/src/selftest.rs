@@ -49,7 +49,7 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
     let rig = Rig::new(environment, FileSystem::Ext4, 0)?;
     let not_passed_on = passes_on(&rig)?;
     FileSystem::Ext4.make(&rig.device_file())?;
-    let plan = Plan { file_system: FileSystem::Ext4, messages: 160, connections: 2, cuts: 0, seed, sector: 4096 };
+    let plan = Plan { file_system: FileSystem::Ext4, messages: 160, connections: 3, cuts: 0, seed, sector: 4096 };
     let recorded = record(&rig, &plan, environment)?;
     let mut test = SelfTest {
         not_passed_on,

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
+use crate::load::Protocol;
+
 /// How to start it, and where it keeps things.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -66,7 +68,8 @@ impl Setup {
         }
         text + &format!(
             "journal_segment_bytes = {}\njournal_segments = 12\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
-             [[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n\
+             [[listener]]\naddress = \"127.0.0.1:0\"\n\
+             [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n\
              [limits]\n{}[log]\nlevel = \"warn\"\n",
             4 << 20,
             8 << 20,
@@ -75,7 +78,7 @@ impl Setup {
         )
     }
 
-    /// Starts it on a free port and waits until it says where it listens and that it is ready. It does not outlive the thread that
+    /// Starts it on free ports and waits until it says where it listens and that it is ready. It does not outlive the thread that
     /// calls this.
     ///
     /// # Errors
@@ -84,8 +87,9 @@ impl Setup {
         let mut child = self.spawn()?;
         let stdout = child.stdout.take().expect("its output is piped");
         // From here on whatever goes wrong ends it.
-        let mut running = Running { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log: self.log() };
-        running.address = running.wait_until_ready(stdout)?;
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut running = Running { child, address: nowhere, lmtp: nowhere, log: self.log() };
+        [running.address, running.lmtp] = running.wait_until_ready(stdout)?;
         Ok(running)
     }
 
@@ -136,30 +140,38 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Running {
     child: Child,
-    /// Where it takes mail.
+    /// Where it takes mail by SMTP.
     pub address: SocketAddr,
+    /// Where it takes mail by LMTP.
+    pub lmtp: SocketAddr,
     log: PathBuf,
 }
 
 impl Running {
-    fn wait_until_ready(&mut self, stdout: ChildStdout) -> Result<SocketAddr, ServerError> {
+    /// The ways to send it mail, all of which promise the same.
+    pub fn ways(&self) -> [(Protocol, SocketAddr); 3] {
+        [(Protocol::Smtp, self.address), (Protocol::Chunking, self.address), (Protocol::Lmtp, self.lmtp)]
+    }
+
+    /// Its addresses, in the order in which the configuration has its listeners.
+    fn wait_until_ready(&mut self, stdout: ChildStdout) -> Result<[SocketAddr; 2], ServerError> {
         let (say, said) = mpsc::channel();
         // Reads on after it is ready, so that the server never writes into a closed pipe; ends with the server.
         std::thread::spawn(move || {
-            let mut address = None;
+            let mut addresses = Vec::new();
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if let Some(listening) = line.trim_start().strip_prefix("listening") {
-                    address = address.or_else(|| listening.trim().parse().ok());
+                    addresses.extend(listening.trim().parse::<SocketAddr>().ok());
                 }
-                if let Some(address) = address.filter(|_| line.starts_with("Ready"))
-                    && say.send(address).is_err()
+                if let (true, &[smtp, lmtp]) = (line.starts_with("Ready"), &addresses[..])
+                    && say.send([smtp, lmtp]).is_err()
                 {
                     return;
                 }
             }
         });
         match said.recv_timeout(PATIENCE) {
-            Ok(address) => Ok(address),
+            Ok(addresses) => Ok(addresses),
             Err(RecvTimeoutError::Timeout) => Err(ServerError::Slow { what: "become ready", log: self.read_log() }),
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait().map_err(ServerError::Start)?.to_string();
@@ -247,16 +259,19 @@ mod tests {
     #[test]
     fn where_it_listens_is_what_it_says_and_it_ends_with_whoever_started_it() {
         let dir = tempfile::tempdir().unwrap();
-        let setup = pretended(dir.path(), "echo '  listening  127.0.0.1:4711'; echo Ready; exec sleep 600");
+        let setup = pretended(
+            dir.path(),
+            "echo '  listening  127.0.0.1:4711'; echo '  listening  127.0.0.1:4712'; echo Ready; exec sleep 600",
+        );
         let starter = std::thread::spawn(move || {
             let running = setup.start().expect("it starts");
-            let (address, pid) = (running.address, running.pid());
+            let (address, pid) = ([running.address, running.lmtp], running.pid());
             // As if the rig were killed: nothing is dropped.
             std::mem::forget(running);
             (address, pid)
         });
         let (address, pid) = starter.join().unwrap();
-        assert_eq!(address, SocketAddr::from(([127, 0, 0, 1], 4711)));
+        assert_eq!(address, [4711, 4712].map(|port| SocketAddr::from(([127, 0, 0, 1], port))));
         let (ended, status) =
             rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap().unwrap();
         assert_eq!((ended, status.terminating_signal()), (pid, Some(Signal::KILL.as_raw())));

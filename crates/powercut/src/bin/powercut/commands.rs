@@ -238,7 +238,7 @@ impl Rigged {
             is_there
         };
         let file_systems = [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs].into_iter().filter(installed);
-        let plan = |file_system| Plan { file_system, messages: 240, connections: 4, cuts: 20, seed: 1, sector: 4096 };
+        let plan = |file_system| Plan { file_system, messages: 240, connections: 6, cuts: 20, seed: 1, sector: 4096 };
         let steps: [&dyn Fn() -> Result<bool, RigError>; 4] = [
             &|| self.self_test(1),
             &|| self.cut_all(file_systems.clone().map(plan), None),
