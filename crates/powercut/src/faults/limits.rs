@@ -7,7 +7,7 @@ use super::{Problems, until, wrong};
 use crate::account::account;
 use crate::load::{Client, Load, send};
 use crate::rig::{Environment, RigError};
-use crate::server::Setup;
+use crate::server::{Running, Setup};
 
 /// The wall clock jumps by years, forth and back, under load and between two lives. Timers go by another clock.
 pub fn clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
@@ -89,12 +89,15 @@ pub fn descriptors_exhausted(environment: &Environment) -> Result<Problems, RigE
     for _ in 0..2 * DESCRIPTORS {
         idle.push(TcpStream::connect(server.address)?);
     }
+    problems.extend(until("the descriptors have run out", || have_run_out(&server, &idle))?);
     for number in 100..200 {
         let letter = load.letter(number);
         match early.send(&letter) {
             Ok(reply) if reply.starts_with('2') => sent.acknowledged.push(number),
             // A body that needs a file of its own may be put off; nothing else may happen.
-            Ok(reply) if reply.starts_with('4') => sent.refused.push((number, reply)),
+            Ok(reply) if reply.starts_with("452") && letter.octets.len() > IN_MEMORY_BYTES => {
+                sent.refused.push((number, reply));
+            }
             Ok(reply) => problems.push(format!("message {number} was answered {reply:?}")),
             Err(error) => {
                 problems.push(format!("the connection that was there before broke: {error}"));
@@ -115,6 +118,17 @@ pub fn descriptors_exhausted(environment: &Environment) -> Result<Problems, RigE
     Ok(problems)
 }
 
+/// Whether all descriptors are in use, or somebody was told that.
+fn have_run_out(server: &Running, idle: &[TcpStream]) -> Result<bool, RigError> {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid().as_raw_nonzero()))?.count();
+    let was_told = idle.iter().any(|stream| {
+        let mut reply = [0; 3];
+        let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut reply));
+        peeked.is_ok() && reply == *b"421"
+    });
+    Ok(was_told || open >= DESCRIPTORS)
+}
+
 /// A server on a directory of its own, on no disk of the rig's.
 fn plain(environment: &Environment, scratch: &Path) -> Setup {
     Setup::plain(environment.program.clone(), scratch)
@@ -122,5 +136,7 @@ fn plain(environment: &Environment, scratch: &Path) -> Setup {
 
 /// Enough to start with and to serve a handful of clients.
 const DESCRIPTORS: usize = 100;
+/// A smaller body is kept in memory: only one above this may be put off for want of a file.
+const IN_MEMORY_BYTES: usize = 1 << 20;
 /// In the year 2033: later than the real clock, earlier than the one that has jumped ten years.
 const FAR_SECS: u64 = 2_000_000_000;
