@@ -131,7 +131,7 @@ impl Show {
             "one flush forgotten: {} of {} found as a loss: {}",
             test.dropped_flushes_found,
             test.dropped_flushes,
-            verdict(test.dropped_flushes_found > 0)
+            verdict(test.all_dropped_flushes_found())
         );
         println!("the same cuts, no flush forgotten, lose nothing: {}", verdict(test.honest_cuts_bad == 0));
         println!("a disk that lies about every flush is found: {}", verdict(test.lying_disk_found));
