@@ -37,6 +37,32 @@ pub struct Finding {
     pub again: Option<usize>,
     /// What is wrong.
     pub what: String,
+    /// Where it went again: what reached the disk during the recovery, on a recording of its own.
+    #[serde(skip)]
+    pub recovery: Option<Recovery>,
+}
+
+/// A recovery that was cut, as a run: what had been acknowledged before it is marked at its beginning.
+#[derive(Clone)]
+pub struct Recovery {
+    pub recording: Recording,
+    /// Where it was cut.
+    pub position: usize,
+}
+
+impl std::fmt::Debug for Recovery {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Recovery {{ {} events, position: {} }}", self.recording.events.len(), self.position)
+    }
+}
+
+impl Recovery {
+    fn new(mut recording: Recording, again: usize, acknowledged: impl Iterator<Item = u64>) -> Self {
+        let marks: Vec<Event> = acknowledged.map(Event::Mark).collect();
+        let position = marks.len() + again;
+        recording.events.splice(0..0, marks);
+        Recovery { recording, position }
+    }
 }
 
 /// The outcome of a campaign: a line of the table.
@@ -185,7 +211,11 @@ pub fn cut_at(
             outcome.cuts_in_recovery += 1;
             let again = Rng::of(seed, 1).below(recovery.events.len() as u64 + 1) as usize;
             let image = Cutter::new(&recovery).sectors_of(plan.sector).cut(again, seed);
-            examine(rig, recorded, image, (position, seed, Some(again)), &mut outcome);
+            let is_clean = examine(rig, recorded, image, (position, seed, Some(again)), &mut outcome).is_some();
+            let kept = outcome.findings.iter().filter(|finding| finding.recovery.is_some()).count();
+            if let Some(finding) = outcome.findings.last_mut().filter(|_| !is_clean && kept < RECOVERIES_KEPT) {
+                finding.recovery = Some(Recovery::new(recovery, again, recorded.recording.marked_before(position)));
+            }
         }
         progress(&outcome);
     }
@@ -247,7 +277,7 @@ fn examine(
             why
         }
     };
-    outcome.findings.push(Finding { position, seed, again, what });
+    outcome.findings.push(Finding { position, seed, again, what, recovery: None });
     None
 }
 
@@ -340,6 +370,9 @@ impl Outcome {
     }
 }
 
+/// Recordings of recoveries that are kept at most: each holds what it wrote in memory.
+const RECOVERIES_KEPT: usize = 3;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,7 +388,7 @@ mod tests {
             outcome.unmountable = unmountable;
             let wrong = unmountable + found.iter().filter(|found| !found.is_clean()).count() as u64;
             outcome.findings = (0..wrong)
-                .map(|seed| Finding { position: 0, seed, again: None, what: "not mounted".to_owned() })
+                .map(|seed| Finding { position: 0, seed, again: None, what: "not mounted".to_owned(), recovery: None })
                 .collect();
             outcome
         };
@@ -371,5 +404,23 @@ mod tests {
         assert!(!of(512, 1, &[whole, loss.clone()]).is_clean());
         let lossy = of(4096, 0, &[loss]);
         assert_eq!((lossy.looked_for, lossy.lost, lossy.accounted), (2, 1, 1));
+    }
+
+    #[test]
+    fn a_recovery_that_is_kept_gives_the_same_cut_again_with_all_that_was_promised() {
+        let write = |offset: u64| Event::Write { offset, data: [7; 4096][..].into() };
+        let events = vec![write(0), Event::Flush, write(4096), write(8192)];
+        let recording = Recording { base: Image::zeros(16384), events };
+        for seed in 0..20 {
+            let whole = |recording: &Recording, position| {
+                let image = Cutter::new(recording).sectors_of(4096).cut(position, seed);
+                let mut octets = vec![0; 16384];
+                image.read(0, &mut octets);
+                octets
+            };
+            let kept = Recovery::new(recording.clone(), 4, [5, 6].into_iter());
+            assert_eq!(whole(&recording, 4), whole(&kept.recording, kept.position));
+            assert_eq!(kept.recording.marked_before(kept.position).collect::<Vec<_>>(), [5, 6]);
+        }
     }
 }

@@ -134,7 +134,7 @@ pub fn cut(
                 Some(format!("not mounted: {error}"))
             }
         };
-        outcome.findings.extend(what.map(|what| Finding { position, seed, again: None, what }));
+        outcome.findings.extend(what.map(|what| Finding { position, seed, again: None, what, recovery: None }));
         progress(&outcome);
     }
     Ok(outcome)

@@ -69,7 +69,7 @@ impl Environment {
     /// Finds out whether this machine can run a rig with these file systems.
     ///
     /// # Errors
-    /// [`RigError::Unavailable`] with the reason.
+    /// [`RigError::Unavailable`] with the reason; [`RigError::Io`] where there is no server.
     pub fn check(&self, file_systems: &[FileSystem]) -> Result<(), RigError> {
         let lacks = |what: String| Err(RigError::Unavailable(what));
         if !rustix::process::geteuid().is_root() {
@@ -86,7 +86,9 @@ impl Environment {
             }
         }
         if !self.program.is_file() {
-            return lacks(format!("there is no server at {}: build it or use --server", self.program.display()));
+            // No matter of the machine's.
+            let missing = format!("there is no server at {}: build it or use --server", self.program.display());
+            return Err(std::io::Error::new(std::io::ErrorKind::NotFound, missing).into());
         }
         Ok(())
     }

@@ -77,15 +77,29 @@ impl Rigged {
 
     /// So that `replay` can make each cut again in which something was found.
     fn keep(&self, dir: &Path, plan: &Plan, recorded: &Recorded, outcome: &Outcome) -> Result<(), RigError> {
-        let file = dir.join(format!("{:?}-{}.powercut", plan.file_system, plan.seed).to_lowercase());
+        std::fs::create_dir_all(dir)?;
+        let name = format!("{:?}-{}", plan.file_system, plan.seed).to_lowercase();
+        let file = dir.join(format!("{name}.powercut"));
         recorded.recording.save(&mut BufWriter::new(File::create(&file)?))?;
-        for finding in outcome.findings.iter().filter(|finding| finding.again.is_none()) {
+        for (number, finding) in outcome.findings.iter().enumerate() {
+            let recovery = finding.recovery.as_ref();
+            let (file, position) = match recovery {
+                None => (file.clone(), finding.position),
+                // What a recovery writes when differs from one to the next: it is kept as a run of its own.
+                Some(recovery) => {
+                    let file = dir.join(format!("{name}-recovery-{number}.powercut"));
+                    recovery.recording.save(&mut BufWriter::new(File::create(&file)?))?;
+                    (file, recovery.position)
+                }
+            };
+            if finding.again.is_some() && recovery.is_none() {
+                continue;
+            }
             eprintln!(
-                "powercut: again: powercut replay {} --fs {} --seed {} --position {} --cut-seed {} --sector {}",
+                "powercut: again: powercut replay {} --fs {} --seed {} --position {position} --cut-seed {} --sector {}",
                 file.display(),
                 plan.file_system.argument(),
                 plan.seed,
-                finding.position,
                 finding.seed,
                 plan.sector
             );
@@ -229,7 +243,10 @@ impl Rigged {
     }
 
     /// A little of everything, on the file systems whose tools are there.
-    pub fn ci(&self) -> Result<bool, RigError> {
+    pub fn ci(&self, require_all: bool, keep: &Path) -> Result<bool, RigError> {
+        if require_all {
+            self.environment.check(&FileSystem::ALL)?;
+        }
         let installed = |file_system: &FileSystem| {
             let is_there = is_installed(file_system.maker());
             if !is_there {
@@ -237,13 +254,13 @@ impl Rigged {
             }
             is_there
         };
-        let file_systems = [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs].into_iter().filter(installed);
-        let plan = |file_system| Plan { file_system, messages: 240, connections: 6, cuts: 20, seed: 1, sector: 4096 };
+        let file_systems = FileSystem::ALL.into_iter().filter(installed);
+        let plan = |file_system| Plan { file_system, messages: 240, connections: 6, cuts: 15, seed: 1, sector: 4096 };
         let steps: [&dyn Fn() -> Result<bool, RigError>; 4] = [
             &|| self.self_test(1),
-            &|| self.cut_all(file_systems.clone().map(plan), None),
+            &|| self.cut_all(file_systems.clone().map(plan), Some(keep)),
             &|| self.kill(20, 1),
-            &|| self.faults_where(|_| true, false),
+            &|| self.faults_where(|_| true, require_all),
         ];
         self.each(steps, |step| step())
     }

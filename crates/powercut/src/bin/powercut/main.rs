@@ -100,8 +100,15 @@ enum Command {
     Check,
     /// Cut other systems, as they are shipped, in the same way: for the table
     Peers(Peers),
-    /// Everything in short, in less than two minutes: for every change
-    Ci,
+    /// Everything in short, in some minutes: for every change
+    Ci {
+        /// What this machine cannot try is a failure (exit status 2)
+        #[arg(long)]
+        require_all: bool,
+        /// Where the recording of a run goes in which something was found
+        #[arg(long, value_name = "DIR", default_value = "target/powercut")]
+        keep: PathBuf,
+    },
 }
 
 #[derive(Args)]
@@ -160,14 +167,24 @@ fn sector(text: &str) -> Result<usize, String> {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => {
+            let _ = usage.print();
+            return ExitCode::from(if usage.use_stderr() { 3 } else { 0 });
+        }
+    };
     match run(&cli) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
             eprintln!("powercut: {error}");
             // What the server does wrong is a finding, wherever it was noticed.
-            ExitCode::from(if error.is_finding() { 1 } else { 2 })
+            ExitCode::from(match error {
+                _ if error.is_finding() => 1,
+                RigError::Unavailable(_) => 2,
+                _ => 3,
+            })
         }
     }
 }
@@ -200,6 +217,6 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
         Command::Faults { only } => rigged.faults(only),
         Command::Check => rigged.check(),
         Command::Peers(peers) => rigged.peers(peers),
-        Command::Ci => rigged.ci(),
+        Command::Ci { require_all, keep } => rigged.ci(*require_all, keep),
     }
 }
