@@ -6,12 +6,13 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::{Attack, PATIENCE};
-use crate::load::{Client, Load, user};
+use crate::load::{Client, Load, Protocol, user};
 use crate::rig::RigError;
 use crate::server::DOMAIN;
 
 /// Where a slow sender stands.
 struct State {
+    protocol: Protocol,
     /// What it sends at once.
     prologue: String,
     /// The replies to that.
@@ -20,13 +21,15 @@ struct State {
     drip: &'static [u8],
 }
 
-fn states() -> [State; 6] {
+fn states() -> [State; 10] {
     let hello = "EHLO slow.example\r\n".to_owned();
     let mail = format!("{hello}MAIL FROM:<slow@{DOMAIN}>\r\n");
     let rcpt = format!("{mail}RCPT TO:<{}@{DOMAIN}>\r\n", user(0));
     let (data, bdat) = (format!("{rcpt}DATA\r\n"), format!("{rcpt}BDAT 100000\r\n"));
     let text = b"Subject: slow\r\n\r\nThis text comes one octet in a second, and on, and on.";
-    let state = |prologue, replies, drip| State { prologue, replies, drip };
+    let (too_long, nul) = (format!("{hello}NOOP {}", "A".repeat(4096)), format!("{data}Subject: a\0b\r\n\r\n"));
+    let chunked = format!("{rcpt}BDAT 15\r\nSubject: slow\r\n");
+    let state = |prologue, replies, drip| State { protocol: Protocol::Smtp, prologue, replies, drip };
     [
         state(String::new(), &["220"], b"EHLO a.very.long.name.that.never.ends.because.it.is.sent.so.slowly."),
         state(hello, &["220", "250"], b"MAIL FROM:<somebody.with.a.name.as.long.as.this.one.is.and.longer."),
@@ -39,6 +42,18 @@ fn states() -> [State; 6] {
         state(data, &["220", "250", "250", "250", "354"], text),
         // A chunk is answered when it is complete.
         state(bdat, &["220", "250", "250", "250"], text),
+        state(
+            chunked,
+            &["220", "250", "250", "250", "250"],
+            b"BDAT 1000000000000000000000000000000000000000000000000000",
+        ),
+        // Both are refused when they end.
+        state(too_long, &["220", "250"], b"A"),
+        state(nul, &["220", "250", "250", "250", "354"], text),
+        State {
+            protocol: Protocol::Lmtp,
+            ..state(String::new(), &["220"], b"LHLO a.very.long.name.that.is.sent.so.slowly.")
+        },
     ]
 }
 
@@ -46,7 +61,8 @@ pub fn slow_senders(attack: &Attack) -> Result<Vec<String>, RigError> {
     let states = states();
     let mut crowd = Vec::with_capacity(attack.size.crowd);
     for state in states.iter().cycle().take(attack.size.crowd) {
-        let mut stream = TcpStream::connect(attack.address())?;
+        let address = if state.protocol == Protocol::Lmtp { attack.server.lmtp } else { attack.address() };
+        let mut stream = TcpStream::connect(address)?;
         stream.write_all(state.prologue.as_bytes())?;
         stream.set_nonblocking(true)?;
         crowd.push((stream, state, state.drip.iter().cycle()));
