@@ -29,6 +29,8 @@ pub struct Setup {
     pub checkpoint_secs: u32,
     /// Lines of the configuration's section `limits`.
     pub limits: String,
+    /// Whether mail is indexed as it is delivered.
+    pub indexed: bool,
     /// A command in front of the server's that becomes the server: `prlimit` or `env` with their arguments.
     pub through: Vec<String>,
 }
@@ -44,6 +46,7 @@ impl Setup {
             mail: None,
             checkpoint_secs: 1,
             limits: String::new(),
+            indexed: false,
             through: Vec::new(),
         }
     }
@@ -51,6 +54,11 @@ impl Setup {
     /// The directory of the mailboxes.
     pub fn mail(&self) -> PathBuf {
         self.mail.clone().unwrap_or_else(|| self.data.join("mail"))
+    }
+
+    /// The directory of the search's index, if it is [`indexed`](Self::indexed).
+    pub fn index(&self) -> PathBuf {
+        self.data.join("search")
     }
 
     /// What it writes to its log.
@@ -70,10 +78,11 @@ impl Setup {
             "journal_segment_bytes = {}\njournal_segments = 12\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n\
-             [limits]\n{}[log]\nlevel = \"warn\"\n",
+             [search]\nindex = {}\n[limits]\n{}[log]\nlevel = \"warn\"\n",
             4 << 20,
             8 << 20,
             self.checkpoint_secs,
+            self.indexed,
             self.limits
         )
     }

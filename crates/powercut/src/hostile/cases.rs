@@ -82,15 +82,18 @@ pub fn endless_line(attack: &Attack) -> Result<Vec<String>, RigError> {
 
 pub fn large_header(attack: &Attack) -> Result<Vec<String>, RigError> {
     let mut raw = Raw::in_data(attack, 1)?;
-    let mut piece = Vec::new();
-    while piece.len() < PIECE {
-        piece.extend_from_slice(b"X-Filler: one of very many fields, all of them quite ordinary\r\n");
-    }
+    let piece = filler();
     for _ in 0..(100 << 20) / PIECE {
         raw.say(&piece)?;
     }
     raw.say(b"\r\nbody\r\n.\r\n")?;
     Ok(expect("a header of 100 MiB", &raw.reply()?, "552 5.3.4"))
+}
+
+/// Fields of [`PIECE`] octets or a little more.
+fn filler() -> Vec<u8> {
+    let field = b"X-Filler: one of very many fields, all of them quite ordinary\r\n";
+    field.repeat(PIECE.div_ceil(field.len()))
 }
 
 pub fn million_to(attack: &Attack) -> Result<Vec<String>, RigError> {
@@ -108,6 +111,28 @@ pub fn nested(attack: &Attack) -> Result<Vec<String>, RigError> {
     raw.say(&nested_mime(10_000))?;
     raw.say(b"\r\n.\r\n")?;
     Ok(expect("MIME nested 10,000 deep", &raw.reply()?, "250"))
+}
+
+/// As [`nested`], for a server that indexes its mail: what parses it must come through, too.
+pub fn nested_indexed(attack: &Attack) -> Result<Vec<String>, RigError> {
+    let mut problems = nested(attack)?;
+    let deadline = Instant::now() + INDEX_PATIENCE;
+    while !is_found(attack, "deep")? {
+        if Instant::now() > deadline {
+            problems.push("the message is not found in the index".to_owned());
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    Ok(problems)
+}
+
+/// Whether the server's index knows a message with this word in its subject.
+fn is_found(attack: &Attack, subject: &str) -> Result<bool, RigError> {
+    let mut find = std::process::Command::new(&attack.setup.program);
+    find.args(["find", "--fields", "subject", "--index"]).arg(attack.setup.index()).arg(format!("subject:{subject}"));
+    let output = find.output()?;
+    Ok(memchr::memmem::find(&output.stdout, subject.as_bytes()).is_some())
 }
 
 /// A message of multiparts within multiparts.
@@ -274,6 +299,8 @@ const LOOK_ALIKES: [&[u8]; 18] = [
 ];
 
 const PIECE: usize = 64 << 10;
+/// The index is made at the lowest priority, so that a busy machine lets it wait.
+const INDEX_PATIENCE: Duration = Duration::from_secs(120);
 const HALF_CLOSED: &str = "half closed";
 /// Clients that read nothing. The kernel alone keeps some MiB for each.
 const DEAF: usize = 8;

@@ -28,61 +28,84 @@ pub struct Case {
     pub promise: &'static str,
     /// The server's memory at most (VmHWM), in MiB.
     pub memory_mib_max: u64,
+    /// Whether the server indexes its mail meanwhile.
+    indexed: bool,
     run: fn(&Attack) -> Result<Vec<String>, RigError>,
 }
 
 /// All cases.
-pub const ALL: [Case; 12] = [
+pub const ALL: [Case; 13] = [
     Case {
         name: "slow-senders",
         promise: "all stay connected, one octet a second each, in every state",
         memory_mib_max: 512,
+        indexed: false,
         run: crowds::slow_senders,
     },
     Case {
         name: "bursts",
         promise: "many connect at once, a message each: every one is served within a second, connecting included",
         memory_mib_max: 256,
+        indexed: false,
         run: crowds::bursts,
     },
     Case {
         name: "flood",
         promise: "connections that come and go as fast as they can: whoever waits for it is greeted within a second",
         memory_mib_max: 256,
+        indexed: false,
         run: crowds::flood,
     },
-    Case { name: "endless-command", promise: "500, and no memory", memory_mib_max: 96, run: cases::endless_command },
+    Case {
+        name: "endless-command",
+        promise: "500, and no memory",
+        memory_mib_max: 96,
+        indexed: false,
+        run: cases::endless_command,
+    },
     Case {
         name: "endless-line",
         promise: "a body of one line beyond the limit is 552",
         memory_mib_max: 96,
+        indexed: false,
         run: cases::endless_line,
     },
-    Case { name: "header-100-mb", promise: "552", memory_mib_max: 96, run: cases::large_header },
-    Case { name: "million-to", promise: "552", memory_mib_max: 96, run: cases::million_to },
-    Case { name: "mime-10000-deep", promise: "kept as it is", memory_mib_max: 96, run: cases::nested },
+    Case { name: "header-100-mb", promise: "552", memory_mib_max: 96, indexed: false, run: cases::large_header },
+    Case { name: "million-to", promise: "552", memory_mib_max: 96, indexed: false, run: cases::million_to },
+    Case { name: "mime-10000-deep", promise: "kept as it is", memory_mib_max: 96, indexed: false, run: cases::nested },
+    Case {
+        name: "mime-indexed",
+        promise: "the same, parsed by the search, and found",
+        memory_mib_max: 192,
+        indexed: true,
+        run: cases::nested_indexed,
+    },
     Case {
         name: "half-closed",
         promise: "whoever stops sending gets his replies, and his session ends",
         memory_mib_max: 96,
+        indexed: false,
         run: cases::half_closed,
     },
     Case {
         name: "reset-anywhere",
         promise: "RST at every octet of a dialogue leaves no descriptor behind",
         memory_mib_max: 96,
+        indexed: false,
         run: cases::reset_anywhere,
     },
     Case {
         name: "never-reads",
         promise: "replies that nobody reads pile up nowhere",
         memory_mib_max: 96,
+        indexed: false,
         run: cases::never_reads,
     },
     Case {
         name: "look-alikes",
         promise: "nothing but CRLF.CRLF ends a message",
         memory_mib_max: 96,
+        indexed: false,
         run: cases::look_alikes,
     },
 ];
@@ -145,6 +168,7 @@ impl Case {
     pub fn run(&self, environment: &Environment, size: Size) -> Result<Shown, RigError> {
         let scratch = tempfile::Builder::new().prefix("powercut-hostile-").tempdir_in(&environment.scratch)?;
         let setup = Setup {
+            indexed: self.indexed,
             limits: "memory_bytes = 33554432\nconnections = 20000\nconnections_per_address = 20000\n".to_owned(),
             ..Setup::plain(environment.program.clone(), scratch.path())
         };
