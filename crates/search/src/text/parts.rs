@@ -109,7 +109,8 @@ pub fn safe_file_name(name: &str, fallback: &str) -> String {
     while safe.len() > 200 {
         safe.pop();
     }
-    let safe = safe.trim().trim_start_matches('.').trim();
+    // Blanks and dots may take turns in front.
+    let safe = safe.trim_start_matches(|c: char| c == '.' || c.is_whitespace()).trim_end();
     if safe.is_empty() { fallback.to_owned() } else { safe.to_owned() }
 }
 
@@ -124,6 +125,8 @@ mod tests {
             ("C:\\x\\evil.exe", "evil.exe"),
             ("..", "part"),
             (".bashrc", "bashrc"),
+            (". .bashrc", "bashrc"),
+            (". ..", "part"),
             ("", "part"),
             ("a\nb\0c", "a_b_c"),
             ("photo\u{202e}gpj.exe", "photo_gpj.exe"),
