@@ -7,16 +7,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message};
 use posthaste_message::{DateTime, Received};
-use posthaste_smtp::address::Domain;
 use posthaste_smtp::tokio::{Body, Handler, Peer, Session};
-use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply};
+use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::body::{Gathered, Refusal, gather};
 use crate::config::Config;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
-use crate::routing::{Mailboxes, RouteError, Routes};
+use crate::routing::{RouteError, Routes};
 use crate::transaction::{Full, Transaction};
 
 /// What a reload replaces while sessions go on.
@@ -33,10 +32,9 @@ impl Settings {
     /// # Panics
     /// When `config` was not checked.
     pub fn new(config: &Config) -> Self {
-        let routes = Routes::new(config).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
         let limits = &config.limits;
         let message_bytes = Some(limits.message_bytes).filter(|&bytes| bytes > 0);
-        Self { host_name: config.host_name.clone(), hops: limits.hops, message_bytes, routes }
+        Self { host_name: config.host_name.clone(), hops: limits.hops, message_bytes, routes: Routes::of(config) }
     }
 }
 
@@ -171,7 +169,7 @@ impl Handler for Receiver {
 
 impl Receiver {
     fn take_recipient(&self, to: &mut Transaction, rcpt: &RcptTo) -> Result<(), Reply> {
-        let mailboxes = resolve(&self.settings().routes, rcpt).map_err(refusal)?;
+        let mailboxes = self.settings().routes.recipient(&rcpt.forward_path).map_err(refusal)?;
         // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
         if mailboxes.iter().any(|mailbox| self.0.store.check_mailbox(&mailbox.directory).is_err()) {
             return Err(Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later"));
@@ -181,17 +179,6 @@ impl Receiver {
             Full::Transaction => Reply::new(452, "4.5.3", "Too many mailboxes for one message"),
             Full::Memory => Reply::new(452, "4.3.1", "Too many recipients at a time, try again later"),
         })
-    }
-}
-
-fn resolve(routes: &Routes, rcpt: &RcptTo) -> Result<Mailboxes, RouteError> {
-    match &rcpt.forward_path {
-        ForwardPath::Local(local_part) => routes.resolve(local_part.as_str(), None),
-        ForwardPath::Address(address) => match address.domain() {
-            Domain::Name(name) => routes.resolve(address.local_part(), Some(name)),
-            // Never one of ours.
-            Domain::Ip(_) | Domain::Literal(_) => Err(RouteError::Relay),
-        },
     }
 }
 

@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
+use posthaste_smtp::ForwardPath;
+use posthaste_smtp::address::Domain as Host;
+
 use crate::address::{directory_name, folded_domain, is_domain, lower_case};
 use crate::config::{Config, Domain, Key, Problem, Users};
 
@@ -70,6 +73,14 @@ struct DomainRoutes {
 }
 
 impl Routes {
+    /// The routes of a configuration that was read with [`Config::parse`], which has found nothing wrong with its domains.
+    ///
+    /// # Panics
+    /// When `config` was not checked.
+    pub fn of(config: &Config) -> Self {
+        Self::new(config).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
+    }
+
     /// Works the routes of `config` out; tells what is wrong with its domains.
     pub(crate) fn new(config: &Config) -> Result<Self, Problem> {
         let mut domains = HashMap::new();
@@ -89,6 +100,21 @@ impl Routes {
             found.catch_all = catch_all;
         }
         Ok(routes)
+    }
+
+    /// The mailboxes of a recipient.
+    ///
+    /// # Errors
+    /// [`RouteError`] says which reply the client gets.
+    pub fn recipient(&self, path: &ForwardPath) -> Result<Mailboxes, RouteError> {
+        match path {
+            ForwardPath::Local(local_part) => self.resolve(local_part.as_str(), None),
+            ForwardPath::Address(address) => match address.domain() {
+                Host::Name(name) => self.resolve(address.local_part(), Some(name)),
+                // Never one of ours.
+                Host::Ip(_) | Host::Literal(_) => Err(RouteError::Relay),
+            },
+        }
     }
 
     /// The mailboxes of `local_part@domain`; `None` means the first of our domains, as for `<postmaster>` (RFC 5321
