@@ -305,5 +305,10 @@ mod tests {
         assert_eq!(harmless("a\u{1b}[2Jb"), "a\u{fffd}[2Jb");
         assert_eq!(harmless("\u{202e}exe.fdp\u{2066}"), "exe.fdp");
         assert_eq!(harmless("שלום, 梁礼学"), "שלום, 梁礼学");
+        // It looks at one character at a time, so these are all that there are.
+        let all: String = ('\0'..=char::MAX).collect();
+        let shown = harmless(&all);
+        assert!(!shown.chars().any(|c| c.is_control() || "\u{202a}\u{202e}\u{2066}\u{2069}".contains(c)));
+        assert_eq!(all.chars().count() - shown.chars().count(), 5 + 4);
     }
 }
