@@ -1,0 +1,99 @@
+//! From a recipient's address to mailboxes: one address a line. Whoever it is, the path is one that may be handed to the kernel and lies in a
+//! directory of a domain of ours; who is not the same user does not get the same mailbox, and who is the same does, however it is written.
+#![no_main]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use posthaste_maildir::MailboxPath;
+use posthaste_message::write_delivered_to;
+use posthaste_server::config::Config;
+use posthaste_server::routing::{Mailbox, RouteError, Routes};
+use posthaste_smtp::ForwardPath;
+use posthaste_smtp::address::Domain;
+
+const CONFIG: &str = r#"
+    host_name = "mx.example"
+
+    [[domain]]
+    name = "open.example"
+    users = "any"
+
+    [[domain]]
+    name = "bücher.example"
+    users = "any"
+    sub_addressing = ""
+
+    [[domain]]
+    name = "strict.example"
+    users = ["dash", "jörg"]
+    sub_addressing = "-"
+
+    [[domain]]
+    name = "Example.ORG"
+    users = ["alice", "Bob"]
+    catch_all = "bob"
+    aliases = { team = ["alice", "bob", "carol@open.example"], bob = ["bob", "alice"] }
+"#;
+
+static ROUTES: LazyLock<Routes> =
+    LazyLock::new(|| Routes::of(&Config::parse(Path::new("posthaste.toml"), CONFIG).expect("a configuration")));
+
+fuzz_target!(|text: &str| {
+    let (mut of_user, mut of_directory) = (HashMap::new(), HashMap::new());
+    for path in text.lines().take(64).filter_map(|line| ForwardPath::parse(line).ok()) {
+        let found = ROUTES.recipient(&path);
+        let domain = match &path {
+            ForwardPath::Local(_) => "open.example".to_owned(),
+            ForwardPath::Address(address) => match address.domain() {
+                Domain::Name(name) => name.strip_suffix('.').unwrap_or(name).to_lowercase(),
+                Domain::Ip(_) | Domain::Literal(_) => String::new(),
+            },
+        };
+        for mailbox in found.iter().flat_map(|mailboxes| mailboxes.iter()) {
+            check(mailbox);
+        }
+        let name = path.local_part().to_lowercase();
+        // What is written with three characters for an octet fits; `""` is an address and no name for a directory.
+        if name.len() > 80 || name.is_empty() {
+            continue;
+        }
+        match &*domain {
+            "open.example" | "bücher.example" => {
+                let found = found.unwrap_or_else(|error| panic!("{path}: {error:?}"));
+                let has_details = domain == "open.example";
+                let user = (if has_details { without_detail(&name, '+') } else { name.clone() }, domain);
+                let [mailbox] = &*found else { panic!("{path} has {found:?}") };
+                let directory = mailbox.directory.to_string();
+                assert_eq!(*of_user.entry(user.clone()).or_insert_with(|| directory.clone()), directory, "{path}");
+                assert_eq!(*of_directory.entry(directory).or_insert_with(|| user.clone()), user, "{path}");
+            }
+            "strict.example" => {
+                let user = without_detail(&name, '-');
+                assert_eq!(["dash", "jörg", "postmaster"].contains(&&*user), found.is_ok(), "{path}");
+            }
+            "example.org" => {
+                let ours = ["example.org/alice/Maildir", "example.org/bob/Maildir", "open.example/carol/Maildir"];
+                let found = found.unwrap_or_else(|error| panic!("{path}: {error:?}"));
+                assert!(found.iter().all(|mailbox| ours.contains(&&*mailbox.directory)), "{path}");
+            }
+            _ => assert_eq!(found.err(), Some(RouteError::Relay), "{path}"),
+        }
+    }
+});
+
+fn check(mailbox: &Mailbox) {
+    let path = MailboxPath::parse(&mailbox.directory).expect("a path for the kernel");
+    let [domain, user, "Maildir"] = path.components().collect::<Vec<_>>()[..] else { panic!("{path:?}") };
+    assert!(["open.example", "b%c3%bccher.example", "strict.example", "example.org"].contains(&domain), "{path:?}");
+    assert!(!user.starts_with('.') && user.bytes().all(|octet| octet.is_ascii_graphic()), "{path:?}");
+    let mut field = Vec::new();
+    write_delivered_to(&mut field, &mailbox.address);
+    assert!(field.ends_with(b"\r\n") && !field[..field.len() - 2].iter().any(|octet| b"\r\n".contains(octet)));
+}
+
+fn without_detail(name: &str, separator: char) -> String {
+    name.split_once(separator).map_or(name, |(user, _)| if user.is_empty() { name } else { user }).to_owned()
+}
