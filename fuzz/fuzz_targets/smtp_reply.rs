@@ -14,6 +14,10 @@ fuzz_target!(|data: &[u8]| {
     for reply in whole.0 {
         let mut out = Vec::new();
         reply.write(&mut out);
+        // Long lines are folded, so those of one reply may become more than a reader takes.
+        if out.iter().filter(|&&octet| octet == b'\n').count() > ReplyParser::LINES_MAX {
+            continue;
+        }
         let (again, failed) = read(&[&out]);
         assert!(!failed && again.len() == 1, "{reply:?} became {again:?}");
         assert_eq!(again[0].code(), reply.code());
