@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::{self, Errno};
@@ -11,7 +11,7 @@ use rustix::path::Arg;
 
 use crate::Declared;
 use crate::machine::{World, world};
-use crate::recording::{Event, Scope};
+use crate::recording::Event;
 use crate::tree::NodeId;
 
 pub fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
@@ -186,7 +186,7 @@ fn written(
 pub fn fsync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
     let Some(mut world) = world() else { return fs::fsync(fd) };
     match world.node(identity(&fs::fstat(&fd)?)) {
-        Some((machine, node)) => world.state(machine).sync(Scope::Node(node)),
+        Some((machine, node)) => world.state(machine).sync(node),
         None => {
             // A real sync takes long; others need not wait for it.
             drop(world);
@@ -198,7 +198,7 @@ pub fn fsync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
 pub fn fdatasync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
     let Some(mut world) = world() else { return fs::fdatasync(fd) };
     match world.node(identity(&fs::fstat(&fd)?)) {
-        Some((machine, node)) => world.state(machine).sync(Scope::Node(node)),
+        Some((machine, node)) => world.state(machine).sync(node),
         None => {
             drop(world);
             fs::fdatasync(fd)
@@ -211,7 +211,7 @@ pub fn syncfs<Fd: AsFd>(fd: Fd) -> io::Result<()> {
     match world.node(identity(&fs::fstat(&fd)?)) {
         Some((machine, node)) => {
             let state = world.state(machine);
-            state.sync(Scope::FileSystem(state.mounts.of(node)))
+            state.sync_all(state.mounts.of(node), fd.as_fd().as_raw_fd())
         }
         None => {
             drop(world);
@@ -223,8 +223,10 @@ pub fn syncfs<Fd: AsFd>(fd: Fd) -> io::Result<()> {
 /// What is declared of the file system of `fd`; nothing if it is a real one.
 pub fn declared(fd: impl AsFd) -> Option<Declared> {
     let mut world = world()?;
-    let (machine, node) = world.node(identity(&fs::fstat(fd).ok()?))?;
+    let (machine, node) = world.node(identity(&fs::fstat(&fd).ok()?))?;
     let state = world.state(machine);
+    // Whoever is to sync a file system by a descriptor asks this when he opens it.
+    state.opened(state.mounts.of(node), fd.as_fd().as_raw_fd());
     Some(Declared {
         device: state.mounts.of(node),
         syncfs_trusted: state.syncfs_trusted,

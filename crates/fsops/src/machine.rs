@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
+use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -58,6 +59,9 @@ pub(crate) struct State {
     faults: Faults,
     // Files whose writes a sync of their file system has forgotten: their own next sync tells so, as the kernel does.
     forgotten: BTreeSet<NodeId>,
+    // How often a sync of each file system has failed, and how much of that each descriptor has told.
+    failures: BTreeMap<NodeId, u64>,
+    told: BTreeMap<(NodeId, RawFd), u64>,
     syncs: u64,
     changes: u64,
 }
@@ -124,6 +128,8 @@ impl Machine {
             mounts: tree.mounts(),
             faults: Faults::default(),
             forgotten: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            told: BTreeMap::new(),
             syncs: 0,
             changes: 0,
         };
@@ -286,24 +292,47 @@ impl State {
         if self.mounts.of(node) == node { Err(Errno::BUSY) } else { Ok(()) }
     }
 
-    pub fn sync(&mut self, scope: Scope) -> rustix::io::Result<()> {
+    /// fsync or fdatasync.
+    pub fn sync(&mut self, node: NodeId) -> rustix::io::Result<()> {
+        let was_forgotten = self.forgotten.remove(&node);
+        if self.fails(node)? || was_forgotten {
+            self.events.push(Event::SyncFailed(Scope::Node(node)));
+            return Err(Errno::IO);
+        }
+        self.events.push(Event::Sync(Scope::Node(node)));
+        Ok(())
+    }
+
+    /// syncfs by a descriptor, which tells also what has failed since it was opened, whoever was told of it before.
+    pub fn sync_all(&mut self, mount: NodeId, descriptor: RawFd) -> rustix::io::Result<()> {
+        if self.fails(mount)? {
+            let unsynced = self.unsynced_on(mount);
+            self.forgotten.extend(unsynced);
+            self.events.push(Event::SyncFailed(Scope::FileSystem(mount)));
+            // The kernel has nothing to write to one that is read-only.
+            if self.is_read_only(mount) {
+                return Ok(());
+            }
+            *self.failures.entry(mount).or_default() += 1;
+        } else {
+            self.events.push(Event::Sync(Scope::FileSystem(mount)));
+        }
+        let failures = self.failures.get(&mount).copied().unwrap_or(0);
+        let told = self.told.insert((mount, descriptor), failures).unwrap_or(0);
+        if told < failures { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// A descriptor was opened by which a file system may be synced.
+    pub fn opened(&mut self, mount: NodeId, descriptor: RawFd) {
+        self.told.insert((mount, descriptor), self.failures.get(&mount).copied().unwrap_or(0));
+    }
+
+    /// Counts a sync of what lies on this file system, and says whether it is one that fails.
+    fn fails(&mut self, node: NodeId) -> rustix::io::Result<bool> {
         self.syncs += 1;
         self.alive()?;
-        let (Scope::Node(node) | Scope::FileSystem(node)) = scope;
         let is_due = self.faults.fail_syncs.contains(&self.syncs);
-        let was_forgotten = matches!(scope, Scope::Node(_)) && self.forgotten.remove(&node);
-        let is_given_up = self.is_read_only(node);
-        if is_due || was_forgotten || is_given_up || self.faults.fail_syncs_on == Some(self.mounts.of(node)) {
-            if matches!(scope, Scope::FileSystem(_)) {
-                let unsynced = self.unsynced_on(node);
-                self.forgotten.extend(unsynced);
-            }
-            self.events.push(Event::SyncFailed(scope));
-            // The kernel has nothing to write to one that is read-only.
-            return if is_given_up && matches!(scope, Scope::FileSystem(_)) { Ok(()) } else { Err(Errno::IO) };
-        }
-        self.events.push(Event::Sync(scope));
-        Ok(())
+        Ok(is_due || self.faults.fail_syncs_on == Some(self.mounts.of(node)) || self.is_read_only(node))
     }
 
     /// Files on a file system that were written and not synced since.
@@ -423,6 +452,20 @@ mod tests {
         crate::write_all(&file, b"four").unwrap();
         assert_eq!(std::fs::read(machine.path().join("a")).unwrap(), b"onetfour");
         assert_eq!(machine.unrecorded().unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn each_descriptor_tells_of_a_sync_that_failed_since_it_was_opened() {
+        let machine = Machine::new().unwrap();
+        let open = || {
+            let dir = File::open(machine.path()).unwrap();
+            crate::declared(&dir).unwrap();
+            dir
+        };
+        let [one, other] = [open(), open()];
+        machine.set_faults(Faults { fail_syncs: vec![1], ..Faults::default() });
+        assert_eq!([&one, &one, &other, &other].map(crate::syncfs), [Err(Errno::IO), Ok(()), Err(Errno::IO), Ok(())]);
+        assert_eq!(crate::syncfs(open()), Ok(()), "it was opened later");
     }
 
     #[test]
