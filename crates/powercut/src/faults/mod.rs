@@ -229,8 +229,8 @@ fn unexpected(sent: &Sent, expected: &str) -> Option<String> {
     refused.or(broken)
 }
 
-/// Retries are up to some seconds apart after a few failures.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The pauses between retries double: on a busy machine an outage takes a minute, and the pause after it then as long.
+const PATIENCE: Duration = Duration::from_secs(150);
 
 #[cfg(test)]
 mod tests {
