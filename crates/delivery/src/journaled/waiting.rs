@@ -188,7 +188,7 @@ impl WaitingMail {
         (done, troubles)
     }
 
-    /// Mail that was just accepted has reached mailboxes. Where other mail waits for one, that is tried again soon.
+    /// Mail that was just accepted has reached mailboxes. Where other mail waits for one, that is tried again soon, and the pauses begin anew.
     fn went_through(&mut self, reached: &[Missing], now: Instant) {
         if self.mailboxes.is_empty() {
             return;
@@ -196,6 +196,7 @@ impl WaitingMail {
         for missing in reached {
             if let Some(broken) = self.mailboxes.get_mut(&missing.mailbox) {
                 broken.due = broken.due.min(now + RETRY_FIRST);
+                broken.attempts = 1;
             }
         }
     }
@@ -264,7 +265,10 @@ impl WaitingMail {
                     deferred.under_way = true;
                     self.tries += 1;
                     broken.tried(id, self.tries);
-                    broken.probe = if releasing { broken.probe } else { Some(id) };
+                    // The last of those that are released may be followed by the one that is tried for the rest.
+                    if broken.release_before.is_none() {
+                        broken.probe = Some(id);
+                    }
                     let numbers = deferred.missing.iter().filter(|missing| missing.mailbox == *mailbox);
                     let numbers = numbers.map(|missing| missing.number).collect();
                     all.push(Again { id, numbers, era: deferred.era, permit });
@@ -442,6 +446,9 @@ mod tests {
         assert!(clock.attempt(2, &[(0, "box", true)]));
         clock.pass(1);
         assert_eq!(clock.due(), [1]);
+        clock.attempt(1, &[(0, "box", false)]);
+        clock.pass(2);
+        assert_eq!(clock.due(), [1], "the pauses begin anew");
     }
 
     #[test]
@@ -513,5 +520,79 @@ mod tests {
         });
         assert_eq!(first.iter().filter(|again| again.id >= 100).count(), 10, "each of the others has its turn");
         assert_eq!(first.len(), 20);
+    }
+
+    #[test]
+    fn behind_those_that_are_released_one_message_alone_is_tried() {
+        let mut clock = Clock::new();
+        clock.attempt(0, &[(0, "box", false)]);
+        clock.attempt(1, &[(0, "box", false)]);
+        clock.pass(1);
+        assert_eq!(clock.due(), [0]);
+        assert!(clock.attempt(0, &[(0, "box", true)]));
+        for id in 2..10 {
+            clock.attempt(id, &[(0, "box", false)]);
+        }
+        // There was no room for message 1 until the next one was due as well.
+        clock.pass(1);
+        assert_eq!(clock.due(), [1, 2]);
+    }
+
+    /// Numbers that follow from a seed (SplitMix64).
+    struct Chance(u64);
+
+    impl Chance {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (mixed ^ (mixed >> 31)) % bound
+        }
+    }
+
+    #[test]
+    fn whatever_has_failed_for_a_while_all_mail_arrives_and_no_pause_is_longer_than_that_while() {
+        const MAILBOXES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        const TICK: Duration = Duration::from_millis(200);
+        for seed in 0..1000 {
+            let mut chance = Chance(seed);
+            let mut clock = Clock::new();
+            let (outage, slowness, tries_at_once) = (1 + chance.below(300), 1 + chance.below(20), 1 + chance.below(40));
+            let mut broken = [true; MAILBOXES.len()];
+            let mut under_way: Vec<(u64, Vec<u16>)> = Vec::new();
+            let (mut tick, mut idle) = (0, 0);
+            while tick < outage || !under_way.is_empty() || !clock.mail.is_empty() {
+                clock.now += TICK;
+                if tick < outage {
+                    broken.iter_mut().for_each(|broken| *broken ^= chance.below(30) == 0);
+                    let mut numbers: Vec<u16> = (0..=chance.below(4)).map(|_| chance.below(8) as u16).collect();
+                    numbers.sort_unstable();
+                    numbers.dedup();
+                    under_way.push((tick, numbers));
+                } else {
+                    broken = [false; MAILBOXES.len()];
+                    idle = if under_way.is_empty() { idle + 1 } else { 0 };
+                    // Each pause is as long as those before it together, and 1 s.
+                    assert!(idle <= outage + 10, "seed {seed}: {:?}", clock.mail.list());
+                }
+                tick += 1;
+                let mut room = tries_at_once.saturating_sub(under_way.len() as u64);
+                let again: Vec<Again<()>> = clock.mail.due(clock.now, |_| {
+                    room = room.checked_sub(1)?;
+                    Some(())
+                });
+                under_way.extend(again.into_iter().map(|again| (again.id, again.numbers)));
+                under_way.retain(|(id, numbers)| {
+                    let ended = chance.below(slowness) == 0;
+                    let outcome =
+                        |&number: &u16| (number, MAILBOXES[usize::from(number)], !broken[usize::from(number)]);
+                    if ended {
+                        clock.attempt(*id, &numbers.iter().map(outcome).collect::<Vec<_>>());
+                    }
+                    !ended
+                });
+            }
+            assert!(clock.mail.mailboxes.is_empty(), "seed {seed}");
+        }
     }
 }
