@@ -31,7 +31,9 @@ fuzz_target!(|octets: &[u8]| {
         assert_eq!((account.acked, account.expected), (4, 4));
         assert!(account.lost.len() as u64 <= account.expected && account.lost.len() as u64 + account.found >= 4);
     }
-    if let Ok(ledger) = Ledger::load(&FILE) {
+    // A ledger may name 2^28 messages, which take 4 octets of memory each: here no more than a million.
+    let numbers_are_small = octets.split(|octet| !octet.is_ascii_digit()).all(|digits| digits.len() <= 6);
+    if numbers_are_small && let Ok(ledger) = Ledger::load(&FILE) {
         ledger.save(&FILE).expect("it can be written");
         let again = Ledger::load(&FILE).expect("what was written reads");
         assert!(again == ledger, "run {:x}", ledger.run);

@@ -124,7 +124,7 @@ static ENCODING: LazyLock<Regex> = LazyLock::new(|| expression("(?i-u)content-tr
 /// The parser also takes RFC 2047's words.
 static ENCODED: LazyLock<Regex> = LazyLock::new(|| expression(r"(?i-u)base64|quoted-printable|=\?"));
 static TYPE: LazyLock<Regex> = LazyLock::new(|| expression("(?i-u)content-type"));
-static EMPTY_LINE: LazyLock<Regex> = LazyLock::new(|| expression(r"(?-u)\n\r?\n"));
+pub(super) static EMPTY_LINE: LazyLock<Regex> = LazyLock::new(|| expression(r"(?-u)\n\r?\n"));
 static TYPES: LazyLock<MessageParser> =
     LazyLock::new(|| MessageParser::new().header_content_type(HeaderName::ContentType).default_header_ignore());
 
