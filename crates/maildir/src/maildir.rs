@@ -275,15 +275,15 @@ impl Maildir {
 
     /// Looks for many messages with one scan of `new/` and one of `cur/`; the answer is by key (what stands before the first `,` or `:`).
     ///
-    /// A message that moves while the scan runs may be missed by `getdents`, so when some are missing `cur/` is scanned once more.
+    /// A message that moves while the scan runs may be missed by `getdents`, so when some are missing both are scanned once more.
     ///
     /// # Errors
     /// Those of `open`, `getdents` and `stat`.
     pub fn find_many<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> io::Result<HashMap<String, Found>> {
         let mut wanted: std::collections::HashSet<&str> = names.into_iter().map(key_of).collect();
         let mut all = HashMap::with_capacity(wanted.len());
-        // new/ first: messages move from there to cur/, not back.
-        for dir in [Subdir::New, Subdir::Cur, Subdir::Cur] {
+        // new/ first: messages move from there to cur/, and seldom back.
+        for dir in [Subdir::New, Subdir::Cur, Subdir::New, Subdir::Cur] {
             if wanted.is_empty() {
                 break;
             }
@@ -357,9 +357,7 @@ impl Maildir {
         let put = || -> io::Result<()> {
             let dir = self.dir(found.dir);
             // Its owner may have just moved it there. Of what reaches the disk in any order, the exchange might without that move: then it would lie in both.
-            if found.dir == Subdir::Cur {
-                self.sync_moves()?;
-            }
+            self.sync_moves()?;
             // A rename would bring it back under its old name if its owner has just given it another.
             match posthaste_fsops::renameat_with(&self.tmp, tmp_name, dir, &*found.name, RenameFlags::EXCHANGE) {
                 Ok(()) => return self.remove_tmp(tmp_name),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use posthaste_fsops::{Choice, Cut, Machine, Recording, Tree};
-use posthaste_maildir::{Flags, Host, Maildir, Mounts, NameSource, deliver_batch};
+use posthaste_maildir::{Flags, Found, Host, Maildir, Mounts, NameSource, Subdir, deliver_batch};
 
 /// Seeds for each position.
 const SEEDS: u64 = 6;
@@ -110,12 +110,21 @@ fn check_keywords(machine: &Machine, trusted: bool) {
 
 #[test]
 fn what_is_replaced_where_its_owner_has_just_moved_it_has_one_name_wherever_the_power_goes() {
-    for is_synced in [false, true] {
-        machines().for_each(|(machine, trusted)| check_replaced(&machine, trusted, is_synced));
+    for then in [Then::Synced, Then::ReplacedAgain, Then::MovedBack] {
+        machines().for_each(|(machine, trusted)| check_replaced(&machine, trusted, then));
     }
 }
 
-fn check_replaced(machine: &Machine, trusted: bool, is_synced: bool) {
+/// What happens to a message that was replaced and then moved to `cur/`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Synced,
+    ReplacedAgain,
+    /// Synced there; its owner marks it as new, as mutt does it, and it is replaced.
+    MovedBack,
+}
+
+fn check_replaced(machine: &Machine, trusted: bool, then: Then) {
     let maildir = Arc::new(Maildir::open_or_create(machine.path().join("a")).expect("a mailbox"));
     let names = NameSource::new(Host::new("rig.example")).expect("names");
     let (before, message) = (body(1), body(2));
@@ -125,16 +134,25 @@ fn check_replaced(machine: &Machine, trusted: bool, is_synced: bool) {
     let durable = machine.position();
     maildir.replace(&at, &[IoSlice::new(&message)]).expect("replaced");
     let at = maildir.set_flags(&at, Flags::SEEN).expect("moved to cur/");
-    match is_synced {
-        true => maildir.sync_message(at.dir, &at.name).expect("synced"),
-        false => maildir.replace(&at, &[IoSlice::new(&message)]).expect("replaced again"),
+    match then {
+        Then::Synced => maildir.sync_message(at.dir, &at.name).expect("synced"),
+        Then::ReplacedAgain => maildir.replace(&at, &[IoSlice::new(&message)]).expect("replaced again"),
+        Then::MovedBack => {
+            maildir.sync_message(at.dir, &at.name).expect("synced");
+            let name = at.name.split(':').next().expect("a name").to_owned();
+            let [from, to] =
+                [("cur", &at.name), ("new", &name)].map(|(dir, name)| machine.path().join("a").join(dir).join(name));
+            posthaste_fsops::rename(from, to).expect("moved back");
+            let at = Found { dir: Subdir::New, name, size: at.size };
+            maildir.replace(&at, &[IoSlice::new(&message)]).expect("replaced again");
+        }
     }
     let recording = machine.recording();
     for (cut, left) in cuts(&recording, trusted).filter(|(cut, _)| cut.position >= durable) {
         let maildir = Maildir::open(left.path().join("a")).expect("it was durable");
         let all = maildir.scan().expect("names");
         let [(dir, name)] = &all[..] else { panic!("{cut}: {all:?}") };
-        if is_synced && cut.position == recording.events.len() {
+        if then == Then::Synced && cut.position == recording.events.len() {
             assert_eq!(maildir.read(*dir, name).expect("a message"), message, "{cut}: {name}");
         }
     }

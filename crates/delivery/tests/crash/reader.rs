@@ -81,7 +81,12 @@ impl Reader {
             }
             3 => drop(maildir.set_flags(&found, Flags::SEEN)),
             4 => drop(maildir.set_flags(&found, Flags::SEEN.with(Flags::REPLIED))),
-            _ if dir == Subdir::New => drop(maildir.set_flags(&found, Flags::FLAGGED)),
+            5 if dir == Subdir::New => drop(maildir.set_flags(&found, Flags::FLAGGED)),
+            // Marked as new, as mutt does it.
+            5 => {
+                let plain = found.name.split(':').next().expect("a name");
+                drop(posthaste_fsops::rename(path.join("cur").join(&found.name), path.join("new").join(plain)));
+            }
             _ => {}
         }
     }
