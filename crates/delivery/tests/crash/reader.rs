@@ -85,7 +85,7 @@ impl Reader {
             // Marked as new, as mutt does it.
             5 => {
                 let plain = found.name.split(':').next().expect("a name");
-                drop(posthaste_fsops::rename(path.join("cur").join(&found.name), path.join("new").join(plain)));
+                let _ = posthaste_fsops::rename(path.join("cur").join(&found.name), path.join("new").join(plain));
             }
             _ => {}
         }
