@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use posthaste_fsops::Declared;
@@ -24,6 +25,8 @@ pub struct MountFacts {
     pub syncfs_trusted: bool,
     /// Whether changes of names reach the disk in their order, so that an fsync makes all earlier ones durable too: as with the logs of ext4 and XFS.
     pub ordered_log: bool,
+    /// Whether the disk is told to flush behind the last write of a `syncfs`. Without a journal, ext4's writes names when that has been done.
+    pub syncfs_flushes: bool,
 }
 
 impl MountFacts {
@@ -35,16 +38,27 @@ impl MountFacts {
         let device = rustix::fs::fstat(&fd)?.st_dev;
         let fs_type = rustix::fs::fstatfs(&fd)?.f_type as u64 & 0xFFFF_FFFF;
         if let Some(Declared { device, syncfs_trusted, ordered_log, .. }) = posthaste_fsops::declared(&fd) {
-            return Ok(Self { device, fs_type, syncfs_trusted, ordered_log });
+            return Ok(Self { device, fs_type, syncfs_trusted, ordered_log, syncfs_flushes: true });
         }
         let known = matches!(fs_type, EXT4 | XFS | BTRFS);
+        let has_log = fs_type != EXT4 || has_journal(Path::new("/sys"), device);
         Ok(Self {
             device,
             fs_type,
             syncfs_trusted: known && kernel_reports_syncfs_errors(),
-            ordered_log: matches!(fs_type, EXT4 | XFS),
+            ordered_log: matches!(fs_type, EXT4 | XFS) && has_log,
+            syncfs_flushes: has_log,
         })
     }
+}
+
+/// Whether the ext4 on this device has a journal; not so if nobody says it. ext2 has the same type number.
+fn has_journal(sys: &Path, device: u64) -> bool {
+    let place = sys.join(format!("dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
+    let Ok(target) = std::fs::read_link(place) else { return false };
+    let Some(name) = target.file_name() else { return false };
+    std::fs::read_to_string(sys.join("fs/ext4").join(name).join("journal_task"))
+        .is_ok_and(|task| task.trim() != "<none>")
 }
 
 fn kernel_reports_syncfs_errors() -> bool {
@@ -106,6 +120,9 @@ impl Mount {
             return Err(io::ErrorKind::Unsupported.into());
         }
         posthaste_fsops::syncfs(&self.descriptor)?;
+        if !self.facts.syncfs_flushes {
+            posthaste_fsops::fsync(&self.descriptor)?;
+        }
         let is_read_only = match posthaste_fsops::declared(&self.descriptor) {
             Some(declared) => declared.is_read_only,
             None => rustix::fs::fstatvfs(&self.descriptor)?.f_flag.contains(StatVfsMountFlags::RDONLY),
@@ -120,6 +137,21 @@ impl Mount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ext4_has_a_journal_if_the_kernel_says_so() {
+        let sys = tempfile::tempdir().unwrap();
+        let (device, place) = (rustix::fs::makedev(8, 1), sys.path().join("fs/ext4/sda1"));
+        assert!(!has_journal(sys.path(), device));
+        std::fs::create_dir_all(sys.path().join("dev/block")).unwrap();
+        std::os::unix::fs::symlink("../../devices/pci/block/sda/sda1", sys.path().join("dev/block/8:1")).unwrap();
+        assert!(!has_journal(sys.path(), device), "ext2 by its own driver says nothing");
+        std::fs::create_dir_all(&place).unwrap();
+        for (task, expected) in [("317\n", true), ("<none>\n", false)] {
+            std::fs::write(place.join("journal_task"), task).unwrap();
+            assert_eq!(has_journal(sys.path(), device), expected, "{task}");
+        }
+    }
 
     #[test]
     fn kernel_releases_compare_by_number() {
