@@ -24,7 +24,7 @@ pub use calls::*;
 #[cfg(feature = "record")]
 pub use machine::{Faults, Machine};
 #[cfg(feature = "record")]
-pub use recording::{Choice, Cut, Recording};
+pub use recording::{Choice, Cut, Event, Recording, Scope};
 #[cfg(feature = "record")]
 pub use tree::Tree;
 

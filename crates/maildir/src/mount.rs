@@ -1,9 +1,10 @@
 //! A mounted file system: what its `syncfs` is worth, and one descriptor to call it on.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use posthaste_fsops::Declared;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
@@ -25,8 +26,8 @@ pub struct MountFacts {
     pub syncfs_trusted: bool,
     /// Whether changes of names reach the disk in their order, so that an fsync makes all earlier ones durable too: as with the logs of ext4 and XFS.
     pub ordered_log: bool,
-    /// Whether the disk is told to flush behind the last write of a `syncfs`. Without a journal, ext4's writes names when that has been done.
-    pub syncfs_flushes: bool,
+    /// It is ext2, or ext4 without a journal as far as the kernel tells: its `syncfs` writes names behind the flush that it asks of the disk.
+    pub lacks_journal: bool,
 }
 
 impl MountFacts {
@@ -38,18 +39,25 @@ impl MountFacts {
         let device = rustix::fs::fstat(&fd)?.st_dev;
         let fs_type = rustix::fs::fstatfs(&fd)?.f_type as u64 & 0xFFFF_FFFF;
         if let Some(Declared { device, syncfs_trusted, ordered_log, .. }) = posthaste_fsops::declared(&fd) {
-            return Ok(Self { device, fs_type, syncfs_trusted, ordered_log, syncfs_flushes: true });
+            return Ok(Self { device, fs_type, syncfs_trusted, ordered_log, lacks_journal: false });
         }
         let known = matches!(fs_type, EXT4 | XFS | BTRFS);
-        let has_log = fs_type != EXT4 || has_journal(Path::new("/sys"), device);
+        let lacks_journal = fs_type == EXT4 && !has_journal_once(device, rustix::fs::fstatvfs(&fd)?.f_fsid);
         Ok(Self {
             device,
             fs_type,
             syncfs_trusted: known && kernel_reports_syncfs_errors(),
-            ordered_log: matches!(fs_type, EXT4 | XFS) && has_log,
-            syncfs_flushes: has_log,
+            ordered_log: matches!(fs_type, EXT4 | XFS) && !lacks_journal,
+            lacks_journal,
         })
     }
+}
+
+/// As [`has_journal`], looked up once for each file system: a mailbox is opened in about the time that it takes.
+fn has_journal_once(device: u64, fsid: u64) -> bool {
+    static KNOWN: Mutex<BTreeMap<(u64, u64), bool>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    *known.entry((device, fsid)).or_insert_with(|| has_journal(Path::new("/sys"), device))
 }
 
 /// Whether the ext4 on this device has a journal; not so if nobody says it. ext2 has the same type number.
@@ -120,7 +128,7 @@ impl Mount {
             return Err(io::ErrorKind::Unsupported.into());
         }
         posthaste_fsops::syncfs(&self.descriptor)?;
-        if !self.facts.syncfs_flushes {
+        if self.facts.lacks_journal {
             posthaste_fsops::fsync(&self.descriptor)?;
         }
         let is_read_only = match posthaste_fsops::declared(&self.descriptor) {
@@ -136,7 +144,22 @@ impl Mount {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_fsops::{Event, Machine, Scope, Tree};
+
     use super::*;
+
+    #[test]
+    fn without_a_journal_a_sync_ends_with_a_flush() {
+        let machine = Machine::boot(&Tree::default(), true, false).unwrap();
+        let dir = std::fs::File::open(machine.path()).unwrap();
+        let mut mount = Mount::of_dir(&dir).unwrap();
+        mount.sync().unwrap();
+        let before = machine.recording().events.len();
+        mount.facts.lacks_journal = true;
+        mount.sync().unwrap();
+        let events = &machine.recording().events[before..];
+        assert!(matches!(events, [Event::Sync(Scope::FileSystem(_)), Event::Sync(Scope::Node(_))]), "{events:?}");
+    }
 
     #[test]
     fn an_ext4_has_a_journal_if_the_kernel_says_so() {

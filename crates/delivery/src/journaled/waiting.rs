@@ -331,6 +331,8 @@ const RETRY_MAX: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
+    use posthaste_turns::Random;
+
     use super::*;
 
     struct Clock {
@@ -538,24 +540,12 @@ mod tests {
         assert_eq!(clock.due(), [1, 2]);
     }
 
-    /// Numbers that follow from a seed (SplitMix64).
-    struct Chance(u64);
-
-    impl Chance {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            (mixed ^ (mixed >> 31)) % bound
-        }
-    }
-
     #[test]
     fn whatever_has_failed_for_a_while_all_mail_arrives_and_no_pause_is_longer_than_that_while() {
         const MAILBOXES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
         const TICK: Duration = Duration::from_millis(200);
         for seed in 0..1000 {
-            let mut chance = Chance(seed);
+            let mut chance = Random::new(seed);
             let mut clock = Clock::new();
             let (outage, slowness, tries_at_once) = (1 + chance.below(300), 1 + chance.below(20), 1 + chance.below(40));
             let mut broken = [true; MAILBOXES.len()];

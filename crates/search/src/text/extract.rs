@@ -124,11 +124,12 @@ fn parser() -> MessageParser {
 fn try_extract(bytes: &[u8], is_whole: bool) -> Extracted {
     let mut out = Extracted { is_whole, ..Extracted::default() };
     let bytes = match header_cut_short(bytes) {
-        Some(part) => {
+        // Who reads one message wants to see its body.
+        Some(part) if !is_whole => {
             out.problem = Some("a header longer than 1 MiB");
             part
         }
-        None => bytes,
+        _ => bytes,
     };
     let guarded = guarded(bytes);
     let Some(message) = Parsed::new(&parser(), &guarded) else {
@@ -334,6 +335,7 @@ mod tests {
         let found = extract(mail(1_000_000).as_bytes());
         assert_eq!((&*found.subject, found.problem), ("endless", Some("a header longer than 1 MiB")));
         assert!(found.to.starts_with("somebody <somebody@example.org>") && found.body.is_empty());
+        assert_eq!(extract_whole(mail(1_000_000).as_bytes()).body.trim(), "body");
         // One line, and none that ends.
         assert_eq!(extract(&b"x".repeat(2 << 20)).problem, Some("a header longer than 1 MiB"));
     }
