@@ -5,7 +5,7 @@ use std::future::Future;
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_delivery::{Body as StoredBody, DeliveryError, Journaled};
 use posthaste_message::{HeaderScan, Summary};
-use posthaste_smtp::tokio::Body;
+use posthaste_smtp::driver::Body;
 use posthaste_smtp::{BodyError, Envelope};
 use tokio::task::spawn_blocking;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message};
 use posthaste_message::{DateTime, Received};
-use posthaste_smtp::tokio::{Body, Handler, Peer, Session};
+use posthaste_smtp::driver::{Body, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;

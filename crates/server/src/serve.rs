@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use posthaste_delivery::{Journaled, JournaledConfig, OpenError, ReplayReport};
+use posthaste_smtp::driver::{RunningServer, Server as SmtpServer, ServerBuilder};
 use posthaste_smtp::server::Config as SmtpConfig;
-use posthaste_smtp::tokio::{RunningServer, Server as SmtpServer, ServerBuilder};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -1,7 +1,7 @@
 //! A server that counts the octets of every message and forgets it: `cargo run --features tokio --example server`.
 
+use posthaste_smtp::driver::{Body, Handler, Server, Session};
 use posthaste_smtp::server::Config;
-use posthaste_smtp::tokio::{Body, Handler, Server, Session};
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 
 struct Count;

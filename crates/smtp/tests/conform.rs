@@ -137,11 +137,11 @@ fn dialogues_on_the_state_machine() {
 #[cfg(feature = "tokio")]
 mod over_a_socket {
     use super::*;
-    use ::tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use ::tokio::net::TcpStream;
-    use posthaste_smtp::tokio::{Body, Handler, Server, Session};
+    use posthaste_smtp::driver::{Body, Handler, Server, Session};
     use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo};
     use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     struct Rules;
 

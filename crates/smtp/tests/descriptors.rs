@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use ::tokio::io::AsyncReadExt;
-use ::tokio::net::TcpStream;
-use ::tokio::time::timeout;
-use posthaste_smtp::tokio::{Body, Handler, Server, Session};
+use posthaste_smtp::driver::{Body, Handler, Server, Session};
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// Nothing here takes longer unless it hangs.
 const LONG: Duration = Duration::from_secs(60);

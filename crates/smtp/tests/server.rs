@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use ::tokio::io::{AsyncReadExt, AsyncWriteExt};
-use ::tokio::net::{TcpStream, UnixStream};
-use ::tokio::sync::{Notify, mpsc};
-use ::tokio::time::timeout;
 use bytes::Bytes;
 use posthaste_smtp::client::{self, Transfer};
-use posthaste_smtp::server::Config;
-use posthaste_smtp::tokio::{
+use posthaste_smtp::driver::{
     Body, Client, ClientTimeouts, Handler, Peer, RunningServer, Server, ServerBuilder, Session,
 };
+use posthaste_smtp::server::Config;
 use posthaste_smtp::{
     BodyError, Envelope, ForwardPath, Limits, MailFrom, MessageOutcome, Protocol, RcptTo, Reply, ReversePath, Timeouts,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
 
 /// Nothing here takes longer unless it hangs.
 const LONG: Duration = Duration::from_secs(60);

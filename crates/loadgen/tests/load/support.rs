@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use posthaste_loadgen::load::{Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server, Stop, run};
 use posthaste_loadgen::values::{Address, PerConnection, TlsStart};
+use posthaste_smtp::driver::{Body, Handler, RunningServer, Session};
 use posthaste_smtp::server::Protocol;
-use posthaste_smtp::tokio::{Body, Handler, RunningServer, Session};
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 use tokio::sync::Semaphore;
 
@@ -147,7 +147,7 @@ impl TestServer {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let config =
             posthaste_smtp::server::Config { protocol, ..posthaste_smtp::server::Config::new("mx.example.org") };
-        let builder = posthaste_smtp::tokio::Server::builder().config(config);
+        let builder = posthaste_smtp::driver::Server::builder().config(config);
         let builder = match socket {
             Some(path) => builder.listen_unix(path),
             None => builder.listen("127.0.0.1:0"),

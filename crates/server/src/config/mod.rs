@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use posthaste_smtp::tokio::UnixAccess;
+use posthaste_smtp::driver::UnixAccess;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use check::{Key, Problem};

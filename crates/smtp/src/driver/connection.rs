@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use ::tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use ::tokio::task::yield_now;
-use ::tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::task::yield_now;
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::body::{Body, End};
 use super::stream::Stream;

@@ -4,8 +4,8 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use ::tokio::net::{TcpStream, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 
 #[derive(Debug)]
 pub(super) enum Stream {

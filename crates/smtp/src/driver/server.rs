@@ -10,10 +10,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use ::tokio::net::lookup_host;
-use ::tokio::sync::watch;
-use ::tokio::task::JoinHandle;
-use ::tokio::time::{sleep, timeout};
+use tokio::net::lookup_host;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 use super::connection::{Connection, Phase, PhaseNow, close};
 use super::gate::Gate;
@@ -167,7 +167,7 @@ impl ServerBuilder {
         let phase_now = Arc::clone(&shared.phase_now);
         let accepting = listeners
             .into_iter()
-            .map(|(listener, protocol)| ::tokio::spawn(accept(listener, protocol, Arc::clone(&shared))))
+            .map(|(listener, protocol)| tokio::spawn(accept(listener, protocol, Arc::clone(&shared))))
             .collect();
         Ok(RunningServer { local_addrs, backlog, configs, phase, phase_now, gate, accepting })
     }
@@ -281,7 +281,7 @@ const REJECTING_MAX: usize = 256;
 async fn accept<H: Handler>(listener: Listener, protocol: Protocol, shared: Arc<Shared<H>>) {
     let mut phase = shared.phase.clone();
     loop {
-        let accepted = ::tokio::select! {
+        let accepted = tokio::select! {
             biased;
             _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
             accepted = listener.accept() => accepted,
@@ -297,7 +297,7 @@ fn admit<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: Peer, protoc
     match shared.gate.enter(peer.ip()) {
         Ok(permit) => {
             let shared = Arc::clone(shared);
-            ::tokio::spawn(async move {
+            tokio::spawn(async move {
                 session(&shared, stream, peer, protocol).await;
                 drop(permit);
             });
@@ -338,7 +338,7 @@ fn reject<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: &Peer, repl
         return;
     }
     let shared = Arc::clone(shared);
-    ::tokio::spawn(async move {
+    tokio::spawn(async move {
         close(stream, last, shared.config(Protocol::Smtp).limits.timeouts.linger, true).await;
         shared.rejecting.fetch_sub(1, Ordering::Relaxed);
         shared.reserve.refill();
@@ -380,8 +380,8 @@ async fn accept_failed<H: Handler>(
 mod tests {
     use super::*;
     use crate::command::RcptTo;
+    use crate::driver::{Body, Session};
     use crate::server::{Envelope, MessageOutcome};
-    use crate::tokio::{Body, Session};
 
     struct Heavy;
 
@@ -412,7 +412,7 @@ mod tests {
             _sender: Arc::new(phase),
             phase_now: Arc::new(PhaseNow::new(Phase::Running)),
         };
-        let (stream, _other) = ::tokio::net::UnixStream::pair().unwrap();
+        let (stream, _other) = tokio::net::UnixStream::pair().unwrap();
         let session = session(&shared, Stream::Unix(stream), Peer::Unix, Protocol::Smtp);
         assert!(size_of_val(&session) <= 4096, "{} octets", size_of_val(&session));
     }

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use posthaste_smtp::server::Config;
-//! use posthaste_smtp::tokio::{Body, Handler, Server, Session};
+//! use posthaste_smtp::driver::{Body, Handler, Server, Session};
 //! use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 //!
 //! struct Print;

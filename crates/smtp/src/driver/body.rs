@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use ::tokio::time::Instant;
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::connection::{Connection, Stop, after};
 use crate::scan::BodyError;

@@ -5,10 +5,10 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::time::Duration;
 
-use ::tokio::io::{AsyncReadExt, AsyncWriteExt};
-use ::tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
-use ::tokio::time::timeout;
 use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
+use tokio::time::timeout;
 
 use super::stream::Stream;
 use crate::client::{ClientError, Config, Event, Extensions, Machine, MessageBody, Outcome};
