@@ -433,6 +433,11 @@ fn what_cannot_start_says_why() {
         Err(error) => assert!(error.to_string().contains(word), "{error}"),
     };
     refuse(Options { listen: taken.local_addr().to_string(), ..options() }, "cannot listen on 127.0.0.1");
+    let kept = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(kept.path(), "of the sink that runs\n").unwrap();
+    let account = Some(kept.path().to_owned());
+    refuse(Options { listen: taken.local_addr().to_string(), account, ..options() }, "cannot listen on 127.0.0.1");
+    assert_eq!(std::fs::read_to_string(kept.path()).unwrap(), "of the sink that runs\n");
     refuse(Options { store: Some(StoreKind::Mbox("/nowhere/mbox".into())), ..options() }, "/nowhere/mbox");
     refuse(Options { account: Some("/nowhere/account".into()), ..options() }, "/nowhere/account");
     let files = Certificate::Files { chain: "/nowhere/cert".into(), key: "/nowhere/key".into() };

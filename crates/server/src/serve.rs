@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use posthaste_delivery::{Journaled, JournaledConfig, OpenError, ReplayReport};
-use posthaste_smtp::driver::{RunningServer, Server as SmtpServer, ServerBuilder};
+use posthaste_smtp::driver::{BoundServer, ListenError, RunningServer, Server as SmtpServer, ServerBuilder};
 use posthaste_smtp::server::Config as SmtpConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,14 +33,9 @@ pub enum ServeError {
         /// What is wrong with it.
         error: OpenError,
     },
-    /// An address cannot be listened on.
-    #[error("cannot listen on {place}: {error}")]
-    Listen {
-        /// The addresses and paths.
-        place: String,
-        /// What the system said.
-        error: std::io::Error,
-    },
+    /// An address or path cannot be listened on; nothing was touched.
+    #[error("cannot listen on {0}")]
+    Listen(#[from] ListenError),
     /// The system refuses something that every server needs.
     #[error("{0}")]
     System(#[from] std::io::Error),
@@ -59,21 +54,27 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the store, finishes what an earlier run left, and listens. Needs a tokio runtime.
+    /// Listens, opens the store and finishes what an earlier run left, and serves. Needs a tokio runtime.
     ///
     /// # Errors
     /// See [`ServeError`]; nothing listens then.
     pub async fn start(config: Config) -> Result<Self, ServeError> {
+        let settings = config.clone();
+        let bound =
+            tokio::task::spawn_blocking(move || bind_when_free(&settings)).await.map_err(std::io::Error::from)??;
+        Self::start_on(bound, config).await
+    }
+
+    /// As [`Server::start`], on sockets that listen already: who connects meanwhile is greeted once the store is open.
+    async fn start_on(bound: BoundServer, config: Config) -> Result<Self, ServeError> {
         let (store, replayed) = open_store(&config).await?;
         let memory = MemoryBudget::new(config.limits.memory_bytes);
         let receiver = Receiver::new(Settings::new(&config), store.clone(), memory);
-        let started = builder(&config).start(receiver.clone()).await;
-        let running = match started {
+        let running = match bound.start(receiver.clone()) {
             Ok(running) => running,
             Err(error) => {
                 store.shutdown().await;
-                let places: Vec<String> = config.listeners.iter().map(|listener| listener.to_string()).collect();
-                return Err(ServeError::Listen { place: places.join(", "), error });
+                return Err(error.into());
             }
         };
         let watch = Watch::begin(store.clone(), receiver.clone());
@@ -193,6 +194,8 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     let source = Source { file: config_file, log_format };
     let config = source.load()?;
+    // Before anything is made: a start that fails leaves nothing behind.
+    let bound = bind_when_free(&config)?;
     let log = crate::logging::start(&config.log);
     raise_files_max();
     // What the log still holds is written first.
@@ -201,7 +204,7 @@ pub fn serve(
         at_once()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(run(config, &source, at_once));
+    let outcome = runtime.block_on(run(config, bound, &source, at_once));
     // A thread that a disk holds must not hold the end: what it does is in the journal.
     runtime.shutdown_background();
     outcome
@@ -223,6 +226,7 @@ impl Source {
 
 async fn run(
     config: Config,
+    bound: BoundServer,
     source: &Source,
     at_once: impl FnOnce() -> std::convert::Infallible,
 ) -> Result<(), ServeError> {
@@ -231,7 +235,7 @@ async fn run(
     let mut hang_up = signal(SignalKind::hangup())?;
     // Replaying a long journal takes its time, and so may a disk.
     let started = tokio::select! {
-        started = Server::start(config) => Some(started?),
+        started = Server::start_on(bound, config) => Some(started?),
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
     };
@@ -328,6 +332,19 @@ fn open_when_free(config: &JournaledConfig) -> Result<(Journaled, ReplayReport),
                 std::thread::sleep(Duration::from_millis(50));
             }
             opened => return opened,
+        }
+    }
+}
+
+/// Listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
+fn bind_when_free(config: &Config) -> Result<BoundServer, ListenError> {
+    let deadline = Instant::now() + PREDECESSOR_PATIENCE;
+    loop {
+        match builder(config).bind() {
+            Err(error) if error.error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            bound => return bound,
         }
     }
 }

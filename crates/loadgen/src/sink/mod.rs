@@ -181,6 +181,9 @@ impl Sink {
             TlsMode::Off => None,
             _ => Some(tls::acceptor(&options.certificate, &options.host_name)?),
         };
+        // Before any file is opened: one that cannot listen must not empty the account of the one that does.
+        let (listener, address) =
+            listen(&options.listen).map_err(|error| SinkError::Listen { address: options.listen.clone(), error })?;
         let mut files = Vec::new();
         let mut opened = |path: &PathBuf| {
             files.push(path.clone());
@@ -200,8 +203,6 @@ impl Sink {
             }
             None => None,
         };
-        let (listener, address) =
-            listen(&options.listen).map_err(|error| SinkError::Listen { address: options.listen.clone(), error })?;
         let shared = Arc::new(Shared {
             protocol: Arc::new(protocol(&options, &rules)),
             greylist: rules.greylist.map(Greylist::new),

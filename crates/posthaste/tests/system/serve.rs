@@ -307,6 +307,24 @@ fn an_address_in_use_is_named() {
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.contains(&format!("posthaste: cannot listen on {address}: ")), "{said}");
+    assert!(!dir.path().join("posthaste-data").exists(), "a start that fails leaves nothing");
+}
+
+#[test]
+fn the_socket_that_cannot_be_made_is_named_alone_and_no_other_file_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |path: &str| {
+        std::fs::write(dir.path().join("posthaste.toml"), format!("{ANYBODY}[[listener]]\nunix = \"{path}\"\n"))
+            .unwrap();
+        let refused = command(dir.path(), &["serve"]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        String::from_utf8(refused.stderr).unwrap()
+    };
+    assert!(said("missing/lmtp.sock").starts_with("posthaste: cannot listen on missing/lmtp.sock: No such file"));
+    std::fs::write(dir.path().join("precious.txt"), "years of work").unwrap();
+    assert!(said("precious.txt").contains("cannot listen on precious.txt: a file that is not a socket has this name"));
+    assert_eq!(std::fs::read_to_string(dir.path().join("precious.txt")).unwrap(), "years of work");
+    assert!(!dir.path().join("posthaste-data").exists());
 }
 
 #[test]

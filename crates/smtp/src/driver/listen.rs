@@ -1,14 +1,16 @@
 //! Sockets that wait for clients, and the descriptors kept back so that a client can be told when there are no more.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use tokio::net::{TcpListener, UnixListener};
 
 use super::Peer;
 use super::stream::Stream;
@@ -65,6 +67,86 @@ impl UnixAccess {
     }
 }
 
+/// A socket that is bound and listens, and belongs to no runtime yet.
+#[derive(Debug)]
+pub(super) enum Bound {
+    Tcp(std::net::TcpListener),
+    Unix(Option<SocketFile>, std::os::unix::net::UnixListener),
+}
+
+impl Bound {
+    /// Listens on `address`, which is one of `all` that are listened on.
+    pub fn tcp(address: SocketAddr, all: &[SocketAddr], backlog: Backlog) -> io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, NEW_SOCKET, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+        if address.is_ipv6() && address.ip().is_unspecified() && all.contains(&any_v4) {
+            // It would take the IPv4 clients as well, and nothing be left for the other to listen on (ipv6(7)).
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        rustix::net::bind(&socket, &address)?;
+        backlog.apply(&socket)?;
+        Ok(Self::Tcp(socket.into()))
+    }
+
+    /// Listens on a UNIX socket. A socket at `path` that nobody listens on is replaced; any other file stays.
+    pub fn unix(path: &Path, access: UnixAccess, backlog: Backlog) -> io::Result<Self> {
+        let bind = || -> io::Result<Self> {
+            let socket = unix_socket()?;
+            rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+            let name = SocketFile::new(path)?;
+            // Before it listens, so that nobody connects who may not.
+            access.apply(path)?;
+            backlog.apply(&socket)?;
+            Ok(Self::Unix(Some(name), socket.into()))
+        };
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                remove_dead_socket(path)?;
+                bind()
+            }
+            other => other,
+        }
+    }
+
+    pub fn from_tcp(listener: std::net::TcpListener, backlog: Backlog) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        backlog.apply(&listener)?;
+        Ok(Self::Tcp(listener))
+    }
+
+    pub fn from_unix(listener: std::os::unix::net::UnixListener, backlog: Backlog) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        backlog.apply(&listener)?;
+        Ok(Self::Unix(None, listener))
+    }
+
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(..) => None,
+        }
+    }
+
+    /// Hands the socket to the current runtime.
+    pub fn into_listener(self) -> io::Result<Listener> {
+        Ok(match self {
+            Self::Tcp(listener) => {
+                let local = Some(listener.local_addr()?).filter(|local| !local.ip().is_unspecified());
+                Listener::Tcp { listener: TcpListener::from_std(listener)?, local }
+            }
+            Self::Unix(name, listener) => Listener::Unix { _name: name, listener: UnixListener::from_std(listener)? },
+        })
+    }
+}
+
+const NEW_SOCKET: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+fn unix_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW_SOCKET, None)?)
+}
+
 #[derive(Debug)]
 pub(super) enum Listener {
     Tcp {
@@ -73,85 +155,66 @@ pub(super) enum Listener {
         local: Option<SocketAddr>,
     },
     Unix {
+        /// Removed before the socket is closed: until then no other socket can have the same inode.
+        _name: Option<SocketFile>,
         listener: UnixListener,
-        _name: SocketFile,
     },
 }
 
-/// The name of a UNIX socket, removed on drop if this server made it.
+/// The name of a UNIX socket that this server has made. Removed on drop, unless another file has the name by then.
 #[derive(Debug)]
-pub(super) struct SocketFile(Option<PathBuf>);
+pub(super) struct SocketFile {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl SocketFile {
+    /// `path` has just been bound.
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), inode: inode_of(&std::fs::symlink_metadata(path)?) })
+    }
+}
+
+/// What tells a file from any other, whatever its name: device and number.
+fn inode_of(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| inode_of(&found) == self.inode) {
             // Nothing is lost if it stays: the next start finds that nobody listens on it and replaces it.
-            let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
+/// Removes the name of a socket whose server has died.
+///
+/// # Errors
+/// `AlreadyExists`: another kind of file has the name. `AddrInUse`: somebody listens. Nothing was removed.
+fn remove_dead_socket(path: &Path) -> io::Result<()> {
+    let found = std::fs::symlink_metadata(path)?;
+    if !found.file_type().is_socket() {
+        let what = "a file that is not a socket has this name; it is not replaced";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    }
+    match rustix::net::connect(unix_socket()?, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => {}
+        // It answers, or its queue is full.
+        Ok(()) | Err(Errno::AGAIN) => {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on this socket"));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    // Another server that is starting may have replaced it meanwhile.
+    if inode_of(&std::fs::symlink_metadata(path)?) != inode_of(&found) {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server has just taken this socket"));
+    }
+    std::fs::remove_file(path)
+}
+
 impl Listener {
-    /// Listens on `address`, which is one of `all` that are listened on.
-    pub fn bind_tcp(address: SocketAddr, all: &[SocketAddr], backlog: Backlog) -> io::Result<Self> {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        socket.set_reuseaddr(true)?;
-        let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
-        if address.is_ipv6() && address.ip().is_unspecified() && all.contains(&any_v4) {
-            // It would take the IPv4 clients as well, and nothing be left for the other to listen on (ipv6(7)).
-            rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
-        }
-        socket.bind(address)?;
-        Self::tcp(socket.listen(backlog.granted)?)
-    }
-
-    fn tcp(listener: TcpListener) -> io::Result<Self> {
-        let local = Some(listener.local_addr()?).filter(|local| !local.ip().is_unspecified());
-        Ok(Self::Tcp { listener, local })
-    }
-
-    pub async fn bind_unix(path: &Path, access: UnixAccess, backlog: Backlog) -> io::Result<Self> {
-        let bind = || {
-            let socket = UnixSocket::new_stream()?;
-            socket.bind(path)?;
-            // Before it listens, so that nobody connects who may not.
-            let set = access.apply(path).and_then(|()| socket.listen(backlog.granted));
-            if set.is_err() {
-                // Ours, and of no use to anybody.
-                let _ = std::fs::remove_file(path);
-            }
-            set
-        };
-        let listener = match bind() {
-            // A name left behind by a server that died: nobody answers on it.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path).await => {
-                std::fs::remove_file(path)?;
-                bind()?
-            }
-            other => other?,
-        };
-        Ok(Self::Unix { listener, _name: SocketFile(Some(path.to_owned())) })
-    }
-
-    pub fn from_tcp(listener: std::net::TcpListener, backlog: Backlog) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        backlog.apply(&listener)?;
-        Self::tcp(TcpListener::from_std(listener)?)
-    }
-
-    pub fn from_unix(listener: std::os::unix::net::UnixListener, backlog: Backlog) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        backlog.apply(&listener)?;
-        Ok(Self::Unix { listener: UnixListener::from_std(listener)?, _name: SocketFile(None) })
-    }
-
-    pub fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp { listener, .. } => listener.local_addr().ok(),
-            Self::Unix { .. } => None,
-        }
-    }
-
     pub async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match self {
             Self::Tcp { listener, local } => {
@@ -167,10 +230,6 @@ impl Listener {
             }
         }
     }
-}
-
-async fn is_stale(path: &Path) -> bool {
-    matches!(UnixStream::connect(path).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Open descriptors that are given up when the process has no other left, so that a client can still be accepted, told

@@ -50,7 +50,7 @@ use std::net::{IpAddr, SocketAddr};
 pub use body::Body;
 pub use client::{Client, ClientTimeouts, ConnectError};
 pub use listen::{Backlog, UnixAccess};
-pub use server::{RunningServer, Server, ServerBuilder};
+pub use server::{BoundServer, ListenError, RunningServer, Server, ServerBuilder};
 
 use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;

@@ -1,8 +1,9 @@
 //! Listeners, the accept loop, shutdown.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,14 +11,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::net::lookup_host;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{Connection, Phase, PhaseNow, close};
 use super::gate::Gate;
-use super::listen::{Backlog, Listener, Reserve, UnixAccess};
+use super::listen::{Backlog, Bound, Listener, Reserve, UnixAccess};
 use super::stream::Stream;
 use super::{Handler, Peer};
 use crate::reply::Reply;
@@ -63,6 +63,16 @@ enum At {
     BoundUnix(std::os::unix::net::UnixListener),
 }
 
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => f.write_str(address),
+            Self::Unix(path, _) => write!(f, "{}", path.display()),
+            Self::BoundTcp(_) | Self::BoundUnix(_) => f.write_str("a socket that was handed over"),
+        }
+    }
+}
+
 impl ServerBuilder {
     /// Connections that are served at once unless [`ServerBuilder::max_connections`] says otherwise.
     pub const MAX_CONNECTIONS: usize = 20_000;
@@ -98,7 +108,8 @@ impl ServerBuilder {
         self.place(At::Tcp(address.into()))
     }
 
-    /// Listens on a UNIX socket. A name left behind by a dead server is replaced; ours is removed at the end.
+    /// Listens on a UNIX socket. A socket left behind by a dead server is replaced, any other file is an error; our name is removed
+    /// at the end unless somebody else has it by then.
     /// Its owner and group may connect; see [`ServerBuilder::listen_unix_with`].
     pub fn listen_unix(self, path: impl Into<PathBuf>) -> Self {
         self.listen_unix_with(path, UnixAccess::default())
@@ -124,29 +135,85 @@ impl ServerBuilder {
         self
     }
 
-    /// Binds all listeners and serves on the current tokio runtime until [`RunningServer::shutdown`].
+    /// Binds all listeners, so that clients may connect; they are served from [`BoundServer::start`] on. Needs no runtime, so a
+    /// program can bind low ports, give up its privileges, and then start its threads. Resolving a host name may block.
     ///
     /// # Errors
-    /// What binding reports; nothing listens then. Without any listener: `InvalidInput`.
-    pub async fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
-        let backlog = Backlog::for_connections(self.max_connections);
+    /// [`ListenError`] names the listener; then nothing is left bound.
+    pub fn bind(self) -> Result<BoundServer, ListenError> {
+        let Self { config, places, max_connections, max_connections_per_address } = self;
+        let backlog = Backlog::for_connections(max_connections);
         let mut tcp = Vec::new();
         let mut listeners = Vec::new();
-        for Place { at, protocol } in self.places {
-            match at {
-                At::Tcp(address) => tcp.extend(lookup_host(address).await?.map(|address| (address, protocol))),
-                At::Unix(path, access) => {
-                    listeners.push((Listener::bind_unix(&path, access, backlog).await?, protocol))
-                }
-                At::BoundTcp(listener) => listeners.push((Listener::from_tcp(listener, backlog)?, protocol)),
-                At::BoundUnix(listener) => listeners.push((Listener::from_unix(listener, backlog)?, protocol)),
-            }
+        for Place { at, protocol } in places {
+            let place = at.to_string();
+            let bound = match at {
+                At::Tcp(address) => match address.to_socket_addrs() {
+                    Ok(addresses) => {
+                        tcp.extend(addresses.map(|address| (address, protocol)));
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+                At::Unix(path, access) => Bound::unix(&path, access, backlog),
+                At::BoundTcp(listener) => Bound::from_tcp(listener, backlog),
+                At::BoundUnix(listener) => Bound::from_unix(listener, backlog),
+            };
+            listeners.push((bound.map_err(|error| ListenError { place, error })?, protocol));
         }
         let all: Vec<SocketAddr> = tcp.iter().map(|(address, _)| *address).collect();
         for (address, protocol) in tcp {
-            listeners.push((Listener::bind_tcp(address, &all, backlog)?, protocol));
+            let bound = Bound::tcp(address, &all, backlog);
+            listeners.push((bound.map_err(|error| ListenError { place: address.to_string(), error })?, protocol));
         }
-        if listeners.is_empty() {
+        Ok(BoundServer { config, listeners, backlog, max_connections, max_connections_per_address })
+    }
+
+    /// Binds all listeners and serves on the current tokio runtime until [`RunningServer::shutdown`].
+    ///
+    /// # Errors
+    /// What binding reports, with the listener's name; nothing listens then. Without any listener: `InvalidInput`.
+    pub async fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
+        // Resolving a name may take its time.
+        let bound = tokio::task::spawn_blocking(|| self.bind()).await.map_err(io::Error::from)??;
+        bound.start(handler)
+    }
+}
+
+/// A listener that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {error}")]
+pub struct ListenError {
+    /// Its address or path.
+    pub place: String,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+impl From<ListenError> for io::Error {
+    fn from(error: ListenError) -> Self {
+        Self::new(error.error.kind(), error)
+    }
+}
+
+/// A server whose sockets listen and that serves nobody yet: [`ServerBuilder::bind`]. Dropping it closes them.
+#[derive(Debug)]
+pub struct BoundServer {
+    config: Config,
+    listeners: Vec<(Bound, Protocol)>,
+    backlog: Backlog,
+    max_connections: usize,
+    max_connections_per_address: usize,
+}
+
+impl BoundServer {
+    /// Serves on the current tokio runtime until [`RunningServer::shutdown`].
+    ///
+    /// # Errors
+    /// `InvalidInput` without any listener; else the system refuses something that every server needs.
+    pub fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
+        let backlog = self.backlog;
+        if self.listeners.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
         }
         let (phase, receiver) = watch::channel(Phase::Running);
@@ -162,10 +229,12 @@ impl ServerBuilder {
             _sender: Arc::clone(&phase),
             phase_now: Arc::new(PhaseNow::new(Phase::Running)),
         });
-        let local_addrs = listeners.iter().filter_map(|(listener, _)| listener.local_addr()).collect();
+        let local_addrs = self.listeners.iter().filter_map(|(listener, _)| listener.local_addr()).collect();
         let (configs, gate) = (Arc::clone(&shared.configs), Arc::clone(&shared.gate));
         let phase_now = Arc::clone(&shared.phase_now);
-        let accepting = listeners
+        let listeners: io::Result<Vec<_>> =
+            self.listeners.into_iter().map(|(bound, protocol)| Ok((bound.into_listener()?, protocol))).collect();
+        let accepting = listeners?
             .into_iter()
             .map(|(listener, protocol)| tokio::spawn(accept(listener, protocol, Arc::clone(&shared))))
             .collect();
