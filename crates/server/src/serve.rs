@@ -374,6 +374,7 @@ fn smtp_config(config: &Config) -> SmtpConfig {
     SmtpConfig {
         limits: (&config.limits).into(),
         bare_newlines: config.policy.bare_newlines,
+        forbidden_commands: config.policy.forbidden_commands.clone(),
         nul_octets: config.policy.nul_octets,
         long_lines: config.policy.long_lines,
         ..SmtpConfig::new(&config.host_name)

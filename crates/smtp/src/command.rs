@@ -60,6 +60,12 @@ pub enum CommandError {
         /// Octets allowed, CRLF included.
         limit: usize,
     },
+    /// The answer to an AUTH challenge is longer than one may be (RFC 4954 section 4).
+    #[error("authentication exchange line is longer than {limit} octets")]
+    AuthTooLong {
+        /// Octets allowed, CRLF included.
+        limit: usize,
+    },
     /// The line ends in LF alone.
     #[error("command line ends in a bare LF")]
     BareLf,
@@ -95,6 +101,7 @@ impl CommandError {
     pub fn reply(&self) -> Reply {
         let (code, enhanced) = match self {
             Self::CommandTooLong { .. } | Self::BareLf | Self::Characters => (500, "5.5.2"),
+            Self::AuthTooLong { .. } => (500, "5.5.6"),
             Self::Unknown => (500, "5.5.1"),
             Self::Argument(_) | Self::BdatSize | Self::Parameter(_) => (501, "5.5.4"),
             Self::Sender(_) => (501, "5.1.7"),
@@ -155,6 +162,16 @@ impl MailFrom {
             envid: None,
             auth: None,
         }
+    }
+
+    /// Whether anything is said that only an extension allows. BODY=7BIT says nothing.
+    pub fn has_parameters(&self) -> bool {
+        self.body != BodyType::SevenBit
+            || self.smtputf8
+            || self.size.is_some()
+            || self.ret.is_some()
+            || self.envid.is_some()
+            || self.auth.is_some()
     }
 }
 
@@ -232,8 +249,9 @@ impl fmt::Display for RcptTo {
 }
 
 /// The longest line that `line`'s verb may have, CRLF included, given the base limit of
-/// [`Limits::command_line_bytes`](crate::Limits::command_line_bytes). The first four octets decide.
-pub fn line_bytes_max(line: &[u8], base: usize) -> usize {
+/// [`Limits::command_line_bytes`](crate::Limits::command_line_bytes). The first four octets decide. AUTH may be long only where
+/// it is offered (`auth`): elsewhere a client could have us keep 12 KiB for nothing.
+pub fn line_bytes_max(line: &[u8], base: usize, auth: bool) -> usize {
     // Longest parameters, each with its leading space.
     const SIZE: usize = 26; // RFC 1870
     const BODY: usize = 17; // RFC 6152
@@ -248,15 +266,40 @@ pub fn line_bytes_max(line: &[u8], base: usize) -> usize {
     match &verb {
         b"MAIL" => base + SIZE + BODY + SMTPUTF8 + RET + ENVID + AUTH,
         b"RCPT" => base + SMTPUTF8 + NOTIFY + ORCPT,
-        b"AUTH" => base.max(AUTH_LINE_BYTES_MAX),
+        b"AUTH" if auth => base.max(AUTH_LINE_BYTES_MAX),
         _ => base,
     }
 }
 
-/// Whether `line` means to be BDAT, well formed or not: octets that are no commands follow it.
+/// Whether `line` means to be BDAT, well formed or not: octets that are no commands follow it. Blanks and control characters
+/// before it make it a bad command, and its octets no less part of a message.
 pub(crate) fn begins_chunk(line: &[u8]) -> bool {
-    let Some((verb, rest)) = line.split_first_chunk::<4>() else { return false };
-    verb.eq_ignore_ascii_case(b"BDAT") && !rest.first().is_some_and(u8::is_ascii_alphanumeric)
+    let begin = line.iter().position(|&b| b > b' ' && b != 127).unwrap_or(line.len());
+    let Some((verb, rest)) = line[begin..].split_first_chunk::<4>() else { return false };
+    verb.eq_ignore_ascii_case(b"BDAT") && !rest.first().is_some_and(u8::is_ascii_alphabetic)
+}
+
+/// Whether `line` is what a client of another protocol says: one of the `forbidden` commands, or a header field as HTTP has them
+/// (`Host: x`). Without any forbidden command nothing is.
+pub(crate) fn is_foreign(line: &[u8], forbidden: &[String]) -> bool {
+    const LABEL_BYTES_MAX: usize = 64;
+    let end = line.iter().position(|&b| b <= b' ' || b == b':').unwrap_or(line.len());
+    let (verb, rest) = line.split_at(end);
+    if forbidden.is_empty() || verb.is_empty() || verb.len() > LABEL_BYTES_MAX {
+        return false;
+    }
+    let is_label =
+        || rest.first() == Some(&b':') && verb.iter().all(|&b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    forbidden.iter().any(|command| command.as_bytes().eq_ignore_ascii_case(verb)) || is_label()
+}
+
+/// Whether `verb` is a command of SMTP or LMTP that [`parse`] knows.
+pub fn is_known(verb: &str) -> bool {
+    const KNOWN: [&str; 15] = [
+        "HELO", "EHLO", "LHLO", "MAIL", "RCPT", "DATA", "BDAT", "RSET", "NOOP", "QUIT", "VRFY", "EXPN", "HELP",
+        "STARTTLS", "AUTH",
+    ];
+    KNOWN.iter().any(|known| known.eq_ignore_ascii_case(verb))
 }
 
 /// Longest AUTH command or response line, CRLF included (RFC 4954 section 4).
@@ -290,6 +333,7 @@ pub fn parse(line: &[u8]) -> Result<Command<'_>, CommandError> {
         b"RSET" => bare(Command::Rset),
         b"NOOP" => Ok(Command::Noop),
         b"QUIT" => bare(Command::Quit),
+        b"VRFY" if rest.is_empty() => Err(CommandError::Argument("VRFY needs a name")),
         b"VRFY" => Ok(Command::Vrfy(rest)),
         b"EXPN" => Ok(Command::Expn),
         b"HELP" => Ok(Command::Help),
@@ -319,7 +363,7 @@ fn parse_mail(rest: &str) -> Result<MailFrom, CommandError> {
     let mut body = None;
     for param in Params::new(params).map_err(|()| CommandError::Sender(AddressError::Trailing))? {
         match param {
-            Param("SIZE", value) => set(&mut mail.size, "SIZE", value.and_then(parse_number))?,
+            Param("SIZE", value) => set(&mut mail.size, "SIZE", value.and_then(parse_size))?,
             Param("BODY", value) => set(&mut body, "BODY", value.and_then(parse_body))?,
             Param("RET", value) => set(&mut mail.ret, "RET", value.and_then(parse_ret))?,
             Param("ENVID", value) => {
@@ -394,7 +438,13 @@ impl<'a> Iterator for Params<'a> {
     }
 }
 
-/// Digits only, at most twenty of them (RFC 1870 section 4, RFC 3030 section 2).
+/// At most twenty digits (RFC 1870 section 4); what no `u64` holds is more than any message may have.
+fn parse_size(text: &str) -> Option<u64> {
+    let fits = (1..=20).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    fits.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+/// Digits only, at most twenty of them (RFC 3030 section 2).
 fn parse_number(text: &str) -> Option<u64> {
     (text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
@@ -560,7 +610,8 @@ mod tests {
     fn bad_parameters() {
         check_reply("MAIL FROM:<a@b> SIZE=1 SIZE=2", 501);
         check_reply("MAIL FROM:<a@b> SIZE=-1", 501);
-        check_reply("MAIL FROM:<a@b> SIZE=99999999999999999999", 501);
+        check_reply("MAIL FROM:<a@b> SIZE=999999999999999999999", 501);
+        check_reply("MAIL FROM:<a@b> SIZE=", 501);
         check_reply("MAIL FROM:<a@b> BODY=BINARYMIME", 501);
         check_reply("MAIL FROM:<a@b> ENVID=a+2x", 501);
         check_reply("MAIL FROM:<a@b> SMTPUTF8=1", 501);
@@ -581,6 +632,8 @@ mod tests {
         check_reply("MAIL", 501);
         check_reply("MAIL TO:<a@b>", 501);
         check_reply("DATA x", 501);
+        check_reply("VRFY", 501);
+        check_reply(" NOOP", 500);
         check_reply("BDAT", 501);
         check_reply("BDAT 1x", 501);
         check_reply("BDAT 1 FIRST", 501);
@@ -590,6 +643,34 @@ mod tests {
         check_reply("EHLO x)(y", 501);
         check_reply("EHLO [1.2.3]", 501);
         assert!(parse(b"NOOP \xff").is_err());
+    }
+
+    #[test]
+    fn a_size_that_no_number_holds_is_the_largest() {
+        assert_eq!(mail("MAIL FROM:<a@b> SIZE=18446744073709551616").unwrap().size, Some(u64::MAX));
+        assert_eq!(mail("MAIL FROM:<a@b> SIZE=99999999999999999999").unwrap().size, Some(u64::MAX));
+    }
+
+    #[test]
+    fn other_protocols_are_known_by_their_first_word() {
+        let forbidden = ["GET".to_owned()];
+        for line in ["GET / HTTP/1.1", "get", "Host: x", "User-Agent:y", "X_1:"] {
+            assert!(is_foreign(line.as_bytes(), &forbidden), "{line}");
+            assert!(!is_foreign(line.as_bytes(), &[]), "{line}");
+        }
+        for line in ["", ":", " GET /", "GETS /", "MAIL FROM:<a@b>", "a b:", "\u{e9}t\u{e9}: x", "!:"] {
+            assert!(!is_foreign(line.as_bytes(), &forbidden), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_known_command_is_parsed() {
+        for verb in
+            ["HELO", "ehlo", "LHLO", "MAIL", "RCPT", "DATA", "BDAT", "RSET", "NOOP", "QUIT", "VRFY", "EXPN", "HELP"]
+        {
+            assert!(is_known(verb) && parse(verb.as_bytes()) != Err(CommandError::Unknown), "{verb}");
+        }
+        assert!(is_known("STARTTLS") && is_known("AUTH") && !is_known("GET") && !is_known(""));
     }
 
     #[test]

@@ -72,6 +72,7 @@ fn configure(config: &mut Config, setting: &str) {
         ("message_bytes", value) => config.limits.message_bytes = value.parse().unwrap(),
         ("recipients", value) => config.limits.recipients = value.parse().unwrap(),
         ("deferred_recipients", value) => config.limits.deferred_recipients = value.parse().unwrap(),
+        ("forbidden_commands", "-") => config.forbidden_commands.clear(),
         ("errors", value) => config.limits.errors = value.parse().unwrap(),
         other => panic!("{other:?}"),
     }
@@ -181,9 +182,7 @@ mod over_a_socket {
 
     async fn replay(packets: fn(&[u8]) -> Vec<&[u8]>) {
         for trace in traces() {
-            let Config { protocol, limits, dsn, .. } = trace.config.clone();
-            let config = Config { protocol, limits, dsn, ..Config::new("mx.example.org") };
-            let builder = Server::builder().config(config);
+            let builder = Server::builder().config(trace.config.clone());
             let server = builder.listen("127.0.0.1:0").start(Rules).await.unwrap();
             let mut stream = TcpStream::connect(server.local_addrs()[0]).await.unwrap();
             stream.set_nodelay(true).unwrap();

@@ -235,6 +235,73 @@ fn a_chunk_that_cannot_be_measured_ends_the_session() {
 }
 
 #[test]
+fn what_means_to_be_bdat_never_lets_its_octets_be_commands() {
+    for before in [" ", "\t", "  ", "\x01", " \x7f"] {
+        let wire = format!("{OPEN}{before}BDAT 17 LAST\r\nRSET\r\nNOOP\r\nQUIT\r\n");
+        at_every_cut(&Config::new("mx"), wire.as_bytes(), |host, cut| {
+            assert_eq!(codes(host), ["220", "250", "250", "250", "500"], "{before:?} cut at {cut}");
+            assert!(host.closed);
+        });
+    }
+    let wire = format!("{OPEN}BDAT17 LAST\r\nRSET\r\n");
+    at_every_cut(&Config::new("mx"), wire.as_bytes(), |host, _| assert!(host.closed));
+}
+
+#[test]
+fn a_web_page_cannot_send_mail() {
+    let long = "x".repeat(5000);
+    let first =
+        ["GET / HTTP/1.1", "post / HTTP/1.1", "PRI * HTTP/2.0", "Host: x", "X-A:b", &format!("PUT /{long} HTTP/1.1")]
+            .map(String::from);
+    for (index, line) in first.iter().enumerate() {
+        for end in ["\r\n", "\n"] {
+            let wire = format!("{line}{end}\r\n{OPEN}DATA\r\nforged\r\n.\r\n");
+            let check = |host: &Host, cut: usize| {
+                assert_eq!(codes(host), ["220", "502"], "{line:?} cut at {cut}");
+                assert!(host.closed && host.messages.is_empty());
+            };
+            if index < 5 {
+                at_every_cut(&Config::new("mx"), wire.as_bytes(), check);
+            }
+            let mut host = Host::new(Config::new("mx"));
+            host.read(wire.as_bytes());
+            check(&host, 0);
+            let mut host = Host::new(Config::new("mx"));
+            wire.as_bytes().chunks(700).for_each(|piece| host.read(piece));
+            check(&host, 700);
+        }
+    }
+    // Between the chunks of a message it ends the message as well.
+    let mut host = Host::new(Config::new("mx"));
+    host.read(format!("{OPEN}BDAT 3\r\nabcGET / HTTP/1.1\r\nBDAT 1 LAST\r\nx").as_bytes());
+    assert_eq!(codes(&host), ["220", "250", "250", "250", "250", "502"]);
+    assert!(host.messages.iter().all(|message| message.body.is_err()) && host.closed);
+}
+
+#[test]
+fn long_auth_lines_are_kept_only_where_auth_is_offered() {
+    let line = format!("AUTH PLAIN {}", "A".repeat(8000));
+    let longest = |config: Config| {
+        let mut host = Host::new(config);
+        host.read(b"EHLO c\r\n");
+        let mut longest = 0;
+        for piece in line.as_bytes().chunks(100) {
+            host.read(piece);
+            longest = longest.max(host.input.len());
+        }
+        host.read(b"\r\n");
+        (longest, codes(&host).last().unwrap().clone())
+    };
+    let (kept, code) = longest(Config::new("mx"));
+    assert!(kept <= 612 && code == "500", "{kept} {code}");
+    // Before TLS it is not offered either.
+    let tls = Config { starttls: true, auth_mechanisms: vec!["PLAIN".into()], ..Config::new("mx") };
+    let (kept, code) = longest(tls.clone());
+    assert!(kept <= 612 && code == "500", "{kept} {code}");
+    assert_eq!(longest(Config { auth_needs_tls: false, ..tls }), (line.len(), "535".into()));
+}
+
+#[test]
 fn reset_between_chunks_gives_the_message_up() {
     let wire = format!("{OPEN}BDAT 3\r\nabcRSET\r\n{}BDAT 2 LAST\r\nok", &OPEN[21..]);
     at_every_cut(&Config::new("mx"), wire.as_bytes(), |host, cut| {
@@ -366,13 +433,20 @@ fn command_line_limits_are_inclusive_and_per_line() {
         (line("NOOP ", 512), "250"),
         (line("NOOP ", 513), "500"),
         (format!("MAIL FROM:<a@b.example> ENVID={}\r\n", "x".repeat(100)), "250"),
-        (line("AUTH PLAIN ", 12_288), "502"),
-        (line("AUTH PLAIN ", 12_289), "500"),
+        (line("AUTH PLAIN ", 512), "502"),
+        (line("AUTH PLAIN ", 513), "500"),
     ];
     for (line, code) in cases {
         let wire = format!("EHLO c\r\n{line}RSET\r\n");
         at_every_cut(&Config { dsn: true, ..Config::new("mx") }, wire.as_bytes(), |host, cut| {
             assert_eq!(codes(host), ["220", "250", code, "250"], "{} octets cut at {cut}", line.len());
+        });
+    }
+    let offers = Config { auth_mechanisms: vec!["PLAIN".into()], auth_needs_tls: false, ..Config::new("mx") };
+    for (bytes, code) in [(12_288, "535"), (12_289, "500")] {
+        let wire = format!("EHLO c\r\n{}RSET\r\n", line("AUTH PLAIN ", bytes));
+        at_every_cut(&offers, wire.as_bytes(), |host, cut| {
+            assert_eq!(codes(host), ["220", "250", code, "250"], "{bytes} octets cut at {cut}");
         });
     }
     // Many short lines in one read are not one long line.

@@ -189,6 +189,19 @@ async fn lmtp_runs_over_a_unix_socket() {
 }
 
 #[tokio::test]
+async fn what_comes_behind_quit_costs_no_reply() {
+    let (server, _events) = start(local()).await;
+    let mut talk = Talk::to(&server).await;
+    talk.hear("220").await;
+    // More than is read at once, so that some of it is unread when the session ends: closing then would reset the connection.
+    let behind = "x".repeat(1 << 20);
+    talk.say(&format!("EHLO client.example\r\nQUIT\r\n{behind}")).await.hear("221").await;
+    talk.hear_close().await;
+    drop(talk);
+    assert!(server.shutdown(LONG).await);
+}
+
+#[tokio::test]
 async fn too_many_connections_are_told_so() {
     let (server, _events) = start(local().max_connections(3).max_connections_per_address(2)).await;
     let mut inside = Vec::new();

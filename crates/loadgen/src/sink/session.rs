@@ -111,11 +111,6 @@ impl Session {
         self.machine.waiting() == posthaste_smtp::server::Waiting::Body
     }
 
-    /// Whether the client said QUIT.
-    pub fn said_goodbye(&self) -> bool {
-        self.machine.said_goodbye()
-    }
-
     /// The handshake is done.
     pub fn tls_started(&mut self) {
         self.machine.tls_started();

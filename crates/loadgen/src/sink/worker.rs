@@ -178,7 +178,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
             },
             Turn::StartTls => return Ok(true),
             Turn::Close => {
-                linger(stream, session.said_goodbye()).await;
+                linger(stream).await;
                 return Ok(false);
             }
             Turn::Drop => unreachable!("seen above"),
@@ -207,9 +207,9 @@ async fn write_output<S: AsyncWrite + Unpin>(stream: &mut S, session: &mut Sessi
 }
 
 /// Says that nothing more will be written and reads on for a moment: closing with unread input would reset the
-/// connection, and the client might never see the last reply. One that said QUIT expects nothing more.
-async fn linger<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, said_goodbye: bool) {
-    if stream.shutdown().await.is_err() || said_goodbye {
+/// connection, and the client might never see the last replies. One that said QUIT may have sent more behind it.
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
+    if stream.shutdown().await.is_err() {
         return;
     }
     let deadline = Instant::now() + LINGER;

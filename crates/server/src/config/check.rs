@@ -43,6 +43,7 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
     }
     check_storage(&config.storage)?;
     check_limits(&config.limits)?;
+    check_forbidden(&config.policy.forbidden_commands)?;
     for (index, listener) in config.listeners.iter().enumerate() {
         check_listener(index, listener, &config.listeners[..index])?;
     }
@@ -104,6 +105,22 @@ fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Res
         (Some(_), None) if listener.group.is_some() => Err(Problem::new(at("group"), "only for `unix`")),
         _ => listener.unix_access().map(drop).map_err(|(key, message)| Problem::new(at(key), message)),
     }
+}
+
+fn check_forbidden(commands: &[String]) -> Result<(), Problem> {
+    for (index, command) in commands.iter().enumerate() {
+        let at = || ["policy".into(), "forbidden_commands".into(), index.into()];
+        if command.is_empty() || !command.bytes().all(|b| b.is_ascii_graphic() && b != b':') {
+            return Err(Problem::new(at(), "a command is one word, such as \"GET\""));
+        }
+        if posthaste_smtp::command::is_known(command) {
+            return Err(Problem::new(
+                at(),
+                format!("{command} is a command of mail, only those of other protocols count"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_limits(limits: &Limits) -> Result<(), Problem> {

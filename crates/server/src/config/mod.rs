@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use posthaste_smtp::driver::UnixAccess;
+use posthaste_smtp::server::FORBIDDEN_COMMANDS;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use check::{Key, Problem};
@@ -158,7 +159,7 @@ pub struct Domain {
 }
 
 /// What is done with messages that break the rules of the line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
     /// A CR or LF that is not part of a CRLF.
@@ -167,6 +168,19 @@ pub struct Policy {
     pub long_lines: LongLines,
     /// A NUL octet.
     pub nul_octets: NulOctets,
+    /// Commands of other protocols: a client that says one, or something like a header field, is cut off with 502.
+    pub forbidden_commands: Vec<String>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            bare_newlines: BareNewlines::default(),
+            long_lines: LongLines::default(),
+            nul_octets: NulOctets::default(),
+            forbidden_commands: FORBIDDEN_COMMANDS.map(String::from).to_vec(),
+        }
+    }
 }
 
 /// The search index of all mail, for `posthaste find`.

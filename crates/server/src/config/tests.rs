@@ -48,6 +48,19 @@ fn a_journal_too_small_for_one_message_or_not_of_whole_blocks_is_refused() {
 }
 
 #[test]
+fn only_commands_of_other_protocols_can_be_forbidden() {
+    let config = Config::parse(Path::new("x"), "[policy]\nforbidden_commands = [\"GET\", \"ehl\"]\n").unwrap();
+    assert_eq!(config.policy.forbidden_commands, ["GET", "ehl"]);
+    assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+    for (command, message) in
+        [("vrfy", "is a command of mail"), ("GET /", "one word"), ("Host:", "one word"), ("", "one word")]
+    {
+        let shown = error_of(&format!("[policy]\nforbidden_commands = [\"GET\", \"{command}\"]\n"));
+        assert!(shown.starts_with("posthaste.toml:2:") && shown.contains(message), "{shown}");
+    }
+}
+
+#[test]
 fn an_unknown_key_is_pointed_at() {
     let shown = error_of("host_name = \"a.example\"\n\n[limits]\nmesage_bytes = 7\n");
     let lines: Vec<&str> = shown.lines().collect();

@@ -410,8 +410,7 @@ impl Connection {
             Some(Stop::Disconnected | Stop::Io(_)) => return,
         }
         let linger = self.timeouts().linger;
-        let polite = self.machine.said_goodbye();
-        Box::pin(close(self.stream, std::mem::take(self.machine.output_mut()), linger, !polite)).await;
+        Box::pin(close(self.stream, std::mem::take(self.machine.output_mut()), linger)).await;
     }
 
     fn describe(&self, session: &mut Session) {
@@ -424,12 +423,13 @@ impl Connection {
     }
 }
 
-/// Writes the last replies and closes. With `drain` it keeps reading until the client has closed too, for at most
-/// `linger`: closing with unread input would reset the connection, and the client might never see why.
-pub(super) async fn close(mut stream: Stream, last: Vec<u8>, linger: Duration, drain: bool) {
+/// Writes the last replies, says that nothing more will come, and reads until the client has closed too, for at most `linger`:
+/// closing with unread input would reset the connection, and the client might never see the replies that it has not read yet.
+/// That goes for QUIT as well, as more may have come behind it.
+pub(super) async fn close(mut stream: Stream, last: Vec<u8>, linger: Duration) {
     let deadline = after(Instant::now(), linger);
     let Ok(Ok(())) = timeout_at(deadline, stream.write_all(&last)).await else { return };
-    if !drain || !matches!(timeout_at(deadline, stream.shutdown()).await, Ok(Ok(()))) {
+    if !matches!(timeout_at(deadline, stream.shutdown()).await, Ok(Ok(()))) {
         return;
     }
     let mut scratch = Vec::with_capacity(READ_BYTES_MIN);

@@ -408,7 +408,7 @@ fn reject<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: &Peer, repl
     }
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        close(stream, last, shared.config(Protocol::Smtp).limits.timeouts.linger, true).await;
+        close(stream, last, shared.config(Protocol::Smtp).limits.timeouts.linger).await;
         shared.rejecting.fetch_sub(1, Ordering::Relaxed);
         shared.reserve.refill();
     });

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use bytes::BytesMut;
 
 use self::body::Body;
+use self::commands::Sort;
 use super::{Config, Envelope, Event, Protocol, Waiting};
-use crate::command::{MailFrom, RcptTo};
+use crate::command::{CommandError, MailFrom, RcptTo};
 use crate::reply::Reply;
 use crate::scan::BodyError;
 
@@ -35,7 +36,6 @@ pub struct Machine {
     messages: u32,
     lines: u64,
     bodies: u64,
-    said_goodbye: bool,
 }
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ enum State {
     /// Waits for a command line.
     Command,
     /// Waits for the end of a line that is already too long.
-    LongLine { limit: usize, chunk: bool },
+    LongLine { error: CommandError, sort: Sort },
     /// The client said hello; [`Event::Hello`] has not been given out yet, for a body that it cut off is told first.
     AskHello,
     /// Waits for [`Machine::answer`] about HELO, EHLO or LHLO.
@@ -105,8 +105,14 @@ impl Machine {
             messages: 0,
             lines: 0,
             bodies: 0,
-            said_goodbye: false,
         }
+    }
+
+    /// The session is encrypted from its first octet on (RFC 8314 section 3.3).
+    pub fn encrypted(mut self) -> Self {
+        assert!(matches!(self.state, State::Greeting), "encrypted in {:?}", self.state);
+        self.tls = true;
+        self
     }
 
     /// Writes the greeting, or refuses the connection with a 4yz or 5yz reply and closes it.
@@ -189,11 +195,6 @@ impl Machine {
     /// Whether `input` holds all that is left of the message. Known for the last chunk only, as DATA does not say how long it is.
     pub fn has_whole_body(&self, input: &[u8]) -> bool {
         matches!(self.state, State::Chunk { left, last: true, .. } if left <= input.len() as u64)
-    }
-
-    /// Whether the session ended with QUIT, so that the client expects nothing but a close.
-    pub fn said_goodbye(&self) -> bool {
-        self.said_goodbye
     }
 
     /// Counts finished command lines: while it stands still, the same command is being waited for.

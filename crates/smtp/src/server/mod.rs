@@ -38,6 +38,10 @@ pub enum Protocol {
     Lmtp,
 }
 
+/// The methods of HTTP, and what a connection of HTTP/2 begins with.
+pub const FORBIDDEN_COMMANDS: [&str; 10] =
+    ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI"];
+
 /// What a [`Machine`] is told once.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -53,6 +57,11 @@ pub struct Config {
     pub nul_octets: NulOctets,
     /// Long text lines.
     pub long_lines: LongLines,
+    /// Commands of other protocols, in any case. A client that says one of them, or a line that looks like a header field
+    /// (`Host: x`), is told 502 5.7.0 and cut off: it is a browser that a web page has sent here, or something just as lost, and mail
+    /// in the body of its request must not be taken. Only commands that SMTP does not have count. Empty: nothing is forbidden.
+    /// Default [`FORBIDDEN_COMMANDS`].
+    pub forbidden_commands: Vec<String>,
     /// Announce DSN and take its parameters (RFC 3461). Set it only if whoever gets the envelope honours NOTIFY, RET, ENVID and
     /// ORCPT: the announcement is a promise. Otherwise they are refused with 555 5.5.4. Default false.
     pub dsn: bool,
@@ -78,6 +87,7 @@ impl Config {
             bare_newlines: BareNewlines::default(),
             nul_octets: NulOctets::default(),
             long_lines: LongLines::default(),
+            forbidden_commands: FORBIDDEN_COMMANDS.map(String::from).to_vec(),
             dsn: false,
             starttls: false,
             auth_mechanisms: Vec::new(),

@@ -24,7 +24,7 @@ impl Machine {
         if self.transaction.as_ref().is_some_and(|t| t.body.is_some()) {
             return self.error(503, "5.5.1", "BDAT and DATA do not mix");
         }
-        if let Some(refusal) = self.body_refusal() {
+        if let Some(refusal) = self.body_refusal(false) {
             self.refuse(&refusal);
             return None;
         }
@@ -44,7 +44,7 @@ impl Machine {
 
     /// A refused chunk is still read over to its last octet (RFC 3030 section 2).
     pub(super) fn begin_chunk(&mut self, size: u64, last: bool) -> Option<Event> {
-        let refusal = self.body_refusal();
+        let refusal = self.body_refusal(true);
         if refusal.is_none() && self.transaction.as_ref().is_some_and(|t| t.body.is_none()) {
             self.open_body(false);
         }
@@ -60,10 +60,11 @@ impl Machine {
     }
 
     /// Why no body may begin now.
-    pub(super) fn body_refusal(&self) -> Option<Reply> {
+    pub(super) fn body_refusal(&self, chunk: bool) -> Option<Reply> {
         let smtp = self.config.protocol == Protocol::Smtp;
         match &self.transaction {
             None => Some(Reply::new(503, "5.5.1", "MAIL and RCPT come first")),
+            Some(_) if chunk && !self.extended => Some(Reply::new(503, "5.5.1", "BDAT needs EHLO")),
             Some(t) if t.recipients > 0 => None,
             // RFC 5321 section 3.3. In LMTP it is always 503 (RFC 2033 section 4.2).
             Some(t) if t.refused && smtp => Some(Reply::new(554, "5.5.1", "No valid recipients")),

@@ -11,8 +11,18 @@ use crate::server::{Envelope, Event, Protocol};
 /// A line that is not a command.
 pub(super) struct BadLine {
     error: CommandError,
-    /// It would have been BDAT, and octets of a message follow it.
-    chunk: bool,
+    sort: Sort,
+}
+
+/// What a line that is not a command was meant to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// A command.
+    Command,
+    /// BDAT: octets of a message follow it.
+    Chunk,
+    /// Part of another protocol.
+    Foreign,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,65 +32,87 @@ pub(super) enum Hello {
     Lhlo,
 }
 
+/// RFC 5321 section 4.1.1.11: parameters belong to extensions, and those to EHLO.
+const NOT_AFTER_HELO: &str = "Parameters need EHLO";
 const DSN_NOT_OFFERED: &str = "DSN parameters are not offered";
 
 impl Machine {
     /// Takes one line without its line end. `None`: there is no whole line yet.
     pub(super) fn take_line(&mut self, input: &mut BytesMut) -> Option<Result<Bytes, BadLine>> {
         let end = memchr::memchr(b'\n', input);
-        if let State::LongLine { limit, chunk } = self.state {
+        if matches!(self.state, State::LongLine { .. }) {
             let Some(end) = end else {
                 input.clear();
                 return None;
             };
             drop(input.split_to(end + 1));
-            self.state = State::Command;
             self.lines += 1;
-            return Some(Err(BadLine { error: CommandError::CommandTooLong { limit }, chunk }));
+            let State::LongLine { error, sort } = std::mem::replace(&mut self.state, State::Command) else {
+                unreachable!("seen above")
+            };
+            return Some(Err(BadLine { error, sort }));
         }
-        let (limit, chunk) = match self.state {
-            State::AuthResponse => (command::AUTH_LINE_BYTES_MAX, false),
-            _ => {
-                let limit = command::line_bytes_max(input, self.config.limits.command_line_bytes);
-                (limit, command::begins_chunk(input))
-            }
+        let response = matches!(self.state, State::AuthResponse);
+        let limit = match response {
+            true => command::AUTH_LINE_BYTES_MAX,
+            false => command::line_bytes_max(input, self.config.limits.command_line_bytes, self.offers_auth()),
+        };
+        let too_long = || match response {
+            true => CommandError::AuthTooLong { limit },
+            false => CommandError::CommandTooLong { limit },
         };
         let Some(end) = end else {
             // `limit` octets without a line feed: the line with it has more.
             if input.len() >= limit {
+                self.state = State::LongLine { error: too_long(), sort: self.sort(&input[..limit]) };
                 input.clear();
-                self.state = State::LongLine { limit, chunk };
             }
             return None;
         };
         let mut line = input.split_to(end + 1).freeze();
         self.lines += 1;
         if line.len() > limit {
+            let sort = self.sort(&line[..limit]);
             self.state = State::Command;
-            return Some(Err(BadLine { error: CommandError::CommandTooLong { limit }, chunk }));
+            return Some(Err(BadLine { error: too_long(), sort }));
         }
         line.truncate(end);
         match line.last() {
             Some(b'\r') => line.truncate(end - 1),
             // RFC 5321 section 2.3.8: only CRLF ends a line. Each such line is refused, none is executed.
             _ if self.config.bare_newlines == BareNewlines::Reject => {
+                let sort = self.sort(&line);
                 self.state = State::Command;
-                return Some(Err(BadLine { error: CommandError::BareLf, chunk }));
+                return Some(Err(BadLine { error: CommandError::BareLf, sort }));
             }
             _ => {}
         }
         Some(Ok(line))
     }
 
+    /// Tells what a line was meant to be that is no command.
+    fn sort(&self, line: &[u8]) -> Sort {
+        match self.state {
+            State::AuthResponse => Sort::Command,
+            _ if command::begins_chunk(line) => Sort::Chunk,
+            _ if command::is_foreign(line, &self.config.forbidden_commands) => Sort::Foreign,
+            _ => Sort::Command,
+        }
+    }
+
     /// Refuses a line that was no command.
     pub(super) fn misread(&mut self, bad: &BadLine) -> Option<Event> {
-        self.refuse(&bad.error.reply());
-        if bad.chunk {
+        match bad.sort {
+            Sort::Command => {
+                self.refuse(&bad.error.reply());
+                return None;
+            }
+            // Not 221, as others say: a client that is merely confused must not take it for a good reply to its message.
+            Sort::Foreign => self.close_with(&Reply::new(502, "5.7.0", "This is a mail server, closing")),
             // Where the chunk ends is not known, and message octets must never be taken for commands.
-            self.state = State::Closed;
-            return self.reset();
+            Sort::Chunk => self.close_with(&bad.error.reply()),
         }
-        None
+        self.reset()
     }
 
     pub(super) fn line(&mut self, line: &Bytes, input: &BytesMut) -> Option<Event> {
@@ -89,7 +121,7 @@ impl Machine {
         }
         let command = match command::parse(line) {
             Ok(command) => command,
-            Err(error) => return self.misread(&BadLine { error, chunk: command::begins_chunk(line) }),
+            Err(error) => return self.misread(&BadLine { error, sort: self.sort(line) }),
         };
         self.count_idle(&command);
         if matches!(self.state, State::Closed) {
@@ -111,7 +143,6 @@ impl Machine {
             Command::Quit => {
                 self.out.extend_from_slice(format!("221 2.0.0 {} Bye\r\n", self.config.host_name).as_bytes());
                 self.state = State::Closed;
-                self.said_goodbye = true;
                 self.reset()
             }
             Command::Vrfy(_) => self.say(b"252 2.5.0 Cannot verify, will take mail and try\r\n"),
@@ -187,6 +218,9 @@ impl Machine {
         if self.transaction.is_some() {
             return self.error(503, "5.5.1", "Sender already given");
         }
+        if !self.extended && mail.has_parameters() {
+            return self.error(555, "5.5.4", NOT_AFTER_HELO);
+        }
         if limits.messages.is_some_and(|max| self.messages >= max) {
             self.close_with(&Reply::new(421, "4.7.0", "Too many messages in one session, come again"));
             return None;
@@ -213,6 +247,9 @@ impl Machine {
         let Some(transaction) = self.transaction.as_mut().filter(|t| t.body.is_none()) else {
             return self.error(503, "5.5.1", "Not now: MAIL comes before RCPT");
         };
+        if !self.extended && (rcpt.notify.is_some() || rcpt.orcpt.is_some()) {
+            return self.error(555, "5.5.4", NOT_AFTER_HELO);
+        }
         if !self.config.dsn && (rcpt.notify.is_some() || rcpt.orcpt.is_some()) {
             return self.error(555, "5.5.4", DSN_NOT_OFFERED);
         }
