@@ -7,8 +7,9 @@ use posthaste_search::AddressFields;
 use serde_json::json;
 
 use crate::exclude::Exclude;
-use crate::find_output::harmless;
-use crate::search_common::{Failure, IndexDir, parse, print};
+
+use crate::search_common::{Failure, IndexDir, nothing_found, parse};
+use crate::terminal::{harmless, harmless_json, print};
 
 #[derive(Args)]
 pub struct Addresses {
@@ -74,7 +75,7 @@ pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
         Format::Json => {
             let rows =
                 rows.iter().map(|(name, address, count)| json!({"name": name, "address": address, "messages": count}));
-            serde_json::Value::from_iter(rows).to_string() + "\n"
+            harmless_json(&(serde_json::Value::from_iter(rows).to_string() + "\n")).into_owned()
         }
         Format::Plain => {
             rows.iter().map(|(name, address, count)| format!("{count:>7}  {}\n", full(name, address))).collect()
@@ -89,7 +90,7 @@ pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
         }
     };
     print(&text)?;
-    Ok(ExitCode::from(u8::from(rows.is_empty())))
+    Ok(if rows.is_empty() { nothing_found() } else { ExitCode::SUCCESS })
 }
 
 type Row = (String, String, u64);

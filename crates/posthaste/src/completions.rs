@@ -3,7 +3,8 @@
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use crate::{Cli, print};
+use crate::Cli;
+use crate::terminal::print;
 
 #[derive(Args)]
 #[command(after_help = "For example:\n  \

@@ -1,5 +1,6 @@
 //! `posthaste extract`: a message's attachments, listed or saved.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,9 +10,9 @@ use clap::Args;
 use posthaste_search::text::{Part, parts, safe_file_name};
 use serde_json::json;
 
-use crate::find_output::harmless;
-use crate::search_common::{Failure, IndexDir, print};
-use crate::view::files;
+use crate::chosen::{Choice, files};
+use crate::search_common::{Failure, IndexDir, nothing_found};
+use crate::terminal::{complain, harmless, harmless_json, print};
 
 #[derive(Args)]
 pub struct Extract {
@@ -42,9 +43,9 @@ pub struct Extract {
 
 /// Exit status 1: no such message or part, or a file was there already.
 pub fn run(args: Extract) -> Result<ExitCode, Failure> {
-    let files = files(&args.query, &args.index, 1)?;
+    let files = files(&args.query, &args.index, Choice::ONE)?;
     let file = match files.as_slice() {
-        [] => return Ok(ExitCode::from(1)),
+        [] => return Ok(nothing_found()),
         [file] => file,
         _ => return Err("one message at a time: parts of several may have the same names".into()),
     };
@@ -58,8 +59,9 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
         args.save_all || args.save_attachments && part.is_attachment || args.parts.contains(&number)
     };
     let (mut saved, mut refused) = (0, 0);
+    let mut names = HashSet::new();
     for (number, part) in (1..).zip(&all).filter(|(number, part)| wanted(*number, part)) {
-        let name = safe_file_name(part.name.as_deref().unwrap_or(""), &format!("part-{number}"));
+        let name = unused(&safe_file_name(part.name.as_deref().unwrap_or(""), &format!("part-{number}")), &mut names);
         let path = args.target_dir.join(&name);
         let mut options = File::options();
         // Not through a link that somebody put there, unless writing over things is what was asked for.
@@ -71,11 +73,11 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
         match opened {
             Ok(mut file) => {
                 file.write_all(&part.content).map_err(|error| format!("{}: {error}", path.display()))?;
-                print(&format!("{}\n", path.display()))?;
+                print(&format!("{}\n", harmless(&path.to_string_lossy())))?;
                 saved += 1;
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                eprintln!("posthaste: {} is there already; --overwrite writes over it", path.display());
+                complain(&format!("{} is there already; --overwrite writes over it", path.display()));
                 refused += 1;
             }
             Err(error) => return Err(format!("{}: {error}", path.display()).into()),
@@ -84,12 +86,24 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(refused > 0 || saved == 0)))
 }
 
+/// The name, or `name (2).ext` where another part of this message had it already.
+fn unused(name: &str, names: &mut HashSet<String>) -> String {
+    let (stem, ending) = match name.rfind('.') {
+        Some(dot) if dot > 0 => name.split_at(dot),
+        _ => (name, ""),
+    };
+    let numbered = (2u32..).map(|n| format!("{stem} ({n}){ending}"));
+    let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
+    // Of endless names one is not among those that were used.
+    candidates.find(|name| names.insert(name.clone())).unwrap_or_default()
+}
+
 fn list(all: &[Part<'_>], as_json: bool) -> String {
     if as_json {
         let rows = (1..).zip(all).map(|(number, part): (usize, &Part<'_>)| {
             json!({"part": number, "name": part.name, "type": part.media_type, "bytes": part.content.len(), "attachment": part.is_attachment})
         });
-        return serde_json::Value::from_iter(rows).to_string() + "\n";
+        return harmless_json(&(serde_json::Value::from_iter(rows).to_string() + "\n")).into_owned();
     }
     let row = |(number, part): (usize, &Part<'_>)| {
         let name = part.name.as_deref().map(harmless).unwrap_or_default();

@@ -11,9 +11,10 @@ use posthaste_search::{Bitmap, Message, Searcher, Sort};
 use crate::columns;
 use crate::exclude::Exclude;
 use crate::find_lines::{Style, plain, trees};
-use crate::find_output::{self, Field, harmless, ordered};
+use crate::find_output::{self, Field, ordered};
 use crate::pager::PagerOption;
-use crate::search_common::{Failure, IndexDir, is_colourful, parse, print};
+use crate::search_common::{Failure, IndexDir, nothing_found, parse};
+use crate::terminal::{harmless, is_colourful, print, print_json};
 
 /// What is shown unless `--fields` says otherwise.
 const FIELDS: &str = "date,from,subject,tags";
@@ -150,7 +151,6 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
         query = Query::And(vec![query, Query::Leaf(Leaf::Changed(after.saturating_add(1)..i64::MAX))]);
     }
     let found = found(&searcher, &query, &args)?;
-    let nothing = ExitCode::from(u8::from(found.count() == 0));
     if args.count {
         let count = match args.output {
             Some(Output::Threads) => {
@@ -160,7 +160,7 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
             _ => found.count(),
         };
         print(&format!("{count}\n"))?;
-        return Ok(nothing);
+        return Ok(ExitCode::from(u8::from(count == 0)));
     }
     let limit = args.limit.unwrap_or(usize::MAX);
     let reverse = args.reverse != matches!(args.sort, By::OldestFirst);
@@ -183,7 +183,7 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
         None | Some(Output::Summary) => write(&args, &fields, &messages)?,
         Some(output) => write_values(&args, values(output, &messages, args.threads))?,
     }
-    Ok(nothing)
+    Ok(if messages.is_empty() { nothing_found() } else { ExitCode::SUCCESS })
 }
 
 fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Failure> {
@@ -222,10 +222,10 @@ fn write_values(args: &Find, values: Vec<String>) -> Result<(), Failure> {
     match args.form() {
         Format::Plain => {
             let lines: String = values.iter().map(|value| harmless(value) + "\n").collect();
-            args.pager.start().write(lines.as_bytes())?;
+            args.pager.start().write(&lines)?;
         }
         Format::Nul => print(&values.iter().map(|value| format!("{value}\0")).collect::<String>())?,
-        Format::Json => print(&(serde_json::Value::from(values).to_string() + "\n"))?,
+        Format::Json => print_json(&(serde_json::Value::from(values).to_string() + "\n"))?,
         Format::Sexp | Format::Mbox | Format::Links => {
             return Err("--output takes --format plain, text0 or json".into());
         }
@@ -235,7 +235,10 @@ fn write_values(args: &Find, values: Vec<String>) -> Result<(), Failure> {
 
 /// Exit status 1: nothing was found, or the command failed for a message.
 fn exec(command: &str, messages: &[Message]) -> Result<ExitCode, Failure> {
-    let mut failed = messages.is_empty();
+    if messages.is_empty() {
+        return Ok(nothing_found());
+    }
+    let mut failed = false;
     for message in messages {
         let status = Command::new("sh").args(["-c", &format!("{command} \"$1\""), "sh"]).arg(&message.path).status();
         failed |= !status.map_err(|error| format!("sh: {error}"))?.success();
@@ -248,11 +251,11 @@ fn write(args: &Find, fields: &[Field], messages: &[Message]) -> Result<(), Fail
         Format::Plain => {
             let line_cells = columns::of_terminal();
             let style = Style { colours: is_colourful(), summary_lines: args.summary_len, line_cells };
-            args.pager.start().write(text(args, fields, messages, &style).as_bytes())?;
+            args.pager.start().write(&text(args, fields, messages, &style))?;
         }
         // No field has a line end.
         Format::Nul => print(&text(args, fields, messages, &Style::default()).replace('\n', "\0"))?,
-        Format::Json => print(&find_output::json(messages, args.threads))?,
+        Format::Json => print_json(&find_output::json(messages, args.threads))?,
         Format::Sexp => print(&find_output::sexp(messages, args.threads))?,
         Format::Mbox => find_output::mbox(messages)?,
         Format::Links => {

@@ -8,7 +8,8 @@ use posthaste_search::text::{base_subject, extract};
 use posthaste_search::{Message, tree};
 
 use crate::columns;
-use crate::find_output::{Field, harmless, value};
+use crate::find_output::{Field, value};
+use crate::terminal::harmless;
 
 /// How plain lines look.
 #[derive(Default)]

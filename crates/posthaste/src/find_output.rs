@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
 use posthaste_search::state::bits;
 use posthaste_search::{Message, split_addresses, tree};
 use serde_json::json;
 
-use crate::search_common::{Failure, local, print};
+use crate::search_common::{Failure, local};
+use crate::terminal::{print, print_foreign};
 
 /// What can stand on a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,13 +106,6 @@ pub fn value(field: Field, message: &Message) -> String {
         Field::Thread => format!("{:08x}", message.thread),
         Field::Priority => priority(message.flags).to_owned(),
     }
-}
-
-/// No escape sequence of a stranger's reaches the terminal.
-pub fn harmless(text: &str) -> String {
-    // Directions that go on behind the text would turn about what stands there (Unicode Standard Annex #9, section 2).
-    let turns_about = |c: &char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().filter(|c| !turns_about(c)).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// The sender's name, without one the address.
@@ -257,9 +251,8 @@ pub fn mbox(messages: &[Message]) -> Result<(), Failure> {
             out.push(b'\n');
         }
         out.push(b'\n');
-        match io::stdout().write_all(&out) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            result => result?,
+        if !print_foreign(&out)? {
+            break;
         }
     }
     Ok(())
@@ -294,21 +287,4 @@ pub fn links(messages: &[Message], dir: &Path, clear: bool) -> Result<(), Failur
     }
     print(&format!("{} links in {}\n", messages.len(), dir.display()))?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_strangers_wrote_neither_commands_the_terminal_nor_turns_it_about() {
-        assert_eq!(harmless("a\u{1b}[2Jb"), "a\u{fffd}[2Jb");
-        assert_eq!(harmless("\u{202e}exe.fdp\u{2066}"), "exe.fdp");
-        assert_eq!(harmless("שלום, 梁礼学"), "שלום, 梁礼学");
-        // It looks at one character at a time, so these are all that there are.
-        let all: String = ('\0'..=char::MAX).collect();
-        let shown = harmless(&all);
-        assert!(!shown.chars().any(|c| c.is_control() || "\u{202a}\u{202e}\u{2066}\u{2069}".contains(c)));
-        assert_eq!(all.chars().count() - shown.chars().count(), 5 + 4);
-    }
 }

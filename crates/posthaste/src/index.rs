@@ -9,7 +9,8 @@ use posthaste_search::{Indexer, Progress, Report, UpdateOptions, Way, nothing_to
 use serde_json::json;
 
 use crate::index_watch;
-use crate::search_common::{Failure, IndexDir, print, waiting};
+use crate::search_common::{Failure, IndexDir, waiting};
+use crate::terminal::{complain, print};
 
 #[derive(Args)]
 pub struct Index {
@@ -118,7 +119,7 @@ fn update(args: &Update, rebuild: bool) -> Result<ExitCode, Failure> {
     let wait = || waiting(&dir);
     let mut indexer = if rebuild { Indexer::rebuild(&dir, Some(&wait))? } else { Indexer::open(&dir, Some(&wait))? };
     if !rebuild && indexer.is_rebuilding() && !args.quiet {
-        eprintln!("posthaste: {}: written by an older version; it is built again, tags are kept", dir.display());
+        complain(&format!("{}: written by an older version; it is built again, tags are kept", dir.display()));
     }
     let report = indexer.update(&args.roots, &options, &|progress| show(&bar, progress))?;
     bar.finish_and_clear();
@@ -127,7 +128,7 @@ fn update(args: &Update, rebuild: bool) -> Result<ExitCode, Failure> {
 
 fn tell(args: &Update, report: &Report) -> Result<ExitCode, Failure> {
     for (path, trouble) in &report.troubles {
-        eprintln!("posthaste: {}: {trouble}", path.display());
+        complain(&format!("{}: {trouble}", path.display()));
     }
     if args.json {
         print(&(json_report(report).to_string() + "\n"))?;

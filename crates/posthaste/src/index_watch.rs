@@ -7,7 +7,8 @@ use posthaste_search::{Report, Stop, WatchEvent, WatchOptions, watch};
 use serde_json::Value;
 
 use crate::index::{Update, json_report, text_report};
-use crate::search_common::{Failure, print, waiting};
+use crate::search_common::{Failure, waiting};
+use crate::terminal::{complain, print};
 
 pub fn run(args: &Update) -> Result<ExitCode, Failure> {
     let dir = args.index.path()?;
@@ -37,20 +38,20 @@ fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
     match event {
         WatchEvent::Rebuilding => {
             if !args.quiet {
-                eprintln!("posthaste: the index was written by an older version; it is built again, tags are kept");
+                complain("the index was written by an older version; it is built again, tags are kept");
             }
             Ok(())
         }
         WatchEvent::Ready(report) => say(args, report, None),
         WatchEvent::Committed { report, lag } => say(args, report, Some(*lag)),
         WatchEvent::Trouble { error, pause } => {
-            eprintln!("posthaste: {error}; trying again in {} s", pause.as_secs());
+            complain(&format!("{error}; trying again in {} s", pause.as_secs()));
             Ok(())
         }
         WatchEvent::Unwatched(count) => {
-            eprintln!(
-                "posthaste: the kernel has no room to watch {count} directories (fs.inotify.max_user_watches); they are looked at once a minute"
-            );
+            complain(&format!(
+                "the kernel has no room to watch {count} directories (fs.inotify.max_user_watches); they are looked at once a minute"
+            ));
             Ok(())
         }
     }
@@ -59,7 +60,7 @@ fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
 /// A line for each commit.
 fn say(args: &Update, report: &Report, lag: Option<Duration>) -> std::io::Result<()> {
     for (path, trouble) in &report.troubles {
-        eprintln!("posthaste: {}: {trouble}", path.display());
+        complain(&format!("{}: {trouble}", path.display()));
     }
     if args.json {
         let mut value = json_report(report);

@@ -8,7 +8,8 @@ use posthaste_search::query::Query;
 use posthaste_search::watched;
 use serde_json::json;
 
-use crate::search_common::{Failure, IndexDir, local, print};
+use crate::search_common::{Failure, IndexDir, local};
+use crate::terminal::{harmless, print, print_json};
 
 #[derive(Args)]
 pub struct Info {
@@ -38,7 +39,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
             "messages": all.count(), "mail_bytes": mail_bytes, "folders": directory.folders.len(), "text_bytes": text, "state_bytes": state,
             "watched": watched(&dir), "updated": directory.updated, "not_fully_indexed": problems.len(),
         });
-        print(&(value.to_string() + "\n"))?;
+        print_json(&(value.to_string() + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mega = |bytes: u64| bytes as f64 / 1e6;
@@ -68,7 +69,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
     if args.problems {
         let numbers: Vec<u32> = problems.iter().map(|(number, _)| *number).collect();
         for (message, (_, why)) in searcher.messages(&numbers)?.iter().zip(&problems) {
-            out.push_str(&format!("{}: {why}\n", message.path.display()));
+            out.push_str(&format!("{}: {why}\n", harmless(&message.path.to_string_lossy())));
         }
     }
     print(&out)?;

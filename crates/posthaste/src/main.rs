@@ -1,9 +1,11 @@
 //! The command line. What it does is in the crates; here it is only named.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout)]
 
 mod account;
 mod addresses;
 mod bench;
+mod chosen;
 mod columns;
 mod completions;
 mod doctor;
@@ -15,6 +17,7 @@ mod find_output;
 mod index;
 mod index_watch;
 mod info;
+mod layout;
 mod load;
 mod options_first;
 mod pager;
@@ -23,6 +26,7 @@ mod report;
 mod search_common;
 mod sink;
 mod tag;
+mod terminal;
 mod threads;
 mod view;
 
@@ -37,7 +41,7 @@ use posthaste_server::config::{self, Config, LogFormat};
 use posthaste_server::inspect_journal;
 
 use crate::options_first::options_first;
-use crate::search_common::print;
+use crate::terminal::{complain, print};
 
 /// A mail engine: receives mail, and answers 250 only when it is on stable storage.
 #[derive(Parser)]
@@ -154,7 +158,7 @@ fn main() -> ExitCode {
     match run(Cli::parse_from(line).command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("posthaste: {error}");
+            complain(&error.to_string());
             ExitCode::from(2)
         }
     }

@@ -1,4 +1,4 @@
-//! Long options behind a query, where mu's users put them.
+//! Options behind a query, where mu's users put them.
 
 use std::ffi::OsString;
 
@@ -7,14 +7,15 @@ use clap::Command;
 /// Commands whose words are a query.
 const COMMANDS: [&str; 5] = ["find", "threads", "addresses", "view", "extract"];
 
-/// The command line with the long options that its command knows before the query. `None` if there are none, or the command takes no query.
+/// The command line with the options that its command knows before the query. `None` if there are none, or the command takes no query.
 ///
-/// Short ones stay where they are: in a query `-word` is a word that must not be there. So does all behind `--`.
+/// In a query `-word` is a word that must not be there. So behind the query's first word a short option is one only as a letter alone, or as
+/// `-n5`; nobody leaves out a single letter. All behind `--` stays where it is.
 pub fn options_first(cli: impl FnOnce() -> Command, line: &[OsString]) -> Option<Vec<OsString>> {
     let (program, [name, words @ ..]) = line.split_first()? else { return None };
-    let is_long = |word: &OsString| word.as_encoded_bytes().starts_with(b"--");
+    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
     // One in the first place stands right.
-    words.iter().skip(1).find(|word| is_long(word))?;
+    words.iter().skip(1).find(|word| is_option(word))?;
     let mut cli = cli();
     // Gives it `--help`.
     cli.build();
@@ -24,6 +25,10 @@ pub fn options_first(cli: impl FnOnce() -> Command, line: &[OsString]) -> Option
             arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|all| all.contains(&long))
         };
         command.get_arguments().find(is_it).map(|arg| arg.get_action().takes_values())
+    };
+    let short_takes_value = |letter: char| {
+        let arg = command.get_arguments().find(|arg| arg.get_short() == Some(letter));
+        arg.map(|arg| arg.get_action().takes_values())
     };
     let (mut options, mut others) = (vec![program.clone(), name.clone()], Vec::new());
     let mut words = words.iter();
@@ -36,12 +41,17 @@ pub fn options_first(cli: impl FnOnce() -> Command, line: &[OsString]) -> Option
             others.extend(words);
             break;
         }
+        // Whether it is an option, and its value is the next word.
+        let wants_value = match long {
+            Some(long) => takes_value(long.split('=').next().unwrap_or("")).map(|takes| takes && !long.contains('=')),
+            None => short(word).and_then(|(letter, has_value)| Some(short_takes_value(letter)? && !has_value)),
+        };
         // What stands in front may be the value of what stands before it.
-        match long.filter(|_| is_behind).and_then(|long| takes_value(long.split('=').next()?)) {
+        match wants_value.filter(|_| is_behind) {
             None => others.push(word),
-            Some(takes_value) => {
+            Some(wants_value) => {
                 options.push(word.clone());
-                if takes_value && !long.is_some_and(|long| long.contains('=')) {
+                if wants_value {
                     options.extend(words.next().cloned());
                 }
             }
@@ -51,6 +61,15 @@ pub fn options_first(cli: impl FnOnce() -> Command, line: &[OsString]) -> Option
     Some(options).filter(|options| options != line)
 }
 
+/// The letter of `-z` and `-n5`, and whether its value stands behind it.
+fn short(word: &OsString) -> Option<(char, bool)> {
+    let mut chars = word.to_str()?.strip_prefix('-')?.chars();
+    let letter = chars.next().filter(char::is_ascii_alphabetic)?;
+    let value = chars.as_str();
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    (value.is_empty() || is_number && letter == 'n').then_some((letter, is_number))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -58,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_options_go_before_the_query_and_nothing_else_moves() {
+    fn options_go_before_the_query_and_nothing_else_moves() {
         let check = |line: &str, expected: Option<&str>| {
             let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
             assert_eq!(options_first(crate::Cli::command, &words(line)), expected.map(words), "{line}");
@@ -70,6 +89,12 @@ mod tests {
         check("ph find --count rye", None);
         check("ph find -f --json rye", None);
         check("ph find -f d --json rye", Some("ph find --json -f d rye"));
+        check("ph find subject:x -n 3", Some("ph find -n 3 subject:x"));
+        check("ph find rye -n5 -z bread -r", Some("ph find -n5 -z -r rye bread"));
+        check("ph find rye -oven -notes -n5x -x", None);
+        check("ph view rye -o raw", Some("ph view -o raw rye"));
+        check("ph extract rye -a", Some("ph extract -a rye"));
+        check("ph find rye -- -z", None);
         check("ph find rye --cuont", None);
         check("ph find rye -- --count", None);
         check("ph tag +x rye --json", None);

@@ -1,9 +1,11 @@
 //! Long output goes through `$PAGER` where a person reads it.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::{Child, Command, Stdio};
 
 use clap::Args;
+
+use crate::terminal::{Made, write_to};
 
 #[derive(Args)]
 pub struct PagerOption {
@@ -13,15 +15,18 @@ pub struct PagerOption {
 }
 
 /// Where output goes: a pager, or standard output.
-pub struct Pager(Option<Child>);
+pub struct Pager {
+    child: Option<Child>,
+    is_terminal: bool,
+}
 
 impl PagerOption {
     /// A pager runs only if standard output is a terminal.
     pub fn start(&self) -> Pager {
-        if self.no_pager || !std::io::stdout().is_terminal() {
-            return Pager(None);
-        }
-        Pager(spawn(std::env::var("PAGER").ok().as_deref()))
+        let is_terminal = std::io::stdout().is_terminal();
+        let is_wanted = is_terminal && !self.no_pager;
+        let child = is_wanted.then(|| spawn(std::env::var("PAGER").ok().as_deref())).flatten();
+        Pager { child, is_terminal }
     }
 }
 
@@ -50,15 +55,19 @@ fn spawn(pager: Option<&str>) -> Option<Child> {
 
 impl Pager {
     /// Writes; that nobody reads any more is no error, and `false`.
-    pub fn write(&mut self, bytes: &[u8]) -> std::io::Result<bool> {
-        let written = match self.0.as_mut().and_then(|child| child.stdin.as_mut()) {
-            Some(stdin) => stdin.write_all(bytes),
-            None => std::io::stdout().write_all(bytes),
-        };
-        match written {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-            Err(error) => Err(error),
+    pub fn write(&mut self, text: &str) -> std::io::Result<bool> {
+        self.write_bytes(text.as_bytes(), Made::Here)
+    }
+
+    /// As [`write`](Self::write), octets of a message as they are.
+    pub fn write_foreign(&mut self, bytes: &[u8]) -> std::io::Result<bool> {
+        self.write_bytes(bytes, Made::Elsewhere)
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8], made: Made) -> std::io::Result<bool> {
+        match self.child.as_mut().and_then(|child| child.stdin.as_mut()) {
+            Some(stdin) => write_to(stdin, self.is_terminal, bytes, made),
+            None => write_to(&mut std::io::stdout(), self.is_terminal, bytes, made),
         }
     }
 }
@@ -66,7 +75,7 @@ impl Pager {
 impl Drop for Pager {
     /// Waits until the reader has had enough.
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
+        if let Some(child) = &mut self.child {
             drop(child.stdin.take());
             let _ = child.wait();
         }
@@ -81,16 +90,17 @@ mod tests {
     fn what_is_written_goes_through_the_pager() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("out");
-        let mut pager = Pager(spawn(Some(&format!("tr a-z A-Z > {}", file.display()))));
-        assert!(pager.write(b"rye bread\n").unwrap());
+        let child = spawn(Some(&format!("tr a-z A-Z > {}", file.display())));
+        let mut pager = Pager { child, is_terminal: true };
+        assert!(pager.write("rye\x1b]52; bread\n").unwrap());
         drop(pager);
-        assert_eq!(std::fs::read_to_string(file).unwrap(), "RYE BREAD\n");
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "RYE\u{fffd}]52; BREAD\n");
         assert!(spawn(Some("cat")).is_none() && spawn(Some("")).is_none());
     }
 
     #[test]
     fn a_pager_that_is_left_early_is_no_error() {
-        let mut pager = Pager(spawn(Some("true")));
-        while pager.write(&[b'x'; 65_536]).unwrap() {}
+        let mut pager = Pager { child: spawn(Some("true")), is_terminal: true };
+        while pager.write(&"x".repeat(65_536)).unwrap() {}
     }
 }

@@ -8,8 +8,9 @@ use posthaste_search::query::{SavedQueries, parse_with};
 use serde_json::json;
 
 use crate::columns;
-use crate::find_output::harmless;
-use crate::search_common::{Failure, IndexDir, join, print, waiting};
+
+use crate::search_common::{Failure, IndexDir, join, waiting};
+use crate::terminal::{complain, harmless, harmless_json, print};
 
 #[derive(Args)]
 #[command(after_help = "For example:\n  \
@@ -63,16 +64,21 @@ pub fn run(args: QueryArgs) -> Result<ExitCode, Failure> {
         }
         QueryCommand::Show { name, index } => match index.open()?.directory().queries.get(&name) {
             Some(text) => {
-                print(&format!("{text}\n"))?;
+                print(&format!("{}\n", harmless(text)))?;
                 Ok(ExitCode::SUCCESS)
             }
-            None => Ok(ExitCode::from(1)),
+            None => Ok(no_such_query(&name)),
         },
         QueryCommand::Delete { name, index } => {
             let is_changed = writer(&index)?.save_query(&name, None)?;
-            Ok(ExitCode::from(u8::from(!is_changed)))
+            Ok(if is_changed { ExitCode::SUCCESS } else { no_such_query(&name) })
         }
     }
+}
+
+fn no_such_query(name: &str) -> ExitCode {
+    complain(&format!("there is no saved query `{name}`"));
+    ExitCode::from(1)
 }
 
 fn save(name: &str, query: &[String], index: &IndexDir) -> Result<ExitCode, Failure> {
@@ -95,7 +101,7 @@ fn writer(index: &IndexDir) -> Result<Indexer, Failure> {
 
 fn list(queries: &SavedQueries, as_json: bool) -> String {
     if as_json {
-        return json!(queries).to_string() + "\n";
+        return harmless_json(&(json!(queries).to_string() + "\n")).into_owned();
     }
     let width = columns::width(queries.keys().map(String::as_str));
     queries.iter().map(|(name, text)| format!("{}  {}\n", columns::fit(name, width), harmless(text))).collect()

@@ -1,11 +1,13 @@
 //! What the commands around the search index share: where it is, how trouble is told, how things are printed.
 
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_search::query::{self, Query};
 use posthaste_search::{IndexError, Searcher};
+
+use crate::terminal::complain;
 
 /// What ends a command. `main` prints it and exits with 2.
 pub type Failure = Box<dyn std::error::Error>;
@@ -42,7 +44,7 @@ impl IndexDir {
 
 /// Said before waiting for another writer.
 pub fn waiting(dir: &Path) {
-    eprintln!("posthaste: another process is writing to {}; waiting for it", dir.display());
+    complain(&format!("another process is writing to {}; waiting for it", dir.display()));
 }
 
 /// Parses the words of a command line as one query, with the queries that are saved in the index.
@@ -54,7 +56,7 @@ pub fn parse(words: &[String], searcher: &Searcher) -> Result<Query, Failure> {
 
 /// The words of a command line as the text of one query.
 pub fn join(words: &[String]) -> Result<String, Failure> {
-    // What stands behind the query's first word belongs to it. An option there would be searched for in silence.
+    // What of the words is an option was taken out before; what only looks like one would be searched for in silence.
     let is_option = |word: &&String| {
         let name = word.trim_start_matches('-');
         let is_limit = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
@@ -63,24 +65,21 @@ pub fn join(words: &[String]) -> Result<String, Failure> {
             || word.strip_prefix("-n").is_some_and(is_limit)
     };
     if let Some(word) = words.iter().find(is_option) {
-        return Err(format!("`{word}`: options stand before the query; to search for it, write '\"{word}\"'").into());
+        let text = word.trim_start_matches('-');
+        return Err(format!(
+            "`{word}` is no option here; to leave out the word write `not {text}`, to search for it '\"{word}\"'"
+        )
+        .into());
     }
     // No query can mean this one: it says that none of what follows is an option.
     let words: Vec<&str> = words.iter().map(String::as_str).filter(|&word| word != "--").collect();
     Ok(words.join(" "))
 }
 
-/// Writes to standard output; that nobody reads any more is no error.
-pub fn print(text: &str) -> std::io::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
-}
-
-/// Whether a person is looking: then there may be colours.
-pub fn is_colourful() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+/// Exit status 1, and why, for whoever waits for output that does not come.
+pub fn nothing_found() -> ExitCode {
+    complain("no matches");
+    ExitCode::from(1)
 }
 
 /// A local time as `2025-03-04 10:40`.

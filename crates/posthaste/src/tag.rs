@@ -12,8 +12,8 @@ use posthaste_search::tags::check_tag;
 use posthaste_search::{Indexer, Searcher};
 use serde_json::json;
 
-use crate::find_output::harmless;
-use crate::search_common::{Failure, IndexDir, parse, print, waiting};
+use crate::search_common::{Failure, IndexDir, nothing_found, parse, waiting};
+use crate::terminal::{harmless, harmless_json, print};
 
 #[derive(Args)]
 #[command(
@@ -76,7 +76,7 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     let messages = ids(&searcher, &parse(query, &searcher)?)?;
     if messages.is_empty() {
-        return Ok(ExitCode::from(1));
+        return Ok(nothing_found());
     }
     let wanted =
         |sign| changes.iter().filter_map(|change| change.strip_prefix(sign)).map(str::to_owned).collect::<Vec<_>>();
@@ -123,7 +123,7 @@ fn list(searcher: &Searcher, as_json: bool) -> Result<ExitCode, Failure> {
     }
     counts.retain(|_, count| *count > 0);
     let text = if as_json {
-        json!(counts).to_string() + "\n"
+        harmless_json(&(json!(counts).to_string() + "\n")).into_owned()
     } else {
         counts.iter().map(|(tag, count)| format!("{count:>7}  {}\n", harmless(tag))).collect()
     };

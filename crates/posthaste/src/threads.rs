@@ -11,12 +11,15 @@ use serde_json::json;
 use crate::columns;
 use crate::exclude::Exclude;
 use crate::find_lines::SUBJECT_CELLS_MIN;
-use crate::find_output::{Field, harmless, sender, value};
+use crate::find_output::{Field, sender, value};
 use crate::pager::PagerOption;
-use crate::search_common::{Failure, IndexDir, is_colourful, local, parse, print};
+use crate::search_common::{Failure, IndexDir, local, nothing_found, parse};
+use crate::terminal::{harmless, is_colourful, paint, print_json};
 
 /// Names of writers that are shown of a thread.
 const WRITERS_MAX: usize = 4;
+/// On a terminal of fewer cells there is no room for the time of day.
+const NARROW: usize = 80;
 
 #[derive(Args)]
 pub struct Threads {
@@ -67,16 +70,19 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
         rows.push(row(*thread, &messages, hits, args.json, line_cells));
     }
     if args.json {
-        print(&format!("[{}]\n", rows.join(",\n")))?;
+        print_json(&format!("[{}]\n", rows.join(",\n")))?;
     } else {
-        args.pager.start().write(rows.concat().as_bytes())?;
+        args.pager.start().write(&rows.concat())?;
     }
-    Ok(ExitCode::from(u8::from(order.is_empty())))
+    Ok(if order.is_empty() { nothing_found() } else { ExitCode::SUCCESS })
 }
 
 /// `messages` newest first. On a terminal the subject is cut so that the line is no longer than `line_cells`, if that leaves enough of it.
 fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool, line_cells: Option<usize>) -> String {
-    let (Some(newest), Some(oldest)) = (messages.first(), messages.last()) else { return String::new() };
+    // Those without a date stand last and have only their files' times.
+    let has_date = |message: &&Message| message.flags & bits::UNDATED == 0;
+    let oldest = messages.iter().rev().find(has_date).or(messages.last());
+    let (Some(newest), Some(oldest)) = (messages.first(), oldest) else { return String::new() };
     let mut writers: Vec<String> = Vec::new();
     let mut tags: Vec<&str> = Vec::new();
     for message in messages.iter().rev() {
@@ -98,31 +104,36 @@ fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool, line_cells
         })
         .to_string();
     }
-    let more = writers.len().saturating_sub(WRITERS_MAX);
-    writers.truncate(WRITERS_MAX);
-    let mut names = writers.join(", ");
-    if more > 0 {
-        names.push_str(&format!(" and {more} more"));
-    }
-    let date = local(newest.date).strftime("%Y-%m-%d %H:%M").to_string();
+    let names_of = |shown: usize| {
+        let more = writers.len().saturating_sub(shown);
+        let mut names = harmless(&writers[..writers.len().min(shown)].join(", "));
+        if more > 0 {
+            names.push_str(&format!(" and {more} more"));
+        }
+        names
+    };
+    let is_narrow = line_cells.is_some_and(|cells| cells < NARROW);
+    let date = local(newest.date).strftime(if is_narrow { "%Y-%m-%d" } else { "%Y-%m-%d %H:%M" }).to_string();
     let tags = if tags.is_empty() { String::new() } else { format!(" ({})", tags.join(" ")) };
-    let (names, tags) = (harmless(&names), harmless(&tags));
-    let mut subject = value(Field::Subject, oldest);
+    let tags = harmless(&tags);
+    let mut subject = harmless(&value(Field::Subject, oldest));
     let total = messages.len();
     let is_unread = messages.iter().any(|message| bits::is_unread(message.flags));
     // As `find` paints them.
-    let line = |subject: &str, colours: bool| {
-        let paint = |code: &str, text: &str| match colours && !code.is_empty() && !text.is_empty() {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_owned(),
-        };
-        let (date, names, tags) = (paint("36", &date), paint("32", &names), paint("33", &tags));
-        let subject = paint(if is_unread { "1" } else { "" }, subject);
+    let line = |names: &str, subject: &str, tags: &str, colours: bool| {
+        let painted =
+            |code: &str, text: &str| if colours && !code.is_empty() { paint(code, text) } else { text.to_owned() };
+        let (date, names, tags) = (painted("36", &date), painted("32", names), painted("33", tags));
+        let subject = painted(if is_unread { "1" } else { "" }, subject);
         format!("thread:{thread:08x}  {date} [{hits}/{total}] {names}; {subject}{tags}\n")
     };
-    if let Some(cells) = line_cells {
-        let taken = columns::cells(line("", false).trim_end_matches('\n'));
-        subject = columns::cut(&subject, cells.saturating_sub(taken).max(SUBJECT_CELLS_MIN));
-    }
-    line(&harmless(&subject), is_colourful())
+    let Some(cells) = line_cells else { return line(&names_of(WRITERS_MAX), &subject, &tags, is_colourful()) };
+    let left = cells.saturating_sub(columns::cells(line("", "", "", false).trim_end_matches('\n')));
+    // Of many tags and names as much is shown as leaves the subject half of what is left; what they do not need is the subject's too.
+    let tags = columns::cut(&tags, left / 4);
+    let names_cells = (left / 3).min(left.saturating_sub(columns::cells(&tags) + SUBJECT_CELLS_MIN));
+    let fits = (1..=WRITERS_MAX).rev().map(names_of).find(|names| columns::cells(names) <= names_cells);
+    let names = fits.unwrap_or_else(|| columns::cut(&harmless(&writers[0]), names_cells));
+    subject = columns::cut(&subject, left.saturating_sub(columns::cells(&tags) + columns::cells(&names)));
+    line(&names, &subject, &tags, is_colourful())
 }

@@ -1,18 +1,25 @@
 //! `posthaste view`: a message as a person reads it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use posthaste_search::Sort;
-use posthaste_search::text::{extract_whole, parts};
+use posthaste_search::split_addresses;
+use posthaste_search::text::{Extracted, extract_whole, parts};
+use serde_json::{Value, json};
 
-use crate::find_output::harmless;
-use crate::pager::PagerOption;
-use crate::search_common::{Failure, IndexDir, is_colourful, local, parse};
+use crate::chosen::{Choice, files};
+use crate::columns;
+use crate::layout;
+use crate::pager::{Pager, PagerOption};
+use crate::search_common::{Failure, IndexDir, local, nothing_found};
+use crate::terminal::{harmless, is_colourful, paint, print_json};
 
 #[derive(Args)]
+#[command(
+    after_help = "What looks like a path is a file, never a query: it has a `/`, begins with `.`, ends in `.eml`, or there is such a file."
+)]
 pub struct View {
     /// Message files, or a query: then the newest that matches
     #[arg(value_name = "FILE...|QUERY", required = true, trailing_var_arg = true)]
@@ -22,9 +29,18 @@ pub struct View {
     /// What to print
     #[arg(long, short = 'o', value_enum, default_value = "text")]
     format: Format,
+    /// Print JSON: header fields, text, and a list of the parts
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
     /// How many of the messages that match, newest first
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
+    #[arg(long, short = 'n', visible_alias = "maxnum", value_name = "N", default_value_t = 1)]
     limit: usize,
+    /// The whole thread of each, oldest first
+    #[arg(long, short = 't')]
+    entire_thread: bool,
+    /// The other way round: oldest first, or a whole thread newest first
+    #[arg(long, short = 'z')]
+    reverse: bool,
     #[command(flatten)]
     pager: PagerOption,
 }
@@ -39,40 +55,56 @@ enum Format {
     Raw,
     /// All header fields
     Headers,
-}
-
-/// The files that are named, which they are if there is one of the first name, or what a query finds, newest first.
-pub fn files(words: &[String], index: &IndexDir, limit: usize) -> Result<Vec<PathBuf>, Failure> {
-    if words.first().is_some_and(|word| Path::new(word).is_file()) {
-        return Ok(words.iter().map(PathBuf::from).collect());
-    }
-    let searcher = index.open()?;
-    let found = searcher.find(&parse(words, &searcher)?)?;
-    let page = searcher.page(&found, Sort::Date, false, 0, limit)?;
-    Ok(searcher.messages(&page)?.into_iter().map(|message| message.path).collect())
+    Json,
 }
 
 /// Exit status 1: nothing was found.
 pub fn run(args: View) -> Result<ExitCode, Failure> {
-    let files = files(&args.query, &args.index, args.limit)?;
+    let choice = Choice { limit: args.limit, reverse: args.reverse, entire_thread: args.entire_thread };
+    let files = files(&args.query, &args.index, choice)?;
+    if files.is_empty() {
+        return Ok(nothing_found());
+    }
+    let format = if args.json { Format::Json } else { args.format };
+    if let Format::Json = format {
+        let rows = files.iter().map(|file| Ok(json_of(file, &read(file)?).to_string()));
+        let rows: Vec<String> = rows.collect::<Result<_, Failure>>()?;
+        print_json(&format!("[{}]\n", rows.join(",\n")))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let line_cells = columns::of_terminal();
     let mut pager = args.pager.start();
     for (count, file) in files.iter().enumerate() {
-        let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let shown = match args.format {
-            Format::Text => text(&bytes).into_bytes(),
-            Format::Raw => bytes,
-            Format::Headers => header(&bytes).to_vec(),
+        let bytes = read(file)?;
+        if count > 0 {
+            between(&mut pager, line_cells)?;
+        }
+        let goes_on = match format {
+            Format::Text | Format::Json => pager.write(&text(&bytes, line_cells, is_colourful()))?,
+            Format::Raw => pager.write_foreign(&bytes)?,
+            Format::Headers => pager.write_foreign(header(&bytes))?,
             Format::Html => {
                 let html = parts(&bytes).into_iter().filter(|part| part.media_type == "text/html");
-                html.flat_map(|part| part.content.into_owned()).collect()
+                pager.write_foreign(&html.flat_map(|part| part.content.into_owned()).collect::<Vec<u8>>())?
             }
         };
-        let between = if count > 0 { &b"\n\x0c\n"[..] } else { b"" };
-        if !pager.write(&[between, &shown].concat())? {
+        if !goes_on {
             break;
         }
     }
-    Ok(ExitCode::from(u8::from(files.is_empty())))
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    Ok(fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?)
+}
+
+/// What parts two messages: a rule on a terminal, a form feed elsewhere.
+fn between(pager: &mut Pager, line_cells: Option<usize>) -> std::io::Result<bool> {
+    match line_cells {
+        Some(cells) => pager.write(&format!("\n{}\n", "─".repeat(cells))),
+        None => pager.write("\n\x0c\n"),
+    }
 }
 
 /// Up to and with the first empty line.
@@ -87,30 +119,65 @@ fn header(bytes: &[u8]) -> &[u8] {
     &bytes[..end]
 }
 
-fn text(bytes: &[u8]) -> String {
+/// Without a terminal everything is whole; on one it is laid out for its width.
+pub fn text(bytes: &[u8], line_cells: Option<usize>, colours: bool) -> String {
     let message = extract_whole(bytes);
-    let colours = is_colourful();
-    let date =
-        message.date.map(|date| local(date).strftime("%a, %-d %b %Y %H:%M:%S %z").to_string()).unwrap_or_default();
+    let paint_name = |name: &str| if colours { paint("36", name) } else { name.to_owned() };
+    let date = date(&message);
     let attachments = message.files.join(", ");
     let mut out = String::new();
-    for (name, value) in [
-        ("From", &message.from),
-        ("To", &message.to),
-        ("Cc", &message.cc),
-        ("Subject", &message.subject),
-        ("Date", &date),
-        ("Attachments", &attachments),
+    for (name, value, is_list) in [
+        ("From", &message.from, true),
+        ("To", &message.to, true),
+        ("Cc", &message.cc, true),
+        ("Subject", &message.subject, false),
+        ("Date", &date, false),
+        ("Attachments", &attachments, false),
     ] {
-        if !value.is_empty() {
-            let name = if colours { format!("\x1b[36m{name}\x1b[0m") } else { name.to_owned() };
-            out.push_str(&format!("{name}: {}\n", harmless(value)));
+        match line_cells {
+            _ if value.is_empty() => {}
+            None => out.push_str(&format!("{}: {}\n", paint_name(name), harmless(value))),
+            Some(cells) if is_list => {
+                out.push_str(&layout::address_field(name, &address_list(value), cells, paint_name))
+            }
+            Some(cells) => out.push_str(&layout::field(name, value, cells, paint_name)),
         }
     }
     out.push('\n');
-    for line in message.body.lines() {
-        out.extend(line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }));
-        out.push('\n');
-    }
+    let body = if line_cells.is_some() { message.body.trim_start_matches(['\n', '\r']) } else { &message.body };
+    out.push_str(&layout::body(body, line_cells.unwrap_or(usize::MAX), colours));
     out
+}
+
+/// As RFC 5322 has it, in local time; empty if there is none.
+pub fn date(message: &Extracted) -> String {
+    message.date.map(|date| local(date).strftime("%a, %-d %b %Y %H:%M:%S %z").to_string()).unwrap_or_default()
+}
+
+/// `"Doe, A" <a@x>, b@x` in two.
+pub fn address_list(field: &str) -> Vec<String> {
+    let mut is_quoted = false;
+    let is_between = |c: char| {
+        is_quoted ^= c == '"';
+        c == ',' && !is_quoted
+    };
+    field.split(is_between).map(|address| address.trim().to_owned()).filter(|address| !address.is_empty()).collect()
+}
+
+fn json_of(file: &Path, bytes: &[u8]) -> Value {
+    let message = extract_whole(bytes);
+    let addresses = |field: &str| -> Value {
+        split_addresses(field).into_iter().map(|(name, address)| json!({"name": name, "address": address})).collect()
+    };
+    let row = |(number, part): (usize, &posthaste_search::text::Part<'_>)| {
+        json!({
+            "part": number, "name": part.name, "type": part.media_type, "bytes": part.content.len(), "attachment": part.is_attachment,
+        })
+    };
+    let parts: Vec<Value> = (1..).zip(&parts(bytes)).map(row).collect();
+    json!({
+        "path": file.to_string_lossy(), "message_id": message.message_id, "references": message.references, "date": message.date,
+        "subject": message.subject, "from": addresses(&message.from), "to": addresses(&message.to), "cc": addresses(&message.cc),
+        "bcc": addresses(&message.bcc), "list": message.list, "text": message.body, "parts": parts,
+    })
 }

@@ -93,6 +93,11 @@ pub(super) fn field(name: &str) -> Option<Field> {
     FIELDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, field)| *field)
 }
 
+/// Whether `name` is a field's, in a query `name:value`; in any case.
+pub fn is_field(name: &str) -> bool {
+    field(name).is_some()
+}
+
 /// Why there is no such field, if it is one of mu's or notmuch's: searching for its name as text would find nothing and say nothing.
 pub(super) fn absent(name: &str) -> Option<&'static str> {
     Some(match name.to_ascii_lowercase().as_str() {

@@ -19,5 +19,6 @@ mod scan;
 mod values;
 
 pub use ast::{Flag, Leaf, Pattern, Query, Span, TextField, ThreadOf};
+pub use fields::is_field;
 pub use parse::{ParseError, parse, parse_with};
 pub use saved::{QUERY_NAME_BYTES_MAX, SavedQueries, is_query_name};

@@ -386,7 +386,9 @@ mod tests {
         }
         assert_eq!(ok("r:<x@y>"), Query::Leaf(Leaf::References("x@y".to_owned())));
         assert_eq!(ok("changed:2024"), Query::Leaf(Leaf::Changed(1_704_067_200..1_735_689_600)));
-        assert_eq!(ok("thread:1f"), Query::Leaf(Leaf::Thread(ThreadOf::Number(31))));
+        for number in ["0000001f", "000000000000001f"] {
+            assert_eq!(ok(&format!("thread:{number}")), Query::Leaf(Leaf::Thread(ThreadOf::Number(31))));
+        }
         assert_eq!(ok("thread:{a (b)} c"), {
             let inner = Query::And(vec![any("a"), any("b")]);
             Query::And(vec![Query::Leaf(Leaf::Thread(ThreadOf::Query(Box::new(inner)))), any("c")])

@@ -153,10 +153,15 @@ pub(super) fn priority_leaf(name: &str, span: Span) -> Result<Leaf, ParseError> 
     Ok(Leaf::Priority(priority))
 }
 
-/// Threads are shown as hexadecimal numbers, as notmuch shows them.
+/// Threads are shown as hexadecimal numbers of a fixed length, here of 8 digits and in notmuch's forms of 16. Anything shorter is a word, and a
+/// number that was meant for another thing must not find a stranger's thread.
 pub(super) fn thread_number(text: &str, span: Span) -> Result<u32, ParseError> {
-    u32::from_str_radix(text, 16)
-        .map_err(|_| ParseError::new(span, "a thread is a hexadecimal number, or a query in braces: thread:{from:ann}"))
+    let is_number = matches!(text.len(), 8 | 16) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = is_number.then(|| u32::from_str_radix(text, 16).ok()).flatten();
+    number.ok_or_else(|| {
+        let message = "a thread is a number of 8 hexadecimal digits as `threads` shows it, or a query in braces: thread:{from:ann}";
+        ParseError::new(span, message)
+    })
 }
 
 pub(super) fn size_range(text: &str, span: Span) -> Result<Range<u64>, ParseError> {

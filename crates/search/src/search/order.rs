@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use super::{Bitmap, Result, Searcher};
-use crate::state::Column;
+use crate::state::{Column, bits};
 use crate::text::fold;
 use crate::text_index::Head;
 
 /// What hits are ordered by. Ties are broken by message number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
-    /// Newest first.
+    /// Newest first; last, in either direction, messages without a date that can be read.
     #[default]
     Date,
     /// Largest first.
@@ -31,8 +31,11 @@ impl Searcher {
         match sort {
             Sort::Date => {
                 let dates = self.wide(&self.columns.date, Column::Date)?;
-                let key = |number: u32| (std::cmp::Reverse(dates[number as usize].cast_signed()), number);
-                keep_page(&mut numbers, offset, limit, reverse, key);
+                let flags = self.flags()?;
+                // Their files' times say when they were copied here, which may be today.
+                let is_undated = |number: u32| (flags[number as usize] & bits::UNDATED != 0) != reverse;
+                let date = |number: u32| std::cmp::Reverse(dates[number as usize].cast_signed());
+                keep_page(&mut numbers, offset, limit, reverse, |number| (is_undated(number), date(number), number));
             }
             Sort::Size => {
                 let sizes = self.wide(&self.columns.size, Column::Size)?;

@@ -1,0 +1,100 @@
+//! Which messages a command is about: files that are named, or what a query finds.
+
+use std::path::{Path, PathBuf};
+
+use posthaste_search::query::{Query, is_field};
+use posthaste_search::{Bitmap, Message, Searcher, Sort};
+
+use crate::search_common::{Failure, IndexDir, parse};
+
+/// How many of the messages that a query finds, and in which order.
+#[derive(Clone, Copy)]
+pub struct Choice {
+    pub limit: usize,
+    /// Oldest first, or for threads newest first.
+    pub reverse: bool,
+    /// All messages of the threads of those, oldest first.
+    pub entire_thread: bool,
+}
+
+impl Choice {
+    /// The newest.
+    pub const ONE: Self = Self { limit: 1, reverse: false, entire_thread: false };
+}
+
+/// The files that are named, or those of what a query finds.
+pub fn files(words: &[String], index: &IndexDir, choice: Choice) -> Result<Vec<PathBuf>, Failure> {
+    if let Some(files) = named_files(words)? {
+        return Ok(files);
+    }
+    let searcher = index.open()?;
+    let query = parse(words, &searcher)?;
+    Ok(messages(&searcher, &query, choice)?.into_iter().map(|message| message.path).collect())
+}
+
+/// What a query finds.
+pub fn messages(searcher: &Searcher, query: &Query, choice: Choice) -> Result<Vec<Message>, Failure> {
+    let Choice { limit, reverse, entire_thread } = choice;
+    let mut page = searcher.page(&searcher.find(query)?, Sort::Date, reverse && !entire_thread, 0, limit)?;
+    if entire_thread {
+        let mut some = Bitmap::empty(searcher.directory().messages);
+        page.iter().for_each(|&number| some.set(number));
+        page = searcher.page(&searcher.whole_threads(&some)?, Sort::Date, !reverse, 0, usize::MAX)?;
+    }
+    Ok(searcher.messages(&page)?)
+}
+
+/// `None`: the words are a query. What looks like a path is one, also if there is no such file: a query that was never meant would find a
+/// stranger's message.
+fn named_files(words: &[String]) -> Result<Option<Vec<PathBuf>>, Failure> {
+    let is_there = |word: &String| Path::new(word).is_file();
+    if !words.first().is_some_and(is_there) && !words.iter().any(|word| looks_like_path(word)) {
+        return Ok(None);
+    }
+    let missing = words.iter().filter(|word| !is_there(word));
+    // One that looks like a path is named before a word beside it.
+    match missing.max_by_key(|word| looks_like_path(word)) {
+        None => Ok(Some(words.iter().map(PathBuf::from).collect())),
+        Some(word) if Path::new(word).is_dir() => Err(format!("{word}: a directory, not a message").into()),
+        Some(word) => {
+            Err(format!("{word}: No such file. To search for the text, write '\"{}\"'", word.replace('"', "")).into())
+        }
+    }
+}
+
+/// Contains a slash, begins with a dot or ends in `.eml`; but is no part of a query with a field, a phrase or a regular expression.
+fn looks_like_path(word: &str) -> bool {
+    let is_path = word.contains('/') || word.starts_with('.') || word.ends_with(".eml");
+    let has_field =
+        word.split([' ', '(', '{', '"', '-']).any(|part| part.split_once(':').is_some_and(|(name, _)| is_field(name)));
+    let is_regex = word.len() > 2 && word.starts_with('/') && word.ends_with('/');
+    is_path && !has_field && !is_regex && !word.contains("://") && !word.starts_with(['"', '(', '{', '-'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_path_is_one() {
+        for path in
+            ["a/b", "./a", "../a b/c", ".hidden", "x.eml", "/var/mail/cur/1.a.host:2,S", "cur/1.a.host:2,", "~/x"]
+        {
+            assert!(looks_like_path(path), "{path}");
+        }
+        for query in [
+            "rye",
+            "maildir:/lists/rust",
+            "not maildir:/x flag:unread",
+            "(m:/x or y)",
+            "/bre+ad/",
+            "http://example.org/",
+            "\"a/b\"",
+            "thread:{maildir:/x}",
+            "-path:a/b",
+            "ann@example.org",
+        ] {
+            assert!(!looks_like_path(query), "{query}");
+        }
+    }
+}

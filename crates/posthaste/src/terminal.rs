@@ -1,0 +1,191 @@
+//! The one door to a terminal: what is printed goes through here, and nothing that a stranger wrote commands the terminal.
+//!
+//! On a terminal a control character is shown as U+FFFD, and characters that turn the direction of text about are left out. Line ends, tabs and
+//! our own colours pass. Into a pipe or a file everything goes as it is: what reads it there may want the very octets.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+
+/// All escape sequences that we print. Painting is done with [`paint`] alone.
+const COLOURS: [&str; 7] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"];
+
+/// `text` in one of our colours, by its number (SGR of ECMA-48).
+pub fn paint(colour: &str, text: &str) -> String {
+    debug_assert!(COLOURS.contains(&format!("\x1b[{colour}m").as_str()), "the door would not let {colour} through");
+    if text.is_empty() { String::new() } else { format!("\x1b[{colour}m{text}\x1b[0m") }
+}
+
+/// Whether a person is looking: then there may be colours.
+pub fn is_colourful() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Marks and directions that have no shape of their own and turn about what stands beside them (`Bidi_Control`, Unicode Standard Annex #9).
+fn turns_about(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn is_harmful(c: char) -> bool {
+    c.is_control() || turns_about(c)
+}
+
+/// A value for one line, for a terminal or not: no control character, no line end.
+pub fn harmless(text: &str) -> String {
+    text.chars().filter(|&c| !turns_about(c)).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// JSON that is the same data, with no harmful character in it.
+pub fn harmless_json(json: &str) -> Cow<'_, str> {
+    let is_escaped = |c: char| is_harmful(c) && c != '\n';
+    if !json.contains(is_escaped) {
+        return Cow::Borrowed(json);
+    }
+    // Such a character stands in a string, where an escape means the same (RFC 8259 section 7). All of them are of the basic plane.
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_escaped(c) { out.push_str(&format!("\\u{:04x}", u32::from(c))) } else { out.push(c) }
+    }
+    Cow::Owned(out)
+}
+
+/// What of a text a terminal gets. Our own colours pass if `ours` says that the text is made by us.
+fn tamed(text: &str, ours: bool) -> Cow<'_, str> {
+    if !text.contains(|c: char| is_harmful(c) && c != '\n' && c != '\t') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let colour = COLOURS.iter().find(|colour| ours && c == '\x1b' && rest.starts_with(**colour));
+        let (shown, length) = match (c, colour) {
+            (_, Some(colour)) => (*colour, colour.len()),
+            ('\n' | '\t', _) => (&rest[..1], 1),
+            ('\r', _) if rest[1..].starts_with('\n') => ("", 1),
+            (c, _) if turns_about(c) => ("", c.len_utf8()),
+            (c, _) if c.is_control() => ("\u{fffd}", c.len_utf8()),
+            (c, _) => (&rest[..c.len_utf8()], c.len_utf8()),
+        };
+        out.push_str(shown);
+        rest = &rest[length..];
+    }
+    Cow::Owned(out)
+}
+
+/// Who made what is printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// We did, with colours where they belong.
+    Here,
+    /// Octets of a message as they are: not even colours pass.
+    Elsewhere,
+}
+
+/// Writes to something that ends at a terminal, or not. `false`: nobody reads any more, which is no error.
+pub fn write_to(out: &mut dyn Write, is_terminal: bool, bytes: &[u8], made: Made) -> io::Result<bool> {
+    let written = if is_terminal {
+        out.write_all(tamed(&String::from_utf8_lossy(bytes), made == Made::Here).as_bytes())
+    } else {
+        out.write_all(bytes)
+    };
+    match written.and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        result => result.map(|()| true),
+    }
+}
+
+/// Prints to standard output.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout();
+    let is_terminal = out.is_terminal();
+    write_to(&mut out, is_terminal, text.as_bytes(), Made::Here).map(drop)
+}
+
+/// Prints octets of messages to standard output. `false`: nobody reads any more.
+pub fn print_foreign(bytes: &[u8]) -> io::Result<bool> {
+    let mut out = io::stdout();
+    let is_terminal = out.is_terminal();
+    write_to(&mut out, is_terminal, bytes, Made::Elsewhere)
+}
+
+/// Prints JSON to standard output.
+pub fn print_json(json: &str) -> io::Result<()> {
+    print(&harmless_json(json))
+}
+
+/// A line on standard error, under the program's name. Nobody is left to be told if that fails.
+pub fn complain(text: &str) {
+    let mut out = io::stderr();
+    let is_terminal = out.is_terminal();
+    let _ = write_to(&mut out, is_terminal, format!("posthaste: {text}\n").as_bytes(), Made::Elsewhere);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every character that does something to a terminal instead of being seen.
+    fn all_harmful() -> String {
+        ('\0'..=char::MAX).filter(|&c| is_harmful(c)).collect()
+    }
+
+    #[test]
+    fn what_strangers_wrote_neither_commands_the_terminal_nor_turns_it_about() {
+        assert_eq!(harmless("a\u{1b}[2Jb"), "a\u{fffd}[2Jb");
+        assert_eq!(harmless("\u{202e}exe.fdp\u{2066}"), "exe.fdp");
+        assert_eq!(harmless("שלום, 梁礼学"), "שלום, 梁礼学");
+        // It looks at one character at a time, so these are all that there are.
+        let all: String = ('\0'..=char::MAX).collect();
+        let shown = harmless(&all);
+        assert!(!shown.contains(is_harmful));
+        assert_eq!(all.chars().count() - shown.chars().count(), 12);
+        assert_eq!(all_harmful().chars().count(), 65 + 12);
+    }
+
+    #[test]
+    fn a_terminal_gets_lines_and_our_colours_and_nothing_else() {
+        let all = all_harmful();
+        let check = |made, bytes: &[u8], expected: &str| {
+            let mut out = Vec::new();
+            assert!(write_to(&mut out, true, bytes, made).unwrap());
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+            let mut out = Vec::new();
+            write_to(&mut out, false, bytes, made).unwrap();
+            assert_eq!(out, bytes, "into a pipe as it is");
+        };
+        check(Made::Here, b"a\tb\n\x1b[36mDate\x1b[0m: c\r\nd\re\n", "a\tb\n\x1b[36mDate\x1b[0m: c\nd\u{fffd}e\n");
+        check(
+            Made::Here,
+            b"\x1b[36;5m \x1b[8m \x1b]52;c;eA==\x07",
+            "\u{fffd}[36;5m \u{fffd}[8m \u{fffd}]52;c;eA==\u{fffd}",
+        );
+        check(
+            Made::Elsewhere,
+            b"\x1b[36mDate\x1b[0m \x9b2J \xc2\x9b2J",
+            "\u{fffd}[36mDate\u{fffd}[0m \u{fffd}2J \u{fffd}2J",
+        );
+        for made in [Made::Here, Made::Elsewhere] {
+            let mut out = Vec::new();
+            write_to(&mut out, true, all.as_bytes(), made).unwrap();
+            let out = String::from_utf8(out).unwrap();
+            assert_eq!(out.replace(['\n', '\t'], "").chars().find(|&c| is_harmful(c)), None);
+        }
+    }
+
+    #[test]
+    fn json_is_the_same_data_without_harm() {
+        let all = all_harmful();
+        let json = serde_json::to_string_pretty(&[&all, "x\n"]).unwrap();
+        let shown = harmless_json(&json);
+        assert!(!shown.replace('\n', "").contains(is_harmful), "{shown}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&shown).unwrap(), [all, "x\n".to_owned()]);
+        assert!(matches!(harmless_json("[\"a\",\n\"ü\"]"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn every_colour_passes() {
+        for colour in ["1", "2", "31", "32", "33", "36"] {
+            let painted = paint(colour, "x");
+            assert_eq!(tamed(&painted, true), painted);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What a reader types, and what must not happen then.
+
+use std::fs;
+
+use crate::search::Place;
+
+#[test]
+fn what_looks_like_a_path_is_never_a_query() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    // Each of these words is in a message.
+    for (line, said) in [
+        (["view", "rye/bread"], "rye/bread: No such file. To search for the text, write '\"rye/bread\"'"),
+        (["view", "./rye"], "./rye: No such file"),
+        (["view", ".rye"], ".rye: No such file"),
+        (["view", "rye.eml"], "rye.eml: No such file"),
+        (["view", "mail/cur"], "mail/cur: a directory, not a message"),
+        (["extract", "rye.eml"], "rye.eml: No such file"),
+    ] {
+        let refused = place.run(&line);
+        assert_eq!(refused.status.code(), Some(2), "{line:?}");
+        assert!(refused.stdout.is_empty() && String::from_utf8_lossy(&refused.stderr).contains(said), "{refused:?}");
+    }
+    let beside = place.run(&["view", "rye", "bread.eml"]);
+    assert!(String::from_utf8_lossy(&beside.stderr).contains("bread.eml: No such file"), "{beside:?}");
+    assert!(place.says(0, &["view", "maildir:/.Sent", "rye"]).contains("Which oven?"));
+    assert!(place.says(0, &["view", "/^two.*/"]).contains("Two days"));
+    for line in
+        [["view", "wheat"], ["find", "wheat"], ["threads", "wheat"], ["extract", "wheat"], ["addresses", "wheat"]]
+    {
+        let nothing = place.run(&line);
+        assert_eq!((nothing.status.code(), &*nothing.stderr), (Some(1), &b"posthaste: no matches\n"[..]), "{line:?}");
+    }
+    let no_thread = place.run(&["find", "rye", "thread:abc"]);
+    assert_eq!(no_thread.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&no_thread.stderr).ends_with("\n  rye thread:abc\n             ^^^\n"),
+        "{no_thread:?}"
+    );
+    let thread = place.says(0, &["find", "--output", "threads", "rye"]);
+    assert_eq!(place.says(0, &["find", "--count", thread.trim()]), "2\n");
+}
+
+#[test]
+fn messages_are_shown_in_either_order_and_as_json() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    let order = |line: &[&str]| {
+        let text = place.says(0, line);
+        text.lines()
+            .filter_map(|line| line.strip_prefix("From: "))
+            .map(|from| from[..3].to_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(order(&["view", "rye"]), "Bob");
+    assert_eq!(order(&["view", "rye", "-n", "9"]), "Bob Ann");
+    assert_eq!(order(&["view", "rye", "-n", "9", "--reverse"]), "Ann Bob");
+    assert_eq!(order(&["view", "--entire-thread", "oven"]), "Ann Bob");
+    assert_eq!(order(&["view", "-t", "-z", "oven"]), "Bob Ann");
+    let json: serde_json::Value = serde_json::from_str(&place.says(0, &["view", "--json", "oven"])).unwrap();
+    assert_eq!(json[0]["from"][0]["address"], "bob@example.net");
+    assert_eq!(json[0]["parts"][1]["name"], "../oven list.txt");
+    assert!(json[0]["text"].as_str().unwrap().starts_with("Which oven?"));
+    let of_file: serde_json::Value =
+        serde_json::from_str(&place.says(0, &["view", "--json", "mail/.Sent/new/2.b.host"])).unwrap();
+    assert_eq!(of_file[0]["references"][0], "1@example.org");
+}
+
+#[test]
+fn attachments_of_one_name_are_all_saved() {
+    let place = Place::new();
+    let part = |name: &str, text: &str| {
+        format!("--b\nContent-Type: application/x-y\nContent-Disposition: attachment; filename=\"{name}\"\n\n{text}\n")
+    };
+    let parts = [
+        ("list.tar.gz", "one"),
+        ("list.tar.gz", "two"),
+        ("list.tar (2).gz", "three"),
+        ("list", "four"),
+        ("list", "five"),
+    ];
+    let parts: String = parts.into_iter().map(|(name, text)| part(name, text)).collect();
+    fs::write(place.path().join("two.eml"), format!("Content-Type: multipart/mixed; boundary=b\n\n{parts}--b--\n"))
+        .unwrap();
+    let saved = place.says(0, &["extract", "-a", "--target-dir", "mail", "two.eml"]);
+    let expected = ["list.tar.gz", "list.tar (2).gz", "list.tar (2) (2).gz", "list", "list (2)"];
+    assert_eq!(saved.lines().collect::<Vec<_>>(), expected.map(|name| format!("mail/{name}")));
+    for (name, text) in expected.into_iter().zip(["one", "two", "three", "four", "five"]) {
+        assert_eq!(fs::read_to_string(place.path().join("mail").join(name)).unwrap().trim(), text);
+    }
+    // Files that were there before are another thing.
+    let refused = place.run(&["extract", "-a", "--target-dir", "mail", "two.eml"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&refused.stderr).matches("--overwrite writes over it").count(), 5);
+    assert_eq!(place.says(0, &["extract", "-a", "--overwrite", "--target-dir", "mail", "two.eml"]).lines().count(), 5);
+}
+
+#[test]
+fn mail_without_a_date_stands_last() {
+    let place = Place::new();
+    let add = |name: &str, text: &str| fs::write(place.path().join("mail/cur").join(name), text).unwrap();
+    // Their files are of today.
+    add("3.c.host:2,S", "Subject: none\nMessage-ID: <3@example.org>\n\nrye\n");
+    add("4.d.host:2,S", "Subject: broken\nDate: soon\nMessage-ID: <4@example.org>\n\nrye\n");
+    let received = "Received: from a by b with SMTP id 1; Mon, 03 Mar 2025 10:40:00 +0000\n";
+    add("5.e.host:2,S", &format!("{received}Subject: received\nMessage-ID: <5@example.org>\n\nrye\n"));
+    place.says(0, &["index", "--quiet", "mail"]);
+    let subjects = |line: &[&str]| place.says(0, &[&["find", "-f", "s", "rye"], line].concat()).replace('\n', ", ");
+    assert_eq!(subjects(&["-n", "3"]), "Re: Rye bread, Rye bread, received, ");
+    assert_eq!(subjects(&["--reverse", "-n", "3"]), "received, Rye bread, Re: Rye bread, ");
+    assert!(["none, broken, ", "broken, none, "].contains(&&*subjects(&["--offset", "3"])));
+    assert!(["none, broken, ", "broken, none, "].contains(&&*subjects(&["--reverse", "--offset", "3"])));
+    let threads = place.says(0, &["threads", "rye"]);
+    assert!(threads.lines().next().unwrap().ends_with("Ann, Bob; Rye bread"), "{threads}");
+    assert!(place.says(0, &["view", "-o", "raw", "rye"]).contains("Which oven?"), "not what has no date");
+}
