@@ -402,7 +402,7 @@ fn look_for(ledger: &Ledger, mail: &Path, settings: &Settings) -> Result<Account
     let begun = Instant::now();
     loop {
         let looked = Instant::now();
-        let account = account(ledger, &[mail.to_owned()], None).map_err(SideError::failed("account"))?;
+        let account = account(ledger, &[mail.to_owned()], &[], None).map_err(SideError::failed("account"))?;
         let patience = if settings.is_stopped() { SETTLE_MAX_STOPPED } else { SETTLE_MAX };
         if account.lost.is_empty() || begun.elapsed() > patience {
             return Ok(account);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use posthaste_journal::inspect::{Report, inspect_with};
 
-use crate::record::{Delivered, KIND_DELIVERED, KIND_MESSAGE, KIND_WAITS, Stored, Waits};
+use crate::record::{Body, Delivered, KIND_DELIVERED, KIND_MESSAGE, KIND_WAITS, Stored, Waits};
+use crate::spool::{SPOOL, body_path};
 
 /// A message that has not reached all of its mailboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +41,33 @@ pub struct Trouble {
     pub next_try_secs: u64,
     /// What the last attempt ended with.
     pub error: Arc<str>,
+}
+
+/// Gives `each` every message that waits, with its body as it was received. Changes nothing. What is delivered while this
+/// reads is left out: its mailbox has it.
+///
+/// # Errors
+/// What the file system said.
+pub fn each_undelivered(dir: &Path, each: &mut dyn FnMut(&Undelivered, &[u8])) -> io::Result<()> {
+    let (_, undelivered) = inspect(dir)?;
+    if undelivered.is_empty() {
+        return Ok(());
+    }
+    let undelivered: HashMap<u64, &Undelivered> = undelivered.iter().map(|message| (message.id, message)).collect();
+    let mut failed = None;
+    inspect_with(dir, |id, kind, payload| {
+        let Some(message) = undelivered.get(&id).filter(|_| kind == KIND_MESSAGE) else { return };
+        let Some(stored) = Stored::decode(payload.into()) else { return };
+        match stored.message.body {
+            Body::Memory(parts) => each(message, &parts.concat()),
+            Body::Spooled(spooled) => match std::fs::read(body_path(&dir.join(SPOOL), spooled.file)) {
+                Ok(body) => each(message, &body),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => failed = Some(error),
+            },
+        }
+    })?;
+    failed.map_or(Ok(()), Err)
 }
 
 /// Reads the journal in `dir`: everything that the journal itself can tell, and the messages that wait, in the order in which they came.

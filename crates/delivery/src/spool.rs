@@ -23,6 +23,14 @@ pub(crate) struct Spool {
     promised: Mutex<u64>,
 }
 
+/// Its name in the journal's directory.
+pub(crate) const SPOOL: &str = "spool";
+
+/// Where body `number` of the spool `dir` lies.
+pub(crate) fn body_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:016x}.body"))
+}
+
 impl Spool {
     /// Opens the spool and removes every file that no live record names. If some records cannot be read, what they name is
     /// not known: then such files are moved to `orphans/`.
@@ -44,7 +52,7 @@ impl Spool {
                     .or_else(|error| if error == Errno::NOENT { Ok(()) } else { Err(error) })?;
             } else {
                 make_dir(&orphans)?;
-                posthaste_fsops::rename(&path, orphans.join(format!("{number:016x}.body")))?;
+                posthaste_fsops::rename(&path, body_path(&orphans, number))?;
             }
         }
         sync_dir(&dir)?;
@@ -52,7 +60,7 @@ impl Spool {
     }
 
     pub fn path(&self, number: u64) -> PathBuf {
-        self.dir.join(format!("{number:016x}.body"))
+        body_path(&self.dir, number)
     }
 
     pub fn open_body(&self, spooled: &Spooled) -> io::Result<File> {

@@ -19,6 +19,8 @@ pub struct Found<'a> {
     pub path: &'a Path,
     /// The Maildir that it is in or in a folder of; the outermost, so the mailbox of one user.
     pub maildir: Option<&'a Path>,
+    /// Which message of its mbox, from 1; absent where the file is one message.
+    pub number: Option<usize>,
     pub octets: &'a [u8],
 }
 
@@ -73,10 +75,10 @@ fn read_file(path: &Path, maildir: Option<&Path>, each: &mut dyn FnMut(Found<'_>
         Err(source) => return Err(ReadError { path: path.to_owned(), source }),
     };
     if !octets.starts_with(b"From ") {
-        return Ok(each(Found { path, maildir, octets: &octets }));
+        return Ok(each(Found { path, maildir, number: None, octets: &octets }));
     }
-    for message in split_mbox(&octets) {
-        if !each(Found { path, maildir, octets: &message }) {
+    for (number, message) in (1..).zip(split_mbox(&octets)) {
+        if !each(Found { path, maildir, number: Some(number), octets: &message }) {
             return Ok(false);
         }
     }

@@ -145,6 +145,26 @@ fn recipients_order_their_answer() {
 }
 
 #[test]
+fn what_a_recipient_orders_is_said_whatever_the_rules_say() {
+    let sink = with_rules(
+        "greylist = { wait = \"1h\" }\n[default]\nrcpt.tempfail = 100\ndata.drop = 100\nend-of-data.permfail = 100",
+    );
+    let mut client = Client::hello(sink.local_addr());
+    for (recipient, rcpt, end) in [("250-yes", 250, 250), ("552-eod-large", 250, 552), ("451-eod-later", 250, 451)] {
+        assert_eq!(client.say("MAIL FROM:<a@c.example>"), 250);
+        assert_eq!(client.say(&format!("RCPT TO:<{recipient}@x.example>")), rcpt, "{recipient}");
+        assert_eq!(client.say("DATA"), 354, "{recipient}");
+        assert_eq!(client.say("x: y\r\n\r\n."), end, "{recipient}");
+    }
+    assert_eq!(client.say("MAIL FROM:<a@c.example>"), 250);
+    for (recipient, code) in [("tempfail", 450), ("permfail", 550), ("554-no", 554), ("421-bye", 421)] {
+        client.write(&format!("RCPT TO:<{recipient}@x.example>\r\n"));
+        assert_eq!(client.code(), code, "{recipient}");
+    }
+    assert_eq!(sink.stop().unwrap().counts.greylisted, 0);
+}
+
+#[test]
 fn lmtp_answers_each_recipient_by_its_own_rule() {
     let rules = "[domain.\"full.example\"]\nend-of-data = { tempfail = 100, tempfail-replies = [\"452 4.2.2 Full\"] }";
     let sink = start(Options { protocol: Protocol::Lmtp, rules: RuleFile::parse(rules).unwrap(), ..options() });

@@ -1,12 +1,14 @@
 //! `posthaste account`: whether everything acknowledged is there. `load` asks the same of its own run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use posthaste_loadgen::account::{Account, Copies, Ledger, account};
+use posthaste_delivery::inspect::each_undelivered;
+use posthaste_loadgen::account::{Account, Copies, Ledger, Waiting, account};
 use posthaste_loadgen::load::Stop;
+use posthaste_loadgen::stamp;
 use posthaste_loadgen::values::duration;
 
 use crate::print;
@@ -38,7 +40,8 @@ enum CopiesOption {
 pub struct AccountOfRun {
     /// The file that `load --acked` wrote
     acked: PathBuf,
-    /// A Maildir tree, a directory, an mbox, a sink's account file
+    /// A Maildir tree, a directory, an mbox, a sink's account file; our server's data directory or journal: mail that
+    /// waits in it is not lost
     #[arg(required = true)]
     stores: Vec<PathBuf>,
     #[command(flatten)]
@@ -49,26 +52,92 @@ pub struct AccountOfRun {
 }
 
 impl Accounting {
-    /// Looks until nothing is lost any more, or time is up, or `stop` is urged.
+    /// Looks until all is where it shall be, or time is up, or `stop` is urged.
     pub fn account(&self, ledger: &Ledger, stores: &[PathBuf], stop: &Stop) -> Result<Account, AnyError> {
         let copies = self.copies.map(|copies| match copies {
             CopiesOption::Recipient => Copies::PerRecipient,
             CopiesOption::Message => Copies::PerMessage,
         });
+        let Places { stores, journals } = Places::of(stores);
         let begun = Instant::now();
         loop {
             let looked = Instant::now();
-            let account = account(ledger, stores, copies)?;
+            // The journal first: what leaves it meanwhile is found in its mailbox.
+            let waiting = waiting_in(&journals)?;
+            let account = account(ledger, &stores, &waiting, copies)?;
             // Looking costs; the server shall have at least as much time for delivery as we take from it.
             let next = Instant::now() + looked.elapsed().max(Duration::from_millis(200));
             while Instant::now() < next {
-                if account.lost.is_empty() || begun.elapsed() >= self.settle || stop.is_urgent() {
+                if !account.may_still_change() || begun.elapsed() >= self.settle || stop.is_urgent() {
                     return Ok(account);
                 }
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
     }
+}
+
+/// Where to look.
+struct Places {
+    stores: Vec<PathBuf>,
+    /// Of our servers.
+    journals: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Tells stores from journals and from data directories, which have both. A store within another is read once.
+    fn of(named: &[PathBuf]) -> Self {
+        let mut places = Self { stores: Vec::new(), journals: Vec::new() };
+        for place in named {
+            let journal = place.join("journal");
+            if is_journal(place) {
+                places.journals.push(place.clone());
+            } else if is_journal(&journal) {
+                places.journals.push(journal);
+                // The mail may lie elsewhere; then it is named, too.
+                places.stores.extend(Some(place.join("mail")).filter(|mail| mail.is_dir()));
+            } else {
+                places.stores.push(place.clone());
+            }
+        }
+        places.stores = outermost(places.stores);
+        places.journals = outermost(places.journals);
+        places
+    }
+}
+
+fn is_journal(dir: &Path) -> bool {
+    let is_segment = |entry: std::fs::DirEntry| entry.path().extension().is_some_and(|extension| extension == "seg");
+    dir.join("lock").is_file() && dir.read_dir().is_ok_and(|entries| entries.flatten().any(is_segment))
+}
+
+/// Without those that lie in others or are named twice.
+fn outermost(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    let known: Vec<PathBuf> = paths.iter().map(real).collect();
+    let is_within = |index: usize| {
+        let mut others = known.iter().enumerate().filter(|(other, _)| *other != index);
+        others.any(|(other, path)| known[index].starts_with(path) && (known[index] != *path || other < index))
+    };
+    (0..paths.len()).filter(|index| !is_within(*index)).map(|index| paths[index].clone()).collect()
+}
+
+/// The stamped mail that waits in journals, by message and mailbox.
+fn waiting_in(journals: &[PathBuf]) -> Result<Vec<Waiting>, AnyError> {
+    let mut waiting = Vec::new();
+    for journal in journals {
+        let named = |error: std::io::Error| format!("{}: {error}", journal.display());
+        each_undelivered(journal, &mut |message, body| {
+            let Some(stamp) = stamp::find(body) else { return };
+            waiting.extend(message.mailboxes.iter().map(|to| Waiting {
+                stamp,
+                mailbox: to.mailbox.to_string(),
+                why: to.trouble.as_ref().map(|trouble| trouble.error.to_string()),
+            }));
+        })
+        .map_err(named)?;
+    }
+    Ok(waiting)
 }
 
 impl AccountOfRun {

@@ -21,6 +21,7 @@ use posthaste_loadgen::load::{
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::{process_exists, raise_file_limit};
 use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
+use posthaste_server::config::{self, Config};
 
 use self::options::{AuthOption, MailOptions, PaceOptions, PipeliningOption, ResultOptions, SessionOptions};
 use crate::{command_line, ending_signals, print};
@@ -79,8 +80,11 @@ impl Load {
         // What the run has found is told first, whatever cannot be read or written after it.
         let saved = self.results.acked.as_ref().map_or(Ok(()), |path| outcome.ledger.save(path));
         let accounting = &self.results.accounting;
-        let own_store = own.as_ref().map(|own| own.server.mail.clone());
-        let stores = if self.results.account.is_empty() { own_store.as_slice() } else { &self.results.account };
+        let own_stores = own.as_ref().map(|own| [own.server.mail.clone(), own.journal.clone()]);
+        let stores = match &own_stores {
+            Some(own) if self.results.account.is_empty() => own.as_slice(),
+            _ => &self.results.account,
+        };
         let account = (!stores.is_empty()).then(|| accounting.account(&outcome.ledger, stores, &stop)).transpose();
         let report = Report::new(about, &outcome, account.as_ref().ok().cloned().flatten());
         print(&if self.results.json { report.to_json() } else { report.to_text(accounting.list) })?;
@@ -254,6 +258,8 @@ const CORPUS_OCTETS_MAX: usize = 1 << 30;
 /// A server of ours for one run; ended before its directory is removed.
 struct OwnServer {
     server: Server,
+    /// What it has promised and not delivered.
+    journal: PathBuf,
     _scratch: Scratch,
 }
 
@@ -261,7 +267,9 @@ impl OwnServer {
     fn start(config: Option<&Path>) -> Result<Self, AnyError> {
         let scratch = Scratch::new_in(Path::new("."))?;
         let server = Server::start(&std::env::current_exe()?, scratch.path(), config)?;
-        Ok(Self { server, _scratch: scratch })
+        let made = scratch.path().join(config::DEFAULT_FILE);
+        let storage = Config::load(Some(config.unwrap_or(&made)))?.storage;
+        Ok(Self { server, journal: scratch.path().join(storage.journal), _scratch: scratch })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::print;
 pub enum ReportCommand {
     /// Put reports side by side, with ratios to the first
     Compare {
-        /// report.json files
+        /// Directories that --report wrote, or report.json files
         #[arg(required = true, num_args = 2..)]
         reports: Vec<PathBuf>,
         /// Print JSON
@@ -21,7 +21,7 @@ pub enum ReportCommand {
     },
     /// Make report.md and report.html again from a report.json
     Render {
-        /// A report.json
+        /// A directory that --report wrote, or a report.json
         report: PathBuf,
         /// Where the files go
         dir: PathBuf,
@@ -32,8 +32,8 @@ impl ReportCommand {
     pub fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error>> {
         match self {
             Self::Compare { reports, json } => {
-                let reports = reports.iter().map(|path| Report::read(path)).collect::<Result<Vec<_>, _>>()?;
-                let comparison = Comparison::new(&reports);
+                let named = |path: &PathBuf| Report::read(path).map(|report| (path.display().to_string(), report));
+                let comparison = Comparison::new(&reports.iter().map(named).collect::<Result<Vec<_>, _>>()?);
                 print(&if *json { comparison.to_json() } else { comparison.to_text() })?;
             }
             Self::Render { report, dir } => Report::read(report)?.write_to(dir)?,

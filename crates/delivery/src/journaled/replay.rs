@@ -21,7 +21,7 @@ use crate::places::{Looked, copy, key_of, no_answer};
 use crate::record::{Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Stored};
 use crate::seams::Seams;
 use crate::session::SessionTag;
-use crate::spool::Spool;
+use crate::spool::{SPOOL, Spool};
 use crate::workers::{Letter, Workers};
 
 impl<L: Log> Core<L> {
@@ -61,7 +61,7 @@ impl<L: Log> Core<L> {
                 Err(error) => report.unreadable.push((record.id, error)),
             }
         }
-        let spool_dir = config.journal_dir.join("spool");
+        let spool_dir = config.journal_dir.join(SPOOL);
         let all_known = report.unreadable.is_empty() && !report.damage.iter().any(|damage| damage.promised);
         let spool = Spool::open(spool_dir.clone(), &bodies, all_known).map_err(at(&spool_dir))?;
         let queue_bytes_max = u64::from(config.backlog_bytes) / QUEUE_SHARE;

@@ -2,6 +2,10 @@
 
 mod compare;
 mod ledger;
+mod stores;
+#[cfg(test)]
+mod tests;
+mod text;
 
-pub use compare::{Account, AccountError, Copies, Finding, account};
+pub use compare::{Account, AccountError, Copies, Finding, Waiting, WaitingFor, account};
 pub use ledger::{Expected, Ledger, LedgerError, MESSAGES_MAX};

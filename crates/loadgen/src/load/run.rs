@@ -27,6 +27,9 @@ pub enum RunError {
 /// The figures of one round, or of all together.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
+    /// When it began, its warm-up included, in seconds since the run did.
+    #[serde(default)]
+    pub start_s: f64,
     /// Measured messages acknowledged for at least one recipient.
     pub acked: u64,
     /// Measured messages that nobody was acknowledged for.
@@ -298,6 +301,7 @@ impl Gathered {
         self.sample();
         let elapsed_s = self.last_done.saturating_sub(self.warmup).as_secs_f64();
         let mut round = std::mem::take(&mut self.current);
+        round.start_s = self.round_start.saturating_duration_since(self.begun).as_secs_f64();
         round.missed = missed;
         round.elapsed_s = elapsed_s;
         round.rate = rate(round.acked, elapsed_s);

@@ -10,8 +10,10 @@ use crate::measure::LatencySummary;
 /// Reports side by side: each figure of each report, and its ratio to the first report's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What the reports are called.
+    /// Which reports: the files or directories as they were named.
     pub names: Vec<String>,
+    /// What the reports are called.
+    pub titles: Vec<String>,
     pub rows: Vec<Row>,
     /// Where the runs were not asked to do the same, so that their figures may not be comparable.
     pub differences: Vec<String>,
@@ -73,18 +75,20 @@ const FIGURES: &[Figure] = &[
 ];
 
 impl Comparison {
-    /// Puts `reports` side by side. Without reports there are no rows.
-    pub fn new(reports: &[Report]) -> Self {
+    /// Puts `reports` side by side, each under a name of its own. Without reports there are no rows.
+    pub fn new(named: &[(String, Report)]) -> Self {
+        let (names, reports): (Vec<&String>, Vec<&Report>) = named.iter().map(|(name, report)| (name, report)).unzip();
         let row = |(name, unit, figure): &Figure| {
-            let values: Vec<Option<f64>> = reports.iter().map(figure).collect();
+            let values: Vec<Option<f64>> = reports.iter().map(|report| figure(report)).collect();
             let first = values.first().copied().flatten().filter(|first| *first > 0.0);
             let ratios = values.iter().map(|value| Some((*value)? / first?)).collect();
             values.iter().any(Option::is_some).then(|| Row { name: (*name).into(), values, ratios, unit: *unit })
         };
         Self {
-            names: reports.iter().map(Report::name).collect(),
+            names: names.into_iter().cloned().collect(),
+            titles: reports.iter().map(|report| report.name()).collect(),
             rows: FIGURES.iter().filter_map(row).collect(),
-            differences: differences(reports),
+            differences: differences(named),
         }
     }
 
@@ -92,8 +96,8 @@ impl Comparison {
     pub fn to_text(&self) -> String {
         let letter = |index: usize| char::from(b'A' + (index % 26) as u8).to_string();
         let mut out = String::new();
-        for (index, name) in self.names.iter().enumerate() {
-            out.push_str(&format!("{}: {name}\n", letter(index)));
+        for (index, (name, title)) in self.names.iter().zip(&self.titles).enumerate() {
+            out.push_str(&format!("{}: {name}: {title}\n", letter(index)));
         }
         out.push('\n');
         let columns = |table: Table, index: usize| match index {
@@ -133,23 +137,23 @@ impl Row {
     }
 }
 
-fn differences(reports: &[Report]) -> Vec<String> {
-    let Some((first, others)) = reports.split_first() else { return Vec::new() };
+fn differences(named: &[(String, Report)]) -> Vec<String> {
+    let Some(((first_name, first), others)) = named.split_first() else { return Vec::new() };
     let fields = |report: &Report| match serde_json::to_value(&report.plan).expect("plain data can be written") {
         serde_json::Value::Object(fields) => fields,
         other => unreachable!("a plan is an object, not {other}"),
     };
     let (of_first, mut differences) = (fields(first), Vec::new());
-    for other in others {
+    for (other_name, other) in others {
         let of_other = fields(other);
         for (name, value) in of_first.iter().filter(|(name, _)| *name != "targets") {
             if of_other.get(name) != Some(value) {
                 let theirs = of_other.get(name).unwrap_or(&serde_json::Value::Null);
-                differences.push(format!("{name} is {value} in {}, {theirs} in {}", first.name(), other.name()));
+                differences.push(format!("{name} is {value} in {first_name}, {theirs} in {other_name}"));
             }
         }
     }
-    if others.iter().any(|other| other.host != first.host) {
+    if others.iter().any(|(_, other)| other.host != first.host) {
         differences.push("the machines differ".into());
     }
     differences

@@ -28,6 +28,9 @@ use crate::values::{PerConnection, TlsStart};
 /// The schema that is written, and the only one that is read.
 pub const SCHEMA: &str = "posthaste-load/1";
 
+/// The data of a report, in its directory.
+const REPORT_FILE: &str = "report.json";
+
 /// A whole report. Its JSON form is described in `docs/load.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -229,11 +232,13 @@ impl Report {
         }
     }
 
-    /// Reads `report.json`.
+    /// Reads a `report.json`, or that in the directory `path`.
     ///
     /// # Errors
     /// When it cannot be read or is of another schema.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
+        let within = path.join(REPORT_FILE);
+        let path = if path.is_dir() { &within } else { path };
         let not_ours = |text: String| ReportError::NotOurs { path: path.to_owned(), text };
         let text = fs::read_to_string(path).map_err(|source| ReportError::Io { path: path.to_owned(), source })?;
         let report: Self = serde_json::from_str(&text).map_err(|error| not_ours(error.to_string()))?;
@@ -254,7 +259,7 @@ impl Report {
         };
         fs::create_dir_all(dir).map_err(failed(dir))?;
         for (name, text) in
-            [("report.json", self.to_json()), ("report.md", self.to_markdown()), ("report.html", self.to_html())]
+            [(REPORT_FILE, self.to_json()), ("report.md", self.to_markdown()), ("report.html", self.to_html())]
         {
             let path = dir.join(name);
             fs::write(&path, text).map_err(failed(&path))?;
@@ -277,7 +282,7 @@ impl Report {
 
     /// What it is called.
     pub fn name(&self) -> String {
-        self.title.clone().unwrap_or_else(|| self.plan.targets.join(", "))
+        self.title.clone().unwrap_or_else(|| self.plan.title(&self.plan.target_names()))
     }
 }
 

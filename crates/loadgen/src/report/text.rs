@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Cost, Report, Table};
+use super::{Cost, PlanSummary, Report, Table};
 use crate::live::{millis, thousands};
 use crate::load::Round;
+use crate::values::Sizes;
 
 /// One line of the table of figures: what it is, and its value in each column.
 type Line = (&'static str, Vec<String>);
@@ -62,6 +63,43 @@ fn cost_lines(costs: &[&Cost]) -> Vec<Line> {
         row("context switches", &|cost| thousands(cost.usage.context_switches)),
         row("device flushes meanwhile, of all processes", &|cost| thousands(cost.usage.device_flushes)),
     ]
+}
+
+impl PlanSummary {
+    /// What was asked of `target`, as a heading.
+    pub fn title(&self, target: &str) -> String {
+        let what = match self.size.parse::<Sizes>().map(|sizes| sizes.classes) {
+            Ok(classes) if classes.len() > 1 => "messages of mixed sizes".to_owned(),
+            Ok(classes) if classes[0].0 < classes[0].1 => {
+                format!("messages of {} to {}", octets(classes[0].0 as f64), octets(classes[0].1 as f64))
+            }
+            Ok(classes) => format!("messages of {}", octets(classes[0].0 as f64)),
+            // In words: where they come from.
+            Err(_) => self.size.clone(),
+        };
+        let pace = match (self.rate, self.connections) {
+            (Some(rate), _) => format!("{rate} {what} a second"),
+            (None, 1) => format!("{what} over one connection"),
+            (None, connections) => format!("{what} over {} connections", thousands(connections as u64)),
+        };
+        let mut title = format!("{pace} to {target}");
+        if let Some(first) = title.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        title
+    }
+
+    /// Its servers as a person names them.
+    pub(super) fn target_names(&self) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        for target in &self.targets {
+            let name = target.strip_prefix("smtp://").unwrap_or(target);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.len() > 3 { format!("{} servers", names.len()) } else { names.join(", ") }
+    }
 }
 
 impl Report {

@@ -133,12 +133,17 @@ impl Rules {
 
     /// Decides about a recipient at [`Stage::Rcpt`] and later ones.
     pub fn judge_recipient(&self, stage: Stage, recipient: &RcptTo) -> Verdict {
-        let path = &recipient.forward_path;
-        let ordered = self.local_parts.then(|| reply_of_local_part(path.local_part(), stage)).flatten();
-        ordered.unwrap_or_else(|| self.judge_domain(stage, path.address()))
+        let by_domain = || self.judge_domain(stage, recipient.forward_path.address());
+        self.ordered_answer(stage, recipient).unwrap_or_else(by_domain)
     }
 
-    fn judge_domain(&self, stage: Stage, address: Option<&Address>) -> Verdict {
+    /// The answer that a recipient orders for itself, which no rule overrides, greylisting neither.
+    pub fn ordered_answer(&self, stage: Stage, recipient: &RcptTo) -> Option<Verdict> {
+        self.local_parts.then(|| reply_of_local_part(recipient.forward_path.local_part(), stage)).flatten()
+    }
+
+    /// Decides about an address by its domain alone.
+    pub fn judge_domain(&self, stage: Stage, address: Option<&Address>) -> Verdict {
         if !self.used[stage as usize] {
             return Verdict::YES;
         }

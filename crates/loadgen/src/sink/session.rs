@@ -184,7 +184,10 @@ impl Session {
             return Verdict::YES;
         }
         let rcpt = self.machine.recipient().expect("RCPT was asked about");
-        let verdict = rules.judge_recipient(Stage::Rcpt, rcpt);
+        if let Some(ordered) = rules.ordered_answer(Stage::Rcpt, rcpt) {
+            return ordered;
+        }
+        let verdict = rules.judge_domain(Stage::Rcpt, rcpt.forward_path.address());
         let (Some(greylist), Action::Accept) = (&self.shared.greylist, &verdict.action) else { return verdict };
         let sender = self.machine.mail().map_or(String::new(), |mail| mail.reverse_path.to_string());
         if !greylist.is_early(self.client, &sender, &rcpt.forward_path.to_string(), Instant::now()) {

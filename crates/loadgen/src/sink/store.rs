@@ -47,7 +47,7 @@ pub(crate) const DIR_INDEX: &str = "index.jsonl";
 pub(super) enum Store {
     Maildir { maildir: Maildir, names: NameSource },
     Mbox(Mutex<File>),
-    Dir { dir: PathBuf, next: AtomicU64, index: Mutex<BufWriter<File>> },
+    Dir { dir: PathBuf, next: AtomicU64, index: Lines },
 }
 
 impl Store {
@@ -60,7 +60,7 @@ impl Store {
             StoreKind::Mbox(file) => Ok(Self::Mbox(Mutex::new(append_to(file)?))),
             StoreKind::Dir(dir) => {
                 std::fs::create_dir_all(dir)?;
-                let index = Mutex::new(BufWriter::new(append_to(&dir.join(DIR_INDEX))?));
+                let index = Lines::new(append_to(&dir.join(DIR_INDEX))?);
                 Ok(Self::Dir { dir: dir.clone(), next: AtomicU64::new(last_number(dir)? + 1), index })
             }
         }
@@ -86,8 +86,7 @@ impl Store {
                 File::create_new(dir.join(&name))?.write_all(message)?;
                 let to: Vec<String> = envelope.recipients.iter().map(|r| bare(&r.forward_path.to_string())).collect();
                 let from = bare(&envelope.mail.reverse_path.to_string());
-                let line = serde_json::json!({ "file": name, "from": from, "to": to });
-                writeln!(lock(index), "{line}")
+                index.enter(&serde_json::json!({ "file": name, "from": from, "to": to }).to_string())
             }
         }
     }
@@ -96,28 +95,54 @@ impl Store {
     pub fn flush(&self) -> io::Result<()> {
         match self {
             Self::Maildir { .. } | Self::Mbox(_) => Ok(()),
-            Self::Dir { index, .. } => lock(index).flush(),
+            Self::Dir { index, .. } => index.flush(),
         }
     }
 }
 
 /// One line of JSON for each accepted message that has a stamp: `{"id":"<run>.<number>","intact":true}`.
 #[derive(Debug)]
-pub(super) struct Ledger(Mutex<BufWriter<File>>);
+pub(super) struct Ledger(Lines);
 
 impl Ledger {
     pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self(Mutex::new(BufWriter::with_capacity(64 << 10, File::create(path)?))))
+        Ok(Self(Lines::new(File::create(path)?)))
     }
 
     pub fn enter(&self, found: &stamp::Found) -> io::Result<()> {
-        writeln!(lock(&self.0), r#"{{"id":"{}","intact":{}}}"#, found.id, found.is_intact)
+        self.0.enter(&format!(r#"{{"id":"{}","intact":{}}}"#, found.id, found.is_intact))
     }
 
     pub fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// A file that grows by whole lines: who reads it meanwhile finds no half one between two writes.
+#[derive(Debug)]
+pub(super) struct Lines(Mutex<BufWriter<File>>);
+
+impl Lines {
+    fn new(file: File) -> Self {
+        Self(Mutex::new(BufWriter::with_capacity(LINES_OCTETS, file)))
+    }
+
+    fn enter(&self, line: &str) -> io::Result<()> {
+        let mut file = lock(&self.0);
+        // The writer would fill its buffer with the line's beginning.
+        if file.buffer().len() + line.len() + 1 > LINES_OCTETS {
+            file.flush()?;
+        }
+        writeln!(file, "{line}")
+    }
+
+    fn flush(&self) -> io::Result<()> {
         lock(&self.0).flush()
     }
 }
+
+/// Lines that are held back at most.
+const LINES_OCTETS: usize = 64 << 10;
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

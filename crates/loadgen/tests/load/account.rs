@@ -9,7 +9,7 @@ use posthaste_smtp::server::Protocol;
 use crate::support::{TestServer, Treat, errors, go};
 
 fn look(server: &TestServer, outcome: &Outcome) -> Account {
-    account(&outcome.ledger, &server.stores(), None).expect("the store can be read")
+    account(&outcome.ledger, &server.stores(), &[], None).expect("the store can be read")
 }
 
 fn counts(account: &Account) -> [usize; 4] {
@@ -78,7 +78,7 @@ fn each_accepted_recipient_has_a_copy_in_lmtp() {
     assert!(found.is_clean(), "{}", found.to_text(5));
     assert_eq!((found.acked, found.expected, outcome.total.copies), (50, 149, 149));
     assert_eq!(errors(&outcome), [("body 452", 1)]);
-    let one = account(&outcome.ledger, &server.stores(), Some(Copies::PerMessage)).unwrap();
+    let one = account(&outcome.ledger, &server.stores(), &[], Some(Copies::PerMessage)).unwrap();
     assert_eq!(one.duplicated.len(), 50, "a store that should keep one copy of each keeps several");
 }
 

@@ -148,12 +148,13 @@ fn text(value: &Value) -> &str {
 }
 
 /// Kind, id, expected, found and places of all that is not as it should be.
-fn findings(json: &Value) -> impl Iterator<Item = (String, String, String, String, String)> {
+fn findings(json: &Value) -> impl Iterator<Item = (String, String, String, String, Vec<String>)> {
     ["lost", "duplicated", "altered", "unexpected"].into_iter().flat_map(|kind| {
         json["account"][kind].as_array().unwrap().iter().map(move |finding| {
-            let places: Vec<&str> = finding["places"].as_array().into_iter().flatten().map(text).collect();
+            let places =
+                finding["places"].as_array().into_iter().flatten().map(|place| text(place).to_owned()).collect();
             let (expected, found) = (finding["expected"].to_string(), finding["found"].to_string());
-            (kind.to_owned(), text(&finding["id"]).to_owned(), expected, found, places.join(" "))
+            (kind.to_owned(), text(&finding["id"]).to_owned(), expected, found, places)
         })
     })
 }
@@ -179,9 +180,10 @@ fn account_text(json: &Value) -> Vec<String> {
         ),
         format!("passed over: {} of other runs, {} without a stamp", count("other_runs"), count("unstamped")),
     ];
-    lines.extend(findings(json).map(|(kind, id, expected, found, places)| {
-        format!("{kind} {id}: {expected} expected, {found} found {places}").trim_end().to_owned()
-    }));
+    for (kind, id, expected, found, places) in findings(json) {
+        lines.push(format!("{kind} {id}: {expected} expected, {found} found"));
+        lines.extend(places);
+    }
     lines
 }
 
@@ -260,7 +262,7 @@ fn eventful() -> Report {
     let about = about(PlanSummary::new(&plan, "1k-4k".into()));
     let mut outcome = go(plan);
     outcome.server = Some(Usage::default());
-    let account = posthaste_loadgen::account::account(&outcome.ledger, &server.stores(), None).unwrap();
+    let account = posthaste_loadgen::account::account(&outcome.ledger, &server.stores(), &[], None).unwrap();
     Report::new(about, &outcome, Some(account))
 }
 

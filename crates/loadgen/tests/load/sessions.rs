@@ -20,7 +20,7 @@ fn check(server: &TestServer, count: u64, change: impl Fn(&mut Plan)) -> u64 {
     let case = format!("{:?} bdat {} {:?}", plan.pipelining, plan.bdat, plan.per_connection);
     let outcome = go(plan);
     assert_eq!((outcome.total.acked, outcome.total.failed), (count, 0), "{case}: {:?}", outcome.errors);
-    let account = account(&outcome.ledger, &server.stores(), None).expect("the store can be read");
+    let account = account(&outcome.ledger, &server.stores(), &[], None).expect("the store can be read");
     assert!(account.is_clean(), "{case}: {}", account.to_text(5));
     for entry in std::fs::read_dir(server.store.path()).unwrap() {
         std::fs::remove_dir_all(entry.unwrap().path()).unwrap();
@@ -74,7 +74,7 @@ fn threads_targets_and_sockets_share_the_work() {
     let outcome = go(plan);
     assert_eq!((outcome.total.acked, outcome.errors.len()), (400, 0), "{:?}", outcome.errors);
     let both: Vec<_> = unix.stores().into_iter().chain(tcp.stores()).collect();
-    assert!(account(&outcome.ledger, &both, None).unwrap().is_clean());
+    assert!(account(&outcome.ledger, &both, &[], None).unwrap().is_clean());
     for store in &both {
         assert!(std::fs::read_dir(store).unwrap().count() > 0, "both servers have mail");
     }
@@ -89,7 +89,7 @@ fn rounds_and_warm_up_are_told_apart() {
     let outcome = go(plan);
     assert_eq!(outcome.rounds.iter().map(|round| round.acked).collect::<Vec<_>>(), [100, 100, 100]);
     assert!(outcome.total.warmup > 0, "there was time to warm up");
-    let account = account(&outcome.ledger, &server.stores(), None).unwrap();
+    let account = account(&outcome.ledger, &server.stores(), &[], None).unwrap();
     assert!(account.is_clean());
     assert_eq!(account.acked, 300 + outcome.total.warmup, "the warm-up is accounted for as well");
     assert_eq!(outcome.total.latency.count, 300);
@@ -133,7 +133,7 @@ fn a_run_that_is_stopped_still_has_its_figures() {
     let outcome = run(plan, &[], &stop, Duration::from_millis(20), &mut watch).unwrap();
     assert!(outcome.was_stopped && outcome.total.acked > 0);
     assert_eq!(errors(&outcome), []);
-    assert!(account(&outcome.ledger, &server.stores(), None).unwrap().is_clean());
+    assert!(account(&outcome.ledger, &server.stores(), &[], None).unwrap().is_clean());
 }
 
 #[test]

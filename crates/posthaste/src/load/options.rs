@@ -139,7 +139,8 @@ pub struct MailOptions {
 #[derive(Args)]
 #[command(next_help_heading = "What comes of it")]
 pub struct ResultOptions {
-    /// Look for everything acknowledged: a Maildir tree, a directory, an mbox, a sink's account file
+    /// Look for everything acknowledged: a Maildir tree, a directory, an mbox, a sink's account file; our server's data
+    /// directory or journal, where mail may wait
     #[arg(long, value_name = "WHERE", num_args = 1..)]
     pub account: Vec<PathBuf>,
     #[command(flatten)]

@@ -39,17 +39,19 @@ fn a_run_is_accounted_for_and_its_reports_compared() {
     assert_eq!(report["total"]["acked"], 200);
     assert!(read("a/report.md").contains("| acknowledged  ") && read("a/report.html").contains("</html>"));
 
-    let reports = ["report", "compare", "a/report.json", "b/report.json"];
+    // A report is named by its directory or its file.
+    let reports = ["report", "compare", "a", "b/report.json"];
     let text = stdout(&command(dir.path(), &reports).output().unwrap());
     assert!(text.contains("messages a second") && text.contains("× 1.00"), "{text}");
-    assert!(text.contains("not alike: pipelining is \"on\""), "{text}");
+    assert!(text.contains("not alike: pipelining is \"on\" in a, \"ahead\" in b/report.json"), "{text}");
+    assert!(text.starts_with("A: a: Messages of 2048 B over 8 connections to 127.0.0.1:"), "{text}");
     let json = command(dir.path(), &[&reports[..], &["--json"]].concat()).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     let row = &json["rows"].as_array().unwrap()[1];
     assert_eq!((&row["name"], &row["ratios"][1]), (&"acknowledged".into(), &1.0.into()));
 
     // Made again from its data, the page is the same.
-    let made = command(dir.path(), &["report", "render", "a/report.json", "c"]).output().unwrap();
+    let made = command(dir.path(), &["report", "render", "a", "c"]).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     assert_eq!(read("c/report.html"), read("a/report.html"));
     server.stop();
@@ -287,6 +289,21 @@ fn what_a_sink_stores_is_accounted_for_and_a_wrong_count_of_copies_explained() {
         assert!(stdout(&output).contains("say --copies message"), "{store}: {output:?}");
         end(sink);
     }
+}
+
+#[test]
+fn the_account_file_of_a_running_sink_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sink, address) = sink(dir.path(), &["--account", "seen.jsonl"]);
+    for _ in 0..3 {
+        // So many lines that some are in the file and some are not yet.
+        let options = ["load", &address, "-m", "3000", "-l", "1k", "-s", "8", "-q"];
+        let account = ["--account", "seen.jsonl", "--settle", "60s"];
+        let output = command(dir.path(), &[&options[..], &account].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(stdout(&output).contains("3000 copies expected, 3000 found"), "{output:?}");
+    }
+    end(sink);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{ANYBODY, PATIENCE, Server, command};
 
@@ -166,5 +166,46 @@ fn a_journal_full_of_mail_that_waits_refuses_more_and_takes_mail_again_when_it_i
         client.expect("EHLO client.example.net", 250);
         client.try_message("s@example.net", &["good@example.org"], body.as_bytes()).unwrap().code == 250
     });
+    server.stop();
+}
+
+#[test]
+fn an_account_finds_what_waits_in_the_spool_and_calls_it_neither_lost_nor_there() {
+    let dir = tempfile::tempdir().unwrap();
+    obstruct(dir.path(), "user1");
+    let config = format!("{ANYBODY}\n[storage]\njournal_segment_bytes = 4194304\n");
+    let server = Server::start(dir.path(), &config);
+    let target = server.addresses[0].to_string();
+    // Some bodies are in the journal, those above 1 MiB in files of their own.
+    let options = ["-d", "example.org", "-u", "2", "-m", "20", "-n", "2", "-s", "2", "-l", "2k:9,1100k:1", "-q"];
+    let load = [&["load", &target], &options[..], &["--acked", "acked.json"]].concat();
+    let output = command(dir.path(), &load).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let account = |stores: &[&str], settle: &str| -> (Option<i32>, Value) {
+        let arguments = [&["account", "acked.json"], stores, &["--json", "--settle", settle]].concat();
+        let output = command(dir.path(), &arguments).output().unwrap();
+        (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}")))
+    };
+    let data = ["posthaste-data"];
+    until("the other mailbox has all", || server.mailbox("example.org", "user2").len() == 20);
+    for named in
+        [&data[..], &["posthaste-data/mail", "posthaste-data/journal"], &["posthaste-data", "posthaste-data/mail"]]
+    {
+        let (code, account) = account(named, "0s");
+        assert_eq!((code, &account["lost"], &account["duplicated"]), (Some(0), &json!([]), &json!([])), "{account}");
+        assert_eq!(account["found"], 20, "{named:?}: {account}");
+        let waiting = &account["waiting"][0];
+        assert_eq!((&waiting["mailbox"], &waiting["copies"]), (&json!("example.org/user1/Maildir"), &json!(20)));
+        assert!(waiting["why"].is_string(), "{account}");
+    }
+    let (code, without) = account(&["posthaste-data/mail"], "0s");
+    assert_eq!((code, without["lost"].as_array().unwrap().len()), (Some(1), 20), "nobody looked into the spool");
+    // Also of a server that has ended; and what arrives within the time to settle is there.
+    server.stop();
+    assert_eq!(account(&data, "0s").1["waiting"][0]["copies"], 20);
+    clear(dir.path(), "user1");
+    let server = Server::start_as_it_is(dir.path());
+    let (code, account) = account(&data, "60s");
+    assert_eq!((code, &account["found"], &account["waiting"]), (Some(0), &json!(40), &json!([])), "{account}");
     server.stop();
 }
