@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use posthaste_server::config::{self, Config, LogFormat};
+use posthaste_server::config::{self, Config, Loaded, LogFormat};
 use posthaste_server::inspect_journal;
 
 use crate::options_first::options_first;
@@ -176,11 +176,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Sink(args) => return sink::run(*args),
         Command::Doctor(args) => return Ok(doctor::run(args)?),
         Command::Config(ConfigCommand::Check { file }) => {
-            Config::load(file.as_deref())?;
-            print(&match config::found_file(file.as_deref()) {
-                Some(file) => format!("{}: ok\n", file.display()),
-                None => format!("no {}: the defaults apply\n", config::DEFAULT_FILE),
-            })?;
+            print(&config::check(&Loaded::load(file.as_deref())?))?;
         }
         Command::Config(ConfigCommand::Show { config, json }) => {
             let config = Config::load(config.as_deref())?;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -25,9 +25,12 @@ use crate::config::{Log, LogFormat};
 pub struct LogGuard(Lines);
 
 /// Starts the log of this process. When one was started before, as an embedding program may have done, that one stays.
+///
+/// # Panics
+/// When `log` was not checked, as [`Config::parse`](crate::config::Config::parse) does.
 pub fn start(log: &Log) -> LogGuard {
     let lines = Lines::to(io::stderr());
-    let filter: Targets = log.level.parse().unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
+    let filter = filter(&log.level).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem}"));
     let stderr = fmt::layer().with_writer(lines.clone());
     let layer = match log.format {
         LogFormat::Plain => stderr.with_target(false).with_ansi(io::stderr().is_terminal()).with_filter(filter).boxed(),
@@ -144,13 +147,44 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// Whether `level` can be used as `log.level`.
-pub(crate) fn check_level(level: &str) -> Result<(), String> {
-    match level.parse::<Targets>() {
-        Ok(_) if !level.trim().is_empty() => Ok(()),
-        _ => Err("one of error, warn, info, debug, trace, or a filter such as `warn,posthaste_server=info`".to_owned()),
+/// The filter that `log.level` means.
+///
+/// # Errors
+/// It is none, or one that would never match: a misspelled level would otherwise be taken for a part of the program, and silence all others.
+pub(crate) fn filter(level: &str) -> Result<Targets, String> {
+    let mut targets = Targets::new();
+    for directive in level.split(',') {
+        let (part, level) = match directive.split_once('=') {
+            Some((part, level)) => (Some(part.trim()), level.trim()),
+            None => (None, directive.trim()),
+        };
+        let Some((_, found)) = LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(level)) else {
+            let names = "error, warn, info, debug, trace or off";
+            return Err(format!(
+                "there is no log level `{level}`: write {names}, or a filter such as \"warn,{LOGGED}=info\""
+            ));
+        };
+        targets = match part {
+            None => targets.with_default(*found),
+            Some(part) if part == LOGGED || part.starts_with(&format!("{LOGGED}::")) => {
+                targets.with_target(part, *found)
+            }
+            Some(part) => return Err(format!("nothing logs as `{part}`: all lines are of {LOGGED}")),
+        };
     }
+    Ok(targets)
 }
+
+const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+/// The crate whose events there are.
+const LOGGED: &str = env!("CARGO_CRATE_NAME");
 
 static STARTED: OnceLock<Lines> = OnceLock::new();
 /// Octets of lines that wait to be written, about 10,000 of them; as many again may be with the thread that writes.

@@ -11,7 +11,7 @@ use posthaste_smtp::server::Config as SmtpConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{self, Config, ConfigError, Limits, LogFormat, Protocol};
+use crate::config::{self, Config, ConfigError, Limits, Loaded, LogFormat, Protocol};
 use crate::indexing::Indexing;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::receive::{Receiver, Settings};
@@ -192,8 +192,9 @@ pub fn serve(
     log_format: Option<LogFormat>,
     at_once: impl FnOnce() -> std::convert::Infallible,
 ) -> Result<(), ServeError> {
-    let source = Source { file: config_file, log_format };
-    let config = source.load()?;
+    let loaded = Loaded::load(config_file.as_deref())?;
+    let mut source = Source { file: config_file, log_format, loaded };
+    let config = source.config();
     // Before anything is made: a start that fails leaves nothing behind.
     let bound = bind_when_free(&config)?;
     let log = crate::logging::start(&config.log);
@@ -204,30 +205,37 @@ pub fn serve(
         at_once()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(run(config, bound, &source, at_once));
+    let outcome = runtime.block_on(run(config, bound, &mut source, at_once));
     // A thread that a disk holds must not hold the end: what it does is in the journal.
     runtime.shutdown_background();
     outcome
 }
 
-/// Where the configuration comes from.
+/// Where the configuration comes from, and what it said last.
 struct Source {
     file: Option<PathBuf>,
     log_format: Option<LogFormat>,
+    loaded: Loaded,
 }
 
 impl Source {
-    fn load(&self) -> Result<Config, ConfigError> {
-        let mut config = Config::load(self.file.as_deref())?;
+    fn config(&self) -> Config {
+        let mut config = self.loaded.config.clone();
         config.log.format = self.log_format.unwrap_or(config.log.format);
-        Ok(config)
+        config
+    }
+
+    /// After an error everything stays as it was.
+    fn read_again(&mut self) -> Result<Config, ConfigError> {
+        self.loaded = self.loaded.again(self.file.as_deref())?;
+        Ok(self.config())
     }
 }
 
 async fn run(
     config: Config,
     bound: BoundServer,
-    source: &Source,
+    source: &mut Source,
     at_once: impl FnOnce() -> std::convert::Infallible,
 ) -> Result<(), ServeError> {
     // Before the first promise is made: a signal that comes early must not end us the hard way.
@@ -248,7 +256,7 @@ async fn run(
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hang_up.recv() => reload(&mut server, source),
+            _ = hang_up.recv() => reload(&mut server, &mut *source),
         }
     }
     tracing::info!("stopping: no new connections, open transactions may finish");
@@ -266,10 +274,10 @@ async fn run(
     match at_once() {}
 }
 
-fn reload(server: &mut Server, source: &Source) {
-    match source.load() {
+fn reload(server: &mut Server, source: &mut Source) {
+    match source.read_again() {
         Ok(config) => {
-            let file = config::found_file(source.file.as_deref()).map(|file| file.display().to_string());
+            let file = source.loaded.file.as_deref().map(|file| file.display().to_string());
             let restart = server.reload(config);
             tracing::info!(file, "configuration reloaded");
             if !restart.is_empty() {

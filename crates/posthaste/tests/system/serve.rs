@@ -276,6 +276,23 @@ fn sighup_reloads_and_keeps_sessions() {
     server.signal(Signal::HUP);
     let line = server.wait_for_log("configuration not reloaded");
     assert!(line.contains("posthaste.toml:2:1"), "{line}");
+    // A file that is gone, empty, cut short or unreadable does not turn all mail away.
+    let file = dir.path().join("posthaste.toml");
+    std::fs::remove_file(&file).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log("posthaste.toml: cannot be read: No such file");
+    std::fs::write(&file, "").unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log("there is no [[domain]] any more");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log("posthaste.toml: cannot be read: Is a directory");
+    let fresh_too = &mut server.connect();
+    fresh_too.expect("EHLO client.example.net", 250);
+    fresh_too.expect("MAIL FROM:<s@example.net>", 250);
+    fresh_too.expect("RCPT TO:<carol@example.org>", 250);
+    fresh_too.expect("QUIT", 221);
     session.expect("RCPT TO:<carol@example.org>", 250);
     // Its transaction is open, and the server would wait for it.
     session.expect("QUIT", 221);

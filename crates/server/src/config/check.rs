@@ -47,7 +47,7 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
     for (index, listener) in config.listeners.iter().enumerate() {
         check_listener(index, listener, &config.listeners[..index])?;
     }
-    crate::logging::check_level(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
+    crate::logging::filter(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
     Routes::new(config).map(drop)
 }
 

@@ -35,8 +35,13 @@ impl ConfigError {
         self.position.as_ref()
     }
 
+    /// What is wrong is at no place in the file.
+    pub(super) fn whole(file: &Path, message: String) -> Self {
+        Self { file: file.to_owned(), position: None, message }
+    }
+
     pub(super) fn unreadable(file: &Path, error: &std::io::Error) -> Self {
-        Self { file: file.to_owned(), position: None, message: format!("cannot be read: {error}") }
+        Self::whole(file, format!("cannot be read: {error}"))
     }
 
     pub(super) fn encoding(file: &Path, octets: &[u8], error: std::str::Utf8Error) -> Self {

@@ -6,6 +6,7 @@
 mod check;
 mod error;
 mod limits;
+mod report;
 mod values;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ pub(crate) use check::{Key, Problem};
 pub use error::{ConfigError, Position};
 pub use limits::Limits;
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
+pub use report::check;
 pub use values::{Targets, Users};
 
 /// The name under which a configuration is looked for in the working directory.
@@ -257,17 +259,7 @@ impl Config {
     /// # Errors
     /// The file cannot be read, is not TOML, has a key that does not exist, or a value that makes no sense.
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
-        match found_file(file) {
-            Some(file) => {
-                let octets = std::fs::read(file).map_err(|error| ConfigError::unreadable(file, &error))?;
-                Self::parse(
-                    file,
-                    std::str::from_utf8(&octets).map_err(|error| ConfigError::encoding(file, &octets, error))?,
-                )
-            }
-            // Checked like any other: what is taken from the machine may not do.
-            None => Self::parse(Path::new(DEFAULT_FILE), ""),
-        }
+        Loaded::load(file).map(|loaded| loaded.config)
     }
 
     /// Reads a configuration from `text`; `file` is what errors call it.
@@ -275,10 +267,7 @@ impl Config {
     /// # Errors
     /// As [`Config::load`], apart from reading.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|error| ConfigError::syntax(file, text, &error))?;
-        let config = config.completed();
-        check::check(&config).map_err(|problem| ConfigError::meaning(file, text, &problem))?;
-        Ok(config)
+        Loaded::parse(file, text).map(|loaded| loaded.config)
     }
 
     /// The configuration as TOML, every key shown.
@@ -327,6 +316,62 @@ impl Domain {
             sub_addressing: default_sub_addressing(),
             aliases: BTreeMap::new(),
         }
+    }
+}
+
+/// A configuration and where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// What applies.
+    pub config: Config,
+    /// The file that was read; `None`: there was none.
+    pub file: Option<PathBuf>,
+    /// Whether the file has a `[[listener]]`.
+    pub names_listeners: bool,
+    /// Whether the file has a `[[domain]]`.
+    pub names_domains: bool,
+}
+
+impl Loaded {
+    /// As [`Config::load`].
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(file) = found_file(file) else {
+            // Checked like any other: what is taken from the machine may not do.
+            return Ok(Self { file: None, ..Self::parse(Path::new(DEFAULT_FILE), "")? });
+        };
+        let octets = std::fs::read(file).map_err(|error| ConfigError::unreadable(file, &error))?;
+        let text = std::str::from_utf8(&octets).map_err(|error| ConfigError::encoding(file, &octets, error))?;
+        Self::parse(file, text)
+    }
+
+    fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let config: Config = toml::from_str(text).map_err(|error| ConfigError::syntax(file, text, &error))?;
+        let (names_listeners, names_domains) = (!config.listeners.is_empty(), !config.domains.is_empty());
+        let config = config.completed();
+        check::check(&config).map_err(|problem| ConfigError::meaning(file, text, &problem))?;
+        Ok(Self { config, file: Some(file.to_owned()), names_listeners, names_domains })
+    }
+
+    /// Reads the configuration again for a server that runs with this one. A file that was there must still be: without it the
+    /// defaults would apply, and all mail be refused.
+    ///
+    /// # Errors
+    /// As [`Config::load`]; and the file has lost all of its domains or, with them, all of its listeners.
+    pub fn again(&self, file: Option<&Path>) -> Result<Self, ConfigError> {
+        let again = Self::load(file.or(self.file.as_deref()))?;
+        let lost = match (again.names_listeners, again.names_domains) {
+            (_, false) if self.names_domains => "[[domain]]",
+            (false, false) if self.names_listeners => "[[listener]]",
+            _ => return Ok(again),
+        };
+        let file = again.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
+        Err(ConfigError::whole(
+            file,
+            format!("there is no {lost} any more, as if the file was emptied; restart if this is meant"),
+        ))
     }
 }
 

@@ -162,6 +162,65 @@ fn the_second_of_two_equals_is_pointed_at() {
 }
 
 #[test]
+fn a_log_level_with_a_typo_is_no_level() {
+    let level = |level: &str| Config::parse(Path::new("x"), &format!("[log]\nlevel = \"{level}\"\n")).map(drop);
+    for good in ["info", "WARN", "off", "warn,posthaste_server=info", "posthaste_server::receive=debug, error"] {
+        level(good).expect(good);
+    }
+    for bad in ["loud", "inf", "", "warn,", "warn,posthaste_sever=info", "posthaste_server", "posthaste_server=loud"] {
+        assert_eq!(level(bad).expect_err(bad).position().map(|position| position.column), Some(9), "{bad}");
+    }
+}
+
+#[test]
+fn a_file_that_has_lost_its_domains_or_is_gone_is_not_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("posthaste.toml");
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    let domain = "[[domain]]\nname = \"a.example\"\n";
+    let listener = "[[listener]]\naddress = \"127.0.0.1:2525\"\n";
+    let again = |before: &str, now: Option<&str>| {
+        write(before);
+        let loaded = Loaded::load(Some(&file)).unwrap();
+        match now {
+            Some(text) => write(text),
+            None => std::fs::remove_file(&file).unwrap(),
+        }
+        loaded.again(None).map(drop).map_err(|error| error.to_string())
+    };
+    assert!(again(domain, None).unwrap_err().contains("cannot be read"));
+    assert!(again(domain, Some("")).unwrap_err().contains("no [[domain]] any more"));
+    assert!(again(domain, Some(listener)).unwrap_err().contains("no [[domain]] any more"));
+    assert!(again(listener, Some("")).unwrap_err().contains("no [[listener]] any more"));
+    again(listener, Some(domain)).unwrap();
+    again(&format!("{listener}{domain}"), Some(domain)).unwrap();
+    again("", Some("")).unwrap();
+}
+
+#[test]
+fn a_check_says_what_is_left_to_the_defaults_and_what_would_stop_a_server_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("posthaste.toml");
+    std::fs::write(&file, "host_name = \"mx.example\"\n").unwrap();
+    let said = super::check(&Loaded::load(Some(&file)).unwrap());
+    assert_eq!(
+        said.lines().skip(1).collect::<Vec<_>>(),
+        [
+            "note: no [[listener]], so SMTP on 127.0.0.1:2525",
+            "note: no [[domain]], so mail for any user at localhost and mx.example"
+        ]
+    );
+    let missing = dir.path().join("missing/lmtp.sock");
+    let text = format!("[[listener]]\nunix = \"{}\"\n[[domain]]\nname = \"a.example\"\n", missing.display());
+    std::fs::write(&file, text).unwrap();
+    let said = super::check(&Loaded::load(Some(&file)).unwrap());
+    assert!(
+        said.contains(&format!("warning, on this machine and for this user: listener {}: ", missing.display())),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = Config::load(Some(Path::new("/nonexistent/posthaste.toml"))).unwrap_err();
     assert!(error.to_string().starts_with("/nonexistent/posthaste.toml: cannot be read: "), "{error}");

@@ -1,0 +1,73 @@
+//! What `config check` says of a configuration that can be used.
+
+use std::fmt::Write as _;
+use std::net::ToSocketAddrs;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::{Config, DEFAULT_FILE, Listener, Loaded};
+
+/// Says that it can be used, what is left to the defaults, and what on this machine would stop a server all the same.
+pub fn check(loaded: &Loaded) -> String {
+    let config = &loaded.config;
+    let mut out = match &loaded.file {
+        Some(file) => format!("{}: ok\n", file.display()),
+        None => format!("no {DEFAULT_FILE}: the defaults apply\n"),
+    };
+    if !loaded.names_listeners {
+        let listeners: Vec<String> = config.listeners.iter().map(ToString::to_string).collect();
+        let _ = writeln!(out, "note: no [[listener]], so SMTP on {}", listeners.join(", "));
+    }
+    if !loaded.names_domains {
+        let domains: Vec<&str> = config.domains.iter().map(|domain| domain.name.as_str()).collect();
+        let _ = writeln!(out, "note: no [[domain]], so mail for any user at {}", domains.join(" and "));
+    }
+    for warning in warnings(config) {
+        let _ = writeln!(out, "warning, on this machine and for this user: {warning}");
+    }
+    out
+}
+
+/// What depends on the machine and may be otherwise where, or when, the server is started.
+fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings: Vec<String> = config.listeners.iter().filter_map(listener).collect();
+    let storage = &config.storage;
+    for (key, path) in [("journal", &storage.journal), ("mail", &storage.mail)] {
+        // It is made with all that lies above it.
+        let Some(there) = path.ancestors().find(|path| here(path).exists()) else { continue };
+        if access(here(there), Access::WRITE_OK | Access::EXEC_OK).is_err() {
+            warnings.push(format!(
+                "storage.{key} = {}: {} cannot be written to",
+                path.display(),
+                here(there).display()
+            ));
+        }
+    }
+    warnings
+}
+
+fn listener(listener: &Listener) -> Option<String> {
+    if let Some(address) = &listener.address {
+        return match address.to_socket_addrs() {
+            Ok(_) => None,
+            Err(error) => Some(format!("listener {address}: {error}")),
+        };
+    }
+    let path = listener.unix.as_ref()?;
+    let dir = here(path.parent().unwrap_or(Path::new("")));
+    let shown = path.display();
+    match std::fs::metadata(dir) {
+        Err(error) => Some(format!("listener {shown}: {}: {error}", dir.display())),
+        Ok(metadata) if !metadata.is_dir() => Some(format!("listener {shown}: {} is not a directory", dir.display())),
+        Ok(_) if access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err() => {
+            Some(format!("listener {shown}: {} cannot be written to", dir.display()))
+        }
+        Ok(_) => None,
+    }
+}
+
+/// The directory that a relative path begins in has an empty name.
+fn here(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
