@@ -25,43 +25,16 @@ impl ValueError {
 /// # Errors
 /// When it is none of these.
 pub fn duration(text: &str) -> Result<Duration, ValueError> {
-    let bad = || ValueError::new(format!("`{text}` is no time; write 500ms, 10s, 2m or 1h"));
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let number: f64 = text[..digits].parse().map_err(|_| bad())?;
-    let seconds = match &text[digits..] {
-        "ms" => number / 1e3,
-        "" | "s" => number,
-        "m" => number * 60.0,
-        "h" => number * 3600.0,
-        _ => return Err(bad()),
-    };
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if time <= DURATION_MAX => Ok(time),
-        Ok(_) => Err(ValueError::new(format!("`{text}` is too long; a year, 8760h, is the most"))),
-        Err(_) => Err(bad()),
-    }
+    posthaste_units::duration(text).map_err(|error| ValueError(error.to_string()))
 }
-
-/// Clocks can be set forward by so much, and by some times as much.
-const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Reads `10240`, `10k`, `1.5m` or `1g` (powers of 1024), in octets.
 ///
 /// # Errors
 /// When it is none of these.
 pub fn octets(text: &str) -> Result<usize, ValueError> {
-    let bad = || ValueError::new(format!("`{text}` is no size; write 10240, 10k or 1m"));
-    let lower = text.to_ascii_lowercase();
-    let digits = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
-    let number: f64 = lower[..digits].parse().map_err(|_| bad())?;
-    let unit = match &lower[digits..] {
-        "" => 1.0,
-        "k" | "kib" => 1024.0,
-        "m" | "mib" => 1024.0 * 1024.0,
-        "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
-        _ => return Err(bad()),
-    };
-    Ok((number * unit).round() as usize)
+    let octets = posthaste_units::bytes(text).map_err(|error| ValueError(error.to_string()))?;
+    usize::try_from(octets).map_err(|_| ValueError::new(format!("`{text}` is too large")))
 }
 
 /// How large messages are: one size or range, or several with weights.
@@ -341,7 +314,7 @@ mod tests {
     fn times_and_sizes_have_units() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(duration("8760h"), Ok(DURATION_MAX));
+        assert_eq!(duration("8760h"), Ok(posthaste_units::DURATION_MAX));
         assert!(duration("8761h").is_err_and(|error| error.to_string().contains("too long")));
         assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
         assert_eq!(octets("10k"), Ok(10_240));

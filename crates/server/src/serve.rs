@@ -88,13 +88,6 @@ impl Server {
         self.running.local_addrs()
     }
 
-    /// Where an SMTP client can connect over TCP.
-    fn smtp_address(&self) -> Option<SocketAddr> {
-        let over_tcp = self.config.listeners.iter().filter(|listener| listener.address.is_some());
-        let mut each = over_tcp.zip(self.addresses());
-        each.find(|(listener, _)| listener.protocol == Protocol::Smtp).map(|(_, address)| *address)
-    }
-
     /// Puts host name, domains, limits and policies of `config` in force for what begins from now on. Sessions go on.
     /// Returns the keys whose change needs a restart.
     pub fn reload(&mut self, config: Config) -> Vec<&'static str> {
@@ -168,7 +161,7 @@ impl Server {
         if let Some(damaged) = damaged(&self.replayed) {
             let _ = writeln!(out, "  DAMAGED    {damaged}");
         }
-        if let (Some(address), [domain, ..]) = (self.smtp_address(), domains.as_slice()) {
+        if let (Some(address), [domain, ..]) = (self.running.local_addr_for(Protocol::Smtp), domains.as_slice()) {
             let user = example_user(&self.config);
             let _ = write!(
                 out,

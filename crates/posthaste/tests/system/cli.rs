@@ -28,7 +28,7 @@ fn config_check_points_at_the_error() {
     assert_eq!(checked.status.code(), Some(2));
     assert!(checked.stdout.is_empty());
     let said = String::from_utf8(checked.stderr).unwrap();
-    assert!(said.starts_with("posthaste: other.toml:2:17: invalid type"), "{said}");
+    assert!(said.starts_with("posthaste: other.toml:2:17: `big` is no size"), "{said}");
     assert!(said.contains("\n 2 | message_bytes = \"big\"\n   |                 ^^^^^\n"), "{said}");
 }
 

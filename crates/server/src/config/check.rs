@@ -1,5 +1,7 @@
 //! What the types cannot say: values that are well formed and still make no sense.
 
+use std::net::{Ipv6Addr, SocketAddr};
+
 use super::{Config, Limits, Listener, Storage};
 use crate::address::is_domain;
 use crate::routing::Routes;
@@ -39,7 +41,8 @@ impl Problem {
 /// Finds the first problem of a completed configuration.
 pub(super) fn check(config: &Config) -> Result<(), Problem> {
     if !is_domain(&config.host_name) || !config.host_name.is_ascii() {
-        return Err(Problem::new(["host_name".into()], "not a host name"));
+        let message = "not a host name, such as mx.example.org: letters, digits and hyphens, with dots between";
+        return Err(Problem::new(["host_name".into()], message));
     }
     check_storage(&config.storage)?;
     check_limits(&config.limits)?;
@@ -64,7 +67,7 @@ fn check_storage(storage: &Storage) -> Result<(), Problem> {
         ],
     )?;
     if !storage.journal_segment_bytes.is_multiple_of(BLOCK) {
-        let message = format!("must be a multiple of {BLOCK}");
+        let message = format!("must be a multiple of {}", posthaste_units::show_bytes(BLOCK));
         return Err(Problem::new(["storage".into(), "journal_segment_bytes".into()], message));
     }
     Ok(())
@@ -75,13 +78,23 @@ fn check_bounds(table: &str, values: &[(&str, u64, u64, u64)]) -> Result<(), Pro
     for &(name, value, least, most) in values {
         if !(least..=most).contains(&value) {
             let message = match most {
-                u64::MAX => format!("must be at least {least}"),
-                _ => format!("must be between {least} and {most}"),
+                u64::MAX => format!("must be at least {}", shown(name, least)),
+                _ => format!("must be between {} and {}", shown(name, least), shown(name, most)),
             };
             return Err(Problem::new([table.into(), name.into()], message));
         }
     }
     Ok(())
+}
+
+/// With the unit that the key's name ends in.
+fn shown(name: &str, value: u64) -> String {
+    match name {
+        _ if name.ends_with("_bytes") => posthaste_units::show_bytes(value),
+        _ if name.ends_with("_secs") && value > 0 && value.is_multiple_of(86_400) => format!("{} days", value / 86_400),
+        _ if name.ends_with("_secs") => format!("{value} seconds"),
+        _ => value.to_string(),
+    }
 }
 
 /// The journal writes whole blocks.
@@ -90,9 +103,17 @@ const BLOCK: u64 = 4096;
 fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Result<(), Problem> {
     let at = |key: &str| vec!["listener".into(), index.into(), key.into()];
     match (&listener.address, &listener.unix) {
-        (None, None) => Err(Problem::new(at(""), "a listener needs `address` or `unix`")),
+        (None, None) => {
+            let example = "such as address = \"0.0.0.0:25\" or unix = \"/run/posthaste/lmtp.sock\"";
+            Err(Problem::new(at(""), format!("a listener needs `address` or `unix`, {example}")))
+        }
         (Some(_), Some(_)) => Err(Problem::new(at("unix"), "a listener has `address` or `unix`, not both")),
-        (Some(address), None) if address.port() != 0 && before.iter().any(|other| other.address == Some(*address)) => {
+        (Some(address), None) if check_address(address).is_err() => {
+            Err(Problem::new(at("address"), check_address(address).unwrap_err()))
+        }
+        (Some(address), None)
+            if !address.ends_with(":0") && before.iter().any(|other| other.address == listener.address) =>
+        {
             Err(Problem::new(at("address"), format!("there is a listener on {address} already")))
         }
         (None, Some(path)) if before.iter().any(|other| other.unix.as_ref() == Some(path)) => {
@@ -121,6 +142,35 @@ fn check_forbidden(commands: &[String]) -> Result<(), Problem> {
         }
     }
     Ok(())
+}
+
+/// Whether a listener can be told so where to listen. A name is looked up when the server starts.
+fn check_address(text: &str) -> Result<(), String> {
+    const EXAMPLES: &str = "such as \"127.0.0.1:25\", \"[::]:25\" or \"localhost:25\"";
+    if text.parse::<SocketAddr>().is_ok() {
+        return Ok(());
+    }
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err(format!("an IPv6 address stands in brackets and needs a port: \"[{text}]:25\""));
+    }
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return Err(match text.parse::<u16>() {
+            Ok(port) => format!(
+                "a port alone is not enough: \"0.0.0.0:{port}\" for all IPv4 addresses, \"[::]:{port}\" for all"
+            ),
+            Err(_) => format!("`{text}` has no port; write an address and a port, {EXAMPLES}"),
+        });
+    };
+    if port.parse::<u16>().is_err() {
+        return Err(format!(
+            "`{port}` is not a port, which is a number up to 65535; write an address and a port, {EXAMPLES}"
+        ));
+    }
+    match host {
+        "" | "*" => Err(format!("for all addresses write \"[::]:{port}\", for all of IPv4 \"0.0.0.0:{port}\"")),
+        _ if is_domain(host) && host.is_ascii() => Ok(()),
+        _ => Err(format!("`{host}` is neither an IP address nor a host name; write an address and a port, {EXAMPLES}")),
+    }
 }
 
 fn check_limits(limits: &Limits) -> Result<(), Problem> {

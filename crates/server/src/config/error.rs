@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::check::{Key, Problem};
+use super::words;
 
 /// Why a configuration cannot be used. Displays as `file:line:column: what`, the line, and a mark below it.
 #[derive(Debug)]
@@ -56,7 +57,7 @@ impl ConfigError {
         Self {
             file: file.to_owned(),
             position: error.span().map(|span| Position::of(text, span)),
-            message: error.message().trim_end().replace('\n', ", "),
+            message: words::plain(error.message()),
         }
     }
 

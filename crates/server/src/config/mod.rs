@@ -8,9 +8,9 @@ mod error;
 mod limits;
 mod report;
 mod values;
+mod words;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use posthaste_smtp::driver::UnixAccess;
@@ -22,6 +22,7 @@ pub use error::{ConfigError, Position};
 pub use limits::Limits;
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
 pub use report::check;
+use values::Table;
 pub use values::{Targets, Users};
 
 /// The name under which a configuration is looked for in the working directory.
@@ -35,25 +36,25 @@ pub struct Config {
     #[serde(default = "machine_host_name")]
     pub host_name: String,
     /// Where things are kept.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::table")]
     pub storage: Storage,
     /// How much of anything is accepted.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::table")]
     pub limits: Limits,
     /// What is done with messages that break the rules of the line.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::table")]
     pub policy: Policy,
     /// The search index.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::table")]
     pub search: Search,
     /// The log.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::table")]
     pub log: Log,
     /// Where clients connect. None given: SMTP on the loopback address, port 2525.
-    #[serde(default, rename = "listener")]
+    #[serde(default, rename = "listener", deserialize_with = "values::tables")]
     pub listeners: Vec<Listener>,
     /// What we receive mail for. None given: any user at `localhost` and at the host name.
-    #[serde(default, rename = "domain")]
+    #[serde(default, rename = "domain", deserialize_with = "values::tables")]
     pub domains: Vec<Domain>,
 }
 
@@ -68,14 +69,19 @@ pub struct Storage {
     /// The directory of the mailboxes. Not set: `mail` in `data`.
     pub mail: PathBuf,
     /// Octets of one file of the journal.
+    #[serde(deserialize_with = "values::bytes")]
     pub journal_segment_bytes: u64,
     /// Files of the journal at most; when all hold mail that waits for its mailbox, new mail is refused with 452.
+    #[serde(deserialize_with = "values::count")]
     pub journal_segments: usize,
     /// Octets that may wait for one mailbox that cannot be written to; beyond, its mail is refused with 452.
+    #[serde(deserialize_with = "values::bytes")]
     pub mailbox_pending_bytes: u64,
     /// Octets received after which the mailboxes are made durable and the journal's files used again.
+    #[serde(deserialize_with = "values::bytes")]
     pub checkpoint_bytes: u64,
     /// Seconds after which the same is done if anything was received at all.
+    #[serde(deserialize_with = "values::secs")]
     pub checkpoint_secs: u64,
 }
 
@@ -83,17 +89,17 @@ pub struct Storage {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Listener {
-    /// IP address and port; port 0 takes a free one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub address: Option<SocketAddr>,
+    /// IP address or host name, and port; port 0 takes a free one.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::address")]
+    pub address: Option<String>,
     /// Path of a UNIX socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
     /// Permission bits of that socket, in octal: who may write may connect. Not set: `0660`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
     pub mode: Option<String>,
     /// The group that the socket is given to, by name or number. Not set: the server's own.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
     pub group: Option<String>,
     /// The protocol spoken there.
     pub protocol: Protocol,
@@ -138,6 +144,34 @@ fn group_number(group: &str) -> Option<u32> {
         let mut fields = line.split(':');
         (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok())?
     })
+}
+
+impl Table for Storage {
+    const NAME: &str = "storage";
+}
+
+impl Table for Limits {
+    const NAME: &str = "limits";
+}
+
+impl Table for Policy {
+    const NAME: &str = "policy";
+}
+
+impl Table for Search {
+    const NAME: &str = "search";
+}
+
+impl Table for Log {
+    const NAME: &str = "log";
+}
+
+impl Table for Listener {
+    const NAME: &str = "listener";
+}
+
+impl Table for Domain {
+    const NAME: &str = "domain";
 }
 
 /// One domain that we receive mail for.
@@ -295,7 +329,7 @@ impl Config {
             self.search.dir = self.storage.data.join("search");
         }
         if self.listeners.is_empty() {
-            self.listeners.push(Listener { address: Some(DEFAULT_ADDRESS), ..Listener::default() });
+            self.listeners.push(Listener { address: Some(DEFAULT_ADDRESS.to_owned()), ..Listener::default() });
         }
         if self.domains.is_empty() {
             self.domains.push(Domain::open_to_any("localhost"));
@@ -393,7 +427,7 @@ fn default_sub_addressing() -> String {
     "+".to_owned()
 }
 
-const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 2525);
+const DEFAULT_ADDRESS: &str = "127.0.0.1:2525";
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -150,7 +151,7 @@ impl ServerBuilder {
             let bound = match at {
                 At::Tcp(address) => match address.to_socket_addrs() {
                     Ok(addresses) => {
-                        tcp.extend(addresses.map(|address| (address, protocol)));
+                        tcp.push((place, addresses.collect::<Vec<_>>(), protocol));
                         continue;
                     }
                     Err(error) => Err(error),
@@ -161,10 +162,10 @@ impl ServerBuilder {
             };
             listeners.push((bound.map_err(|error| ListenError { place, error })?, protocol));
         }
-        let all: Vec<SocketAddr> = tcp.iter().map(|(address, _)| *address).collect();
-        for (address, protocol) in tcp {
-            let bound = Bound::tcp(address, &all, backlog);
-            listeners.push((bound.map_err(|error| ListenError { place: address.to_string(), error })?, protocol));
+        let all: Vec<SocketAddr> = tcp.iter().flat_map(|(_, addresses, _)| addresses).copied().collect();
+        for (place, addresses, protocol) in tcp {
+            let bound = bind_each(&addresses, &all, backlog).map_err(|error| ListenError { place, error })?;
+            listeners.extend(bound.into_iter().map(|bound| (bound, protocol)));
         }
         Ok(BoundServer { config, listeners, backlog, max_connections, max_connections_per_address })
     }
@@ -178,6 +179,23 @@ impl ServerBuilder {
         let bound = tokio::task::spawn_blocking(|| self.bind()).await.map_err(io::Error::from)??;
         bound.start(handler)
     }
+}
+
+/// Binds each address of one place. A host name such as `localhost` may have addresses that this machine has not, such as those of IPv6:
+/// one is enough.
+fn bind_each(addresses: &[SocketAddr], all: &[SocketAddr], backlog: Backlog) -> io::Result<Vec<Bound>> {
+    let mut listeners = Vec::new();
+    let mut not_here = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
+    for &address in addresses {
+        match Bound::tcp(address, all, backlog) {
+            Ok(bound) => listeners.push(bound),
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT)) => {
+                not_here = error;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if listeners.is_empty() { Err(not_here) } else { Ok(listeners) }
 }
 
 /// A listener that cannot be had.
@@ -229,7 +247,10 @@ impl BoundServer {
             _sender: Arc::clone(&phase),
             phase_now: Arc::new(PhaseNow::new(Phase::Running)),
         });
-        let local_addrs = self.listeners.iter().filter_map(|(listener, _)| listener.local_addr()).collect();
+        let local_addrs: Vec<_> =
+            self.listeners.iter().filter_map(|(bound, protocol)| Some((bound.local_addr()?, *protocol))).collect();
+        let protocols = local_addrs.iter().map(|(_, protocol)| *protocol).collect();
+        let local_addrs = local_addrs.into_iter().map(|(address, _)| address).collect();
         let (configs, gate) = (Arc::clone(&shared.configs), Arc::clone(&shared.gate));
         let phase_now = Arc::clone(&shared.phase_now);
         let listeners: io::Result<Vec<_>> =
@@ -238,7 +259,7 @@ impl BoundServer {
             .into_iter()
             .map(|(listener, protocol)| tokio::spawn(accept(listener, protocol, Arc::clone(&shared))))
             .collect();
-        Ok(RunningServer { local_addrs, backlog, configs, phase, phase_now, gate, accepting })
+        Ok(RunningServer { local_addrs, protocols, backlog, configs, phase, phase_now, gate, accepting })
     }
 }
 
@@ -246,6 +267,8 @@ impl BoundServer {
 #[derive(Debug)]
 pub struct RunningServer {
     local_addrs: Vec<SocketAddr>,
+    /// Of each of them.
+    protocols: Vec<Protocol>,
     backlog: Backlog,
     configs: Arc<RwLock<Configs>>,
     phase: Arc<watch::Sender<Phase>>,
@@ -258,6 +281,12 @@ impl RunningServer {
     /// The TCP addresses it listens on, with the ports that were taken.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.local_addrs
+    }
+
+    /// Where clients of `protocol` can connect over TCP, if anywhere.
+    pub fn local_addr_for(&self, protocol: Protocol) -> Option<SocketAddr> {
+        let found = self.protocols.iter().position(|listening| *listening == protocol)?;
+        Some(self.local_addrs[found])
     }
 
     /// How many connections may wait to be accepted, and whether that is less than wanted.
