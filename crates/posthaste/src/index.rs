@@ -189,15 +189,25 @@ pub fn json_report(report: &Report) -> serde_json::Value {
 }
 
 fn verify(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
-    let verdict = posthaste_search::verify(dir)?;
+    let verdict = posthaste_search::verify(dir, &|| waiting(dir))?;
+    let is_sound = verdict.damage.is_empty();
     if json {
         let rows: Vec<_> = verdict.damage.iter().map(|(part, what)| json!({"part": part, "what": what})).collect();
-        print(&(json!({"messages": verdict.messages, "damage": rows}).to_string() + "\n"))?;
-    } else if verdict.damage.is_empty() {
-        print(&format!("{}: {} messages, sound\n", dir.display(), verdict.messages))?;
-    } else {
-        let rows: String = verdict.damage.iter().map(|(part, what)| format!("{part}: {what}\n")).collect();
-        print(&format!("{rows}damaged: `posthaste index rebuild` builds it again; tags are kept\n"))?;
+        let told = json!({"messages": verdict.messages, "damage": rows, "unfinished": verdict.unfinished});
+        print(&(told.to_string() + "\n"))?;
+        return Ok(ExitCode::from(u8::from(!is_sound)));
     }
-    Ok(ExitCode::from(u8::from(!verdict.damage.is_empty())))
+    let mut text: String = verdict.damage.iter().map(|(part, what)| format!("{part}: {what}\n")).collect();
+    for what in &verdict.unfinished {
+        text.push_str(&format!("{what}; the next `posthaste index` brings it to an end\n"));
+    }
+    let needs_rebuild = verdict.damage.iter().any(|(part, _)| part != "tags.redb");
+    if is_sound {
+        text.push_str(&format!("{}: {} messages, sound\n", dir.display(), verdict.messages));
+    } else if needs_rebuild {
+        let before = if verdict.are_tags_damaged { "damaged: restore the tags first, then " } else { "damaged: " };
+        text.push_str(&format!("{before}`posthaste index rebuild` builds it again; tags are kept\n"));
+    }
+    print(&text)?;
+    Ok(ExitCode::from(u8::from(!is_sound)))
 }

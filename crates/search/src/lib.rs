@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod disk;
 mod parallel;
 pub mod query;
 mod search;

@@ -217,7 +217,7 @@ struct Content {
 }
 
 fn content(index: &Path) -> Content {
-    let verdict = posthaste_search::verify(index).unwrap();
+    let verdict = posthaste_search::verify(index, &|| {}).unwrap();
     assert_eq!(verdict.damage, []);
     let searcher = Searcher::open(index).unwrap();
     let numbers: Vec<u32> = searcher.find(&query::Query::All).unwrap().iter().collect();
@@ -465,7 +465,7 @@ fn two_messages_never_share_a_number_however_often_it_crashes() {
         (hits(&searcher, "three").len(), hits(&searcher, "one or two").len(), hits(&searcher, "*").len()),
         (1, 0, 1)
     );
-    assert_eq!(posthaste_search::verify(index.path()).unwrap().damage, []);
+    assert_eq!(posthaste_search::verify(index.path(), &|| {}).unwrap().damage, []);
 }
 
 #[test]
@@ -502,7 +502,7 @@ fn a_removal_that_a_crash_cut_in_half_is_mended() {
     fs::write(&file, bytes).unwrap();
     update(index.path(), mail.path());
     assert_eq!(hits(&Searcher::open(index.path()).unwrap(), "one").len(), 1);
-    assert_eq!(posthaste_search::verify(index.path()).unwrap().damage, []);
+    assert_eq!(posthaste_search::verify(index.path(), &|| {}).unwrap().damage, []);
 }
 
 #[test]

@@ -90,3 +90,41 @@ fn a_watch_says_what_it_does_and_ends_when_told() {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+/// Killed wherever it happens to be; what is left is told as it is, and the next run mends it.
+#[test]
+fn an_index_survives_kills() {
+    let dir = tempfile::tempdir().unwrap();
+    for sub in ["new", "cur", "tmp"] {
+        std::fs::create_dir_all(dir.path().join("mail").join(sub)).unwrap();
+    }
+    let file = |n: u32| dir.path().join(format!("mail/cur/{n}.a.host:2,"));
+    let index = |args: &[&str]| command(dir.path(), args).env("POSTHASTE_INDEX", "idx").output().unwrap();
+    let mut kills_that_hit = 0;
+    for round in 0..12u32 {
+        for n in round * 3..round * 3 + 6 {
+            std::fs::write(file(n), format!("Message-ID: <{n}@x>\nSubject: rye {n}\n\nbread\n")).unwrap();
+        }
+        if round > 0 {
+            std::fs::remove_file(file(round * 3 - 3)).unwrap();
+        }
+        let mut child = command(dir.path(), &["index", "--quiet", "--index", "idx", "mail"]).spawn().unwrap();
+        // Ever later, so that the kills fall into all parts of a run, however fast it is here.
+        std::thread::sleep(Duration::from_millis(u64::from(round) * 3));
+        kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+        kills_that_hit += u32::from(child.wait().unwrap().code().is_none());
+        if dir.path().join("idx/current").exists() {
+            let verified = index(&["index", "verify"]);
+            assert_eq!(verified.status.code(), Some(0), "round {round}: {verified:?}");
+        }
+        let updated = index(&["index", "mail"]);
+        assert_eq!(updated.status.code(), Some(0), "round {round}: {updated:?}");
+        let verified = index(&["index", "verify"]);
+        let said = String::from_utf8_lossy(&verified.stdout).into_owned();
+        let expected = format!("{} messages, sound\n", round * 2 + 6);
+        assert!(said.ends_with(&expected) && said.lines().count() == 1, "round {round}: {said}");
+        assert_eq!(count(dir.path(), "idx", "rye"), (round * 2 + 6).to_string(), "round {round}");
+    }
+    // A child that is killed before it has begun counts too: it cannot have ended.
+    assert!(kills_that_hit > 0);
+}

@@ -81,10 +81,6 @@ impl Searcher {
         }
     }
 
-    pub(crate) fn text(&self) -> &TextIndex {
-        &self.text
-    }
-
     /// Numbers that the text index has, and has not deleted.
     pub(crate) fn numbers_with_text(&self) -> Result<Bitmap> {
         let readers: Vec<SegmentReader> = self.segments.iter().map(|segment| segment.reader.clone()).collect();

@@ -29,6 +29,9 @@ pub struct Directory {
     pub(super) chunks: Vec<ChunkPlace>,
     /// The commit of the text index that this one goes with.
     pub text_commit: u64,
+    /// CRC-32C of the text index's `meta.json` after that commit; none from before it was kept.
+    #[serde(default)]
+    pub text_crc: Option<u32>,
     /// Maildir trees, absolute.
     pub roots: Vec<PathBuf>,
     /// Number of the device that each tree was on when it was last seen whole; 0 if it was not seen yet.
@@ -198,6 +201,11 @@ impl Snapshot {
     /// What is known of all messages together.
     pub fn directory(&self) -> &Directory {
         &self.directory
+    }
+
+    /// The name of the file that the chunks and the directory are in.
+    pub(crate) fn file_name(&self) -> &str {
+        &self.current.file
     }
 
     /// Where the text index is that belongs to this commit.

@@ -1,14 +1,14 @@
 //! Writing the side store: changes in memory, made durable together.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::StateError;
 use super::chunk::{self, CHUNK_MESSAGES, Record};
 use super::snapshot::{CURRENT, ChunkPlace, Current, Directory, FORMAT, Snapshot, read_current_of_any_format};
+use crate::disk;
 
 /// The file is written anew when this much of it is dead, and more than is alive.
 const DEAD_BYTES_MIN: u64 = 4 << 20;
@@ -71,14 +71,24 @@ impl StateWriter {
         self.current.as_ref().is_some_and(|current| current.text != self.text)
     }
 
-    /// Removes text indexes that no commit names: of rebuilds that were interrupted. What cannot be removed waits for the next time.
+    /// Whether nothing was committed yet to what is written: it is a first index, or one beside another.
+    pub fn is_new(&self) -> bool {
+        self.current.is_none() || self.is_beside()
+    }
+
+    /// Removes text indexes and state files that no commit names: of runs that were interrupted. What cannot be removed waits for the
+    /// next time.
     pub fn remove_leftovers(&self) {
-        let named = |name: &str| name == self.text || self.current.as_ref().is_some_and(|current| current.text == name);
+        let current = self.current.as_ref();
+        let (file, text) = current.map_or(("", ""), |current| (current.file.as_str(), current.text.as_str()));
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let is_text = name.to_str().is_some_and(|name| name == "text" || name.starts_with("text."));
-            if is_text && !name.to_str().is_some_and(named) {
-                let _ = fs::remove_dir_all(entry.path());
+            let Some(name) = name.to_str() else { continue };
+            let is_text = name == "text" || name.starts_with("text.");
+            if is_text && name != self.text && name != text {
+                let _ = disk::remove_dir_all(&entry.path());
+            } else if name.starts_with("state.") && name != file {
+                let _ = disk::remove_file(&entry.path());
             }
         }
     }
@@ -145,14 +155,15 @@ impl StateWriter {
             (current, _) => format!("state.{}", current.as_ref().map_or(1, |current| generation(&current.file) + 1)),
         };
         // A file left behind by a crash before its first commit is truncated, a kept one is appended to behind the last commit.
-        let file = File::options().create(true).write(true).truncate(anew).open(self.dir.join(&name))?;
+        let path = self.dir.join(&name);
+        let file = disk::open(&path, anew)?;
         let mut at = if anew { 0 } else { self.current.as_ref().map_or(0, length) };
         let unplaced = ChunkPlace { offset: 0, length: 0, crc: 0 };
         self.directory.chunks.resize(chunks, unplaced);
         for &index in &self.dirty {
             let end = self.records.len().min((index + 1) * CHUNK_MESSAGES);
             let bytes = chunk::encode(&self.records[index * CHUNK_MESSAGES..end]);
-            file.write_all_at(&bytes, at)?;
+            disk::write_all_at(&file, &path, &bytes, at)?;
             let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
             self.directory.chunks[index] = ChunkPlace { offset: at, length, crc: crc32c::crc32c(&bytes) };
             at += u64::from(length);
@@ -161,15 +172,15 @@ impl StateWriter {
         self.directory.present =
             self.records.iter().filter(|record| record.flags & chunk::bits::GONE == 0).count() as u64;
         let bytes = serde_json::to_vec(&self.directory)?;
-        file.write_all_at(&bytes, at)?;
-        file.sync_data()?;
+        disk::write_all_at(&file, &path, &bytes, at)?;
+        disk::sync(&file, &path)?;
         let crc = crc32c::crc32c(&bytes);
         let text = self.text.clone();
         let current = Current { format: FORMAT, file: name, offset: at, length: bytes.len() as u64, crc, text };
         self.publish(&current)?;
-        if let Some(old) = self.current.replace(current).filter(|_| anew) {
-            // Readers that have it open keep it; a leftover is removed by the next rewrite of the same name or by a rebuild.
-            let _ = fs::remove_file(self.dir.join(old.file));
+        self.current = Some(current);
+        if anew {
+            // Readers that have the old ones open keep them.
             self.remove_leftovers();
         }
         self.dirty.clear();
@@ -177,13 +188,10 @@ impl StateWriter {
     }
 
     fn publish(&self, current: &Current) -> io::Result<()> {
-        let temporary = self.dir.join("current.tmp");
-        let mut file = File::create(&temporary)?;
-        file.write_all(&serde_json::to_vec(current)?)?;
-        file.write_all(b"\n")?;
-        file.sync_data()?;
-        fs::rename(&temporary, self.dir.join(CURRENT))?;
-        File::open(&self.dir)?.sync_all()
+        let mut line = serde_json::to_vec(current)?;
+        line.push(b'\n');
+        disk::replace(&self.dir.join(CURRENT), &line)?;
+        disk::sync_dir(&self.dir)
     }
 }
 

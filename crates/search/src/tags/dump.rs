@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use super::{AllTags, TagError, Tags, check_query_name, check_tag};
 use crate::query::SavedQueries;
 
+pub(super) const HEADER: &str = "#notmuch-dump batch-tag:3 config,tags\n";
 /// notmuch keeps saved queries among its settings.
 const QUERY_KEY: &str = "query.";
 const NOT_HEX: &str = "a `%` without two hexadecimal digits behind it";
@@ -21,17 +22,21 @@ pub struct Dump {
 
 /// Writes tags and saved queries as `notmuch dump` does: a header line, `#@ query.name text`, then `+tag +tag -- id:message-id`, sorted by id.
 pub fn dump(tags: &AllTags, queries: &SavedQueries) -> String {
-    let mut out = "#notmuch-dump batch-tag:3 config,tags\n".to_owned();
-    for (name, text) in queries {
-        let _ = writeln!(out, "#@ {} {}", hex_encode(&format!("{QUERY_KEY}{name}")), hex_encode(text));
-    }
-    for (id, tags) in tags.iter() {
-        for tag in &tags {
-            let _ = write!(out, "+{} ", hex_encode(tag));
-        }
-        let _ = writeln!(out, "-- id:{}", quoted(id));
-    }
+    let mut out = HEADER.to_owned();
+    queries.iter().for_each(|(name, text)| query_line(&mut out, name, text));
+    tags.iter().for_each(|(id, tags)| tags_line(&mut out, id, &tags));
     out
+}
+
+pub(super) fn query_line(out: &mut String, name: &str, text: &str) {
+    let _ = writeln!(out, "#@ {} {}", hex_encode(&format!("{QUERY_KEY}{name}")), hex_encode(text));
+}
+
+pub(super) fn tags_line(out: &mut String, id: &str, tags: &Tags) {
+    for tag in tags {
+        let _ = write!(out, "+{} ", hex_encode(tag));
+    }
+    let _ = writeln!(out, "-- id:{}", quoted(id));
 }
 
 /// Reads a dump. Comments, empty lines, and what there is none of here (notmuch's other settings, its properties) are passed over.

@@ -1,23 +1,32 @@
 //! What a person has said, which no index can derive again: tags of messages, and saved queries.
 //!
-//! Kept in `tags.redb` beside the index and never removed by a rebuild. A tag's key is the Message-ID and the content's digest: a message that is
+//! Kept in `tags.redb` beside the index and never removed by a rebuild, and once more as text in `tags.dump`. A tag's key is the Message-ID and the content's digest: a message that is
 //! moved, renamed, or fetched again keeps its tags. Where only one of several contents under an id was tagged, or a server added a header, the
 //! id alone decides, unless tags were taken away from that very content. [`dump`] and [`restore`] speak the text format of `notmuch dump` (batch-tag).
 
+mod check;
 mod dump;
+mod file;
+pub(crate) mod kept;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
+use crate::disk;
 use crate::query::{SavedQueries, is_query_name};
 
+pub(crate) use check::check;
 pub use dump::{Dump, dump, restore};
+use file::StoreFile;
 
 const TABLE: TableDefinition<'_, (&str, u128), &str> = TableDefinition::new("tags");
 const QUERIES: TableDefinition<'_, &str, &str> = TableDefinition::new("queries");
-const FILE: &str = "tags.redb";
+pub(crate) const FILE: &str = "tags.redb";
+const NEW_FILE: &str = "tags.redb.new";
+const DAMAGED_FILE: &str = "tags.redb.damaged";
 /// Between the tags of one message; a tag cannot hold it.
 const SEPARATOR: char = '\n';
 /// The digest of tags that were restored for a message that is not here (yet).
@@ -34,6 +43,14 @@ pub enum TagError {
         path: PathBuf,
         /// What the database said.
         error: Box<redb::Error>,
+    },
+    /// The bytes are not what was written; nothing is read from it and nothing written to it. Its dump ([`restore`]) builds it again.
+    #[error("{} is damaged; `posthaste tag --restore {}` builds it again from the dump that is kept beside it", path.display(), dump.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The dump.
+        dump: PathBuf,
     },
     /// A line that is no line of a dump; nothing was changed.
     #[error("line {line}: {why}")]
@@ -73,7 +90,7 @@ pub(crate) fn check_query_name(name: &str) -> Result<(), TagError> {
 
 /// The open store; one process at a time, the one that holds the index's lock.
 pub struct TagStore {
-    path: PathBuf,
+    dir: PathBuf,
     database: Database,
 }
 
@@ -81,23 +98,64 @@ pub struct TagStore {
 pub type Tags = BTreeSet<String>;
 
 impl TagStore {
-    /// Opens or makes the store in the index's directory.
+    /// Opens or makes the store in the index's directory. All of it is read and compared with its checksums: nothing that was altered is
+    /// taken for what a person said, nor gets into the dump.
+    ///
+    /// # Errors
+    /// [`TagError::Damaged`], [`TagError::Store`].
+    pub fn open(dir: &Path) -> Result<Self, TagError> {
+        let opened = if Self::exists(dir) { Self::try_open(&dir.join(FILE)) } else { Self::create(dir) };
+        let store = Self { dir: dir.to_owned(), database: opened.map_err(|error| failed(dir, error))? };
+        if !kept::path(dir).exists() {
+            store.write_dump()?;
+        }
+        Ok(store)
+    }
+
+    /// Under another name until it is whole: a file that a kill left half made could not be opened again.
+    fn create(dir: &Path) -> Result<Database, redb::Error> {
+        let (path, temporary) = (dir.join(FILE), dir.join(NEW_FILE));
+        let database = Builder::new().create_with_backend(StoreFile::create(&temporary)?)?;
+        make_tables(&database)?;
+        drop(database);
+        disk::rename(&temporary, &path)?;
+        disk::sync_dir(dir)?;
+        Self::try_open(&path)
+    }
+
+    fn try_open(path: &Path) -> Result<Database, redb::Error> {
+        let file = StoreFile::open(path)?;
+        let database = Builder::new().set_check_integrity_on_open(true).create_with_backend(file)?;
+        // Only one from before there were saved queries is written to: a commit is a wait for the disk.
+        if let Err(redb::TableError::TableDoesNotExist(_)) = database.begin_read()?.open_table(QUERIES) {
+            make_tables(&database)?;
+        }
+        Ok(database)
+    }
+
+    /// Puts a damaged store and its dump aside, for a new one to be made: as `tags.redb.damaged` and `tags.dump.before`.
     ///
     /// # Errors
     /// [`TagError::Store`].
-    pub fn open(dir: &Path) -> Result<Self, TagError> {
-        let path = dir.join(FILE);
-        let store = |error: redb::Error| TagError::Store { path: path.clone(), error: Box::new(error) };
-        let database = Database::create(&path).map_err(|e| store(e.into()))?;
-        let read = database.begin_read().map_err(|e| store(e.into()))?;
-        // Only a new store is written to, or one from before there were saved queries: a commit is a wait for the disk.
-        if let Err(redb::TableError::TableDoesNotExist(_)) = read.open_table(QUERIES) {
-            let write = database.begin_write().map_err(|e| store(e.into()))?;
-            write.open_table(TABLE).map_err(|e| store(e.into()))?;
-            write.open_table(QUERIES).map_err(|e| store(e.into()))?;
-            write.commit().map_err(|e| store(e.into()))?;
-        }
-        Ok(Self { database, path })
+    pub(crate) fn set_aside(dir: &Path) -> Result<(), TagError> {
+        let aside = || {
+            let dump = kept::path(dir);
+            disk::rename(&dir.join(FILE), &dir.join(DAMAGED_FILE))?;
+            if dump.exists() {
+                disk::rename(&dump, &dump.with_extension("dump.before"))?;
+            }
+            disk::sync_dir(dir)
+        };
+        aside().map_err(|error: io::Error| failed(dir, error.into()))
+    }
+
+    /// Writes the dump that is kept beside the store, whole.
+    ///
+    /// # Errors
+    /// [`TagError::Store`].
+    pub(crate) fn write_dump(&self) -> Result<(), TagError> {
+        let written = kept::write_whole(&self.dir, &self.all()?, &self.queries()?);
+        written.map_err(|error| self.error(error.into()))
     }
 
     /// Whether there is a store in the index's directory: without one, nothing is tagged or saved.
@@ -180,7 +238,13 @@ impl TagStore {
             rows.push((id, digest, tags.iter().cloned().collect::<Vec<_>>().join("\n")));
         }
         queries.iter().try_for_each(|(name, _)| check_query_name(name))?;
-        self.try_set(&rows, queries).map_err(|error| self.error(error))
+        self.try_set(&rows, queries).map_err(|error| self.error(error))?;
+        let ids: BTreeSet<&str> = rows.iter().map(|(id, ..)| *id).collect();
+        let tags = self.about(ids.iter().copied())?;
+        // notmuch forgets a setting by giving it nothing for its value.
+        let queries = queries.iter().map(|(name, text)| (*name, text.unwrap_or_default()));
+        let appended = kept::append(&self.dir, &ids, &tags, queries).map_err(|error| self.error(error.into()))?;
+        if appended { Ok(()) } else { self.write_dump() }
     }
 
     fn try_set(&self, rows: &[(&str, u128, String)], queries: &[(&str, Option<&str>)]) -> Result<(), redb::Error> {
@@ -202,7 +266,28 @@ impl TagStore {
     }
 
     fn error(&self, error: redb::Error) -> TagError {
-        TagError::Store { path: self.path.clone(), error: Box::new(error) }
+        failed(&self.dir, error)
+    }
+}
+
+fn make_tables(database: &Database) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    write.open_table(TABLE)?;
+    write.open_table(QUERIES)?;
+    Ok(write.commit()?)
+}
+
+fn failed(dir: &Path, error: redb::Error) -> TagError {
+    let path = dir.join(FILE);
+    match &error {
+        redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_) => {
+            TagError::Damaged { path, dump: kept::path(dir) }
+        }
+        // No database, or one that ends too soon.
+        redb::Error::Io(io) if matches!(io.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
+            TagError::Damaged { path, dump: kept::path(dir) }
+        }
+        _ => TagError::Store { path, error: Box::new(error) },
     }
 }
 
@@ -260,6 +345,11 @@ impl AllTags {
         let Some(contents) = self.by_id.get(id) else { return Tags::new() };
         let any = || contents.values().find(|tags| !tags.is_empty());
         contents.get(&digest).or_else(any).cloned().unwrap_or_default()
+    }
+
+    /// The tags of all contents of an id together.
+    fn together(&self, id: &str) -> Tags {
+        self.by_id.get(id).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect()
     }
 
     /// Ids with their tags, those of several contents together. Only what is tagged.

@@ -4,12 +4,13 @@
 //! scores are not: hits are ordered by what a person asks for (date, size, ...). What is shown of a message is stored as one packed value.
 
 mod build;
+mod files;
 mod gone;
 mod head;
 mod merge;
 mod words;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tantivy::columnar::ColumnValues;
 use tantivy::index::SegmentId;
@@ -23,8 +24,10 @@ use tantivy::{Index, IndexSettings, IndexWriter, ReloadPolicy, SegmentReader};
 use crate::search::Bitmap;
 
 pub(crate) use build::{FinishedSegment, SegmentBuilder};
+pub(crate) use files::check_files;
 pub use head::Head;
 
+use files::Files;
 use gone::Gone;
 use words::Words;
 
@@ -80,15 +83,18 @@ fn schema() -> (Schema, Fields) {
 
 /// An open text index.
 pub(crate) struct TextIndex {
+    dir: PathBuf,
     pub index: Index,
     pub fields: Fields,
 }
 
 impl TextIndex {
-    /// Opens the index in `dir`, making it if there is none.
+    /// Opens the index in `dir` for its one writer, making it if there is none, and removes what a kill has left behind.
     pub fn open_or_create(dir: &Path) -> tantivy::Result<Self> {
-        if dir.join("meta.json").exists() {
-            return Self::open(dir);
+        if dir.join(files::META).exists() {
+            let text = Self::open(dir)?;
+            files::remove_leftovers(&text.index, dir)?;
+            return Ok(text);
         }
         std::fs::create_dir_all(dir)?;
         let (schema, fields) = schema();
@@ -97,24 +103,30 @@ impl TextIndex {
             docstore_compress_dedicated_thread: false,
             ..IndexSettings::default()
         };
-        let index = Index::builder().schema(schema).settings(settings).tokenizers(tokenizers()).create_in_dir(dir)?;
-        Ok(Self { index, fields })
+        let builder = Index::builder().schema(schema).settings(settings).tokenizers(tokenizers());
+        let index = builder.open_or_create(Files::in_dir(dir)?)?;
+        Ok(Self { dir: dir.to_owned(), index, fields })
     }
 
     /// Opens the index in `dir`.
     pub fn open(dir: &Path) -> tantivy::Result<Self> {
-        let mut index = Index::open_in_dir(dir)?;
+        let mut index = Index::open(Files::in_dir(dir)?)?;
         let (schema, fields) = schema();
         if index.schema() != schema {
             return Err(tantivy::TantivyError::SchemaError("written by another version: rebuild it".to_owned()));
         }
         index.set_tokenizers(tokenizers());
-        Ok(Self { index, fields })
+        Ok(Self { dir: dir.to_owned(), index, fields })
     }
 
     /// What the last commit says of itself.
     pub fn mark(&self) -> tantivy::Result<Mark> {
         Ok(self.index.load_metas()?.payload.map(|payload| Mark::read(&payload)).unwrap_or_default())
+    }
+
+    /// CRC-32C of the file that names all others; it has no checksum of its own.
+    pub fn meta_crc(&self) -> tantivy::Result<u32> {
+        Ok(crc32c::crc32c(&std::fs::read(self.dir.join(files::META))?))
     }
 
     /// Adds finished segments, deletes messages, and commits. Says the commit's number.
@@ -134,6 +146,7 @@ impl TextIndex {
         prepared.commit()?;
         self.merge(&mut writer)?;
         writer.wait_merging_threads()?;
+        files::remove_leftovers(&self.index, &self.dir)?;
         Ok(mark.commit)
     }
 
@@ -143,7 +156,6 @@ impl TextIndex {
         let ids: Vec<SegmentId> = merge::which(&sizes).into_iter().map(|at| segments[at].id()).collect();
         if !ids.is_empty() {
             writer.merge(&ids).wait()?;
-            writer.garbage_collect_files().wait()?;
         }
         Ok(())
     }

@@ -140,6 +140,7 @@ impl Indexer {
         let next = u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);
         let commit = self.text.commit(segments, gone, next).map_err(|error| self.text_error(error))?;
         self.state.directory.text_commit = commit;
+        self.state.directory.text_crc = Some(self.text.meta_crc().map_err(|error| self.text_error(error))?);
         Ok(())
     }
 

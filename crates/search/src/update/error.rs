@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use posthaste_maildir::tree::TreeError;
+use tantivy::TantivyError;
+use tantivy::directory::error::{OpenReadError, OpenWriteError};
 
 use crate::state::StateError;
 use crate::tags::TagError;
@@ -15,12 +17,12 @@ pub enum IndexError {
     #[error(transparent)]
     State(#[from] StateError),
     /// The text index is damaged, of another version, or cannot be written: rebuild, or make room.
-    #[error("{}: {error}", dir.display())]
+    #[error("{}: {}", dir.display(), in_words(error))]
     Text {
         /// Its directory.
         dir: PathBuf,
         /// What the engine said.
-        error: Box<tantivy::TantivyError>,
+        error: Box<TantivyError>,
     },
     /// The tags could not be read or written.
     #[error(transparent)]
@@ -56,6 +58,29 @@ pub enum IndexError {
     NoRoot,
 }
 
-pub(crate) fn text_error(dir: &Path, error: tantivy::TantivyError) -> IndexError {
+/// The engine's own words tell a user nothing.
+fn in_words(error: &TantivyError) -> String {
+    let io = match error {
+        TantivyError::IoError(error)
+        | TantivyError::OpenReadError(OpenReadError::IoError { io_error: error, .. })
+        | TantivyError::OpenWriteError(OpenWriteError::IoError { io_error: error, .. }) => Some(error),
+        _ => None,
+    };
+    match (io, error) {
+        (Some(io), _) if io.raw_os_error().is_some() => io.to_string(),
+        (_, TantivyError::SchemaError(_) | TantivyError::IncompatibleIndex(_)) => {
+            format!("the text index was written by another version; {REBUILD}")
+        }
+        (_, TantivyError::LockFailure(..)) => "another process is writing to the text index".to_owned(),
+        (_, TantivyError::ErrorInThread(why) | TantivyError::SystemError(why)) => {
+            format!("the text index could not be written: {why}")
+        }
+        _ => format!("the text index is damaged (`posthaste index verify` says where); {REBUILD}"),
+    }
+}
+
+const REBUILD: &str = "`posthaste index rebuild` builds it again, tags are kept";
+
+pub(crate) fn text_error(dir: &Path, error: TantivyError) -> IndexError {
     IndexError::Text { dir: dir.to_owned(), error: Box::new(error) }
 }

@@ -13,6 +13,8 @@
 mod apply;
 mod diff;
 mod error;
+#[cfg(test)]
+pub(crate) mod kills;
 mod listing;
 mod mend;
 mod names;
@@ -29,7 +31,7 @@ use posthaste_maildir::tree::{Tree, TreeOptions, walk};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::state::{Covered, Lock, Snapshot, StateError, StateWriter, bits};
-use crate::tags::TagStore;
+use crate::tags::{TagError, TagStore};
 use crate::text::{base_subject, fold};
 use crate::text_index::TextIndex;
 use crate::watch::Stop;
@@ -40,6 +42,7 @@ pub(crate) use error::text_error;
 pub use report::{Progress, Report, UpdateOptions};
 
 use apply::Run;
+pub(crate) use tagging::PENDING;
 use threading::Unthreaded;
 
 /// Messages read between two commits of a first index.
@@ -57,7 +60,7 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
     let is_known =
         |root: &PathBuf| named(root).is_some_and(|root| directory.roots.iter().any(|known| root.starts_with(known)));
     let asks_for_more = options.check_files || options.into_noupdate || !roots.iter().all(is_known);
-    if asks_for_more || directory.roots.is_empty() || dir.join(tagging::PENDING).exists() {
+    if asks_for_more || directory.roots.is_empty() || dir.join(PENDING).exists() {
         return None;
     }
     let walked = directory.roots.iter().map(|root| walk(root, &TreeOptions::default()).ok());
@@ -92,6 +95,8 @@ pub struct Indexer {
     tags: Option<TagStore>,
     /// Whether what the tag store says may not be in the side store yet.
     is_tagging: bool,
+    /// What an interrupted change of tags left apart is together again.
+    are_tags_reconciled: bool,
     /// New messages, and the ids under which they may have tags already.
     untagged: Vec<(u32, String)>,
     unthreaded: Unthreaded,
@@ -130,7 +135,9 @@ impl Indexer {
     /// As [`open`](Self::open).
     pub fn rebuild(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, IndexError> {
         let lock = Lock::acquire(dir, waiting)?;
-        Self::with(dir, lock, StateWriter::begin_anew(dir))
+        let mut indexer = Self::with(dir, lock, StateWriter::begin_anew(dir))?;
+        indexer.write_dump()?;
+        Ok(indexer)
     }
 
     fn with(dir: &Path, lock: Lock, mut state: StateWriter) -> Result<Self, IndexError> {
@@ -141,6 +148,9 @@ impl Indexer {
             inhabited = covered.inhabited();
             state.directory.devices = vec![0; covered.roots.len()];
             state.directory.roots = covered.roots;
+        }
+        // What an interrupted first run or rebuild left there belongs to no commit.
+        if state.is_new() {
             remove_dir(&state.text_dir())?;
         }
         let text_dir = state.text_dir();
@@ -150,19 +160,21 @@ impl Indexer {
             state,
             text,
             tags: None,
-            is_tagging: dir.join(tagging::PENDING).exists(),
+            is_tagging: dir.join(PENDING).exists(),
+            are_tags_reconciled: false,
             untagged: Vec::new(),
             unthreaded: Unthreaded::default(),
             inhabited,
             _lock: lock,
         };
         indexer.mend()?;
-        if indexer.is_tagging {
-            indexer.apply_all_tags()?;
-        }
-        // A new index beside a tag store that was kept has the queries from there too.
-        if indexer.is_tagging || indexer.state.records().is_empty() {
-            indexer.apply_queries()?;
+        match indexer.reconcile_tags() {
+            // Said when the tags are needed; until then there is a writer who can restore them.
+            Err(IndexError::Tags(TagError::Damaged { .. })) => {}
+            reconciled => {
+                reconciled?;
+                indexer.are_tags_reconciled = true;
+            }
         }
         Ok(indexer)
     }
@@ -222,12 +234,7 @@ impl Indexer {
 }
 
 fn remove_dir(dir: &Path) -> Result<(), StateError> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(StateError::Io { dir: dir.to_owned(), error })
-        }
-        _ => Ok(()),
-    }
+    crate::disk::remove_dir_all(dir).map_err(|error| StateError::Io { dir: dir.to_owned(), error })
 }
 
 /// The hash of a Message-ID; 0 for none.

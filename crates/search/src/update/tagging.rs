@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use super::{IndexError, Indexer, id_hash};
+use crate::disk;
 use crate::query::SavedQueries;
 use crate::state::{Record, StateError, bits};
-use crate::tags::{self, AllTags, Dump, TagStore, Tags, check_query_name};
+use crate::tags::{self, AllTags, Dump, TagError, TagStore, Tags, check_query_name};
 
 /// There while tags are being changed: what the tag store says may not be in the side store yet.
-pub(super) const PENDING: &str = "tags.pending";
+pub(crate) const PENDING: &str = "tags.pending";
 
 impl Indexer {
     /// Changes the tags of messages: to each, `add` is added and then `remove` is taken away. Says how many messages changed.
@@ -67,12 +68,17 @@ impl Indexer {
 
     /// Gives messages the tags of a dump, and no others; messages that it does not name keep theirs. `ids` are the Message-IDs of
     /// messages in the index. Ids that are not in the index are kept for when they come. Saves the dump's queries beside those that are
-    /// there. Says how many messages and queries changed.
+    /// there. Says how many messages and queries changed. A damaged tag store is put aside, and the dump makes a new one.
     ///
     /// # Errors
     /// [`IndexError::Tags`], [`IndexError::State`].
     pub fn restore_tags(&mut self, text: &str, ids: &[(u32, String)]) -> Result<(u64, u64), IndexError> {
         let Dump { tags: wanted, queries } = tags::restore(text)?;
+        let is_damaged = matches!(self.tags(), Err(IndexError::Tags(TagError::Damaged { .. })));
+        if is_damaged {
+            self.begin_tags()?;
+            TagStore::set_aside(&self.dir)?;
+        }
         let ids = self.tag_ids(ids);
         let mut by_id: HashMap<&str, Vec<u128>> = HashMap::new();
         ids.iter().for_each(|(id, digest)| by_id.entry(id).or_default().push(*digest));
@@ -96,7 +102,12 @@ impl Indexer {
             .collect();
         self.begin_tags()?;
         self.tags()?.set(rows, &queries)?;
-        self.apply_tags_of(wanted.keys().map(String::as_str))?;
+        if is_damaged {
+            self.apply_all_tags()?;
+            self.are_tags_reconciled = true;
+        } else {
+            self.apply_tags_of(wanted.keys().map(String::as_str))?;
+        }
         self.apply_queries()?;
         self.commit()?;
         Ok((changed, queries.len() as u64))
@@ -119,16 +130,35 @@ impl Indexer {
     /// The mark is durable before the truth changes; a crash before the side store's commit is mended by whoever opens the index next.
     fn begin_tags(&mut self) -> Result<(), IndexError> {
         self.is_tagging = true;
-        let mark = || std::fs::File::create(self.dir.join(PENDING))?.sync_all();
-        let durable = mark().and_then(|()| std::fs::File::open(&self.dir)?.sync_all());
+        let mark = self.dir.join(PENDING);
+        let durable = disk::open(&mark, false).and_then(|file| disk::sync(&file, &mark));
+        let durable = durable.and_then(|()| disk::sync_dir(&self.dir));
         durable.map_err(|error| StateError::Io { dir: self.dir.clone(), error }.into())
     }
 
     /// After a commit. A mark that cannot be removed costs the next one who opens the index a look, nothing else.
     pub(super) fn end_tags(&mut self) {
-        if std::mem::take(&mut self.is_tagging) {
-            let _ = std::fs::remove_file(self.dir.join(PENDING));
+        if self.are_tags_reconciled && std::mem::take(&mut self.is_tagging) {
+            let _ = disk::remove_file(&self.dir.join(PENDING));
         }
+    }
+
+    /// Brings tags, queries and the dump to what the tag store says, where that may be something else.
+    pub(super) fn reconcile_tags(&mut self) -> Result<(), IndexError> {
+        if self.is_tagging {
+            self.write_dump()?;
+            self.apply_all_tags()?;
+        }
+        // A new index beside a tag store that was kept has the queries from there too.
+        if self.is_tagging || self.state.records().is_empty() {
+            self.apply_queries()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the dump that is kept beside the tag store, whole.
+    pub(super) fn write_dump(&mut self) -> Result<(), IndexError> {
+        if TagStore::exists(&self.dir) { Ok(self.tags()?.write_dump()?) } else { Ok(()) }
     }
 
     /// Copies the saved queries into the side store.

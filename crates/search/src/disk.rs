@@ -1,0 +1,176 @@
+//! The calls by which an index changes its files, through one door: tests stop it at each of them, as a kill would.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use tantivy::directory::{AntiCallToken, TerminatingWrite};
+
+/// A file that is being written from its beginning. Durable once [`sync`](Self::sync) has returned.
+pub(crate) struct Output {
+    file: File,
+    path: PathBuf,
+}
+
+impl Output {
+    /// A new, empty file. One that is there is taken away first; whoever has it open or mapped keeps it as it was.
+    pub fn create(path: PathBuf) -> io::Result<Self> {
+        remove_file(&path)?;
+        step(&path)?;
+        let file = File::options().write(true).create_new(true).open(&path)?;
+        Ok(Self { file, path })
+    }
+
+    pub fn sync(&self) -> io::Result<()> {
+        sync(&self.file, &self.path)
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(stopped) = step(&self.path) {
+            // As a kill or a full disk leaves it.
+            self.file.write_all(&bytes[..bytes.len() / 2])?;
+            return Err(stopped);
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl TerminatingWrite for Output {
+    fn terminate_ref(&mut self, _: AntiCallToken) -> io::Result<()> {
+        self.sync()
+    }
+}
+
+/// Opens a file to write at any place, making it if there is none; `truncate` empties it.
+pub(crate) fn open(path: &Path, truncate: bool) -> io::Result<File> {
+    step(path)?;
+    File::options().create(true).write(true).truncate(truncate).open(path)
+}
+
+pub(crate) fn write_all_at(file: &File, path: &Path, bytes: &[u8], offset: u64) -> io::Result<()> {
+    if let Err(stopped) = step(path) {
+        file.write_all_at(&bytes[..bytes.len() / 2], offset)?;
+        return Err(stopped);
+    }
+    file.write_all_at(bytes, offset)
+}
+
+pub(crate) fn set_len(file: &File, path: &Path, len: u64) -> io::Result<()> {
+    step(path)?;
+    file.set_len(len)
+}
+
+/// Makes a file's content durable.
+pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
+    step(path)?;
+    // No test here cuts the power, and some commit thousands of times.
+    if cfg!(test) { Ok(()) } else { file.sync_data() }
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    step(dir)?;
+    if cfg!(test) { Ok(()) } else { File::open(dir)?.sync_all() }
+}
+
+/// Puts a file with this content in the place of the one that is there, in one step. Durable with the next [`sync_dir`].
+pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(TEMPORARY);
+    let temporary = path.with_file_name(name);
+    let mut output = Output::create(temporary.clone())?;
+    output.write_all(content)?;
+    output.sync()?;
+    rename(&temporary, path)
+}
+
+/// How the name of a file ends that [`replace`] has not put in its place yet.
+pub(crate) const TEMPORARY: &str = ".tmp";
+
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    step(to)?;
+    fs::rename(from, to)
+}
+
+/// That there is no such file is no error.
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
+    step(path)?;
+    unless_missing(fs::remove_file(path))
+}
+
+/// As [`remove_file`], for a directory with all that it holds.
+pub(crate) fn remove_dir_all(dir: &Path) -> io::Result<()> {
+    step(dir)?;
+    unless_missing(fs::remove_dir_all(dir))
+}
+
+fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(not(test))]
+#[inline]
+fn step(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) use stopping::{StoppedDisk, step};
+
+#[cfg(test)]
+mod stopping {
+    use super::*;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    /// Calls below a directory are counted, and from the n-th on none is made any more: what the disk holds is what a kill at that call leaves.
+    pub(crate) struct StoppedDisk(Arc<Disk>);
+
+    struct Disk {
+        dir: PathBuf,
+        calls: Mutex<u64>,
+        allowed: u64,
+    }
+
+    static DISKS: Mutex<Vec<Arc<Disk>>> = Mutex::new(Vec::new());
+
+    fn disks() -> std::sync::MutexGuard<'static, Vec<Arc<Disk>>> {
+        DISKS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    impl StoppedDisk {
+        pub fn after(dir: &Path, allowed: u64) -> Self {
+            let disk = Arc::new(Disk { dir: dir.to_owned(), calls: Mutex::new(0), allowed });
+            disks().push(disk.clone());
+            Self(disk)
+        }
+
+        /// Calls so far, also those that were not made.
+        pub fn calls(&self) -> u64 {
+            *self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    impl Drop for StoppedDisk {
+        fn drop(&mut self) {
+            disks().retain(|disk| !Arc::ptr_eq(disk, &self.0));
+        }
+    }
+
+    pub(crate) fn step(path: &Path) -> io::Result<()> {
+        let disk = disks().iter().find(|disk| path.starts_with(&disk.dir)).cloned();
+        let Some(disk) = disk else { return Ok(()) };
+        let mut calls = disk.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        *calls += 1;
+        if *calls > disk.allowed { Err(io::Error::other("stopped here")) } else { Ok(()) }
+    }
+}

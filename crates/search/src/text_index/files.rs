@@ -1,0 +1,136 @@
+//! The files of a text index.
+//!
+//! `meta.json` names all that belongs to the last commit and is replaced by rename. Every other file is written under a name that it does not
+//! name. So whatever a kill leaves behind is either replaced when its name comes up again ([`Output::create`]) or removed when the next
+//! writer opens the index ([`remove_leftovers`]). The engine's own list of its files (`.managed.json`) is not kept: it cannot know more.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, BufWriter};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tantivy::directory::error::{DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError};
+use tantivy::directory::{
+    Directory, DirectoryLock, FileHandle, Lock, META_LOCK, MmapDirectory, WatchCallback, WatchHandle, WritePtr,
+};
+use tantivy::index::SegmentComponent;
+use tantivy::{Index, SegmentMeta};
+
+use crate::disk::{self, Output};
+
+pub(super) const META: &str = "meta.json";
+const ENGINES_LIST: &str = ".managed.json";
+
+/// The engine's view of the directory.
+#[derive(Debug, Clone)]
+pub(super) struct Files {
+    mapped: MmapDirectory,
+    dir: Arc<Path>,
+}
+
+impl Files {
+    pub fn in_dir(dir: &Path) -> Result<Self, OpenDirectoryError> {
+        Ok(Self { mapped: MmapDirectory::open(dir)?, dir: dir.into() })
+    }
+}
+
+impl Directory for Files {
+    fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
+        self.mapped.get_file_handle(path)
+    }
+
+    fn delete(&self, path: &Path) -> Result<(), DeleteError> {
+        let io = |error| DeleteError::IoError { io_error: Arc::new(error), filepath: path.to_owned() };
+        disk::remove_file(&self.dir.join(path)).map_err(io)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool, OpenReadError> {
+        self.mapped.exists(path)
+    }
+
+    fn open_write(&self, path: &Path) -> Result<WritePtr, OpenWriteError> {
+        let output = Output::create(self.dir.join(path));
+        let output = output.map_err(|error| OpenWriteError::wrap_io_error(error, path.to_owned()))?;
+        Ok(BufWriter::new(Box::new(output)))
+    }
+
+    fn atomic_read(&self, path: &Path) -> Result<Vec<u8>, OpenReadError> {
+        if path == Path::new(ENGINES_LIST) {
+            return Err(OpenReadError::FileDoesNotExist(path.to_owned()));
+        }
+        self.mapped.atomic_read(path)
+    }
+
+    fn atomic_write(&self, path: &Path, data: &[u8]) -> io::Result<()> {
+        if path == Path::new(ENGINES_LIST) {
+            return Ok(());
+        }
+        disk::replace(&self.dir.join(path), data)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        disk::sync_dir(&self.dir)
+    }
+
+    fn acquire_lock(&self, lock: &Lock) -> Result<DirectoryLock, LockError> {
+        self.mapped.acquire_lock(lock)
+    }
+
+    fn watch(&self, callback: WatchCallback) -> tantivy::Result<WatchHandle> {
+        self.mapped.watch(callback)
+    }
+}
+
+/// Removes every file that the last commit does not name. The caller is the one writer, and no writer of the engine is open.
+///
+/// What cannot be removed is in nobody's way and waits for the next time.
+pub(super) fn remove_leftovers(index: &Index, dir: &Path) -> tantivy::Result<()> {
+    // Held by a reader between reading `meta.json` and opening what it names.
+    let _readers_wait = index.directory().acquire_lock(&META_LOCK)?;
+    let living = living(&index.searchable_segment_metas()?);
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = PathBuf::from(entry.file_name());
+        let is_lock = name.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(".lock"));
+        if !is_lock && name != Path::new(META) && !living.contains(&name) {
+            let _ = disk::remove_file(&entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// Reads every file of the index in `dir` and compares it with its checksum. Says which is damaged, and how.
+pub(crate) fn check_files(dir: &Path) -> Vec<(String, String)> {
+    let opened = Files::in_dir(dir).ok().and_then(|files| Index::open(files).ok());
+    let segments = opened.as_ref().and_then(|index| index.searchable_segment_metas().ok());
+    let (Some(index), Some(segments)) = (opened, segments) else {
+        let is_there = dir.join(META).exists();
+        return vec![(META.to_owned(), if is_there { "cannot be understood" } else { "is missing" }.to_owned())];
+    };
+    let damage = |file: &Path| {
+        // A file that was altered may lead its reader astray.
+        let checked = catch_unwind(AssertUnwindSafe(|| index.directory().validate_checksum(file)));
+        match checked {
+            Ok(Ok(true)) => None,
+            Ok(Err(OpenReadError::FileDoesNotExist(_))) => Some("is missing".to_owned()),
+            Ok(Err(OpenReadError::IoError { io_error, .. })) if io_error.raw_os_error().is_some() => {
+                Some(format!("cannot be read: {io_error}"))
+            }
+            _ => Some("checksum is wrong".to_owned()),
+        }
+    };
+    let files = living(&segments);
+    files.iter().filter_map(|file| damage(file).map(|what| (file.to_string_lossy().into_owned(), what))).collect()
+}
+
+/// The files of these segments.
+pub(super) fn living(segments: &[SegmentMeta]) -> BTreeSet<PathBuf> {
+    use SegmentComponent::{Delete, FastFields, FieldNorms, Positions, Postings, Store, Terms};
+    let of = |segment: &SegmentMeta| {
+        let parts = [Postings, Positions, Terms, FastFields, FieldNorms, Store];
+        let parts = parts.into_iter().chain(segment.has_deletes().then_some(Delete));
+        parts.map(|part| segment.relative_path(part)).collect::<Vec<_>>()
+    };
+    segments.iter().flat_map(of).collect()
+}
