@@ -1,8 +1,20 @@
-//! Internet messages (RFC 5322) as far as a mail transport looks at them.
+//! Internet messages (RFC 5322): what a mail transport writes and counts, and a reader for those who show or search them.
 //!
 //! Any program that accepts mail can use this crate: it writes the trace fields that RFC 5321 section 4.4 asks for,
 //! counts hops, and finds the Message-ID while a message comes in. It owns no socket, opens no file and reads no clock.
 //! Nothing that is passed in, however hostile, can add a line to the fields that it writes.
+//!
+//! [`mime`] takes a whole message apart: parts with their exact places, decoded header fields and texts. It reads mail as it is; no octets are an error.
+//!
+//! ```
+//! use posthaste_message::mime::{Address, Message};
+//!
+//! let message = Message::parse(b"From: =?iso-8859-1?Q?J=FCrgen?= <j@example.org>\nContent-Type: text/plain; charset=koi8r\n\n\xf0\xd2\xc9\n");
+//! let from = message.root().header().first("From").unwrap();
+//! let sender = Address::Mailbox { name: Some("Jürgen".into()), address: Some("j@example.org".into()) };
+//! assert_eq!(from.addresses(message.header_charset()).collect::<Vec<_>>(), [sender]);
+//! assert_eq!(message.root().text(), "При\n");
+//! ```
 //!
 //! ```
 //! use posthaste_message::{DateTime, HeaderScan, Received};
@@ -26,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod date;
+pub mod mime;
 mod scan;
 mod trace;
 

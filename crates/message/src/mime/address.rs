@@ -1,0 +1,457 @@
+//! Address lists (RFC 5322 section 3.4), as they are written and not only as they should be.
+
+use std::borrow::Cow;
+
+use super::charset::Charset;
+use super::params::comment_len;
+use super::words::{decode_text, unfold};
+
+/// One item of an address list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// Somebody. At least one of both is there.
+    Mailbox {
+        /// The display name, decoded; else what a comment says.
+        name: Option<String>,
+        /// The address without angle brackets, source route, comments and blanks. A word alone, such as `root`, is one.
+        address: Option<String>,
+    },
+    /// A group begins; its members follow. `undisclosed-recipients:;` has none.
+    Group(String),
+    /// The group ends.
+    GroupEnd,
+}
+
+/// Reads an address list item by item. Nothing is an error: what cannot be an address is a name.
+#[derive(Debug, Clone)]
+pub struct Addresses<'a> {
+    rest: &'a [u8],
+    fallback: Option<Charset>,
+    in_group: bool,
+    /// No quote, comment or bracket that is opened from here on is closed, so none is looked for again.
+    open: Unclosed,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Unclosed {
+    quote: bool,
+    comment: bool,
+    angle: bool,
+    literal: bool,
+}
+
+/// What was read of a mailbox.
+#[derive(Default)]
+struct Parts {
+    /// Words outside of brackets. Quoted ones without their quotes.
+    phrase: Vec<u8>,
+    /// Where in it the word with an `@` is.
+    at_word: Option<(usize, usize)>,
+    word_start: usize,
+    has_quoted: bool,
+    angle: Option<Vec<u8>>,
+    comment: Vec<u8>,
+    /// White space or a comment stood behind the last word.
+    is_apart: bool,
+}
+
+impl<'a> Addresses<'a> {
+    /// Reads the value of a field. `fallback` is the charset of octets that are neither UTF-8 nor encoded.
+    pub fn new(value: &'a [u8], fallback: Option<Charset>) -> Self {
+        Self { rest: value, fallback, in_group: false, open: Unclosed::default() }
+    }
+
+    fn text(&self, bytes: &[u8]) -> Option<String> {
+        let text = decode_text(bytes, self.fallback);
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// The length of what a quote, comment or bracket encloses here, with its end; `None` if it is never closed.
+    fn enclosed(&mut self, opening: u8) -> Option<usize> {
+        let unclosed = match opening {
+            b'"' => &mut self.open.quote,
+            b'(' => &mut self.open.comment,
+            b'<' => &mut self.open.angle,
+            _ => &mut self.open.literal,
+        };
+        if *unclosed {
+            return None;
+        }
+        let len = match opening {
+            b'"' => quoted_len(self.rest),
+            b'(' => comment_len(self.rest),
+            b'<' => angle_len(self.rest),
+            _ => memchr::memchr(b']', self.rest).map(|at| at + 1),
+        };
+        *unclosed = len.is_none();
+        len
+    }
+
+    fn finish(&self, parts: Parts) -> Option<Address> {
+        let Parts { mut phrase, at_word, angle, comment, has_quoted, .. } = parts;
+        if let Some(angle) = angle {
+            let address = self.text(&angle);
+            let name = self.text(&phrase).or_else(|| self.text(&comment));
+            return (address.is_some() || name.is_some()).then_some(Address::Mailbox { name, address });
+        }
+        if let Some((start, end)) = at_word {
+            let address = self.text(&phrase[start..end]);
+            phrase.drain(start..end);
+            let name = self.text(&phrase).or_else(|| self.text(&comment));
+            return Some(Address::Mailbox { name, address });
+        }
+        let phrase = self.text(&phrase);
+        let comment = self.text(&comment);
+        match phrase {
+            // A local name: the mailbox of the machine.
+            Some(word) if !has_quoted && word.bytes().all(|b| b.is_ascii_graphic()) => {
+                Some(Address::Mailbox { name: comment, address: Some(word) })
+            }
+            Some(name) => Some(Address::Mailbox { name: Some(name), address: None }),
+            None => comment.map(|name| Address::Mailbox { name: Some(name), address: None }),
+        }
+    }
+}
+
+impl Iterator for Addresses<'_> {
+    type Item = Address;
+
+    fn next(&mut self) -> Option<Address> {
+        let mut parts = Parts::default();
+        while let Some((&byte, after)) = self.rest.split_first() {
+            match byte {
+                b'"' if let Some(len) = self.enclosed(byte) => {
+                    let content = unescape(&self.rest[1..len - 1]);
+                    self.rest = &self.rest[len..];
+                    if self.rest.first() == Some(&b'@') {
+                        // The quoted local part of an address keeps its quotes.
+                        parts.word(&[b"\"", &content[..], b"\""].concat());
+                    } else {
+                        parts.has_quoted = true;
+                        parts.is_apart |= !parts.phrase.is_empty();
+                        parts.word(&content);
+                        parts.is_apart = true;
+                    }
+                    continue;
+                }
+                b'(' if let Some(len) = self.enclosed(byte) => {
+                    if parts.comment.is_empty() {
+                        parts.comment = unescape(&self.rest[1..len - 1]).into_owned();
+                    }
+                    parts.is_apart = true;
+                    self.rest = &self.rest[len..];
+                    continue;
+                }
+                b'<' => {
+                    if parts.angle.is_some() {
+                        // The next one begins, and somebody forgot the comma.
+                        return self.finish(parts);
+                    }
+                    let (content, len) = match self.enclosed(byte) {
+                        Some(len) => (&self.rest[1..len - 1], len),
+                        // Never closed: up to the next item.
+                        None => {
+                            let len = after.iter().position(|b| b",;".contains(b)).unwrap_or(after.len());
+                            (&after[..len], len + 1)
+                        }
+                    };
+                    parts.angle = Some(route_addr(content));
+                    parts.is_apart = true;
+                    self.rest = &self.rest[len..];
+                    continue;
+                }
+                b'[' if let Some(len) = self.enclosed(byte) => {
+                    let (literal, rest) = self.rest.split_at(len);
+                    parts.word(literal);
+                    self.rest = rest;
+                    continue;
+                }
+                b',' | b';' => {
+                    let ends_group = byte == b';' && self.in_group;
+                    let is_empty = parts.is_empty();
+                    if ends_group && !is_empty {
+                        // The member first; the semicolon is met again.
+                        if let Some(found) = self.finish(parts) {
+                            return Some(found);
+                        }
+                        parts = Parts::default();
+                        continue;
+                    }
+                    self.rest = after;
+                    if ends_group {
+                        self.in_group = false;
+                        return Some(Address::GroupEnd);
+                    }
+                    if let Some(found) = self.finish(std::mem::take(&mut parts)) {
+                        return Some(found);
+                    }
+                }
+                b':' if !self.in_group
+                    && parts.angle.is_none()
+                    && parts.at_word.is_none()
+                    && !parts.phrase.is_empty() =>
+                {
+                    self.rest = after;
+                    self.in_group = true;
+                    return Some(Address::Group(self.text(&parts.phrase).unwrap_or_default()));
+                }
+                b'>' => self.rest = after,
+                // Behind it a blank separates words as ever: the line may be folded there.
+                b'\\' if after.first().is_none_or(u8::is_ascii_whitespace) => self.rest = after,
+                b'\\' => {
+                    parts.word(&after[..1]);
+                    self.rest = &after[1..];
+                }
+                _ if byte.is_ascii_whitespace() => {
+                    parts.is_apart = true;
+                    self.rest = after;
+                }
+                _ => {
+                    let len = self.word_len();
+                    parts.word(&self.rest[..len]);
+                    self.rest = &self.rest[len..];
+                }
+            }
+        }
+        if let Some(found) = self.finish(parts) {
+            return Some(found);
+        }
+        std::mem::take(&mut self.in_group).then_some(Address::GroupEnd)
+    }
+}
+
+impl Addresses<'_> {
+    /// The length of a run of ordinary octets, at least 1. An encoded word is one, with whatever stands in it.
+    fn word_len(&self) -> usize {
+        let rest = self.rest;
+        if rest.starts_with(b"=?") {
+            let marks = rest
+                .iter()
+                .enumerate()
+                .skip(2)
+                .take(90)
+                .filter(|(_, byte)| **byte == b'?')
+                .map(|(at, _)| at)
+                .take(2)
+                .last();
+            let text = marks.map(|at| at + 1).filter(|&at| at < 90);
+            if let Some(end) = text.and_then(|at| {
+                let window = &rest[at..rest.len().min(at + ENCODED_WORD_BYTES_MAX)];
+                memchr::memmem::find(window, b"?=").map(|end| at + end + 2)
+            }) {
+                return end;
+            }
+        }
+        // Another encoded word may begin within.
+        let ends = |at: usize| match rest[at] {
+            b'=' => rest.get(at + 1) == Some(&b'?'),
+            byte => b"\"(<[,;:>\\".contains(&byte) || byte.is_ascii_whitespace(),
+        };
+        (1..rest.len()).find(|&at| ends(at)).unwrap_or(rest.len())
+    }
+}
+
+/// Encoded words may have at most 75 octets (RFC 2047 section 2); mail has longer ones.
+const ENCODED_WORD_BYTES_MAX: usize = 2048;
+
+impl Parts {
+    fn is_empty(&self) -> bool {
+        self.phrase.is_empty() && self.angle.is_none() && self.comment.is_empty()
+    }
+
+    /// Adds to the phrase: a new word, or more of the last one.
+    fn word(&mut self, text: &[u8]) {
+        // Blanks around `@` and dots of an address are obsolete syntax (RFC 5322 section 4.4).
+        let joins =
+            self.is_address_open() || matches!(text, [b'@' | b'.', ..]) && !self.has_quoted && self.angle.is_none();
+        if self.is_apart && !self.phrase.is_empty() && !joins {
+            self.phrase.push(b' ');
+            self.word_start = self.phrase.len();
+        }
+        self.is_apart = false;
+        self.phrase.extend_from_slice(text);
+        // An encoded word may have an `@` that is not one.
+        if text.contains(&b'@')
+            && !text.starts_with(b"=?")
+            && self.at_word.is_none_or(|(start, _)| start == self.word_start)
+            || self.at_word.is_some_and(|(start, _)| start == self.word_start)
+        {
+            self.at_word = Some((self.word_start, self.phrase.len()));
+        }
+    }
+
+    /// Whether the phrase ends in the middle of an address.
+    fn is_address_open(&self) -> bool {
+        match self.phrase.last() {
+            Some(b'@') => true,
+            Some(b'.') => self.at_word.is_some_and(|(_, end)| end == self.phrase.len()),
+            _ => false,
+        }
+    }
+}
+
+/// With both quotes; `text` begins with the first.
+fn quoted_len(text: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    while let Some(&byte) = text.get(at) {
+        match byte {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// With both brackets; those in a quoted local part do not count.
+fn angle_len(text: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    while let Some(&byte) = text.get(at) {
+        match byte {
+            b'>' => return Some(at + 1),
+            b'"' => match quoted_len(&text[at..]).filter(|len| text.get(at + len) == Some(&b'@')) {
+                Some(len) => at += len,
+                None => at += 1,
+            },
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+fn unescape(text: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'\\', text).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut octets = text.iter();
+    while let Some(&octet) = octets.next() {
+        out.push(if octet == b'\\' { *octets.next().unwrap_or(&b'\\') } else { octet });
+    }
+    Cow::Owned(out)
+}
+
+/// The address in brackets: without blanks, comments, further brackets, and the route of RFC 5322 section 4.4.
+fn route_addr(content: &[u8]) -> Vec<u8> {
+    let content = unfold(content);
+    let mut out = Vec::with_capacity(content.len());
+    let mut at = 0;
+    while let Some(&byte) = content.get(at) {
+        let len = match byte {
+            b'"' => quoted_len(&content[at..]).unwrap_or(1),
+            b'(' => {
+                at += comment_len(&content[at..]).unwrap_or(1);
+                continue;
+            }
+            _ => 1,
+        };
+        if !byte.is_ascii_whitespace() && byte != b'<' {
+            out.extend_from_slice(&content[at..at + len]);
+        }
+        at += len;
+    }
+    if out.first() == Some(&b'@')
+        && let Some(colon) = out.iter().position(|&byte| byte == b':')
+    {
+        out.drain(..=colon);
+    }
+    let mail_to = b"mailto:";
+    if out.len() > mail_to.len() && out[..mail_to.len()].eq_ignore_ascii_case(mail_to) {
+        out.drain(..mail_to.len());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Items as text: `name|address`, `name:` where a group begins, `;` where it ends.
+    fn list(value: &[u8]) -> Vec<String> {
+        let item = |address| match address {
+            Address::Mailbox { name, address } => {
+                format!("{}|{}", name.unwrap_or_default(), address.unwrap_or_default())
+            }
+            Address::Group(name) => format!("{name}:"),
+            Address::GroupEnd => ";".to_owned(),
+        };
+        Addresses::new(value, None).map(item).collect()
+    }
+
+    fn check(value: &[u8], expected: &[&str]) {
+        assert_eq!(list(value), expected, "{}", value.escape_ascii());
+    }
+
+    #[test]
+    fn addresses_with_and_without_names() {
+        check(b" Ann <ann@x.example>, bob@x.example", &["Ann|ann@x.example", "|bob@x.example"]);
+        check(b"\"Doe, A\" <a@x>,\r\n B <b@x>", &["Doe, A|a@x", "B|b@x"]);
+        check(b"ann@x (Ann Lee)", &["Ann Lee|ann@x"]);
+        check(b"(Ann (the (elder) one)) ann@x", &["Ann (the (elder) one)|ann@x"]);
+        check(b"=?utf-8?Q?J=C3=BCrgen?= =?utf-8?Q?_M?= <j@x>", &["Jürgen M|j@x"]);
+        check(b"\"=?utf-8?Q?M=C3=BCller=2C_A?=\" <m@x>", &["Müller, A|m@x"]);
+        check(b"=?utf-8?Q?Doe, John?= <j@x>", &["Doe, John|j@x"]);
+        check(b"J\xfcrgen <j@x>", &["Jürgen|j@x"]);
+        check(b"\"a \\\"b\\\" c\" <d@x>", &["a \"b\" c|d@x"]);
+        check(b"\"Ann\"<ann@x>", &["Ann|ann@x"]);
+        check(b"", &[]);
+        check(b" , ,, ", &[]);
+    }
+
+    #[test]
+    fn names_without_an_address_are_kept() {
+        check(b"John Doe", &["John Doe|"]);
+        check(b"\"John\"", &["John|"]);
+        check(b"root", &["|root"]);
+        check(b"John Doe <>", &["John Doe|"]);
+        check(b"<>", &[]);
+        check(b"(somebody)", &["somebody|"]);
+        check(b"John Doe, ann@x", &["John Doe|", "|ann@x"]);
+    }
+
+    #[test]
+    fn groups_have_a_name_and_members() {
+        check(b"undisclosed-recipients:;", &["undisclosed-recipients:", ";"]);
+        check(b"Undisclosed recipients: ;", &["Undisclosed recipients:", ";"]);
+        check(b"A Group:ann@x, B <b@x>;, c@x", &["A Group:", "|ann@x", "B|b@x", ";", "|c@x"]);
+        check(b"\"A: B\": c@x", &["A: B:", "|c@x", ";"]);
+        check(b"list:;, other:;", &["list:", ";", "other:", ";"]);
+    }
+
+    #[test]
+    fn obsolete_syntax_is_read() {
+        check(b"bob @ corpus . example", &["|bob@corpus.example"]);
+        check(b"<@relay.example,@b.example:carl@x>", &["|carl@x"]);
+        check(b"dan@[192.0.2.1], eve@[IPv6:2001:db8::1]", &["|dan@[192.0.2.1]", "|eve@[IPv6:2001:db8::1]"]);
+        check(b"\"very.(),:;<>[]\" <\"quoted local part\"@x>", &["very.(),:;<>[]|\"quoted local part\"@x"]);
+        check(b"\"odd name\"@x.example", &["|\"odd name\"@x.example"]);
+        check(b"J. R. Doe <j@x>", &["J. R. Doe|j@x"]);
+        check(b"Doe Inc . <j@x>", &["Doe Inc.|j@x"]);
+    }
+
+    #[test]
+    fn slips_cost_only_themselves() {
+        check(b"a@x; b@x", &["|a@x", "|b@x"]);
+        check(b"<<a@x>>", &["|a@x"]);
+        check(b"A <a@x", &["A|a@x"]);
+        check(b"A <a@x, b@x", &["A|a@x", "|b@x"]);
+        check(b"\"A <a@x>, b@x", &["\"A|a@x", "|b@x"]);
+        check(b"A (b <a@x>", &["A (b|a@x"]);
+        check(b"John Doe john@x", &["John Doe|john@x"]);
+        check(b"a@x <a@x>", &["a@x|a@x"]);
+        check(b"'ann@x' <ann@x>", &["'ann@x'|ann@x"]);
+        check(b"<a@x> <b@x>", &["|a@x", "|b@x"]);
+        check(b"<mailto:a@x>", &["|a@x"]);
+        check(b"A \\, B <a@x>", &["A , B|a@x"]);
+        check(b">>>", &[]);
+    }
+
+    #[test]
+    fn a_hundred_thousand_addresses_and_as_many_openings_are_read_in_one_pass() {
+        assert_eq!(list(&b"A <a@x.example>, ".repeat(100_000)).len(), 100_000);
+        for opening in [&b"\""[..], b"(", b"<", b"[", b"=?", b"=?a?b?", b":", b"\\", b"@", b". "] {
+            list(&opening.repeat(100_000));
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! A reader of MIME (RFC 2045 to 2047, 2231, 5322): see [`Message`].
+
+mod address;
+mod charset;
+#[rustfmt::skip]
+mod charset_tables;
+mod date;
+mod field;
+mod flowed;
+mod ids;
+mod params;
+mod part;
+mod scan;
+mod shifted;
+mod transfer;
+mod words;
+
+pub use address::{Address, Addresses};
+pub use charset::{Charset, decode_body};
+pub use field::{Field, Fields, Header};
+pub use flowed::unflow;
+pub use ids::{in_reply_to, message_id, references};
+pub use params::{main_value, parameter};
+pub use part::{Message, Part, Parts};
+pub use scan::{Kind, Limits, Problem};
+pub use transfer::{Encoding, base64, quoted_printable};
+pub use words::decode_text;

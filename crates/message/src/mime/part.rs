@@ -1,0 +1,407 @@
+//! A message and its parts.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::charset::{Charset, decode_body};
+use super::field::Header;
+use super::params::{main_value, parameter, raw_parameter};
+use super::scan::{Kind, Limits, Node, Problem, scan};
+use super::transfer::{Encoding, base64};
+
+/// A message that was taken apart. It borrows the octets and knows where each part of them begins and ends; nothing is decoded until it is asked for.
+///
+/// Every sequence of octets is a message. What is missing or damaged costs as little as possible: parts that are not closed end where those around
+/// them do, lines that are no fields are passed over.
+///
+/// ```
+/// use posthaste_message::mime::{Kind, Message};
+///
+/// let mail = b"Subject: =?utf-8?Q?caf=C3=A9?=\nContent-Type: multipart/mixed; boundary=b\n\n\
+///              --b\n\nhello\n--b\nContent-Type: image/png; name=cat.png\nContent-Transfer-Encoding: base64\n\niVBORw==\n";
+/// let message = Message::parse(mail);
+/// let root = message.root();
+/// assert_eq!(root.kind(), Kind::Multipart);
+/// assert_eq!(root.header().first("subject").unwrap().text(None), "café");
+/// let parts: Vec<_> = root.children().collect();
+/// assert_eq!(parts[0].text(), "hello");
+/// assert_eq!(parts[1].file_name().as_deref(), Some("cat.png"));
+/// assert_eq!(&*parts[1].decoded(), b"\x89PNG");
+/// assert_eq!(&mail[parts[0].body_range()], b"hello");
+/// ```
+#[derive(Debug)]
+pub struct Message<'a> {
+    bytes: &'a [u8],
+    nodes: Vec<Node<'a>>,
+    problem: Option<Problem>,
+}
+
+impl<'a> Message<'a> {
+    /// Takes a message apart, line ends LF or CRLF, within [`Limits::default`].
+    pub fn parse(bytes: &'a [u8]) -> Self {
+        Self::parse_within(bytes, &Limits::default())
+    }
+
+    /// Takes a message apart within other limits.
+    pub fn parse_within(bytes: &'a [u8], limits: &Limits) -> Self {
+        let (nodes, problem) = scan(bytes, limits);
+        Self { bytes, nodes, problem }
+    }
+
+    /// The message itself as a part.
+    pub fn root(&self) -> Part<'_, 'a> {
+        Part { message: self, index: 0 }
+    }
+
+    /// All parts in the order in which they begin, the root first.
+    pub fn parts(&self) -> Parts<'_, 'a> {
+        Parts { message: self, next: 0, end: self.nodes.len(), is_flat: true }
+    }
+
+    /// Why not all of it was taken apart, if so.
+    pub fn problem(&self) -> Option<Problem> {
+        self.problem
+    }
+
+    /// The charset of octets in the header that say nothing about themselves: that of the first part which names one.
+    pub fn header_charset(&self) -> Option<Charset> {
+        self.parts().take(CHARSET_PARTS_MAX).find_map(|part| part.charset())
+    }
+}
+
+/// Parts that are asked for a charset.
+const CHARSET_PARTS_MAX: usize = 20;
+
+/// A part of a message: the message itself, a body, a multipart, an enclosed message.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'m, 'a> {
+    message: &'m Message<'a>,
+    index: usize,
+}
+
+impl<'m, 'a> Part<'m, 'a> {
+    fn node(&self) -> &'m Node<'a> {
+        &self.message.nodes[self.index]
+    }
+
+    /// Its number in [`Message::parts`].
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The part around it.
+    pub fn parent(&self) -> Option<Part<'m, 'a>> {
+        self.node().parent.map(|index| Part { message: self.message, index })
+    }
+
+    /// The parts directly within: those of a multipart, or the root of an enclosed message.
+    pub fn children(&self) -> Parts<'m, 'a> {
+        Parts { message: self.message, next: self.index + 1, end: self.node().after, is_flat: false }
+    }
+
+    /// What it consists of.
+    pub fn kind(&self) -> Kind {
+        self.node().kind
+    }
+
+    /// Where in the message it lies: header section and body.
+    pub fn range(&self) -> Range<usize> {
+        self.node().start..self.node().end
+    }
+
+    /// Where its header section lies, with the empty line that ends it.
+    pub fn header_range(&self) -> Range<usize> {
+        self.node().start..self.node().body
+    }
+
+    /// Where its body lies, still encoded, without the line end before the next boundary.
+    pub fn body_range(&self) -> Range<usize> {
+        self.node().body..self.node().end
+    }
+
+    /// Its header section.
+    pub fn header(&self) -> Header<'a> {
+        Header::at(&self.message.bytes[self.header_range()], self.node().start)
+    }
+
+    /// Its body, still encoded.
+    pub fn body(&self) -> &'a [u8] {
+        &self.message.bytes[self.body_range()]
+    }
+
+    /// Header section and body as they stand.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        &self.message.bytes[self.range()]
+    }
+
+    /// Lines of the body, the last one too if it has no end (RFC 9051 section 7.5.2, body lines).
+    pub fn lines(&self) -> usize {
+        let body = self.body();
+        memchr::memchr_iter(b'\n', body).count() + usize::from(body.last().is_some_and(|&last| last != b'\n'))
+    }
+
+    /// The value of its first `Content-Type` that is not empty.
+    pub fn content_type(&self) -> Option<&'a [u8]> {
+        self.node().content_type
+    }
+
+    /// Its media type in lower case. Without one, `text/plain`, in a digest `message/rfc822` (RFC 2046 section 5.1.5).
+    pub fn media_type(&self) -> Cow<'static, str> {
+        let named = self.content_type().map(main_value).filter(|named| !named.is_empty());
+        named.map_or(Cow::Borrowed(if self.node().is_in_digest { "message/rfc822" } else { "text/plain" }), |named| {
+            match named.as_str() {
+                "text/plain" => Cow::Borrowed("text/plain"),
+                "text/html" => Cow::Borrowed("text/html"),
+                _ => Cow::Owned(named),
+            }
+        })
+    }
+
+    /// A parameter of its `Content-Type`, decoded.
+    pub fn type_parameter(&self, name: &str) -> Option<String> {
+        parameter(self.content_type()?, name, None)
+    }
+
+    /// Its transfer encoding.
+    pub fn encoding(&self) -> Encoding {
+        self.node().encoding
+    }
+
+    /// `inline`, `attachment` or another word, in lower case.
+    pub fn disposition(&self) -> Option<String> {
+        self.node().disposition.map(main_value)
+    }
+
+    /// Its file name, of `Content-Disposition` or else of `Content-Type`, as the sender wrote it: it may be a path or anything else.
+    pub fn file_name(&self) -> Option<String> {
+        let node = self.node();
+        if node.disposition.is_none() && node.content_type.is_none() {
+            return None;
+        }
+        let fallback = self.charset();
+        let of = |value: Option<&[u8]>, name| parameter(value?, name, fallback).filter(|name| !name.trim().is_empty());
+        of(node.disposition, "filename").or_else(|| of(node.content_type, "name"))
+    }
+
+    /// The charset that it names, if that is known.
+    pub fn charset(&self) -> Option<Charset> {
+        Charset::for_label(&self.charset_label()?)
+    }
+
+    fn charset_label(&self) -> Option<Cow<'a, [u8]>> {
+        raw_parameter(self.content_type()?, "charset")
+    }
+
+    /// The body without its transfer encoding. Not copied where it has none.
+    pub fn decoded(&self) -> Cow<'a, [u8]> {
+        self.encoding().decode(self.body())
+    }
+
+    /// The body as text: transfer encoding and charset undone. Not copied where it is UTF-8 and has none. Text that was put behind
+    /// base64 is added as it stands.
+    pub fn text(&self) -> Cow<'a, str> {
+        let label = self.charset_label();
+        let is_html = self.content_type().is_some_and(|kind| main_value(kind) == "text/html");
+        let body = self.body();
+        if self.encoding() == Encoding::Base64 {
+            let (octets, end) = base64(body);
+            let mut text = owned(octets, label.as_deref(), is_html);
+            let rest = body[end..].trim_ascii();
+            if !rest.is_empty() {
+                text.push('\n');
+                text.push_str(&decode_body(rest, None, false));
+                text.push('\n');
+            }
+            return Cow::Owned(text);
+        }
+        match self.decoded() {
+            Cow::Borrowed(octets) => decode_body(octets, label.as_deref(), is_html),
+            Cow::Owned(octets) => Cow::Owned(owned(octets, label.as_deref(), is_html)),
+        }
+    }
+}
+
+fn owned(octets: Vec<u8>, label: Option<&[u8]>, is_html: bool) -> String {
+    match decode_body(&octets, label, is_html) {
+        Cow::Owned(text) => text,
+        // Mostly it is UTF-8 already, and need not be copied.
+        Cow::Borrowed(text) if text.len() == octets.len() => {
+            String::from_utf8(octets).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        }
+        Cow::Borrowed(text) => text.to_owned(),
+    }
+}
+
+/// Parts one after the other: all of a message, or the children of a part.
+#[derive(Debug, Clone)]
+pub struct Parts<'m, 'a> {
+    message: &'m Message<'a>,
+    next: usize,
+    end: usize,
+    /// Also those within others.
+    is_flat: bool,
+}
+
+impl<'m, 'a> Iterator for Parts<'m, 'a> {
+    type Item = Part<'m, 'a>;
+
+    fn next(&mut self) -> Option<Part<'m, 'a>> {
+        if self.next >= self.end {
+            return None;
+        }
+        let part = Part { message: self.message, index: self.next };
+        self.next = if self.is_flat { self.next + 1 } else { part.node().after };
+        Some(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Media types, nested with parentheses, and the bodies of leaves.
+    fn shape(part: Part<'_, '_>) -> String {
+        let inner: Vec<String> = part.children().map(shape).collect();
+        match part.kind() {
+            Kind::Leaf => format!("{}={:?}", part.media_type(), part.text().replace('\r', "").trim_end()),
+            _ => format!("{}({})", part.media_type(), inner.join(" ")),
+        }
+    }
+
+    fn check(mail: &str, expected: &str) {
+        for mail in [mail.to_owned(), mail.replace('\n', "\r\n")] {
+            let message = Message::parse(mail.as_bytes());
+            assert_eq!(shape(message.root()), expected, "{mail}");
+        }
+    }
+
+    const MIXED: &str = "Content-Type: multipart/mixed; boundary=b\n\n";
+
+    #[test]
+    fn parts_lie_where_their_boundaries_are() {
+        let mail = "A: 1\nContent-Type: multipart/mixed; boundary=\"b c\"\n\npreamble\n--b c\n\none\n\n--b c  \nContent-Type: text/html\n\ntwo\nlines\n--b c--\nepilogue\n";
+        check(mail, "multipart/mixed(text/plain=\"one\" text/html=\"two\\nlines\")");
+        let message = Message::parse(mail.as_bytes());
+        let parts: Vec<_> = message.parts().collect();
+        assert_eq!(&mail[parts[0].header_range()], "A: 1\nContent-Type: multipart/mixed; boundary=\"b c\"\n\n");
+        assert_eq!(parts[0].range(), 0..mail.len());
+        assert_eq!(&mail[parts[1].range()], "\none\n");
+        assert_eq!(&mail[parts[1].body_range()], "one\n");
+        assert_eq!(&mail[parts[2].header_range()], "Content-Type: text/html\n\n");
+        assert_eq!(&mail[parts[2].body_range()], "two\nlines");
+        assert_eq!((parts[1].lines(), parts[2].lines()), (1, 2));
+        assert_eq!(parts[2].parent().map(|part| part.index()), Some(0));
+    }
+
+    #[test]
+    fn what_is_not_closed_is_decoded_all_the_same() {
+        check(
+            &format!("{MIXED}--b\nContent-Transfer-Encoding: base64\n\naGVsbG8g\nd29ybGQ\n"),
+            "multipart/mixed(text/plain=\"hello world\")",
+        );
+        check(
+            &format!("{MIXED}--b\nContent-Transfer-Encoding: quoted-printable\n\ncaf=C3=A9 =\nau lait"),
+            "multipart/mixed(text/plain=\"café au lait\")",
+        );
+        // Cut within a header.
+        check(
+            &format!("{MIXED}--b\n\none\n--b\nContent-Type: image/p"),
+            "multipart/mixed(text/plain=\"one\" image/p=\"\")",
+        );
+    }
+
+    #[test]
+    fn an_unclosed_multipart_ends_with_the_one_around_it() {
+        check(
+            &format!(
+                "{MIXED}--b\nContent-Type: multipart/alternative; boundary=i\n\n--i\n\nplain\n--i\nContent-Type: text/html\n\n<p>\n\
+                 --b\nContent-Type: application/pdf\n\nPDF\n--b--\n"
+            ),
+            "multipart/mixed(multipart/alternative(text/plain=\"plain\" text/html=\"<p>\") application/pdf=\"PDF\")",
+        );
+        check(
+            &format!("{MIXED}--b\nContent-Type: message/rfc822\n\nSubject: in\n--b\n\nnext\n--b--\n"),
+            "multipart/mixed(message/rfc822(text/plain=\"\") text/plain=\"next\")",
+        );
+    }
+
+    #[test]
+    fn boundaries_are_whole_lines() {
+        check(
+            &format!("{MIXED}--b\n\none\n--bc\n--b c\n----\n--b--\nx"),
+            "multipart/mixed(text/plain=\"one\\n--bc\\n--b c\\n----\")",
+        );
+        check(&format!("{MIXED}--b\n\none\n--b--a footer\n--b\n"), "multipart/mixed(text/plain=\"one\")");
+        // The outer boundary begins the inner one.
+        check(
+            "Content-Type: multipart/mixed; boundary=abc\n\n--abc\nContent-Type: multipart/mixed; boundary=abcd\n\n--abcd\n\n1\n--abcd--\n--abc\n\n2\n--abc--\n",
+            "multipart/mixed(multipart/mixed(text/plain=\"1\") text/plain=\"2\")",
+        );
+        // One boundary for both.
+        check(
+            &format!("{MIXED}--b\n{MIXED}--b\n\n1\n--b--\n--b\n\n2\n--b--\n"),
+            "multipart/mixed(multipart/mixed(text/plain=\"1\") text/plain=\"2\")",
+        );
+    }
+
+    #[test]
+    fn a_boundary_that_nobody_named_is_found() {
+        check(
+            "Content-Type: multipart/mixed\n\npreamble\n--a\n\ntext\n--a--\n",
+            "multipart/mixed(text/plain=\"text\")",
+        );
+        check("Content-Type: multipart/mixed\n\nx\n-- \nAnn\n", "multipart/mixed=\"x\\n-- \\nAnn\"");
+        check("Content-Type: multipart/mixed; boundary=b\n\nno such line\n", "multipart/mixed=\"no such line\"");
+    }
+
+    #[test]
+    fn headers_that_are_damaged_cost_only_themselves() {
+        check(
+            &format!("{MIXED}--b\nno header here\n\nmore: text\n--b--\n"),
+            "multipart/mixed(text/plain=\"no header here\\n\\nmore: text\")",
+        );
+        check("From ann Tue Mar  4 10:00:00 2025\nContent-Type: text/html\njunk\n\n<p>\n", "text/html=\"<p>\"");
+        check("\nbody: x\n", "text/plain=\"body: x\"");
+        check("Content-Type:\nContent-Type: text/html\n\n<p>\n", "text/html=\"<p>\"");
+        assert_eq!(Message::parse(b"just text\nmore\n").problem(), Some(Problem::NoHeader));
+        assert_eq!(Message::parse(b"just text\n\nmore\n").root().body(), b"just text\n\nmore\n");
+        assert_eq!(Message::parse(b"").problem(), Some(Problem::NoHeader));
+        assert_eq!(Message::parse(b"\nbody").problem(), None);
+    }
+
+    #[test]
+    fn enclosed_messages_are_taken_apart() {
+        check(
+            "Content-Type: multipart/digest; boundary=d\n\n--d\n\nSubject: 1\n\none\n--d\nContent-Type: text/plain\n\ntwo\n--d--\n",
+            "multipart/digest(message/rfc822(text/plain=\"one\") text/plain=\"two\")",
+        );
+        let encoded = "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\nU3ViamVjdDogeAoKeQ==\n";
+        let message = Message::parse(encoded.as_bytes());
+        assert_eq!((message.root().kind(), &*message.root().decoded()), (Kind::Leaf, &b"Subject: x\n\ny"[..]));
+    }
+
+    #[test]
+    fn a_footer_behind_base64_is_text() {
+        let body = "aGVsbG8gd29ybGQ=\n_______________\nTo leave the list, write to list-leave@example.org\n";
+        let mail = format!("Content-Transfer-Encoding: base64\n\n{body}");
+        let message = Message::parse(mail.as_bytes());
+        assert!(message.root().text().starts_with("hello world\n___"));
+        assert!(message.root().text().contains("list-leave@example.org"));
+        assert_eq!(&*message.root().decoded(), b"hello world");
+    }
+
+    #[test]
+    fn limits_hold_for_any_message() {
+        let deep = "Content-Type: message/rfc822\n\n".repeat(200_000) + "x: y\n\nz\n";
+        let message = Message::parse(deep.as_bytes());
+        assert_eq!((message.problem(), message.parts().count()), (Some(Problem::TooDeep), 101));
+        let wide = MIXED.to_owned() + &"--b\n\nx\n".repeat(1_000_000);
+        let message = Message::parse(wide.as_bytes());
+        assert_eq!((message.problem(), message.parts().count()), (Some(Problem::TooManyParts), 10_000));
+        let level = |n: u32| format!("Content-Type: multipart/mixed; boundary=b{n}\n\n--b{n}\n");
+        let nested: String = (0..10_000).map(level).collect();
+        assert_eq!(Message::parse(nested.as_bytes()).problem(), Some(Problem::TooDeep));
+        let many = "Cc: a@x\n".repeat(1_000_000);
+        assert_eq!(Message::parse(many.as_bytes()).root().header().fields().count(), 1_000_000);
+    }
+}

@@ -1,0 +1,313 @@
+//! Where the parts of a message begin and end: one pass over its lines, a stack of open parts and no recursion.
+
+use std::borrow::Cow;
+
+use memchr::{memchr, memmem};
+
+use super::field::{Header, colon_of, is_continuation, is_empty_line, line_at};
+use super::params::{main_value, raw_parameter};
+use super::transfer::Encoding;
+
+/// What is read of one message at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// How deep parts may be nested. A part that deep is a leaf, whatever it says.
+    pub depth: usize,
+    /// How many parts there may be. What follows the last belongs to the parts around it.
+    pub parts: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { depth: 100, parts: 10_000 }
+    }
+}
+
+/// What a reader should know about a message that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Problem {
+    /// There is no header field, nor an empty line where it would end.
+    NoHeader,
+    /// Parts beyond [`Limits::depth`].
+    TooDeep,
+    /// Parts beyond [`Limits::parts`].
+    TooManyParts,
+}
+
+/// What a part consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A body.
+    Leaf,
+    /// Parts between boundaries.
+    Multipart,
+    /// A message, which is its only child.
+    Message,
+}
+
+/// A part: `start <= body <= end`, and those of its children lie between `body` and `end`.
+#[derive(Debug)]
+pub(super) struct Node<'a> {
+    pub start: usize,
+    pub body: usize,
+    pub end: usize,
+    /// Index behind the last part within.
+    pub after: usize,
+    pub parent: Option<usize>,
+    pub kind: Kind,
+    pub encoding: Encoding,
+    pub content_type: Option<&'a [u8]>,
+    pub disposition: Option<&'a [u8]>,
+    /// Without a type it is a message (RFC 2046 section 5.1.5).
+    pub is_in_digest: bool,
+}
+
+pub(super) fn scan<'a>(bytes: &'a [u8], limits: &Limits) -> (Vec<Node<'a>>, Option<Problem>) {
+    let line_marks = memmem::Finder::new(b"\n--");
+    let mut scan =
+        Scan { bytes, limits, nodes: Vec::new(), open: Vec::new(), boundaries: 0, problem: None, line_marks };
+    scan.run();
+    if scan.nodes.first().is_none_or(|root| root.body == 0) {
+        scan.problem = Some(Problem::NoHeader);
+    }
+    (scan.nodes, scan.problem)
+}
+
+struct Scan<'a, 'l> {
+    bytes: &'a [u8],
+    limits: &'l Limits,
+    nodes: Vec<Node<'a>>,
+    open: Vec<Open<'a>>,
+    /// How many of `open` have a boundary.
+    boundaries: usize,
+    problem: Option<Problem>,
+    line_marks: memmem::Finder<'static>,
+}
+
+/// A part whose end is not known yet.
+struct Open<'a> {
+    node: usize,
+    /// What separates its children; `None` for a part without any, and behind the closing boundary.
+    boundary: Option<Cow<'a, [u8]>>,
+}
+
+/// A boundary line.
+struct Delimiter {
+    /// In `open`.
+    level: usize,
+    is_close: bool,
+    start: usize,
+    /// Where the next line begins.
+    end: usize,
+}
+
+impl<'a> Scan<'a, '_> {
+    fn run(&mut self) {
+        let mut at = 0;
+        loop {
+            let mut from = self.begin(at);
+            if self.nodes.last().is_some_and(|node| node.kind == Kind::Message) && self.has_room() {
+                at = from;
+                continue;
+            }
+            loop {
+                let Some(line) = self.next_delimiter(from) else { return self.close(0, self.bytes.len()) };
+                self.close(line.level + 1, self.without_line_end(line.start));
+                if !line.is_close {
+                    at = line.end;
+                    break;
+                }
+                self.open[line.level].boundary = None;
+                self.boundaries -= 1;
+                from = line.end;
+            }
+            if !self.has_room() {
+                return self.close(0, self.bytes.len());
+            }
+        }
+    }
+
+    fn has_room(&mut self) -> bool {
+        let has_room = self.nodes.len() < self.limits.parts;
+        if !has_room {
+            self.problem = Some(Problem::TooManyParts);
+        }
+        has_room
+    }
+
+    /// Reads the header of the part that begins there, within the innermost that is open. Returns where its body begins.
+    fn begin(&mut self, start: usize) -> usize {
+        let parent = self.open.last().map(|open| open.node);
+        let parent_node = parent.map(|parent| &self.nodes[parent]);
+        let is_message = parent_node.is_none_or(|node| node.kind == Kind::Message);
+        let is_in_digest = parent_node.is_some_and(|node| {
+            node.kind == Kind::Multipart && node.content_type.is_some_and(|kind| main_value(kind) == "multipart/digest")
+        });
+        let body = self.header_end(start, is_message);
+        let mut node = Node {
+            start,
+            body,
+            end: body,
+            after: 0,
+            parent,
+            kind: Kind::Leaf,
+            encoding: Encoding::Identity,
+            content_type: None,
+            disposition: None,
+            is_in_digest,
+        };
+        let mut has_encoding = false;
+        for field in Header::at(&self.bytes[start..body], start).fields() {
+            if !field.name.first().is_some_and(|first| first.eq_ignore_ascii_case(&b'c')) {
+                continue;
+            }
+            if field.is("Content-Type") && !field.value.trim_ascii().is_empty() {
+                node.content_type = node.content_type.or(Some(field.value));
+            } else if field.is("Content-Disposition") {
+                node.disposition = node.disposition.or(Some(field.value));
+            } else if field.is("Content-Transfer-Encoding") && !has_encoding {
+                (node.encoding, has_encoding) = (Encoding::from_value(field.value), true);
+            }
+        }
+        let boundary = self.kind_of(&mut node);
+        self.boundaries += usize::from(boundary.is_some());
+        self.open.push(Open { node: self.nodes.len(), boundary });
+        self.nodes.push(node);
+        body
+    }
+
+    /// Decides what a part consists of, and what separates it.
+    fn kind_of(&mut self, node: &mut Node<'a>) -> Option<Cow<'a, [u8]>> {
+        let (kind, boundary) = match node.content_type {
+            Some(value) => {
+                let media_type = main_value(value);
+                if media_type.starts_with("multipart/") || media_type == "multipart" {
+                    let boundary =
+                        raw_parameter(value, "boundary").map(trimmed).filter(|boundary| !boundary.is_empty());
+                    (Kind::Multipart, Some(boundary.or_else(|| self.likely_boundary(node.body))?))
+                } else if matches!(media_type.as_str(), "message/rfc822" | "message/global" | "message/news") {
+                    (Kind::Message, None)
+                } else {
+                    return None;
+                }
+            }
+            None if node.is_in_digest => (Kind::Message, None),
+            None => return None,
+        };
+        // An encoded message (RFC 2046 section 5.2.1 forbids it) is for whoever decodes it.
+        if kind == Kind::Message && node.encoding != Encoding::Identity {
+            return None;
+        }
+        if self.open.len() >= self.limits.depth {
+            self.problem = Some(Problem::TooDeep);
+            return None;
+        }
+        node.kind = kind;
+        boundary
+    }
+
+    /// The first line that looks like a boundary, where none is named: `--something`, and a field or an empty line behind it.
+    fn likely_boundary(&self, body: usize) -> Option<Cow<'a, [u8]>> {
+        let start = self.next_mark(body)?;
+        let line = line_at(self.bytes, start)?;
+        let name = self.bytes[start + 2..line.end].trim_ascii();
+        let next = line_at(self.bytes, line.end).map(|next| &self.bytes[next])?;
+        let is_likely =
+            (1..=70).contains(&name.len()) && name.iter().any(|&byte| byte != b'-') && !name.contains(&b' ');
+        (is_likely && (is_empty_line(next) || colon_of(next).is_some())).then_some(Cow::Borrowed(name))
+    }
+
+    /// Behind the empty line that ends a header section, or where a boundary ends it.
+    ///
+    /// A part of a multipart whose first line is no field has no header: somebody forgot the empty line. A message without a single field has none either.
+    fn header_end(&self, start: usize, is_message: bool) -> usize {
+        let (mut at, mut has_field) = (start, false);
+        while let Some(line) = line_at(self.bytes, at) {
+            let text = &self.bytes[line.clone()];
+            if is_empty_line(text) {
+                return if has_field || at == start { line.end } else { start };
+            }
+            if text.starts_with(b"--") && self.boundaries > 0 && self.level_of(text).is_some() {
+                return if has_field { at } else { start };
+            }
+            has_field |= !is_continuation(text[0]) && colon_of(text).is_some();
+            if !has_field && !is_message {
+                return start;
+            }
+            at = line.end;
+        }
+        if has_field { at } else { start }
+    }
+
+    /// The first line from there on that begins with `--`. A line begins at `from`.
+    fn next_mark(&self, from: usize) -> Option<usize> {
+        if self.bytes[from..].starts_with(b"--") {
+            return Some(from);
+        }
+        self.line_marks.find(&self.bytes[from..]).map(|at| from + at + 1)
+    }
+
+    fn next_delimiter(&self, mut from: usize) -> Option<Delimiter> {
+        if self.boundaries == 0 {
+            return None;
+        }
+        loop {
+            let start = self.next_mark(from)?;
+            let end = memchr(b'\n', &self.bytes[start..]).map_or(self.bytes.len(), |at| start + at + 1);
+            if let Some((level, is_close)) = self.level_of(&self.bytes[start..end]) {
+                return Some(Delimiter { level, is_close, start, end });
+            }
+            from = end;
+        }
+    }
+
+    /// Whose boundary a line that begins with `--` is: the innermost whose whole line it is; else, for the end of parts alone, one that it begins
+    /// with, since text can follow there. RFC 2046 section 5.1.1 would let anything follow anywhere, and text in mail looks like that.
+    fn level_of(&self, line: &[u8]) -> Option<(usize, bool)> {
+        let text = line[2..].trim_ascii_end();
+        let mut begun = None;
+        for (level, open) in self.open.iter().enumerate().rev() {
+            let Some(rest) = open.boundary.as_deref().and_then(|boundary| text.strip_prefix(boundary)) else {
+                continue;
+            };
+            match rest {
+                b"" => return Some((level, false)),
+                b"--" => return Some((level, true)),
+                [b'-', b'-', next, ..] if *next != b'-' => begun = begun.or(Some((level, true))),
+                _ => {}
+            }
+        }
+        begun
+    }
+
+    /// The line end before a boundary belongs to it (RFC 2046 section 5.1.1).
+    fn without_line_end(&self, at: usize) -> usize {
+        let before = &self.bytes[..at];
+        let before = before.strip_suffix(b"\n").map_or(before, |before| before.strip_suffix(b"\r").unwrap_or(before));
+        before.len()
+    }
+
+    /// Ends all open parts but the first `keep` of them.
+    fn close(&mut self, keep: usize, mut end: usize) {
+        while self.open.len() > keep {
+            let Some(open) = self.open.pop() else { return };
+            self.boundaries -= usize::from(open.boundary.is_some());
+            let after = self.nodes.len();
+            let node = &mut self.nodes[open.node];
+            end = end.max(node.body);
+            (node.end, node.after) = (end, after);
+            if node.kind == Kind::Multipart && after == open.node + 1 {
+                // Not one boundary: a text.
+                node.kind = Kind::Leaf;
+            }
+        }
+    }
+}
+
+/// A boundary does not end in white space (RFC 2046 section 5.1.1).
+fn trimmed(boundary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    match boundary {
+        Cow::Borrowed(boundary) => Cow::Borrowed(boundary.trim_ascii_end()),
+        Cow::Owned(boundary) => Cow::Owned(boundary.trim_ascii_end().to_vec()),
+    }
+}
