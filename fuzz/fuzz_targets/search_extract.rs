@@ -1,21 +1,13 @@
-//! Any bytes are read as a message: no panic of ours, bounded output, folding and tokens in step. Panics of the MIME parser
-//! (0.11 has one for some nested multiparts) are caught inside and cost the message its structure.
+//! Any bytes are read as a message: no panic, bounded output, folding and tokens in step.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use posthaste_search::text::{TOKEN_BYTES_MAX, base_subject, extract, fold, html_to_text, parts, tokens};
 
-fn let_the_mime_parser_panic() {
-    let abort = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if !info.location().is_some_and(|place| place.file().contains("mail-parser")) {
-            abort(info);
-        }
-    }));
-}
-
-fuzz_target!(init: let_the_mime_parser_panic(), |bytes: &[u8]| {
+fuzz_target!(|bytes: &[u8]| {
     let found = extract(bytes);
+    // Caught, so that it would cost a user one message; here it must not happen.
+    assert_ne!(found.problem, Some("the MIME reader failed"));
     // What is stored is separated by NUL and shown on one line.
     for value in [&found.from, &found.to, &found.cc, &found.bcc, &found.subject, &found.message_id, &found.list] {
         assert!(!value.chars().any(char::is_control), "{value:?}");

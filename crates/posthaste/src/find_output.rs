@@ -232,8 +232,9 @@ pub fn mbox(messages: &[Message]) -> Result<(), Failure> {
         let bytes = fs::read(&message.path).map_err(|error| format!("{}: {error}", message.path.display()))?;
         let sender = split_addresses(&message.head.from)
             .into_iter()
-            .next()
-            .map_or("MAILER-DAEMON".to_owned(), |(_, address)| address);
+            .map(|(_, address)| address)
+            .find(|address| !address.is_empty())
+            .unwrap_or_else(|| "MAILER-DAEMON".to_owned());
         let sender = sender.replace(|c: char| c.is_whitespace() || c.is_control(), "");
         let mut out = format!(
             "From {sender} {}\n",

@@ -75,7 +75,14 @@ impl<'a> Iterator for Fields<'a> {
                 return None;
             }
             self.at = line.end;
-            let Some(colon) = colon_of(&self.bytes[line]) else { continue };
+            // The first line cannot continue anything, so blanks before its name are a slip.
+            let blanks = if start == 0 {
+                self.bytes[line.clone()].iter().take_while(|byte| is_continuation(**byte)).count()
+            } else {
+                0
+            };
+            let start = start + blanks;
+            let Some(colon) = colon_of(&self.bytes[start..line.end]) else { continue };
             while let Some(line) = line_at(self.bytes, self.at).filter(|line| is_continuation(self.bytes[line.start])) {
                 self.at = line.end;
             }
@@ -174,6 +181,7 @@ mod tests {
         );
         check(b"caf\xe9: x\nA\x01: x\nB: 2\n", &[("B", " 2")]);
         check(b" folded nothing\nB: 2\n \n c\n\n", &[("B", " 2\\n \\n c")]);
+        check(b" A: 1\nB: 2\n", &[("A", " 1"), ("B", " 2")]);
     }
 
     #[test]

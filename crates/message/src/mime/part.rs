@@ -197,27 +197,27 @@ impl<'m, 'a> Part<'m, 'a> {
         self.encoding().decode(self.body())
     }
 
-    /// The body as text: transfer encoding and charset undone. Not copied where it is UTF-8 and has none. Text that was put behind
-    /// base64 is added as it stands.
+    /// The body as text: transfer encoding and charset undone. Not copied where it is UTF-8 and has none.
     pub fn text(&self) -> Cow<'a, str> {
+        self.text_and_footer().0
+    }
+
+    /// The same, and text that somebody (mostly a mailing list) put behind its base64 as it stands.
+    pub fn text_and_footer(&self) -> (Cow<'a, str>, Option<Cow<'a, str>>) {
         let label = self.charset_label();
-        let is_html = self.content_type().is_some_and(|kind| main_value(kind) == "text/html");
+        let is_html = self.media_type() == "text/html";
         let body = self.body();
         if self.encoding() == Encoding::Base64 {
             let (octets, end) = base64(body);
-            let mut text = owned(octets, label.as_deref(), is_html);
             let rest = body[end..].trim_ascii();
-            if !rest.is_empty() {
-                text.push('\n');
-                text.push_str(&decode_body(rest, None, false));
-                text.push('\n');
-            }
-            return Cow::Owned(text);
+            let footer = (!rest.is_empty()).then(|| decode_body(rest, None, false));
+            return (Cow::Owned(owned(octets, label.as_deref(), is_html)), footer);
         }
-        match self.decoded() {
+        let text = match self.decoded() {
             Cow::Borrowed(octets) => decode_body(octets, label.as_deref(), is_html),
             Cow::Owned(octets) => Cow::Owned(owned(octets, label.as_deref(), is_html)),
-        }
+        };
+        (text, None)
     }
 }
 
@@ -370,6 +370,17 @@ mod tests {
     }
 
     #[test]
+    fn a_header_without_an_end_swallows_no_body() {
+        check("A: 1\nB: 2\nsome text\nmore\n", "text/plain=\"some text\\nmore\"");
+        check(
+            "Content-Type: multipart/mixed;\n boundary=b\nThis is MIME.\n--b\nContent-Type: text/html\n\n<p>\n--b\n\ntext\n--b--\n",
+            "multipart/mixed(text/html=\"<p>\" text/plain=\"text\")",
+        );
+        check(&format!("{MIXED}--b\nContent-Type: text/html\n<p>\n--b--\n"), "multipart/mixed(text/html=\"<p>\")");
+        check(" Content-Type: text/html\nA: 1\n\n<p>\n", "text/html=\"<p>\"");
+    }
+
+    #[test]
     fn enclosed_messages_are_taken_apart() {
         check(
             "Content-Type: multipart/digest; boundary=d\n\n--d\n\nSubject: 1\n\none\n--d\nContent-Type: text/plain\n\ntwo\n--d--\n",
@@ -385,8 +396,9 @@ mod tests {
         let body = "aGVsbG8gd29ybGQ=\n_______________\nTo leave the list, write to list-leave@example.org\n";
         let mail = format!("Content-Transfer-Encoding: base64\n\n{body}");
         let message = Message::parse(mail.as_bytes());
-        assert!(message.root().text().starts_with("hello world\n___"));
-        assert!(message.root().text().contains("list-leave@example.org"));
+        let (text, footer) = message.root().text_and_footer();
+        assert_eq!(text, "hello world");
+        assert!(footer.is_some_and(|footer| footer.starts_with("___") && footer.ends_with("list-leave@example.org")));
         assert_eq!(&*message.root().decoded(), b"hello world");
     }
 

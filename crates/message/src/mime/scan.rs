@@ -220,23 +220,44 @@ impl<'a> Scan<'a, '_> {
     /// Behind the empty line that ends a header section, or where a boundary ends it.
     ///
     /// A part of a multipart whose first line is no field has no header: somebody forgot the empty line. A message without a single field has none either.
+    /// Where a header has no empty line at its end, the body begins with the first of the last lines that are no fields.
     fn header_end(&self, start: usize, is_message: bool) -> usize {
         let (mut at, mut has_field) = (start, false);
+        // The first of the lines since the last field that are none.
+        let mut others = None;
+        let mut own_boundary = None;
         while let Some(line) = line_at(self.bytes, at) {
             let text = &self.bytes[line.clone()];
             if is_empty_line(text) {
                 return if has_field || at == start { line.end } else { start };
             }
-            if text.starts_with(b"--") && self.boundaries > 0 && self.level_of(text).is_some() {
-                return if has_field { at } else { start };
+            if text.starts_with(b"--") {
+                if self.boundaries > 0 && self.level_of(text).is_some() {
+                    return if has_field { others.unwrap_or(at) } else { start };
+                }
+                // Looked for once: there may be any number of such lines.
+                let own = own_boundary.get_or_insert_with(|| self.boundary_named(start..at));
+                if own.as_deref().is_some_and(|own| text[2..].trim_ascii_end() == own) {
+                    return others.unwrap_or(at);
+                }
             }
-            has_field |= !is_continuation(text[0]) && colon_of(text).is_some();
+            if colon_of(text.trim_ascii_start()).is_some() && (at == start || !is_continuation(text[0])) {
+                (has_field, others) = (true, None);
+            } else if others.is_some() || !is_continuation(text[0]) {
+                others = others.or(Some(at));
+            }
             if !has_field && !is_message {
                 return start;
             }
             at = line.end;
         }
-        if has_field { at } else { start }
+        if has_field { others.unwrap_or(at) } else { start }
+    }
+
+    /// The boundary that a header names.
+    fn boundary_named(&self, header: std::ops::Range<usize>) -> Option<Cow<'a, [u8]>> {
+        let field = Header::at(&self.bytes[header], 0).first("Content-Type")?;
+        raw_parameter(field.value, "boundary").map(trimmed).filter(|boundary| !boundary.is_empty())
     }
 
     /// The first line from there on that begins with `--`. A line begins at `from`.

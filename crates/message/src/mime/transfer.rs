@@ -41,7 +41,11 @@ impl Encoding {
     pub fn decode(self, body: &[u8]) -> Cow<'_, [u8]> {
         match self {
             Self::Identity => Cow::Borrowed(body),
-            Self::Base64 => Cow::Owned(base64(body).0),
+            Self::Base64 => match base64(body) {
+                // Not one group of it: somebody replaced it by a note.
+                (octets, end) if octets.is_empty() && end < body.len() => Cow::Borrowed(body),
+                (octets, _) => Cow::Owned(octets),
+            },
             Self::QuotedPrintable => quoted_printable(body),
             Self::Uuencode => uuencode(body).map_or(Cow::Borrowed(body), Cow::Owned),
         }
@@ -230,6 +234,13 @@ mod tests {
         check(b"", b"", 0);
         // Lines that are cut within a group of four.
         check(b"aGVs\nbG\n8h\n", b"hello!", 11);
+    }
+
+    #[test]
+    fn a_note_in_the_place_of_base64_stays() {
+        let note = b"[the attachment was removed]\n";
+        assert_eq!(&*Encoding::Base64.decode(note), note);
+        assert_eq!(&*Encoding::Base64.decode(b""), b"");
     }
 
     #[test]

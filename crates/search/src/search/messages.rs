@@ -136,7 +136,8 @@ impl Searcher {
                 AddressFields::Sender => &all[..1],
                 AddressFields::Recipients => &all[1..],
             };
-            for (name, address) in wanted.iter().flat_map(|field| split_addresses(field)) {
+            let somebody = wanted.iter().flat_map(|field| split_addresses(field));
+            for (name, address) in somebody.filter(|(_, address)| address.contains('@')) {
                 let address = address.to_lowercase();
                 if once.insert(address.clone()) {
                     *counts.entry(address).or_default().entry(name).or_default() += 1;
@@ -169,7 +170,8 @@ impl DocumentDeserialize for Packed {
     }
 }
 
-/// Takes apart what [`extract`](crate::text::extract) put together: `Name <address>`, `"Na, me" <address>`, `address`.
+/// Takes apart what [`extract`](crate::text::extract) put together: `Name <address>`, `"Na, me" <address>`, `address`, `Name`,
+/// `Group: address, address;`. Somebody without an address has an empty one; so has a group without members.
 pub fn split_addresses(field: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut quoted = false;
@@ -179,17 +181,34 @@ pub fn split_addresses(field: &str) -> Vec<(String, String)> {
         *c == ',' && !quoted
     });
     for end in ends.map(|(at, _)| at).chain([field.len()]).collect::<Vec<_>>() {
-        let one = field[start..end].trim();
+        let one = member(field[start..end].trim());
         start = (end + 1).min(field.len());
         let (name, address) = match one.rsplit_once('<') {
-            Some((name, address)) => (name.trim().trim_matches('"'), address.trim_end_matches('>')),
-            None => ("", one),
+            Some((name, address)) => (name.trim(), address.trim_end_matches('>')),
+            None if one.contains('@') => ("", one),
+            None => (one, ""),
         };
-        if address.contains('@') {
+        let name = name.trim_matches('"');
+        if !name.is_empty() || !address.is_empty() {
             all.push((name.to_owned(), address.to_owned()));
         }
     }
     all
+}
+
+/// Without the name of the group that begins or the semicolon of the one that ends; of a group without members its name.
+fn member(text: &str) -> &str {
+    let mut quoted = false;
+    let mark = text.find(|c| {
+        quoted ^= c == '"';
+        !quoted && matches!(c, ':' | '<' | '@')
+    });
+    let within = text.strip_suffix(';').unwrap_or(text).trim_end();
+    match mark.filter(|&at| text[at..].starts_with(':')) {
+        Some(colon) if colon + 1 < within.len() => within[colon + 1..].trim_start(),
+        Some(colon) => &text[..colon],
+        None => within,
+    }
 }
 
 #[cfg(test)]
@@ -205,6 +224,10 @@ mod tests {
         };
         check("Ann <a@x>, \"Doe, B\" <b@x>, c@x", &[("Ann", "a@x"), ("Doe, B", "b@x"), ("", "c@x")]);
         check("", &[]);
-        check("undisclosed", &[]);
+        check("undisclosed", &[("undisclosed", "")]);
+        check("undisclosed-recipients:;", &[("undisclosed-recipients", "")]);
+        check("The Team: a@x, B <b@x>;, c@x", &[("", "a@x"), ("B", "b@x"), ("", "c@x")]);
+        check("\"A: B\": a@x;, \"C: D\" <c@x>", &[("", "a@x"), ("C: D", "c@x")]);
+        check("eve@[IPv6:2001:db8::1], John Doe", &[("", "eve@[IPv6:2001:db8::1]"), ("John Doe", "")]);
     }
 }

@@ -1,9 +1,212 @@
 //! Header fields as they are searched and shown.
 
-use mail_parser::{Address, HeaderValue, Message};
+use posthaste_message::mime::{Address, Addresses, Charset, Field, Message, in_reply_to, message_id, references};
 
 use super::extract::{ITEMS_MAX, Priority};
-use super::lenient;
+
+/// What the index wants of a message's own header, read in one pass. Of fields that may stand only once the first that says something counts.
+#[derive(Default)]
+pub(super) struct Head {
+    pub from: AddressText,
+    pub to: AddressText,
+    pub cc: AddressText,
+    pub bcc: AddressText,
+    pub subject: String,
+    pub date: Option<i64>,
+    pub message_id: String,
+    pub references: Vec<String>,
+    pub list: String,
+    pub priority: Priority,
+}
+
+impl Head {
+    pub fn read(message: &Message<'_>) -> Self {
+        let charset = message.header_charset();
+        let mut head = Self::default();
+        let mut others = Others::default();
+        for field in message.root().header().fields() {
+            head.take(field, charset, &mut others);
+        }
+        head.date = head.date.or(others.received);
+        head.references = std::mem::take(&mut others.references);
+        for id in std::mem::take(&mut others.answered) {
+            if head.references.len() < 2 * ITEMS_MAX && !head.references.contains(&id) {
+                head.references.push(id);
+            }
+        }
+        head.list = others.list();
+        head.priority = others.priority(!head.list.is_empty());
+        head
+    }
+
+    fn take(&mut self, field: Field<'_>, charset: Option<Charset>, others: &mut Others) {
+        // By length first: most fields are none of these.
+        match field.name.len() {
+            2 if field.is("To") => self.to.add(field.addresses(charset)),
+            2 if field.is("Cc") => self.cc.add(field.addresses(charset)),
+            3 if field.is("Bcc") => self.bcc.add(field.addresses(charset)),
+            4 if field.is("From") && self.from.text.is_empty() => self.from.add(field.addresses(charset)),
+            4 if field.is("Date") && self.date.is_none() => self.date = field.date().map(|date| date.unix_secs()),
+            7 if field.is("Subject") && self.subject.is_empty() => self.subject = one_line(&field.text(charset)),
+            7 if field.is("List-Id") && others.list_id.is_empty() => others.list_id = one_line(&field.text(charset)),
+            8 if field.is("Received") && others.received.is_none() => {
+                others.received = field.date().map(|date| date.unix_secs());
+            }
+            8 if field.is("Priority") => others.level(0, field),
+            9 if field.is("List-Post") && others.list_post.is_empty() => {
+                others.list_post = one_line(&field.text(charset))
+            }
+            10 if field.is("Message-ID") && self.message_id.is_empty() => {
+                self.message_id = message_id(field.value).map(|id| one_line(&id)).unwrap_or_default();
+            }
+            10 if field.is("References") => others.refer(references(field.value)),
+            10 if field.is("X-Priority") => others.level(1, field),
+            10 if field.is("Importance") => others.level(2, field),
+            10 if field.is("Precedence") => {
+                others.is_bulk |= matches!(word(field).as_str(), "bulk" | "junk" | "list");
+            }
+            11 if field.is("In-Reply-To") => {
+                others.answered.extend(in_reply_to(field.value).iter().map(|id| one_line(id)))
+            }
+            14 if field.is("X-Mailing-List") && others.mailing_list.is_empty() => {
+                others.mailing_list = one_line(&field.text(charset));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What decides once all fields are known.
+#[derive(Default)]
+struct Others {
+    received: Option<i64>,
+    references: Vec<String>,
+    answered: Vec<String>,
+    list_id: String,
+    list_post: String,
+    mailing_list: String,
+    /// What `Priority`, `X-Priority` and `Importance` say, of which the first that says something counts.
+    levels: [Option<Priority>; 3],
+    is_bulk: bool,
+}
+
+impl Others {
+    fn refer(&mut self, ids: Vec<String>) {
+        for id in ids.into_iter().map(|id| one_line(&id)) {
+            if self.references.len() < ITEMS_MAX && !id.is_empty() && !self.references.contains(&id) {
+                self.references.push(id);
+            }
+        }
+    }
+
+    fn level(&mut self, rank: usize, field: Field<'_>) {
+        self.levels[rank] = self.levels[rank].or(match word(field).as_str() {
+            "high" | "urgent" | "1" | "2" => Some(Priority::High),
+            "low" | "non-urgent" | "4" | "5" => Some(Priority::Low),
+            _ => None,
+        });
+    }
+
+    fn priority(&self, is_list: bool) -> Priority {
+        let named = self.levels.iter().find_map(|level| *level);
+        named.unwrap_or(if self.is_bulk || is_list { Priority::Low } else { Priority::Normal })
+    }
+
+    fn list(&self) -> String {
+        let bracketed =
+            self.list_id.rsplit_once('<').and_then(|(_, id)| id.split_once('>')).map(|(id, _)| id.trim().to_owned());
+        let id = bracketed.unwrap_or_else(|| self.list_id.clone());
+        if !id.is_empty() {
+            return id;
+        }
+        // Older list managers: `List-Post: <mailto:users@example.org>`, `X-Mailing-List: users@example.org`.
+        let post = self.list_post.split_once("mailto:").map(|(_, rest)| rest.split(['>', '?']).next().unwrap_or(""));
+        let address = post.filter(|post| !post.is_empty()).unwrap_or(&self.mailing_list);
+        address.trim_matches(['<', '>', ' ']).replace('@', ".")
+    }
+}
+
+/// The first word of a value, in lower case.
+fn word(field: Field<'_>) -> String {
+    let value = field.value.trim_ascii();
+    let end = value.iter().position(|byte| b" ,(\t\r\n;".contains(byte)).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..end]).to_ascii_lowercase()
+}
+
+/// Addresses as one text: `Name <address>, "Na, me" <address>, address, A Group: member, member;`.
+#[derive(Default)]
+pub(super) struct AddressText {
+    pub text: String,
+    /// How many there were, of which [`ITEMS_MAX`] are kept.
+    pub count: usize,
+    opens_group: bool,
+}
+
+impl AddressText {
+    pub fn add(&mut self, addresses: Addresses<'_>) {
+        for address in addresses {
+            self.count += 1;
+            if self.count > ITEMS_MAX {
+                return;
+            }
+            match address {
+                Address::Mailbox { name, address } => self.mailbox(name, address),
+                Address::Group(name) => {
+                    self.separate();
+                    self.name(&one_line(&name));
+                    self.text.push(':');
+                    self.opens_group = true;
+                }
+                Address::GroupEnd => {
+                    self.text.push(';');
+                    self.opens_group = false;
+                }
+            }
+        }
+    }
+
+    fn mailbox(&mut self, name: Option<String>, address: Option<String>) {
+        let [name, address] =
+            [name, address].map(|text| text.map(|text| one_line(&text)).filter(|text| !text.is_empty()));
+        match (name, address) {
+            (Some(name), Some(address)) => {
+                self.separate();
+                self.name(&name);
+                self.text.push_str(" <");
+                self.text.push_str(&address);
+                self.text.push('>');
+            }
+            (Some(name), None) => {
+                self.separate();
+                self.name(&name);
+            }
+            (None, Some(address)) => {
+                self.separate();
+                self.text.push_str(&address);
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn separate(&mut self) {
+        if std::mem::take(&mut self.opens_group) {
+            self.text.push(' ');
+        } else if !self.text.is_empty() {
+            self.text.push_str(", ");
+        }
+    }
+
+    /// What would be read as two addresses or a group is quoted, so that the text can be taken apart again.
+    fn name(&mut self, name: &str) {
+        if name.contains([',', ';', ':', '<', '>', '"', '@']) {
+            self.text.push('"');
+            self.text.extend(name.chars().filter(|c| !matches!(c, '"' | '\\')));
+            self.text.push('"');
+        } else {
+            self.text.push_str(name);
+        }
+    }
+}
 
 /// No line ends and control characters in what is shown on one line.
 pub(super) fn one_line(text: &str) -> String {
@@ -12,82 +215,4 @@ pub(super) fn one_line(text: &str) -> String {
     }
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-pub(super) fn addresses(field: Option<&Address<'_>>) -> String {
-    let mut all = String::new();
-    for addr in field.into_iter().flat_map(Address::iter).take(ITEMS_MAX) {
-        let name = addr.name().map(one_line).filter(|name| !name.is_empty());
-        let address = addr.address().map(one_line).filter(|address| !address.is_empty());
-        if !all.is_empty() && (name.is_some() || address.is_some()) {
-            all.push_str(", ");
-        }
-        match (name, address) {
-            (Some(name), Some(address)) => {
-                // What would be read as two addresses is quoted, so that `addresses` can be taken apart again.
-                if name.contains([',', ';', '<', '>', '"', '@']) {
-                    all.push_str(&format!("\"{}\" <{address}>", name.replace(['"', '\\'], "")));
-                } else {
-                    all.push_str(&format!("{name} <{address}>"));
-                }
-            }
-            (Some(one), None) | (None, Some(one)) => all.push_str(&one),
-            (None, None) => {}
-        }
-    }
-    all
-}
-
-pub(super) fn date(message: &Message<'_>) -> Option<i64> {
-    // A year of two digits that was taken for one of the first century is read again.
-    let plausible = |date: &mail_parser::DateTime| date.is_valid() && (1900..=9999).contains(&date.year);
-    let own = message.date().filter(|date| plausible(date)).map(mail_parser::DateTime::to_timestamp);
-    let own = own.or_else(|| lenient::date(message.header_raw("Date")?));
-    own.or_else(|| message.received()?.date().filter(plausible).map(|date| date.to_timestamp()))
-}
-
-pub(super) fn references(message: &Message<'_>) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for value in [message.references(), message.in_reply_to()] {
-        let ids: Vec<&str> = match value {
-            HeaderValue::Text(id) => vec![id],
-            HeaderValue::TextList(ids) => ids.iter().map(AsRef::as_ref).collect(),
-            _ => Vec::new(),
-        };
-        for id in ids.into_iter().map(str::trim).filter(|id| !id.is_empty()).take(ITEMS_MAX) {
-            if !all.iter().any(|known| known == id) {
-                all.push(id.to_owned());
-            }
-        }
-    }
-    all
-}
-
-pub(super) fn list_id(message: &Message<'_>) -> String {
-    let text = |value: &HeaderValue<'_>| value.as_text().map(one_line).unwrap_or_default();
-    let field = text(message.list_id());
-    let bracketed = field.rsplit_once('<').and_then(|(_, id)| id.split_once('>')).map(|(id, _)| id.trim().to_owned());
-    let id = bracketed.unwrap_or(field);
-    if !id.is_empty() {
-        return id;
-    }
-    // Older list managers: `List-Post: <mailto:users@example.org>`, `X-Mailing-List: users@example.org`.
-    let post = text(message.list_post());
-    let post = post.split_once("mailto:").map(|(_, rest)| rest.split(['>', '?']).next().unwrap_or("")).unwrap_or("");
-    let other = message.header_raw("X-Mailing-List").map(one_line).unwrap_or_default();
-    let address = if post.is_empty() { other.as_str() } else { post };
-    address.trim_matches(['<', '>', ' ']).replace('@', ".")
-}
-
-pub(super) fn priority(message: &Message<'_>, list: bool) -> Priority {
-    let field = |name: &'static str| message.header_raw(name).map(|value| value.trim().to_ascii_lowercase());
-    for name in ["Priority", "X-Priority", "Importance"] {
-        match field(name).as_deref().and_then(|value| value.split([' ', ',', '(']).next()) {
-            Some("high" | "urgent" | "1" | "2") => return Priority::High,
-            Some("low" | "non-urgent" | "4" | "5") => return Priority::Low,
-            _ => {}
-        }
-    }
-    let bulk = field("Precedence").is_some_and(|value| matches!(value.as_str(), "bulk" | "junk" | "list"));
-    if bulk || list { Priority::Low } else { Priority::Normal }
 }

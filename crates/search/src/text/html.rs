@@ -3,6 +3,8 @@
 //! No tree is built. Input may be cut off anywhere and nested in any way: each byte is looked at once, and the result is
 //! never longer than the input by more than a line end for each tag.
 
+use std::sync::LazyLock;
+
 /// The text of an HTML document: block elements on lines of their own, cells apart, entities decoded; `head` (but for the
 /// title), `style`, `script`, `template` and comments left out; `alt` texts kept.
 pub fn html_to_text(html: &str) -> String {
@@ -66,18 +68,42 @@ fn entity<'a>(rest: &'a str, text: &mut Text) -> &'a str {
     if let Some(end) =
         end.filter(|&end| bytes[1..end].iter().all(|b| b.is_ascii_alphanumeric() || *b == b'#') && end > 1)
     {
-        let mut decoded = String::new();
-        mail_parser::decoders::html::add_html_token(&mut decoded, &bytes[..=end], false);
-        if decoded == "\u{a0}" {
-            text.space = true;
-        } else {
-            decoded.chars().for_each(|c| text.push_char(c));
+        match character(&rest[1..end]) {
+            Some(decoded) if decoded == "\u{a0}" => text.space = true,
+            Some(decoded) => decoded.chars().for_each(|c| text.push_char(c)),
+            None => rest[..=end].chars().for_each(|c| text.push_char(c)),
         }
         return &rest[end + 1..];
     }
     text.push_char('&');
     &rest[1..]
 }
+
+/// What a character reference stands for, without `&` and `;`.
+fn character(name: &str) -> Option<String> {
+    if let Some(number) = name.strip_prefix('#') {
+        let code = match number.strip_prefix(['x', 'X']) {
+            Some(digits) => u32::from_str_radix(digits, 16).ok()?,
+            None => number.parse().ok()?,
+        };
+        // What Windows wrote there is not what the numbers mean (HTML standard, numeric character reference end state).
+        let code = match code {
+            0x80..0xa0 => {
+                return posthaste_message::mime::Charset::for_label(b"cp1252")
+                    .map(|cp1252| cp1252.decode(&[code as u8]).into_owned());
+            }
+            0 => 0xfffd,
+            code => code,
+        };
+        return Some(char::from_u32(code).unwrap_or('\u{fffd}').to_string());
+    }
+    let at = ENTITIES.binary_search_by_key(&name, |(name, _)| name).ok()?;
+    ENTITIES[at].1.split(' ').map(|code| u32::from_str_radix(code, 16).ok().and_then(char::from_u32)).collect()
+}
+
+/// The named references of the HTML standard that end in a semicolon, sorted: a line for each, with its code points in hexadecimal.
+static ENTITIES: LazyLock<Vec<(&str, &str)>> =
+    LazyLock::new(|| include_str!("entities.txt").lines().filter_map(|line| line.split_once(' ')).collect());
 
 /// Reads one tag, comment or declaration and returns what follows it.
 fn tag<'a>(rest: &'a str, text: &mut Text) -> &'a str {
@@ -99,9 +125,11 @@ fn tag<'a>(rest: &'a str, text: &mut Text) -> &'a str {
     match name.as_str() {
         "style" | "script" | "template" | "noembed" if !closing => return skip_element(after, &name),
         "br" | "p" | "div" | "tr" | "li" | "ul" | "ol" | "table" | "blockquote" | "h1" | "h2" | "h3" | "h4" | "h5"
-        | "h6" | "hr" | "dt" | "dd" | "title" | "section" | "article" | "header" | "footer" | "head" | "body"
-        | "center" => text.line(),
-        "td" | "th" => text.space = true,
+        | "h6" | "hr" | "dt" | "title" | "section" | "article" | "header" | "footer" | "head" | "body" | "center"
+        | "option" | "optgroup" | "select" | "address" | "aside" | "caption" | "dd" | "details" | "dl" | "fieldset"
+        | "figcaption" | "figure" | "form" | "legend" | "main" | "nav" | "summary" | "tbody" | "tfoot" | "thead"
+        | "textarea" => text.line(),
+        "td" | "th" | "button" | "input" | "label" => text.space = true,
         "pre" => {
             text.line();
             text.keep_spaces =
@@ -183,6 +211,11 @@ mod tests {
         check("<p>One <b>t</b>wo</p><p>three", "One two\nthree");
         check("<style type=\"text/css\">p { x: y }</style>a<script src=x>bad()</script >b", "ab");
         check("<td>left</td><td>right</td>", "left right");
+        check("<select><option>one<option>two</option></select>three", "one\ntwo\nthree");
+        check(
+            "&#150; &#x93;x&#0; &NotEqualTilde; &zwnj;&Aacute;",
+            "\u{2013} \u{201c}x\u{fffd} \u{2242}\u{338} \u{200c}\u{c1}",
+        );
         check("a<!-- hidden --> b <!-- open", "a b");
         check("Stra&szlig;e &lt;x&gt; &#228;&#xe4; &nosuch; AT&T &", "Straße <x> ää &nosuch; AT&T &");
         check("<img src=a alt='a > picture'>", "a > picture");

@@ -4,7 +4,7 @@ pub(crate) mod extract;
 pub(crate) mod fold;
 pub(crate) mod header;
 mod html;
-mod lenient;
+#[cfg(test)]
 mod nested;
 pub(crate) mod parts;
 pub(crate) mod prune;

@@ -1,16 +1,10 @@
 //! A message's parts as files: for looking at and saving attachments.
 
 use std::borrow::Cow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mail_parser::{Message, MessageParser, MimeHeaders, PartType};
+use posthaste_message::mime::{Kind, Message};
 
-use super::nested::{Parsed, guarded, is_encoded_message, media_type};
-
-/// Enclosed messages are looked into this deep.
-const DEPTH_MAX: u32 = 50;
-/// An encoded one counts as so many levels: what it encloses is copied.
-const ENCODED_LEVELS: u32 = 44;
+use super::extract::{ENCODED_DEPTH_MAX, LIMITS, is_marked, is_message, is_text};
 
 /// A leaf part, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,70 +21,32 @@ pub struct Part<'a> {
 
 /// All leaf parts in the order of the message, those of enclosed messages too. An enclosed message is itself a part, before its own.
 pub fn parts(message: &[u8]) -> Vec<Part<'_>> {
-    let read = || {
-        let mut all = Vec::new();
-        collect_from(message, &mut all, 0);
-        all
-    };
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_default()
+    let mut all = Vec::new();
+    collect(message, &mut all, 0);
+    all
 }
 
-fn collect_from<'a>(bytes: &'a [u8], all: &mut Vec<Part<'a>>, depth: u32) {
-    let guarded = guarded(bytes);
-    let mut found = Vec::new();
-    if let Some(message) = Parsed::new(&MessageParser::default(), &guarded) {
-        collect(&message, &mut found, depth);
-    }
-    all.extend(found.into_iter().map(|part| Part { content: original(bytes, &guarded, part.content), ..part }));
-}
-
-/// The same octets of the message itself.
-fn original<'a>(bytes: &'a [u8], guarded: &[u8], content: Cow<'_, [u8]>) -> Cow<'a, [u8]> {
-    match content {
-        Cow::Owned(content) => Cow::Owned(content),
-        Cow::Borrowed(content) => {
-            let start = content.as_ptr().addr().wrapping_sub(guarded.as_ptr().addr());
-            let same = start.checked_add(content.len()).and_then(|end| bytes.get(start..end));
-            same.map_or_else(|| Cow::Owned(content.to_vec()), Cow::Borrowed)
-        }
-    }
-}
-
-fn collect<'a>(message: &Message<'a>, all: &mut Vec<Part<'a>>, depth: u32) {
-    for part in &message.parts {
-        let content = match &part.body {
-            PartType::Multipart(_) => continue,
-            PartType::Text(Cow::Borrowed(text)) | PartType::Html(Cow::Borrowed(text)) => Cow::Borrowed(text.as_bytes()),
-            PartType::Text(text) | PartType::Html(text) => Cow::Owned(text.as_bytes().to_vec()),
-            PartType::Binary(bytes) | PartType::InlineBinary(bytes) => bytes.clone(),
-            PartType::Message(enclosed) => raw(enclosed),
+/// `encoded`: how many encoded messages are around it.
+fn collect<'a>(bytes: &'a [u8], all: &mut Vec<Part<'a>>, encoded: u32) {
+    for part in Message::parse_within(bytes, &LIMITS).parts().filter(|part| part.kind() != Kind::Multipart) {
+        let media_type = part.media_type();
+        let content = match is_text(part, &media_type).then(|| part.text()) {
+            Some(Cow::Borrowed(text)) => Cow::Borrowed(text.as_bytes()),
+            Some(Cow::Owned(text)) => Cow::Owned(text.into_bytes()),
+            // An enclosed message stands in the body as it is.
+            None => part.decoded(),
         };
-        let name = part.attachment_name().map(str::to_owned);
-        let media_type = media_type(part);
-        let marked = part.content_disposition().is_some_and(|disposition| disposition.is_attachment());
-        let is_encoded_message = is_encoded_message(&media_type);
-        all.push(Part { is_attachment: marked || name.is_some(), name, media_type, content });
-        match &part.body {
-            PartType::Message(enclosed) if depth < DEPTH_MAX => collect(enclosed, all, depth + 1),
-            PartType::Binary(bytes) if is_encoded_message && depth + ENCODED_LEVELS <= DEPTH_MAX => {
-                let mut enclosed = Vec::new();
-                collect_from(bytes, &mut enclosed, depth + ENCODED_LEVELS);
-                let owned = |part: Part<'_>| Part { content: Cow::Owned(part.content.into_owned()), ..part };
-                all.extend(enclosed.into_iter().map(owned));
-            }
-            _ => {}
+        let encloses = part.kind() == Kind::Leaf && is_message(&media_type) && encoded < ENCODED_DEPTH_MAX;
+        let mut within = Vec::new();
+        if encloses {
+            collect(&content, &mut within, encoded + 1);
         }
-    }
-}
-
-/// The octets of an enclosed message. One within the other they would be copied as often as they are nested.
-fn raw<'a>(enclosed: &Message<'a>) -> Cow<'a, [u8]> {
-    match &enclosed.raw_message {
-        Cow::Borrowed(all) => {
-            let range = enclosed.parts.first().map(|root| root.offset_header as usize..root.offset_end as usize);
-            Cow::Borrowed(range.and_then(|range| all.get(range)).unwrap_or_default())
-        }
-        Cow::Owned(_) => Cow::Owned(enclosed.raw_message().to_vec()),
+        let within: Vec<Part<'a>> =
+            within.into_iter().map(|part| Part { content: Cow::Owned(part.content.into_owned()), ..part }).collect();
+        let name = part.file_name();
+        let is_attachment = is_marked(part) || name.is_some();
+        all.push(Part { name, media_type: media_type.into_owned(), is_attachment, content });
+        all.extend(within);
     }
 }
 
