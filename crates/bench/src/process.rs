@@ -76,6 +76,12 @@ impl Process {
         }
     }
 
+    /// SIGKILL; returns when it has gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// SIGTERM, and after a while SIGKILL.
     fn end(&mut self) {
         if self.is_alive() {
@@ -87,8 +93,7 @@ impl Process {
         let begun = Instant::now();
         while self.is_alive() {
             if begun.elapsed() > PATIENCE {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
+                self.kill();
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -316,6 +316,7 @@ impl Loaded {
             timeout: Duration::from_secs(60),
             drain: Duration::from_secs(10),
             give_up: Duration::from_secs(10),
+            outages: None,
         }
     }
 

@@ -39,6 +39,9 @@ impl Live {
         let of = |us| millis(us as f64);
         write!(view, "\n          p50 {}  p99 {}  p99.9 {}", of(recent.p50_us), of(recent.p99_us), of(recent.p999_us))
             .expect(NO_ERROR);
+        if progress.kills > 0 {
+            write!(view, "\n          the server was killed {} times", progress.kills).expect(NO_ERROR);
+        }
         if progress.failed > 0 || !progress.errors.is_empty() {
             write!(view, "\n          {} failed: {}", thousands(progress.failed), classes(progress)).expect(NO_ERROR);
         }
@@ -62,6 +65,9 @@ pub fn line(progress: &Progress<'_>) -> String {
         millis(recent.p99_us as f64).replace(' ', ""),
         millis(recent.p999_us as f64).replace(' ', ""),
     );
+    if progress.kills > 0 {
+        write!(line, " kills={}", progress.kills).expect(NO_ERROR);
+    }
     if !progress.errors.is_empty() {
         write!(line, " errors: {}", classes(progress)).expect(NO_ERROR);
     }
@@ -149,10 +155,11 @@ mod tests {
             rate: 99.6,
             recent: &recent,
             errors: &errors,
+            kills: 2,
         };
         let line = line(&progress);
         assert!(line.contains("rate=100/s acked=1234 failed=3 in_flight=7 behind=9 p50=1.50ms"), "{line}");
-        assert!(line.ends_with("errors: rcpt 550 × 3"), "{line}");
+        assert!(line.ends_with(" kills=2 errors: rcpt 550 × 3"), "{line}");
         let view = Live::default().view(&progress);
         for part in ["1:05", "100 msg/s", "█", "7 in flight", "9 behind", "p99.9 1.00 s", "rcpt 550 × 3"] {
             assert!(view.contains(part), "{part} is not in {view}");

@@ -50,13 +50,34 @@ pub struct Sampler {
     follows: bool,
     begun: Instant,
     samples: Vec<Sample>,
-    /// Context switches of each thread when it was last seen, and of all threads since the beginning.
-    switches: HashMap<u32, u64>,
-    switches_sum: u64,
+    /// What is counted by thread, when each was last seen, and of all threads since the beginning.
+    threads: HashMap<u32, OfThread>,
+    threads_sum: OfThread,
     stride: usize,
     skipped: usize,
     memory_octets_max: u64,
     has_ended: bool,
+    /// The last one taken, also if it was not kept.
+    last: Sample,
+    /// What processes have used that others took the place of.
+    before: Sample,
+}
+
+/// What is counted by thread.
+#[derive(Debug, Clone, Copy, Default)]
+struct OfThread {
+    switches: u64,
+    written_octets: u64,
+    write_calls: u64,
+}
+
+impl OfThread {
+    /// Adds what has come between two looks at a thread.
+    fn add(&mut self, now: Self, before: Self) {
+        self.switches += now.switches.saturating_sub(before.switches);
+        self.written_octets += now.written_octets.saturating_sub(before.written_octets);
+        self.write_calls += now.write_calls.saturating_sub(before.write_calls);
+    }
 }
 
 /// Samples kept; at the bound every other one is dropped, and from then on fewer are taken.
@@ -79,15 +100,28 @@ impl Sampler {
             follows,
             begun,
             samples: Vec::new(),
-            switches: HashMap::new(),
-            switches_sum: 0,
+            threads: HashMap::new(),
+            threads_sum: OfThread::default(),
             stride: 1,
             skipped: 0,
             memory_octets_max: 0,
             has_ended: false,
+            last: Sample::default(),
+            before: Sample::default(),
         };
         sampler.sample();
         sampler
+    }
+
+    /// Watches `root` from now on, which has taken the place of the processes before; their figures stay. What these used
+    /// after the last sample is not known.
+    pub fn follow(&mut self, root: u32) {
+        if self.roots == [root] {
+            return;
+        }
+        self.roots = vec![root];
+        self.has_ended = false;
+        self.before = self.last;
     }
 
     /// Takes a sample, and returns it: the last one when the processes have gone.
@@ -98,12 +132,16 @@ impl Sampler {
         };
         // A thread takes its count with it when it ends, so the sum is kept here.
         let is_first = self.samples.is_empty();
-        for (thread, switches) in threads {
-            let before = self.switches.insert(thread, switches).unwrap_or(if is_first { switches } else { 0 });
-            self.switches_sum += switches.saturating_sub(before);
+        for (thread, now) in threads {
+            let before = self.threads.insert(thread, now).unwrap_or(if is_first { now } else { OfThread::default() });
+            self.threads_sum.add(now, before);
         }
-        sample.context_switches = self.switches_sum;
         sample.at_s = self.begun.elapsed().as_secs_f64();
+        sample.context_switches = self.threads_sum.switches;
+        sample.cpu_s += self.before.cpu_s;
+        sample.written_octets += self.before.written_octets + self.threads_sum.written_octets;
+        sample.write_calls += self.before.write_calls + self.threads_sum.write_calls;
+        self.last = sample;
         self.memory_octets_max = self.memory_octets_max.max(sample.memory_octets);
         if self.skipped + 1 < self.stride && !self.samples.is_empty() {
             self.skipped += 1;
@@ -167,8 +205,11 @@ pub fn raise_file_limit(files: u64) -> bool {
     setrlimit(Resource::Nofile, raised).is_ok() && has_room(limit.maximum)
 }
 
-/// The sums but for context switches, which are given by thread; `None` when none of the processes is there.
-fn read_all(roots: &[u32], follows: bool) -> Option<(Sample, Vec<(u32, u64)>)> {
+/// The sums but for what is given by thread: context switches; `None` when none of the processes is there.
+///
+/// Linux adds what a child has written to its parent's figures once it has ended and been waited for. Where children are to be
+/// left out, writing is given by thread, which has none of it.
+fn read_all(roots: &[u32], follows: bool) -> Option<(Sample, Vec<(u32, OfThread)>)> {
     let mut pids: BTreeSet<u32> = BTreeSet::new();
     let mut to_visit = roots.to_vec();
     while let Some(pid) = to_visit.pop() {
@@ -183,13 +224,21 @@ fn read_all(roots: &[u32], follows: bool) -> Option<(Sample, Vec<(u32, u64)>)> {
         is_there = true;
         sum.cpu_s += cpu_s;
         sum.memory_octets += counter(&format!("/proc/{pid}/status"), "VmRSS:") * 1024;
-        sum.written_octets += counter(&format!("/proc/{pid}/io"), "write_bytes:");
-        sum.write_calls += counter(&format!("/proc/{pid}/io"), "syscw:");
+        if follows {
+            sum.written_octets += counter(&format!("/proc/{pid}/io"), "write_bytes:");
+            sum.write_calls += counter(&format!("/proc/{pid}/io"), "syscw:");
+        }
         for thread in numbers_in(&format!("/proc/{pid}/task")) {
             let status = format!("/proc/{pid}/task/{thread}/status");
             let switches =
                 ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| counter(&status, name));
-            threads.push((thread, switches.iter().sum()));
+            let mut of_thread = OfThread { switches: switches.iter().sum(), ..OfThread::default() };
+            if !follows {
+                let io = format!("/proc/{pid}/task/{thread}/io");
+                of_thread.written_octets = counter(&io, "write_bytes:");
+                of_thread.write_calls = counter(&io, "syscw:");
+            }
+            threads.push((thread, of_thread));
         }
     }
     is_there.then_some((sum, threads))
@@ -209,12 +258,16 @@ fn numbers_in(dir: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// CPU seconds of a process (proc_pid_stat(5), fields 14 and 15), and if asked for of its children that have ended and been
+/// CPU seconds of a process that has not ended (proc_pid_stat(5), fields 14 and 15), and if asked for of its children that have ended and been
 /// waited for (fields 16 and 17).
 fn cpu_seconds(pid: u32, with_children: bool) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in field 2 may hold blanks and parentheses, so the fields are counted from the last one.
-    let (_, fields) = stat.rsplit_once(')')?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    // One that has ended and was not waited for has no memory any more.
+    if fields.starts_with(['Z', 'X']) {
+        return None;
+    }
     let ticks: u64 = fields
         .split_ascii_whitespace()
         .skip(11)

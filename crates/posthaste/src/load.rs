@@ -1,5 +1,6 @@
 //! `posthaste load`: options in, figures out.
 
+mod kills;
 mod options;
 
 use std::collections::HashSet;
@@ -15,8 +16,8 @@ use posthaste_bench::scratch::Scratch;
 use posthaste_bench::server::Server;
 use posthaste_loadgen::live::{self, Live};
 use posthaste_loadgen::load::{
-    Arrivals, Auth, AuthMechanism, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as LoadServer, Stop,
-    TlsTrust, client_config, fresh_run, read_corpus, run,
+    Arrivals, Auth, AuthMechanism, Outages, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as LoadServer,
+    Stop, TlsTrust, client_config, fresh_run, read_corpus, run,
 };
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::{process_exists, raise_file_limit};
@@ -39,6 +40,10 @@ pub struct Load {
     /// uses, look for everything it acknowledged and end it; with a configuration of your own where one is given
     #[arg(long, value_name = "CONFIG", num_args = 0..=1, require_equals = true, conflicts_with = "targets")]
     serve: Option<Option<PathBuf>>,
+    /// With --serve: kill the server (SIGKILL) about so long after each start, start it again and go on. The times between
+    /// follow from --seed, from half of TIME to one and a half
+    #[arg(long, value_name = "TIME", requires = "serve", value_parser = kills::pause)]
+    kill_every: Option<Duration>,
     /// Load a public address; without this only loopback, link-local and private ones are
     #[arg(long)]
     allow_public: bool,
@@ -57,11 +62,14 @@ impl Load {
         let stop = Stop::default();
         stop_by_steps(&stop)?;
         self.results.check_paths()?;
-        let own = self.serve.as_ref().map(|config| OwnServer::start(config.as_deref())).transpose()?;
+        let start = |config: &Option<PathBuf>| OwnServer::start(config.as_deref(), self.kill_every.is_some());
+        let mut own = self.serve.as_ref().map(start).transpose()?;
         let own_target = own.as_ref().map(|own| own.server.address.to_string().parse()).transpose()?;
-        let (plan, corpus_note) = self.plan(own_target.as_slice())?;
+        let (mut plan, corpus_note) = self.plan(own_target.as_slice())?;
+        let outages = self.kill_every.map(|_| Arc::new(Outages::default()));
+        plan.outages.clone_from(&outages);
         let mut about = About {
-            title: self.results.title.clone(),
+            title: self.results.title.clone().or_else(|| own.as_ref().map(|_| self.own_title(&plan))),
             command: command_line(),
             started: SystemTime::now(),
             plan: PlanSummary::new(&plan, self.size_text()),
@@ -75,8 +83,16 @@ impl Load {
         }
         let mut show = Show::new(self.results.quiet, stop.clone());
         let pids: Vec<u32> = self.results.pid.iter().copied().chain(own.as_ref().map(|own| own.server.pid())).collect();
-        let outcome = run(plan, &pids, &stop, show.every(), &mut |progress| show.progress(progress))?;
+        let send = || run(plan, &pids, &stop, show.every(), &mut |progress| show.progress(progress));
+        let (outcome, trouble) = match (&mut own, &outages, self.kill_every) {
+            (Some(own), Some(outages), Some(every)) => {
+                kills::while_killing(&mut own.server, outages, every, self.mail.seed, &stop, send)
+            }
+            _ => (send(), None),
+        };
+        let outcome = outcome?;
         show.finish();
+        about.notes.extend(trouble);
         // What the run has found is told first, whatever cannot be read or written after it.
         let saved = self.results.acked.as_ref().map_or(Ok(()), |path| outcome.ledger.save(path));
         let accounting = &self.results.accounting;
@@ -91,9 +107,21 @@ impl Load {
         if let Some(dir) = &self.results.report {
             report.write_to(dir)?;
         }
+        if own.is_some() {
+            show.say("posthaste: removing the server's directory");
+        }
         saved?;
         account?;
         Ok(ExitCode::from(u8::from(!report.is_good())))
+    }
+
+    /// Of a report about our own server, whose address says nothing.
+    fn own_title(&self, plan: &Plan) -> String {
+        let title = PlanSummary::new(plan, self.size_text()).title("Posthaste");
+        match self.kill_every {
+            Some(every) => format!("{title}, killed about every {} s", every.as_secs_f64()),
+            None => title,
+        }
     }
 
     fn size_text(&self) -> String {
@@ -146,6 +174,7 @@ impl Load {
             timeout: pace.timeout,
             drain: pace.drain,
             give_up: pace.give_up,
+            outages: None,
         };
         Ok((plan, note))
     }
@@ -264,9 +293,10 @@ struct OwnServer {
 }
 
 impl OwnServer {
-    fn start(config: Option<&Path>) -> Result<Self, AnyError> {
+    fn start(config: Option<&Path>, will_be_killed: bool) -> Result<Self, AnyError> {
         let scratch = Scratch::new_in(Path::new("."))?;
-        let server = Server::start(&std::env::current_exe()?, scratch.path(), config)?;
+        let start = if will_be_killed { Server::start_to_kill } else { Server::start };
+        let server = start(&std::env::current_exe()?, scratch.path(), config)?;
         let made = scratch.path().join(config::DEFAULT_FILE);
         let storage = Config::load(Some(config.unwrap_or(&made)))?.storage;
         Ok(Self { server, journal: scratch.path().join(storage.journal), _scratch: scratch })
@@ -313,6 +343,12 @@ impl Show {
             Some(bar) => bar.println(line),
             // That nobody reads it is no error.
             None => drop(writeln!(std::io::stderr(), "{line}")),
+        }
+    }
+
+    fn say(&self, line: &str) {
+        if !self.is_quiet {
+            self.tell(line);
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use posthaste_loadgen::report::{Comparison, Report};
+use posthaste_loadgen::report::{Comparison, Report, RigRun};
 
 use crate::print;
 
@@ -19,12 +19,15 @@ pub enum ReportCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Make report.md and report.html again from a report.json
+    /// Make a report's files again from its report.json, also with power cuts and kills by the rig
     Render {
         /// A directory that --report wrote, or a report.json
         report: PathBuf,
         /// Where the files go
         dir: PathBuf,
+        /// Also take in the power cuts and kills that `powercut --json FILE` wrote, in place of those that the report has
+        #[arg(long, value_name = "FILE")]
+        rig: Vec<PathBuf>,
     },
 }
 
@@ -36,7 +39,14 @@ impl ReportCommand {
                 let comparison = Comparison::new(&reports.iter().map(named).collect::<Result<Vec<_>, _>>()?);
                 print(&if *json { comparison.to_json() } else { comparison.to_text() })?;
             }
-            Self::Render { report, dir } => Report::read(report)?.write_to(dir)?,
+            Self::Render { report, dir, rig } => {
+                let mut report = Report::read(report)?;
+                if !rig.is_empty() {
+                    let runs = rig.iter().map(|file| RigRun::read(file)).collect::<Result<Vec<_>, _>>()?;
+                    report.rig = runs.concat();
+                }
+                report.write_to(dir)?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

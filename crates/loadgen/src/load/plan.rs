@@ -7,6 +7,7 @@ use std::time::Duration;
 use posthaste_smtp::Protocol;
 
 use super::content::{Pool, mix};
+use super::outages::Outages;
 use super::schedule::Pace;
 use crate::values::{Address, PerConnection, TlsStart, WeightedDomain};
 
@@ -118,6 +119,8 @@ pub struct Plan {
     pub drain: Duration,
     /// When no connection could be made for so long, the run ends.
     pub give_up: Duration,
+    /// Where the server is taken away on purpose: told by whoever does it. Messages that have no connection then wait for one.
+    pub outages: Option<Arc<Outages>>,
 }
 
 #[cfg(test)]

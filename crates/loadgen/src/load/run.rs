@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::outages::{Kill, Outages};
 use super::plan::Plan;
 use super::schedule::Schedule;
 use super::stop::Stop;
@@ -34,6 +35,9 @@ pub struct Round {
     pub acked: u64,
     /// Measured messages that nobody was acknowledged for.
     pub failed: u64,
+    /// Measured messages whose connection broke as the server was killed on purpose: neither acknowledged nor failed.
+    #[serde(default)]
+    pub broken: u64,
     /// Acknowledged copies: recipients of acknowledged messages.
     pub copies: u64,
     /// Octets of acknowledged messages, each message once.
@@ -73,6 +77,8 @@ pub struct Outcome {
     pub generator: Usage,
     /// The server's processes, if they were named.
     pub server: Option<Usage>,
+    /// Each kill of the server, where somebody killed it on purpose.
+    pub kills: Vec<Kill>,
     /// The run ended early: nobody answered any more.
     pub gave_up: bool,
     /// The run ended early: it was told to.
@@ -96,6 +102,8 @@ pub struct Progress<'a> {
     pub recent: &'a LatencySummary,
     /// Errors so far by class.
     pub errors: &'a BTreeMap<String, (u64, String)>,
+    /// How often the server was killed on purpose.
+    pub kills: usize,
 }
 
 /// Runs `plan`. `server` names processes to watch; `watch` is called about every `every` on the calling thread. `stop`
@@ -187,6 +195,7 @@ struct Gathered {
     gave_up: bool,
     generator: Sampler,
     server: Option<Sampler>,
+    outages: Option<Arc<Outages>>,
     seen: Seen,
 }
 
@@ -220,6 +229,7 @@ impl Gathered {
             gave_up: false,
             generator: Sampler::of_ourselves(begun),
             server: (!server.is_empty()).then(|| Sampler::new(server, begun)),
+            outages: plan.outages.clone(),
             seen: Seen { at: begun, acked: 0, acked_in_all: 0, failed_in_all: 0, latencies: Latencies::default() },
         }
     }
@@ -248,7 +258,9 @@ impl Gathered {
     fn record(&mut self, record: &Record) {
         self.ledger.set(record.number, record.acked, record.uncertain);
         let at = record.done + self.round_start.saturating_duration_since(self.begun);
-        if record.is_failed {
+        if record.is_broken {
+            // Neither a success nor a failure of the server.
+        } else if record.is_failed {
             self.timeline.failed(at);
             self.seen.failed_in_all += 1;
         } else {
@@ -259,6 +271,9 @@ impl Gathered {
         }
         if !record.is_measured {
             self.current.warmup += 1;
+        } else if record.is_broken {
+            self.current.broken += 1;
+            self.last_done = self.last_done.max(record.done);
         } else if record.is_failed {
             self.current.failed += 1;
             self.last_done = self.last_done.max(record.done);
@@ -275,6 +290,9 @@ impl Gathered {
     fn sample(&mut self) {
         self.generator.sample();
         if let Some(server) = &mut self.server {
+            if let Some(pid) = self.outages.as_ref().and_then(|outages| outages.pid()) {
+                server.follow(pid);
+            }
             server.sample();
         }
     }
@@ -291,6 +309,7 @@ impl Gathered {
             rate: self.seen.acked as f64 / since.max(1e-3),
             recent: &self.seen.latencies.summary(),
             errors: &self.errors,
+            kills: self.outages.as_ref().map_or(0, |outages| outages.count()),
         });
         self.seen.at = Instant::now();
         self.seen.acked = 0;
@@ -315,6 +334,7 @@ impl Gathered {
         for round in &self.rounds {
             total.acked += round.acked;
             total.failed += round.failed;
+            total.broken += round.broken;
             total.copies += round.copies;
             total.octets += round.octets;
             total.missed += round.missed;
@@ -335,6 +355,7 @@ impl Gathered {
             ledger: self.ledger,
             generator: self.generator.finish(),
             server: self.server.map(Sampler::finish),
+            kills: self.outages.map(|outages| outages.kills(self.begun)).unwrap_or_default(),
             gave_up: self.gave_up,
             was_stopped,
         }

@@ -26,6 +26,8 @@ pub(super) struct Record {
     pub octets: u64,
     pub is_measured: bool,
     pub is_failed: bool,
+    /// Its connection broke as the server was taken away on purpose.
+    pub is_broken: bool,
     /// Since the start of the round.
     pub done: Duration,
     /// From the moment the message was due to the verdict.
@@ -56,6 +58,9 @@ const TICK: Duration = Duration::from_millis(100);
 const CONNECTING_MAX: usize = 64;
 const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 const BACKOFF_LAST: Duration = Duration::from_secs(1);
+/// While the server is away on purpose its return is looked for more often, but not by thousands a second.
+const OUTAGE_BACKOFF: Duration = Duration::from_millis(20);
+const OUTAGE_BACKOFF_PER_SLOT: Duration = Duration::from_micros(200);
 /// How long the answer to QUIT is waited for at the end.
 const QUIT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -91,6 +96,8 @@ struct Slot {
 }
 
 struct Live {
+    /// When the connection was begun.
+    opened: Instant,
     connection: Connection,
     session: Session,
     /// Since when nothing has moved.
@@ -253,29 +260,42 @@ impl Worker {
         while at < self.retries.len() {
             if self.retries[at].0 <= now {
                 let (_, slot) = self.retries.swap_remove(at);
-                self.make_available(slot);
+                // A message that has waited for this still does.
+                match self.slots[slot].pending {
+                    Some(_) => self.to_connect.push_back(slot),
+                    None => self.make_available(slot),
+                }
             } else {
                 at += 1;
             }
         }
         while self.connecting < CONNECTING_MAX {
             let Some(slot) = self.to_connect.pop_front() else { return };
-            self.connect(slot, now);
+            self.connect(slot);
         }
     }
 
-    fn connect(&mut self, slot: usize, now: Instant) {
+    fn connect(&mut self, slot: usize) {
+        let now = Instant::now();
         let index = self.slots[slot].server;
         let server = &self.plan.servers[index];
         match Connection::open(server, &self.plan, self.poll.registry(), Token(slot)) {
             Ok(connection) => {
                 let session = Session::new(index, server.tls == TlsStart::AtOnce);
-                let live = Live { connection, session, quiet_since: now, is_connecting: true };
+                let live = Live { opened: now, connection, session, quiet_since: now, is_connecting: true };
                 self.slots[slot].live = Some(Box::new(live));
                 self.connecting += 1;
             }
-            Err(failure) => self.no_connection(slot, failure),
+            Err(failure) => {
+                let is_explained = self.is_explained(now, &failure, 0);
+                self.no_connection(slot, failure, is_explained);
+            }
         }
+    }
+
+    /// Whether a connection failed as the server was taken away on purpose.
+    fn is_explained(&self, opened: Instant, failure: &Failure, messages: usize) -> bool {
+        self.plan.outages.as_ref().is_some_and(|outages| outages.explain(opened, failure, messages))
     }
 
     fn send_tick(&mut self) {

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::plot::{Axis, BAD, COLOURS, Mark, Plot, Point, Scale, Series, escape};
+use super::plot::{Axis, BAD, COLOURS, Mark, Marks, Plot, Point, Scale, Series, Spans, escape};
 use super::text::{latency, octets};
-use super::{Cost, Report, Table};
+use super::{Cost, Report, Table, rig};
 use crate::account::Account;
 use crate::live::{millis, thousands};
+use crate::load::{Kill, Round};
 use crate::measure::Stretch;
 
 const NO_ERROR: &str = "a String takes everything";
@@ -23,6 +24,9 @@ impl Report {
         self.tiles(&mut body);
         body.push_str("<section class=\"plots\">\n");
         self.plots().iter().for_each(|plot| body.push_str(plot));
+        if !self.rig.is_empty() {
+            body.push_str(&rig::picture(&self.rig));
+        }
         body.push_str("</section>\n");
         self.tables(&mut body);
         self.machine(&mut body);
@@ -47,13 +51,27 @@ impl Report {
         if let Some(server) = &self.server {
             tiles.push(("server CPU/msg", format!("{:.0} µs", server.cpu_us_per_message), false));
         }
+        if !self.kills.is_empty() {
+            tiles.push(("kills", thousands(self.kills.len() as u64), false));
+            let first = self.kills.iter().filter_map(|kill| kill.first_ack_s).fold(0.0, f64::max);
+            tiles.push(("longest until acknowledged again", millis(first * 1e6), false));
+        }
         if let Some(account) = &self.account {
             tiles.push(("lost", thousands(account.lost.len() as u64), !account.lost.is_empty()));
             if account.lost.is_empty() && !account.is_clean() {
                 tiles.push(("account", "not clean".into(), true));
             }
         }
-        page.push_str("<section class=\"tiles\">\n");
+        // Rows of two, four or six are full: nobody stands alone in the last one.
+        let fillers = [
+            ("seconds", format!("{:.2}", total.elapsed_s), false),
+            ("throughput", format!("{}/s", octets(total.octets as f64 / total.elapsed_s.max(1e-9))), false),
+            ("p90", latency(total.latency.p90_us), false),
+        ];
+        let missing = tiles.len().next_multiple_of(TILES_IN_A_ROW) - tiles.len();
+        tiles.extend(fillers.into_iter().take(missing));
+        let many = if tiles.len() % 6 == 0 { " six" } else { "" };
+        writeln!(page, "<section class=\"tiles{many}\">").expect(NO_ERROR);
         for (name, value, is_bad) in tiles {
             let class = if is_bad { " class=\"bad\"" } else { "" };
             writeln!(page, "<div{class}><b>{value}</b><span>{name}</span></div>").expect(NO_ERROR);
@@ -72,19 +90,61 @@ impl Report {
                 // Two samples right after one another say nothing: the clock of CPU time ticks every 10 ms.
                 (pair[1].at_s, (time > 0.1).then(|| (pair[1].cpu_s - pair[0].cpu_s).max(0.0) / time))
             };
-            cost.usage.samples.windows(2).map(rate).filter(|(_, value)| value.is_some()).collect()
+            let rates = cost.usage.samples.windows(2).map(rate).filter(|(_, value)| value.is_some());
+            self.interrupted(cost, rates.collect())
         };
         let memory = |cost: &Cost| -> Vec<Point> {
-            cost.usage.samples.iter().map(|sample| (sample.at_s, Some(sample.memory_octets as f64 / MIB))).collect()
+            let points = cost.usage.samples.iter().map(|sample| (sample.at_s, Some(sample.memory_octets as f64 / MIB)));
+            self.interrupted(cost, points.collect())
         };
         plots.push(self.by_side("CPU, in cores", &|cores| format!("{}", (cores * 100.0).round() / 100.0), &cpu));
         plots.push(self.by_side("Memory", &|mib| format!("{} MiB", (mib * 10.0).round() / 10.0), &memory));
         plots
     }
 
+    /// A server's line ends where it was killed, and another begins where it is back.
+    fn interrupted(&self, cost: &Cost, mut points: Vec<Point>) -> Vec<Point> {
+        if self.server.as_ref().is_some_and(|server| std::ptr::eq(server, cost)) {
+            for kill in &self.kills {
+                let back = kill.at_s + kill.down_s.unwrap_or(0.0);
+                // The first value behind it stands for the time away, too.
+                let first = points.iter().position(|(at, _)| *at > back).unwrap_or(points.len());
+                points.insert(first, (back, None));
+            }
+        }
+        points
+    }
+
     fn end_s(&self) -> f64 {
         let samples = self.generator.usage.samples.last().map_or(0.0, |sample| sample.at_s);
         self.timeline.end_s.max(samples)
+    }
+
+    /// What a reader must know of the time axis: warm-ups, rounds, kills.
+    fn marks(&self) -> Marks {
+        let mut marks = Marks::default();
+        if self.plan.warmup_s > 0.0 {
+            let warmup = |round: &Round| (round.start_s, round.start_s + self.plan.warmup_s);
+            marks.spans.push(Spans {
+                class: "warmup",
+                name: "warm-up",
+                spans: self.rounds.iter().map(warmup).collect(),
+            });
+        }
+        let down = |kill: &Kill| {
+            let away = kill.first_ack_s.or(kill.down_s).unwrap_or(self.end_s() - kill.at_s);
+            (kill.at_s, kill.at_s + away)
+        };
+        if !self.kills.is_empty() {
+            let spans = self.kills.iter().map(down).collect();
+            marks.spans.push(Spans { class: "down", name: "killed, not back yet", spans });
+        }
+        if self.rounds.len() > 1 {
+            let starts =
+                self.rounds.iter().enumerate().map(|(index, round)| (round.start_s, format!("round {}", index + 1)));
+            marks.lines = starts.collect();
+        }
+        marks
     }
 
     fn over_time(&self) -> Axis<'static> {
@@ -109,7 +169,7 @@ impl Report {
         }
         let y = Axis { scale: Scale::Linear, label: "", text: &count, end: None, ticks: None };
         let (title, x) = ("Messages a second", self.over_time());
-        Plot { title, mark: Mark::Area, x, y, series }.to_svg()
+        Plot { title, mark: Mark::Area, x, y, series, marks: self.marks() }.to_svg()
     }
 
     fn latency_over_time(&self) -> String {
@@ -121,7 +181,7 @@ impl Report {
         ];
         let y = Axis { scale: Scale::Log, label: "", text: &millis_short, end: None, ticks: None };
         let (title, x) = ("Latency over time", self.over_time());
-        Plot { title, mark: Mark::Line, x, y, series }.to_svg()
+        Plot { title, mark: Mark::Line, x, y, series, marks: self.marks() }.to_svg()
     }
 
     fn percentiles(&self) -> String {
@@ -134,7 +194,7 @@ impl Report {
         let x =
             Axis { scale: Scale::Linear, label: "percentile", text: &percentile, end: Some(end), ticks: Some(ticks) };
         let y = Axis { scale: Scale::Log, label: "", text: &millis_short, end: None, ticks: None };
-        Plot { title: "Latency by percentile", mark: Mark::Line, x, y, series }.to_svg()
+        Plot { title: "Latency by percentile", mark: Mark::Line, x, y, series, marks: Marks::default() }.to_svg()
     }
 
     fn histogram(&self) -> String {
@@ -150,7 +210,7 @@ impl Report {
         let series = vec![Series { name: "messages".into(), colour: 3, points }];
         let x = Axis { scale: Scale::Log, label: "latency", text: &millis_short, end: None, ticks: None };
         let y = Axis { scale: Scale::Linear, label: "", text: &count, end: None, ticks: None };
-        Plot { title: "Messages by latency", mark: Mark::Bars, x, y, series }.to_svg()
+        Plot { title: "Messages by latency", mark: Mark::Bars, x, y, series, marks: Marks::default() }.to_svg()
     }
 
     fn errors_over_time(&self) -> String {
@@ -179,7 +239,7 @@ impl Report {
         }
         let y = Axis { scale: Scale::Linear, label: "", text: &count, end: None, ticks: None };
         let (title, x) = ("Errors", self.over_time());
-        Plot { title, mark: Mark::Bars, x, y, series }.to_svg()
+        Plot { title, mark: Mark::Bars, x, y, series, marks: self.marks() }.to_svg()
     }
 
     fn by_side(&self, title: &str, text: &dyn Fn(f64) -> String, points: &dyn Fn(&Cost) -> Vec<Point>) -> String {
@@ -189,13 +249,19 @@ impl Report {
         let series: Vec<Series> = server.chain([("generator", 5, &self.generator)]).map(series).collect();
         let y = Axis { scale: Scale::Linear, label: "", text, end: None, ticks: None };
         let title = if series.len() == 1 { format!("{title}: generator") } else { title.to_owned() };
-        Plot { title: &title, mark: Mark::Line, x: self.over_time(), y, series }.to_svg()
+        Plot { title: &title, mark: Mark::Line, x: self.over_time(), y, series, marks: self.marks() }.to_svg()
     }
 
     fn tables(&self, page: &mut String) {
         page.push_str("<section class=\"tables\">\n");
         let errors = self.error_table();
-        let tables = [("Figures", Some(self.figures_table())), ("Cost", Some(self.cost_table())), ("Errors", errors)];
+        let tables = [
+            ("Figures", Some(self.figures_table())),
+            ("Cost", Some(self.cost_table())),
+            ("Kills", self.kill_table()),
+            ("Errors", errors),
+            ("Power cuts and kills by the rig", rig::table(&self.rig)),
+        ];
         for (title, table) in tables.iter().filter_map(|(title, table)| Some((title, table.as_ref()?))) {
             card(page, title, table);
         }
@@ -234,6 +300,8 @@ pub fn page(title: &str, lead: &str, body: &str) -> String {
     )
 }
 
+/// Tiles in a row of a wide page.
+const TILES_IN_A_ROW: usize = 4;
 const MIB: f64 = 1_048_576.0;
 /// Classes of errors that have a colour of their own.
 const ERROR_CLASSES_MAX: usize = COLOURS - 1;
@@ -275,6 +343,7 @@ fn account_table(page: &mut String, account: &Account) {
         ("acknowledged messages", account.acked),
         ("copies expected", account.expected),
         ("copies found", account.found),
+        ("waiting in the spool", account.waiting_copies()),
         ("lost", account.lost.len() as u64),
         ("duplicated", account.duplicated.len() as u64),
         ("altered", account.altered.len() as u64),
@@ -322,7 +391,8 @@ font:15px/1.45 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-seri
 main{max-width:1240px;margin:0 auto;padding:24px 20px 40px}h1{font-size:24px;margin:0 0 4px;overflow-wrap:anywhere}
 h2{font-size:15px;margin:0 0 8px}header p{margin:0 0 18px;color:var(--dim)}
 .note{margin:12px 0;padding:8px 12px;border-left:3px solid var(--bad);background:var(--card)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin-bottom:16px}
+.tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:12px;margin-bottom:16px}
+@media (min-width:1000px){.tiles.six{grid-template-columns:repeat(6,1fr)}}@media (max-width:640px){.tiles{grid-template-columns:repeat(2,1fr)}}
 .tiles div,figure,.tables>div{background:var(--card);border:1px solid var(--line);border-radius:8px}
 .tiles div{padding:12px 14px}.tiles b{display:block;font-size:21px;font-variant-numeric:tabular-nums;white-space:nowrap}
 .tiles span{color:var(--dim);font-size:13px}.tiles .bad b{color:var(--bad)}
@@ -333,7 +403,9 @@ margin-right:6px;vertical-align:middle;background:var(--c)}
 svg{display:block;width:100%;height:auto}svg text{font-size:12px;fill:var(--dim);font-variant-numeric:tabular-nums}
 .grid{stroke:var(--line);stroke-width:1;fill:none}.axis,.tick{stroke:var(--dim);stroke-width:1;fill:none}
 .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.area{fill:var(--c);opacity:.16}
-.bar,.dot{fill:var(--c)}.hint{fill:transparent}.hint:hover{fill:var(--dim);opacity:.12}
+.warmup{fill:var(--dim);background:var(--dim)!important;opacity:.18}.down{fill:var(--bad);background:var(--bad)!important;opacity:.28}
+.key .warmup,.key .down{height:11px;opacity:.45}.start{stroke:var(--dim);stroke-width:1;stroke-dasharray:4 3;fill:none}
+.bar,.dot{fill:var(--c)}svg text.bad{fill:var(--bad)}.hint{fill:transparent}.hint:hover{fill:var(--dim);opacity:.12}
 .s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}.s6{--c:var(--bad)}
 .inline{width:120px;height:10px;margin-top:5px}a{color:var(--c0)}.remark{margin:6px 0 0;color:var(--dim);font-size:13px}.tables p{margin:0 0 8px}
 .tables{display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start;margin-bottom:16px}.tables>div{padding:14px 16px;overflow-x:auto;max-width:100%}

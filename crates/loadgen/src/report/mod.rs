@@ -3,6 +3,7 @@
 mod compare;
 mod html;
 mod plot;
+mod rig;
 mod table;
 mod text;
 
@@ -17,10 +18,11 @@ use serde::{Deserialize, Serialize};
 pub use compare::{Comparison, Row};
 pub use html::page;
 pub use plot::escape;
+pub use rig::{RigKind, RigRun};
 pub use table::Table;
 
 use crate::account::Account;
-use crate::load::{Arrivals, ErrorCount, Outcome, Pipelining, Plan, Round};
+use crate::load::{Arrivals, ErrorCount, Kill, Outcome, Pipelining, Plan, Round};
 use crate::measure::{Bucket, CurvePoint, Stretch};
 use crate::resources::Usage;
 use crate::values::{PerConnection, TlsStart};
@@ -57,6 +59,12 @@ pub struct Report {
     pub generator: Cost,
     pub server: Option<Cost>,
     pub account: Option<Account>,
+    /// Each kill of the server, where the run was to kill it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kills: Vec<Kill>,
+    /// Power cuts and kills by the rig, where its results were taken in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rig: Vec<RigRun>,
     /// It was told to end before its end.
     #[serde(default)]
     pub was_stopped: bool,
@@ -143,6 +151,8 @@ pub enum ReportError {
     Io { path: PathBuf, source: io::Error },
     #[error("{path} is no report: {text}")]
     NotOurs { path: PathBuf, text: String },
+    #[error("{path} is no file of the rig (powercut --json FILE): {text}")]
+    NotOfTheRig { path: PathBuf, text: String },
 }
 
 impl PlanSummary {
@@ -227,6 +237,8 @@ impl Report {
             generator: cost(&outcome.generator),
             server: outcome.server.as_ref().map(cost),
             account,
+            kills: outcome.kills.clone(),
+            rig: Vec::new(),
             was_stopped: outcome.was_stopped,
             notes,
         }

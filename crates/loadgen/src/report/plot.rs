@@ -40,6 +40,25 @@ pub(super) struct Plot<'a> {
     pub x: Axis<'a>,
     pub y: Axis<'a>,
     pub series: Vec<Series>,
+    pub marks: Marks,
+}
+
+/// What is to be known of stretches and places of the x axis.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Marks {
+    pub spans: Vec<Spans>,
+    /// Places with a name.
+    pub lines: Vec<(f64, String)>,
+}
+
+/// Stretches of one kind.
+#[derive(Debug, Clone)]
+pub(super) struct Spans {
+    /// In the style.
+    pub class: &'static str,
+    /// In the legend.
+    pub name: &'static str,
+    pub spans: Vec<(f64, f64)>,
 }
 
 /// One axis.
@@ -164,12 +183,17 @@ impl Plot<'_> {
                 write!(svg, "<span class=\"key {colour}\"><i></i>{name}</span>").expect(NO_ERROR);
             }
         }
+        for spans in &self.marks.spans {
+            write!(svg, "<span class=\"key\"><i class=\"{}\"></i>{}</span>", spans.class, escape(spans.name))
+                .expect(NO_ERROR);
+        }
         write!(
             svg,
             "</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
             escape(self.title)
         )
         .expect(NO_ERROR);
+        self.marks(&mut svg, &x);
         self.axes(&mut svg, &x, &y);
         match self.mark {
             Mark::Bars => self.bars(&mut svg, &x, &y),
@@ -223,6 +247,34 @@ impl Plot<'_> {
             escape(self.x.label)
         )
         .expect(NO_ERROR);
+    }
+
+    fn marks(&self, svg: &mut String, x: &Range) {
+        let tall = HEIGHT - BOTTOM - TOP;
+        for spans in &self.marks.spans {
+            for (from, to) in &spans.spans {
+                let (left, right) = (x_at(x, *from), x_at(x, *to));
+                // However short, it can be seen.
+                let wide = (right - left).max(1.5);
+                let class = spans.class;
+                write!(
+                    svg,
+                    "<rect class=\"{class}\" x=\"{left:.1}\" y=\"{TOP}\" width=\"{wide:.1}\" height=\"{tall}\"/>"
+                )
+                .expect(NO_ERROR);
+            }
+        }
+        let mut free_from = f64::NEG_INFINITY;
+        for (at, name) in &self.marks.lines {
+            let at = x_at(x, *at);
+            write!(svg, "<path class=\"start\" d=\"M{at:.1} {TOP}v{tall}\"/>").expect(NO_ERROR);
+            // A name that would run into the one before is left out.
+            if at >= free_from {
+                let name = escape(name);
+                write!(svg, "<text x=\"{:.1}\" y=\"{:.1}\">{name}</text>", at + 3.0, TOP - 3.0).expect(NO_ERROR);
+                free_from = at + 6.0 + name.chars().count() as f64 * DIGIT_WIDTH;
+            }
+        }
     }
 
     fn lines(&self, svg: &mut String, x: &Range, y: &Range) {
@@ -365,7 +417,7 @@ mod tests {
             for points in [vec![], vec![(0.0, None)], vec![(1.0, Some(0.0))]] {
                 let series = vec![Series { name: "<a>".into(), colour: 0, points }];
                 let (x, y) = (axis(Scale::Linear), axis(Scale::Log));
-                let svg = Plot { title: "t", mark, x, y, series }.to_svg();
+                let svg = Plot { title: "t", mark, x, y, series, marks: Marks::default() }.to_svg();
                 assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("<a>"), "{svg}");
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Cost, PlanSummary, Report, Table};
+use super::{Cost, PlanSummary, Report, Table, rig};
 use crate::live::{millis, thousands};
 use crate::load::Round;
 use crate::values::Sizes;
@@ -35,6 +35,7 @@ fn round_lines(rounds: &[&Round]) -> Vec<Line> {
         row("messages a second", &|round| thousands(round.rate.round() as u64)),
         row("acknowledged", &|round| thousands(round.acked)),
         row("failed", &|round| thousands(round.failed)),
+        row("broken by a kill", &|round| thousands(round.broken)),
         row("due and never sent", &|round| thousands(round.missed)),
         row("seconds", &|round| format!("{:.2}", round.elapsed_s)),
         row("throughput", &|round| format!("{}/s", octets(round.octets as f64 / round.elapsed_s.max(1e-9)))),
@@ -47,7 +48,8 @@ fn round_lines(rounds: &[&Round]) -> Vec<Line> {
     if rounds.iter().any(|round| round.copies != round.acked) {
         rows.insert(2, row("acknowledged copies", &|round| thousands(round.copies)));
     }
-    rows.retain(|(name, values)| *name != "due and never sent" || values.iter().any(|value| value != "0"));
+    let is_rare = |name: &str| ["due and never sent", "broken by a kill"].contains(&name);
+    rows.retain(|(name, values)| !is_rare(name) || values.iter().any(|value| value != "0"));
     rows
 }
 
@@ -65,15 +67,25 @@ fn cost_lines(costs: &[&Cost]) -> Vec<Line> {
     ]
 }
 
+/// A size as it was asked for.
+fn size(octets: usize) -> String {
+    match octets {
+        0 => "0 octets".to_owned(),
+        _ if octets.is_multiple_of(1 << 20) => format!("{} MiB", octets >> 20),
+        _ if octets.is_multiple_of(1 << 10) => format!("{} KiB", octets >> 10),
+        _ => format!("{octets} octets"),
+    }
+}
+
 impl PlanSummary {
     /// What was asked of `target`, as a heading.
     pub fn title(&self, target: &str) -> String {
         let what = match self.size.parse::<Sizes>().map(|sizes| sizes.classes) {
             Ok(classes) if classes.len() > 1 => "messages of mixed sizes".to_owned(),
             Ok(classes) if classes[0].0 < classes[0].1 => {
-                format!("messages of {} to {}", octets(classes[0].0 as f64), octets(classes[0].1 as f64))
+                format!("messages of {} to {}", size(classes[0].0), size(classes[0].1))
             }
-            Ok(classes) => format!("messages of {}", octets(classes[0].0 as f64)),
+            Ok(classes) => format!("messages of {}", size(classes[0].0)),
             // In words: where they come from.
             Err(_) => self.size.clone(),
         };
@@ -164,14 +176,27 @@ impl Report {
         (!self.errors.is_empty()).then_some(table)
     }
 
+    /// Each kill of the server; `None` without any.
+    pub(super) fn kill_table(&self) -> Option<Table> {
+        let mut table = Table::default().figures("kill").figures("at").figures("ready again after");
+        table = table.figures("first acknowledged after").figures("connections broken").figures("messages under way");
+        let seconds = |seconds: Option<f64>| seconds.map_or("-".to_owned(), |seconds| millis(seconds * 1e6));
+        for (index, kill) in self.kills.iter().enumerate() {
+            let (down, first) = (seconds(kill.down_s), seconds(kill.first_ack_s));
+            let (number, at) = ((index + 1).to_string(), format!("{:.2} s", kill.at_s));
+            table.row([number, at, down, first, thousands(kill.connections), thousands(kill.messages)]);
+        }
+        (!self.kills.is_empty()).then_some(table)
+    }
+
     /// For a terminal; at most `list_max` findings of each kind.
     pub fn to_text(&self, list_max: usize) -> String {
         let mut text = format!("{}\n\n", self.plan_text());
         text += &self.figures_table().to_text();
         text.push('\n');
         text += &self.cost_table().to_text();
-        if let Some(errors) = self.error_table() {
-            write!(text, "\n{}", errors.to_text()).expect(NO_ERROR);
+        for table in [self.kill_table(), self.error_table(), rig::table(&self.rig)].iter().flatten() {
+            write!(text, "\n{}", table.to_text()).expect(NO_ERROR);
         }
         if let Some(account) = &self.account {
             write!(text, "\n{}", account.to_text(list_max)).expect(NO_ERROR);
@@ -196,7 +221,9 @@ impl Report {
             self.command.join(" ")
         )
         .expect(NO_ERROR);
-        for table in [Some(self.figures_table()), Some(self.cost_table()), self.error_table()].iter().flatten() {
+        let (figures, cost) = (Some(self.figures_table()), Some(self.cost_table()));
+        let (kills, errors, rig) = (self.kill_table(), self.error_table(), rig::table(&self.rig));
+        for table in [figures, cost, kills, errors, rig].iter().flatten() {
             writeln!(text, "{}", table.to_markdown()).expect(NO_ERROR);
         }
         if let Some(account) = &self.account {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use posthaste_loadgen::load::Outcome;
+use posthaste_loadgen::account::WaitingFor;
+use posthaste_loadgen::load::{Kill, Outcome};
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::Usage;
 use posthaste_smtp::Reply;
@@ -18,6 +19,8 @@ type Table = Vec<Vec<String>>;
 enum Unit {
     Plain,
     Time,
+    /// In the JSON; shown as a time.
+    Seconds,
     Octets,
     OctetsPerSecond,
 }
@@ -30,6 +33,7 @@ const FIGURES: Rows = &[
     ("acknowledged", "/acked", Unit::Plain),
     ("acknowledged copies", "/copies", Unit::Plain),
     ("failed", "/failed", Unit::Plain),
+    ("broken by a kill", "/broken", Unit::Plain),
     ("due and never sent", "/missed", Unit::Plain),
     ("seconds", "/elapsed_s", Unit::Plain),
     ("throughput", "/octets", Unit::OctetsPerSecond),
@@ -54,6 +58,7 @@ const ACCOUNT: Rows = &[
     ("acknowledged messages", "/acked", Unit::Plain),
     ("copies expected", "/expected", Unit::Plain),
     ("copies found", "/found", Unit::Plain),
+    ("waiting in the spool", "/waiting/0/copies", Unit::Plain),
     ("lost", "/lost", Unit::Plain),
     ("duplicated", "/duplicated", Unit::Plain),
     ("altered", "/altered", Unit::Plain),
@@ -72,6 +77,9 @@ const TILES: Rows = &[
     ("max", "/total/latency/max_us", Unit::Time),
     ("due and never sent", "/total/missed", Unit::Plain),
     ("server CPU/msg", "/server/cpu_us_per_message", Unit::Time),
+    ("kills", "/kills", Unit::Plain),
+    // They grow from the first to the last.
+    ("longest until acknowledged again", "/kills/1/first_ack_s", Unit::Seconds),
     ("lost", "/account/lost", Unit::Plain),
 ];
 
@@ -88,6 +96,7 @@ fn figure(json: &Value, pointer: &str) -> f64 {
 fn shows(cell: &str, value: f64, unit: Unit) -> bool {
     let (number, named) = cell.split_once(' ').unwrap_or((cell, ""));
     let number = number.replace('\u{202f}', "");
+    let (unit, value) = if unit == Unit::Seconds { (Unit::Time, value * 1e6) } else { (unit, value) };
     let factor = match (unit, named) {
         (Unit::Plain, "") | (Unit::Time, "µs") | (Unit::Octets, "B") | (Unit::OctetsPerSecond, "B/s") => 1.0,
         (Unit::Time, "ms") => 1e3,
@@ -133,6 +142,18 @@ fn check_table(form: &str, table: &Table, json: &Value) {
                 assert!(shows(&cells[1], figure(error, "/count"), Unit::Plain), "{form}: {cells:?} is not {error}");
             }
         }
+        ["kill", "at", ..] => {
+            let kills = json["kills"].as_array().unwrap();
+            assert_eq!((table.len() - 1, table[0].len()), (kills.len(), 6), "{form}");
+            for (index, (cells, kill)) in table[1..].iter().zip(kills).enumerate() {
+                assert_eq!(cells[0], (index + 1).to_string());
+                let times = ["/at_s", "/down_s", "/first_ack_s"].map(|pointer| (pointer, Unit::Seconds));
+                let counts = ["/connections", "/messages"].map(|pointer| (pointer, Unit::Plain));
+                for (cell, (pointer, unit)) in cells[1..].iter().zip(times.iter().chain(&counts)) {
+                    assert!(shows(cell, figure(kill, pointer), *unit), "{form}: {cells:?} is not {kill}");
+                }
+            }
+        }
         ["acknowledged messages", _] => check(form, table, ACCOUNT, &[&json["account"]]),
         ["", "message", "expected", "found"] => {
             let findings: Vec<[String; 4]> =
@@ -173,6 +194,8 @@ fn account_text(json: &Value) -> Vec<String> {
             count("found")
         ),
         sums.join(", "),
+        format!("{} copies wait in the server's spool, for:", count("waiting/0/copies")),
+        format!("{}: {} (full)", text(&account["waiting"][0]["mailbox"]), count("waiting/0/copies")),
         format!(
             "connection lost before the verdict: {} of these are there, {} are not (either is right)",
             count("uncertain_found"),
@@ -262,8 +285,14 @@ fn eventful() -> Report {
     let about = about(PlanSummary::new(&plan, "1k-4k".into()));
     let mut outcome = go(plan);
     outcome.server = Some(Usage::default());
-    let account = posthaste_loadgen::account::account(&outcome.ledger, &server.stores(), &[], None).unwrap();
+    let mut account = posthaste_loadgen::account::account(&outcome.ledger, &server.stores(), &[], None).unwrap();
+    account.waiting = vec![WaitingFor { mailbox: "example.org/a".into(), copies: 1, why: Some("full".into()) }];
+    outcome.kills = vec![kill(0.5), kill(1.5)];
     Report::new(about, &outcome, Some(account))
+}
+
+fn kill(at_s: f64) -> Kill {
+    Kill { at_s, down_s: Some(0.25), first_ack_s: Some(0.5), connections: 1, messages: 1 }
 }
 
 fn about(plan: PlanSummary) -> About {
@@ -275,7 +304,7 @@ fn every_figure_in_a_table_is_the_one_in_the_json() {
     let mut json: Value = serde_json::from_str(&eventful().to_json()).unwrap();
     json["generator"]["samples"] = json!([]);
     let mut next = 1009;
-    for part in ["total", "rounds", "errors", "generator", "server", "account"] {
+    for part in ["total", "rounds", "errors", "generator", "server", "account", "kills"] {
         make_distinct(&mut json[part], part, &mut next);
     }
     assert_eq!(json["errors"].as_array().unwrap().len(), 2, "{json}");
@@ -285,10 +314,10 @@ fn every_figure_in_a_table_is_the_one_in_the_json() {
 
     let (page, markdown) = (report.to_html(), report.to_markdown());
     let (in_page, in_markdown) = (html_tables(&page), markdown_tables(&markdown));
-    assert_eq!((in_page.len(), in_markdown.len()), (5, 3), "{markdown}");
+    assert_eq!((in_page.len(), in_markdown.len()), (6, 4), "{markdown}");
     in_page.iter().for_each(|table| check_table("page", table, &json));
     in_markdown.iter().for_each(|table| check_table("Markdown", table, &json));
-    let (_, tiles) = page.split_once("<section class=\"tiles\">").unwrap();
+    let (_, tiles) = page.split_once("<section class=\"tiles six\">").unwrap();
     let tiles: Table = between(tiles.split_once("</section>").unwrap().0, "<div", "</div>")
         .map(|tile| {
             [("<span>", "</span>"), ("<b>", "</b>")]
@@ -308,6 +337,78 @@ fn every_figure_in_a_table_is_the_one_in_the_json() {
     for line in account_text(&json) {
         assert!(markdown.contains(&blank(&line)), "{line} is not in {markdown:#?}");
     }
+}
+
+#[test]
+fn warm_ups_rounds_and_kills_are_marked_wherever_time_goes_along() {
+    let server = TestServer::start(|_| Treat::Keep);
+    let mut plan = server.plan(20);
+    plan.rounds = 3;
+    let about = about(PlanSummary { warmup_s: 0.25, ..PlanSummary::new(&plan, "1k".into()) });
+    let mut outcome = go(plan);
+    outcome.server = Some(Usage::default());
+    let starts: Vec<f64> = outcome.rounds.iter().map(|round| round.start_s).collect();
+    assert!(starts.is_sorted() && starts[0] >= 0.0 && starts[2] > starts[0], "{starts:?}");
+    let count = |report: &Report, text: &str| report.to_html().matches(text).count();
+    let plain = Report::new(
+        About { plan: PlanSummary { warmup_s: 0.0, ..about.plan.clone() }, ..self::about(about.plan.clone()) },
+        &outcome,
+        None,
+    );
+    assert_eq!((count(&plain, "class=\"warmup\""), count(&plain, "class=\"down\"")), (0, 0));
+    outcome.kills = vec![kill(0.5), kill(1.5)];
+    let report = Report::new(about, &outcome, None);
+    // Messages a second, latency, CPU and memory: a stretch for each round and one for the legend.
+    assert_eq!(count(&report, "class=\"warmup\""), 4 * (3 + 1));
+    assert_eq!(count(&report, "class=\"down\""), 4 * (2 + 1));
+    assert_eq!(count(&report, "class=\"start\""), 4 * 3);
+    assert!(report.to_html().contains(">round 1</text>"));
+}
+
+#[test]
+fn no_tile_stands_alone_in_the_last_row() {
+    let server = TestServer::start(|number| match number {
+        0 => Treat::Lose,
+        _ => Treat::Keep,
+    });
+    let plan = server.plan(3);
+    let summary = PlanSummary::new(&plan, "1k".into());
+    let outcome = go(plan);
+    let account = posthaste_loadgen::account::account(&outcome.ledger, &server.stores(), &[], None).unwrap();
+    let (killed, mut served) = (kill(0.5), go(server.plan(3)));
+    served.server = Some(Usage::default());
+    served.kills = vec![killed];
+    for report in [
+        Report::new(about(summary.clone()), &outcome, None),
+        Report::new(about(summary.clone()), &outcome, Some(account.clone())),
+        Report::new(about(summary.clone()), &served, None),
+        Report::new(about(summary), &served, Some(account)),
+    ] {
+        let page = report.to_html();
+        let tiles = between(&page, "<section class=\"tiles", "</section>").next().unwrap();
+        assert!(tiles.matches("<b>").count().is_multiple_of(4), "{tiles}");
+    }
+}
+
+#[test]
+fn a_report_without_a_title_has_a_heading_that_a_person_would_write() {
+    let server = TestServer::start(|_| Treat::Keep);
+    let plan = |size: &str| {
+        let plan = PlanSummary::new(&server.plan(1), size.into());
+        PlanSummary { connections: 50, ..plan }
+    };
+    let check = |plan: PlanSummary, title: &str| assert_eq!(plan.title("mx.example:25"), title);
+    check(plan("10k"), "Messages of 10 KiB over 50 connections to mx.example:25");
+    check(
+        PlanSummary { connections: 1, ..plan("1200") },
+        "Messages of 1200 octets over one connection to mx.example:25",
+    );
+    check(
+        PlanSummary { rate: Some(500.0), ..plan("1k-2m") },
+        "500 messages of 1 KiB to 2 MiB a second to mx.example:25",
+    );
+    check(plan("1k:3,2k:1"), "Messages of mixed sizes over 50 connections to mx.example:25");
+    check(plan("real messages from old.mbox"), "Real messages from old.mbox over 50 connections to mx.example:25");
 }
 
 #[test]

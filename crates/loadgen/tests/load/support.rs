@@ -199,6 +199,7 @@ pub fn plan(server: Server, count: u64) -> Plan {
         timeout: Duration::from_secs(30),
         drain: Duration::from_secs(30),
         give_up: Duration::from_secs(30),
+        outages: None,
     }
 }
 

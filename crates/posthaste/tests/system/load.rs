@@ -54,6 +54,17 @@ fn a_run_is_accounted_for_and_its_reports_compared() {
     let made = command(dir.path(), &["report", "render", "a", "c"]).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     assert_eq!(read("c/report.html"), read("a/report.html"));
+    // And with what the rig has found.
+    let kills = r#"{"kill":{"times":50,"acknowledged":4000,"lost":0,"duplicated":0,"half":0,"findings":[]}}"#;
+    std::fs::write(dir.path().join("rig.jsonl"), kills).unwrap();
+    let made = command(dir.path(), &["report", "render", "a", "d", "--rig", "rig.jsonl"]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    assert!(read("d/report.html").contains("50: nothing lost") && read("d/report.md").contains("| kills "));
+    let report: serde_json::Value = serde_json::from_str(&read("d/report.json")).unwrap();
+    assert_eq!((&report["rig"][0]["kind"], &report["rig"][0]["times"]), (&"kills".into(), &50.into()));
+    let made = command(dir.path(), &["report", "render", "a", "d", "--rig", "a/report.md"]).output().unwrap();
+    assert_eq!(made.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&made.stderr).contains("is no file of the rig"), "{made:?}");
     server.stop();
 }
 
@@ -226,6 +237,51 @@ fn it_starts_a_server_itself_watches_it_and_looks_for_its_mail() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("unknown field"), "{output:?}");
 }
 
+#[test]
+fn a_server_that_is_killed_again_and_again_loses_nothing_and_its_kills_are_no_failures() {
+    let dir = tempfile::tempdir().unwrap();
+    for pace in [&["--per-connection", "all"][..], &["--per-connection", "3", "-n", "2"], &["--rate", "300"]] {
+        let options = ["load", "--serve", "--kill-every", "300ms", "-s", "8", "-u", "4", "-l", "2k", "-q", "--json"];
+        // The time to settle and the drain are for machines that are busy.
+        let patience = ["-t", "4s", "--settle", "60s", "--drain", "60s", "--report", "out"];
+        let output = command(dir.path(), &[&options[..], &patience, pace].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{pace:?}: {output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let kills = report["kills"].as_array().unwrap();
+        assert!(!kills.is_empty() && report["total"]["acked"].as_u64().unwrap() > 0, "{report}");
+        assert_eq!((&report["total"]["failed"], &report["errors"]), (&0.into(), &serde_json::json!([])), "{report}");
+        for kind in ["lost", "duplicated", "altered", "unexpected"] {
+            assert_eq!(report["account"][kind], serde_json::json!([]), "{pace:?}: {report}");
+        }
+        // Each brought down and back, and all but the last, after which the run may have been over, followed by mail.
+        assert!(kills.iter().all(|kill| kill["down_s"].as_f64().unwrap() > 0.0), "{report}");
+        let first_ack = |kill: &serde_json::Value| kill["first_ack_s"].as_f64();
+        assert!(kills[..kills.len() - 1].iter().all(|kill| first_ack(kill) > Some(0.0)), "{report}");
+        let broken: u64 = kills.iter().map(|kill| kill["messages"].as_u64().unwrap()).sum();
+        assert_eq!(report["total"]["broken"], broken, "{report}");
+        assert!(
+            report["server"]["cpu_s"].as_f64().unwrap() > 0.0 && report["server"]["has_ended"] == false,
+            "{report}"
+        );
+        let page = std::fs::read_to_string(dir.path().join("out/report.html")).unwrap();
+        assert!(page.contains("class=\"down\"") && page.contains("killed about every 0.3 s"));
+    }
+}
+
+#[test]
+fn a_server_that_does_not_come_back_ends_the_run_and_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    // Started again it takes another port.
+    std::fs::write(dir.path().join("moving.toml"), ANYBODY).unwrap();
+    let options =
+        ["load", "--serve=moving.toml", "-d", "example.org", "--kill-every", "200ms", "-t", "5m", "--drain", "1s"];
+    let output = command(dir.path(), &[&options[..], &["-s", "2", "-q"]].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = stdout(&output);
+    assert!(text.contains("killed 1 times, the server did not start again") && text.contains("a fixed port"), "{text}");
+    assert!(text.contains("0 lost, 0 duplicated"), "what it had acknowledged lies in its journal or mailboxes: {text}");
+}
+
 /// Children of a process by its number.
 fn children(pid: u32) -> Vec<u32> {
     let lists = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -334,6 +390,8 @@ fn misuse_is_told_from_failure() {
     check(&["load", "192.0.2.1:25"], 2, "--allow-public");
     check(&["load"], 2, "TARGET");
     check(&["load", "127.0.0.1:1", "--serve"], 2, "cannot be used with");
+    check(&["load", "127.0.0.1:1", "--kill-every", "1s"], 2, "--serve");
+    check(&["load", "--serve", "--kill-every", "1ms"], 2, "100ms is the least");
     check(&["load", "127.0.0.1:1", "--poisson"], 2, "--rate");
     check(&["load", "http://127.0.0.1"], 2, "smtp://");
     check(&["load", "smtps://127.0.0.1:1"], 2, "--tls-insecure");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::super::failure::{Cause, Failure, Stage};
 use super::super::session::Fate;
-use super::{BACKOFF_LAST, Live, QUIT_PATIENCE, Record, Worker, count};
+use super::{BACKOFF_LAST, Live, OUTAGE_BACKOFF, OUTAGE_BACKOFF_PER_SLOT, QUIT_PATIENCE, Record, Worker, count};
 
 impl Worker {
     /// The connection is gone: on purpose, or by `failure`.
@@ -17,13 +17,20 @@ impl Worker {
         }
         let was_idle = live.session.is_idle();
         let Some(failure) = failure else { return self.free(slot, None) };
-        let mut has_counted = false;
-        for fate in live.session.lost(&failure) {
-            has_counted |= fate.failure.as_ref().is_some_and(|counted| counted.class == failure.class);
-            self.record(fate);
+        let is_explained = self.is_explained(live.opened, &failure, live.session.in_flight());
+        let mut has_counted = is_explained;
+        for mut fate in live.session.lost(&failure) {
+            let is_of_this = fate.failure.as_ref().is_some_and(|counted| counted.class == failure.class);
+            has_counted |= is_of_this;
+            if is_explained && is_of_this {
+                fate.failure = None;
+                self.record_as(fate, true);
+            } else {
+                self.record(fate);
+            }
         }
         if live.is_connecting {
-            return self.no_connection(slot, failure);
+            return self.no_connection(slot, failure, is_explained);
         }
         if !has_counted {
             count(&mut self.tick, failure);
@@ -35,8 +42,12 @@ impl Worker {
         }
     }
 
-    /// No session could be made; the message that waited for it has failed.
-    pub(super) fn no_connection(&mut self, slot: usize, failure: Failure) {
+    /// No session could be made; the message that waited for it has failed, or waits on where the server `is_away` on purpose.
+    pub(super) fn no_connection(&mut self, slot: usize, failure: Failure, is_away: bool) {
+        if is_away {
+            let pause = OUTAGE_BACKOFF.max(OUTAGE_BACKOFF_PER_SLOT * self.slots.len() as u32);
+            return self.free(slot, Some(pause));
+        }
         self.slots[slot].last_failure = Some(failure.clone());
         match self.slots[slot].pending.take() {
             Some(turn) => {
@@ -62,6 +73,11 @@ impl Worker {
     }
 
     pub(super) fn record(&mut self, fate: Fate) {
+        self.record_as(fate, false);
+    }
+
+    /// `is_broken`: by a server that was taken away on purpose.
+    fn record_as(&mut self, fate: Fate, is_broken: bool) {
         let now = Instant::now();
         self.tick.records.push(Record {
             number: fate.turn.number,
@@ -69,7 +85,8 @@ impl Worker {
             uncertain: fate.uncertain,
             octets: fate.octets,
             is_measured: fate.turn.is_measured,
-            is_failed: fate.acked == 0,
+            is_failed: fate.acked == 0 && !is_broken,
+            is_broken: fate.acked == 0 && is_broken,
             done: now.saturating_duration_since(self.schedule.start),
             latency: now.saturating_duration_since(fate.turn.due),
         });
@@ -82,7 +99,9 @@ impl Worker {
     /// Looks for what has taken too long.
     pub(super) fn sweep(&mut self, now: Instant) {
         let is_over = self.schedule.is_over(now, self.plan.drain);
-        let is_hopeless = self.ready == 0 && now.saturating_duration_since(self.last_ready) > self.plan.give_up;
+        let (is_away, back) = self.plan.outages.as_ref().map_or((false, None), |outages| outages.state());
+        let since = self.last_ready.max(back.unwrap_or(self.last_ready));
+        let is_hopeless = self.ready == 0 && !is_away && now.saturating_duration_since(since) > self.plan.give_up;
         if is_over || is_hopeless {
             self.tick.gave_up |= !is_over;
             return self.abandon(is_over);

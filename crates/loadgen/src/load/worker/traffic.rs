@@ -115,6 +115,9 @@ impl Worker {
                 live.session.send_body(next, &self.plan);
             }
             Event::Done(fate) => {
+                if let Some(outages) = self.plan.outages.as_ref().filter(|_| fate.acked > 0) {
+                    outages.acknowledged(live.opened);
+                }
                 self.record(fate);
                 if live.session.is_closing() {
                     return Ok(Flow::Close);

@@ -323,7 +323,7 @@ mod tests {
     fn rigged() -> Rigged {
         let scratch = std::env::temp_dir();
         let environment = Environment { program: "none".into(), scratch, interrupted: Arc::default() };
-        Rigged { environment, show: Show { json: false } }
+        Rigged { environment, show: Show::default() }
     }
 
     fn ended() -> RigError {

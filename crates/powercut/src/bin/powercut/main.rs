@@ -36,9 +36,10 @@ struct Common {
     /// Where mount points and logs go
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
-    /// Print JSON: a line for each outcome, as soon as it is there
-    #[arg(long, global = true)]
-    json: bool,
+    /// Also append JSON to this file, a line for each outcome as soon as it is there, for `posthaste report render --rig`;
+    /// `-` prints it instead of the tables
+    #[arg(long, global = true, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -202,7 +203,7 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
         interrupted,
     };
     mount::clear_dead()?;
-    let rigged = Rigged { environment, show: Show { json: cli.common.json } };
+    let rigged = Rigged { environment, show: Show::new(cli.common.json.as_deref())? };
     match &cli.command {
         Command::Cuts(cuts) => rigged.cuts(cuts),
         Command::Replay { recording, fs, seed, position, cut_seed, sector } => {

@@ -1,5 +1,10 @@
 //! Outcomes for people, or a line of JSON each.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+
 use posthaste_powercut::campaign::Outcome;
 use posthaste_powercut::faults;
 use posthaste_powercut::hostile;
@@ -8,22 +13,49 @@ use posthaste_powercut::rig::RigError;
 use posthaste_powercut::selftest::SelfTest;
 
 /// How to show.
-pub struct Show {
-    pub json: bool,
+#[derive(Default)]
+pub enum Show {
+    /// Tables.
+    #[default]
+    Tables,
+    /// A line of JSON for each outcome, on standard output.
+    Json,
+    /// Tables, and lines of JSON in a file.
+    Both(Mutex<File>),
 }
 
 impl Show {
-    /// `{"what": {...}}`; false if that is not asked for.
+    /// Tables without `json`; JSON instead of them where it is `-`; otherwise JSON behind what its file has already.
+    pub fn new(json: Option<&Path>) -> std::io::Result<Self> {
+        Ok(match json {
+            None => Self::Tables,
+            Some(file) if file == Path::new("-") => Self::Json,
+            Some(file) => Self::Both(Mutex::new(File::options().create(true).append(true).open(file)?)),
+        })
+    }
+
+    /// Writes `{"what": {...}}` where that is asked for. Returns whether there is no table.
     fn as_json(&self, what: &str, value: &impl serde::Serialize) -> bool {
-        if self.json {
-            println!("{}", serde_json::json!({ what: value }));
+        let line = || serde_json::json!({ what: value });
+        match self {
+            Self::Tables => false,
+            Self::Json => {
+                println!("{}", line());
+                true
+            }
+            Self::Both(file) => {
+                let mut file = file.lock().expect("nothing panics while it writes a line");
+                if let Err(error) = writeln!(file, "{}", line()) {
+                    eprintln!("powercut: --json: {error}");
+                }
+                false
+            }
         }
-        self.json
     }
 
     /// What stands above the lines of [`outcome`](Self::outcome).
     pub fn heading(&self) {
-        if self.json {
+        if matches!(self, Self::Json) {
             return;
         }
         println!(
@@ -147,4 +179,61 @@ impl Show {
 
 fn verdict(good: bool) -> &'static str {
     if good { "ok    " } else { "FAILED" }
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_loadgen::report::{RigKind, RigRun};
+    use posthaste_powercut::mount::FileSystem;
+
+    use super::*;
+
+    #[test]
+    fn a_report_takes_what_is_written_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("rig.jsonl");
+        let show = Show::new(Some(&file)).unwrap();
+        let cuts = Outcome {
+            system: "Posthaste".into(),
+            file_system: FileSystem::Ext4Writeback,
+            sector: 4096,
+            cuts: 11,
+            cuts_in_recovery: 12,
+            acknowledged: 13,
+            accounted: 14,
+            looked_for: 15,
+            lost: 16,
+            duplicated: 17,
+            half: 18,
+            unmountable: 19,
+            broken: 20,
+            writes: 21,
+            flushes: 22,
+            discards: 23,
+            findings: Vec::new(),
+        };
+        show.outcome(&cuts);
+        drop(show);
+        // A second run goes behind the first.
+        let show = Show::new(Some(&file)).unwrap();
+        let findings = vec!["it did not start".to_owned()];
+        show.killed(&Killed { times: 31, acknowledged: 32, lost: 0, duplicated: 0, half: 0, findings });
+        let runs = RigRun::read(&file).unwrap();
+        let expected = RigRun {
+            system: "Posthaste".into(),
+            kind: RigKind::PowerCuts,
+            file_system: Some("ext4-writeback".into()),
+            times: 11,
+            again: 12,
+            acknowledged: 13,
+            looked_for: Some(15),
+            lost: 16,
+            duplicated: 17,
+            half: 18,
+            broken: 20,
+            unmountable: 19,
+        };
+        assert_eq!(runs[0], expected);
+        assert_eq!((runs.len(), runs[1].kind, runs[1].times, runs[1].broken), (2, RigKind::Kills, 31, 1));
+    }
 }

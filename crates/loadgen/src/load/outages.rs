@@ -1,0 +1,203 @@
+//! Times at which whoever runs the load takes the server away on purpose: what breaks by that is no failure of the server.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::failure::{Cause, Failure, Stage};
+
+/// The outages of a run, told by whoever kills the server and read by the run.
+#[derive(Debug, Default)]
+pub struct Outages {
+    outages: Mutex<Vec<Outage>>,
+    /// Whether somebody asks for the first acknowledgement since the last one.
+    awaits_ack: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Outage {
+    begun: Instant,
+    /// When the old process was gone for certain: no connection made later was one to it.
+    gone: Option<Instant>,
+    /// When the new one was ready, and its number.
+    back: Option<(Instant, u32)>,
+    first_ack: Option<Instant>,
+    connections: u64,
+    messages: u64,
+}
+
+/// One kill of the server and what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Kill {
+    /// Seconds since the run began.
+    pub at_s: f64,
+    /// Seconds until the server was ready again; absent if it never was.
+    pub down_s: Option<f64>,
+    /// Seconds from the kill to the first message that the new process acknowledged, if it did.
+    pub first_ack_s: Option<f64>,
+    /// Connections that it broke.
+    pub connections: u64,
+    /// Messages that were under way on them.
+    pub messages: u64,
+}
+
+impl Outages {
+    /// The server is about to be killed.
+    pub fn begin(&self) {
+        let outage =
+            Outage { begun: Instant::now(), gone: None, back: None, first_ack: None, connections: 0, messages: 0 };
+        self.lock().push(outage);
+    }
+
+    /// The killed process is gone.
+    pub fn gone(&self) {
+        self.last(|outage| outage.gone = Some(Instant::now()));
+        self.awaits_ack.store(true, Ordering::Release);
+    }
+
+    /// A new process is ready.
+    pub fn back(&self, pid: u32) {
+        self.last(|outage| outage.back = Some((Instant::now(), pid)));
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// The number of the newest process, if the server was ever killed and came back.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.lock().iter().rev().find_map(|outage| outage.back).map(|(_, pid)| pid)
+    }
+
+    /// Whether the server is away now; otherwise when it last came back.
+    pub(super) fn state(&self) -> (bool, Option<Instant>) {
+        let last = self.lock();
+        let Some(last) = last.last() else { return (false, None) };
+        (last.back.is_none(), last.back.map(|(at, _)| at))
+    }
+
+    /// Whether a connection that was begun at `opened` ended with `failure` because the server was away. If so it is counted, with
+    /// `messages` that were under way on it.
+    pub(super) fn explain(&self, opened: Instant, failure: &Failure, messages: usize) -> bool {
+        let cause = failure.class.cause;
+        if !matches!(cause, Cause::Refused | Cause::Reset | Cause::Closed | Cause::Handshake | Cause::System) {
+            return false;
+        }
+        let mut outages = self.lock();
+        // A process takes all its connections along, so the first kill after the beginning has broken it.
+        let broke = |outage: &&mut Outage| outage.gone.is_none_or(|gone| opened <= gone);
+        if let Some(outage) = outages.iter_mut().find(broke) {
+            // What nobody had answered yet is no connection that broke.
+            outage.connections += u64::from(failure.class.stage != Stage::Connect);
+            outage.messages += messages as u64;
+            return true;
+        }
+        // Begun while nobody listened.
+        let was_away = |outage: &Outage| outage.back.is_none_or(|(back, _)| opened <= back);
+        failure.class.stage == Stage::Connect && outages.last().is_some_and(was_away)
+    }
+
+    /// A message was acknowledged over a connection that was begun at `opened`.
+    pub(super) fn acknowledged(&self, opened: Instant) {
+        if !self.awaits_ack.load(Ordering::Relaxed) {
+            return;
+        }
+        self.last(|outage| {
+            if outage.gone.is_some_and(|gone| opened > gone) && outage.first_ack.is_none() {
+                outage.first_ack = Some(Instant::now());
+                self.awaits_ack.store(false, Ordering::Release);
+            }
+        });
+    }
+
+    /// All of them, with times since `begun`.
+    pub(super) fn kills(&self, begun: Instant) -> Vec<Kill> {
+        let seconds = |from: Instant, to: Instant| to.saturating_duration_since(from).as_secs_f64();
+        let kill = |outage: &Outage| Kill {
+            at_s: seconds(begun, outage.begun),
+            down_s: outage.back.map(|(back, _)| seconds(outage.begun, back)),
+            first_ack_s: outage.first_ack.map(|ack| seconds(outage.begun, ack)),
+            connections: outage.connections,
+            messages: outage.messages,
+        };
+        self.lock().iter().map(kill).collect()
+    }
+
+    fn last(&self, change: impl FnOnce(&mut Outage)) {
+        let mut outages = self.lock();
+        change(outages.last_mut().expect("an outage begins before it goes on"));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Outage>> {
+        self.outages.lock().expect("nothing panics while it looks at outages")
+    }
+}
+
+/// Draws the times between kills: around `mean`, from half of it to one and a half.
+pub fn kill_pauses(mean: Duration, seed: u64) -> impl Iterator<Item = Duration> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(move || mean.mul_f64(0.5 + random.f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(stage: Stage, cause: Cause) -> Failure {
+        Failure::new(stage, cause, "")
+    }
+
+    #[test]
+    fn only_what_a_kill_can_break_is_explained_by_it() {
+        let outages = Outages::default();
+        let (closed, refused) = (failure(Stage::Body, Cause::Closed), failure(Stage::Connect, Cause::Refused));
+        let before = Instant::now();
+        assert!(!outages.explain(before, &closed, 1), "nobody has killed anything");
+        outages.begin();
+        assert!(outages.explain(before, &closed, 1), "also while the process is still going");
+        outages.gone();
+        let between = Instant::now();
+        assert!(outages.explain(between, &refused, 0), "nobody listens");
+        assert!(!outages.explain(between, &closed, 1), "no old process can have closed this one");
+        assert_eq!(outages.state().0, true);
+        outages.back(42);
+        assert_eq!((outages.state().0, outages.pid()), (false, Some(42)));
+        assert!(outages.explain(before, &failure(Stage::Rcpt, Cause::Reset), 2), "noticed late");
+        for other in [Cause::Reply(451), Cause::Timeout, Cause::Garbage, Cause::Certificate] {
+            assert!(!outages.explain(before, &failure(Stage::Body, other), 1), "{other:?}");
+        }
+        let after = Instant::now() + Duration::from_millis(1);
+        assert!(!outages.explain(after, &closed, 1) && !outages.explain(after, &refused, 1));
+        let kills = outages.kills(before);
+        assert_eq!((kills.len(), kills[0].connections, kills[0].messages), (1, 2, 3), "{kills:?}");
+        assert!(kills[0].down_s.is_some() && kills[0].first_ack_s.is_none());
+    }
+
+    #[test]
+    fn the_first_acknowledgement_is_one_of_the_new_process() {
+        let outages = Outages::default();
+        let old = Instant::now();
+        outages.begin();
+        outages.gone();
+        let new = Instant::now() + Duration::from_nanos(1);
+        outages.acknowledged(old);
+        assert_eq!(outages.kills(old)[0].first_ack_s, None, "it was on its way before the kill");
+        outages.acknowledged(new);
+        let first = outages.kills(old)[0].first_ack_s;
+        outages.acknowledged(new);
+        assert!(first.is_some() && outages.kills(old)[0].first_ack_s == first);
+    }
+
+    #[test]
+    fn pauses_follow_from_the_seed_and_stay_near_their_mean() {
+        let pauses = |seed| kill_pauses(Duration::from_secs(10), seed).take(1000).collect::<Vec<_>>();
+        assert_eq!(pauses(1), pauses(1));
+        assert_ne!(pauses(1), pauses(2));
+        assert!(pauses(3).iter().all(|pause| (5.0..=15.0).contains(&pause.as_secs_f64())));
+        let mean = pauses(3).iter().sum::<Duration>().as_secs_f64() / 1000.0;
+        assert!((9.5..10.5).contains(&mean), "{mean}");
+    }
+}

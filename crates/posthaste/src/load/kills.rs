@@ -1,0 +1,53 @@
+//! `load --kill-every`: kills the server that `load` has started and starts it again, while mail is sent.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use posthaste_bench::server::Server;
+use posthaste_loadgen::load::{Outages, Stop, kill_pauses};
+use posthaste_loadgen::values::{ValueError, duration};
+
+/// Does `work` and kills `server` meanwhile, about `every` after each start. At the end the server runs. Returns what `work` did,
+/// and what is wrong if the server could not be started again, which ends the work.
+pub fn while_killing<T>(
+    server: &mut Server,
+    outages: &Outages,
+    every: Duration,
+    seed: u64,
+    stop: &Stop,
+    work: impl FnOnce() -> T,
+) -> (T, Option<String>) {
+    let (is_over, over) = channel::<()>();
+    let kill = move || -> Option<String> {
+        for pause in kill_pauses(every, seed) {
+            // Nothing is ever sent: the other end goes when the work is done.
+            if over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) || stop.is_asked() {
+                break;
+            }
+            outages.begin();
+            server.kill();
+            outages.gone();
+            if let Err(error) = server.start_again() {
+                stop.ask();
+                return Some(format!("killed {} times, the server did not start again: {error}", outages.count()));
+            }
+            outages.back(server.pid());
+        }
+        None
+    };
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(kill);
+        let done = work();
+        drop(is_over);
+        // A panic there is our bug and is shown as one.
+        (done, killer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+/// Reads the time between kills: an endless loop of starts would send nothing.
+pub fn pause(text: &str) -> Result<Duration, String> {
+    let every = duration(text).map_err(|error: ValueError| error.to_string())?;
+    if every < PAUSE_MIN { Err("100ms is the least".into()) } else { Ok(every) }
+}
+
+const PAUSE_MIN: Duration = Duration::from_millis(100);
