@@ -141,6 +141,20 @@ impl Schedule {
         }
     }
 
+    /// Whether there are no more messages, so that nobody needs a connection for one.
+    pub fn is_exhausted(&self, now: Instant) -> bool {
+        let since = now.saturating_duration_since(self.start);
+        let is_sent = match (&self.drawn, self.pace.rate) {
+            (Some(drawn), _) => lock(drawn).next().is_none(),
+            (None, Some(rate)) => self.claimed.load(Relaxed) >= self.due_in_all(rate),
+            (None, None) => {
+                self.pace.duration.is_some_and(|duration| since >= self.pace.warmup + duration)
+                    || self.pace.count.is_some_and(|count| self.measured.load(Relaxed) >= count)
+            }
+        };
+        is_sent || self.stop.is_asked()
+    }
+
     /// How many messages the whole round has (open loop).
     fn due_in_all(&self, rate: f64) -> u64 {
         let warmup = due_within(self.pace.warmup, rate);
@@ -211,6 +225,7 @@ mod tests {
             let off = turn.due.duration_since(schedule.start).abs_diff(SECOND * index / 10);
             assert!(off < Duration::from_micros(1), "message {index} is {off:?} off");
         }
+        assert!(schedule.is_exhausted(late));
         assert_eq!(schedule.claim(late), Claim::Finished);
         assert_eq!(schedule.behind(late), 0);
     }
@@ -241,7 +256,7 @@ mod tests {
         let counted = schedule(None, Some(3), None, 1);
         for second in [0, 0, 1, 1, 1] {
             let Claim::Message(turn) = counted.claim(counted.start + SECOND * second) else { panic!("no message") };
-            assert_eq!(turn.is_measured, second == 1);
+            assert!(turn.is_measured == (second == 1) && counted.is_exhausted(counted.start) == (turn.number == 104));
         }
         assert_eq!(counted.claim(counted.start + SECOND), Claim::Finished);
         let timed = schedule(None, None, Some(2), 1);

@@ -263,6 +263,7 @@ impl Worker {
                 // A message that has waited for this still does.
                 match self.slots[slot].pending {
                     Some(_) => self.to_connect.push_back(slot),
+                    None if self.schedule.is_exhausted(now) => self.finish(slot),
                     None => self.make_available(slot),
                 }
             } else {
