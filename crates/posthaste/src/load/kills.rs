@@ -29,7 +29,7 @@ pub fn while_killing<T>(
             outages.gone();
             if let Err(error) = server.start_again() {
                 stop.ask();
-                return Some(format!("killed {} times, the server did not start again: {error}", outages.count()));
+                return Some(format!("after kill {} the server did not start again: {error}", outages.count()));
             }
             outages.back(server.pid());
         }
