@@ -42,7 +42,7 @@ pub struct Load {
     serve: Option<Option<PathBuf>>,
     /// With --serve: kill the server (SIGKILL) about so long after each start, start it again and go on. The times between
     /// follow from --seed, from half of TIME to one and a half
-    #[arg(long, value_name = "TIME", requires = "serve", value_parser = kills::pause)]
+    #[arg(long, value_name = "TIME", requires = "serve", conflicts_with = "targets", value_parser = kills::pause)]
     kill_every: Option<Duration>,
     /// Load a public address; without this only loopback, link-local and private ones are
     #[arg(long)]
@@ -90,7 +90,11 @@ impl Load {
             }
             _ => (send(), None),
         };
-        let outcome = outcome?;
+        let mut outcome = outcome?;
+        if let Some(outages) = &outages {
+            // The run may have ended before the server was back from the last one.
+            outcome.kills = outages.kills(outcome.begun);
+        }
         show.finish();
         about.notes.extend(trouble);
         // What the run has found is told first, whatever cannot be read or written after it.

@@ -114,7 +114,7 @@ impl Outages {
     }
 
     /// All of them, with times since `begun`.
-    pub(super) fn kills(&self, begun: Instant) -> Vec<Kill> {
+    pub fn kills(&self, begun: Instant) -> Vec<Kill> {
         let seconds = |from: Instant, to: Instant| to.saturating_duration_since(from).as_secs_f64();
         let kill = |outage: &Outage| Kill {
             at_s: seconds(begun, outage.begun),
@@ -162,7 +162,7 @@ mod tests {
         let between = Instant::now();
         assert!(outages.explain(between, &refused, 0), "nobody listens");
         assert!(!outages.explain(between, &closed, 1), "no old process can have closed this one");
-        assert_eq!(outages.state().0, true);
+        assert!(outages.state().0);
         outages.back(42);
         assert_eq!((outages.state().0, outages.pid()), (false, Some(42)));
         assert!(outages.explain(before, &failure(Stage::Rcpt, Cause::Reset), 2), "noticed late");

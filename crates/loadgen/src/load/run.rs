@@ -65,6 +65,8 @@ pub struct ErrorCount {
 /// All that a run has found.
 #[derive(Debug)]
 pub struct Outcome {
+    /// When it began.
+    pub begun: Instant,
     pub rounds: Vec<Round>,
     pub total: Round,
     pub latencies: Latencies,
@@ -346,6 +348,7 @@ impl Gathered {
         let mut errors: Vec<_> = self.errors.into_iter().map(error).collect();
         errors.sort_by_key(|error| std::cmp::Reverse(error.count));
         Outcome {
+            begun: self.begun,
             rounds: self.rounds,
             total,
             latencies: self.latencies,
