@@ -44,7 +44,7 @@ fn converse<'a>(how: u8, mut pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Out
     let recipients: Vec<RcptTo> = ["<a@x.example>", "<b@x.example>", "<é@x.example>", "<\"c d\"@[192.0.2.1]>"]
         .map(|path| RcptTo::new(ForwardPath::parse(path).expect("an address")))
         .to_vec();
-    let (mut client, mut input) = (Machine::new(config), BytesMut::new());
+    let (mut client, mut input) = (Machine::new(config).expect("a good name"), BytesMut::new());
     let (mut outcomes, mut sent, mut said, mut ends, mut tls) = (Vec::new(), 0, 0, 0, how & STARTTLS > 0);
     let next = |client: &mut Machine, sent: &mut usize| {
         *sent += 1;

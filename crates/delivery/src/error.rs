@@ -8,7 +8,7 @@ use posthaste_journal::AppendError;
 use posthaste_maildir::{StoreError, UniqueName};
 
 /// The name of a delivered message's file in `new/`. In journaled mode it is known before the file is written and stands
-/// without the sizes (`,S=`, `,W=`) that follow in the directory.
+/// without the sizes (`,S=`, `,W=`) that follow in the directory: [`DeliveryExecutor::locate`](crate::DeliveryExecutor::locate) finds it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(UniqueName);
 

@@ -5,15 +5,17 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
-//! # let mailbox = dir.path().join("ann");
 //! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 //! use posthaste_delivery::DeliveryExecutor;
 //!
-//! let executor = DeliveryExecutor::spawn();
-//! let id = executor.deliver(&mailbox, "Subject: hello\n\nbody\n").await?;
-//! // From here on no power cut takes it away.
-//! assert!(mailbox.join("new").join(id.as_str()).exists());
-//! # Ok::<(), posthaste_delivery::DeliveryError>(())
+//! // The journal in `dir/journal`, the mailboxes in `dir/mail`.
+//! let (executor, _report) = DeliveryExecutor::with_journal(&dir)?;
+//! let id = executor.deliver("ann", "Subject: hello\n\nbody\n").await?;
+//! // From here on no power cut takes it away. It gets into its Maildir right after, at the latest before this returns:
+//! executor.shutdown().await;
+//! let file = executor.locate("ann", &id)?.expect("delivered");
+//! assert_eq!(std::fs::read_to_string(file)?, "Subject: hello\n\nbody\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok(())
 //! # }
@@ -48,11 +50,13 @@ mod standalone;
 mod stats;
 mod workers;
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_maildir::{MailboxPath, Maildir};
 
 pub use error::{DeliveryError, MessageId};
 pub use journaled::{Journaled, JournaledConfig, JournaledStats, Kept, OpenError, ReplayReport, Waiting};
@@ -142,8 +146,8 @@ impl DeliveryExecutor {
 
     /// Delivers one message into the Maildir at `path` and returns when it is durable.
     ///
-    /// The bytes are written as they are given. The Maildir is made if it does not exist (mode 0700). The path is trusted: absolute, or relative to the working
-    /// directory. In journaled mode it is below the mail root, absolute or relative to it, and the message becomes visible shortly after this
+    /// The bytes are written as they are given; [`locate`](Self::locate) says where. The Maildir is made if it does not exist (mode 0700). The path is trusted: absolute, or relative to the working
+    /// directory. In journaled mode it is below the mail root, absolute or relative to it (anything else is [`DeliveryError::BadMailbox`]), and the message becomes visible shortly after this
     /// returns. Dropping the future once the message is queued does not take it back.
     ///
     /// # Errors
@@ -153,9 +157,7 @@ impl DeliveryExecutor {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.deliver(path.as_ref(), body.into()).await,
             Mode::Journaled { journaled, mail_root } => {
-                let path = path.as_ref();
-                let below = path.strip_prefix(mail_root).unwrap_or(path);
-                let mailbox = below.to_str().ok_or_else(|| DeliveryError::BadMailbox("not UTF-8".into()))?;
+                let mailbox = mailbox_below(mail_root, path.as_ref())?;
                 let target = Target { mailbox: mailbox.into(), prefix: Bytes::new() };
                 let body = Body::Memory(vec![body.into()]);
                 let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
@@ -163,6 +165,26 @@ impl DeliveryExecutor {
                 Ok(kept.names().next().expect("one name for one target"))
             }
         }
+    }
+
+    /// Where the file of a message lies now: in `new/` or `cur/` of the Maildir at `path`, under a name that begins with its id. `None`
+    /// if it is not there: in journaled mode it may still be on its way, and whoever reads the mail may have moved or removed it. `path` is what
+    /// was given to [`deliver`](Self::deliver). Reads a directory, so it may block.
+    ///
+    /// # Errors
+    /// [`DeliveryError::BadMailbox`] as for `deliver`, [`DeliveryError::Mailbox`] when the Maildir cannot be read.
+    pub fn locate(&self, path: impl AsRef<Path>, id: &MessageId) -> Result<Option<PathBuf>, DeliveryError> {
+        let path = match &self.mode {
+            Mode::Standalone(_) => path.as_ref().to_owned(),
+            Mode::Journaled { mail_root, .. } => mail_root.join(mailbox_below(mail_root, path.as_ref())?),
+        };
+        let maildir = match Maildir::open(&path) {
+            Ok(maildir) => maildir,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(DeliveryError::Mailbox(error)),
+        };
+        let found = maildir.find(id.as_str()).map_err(DeliveryError::Mailbox)?;
+        Ok(found.map(|found| path.join(found.dir.as_str()).join(found.name)))
     }
 
     /// Figures since the start.
@@ -180,4 +202,19 @@ impl DeliveryExecutor {
             Mode::Journaled { journaled, .. } => journaled.shutdown().await,
         }
     }
+}
+
+/// The name of the mailbox at `path`, which is absolute or relative to the mail root.
+fn mailbox_below<'a>(mail_root: &Path, path: &'a Path) -> Result<&'a str, DeliveryError> {
+    let bad = |why: String| DeliveryError::BadMailbox(format!("{}: {why}", path.display()).into());
+    let below = match path.strip_prefix(mail_root) {
+        Ok(below) => below,
+        Err(_) if path.is_absolute() => {
+            return Err(bad(format!("lies outside the mail root, {}", mail_root.display())));
+        }
+        Err(_) => path,
+    };
+    let mailbox = below.to_str().ok_or_else(|| bad("not UTF-8".into()))?;
+    MailboxPath::parse(mailbox).map_err(|error| bad(error.to_string()))?;
+    Ok(mailbox)
 }

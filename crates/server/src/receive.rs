@@ -113,6 +113,7 @@ impl Receiver {
 }
 
 impl Handler for Receiver {
+    type State = ();
     type Transaction = Transaction;
 
     fn turned_away(&self, _: &Peer, _: &Reply) {
@@ -120,7 +121,7 @@ impl Handler for Receiver {
     }
 
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
-    async fn mail(&self, session: &Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
+    async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
         let store = self.0.store.clone();
         let error = match timeout(STORE_PATIENCE, spawn_blocking(move || store.check_room(size))).await {
@@ -135,7 +136,7 @@ impl Handler for Receiver {
 
     async fn rcpt(
         &self,
-        session: &Session,
+        session: &mut Session,
         transaction: &mut Transaction,
         _: &Envelope,
         rcpt: &RcptTo,
@@ -154,7 +155,7 @@ impl Handler for Receiver {
 
     async fn message(
         &self,
-        session: &Session,
+        session: &mut Session,
         transaction: Transaction,
         envelope: Envelope,
         body: &mut Body<'_>,

@@ -93,7 +93,8 @@ impl Server {
     pub fn reload(&mut self, config: Config) -> Vec<&'static str> {
         let restart = needs_restart(&self.config, &config);
         self.receiver.replace(Settings::new(&config));
-        self.running.reconfigure(smtp_config(&config));
+        // Only TLS and AUTH can be asked for in vain.
+        self.running.reconfigure(smtp_config(&config)).expect("neither TLS nor AUTH is configured");
         // What is not in force is told of again next time.
         let kept = &self.config;
         let limits = Limits {

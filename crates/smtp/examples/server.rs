@@ -7,13 +7,14 @@ use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 struct Count;
 
 impl Handler for Count {
+    type State = ();
     type Transaction = ();
 
-    async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+    async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
 
-    async fn message(&self, session: &Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, session: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
         let mut octets = 0;
         while let Some(chunk) = body.chunk().await {
             match chunk {

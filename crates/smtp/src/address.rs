@@ -155,6 +155,30 @@ impl ReversePath {
     }
 }
 
+/// Takes an address with or without angle brackets; `<>` is the null path.
+impl std::str::FromStr for ReversePath {
+    type Err = AddressError;
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if text.starts_with('<') {
+            return Self::parse(text);
+        }
+        if text.len() + 2 > PATH_BYTES_MAX {
+            return Err(AddressError::PathTooLong);
+        }
+        let (local_part, domain) = parse_mailbox(text)?;
+        Ok(match domain {
+            Some(domain) => Self::Address(Address { local_part, domain }),
+            None => Self::Local(local_part),
+        })
+    }
+}
+
+impl From<Address> for ReversePath {
+    fn from(address: Address) -> Self {
+        Self::Address(address)
+    }
+}
+
 /// With angle brackets, as it goes on the wire.
 impl fmt::Display for ReversePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -218,6 +242,30 @@ impl ForwardPath {
             Self::Local(local_part) => local_part.as_str().is_ascii(),
             Self::Address(address) => address.is_ascii(),
         }
+    }
+}
+
+/// Takes an address with or without angle brackets.
+impl std::str::FromStr for ForwardPath {
+    type Err = AddressError;
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if text.starts_with('<') {
+            return Self::parse(text);
+        }
+        if text.len() + 2 > PATH_BYTES_MAX {
+            return Err(AddressError::PathTooLong);
+        }
+        let (local_part, domain) = parse_mailbox(text)?;
+        Ok(match domain {
+            Some(domain) => Self::Address(Address { local_part, domain }),
+            None => Self::Local(local_part),
+        })
+    }
+}
+
+impl From<Address> for ForwardPath {
+    fn from(address: Address) -> Self {
+        Self::Address(address)
     }
 }
 
@@ -472,6 +520,22 @@ mod tests {
         assert_eq!(ReversePath::parse("<a>").map(|path| path.to_string()).as_deref(), Ok("<a>"));
         assert_eq!(ReversePath::parse("<a>").map(|path| path.address().cloned()), Ok(None));
         assert_eq!(Address::parse("a"), Err(AddressError::NoDomain));
+    }
+
+    #[test]
+    fn paths_need_no_brackets_to_be_parsed() {
+        for text in ["a@example.org", "\"a b\"@[192.0.2.1]", "postmaster"] {
+            assert_eq!(text.parse::<ForwardPath>(), ForwardPath::parse(&format!("<{text}>")), "{text}");
+            assert_eq!(text.parse::<ReversePath>(), ReversePath::parse(&format!("<{text}>")), "{text}");
+            assert_eq!(format!("<{text}>").parse::<ForwardPath>(), text.parse());
+        }
+        assert_eq!("<>".parse(), Ok(ReversePath::Null));
+        for text in ["", "a@b>", "a@b c", "@a:b@c", "<a@b"] {
+            assert!(text.parse::<ReversePath>().is_err() && text.parse::<ForwardPath>().is_err(), "{text:?}");
+        }
+        let address: Address = "a@example.org".parse().unwrap();
+        assert_eq!(ForwardPath::from(address.clone()).address(), Some(&address));
+        assert_eq!(ReversePath::from(address).to_string(), "<a@example.org>");
     }
 
     #[test]

@@ -151,10 +151,10 @@ pub struct MailFrom {
 }
 
 impl MailFrom {
-    /// A MAIL command without parameters.
-    pub fn new(reverse_path: ReversePath) -> Self {
+    /// A MAIL command without parameters, from a path or an [`Address`](crate::Address).
+    pub fn new(reverse_path: impl Into<ReversePath>) -> Self {
         Self {
-            reverse_path,
+            reverse_path: reverse_path.into(),
             size: None,
             body: BodyType::default(),
             smtputf8: false,
@@ -231,9 +231,9 @@ pub struct RcptTo {
 }
 
 impl RcptTo {
-    /// A RCPT command without parameters.
-    pub fn new(forward_path: ForwardPath) -> Self {
-        Self { forward_path, notify: None, orcpt: None }
+    /// A RCPT command without parameters, for a path or an [`Address`](crate::Address).
+    pub fn new(forward_path: impl Into<ForwardPath>) -> Self {
+        Self { forward_path: forward_path.into(), notify: None, orcpt: None }
     }
 }
 

@@ -1,23 +1,32 @@
-//! SMTP and LMTP, both sides, as state machines without IO; with feature `tokio` an embeddable server and client.
+//! SMTP and LMTP, both sides, as state machines without IO; with feature `tokio` an embeddable server and client, with `tls` encrypted.
 //!
 //! Who else would use it: any program that wants to receive or send mail. What it must not be able to do: outside the
-//! module `driver` nothing here reads a clock, opens a file or a socket. Bytes go in, events and reply bytes come out.
+//! modules `driver` and `tls` nothing here reads a clock, opens a file or a socket. Bytes go in, events and reply bytes come out.
 //!
-//! - [`server::Machine`] is the receiving side, [`client::Machine`] the sending side;
-//! - [`address`], [`command`] and [`reply`] are the parsers, usable alone;
+//! - `driver::Server` and `driver::Client` (feature `tokio`) are where most programs begin;
+//! - [`server::Machine`] is the receiving side, [`client::Machine`] the sending side, for drivers of one's own;
+//! - [`address`], [`command`], [`reply`] and [`sasl`] are the parsers, usable alone;
 //! - [`Limits`] and the policies beside it name every bound and what happens at it.
+//!
+//! Features: `tokio`; `tls` (STARTTLS and implicit TLS by rustls with `ring`; includes `tokio`); `serde` for protocol and policies.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod address;
 pub mod client;
 pub mod command;
 #[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
 pub mod driver;
 mod limits;
 pub mod reply;
+pub mod sasl;
 mod scan;
 pub mod server;
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub mod tls;
 
 pub use address::{Address, Domain, ForwardPath, LocalPart, ReversePath};
 pub use command::{BodyType, MailFrom, Notify, RcptTo, Ret};

@@ -11,7 +11,7 @@ struct Script {
 
 impl Script {
     fn new(protocol: Protocol, transfer: Transfer) -> Self {
-        let machine = Machine::new(Config { protocol, transfer, ..Config::new("c.example") });
+        let machine = Machine::new(Config { protocol, transfer, ..Config::new("c.example") }).unwrap();
         Self { machine, input: BytesMut::new() }
     }
 

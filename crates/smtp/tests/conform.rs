@@ -147,15 +147,16 @@ mod over_a_socket {
     struct Rules;
 
     impl Handler for Rules {
+        type State = ();
         type Transaction = ();
 
-        async fn mail(&self, _: &Session, _: &mut (), mail: &MailFrom) -> Result<(), Reply> {
+        async fn mail(&self, _: &mut Session, _: &mut (), mail: &MailFrom) -> Result<(), Reply> {
             common::judge_mail(mail)
         }
-        async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+        async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
             common::judge_rcpt(rcpt)
         }
-        async fn message(&self, _: &Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
             while let Some(chunk) = body.chunk().await {
                 if let Err(error) = chunk {
                     return error.reply().into();

@@ -14,13 +14,14 @@ const LONG: Duration = Duration::from_secs(60);
 struct Nobody;
 
 impl Handler for Nobody {
+    type State = ();
     type Transaction = ();
 
-    async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+    async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
 
-    async fn message(&self, _: &Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
         MessageOutcome::accepted("dropped")
     }
 }

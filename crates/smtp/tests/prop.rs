@@ -163,7 +163,7 @@ proptest! {
         let mut host = Host::new(Config { protocol, ..Config::new("mx.example.org") });
         host.read(b"");
         let config = client::Config { protocol, transfer, ..client::Config::new("client.example") };
-        let mut client = client::Machine::new(config);
+        let mut client = client::Machine::new(config).unwrap();
         let mut input = BytesMut::new();
         let mut outcome = None;
         let rcpts: Vec<_> = names.iter()

@@ -16,7 +16,6 @@ mod run;
 mod schedule;
 mod session;
 mod stop;
-mod tls;
 mod worker;
 
 pub use arrivals::Arrivals;
@@ -25,10 +24,10 @@ pub use corpus::{CorpusError, read_corpus};
 pub use failure::{Cause, Class, Failure, Stage};
 pub use outages::{Kill, Outages, kill_pauses};
 pub use plan::{Auth, AuthMechanism, Pipelining, Plan, Recipients, Server};
+pub use posthaste_smtp::tls::{TlsError, TlsTrust, client_config};
 pub use run::{ErrorCount, Outcome, Progress, Round, RunError, fresh_run, run};
 pub use schedule::Pace;
 pub use stop::Stop;
-pub use tls::{TlsError, TlsTrust, client_config};
 
 /// For the fuzz target alone: code and octets of each reply in what a server has sent, and whether something else comes behind them.
 #[doc(hidden)]

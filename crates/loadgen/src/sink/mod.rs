@@ -126,17 +126,9 @@ pub enum SinkError {
     /// The rules make no sense.
     #[error(transparent)]
     Rules(#[from] RuleError),
-    /// A certificate or key file cannot be used.
-    #[error("{}: {error}", path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: rustls::pki_types::pem::Error,
-    },
-    /// Certificate and key do not fit each other, or not TLS.
+    /// A certificate or key cannot be used.
     #[error("certificate: {0}")]
-    Tls(#[from] rustls::Error),
+    Tls(#[from] posthaste_smtp::tls::TlsError),
     /// No certificate could be made.
     #[error("cannot make a certificate: {0}")]
     SelfSigned(#[from] rcgen::Error),

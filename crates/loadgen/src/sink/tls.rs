@@ -1,10 +1,8 @@
 //! The sink's side of TLS: a certificate from files, or one made at the start.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
+use posthaste_smtp::tls::{server_config, server_config_from};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
@@ -38,23 +36,14 @@ pub enum Certificate {
 }
 
 pub(super) fn acceptor(certificate: &Certificate, host_name: &str) -> Result<TlsAcceptor, SinkError> {
-    let (chain, key) = match certificate {
-        Certificate::SelfSigned => self_signed(host_name)?,
-        Certificate::Files { chain, key } => {
-            let problem = |path: &PathBuf, error| SinkError::Pem { path: path.clone(), error };
-            let certificates = CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            (
-                certificates.map_err(|error| problem(chain, error))?,
-                PrivateKeyDer::from_pem_file(key).map_err(|error| problem(key, error))?,
-            )
+    let config = match certificate {
+        Certificate::SelfSigned => {
+            let (chain, key) = self_signed(host_name)?;
+            server_config_from(chain, key)?
         }
+        Certificate::Files { chain, key } => server_config(chain, key)?,
     };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(TlsAcceptor::from(config))
 }
 
 fn self_signed(host_name: &str) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), SinkError> {

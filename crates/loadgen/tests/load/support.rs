@@ -63,13 +63,14 @@ impl Keeper {
 }
 
 impl Handler for Keeper {
+    type State = ();
     type Transaction = ();
 
-    async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
+    async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
         (self.gate)(&rcpt.forward_path.to_string())
     }
 
-    async fn message(&self, _: &Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
         let mut octets = Vec::new();
         while let Some(chunk) = body.chunk().await {
             match chunk {

@@ -5,9 +5,12 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 
 use super::stuff::whole_lines;
-use super::{ClientError, Config, Event, Extensions, MessageBody, Outcome, RecipientOutcome, Stage, Stuffer, Transfer};
+use super::{
+    ClientError, Config, Event, Extensions, MessageBody, Outcome, RecipientOutcome, Stage, Step, Stuffer, Transfer,
+};
 use crate::command::{BodyType, MailFrom, RcptTo, is_orcpt, is_xtext};
 use crate::reply::{Reply, ReplyParser};
+use crate::sasl::{self, Credentials};
 use crate::server::Protocol;
 
 /// One client session. See the [module](super) for how it is driven.
@@ -24,6 +27,8 @@ pub struct Machine {
     /// A transaction is open at the server that we have given up.
     needs_reset: bool,
     closed: bool,
+    /// For the questions of LOGIN.
+    login: Option<Credentials>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +37,11 @@ enum Expect {
     Hello,
     Helo,
     Tls,
+    /// LOGIN's question for the name.
+    AuthUser,
+    /// LOGIN's question for the password.
+    AuthPassword,
+    Auth,
     Reset,
     Mail,
     Rcpt(usize),
@@ -64,12 +74,14 @@ const WINDOW_COMMANDS: usize = 100;
 impl Machine {
     /// A session that waits for the server's greeting.
     ///
-    /// # Panics
-    /// When the name for EHLO is empty or has blanks or control characters.
-    pub fn new(config: Config) -> Self {
+    /// # Errors
+    /// [`ClientError::BadName`].
+    pub fn new(config: Config) -> Result<Self, ClientError> {
         let name = &config.helo_name;
-        assert!(!name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control()), "name {name:?}");
-        Self {
+        if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(ClientError::BadName(name.clone()));
+        }
+        Ok(Self {
             config,
             replies: ReplyParser::default(),
             expected: VecDeque::from([Expect::Greeting]),
@@ -79,7 +91,8 @@ impl Machine {
             transaction: None,
             needs_reset: false,
             closed: false,
-        }
+            login: None,
+        })
     }
 
     /// What is to be written, in order.
@@ -105,7 +118,11 @@ impl Machine {
     /// Without recipients, or when the session is not idle.
     pub fn send(&mut self, mail: MailFrom, recipients: Vec<RcptTo>, body: MessageBody) {
         assert!(!recipients.is_empty(), "no recipients");
-        assert!(self.expected.is_empty() && self.transaction.is_none() && !self.closed, "sent while busy: {self:?}");
+        assert!(
+            self.expected.is_empty() && self.transaction.is_none() && !self.closed,
+            "sent while busy: {:?}",
+            self.expected
+        );
         let body = match body {
             MessageBody::Whole(chunks) if self.chunks() => MessageBody::Whole(whole_lines(chunks)),
             body => body,
@@ -168,6 +185,43 @@ impl Machine {
         self.idle_command(b"STARTTLS\r\n", Expect::Tls);
     }
 
+    /// Says AUTH with PLAIN, or with LOGIN where only that was offered; [`Event::Ready`] follows. `false`: neither was offered, and
+    /// nothing was said. Both show the password to whoever reads along, so have TLS first.
+    ///
+    /// # Panics
+    /// When the session is not idle.
+    pub fn authenticate(&mut self, credentials: &Credentials) -> bool {
+        let offers = |name: &str| self.extensions.auth.iter().any(|offered| offered.eq_ignore_ascii_case(name));
+        let (plain, login) = (offers("PLAIN"), offers("LOGIN"));
+        if plain {
+            self.idle_command(format!("AUTH PLAIN {}\r\n", credentials.plain()).as_bytes(), Expect::Auth);
+        } else if login {
+            // Some servers know no initial response with LOGIN.
+            self.login = Some(credentials.clone());
+            self.idle_command(b"AUTH LOGIN\r\n", Expect::AuthUser);
+        }
+        plain || login
+    }
+
+    /// What is being waited for.
+    pub fn awaits(&self) -> Step {
+        match self.expected.front() {
+            Some(Expect::Greeting) => Step::Greeting,
+            Some(Expect::Hello | Expect::Helo) => Step::Hello,
+            Some(Expect::Tls) => Step::StartTls,
+            Some(Expect::AuthUser | Expect::AuthPassword | Expect::Auth) => Step::Auth,
+            Some(Expect::Reset) => Step::Reset,
+            Some(Expect::Mail) => Step::Mail,
+            Some(Expect::Rcpt(_)) => Step::Rcpt,
+            Some(Expect::Data) => Step::Data,
+            Some(Expect::Verdict) => Step::Body,
+            Some(Expect::Quit) => Step::Quit,
+            // Its body is being given.
+            None if self.transaction.is_some() => Step::Body,
+            None => Step::Idle,
+        }
+    }
+
     /// The handshake is done: what was learned in the clear is forgotten, and EHLO is said again.
     pub fn tls_started(&mut self) {
         self.extensions = Extensions::default();
@@ -177,10 +231,18 @@ impl Machine {
     /// The connection was lost or given up. Returns the outcome of the open transaction, if there is one: recipients
     /// whose verdict had not come get `reply`, which should be 4yz, as the server may or may not have the message.
     pub fn abort(&mut self, reply: &Reply) -> Option<Outcome> {
+        let stage = match self.awaits() {
+            // All of the message went out with its commands, and they may all have been good.
+            _ if self.expected.contains(&Expect::Verdict) => Stage::Body,
+            Step::Rcpt => Stage::Rcpt,
+            Step::Data => Stage::Data,
+            Step::Body => Stage::Body,
+            _ => Stage::Mail,
+        };
         self.closed = true;
         self.expected.clear();
         self.transaction.as_ref()?;
-        self.decide_rest(reply, Stage::Body);
+        self.decide_rest(reply, stage);
         self.take_outcome()
     }
 
@@ -229,6 +291,16 @@ impl Machine {
             }
             Expect::Helo if reply.is_positive() => return Ok(Some(Event::Ready)),
             Expect::Hello | Expect::Helo => return Err(ClientError::Hello(reply)),
+            Expect::AuthUser if reply.code() == 334 => {
+                let user = self.login.as_ref().map_or(String::new(), |login| sasl::encode(&login.user));
+                self.command(format!("{user}\r\n").as_bytes(), Expect::AuthPassword);
+            }
+            Expect::AuthPassword if reply.code() == 334 => {
+                let password = self.login.take().map_or(String::new(), |login| sasl::encode(&login.password));
+                self.command(format!("{password}\r\n").as_bytes(), Expect::Auth);
+            }
+            Expect::Auth if reply.is_positive() => return Ok(Some(Event::Ready)),
+            Expect::AuthUser | Expect::AuthPassword | Expect::Auth => return Err(ClientError::Auth(reply)),
             Expect::Tls if !reply.is_positive() => return Err(ClientError::Tls(reply)),
             Expect::Tls if !input.is_empty() => return Err(ClientError::TlsInjection),
             Expect::Tls => return Ok(Some(Event::TlsReady)),
@@ -269,8 +341,8 @@ impl Machine {
                 self.decide_rest(&reply, Stage::Data);
             }
             Expect::Verdict => self.verdict(reply),
-            Expect::Greeting | Expect::Hello | Expect::Helo | Expect::Tls | Expect::Quit => {
-                unreachable!("{expected:?} is no part of a transaction")
+            other => {
+                unreachable!("{other:?} is no part of a transaction")
             }
         }
         self.advance();
@@ -401,7 +473,7 @@ impl Machine {
     }
 
     fn idle_command(&mut self, line: &[u8], expected: Expect) {
-        assert!(self.expected.is_empty() && self.transaction.is_none() && !self.closed, "busy: {self:?}");
+        assert!(self.expected.is_empty() && self.transaction.is_none() && !self.closed, "busy: {:?}", self.expected);
         self.command(line, expected);
     }
 

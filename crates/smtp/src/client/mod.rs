@@ -5,7 +5,7 @@
 //! use posthaste_smtp::client::{Config, Event, Machine, MessageBody};
 //! use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
 //!
-//! let mut machine = Machine::new(Config::new("client.example.net"));
+//! let mut machine = Machine::new(Config::new("client.example.net"))?;
 //! let mut input = BytesMut::from("220 mx.example.org ESMTP\r\n");
 //! assert!(matches!(machine.step(&mut input)?, Event::NeedInput));
 //! assert_eq!(machine.take_output().concat(), b"EHLO client.example.net\r\n");
@@ -142,7 +142,7 @@ impl Extensions {
 pub enum Event {
     /// Write the output, then read more.
     NeedInput,
-    /// The session is open and idle: [`Machine::send`], [`Machine::quit`] or [`Machine::start_tls`].
+    /// The session is open and idle: [`Machine::send`], [`Machine::quit`], [`Machine::start_tls`] or [`Machine::authenticate`].
     Ready,
     /// Give the body with [`Machine::body`], then [`Machine::body_end`].
     SendBody,
@@ -154,18 +154,71 @@ pub enum Event {
     Closed,
 }
 
+/// What a session waits for, to say where it was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// The connection to be made.
+    Connect,
+    /// The server's greeting.
+    Greeting,
+    /// The reply to EHLO, LHLO or HELO.
+    Hello,
+    /// The reply to STARTTLS.
+    StartTls,
+    /// The TLS handshake.
+    Handshake,
+    /// The reply to AUTH.
+    Auth,
+    /// Nothing: the session is idle.
+    Idle,
+    /// The reply to RSET.
+    Reset,
+    /// The reply to MAIL.
+    Mail,
+    /// The reply to RCPT.
+    Rcpt,
+    /// The reply to DATA.
+    Data,
+    /// The verdict on the message, of which some may not have been sent.
+    Body,
+    /// The reply to QUIT.
+    Quit,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "while connecting",
+            Self::Greeting => "before the greeting",
+            Self::Hello => "before the reply to EHLO",
+            Self::StartTls => "before the reply to STARTTLS",
+            Self::Handshake => "in the TLS handshake",
+            Self::Auth => "before the reply to AUTH",
+            Self::Idle => "between messages",
+            Self::Reset => "before the reply to RSET",
+            Self::Mail => "before the reply to MAIL",
+            Self::Rcpt => "before the reply to RCPT",
+            Self::Data => "before the reply to DATA",
+            Self::Body => "before the verdict on the message",
+            Self::Quit => "before the reply to QUIT",
+        })
+    }
+}
+
 /// How far a recipient came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Refused here, before anything was sent: the server lacks what the message needs.
     Local,
-    /// MAIL was refused.
+    /// MAIL was refused, or the connection was lost before its reply.
     Mail,
-    /// RCPT was refused.
+    /// RCPT was refused, or the connection was lost before its reply.
     Rcpt,
-    /// DATA or BDAT was refused.
+    /// DATA or BDAT was refused, or the connection was lost before its reply.
     Data,
-    /// The whole message was sent and this is the verdict.
+    /// The whole message was sent and this is the verdict; or the connection was lost before the verdict, and the server may or may
+    /// not have the message.
     Body,
 }
 
@@ -205,6 +258,12 @@ pub enum ClientError {
     /// STARTTLS was refused.
     #[error("server refused STARTTLS: {0}")]
     Tls(Reply),
+    /// AUTH was refused: the password is wrong if the code is 535, otherwise the server says why.
+    #[error("server refused AUTH: {0}")]
+    Auth(Reply),
+    /// [`Config::helo_name`] is empty or has blanks or control characters.
+    #[error("bad name for EHLO: {0:?}")]
+    BadName(String),
     /// Octets came in the clear behind the reply to STARTTLS; they may be anybody's.
     #[error("server sent data behind its reply to STARTTLS")]
     TlsInjection,

@@ -1,6 +1,7 @@
 //! A client on tokio: connect, send messages, quit.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::time::Duration;
@@ -11,9 +12,10 @@ use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio::time::timeout;
 
 use super::stream::Stream;
-use crate::client::{ClientError, Config, Event, Extensions, Machine, MessageBody, Outcome};
+use crate::client::{ClientError, Config, Event, Extensions, Machine, MessageBody, Outcome, Step};
 use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;
+use crate::sasl::Credentials;
 
 /// How long a client waits.
 #[derive(Debug, Clone)]
@@ -32,19 +34,194 @@ impl Default for ClientTimeouts {
     }
 }
 
-/// Why there is no session. Nothing was sent.
+/// Why there is no session, or no longer one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The connection could not be made, or was lost.
-    #[error("cannot connect: {0}")]
-    Io(#[from] io::Error),
+    #[error("{step}: {}", what_happened(.error))]
+    Io {
+        /// What was being waited for.
+        step: Step,
+        /// What the system said.
+        error: io::Error,
+    },
     /// A time of [`ClientTimeouts`] ran out.
-    #[error("timed out")]
-    TimedOut,
-    /// The server does not want us, or does not speak SMTP.
+    #[error("{0}: timed out")]
+    TimedOut(Step),
+    /// The server does not want us, or does not speak SMTP; or [`Config::helo_name`] cannot be said.
     #[error(transparent)]
     Protocol(#[from] ClientError),
+    /// STARTTLS was asked for and is not offered; nothing was sent in the clear.
+    #[error("the server does not offer STARTTLS")]
+    NoStartTls,
+    /// Credentials were given for a connection without TLS; see [`ClientBuilder::allow_plaintext_auth`].
+    #[error("no password is sent without TLS")]
+    PlaintextAuth,
+    /// Credentials were given, and neither PLAIN nor LOGIN is offered.
+    #[error("the server offers neither AUTH PLAIN nor AUTH LOGIN")]
+    NoMechanism,
+}
+
+/// Why a message was not even begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The session is over: connect again.
+    #[error("the session is over")]
+    Closed,
+    /// There is nobody to send it to.
+    #[error("no recipients")]
+    NoRecipients,
+}
+
+fn what_happened(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the server closed the connection".into(),
+        _ => error.to_string(),
+    }
+}
+
+/// When a session is encrypted.
+#[derive(Debug, Clone)]
+enum Encryption {
+    Never,
+    #[cfg(feature = "tls")]
+    StartTls(Tls),
+    #[cfg(feature = "tls")]
+    Implicit(Tls),
+}
+
+#[cfg(feature = "tls")]
+#[derive(Debug, Clone)]
+struct Tls {
+    config: std::sync::Arc<rustls::ClientConfig>,
+    server_name: rustls::pki_types::ServerName<'static>,
+}
+
+/// Settings of a session to be: [`Client::builder`].
+#[derive(Debug, Clone)]
+pub struct ClientBuilder {
+    config: Config,
+    timeouts: ClientTimeouts,
+    encryption: Encryption,
+    credentials: Option<Credentials>,
+    plaintext_auth: bool,
+}
+
+impl ClientBuilder {
+    /// Protocol, way of sending bodies and name for EHLO. Default: [`Config::new`] with the builder's name.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// How long to wait. Default: [`ClientTimeouts::default`].
+    pub fn timeouts(mut self, timeouts: ClientTimeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// Encrypts the session by STARTTLS (RFC 3207), as is done on ports 25 and 587. `server_name` has to stand in the server's
+    /// certificate. A server that does not offer it is left: [`ConnectError::NoStartTls`]. See [`tls::client_config`](crate::tls::client_config).
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn starttls(
+        mut self,
+        config: std::sync::Arc<rustls::ClientConfig>,
+        server_name: rustls::pki_types::ServerName<'static>,
+    ) -> Self {
+        self.encryption = Encryption::StartTls(Tls { config, server_name });
+        self
+    }
+
+    /// Encrypts the session from the first octet on (RFC 8314), as is done on port 465.
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn implicit_tls(
+        mut self,
+        config: std::sync::Arc<rustls::ClientConfig>,
+        server_name: rustls::pki_types::ServerName<'static>,
+    ) -> Self {
+        self.encryption = Encryption::Implicit(Tls { config, server_name });
+        self
+    }
+
+    /// Authenticates by AUTH PLAIN, or by LOGIN where only that is offered.
+    pub fn credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = Some(credentials);
+        self
+    }
+
+    /// Whether a password may be sent without TLS, for all on the way to read. Default: no.
+    pub fn allow_plaintext_auth(mut self, allow: bool) -> Self {
+        self.plaintext_auth = allow;
+        self
+    }
+
+    /// Connects over TCP and does all that comes before the first message.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn connect(self, address: impl ToSocketAddrs) -> Result<Client, ConnectError> {
+        let stream = connecting(self.timeouts.connect, TcpStream::connect(address)).await?;
+        stream.set_nodelay(true).map_err(lost(Step::Connect))?;
+        self.open(Stream::Tcp(stream)).await
+    }
+
+    /// Connects over a UNIX socket and does all that comes before the first message.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn connect_unix(self, path: impl AsRef<Path>) -> Result<Client, ConnectError> {
+        let stream = connecting(self.timeouts.connect, UnixStream::connect(path)).await?;
+        self.open(Stream::Unix(stream)).await
+    }
+
+    async fn open(self, stream: Stream) -> Result<Client, ConnectError> {
+        let machine = Machine::new(self.config)?;
+        let mut client = Client { machine, stream, input: BytesMut::new(), timeouts: self.timeouts, broken: None };
+        match &self.encryption {
+            Encryption::Never => client.until_ready().await?,
+            #[cfg(feature = "tls")]
+            Encryption::Implicit(tls) => {
+                client.encrypt(tls).await?;
+                client.until_ready().await?;
+            }
+            #[cfg(feature = "tls")]
+            Encryption::StartTls(tls) => {
+                client.until_ready().await?;
+                if !client.extensions().starttls {
+                    return Err(ConnectError::NoStartTls);
+                }
+                client.machine.start_tls();
+                client.until_ready().await?;
+                client.encrypt(tls).await?;
+                client.machine.tls_started();
+                client.until_ready().await?;
+            }
+        }
+        if let Some(credentials) = &self.credentials {
+            let encrypted = !matches!(self.encryption, Encryption::Never);
+            if !encrypted && !self.plaintext_auth {
+                return Err(ConnectError::PlaintextAuth);
+            }
+            if !client.machine.authenticate(credentials) {
+                return Err(ConnectError::NoMechanism);
+            }
+            client.until_ready().await?;
+        }
+        Ok(client)
+    }
+}
+
+async fn connecting<S>(patience: Duration, work: impl Future<Output = io::Result<S>>) -> Result<S, ConnectError> {
+    let connecting = timeout(patience, work).await;
+    connecting.map_err(|_| ConnectError::TimedOut(Step::Connect))?.map_err(lost(Step::Connect))
+}
+
+fn lost(step: Step) -> impl FnOnce(io::Error) -> ConnectError {
+    move |error| ConnectError::Io { step, error }
 }
 
 /// An open session.
@@ -59,7 +236,18 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects over TCP and says hello.
+    /// A session that is to say `helo_name` with EHLO; with TLS and AUTH if the builder is told so.
+    pub fn builder(helo_name: impl Into<String>) -> ClientBuilder {
+        ClientBuilder {
+            config: Config::new(helo_name),
+            timeouts: ClientTimeouts::default(),
+            encryption: Encryption::Never,
+            credentials: None,
+            plaintext_auth: false,
+        }
+    }
+
+    /// Connects over TCP and says hello, without TLS and AUTH.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -68,10 +256,7 @@ impl Client {
         config: Config,
         timeouts: ClientTimeouts,
     ) -> Result<Self, ConnectError> {
-        let connecting = timeout(timeouts.connect, TcpStream::connect(address)).await;
-        let stream = connecting.map_err(|_| ConnectError::TimedOut)??;
-        stream.set_nodelay(true)?;
-        Self::open(Stream::Tcp(stream), config, timeouts).await
+        Self::builder("").config(config).timeouts(timeouts).connect(address).await
     }
 
     /// Connects over a UNIX socket and says hello.
@@ -83,21 +268,31 @@ impl Client {
         config: Config,
         timeouts: ClientTimeouts,
     ) -> Result<Self, ConnectError> {
-        let connecting = timeout(timeouts.connect, UnixStream::connect(path)).await;
-        let stream = connecting.map_err(|_| ConnectError::TimedOut)??;
-        Self::open(Stream::Unix(stream), config, timeouts).await
+        Self::builder("").config(config).timeouts(timeouts).connect_unix(path).await
     }
 
-    async fn open(stream: Stream, config: Config, timeouts: ClientTimeouts) -> Result<Self, ConnectError> {
-        let machine = Machine::new(config);
-        let mut client = Self { machine, stream, input: BytesMut::new(), timeouts, broken: None };
+    /// Goes on until a message could be sent, or TLS begin.
+    async fn until_ready(&mut self) -> Result<(), ConnectError> {
         loop {
-            match client.machine.step(&mut client.input)? {
-                Event::NeedInput => client.exchange().await?,
-                Event::Ready => return Ok(client),
+            match self.machine.step(&mut self.input)? {
+                Event::NeedInput => self.exchange().await?,
+                Event::Ready | Event::TlsReady => return Ok(()),
+                // A server that shuts down, which it says between two commands.
+                Event::Closed => return Err(lost(self.machine.awaits())(io::ErrorKind::ConnectionAborted.into())),
                 event => unreachable!("{event:?} before the session is open"),
             }
         }
+    }
+
+    /// Does the client's side of a TLS handshake. Nothing that came in the clear is left: the machine has seen to that.
+    #[cfg(feature = "tls")]
+    async fn encrypt(&mut self, tls: &Tls) -> Result<(), ConnectError> {
+        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::clone(&tls.config));
+        let stream = std::mem::replace(&mut self.stream, Stream::Gone);
+        let handshake = timeout(self.timeouts.connect, connector.connect(tls.server_name.clone(), stream)).await;
+        let stream = handshake.map_err(|_| ConnectError::TimedOut(Step::Handshake))?.map_err(lost(Step::Handshake))?;
+        self.stream = Stream::Tls(Box::new(stream.into()));
+        Ok(())
     }
 
     /// What the server offered.
@@ -111,11 +306,23 @@ impl Client {
     }
 
     /// Sends one message, given with CRLF line ends and without dot-stuffing, in any number of pieces. If the
-    /// connection is lost on the way, recipients without a verdict get 451 4.4.2: the server may or may not have it.
+    /// connection is lost on the way, recipients without a verdict get 451 4.4.2, which says where: the server may have the message
+    /// only if [`RecipientOutcome::stage`](crate::client::RecipientOutcome::stage) is [`Stage::Body`](crate::client::Stage::Body).
     ///
-    /// # Panics
-    /// Without recipients, or when [`Client::is_open`] is false.
-    pub async fn send(&mut self, mail: MailFrom, recipients: Vec<RcptTo>, body: Vec<Bytes>) -> Outcome {
+    /// # Errors
+    /// See [`SendError`]; nothing was sent.
+    pub async fn send(
+        &mut self,
+        mail: MailFrom,
+        recipients: Vec<RcptTo>,
+        body: Vec<Bytes>,
+    ) -> Result<Outcome, SendError> {
+        if recipients.is_empty() {
+            return Err(SendError::NoRecipients);
+        }
+        if !self.is_open() {
+            return Err(SendError::Closed);
+        }
         self.machine.send(mail, recipients, MessageBody::Whole(body));
         loop {
             let error = match self.machine.step(&mut self.input) {
@@ -124,7 +331,7 @@ impl Client {
                         // Whatever is written next would be taken for more of the body.
                         self.machine.abort(&connection_lost(&error));
                     }
-                    return outcome;
+                    return Ok(outcome);
                 }
                 Ok(Event::NeedInput) => match self.exchange().await {
                     Ok(()) => continue,
@@ -133,7 +340,7 @@ impl Client {
                 Ok(event) => unreachable!("{event:?} within a transaction"),
                 Err(error) => error.into(),
             };
-            return self.machine.abort(&connection_lost(&error)).expect("a transaction is open");
+            return Ok(self.machine.abort(&connection_lost(&error)).expect("a transaction is open"));
         }
     }
 
@@ -149,6 +356,8 @@ impl Client {
         while !matches!(self.machine.step(&mut self.input)?, Event::Closed) {
             self.exchange().await?;
         }
+        // The server has said all; whether it still hears us makes no difference.
+        let _ = timeout(self.timeouts.write, self.stream.shutdown()).await;
         Ok(())
     }
 
@@ -157,12 +366,13 @@ impl Client {
         if let Some(error) = self.broken.take() {
             return Err(error);
         }
+        let step = self.machine.awaits();
         let out = self.machine.take_output();
-        let written = write_all(&mut self.stream, out.into(), self.timeouts.write).await;
+        let written = write_all(&mut self.stream, out.into(), self.timeouts.write, step).await;
         // A server that closes in the middle of a body, or takes no more of it, may have said why: what it wrote is read before
         // giving up. Who takes nothing is not waited for once more.
         let patience =
-            if matches!(written, Err(ConnectError::TimedOut)) { Duration::ZERO } else { self.timeouts.reply };
+            if matches!(written, Err(ConnectError::TimedOut(_))) { Duration::ZERO } else { self.timeouts.reply };
         self.input.reserve(1 << 10);
         let reading = timeout(patience, self.stream.read_buf(&mut self.input)).await;
         match (reading, written) {
@@ -171,19 +381,24 @@ impl Client {
                 Ok(())
             }
             (_, Err(error)) => Err(error),
-            (Err(_), Ok(())) => Err(ConnectError::TimedOut),
-            (Ok(Err(error)), Ok(())) => Err(error.into()),
-            (Ok(Ok(0)), Ok(())) => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            (Err(_), Ok(())) => Err(ConnectError::TimedOut(step)),
+            (Ok(Err(error)), Ok(())) => Err(lost(step)(error)),
+            (Ok(Ok(0)), Ok(())) => Err(lost(step)(io::ErrorKind::UnexpectedEof.into())),
         }
     }
 }
 
 fn connection_lost(error: &ConnectError) -> Reply {
-    Reply::new(451, "4.4.2", format!("Connection lost: {error}"))
+    Reply::new(451, "4.4.2", format!("Connection lost {error}"))
 }
 
 /// Writes all pieces without joining them, and waits for `patience` at most for the server to take some of them.
-async fn write_all(stream: &mut Stream, mut pieces: VecDeque<Bytes>, patience: Duration) -> Result<(), ConnectError> {
+async fn write_all(
+    stream: &mut Stream,
+    mut pieces: VecDeque<Bytes>,
+    patience: Duration,
+    step: Step,
+) -> Result<(), ConnectError> {
     const SLICES: usize = 64;
     pieces.retain(|piece| !piece.is_empty());
     while !pieces.is_empty() {
@@ -193,9 +408,9 @@ async fn write_all(stream: &mut Stream, mut pieces: VecDeque<Bytes>, patience: D
         }
         let count = pieces.len().min(SLICES);
         let writing = timeout(patience, stream.write_vectored(&slices[..count])).await;
-        let mut written = writing.map_err(|_| ConnectError::TimedOut)??;
+        let mut written = writing.map_err(|_| ConnectError::TimedOut(step))?.map_err(lost(step))?;
         if written == 0 {
-            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+            return Err(lost(step)(io::ErrorKind::WriteZero.into()));
         }
         while let Some(first) = pieces.front_mut().filter(|_| written > 0) {
             let taken = written.min(first.len());
@@ -206,5 +421,6 @@ async fn write_all(stream: &mut Stream, mut pieces: VecDeque<Bytes>, patience: D
             }
         }
     }
-    Ok(())
+    // TLS keeps what the socket did not take.
+    timeout(patience, stream.flush()).await.map_err(|_| ConnectError::TimedOut(step))?.map_err(lost(step))
 }

@@ -10,16 +10,15 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use super::body::{Body, End};
+use super::setup::{Certificate, Door};
 use super::stream::Stream;
-use super::{Handler, Peer, Session};
+use super::{Session, SessionEnd, TlsFacts};
 use crate::limits::Timeouts;
 use crate::reply::Reply;
 use crate::scan::BodyError;
-use crate::server::{Config, Event, Machine, Waiting};
+use crate::server::{Config, Event, Machine, Protocol, Waiting};
 
 /// What the whole server is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +65,10 @@ pub(super) enum Stop {
     TimedOut,
     ShuttingDown,
     Io(io::ErrorKind),
+    /// The handshake failed.
+    Tls,
+    /// The handler did. Never within a body, which is read to its end first.
+    Panicked,
 }
 
 impl Stop {
@@ -75,21 +78,37 @@ impl Stop {
             Self::TimedOut => BodyError::TimedOut,
             Self::ShuttingDown => BodyError::ShuttingDown,
             Self::Io(kind) => BodyError::Io(kind),
+            Self::Tls | Self::Panicked => unreachable!("{self:?} within a body"),
+        }
+    }
+
+    pub fn session_end(self) -> SessionEnd {
+        match self {
+            Self::Disconnected => SessionEnd::Disconnected,
+            Self::TimedOut => SessionEnd::TimedOut,
+            Self::ShuttingDown => SessionEnd::ShutDown,
+            Self::Io(kind) => SessionEnd::Failed(kind),
+            Self::Tls => SessionEnd::Tls,
+            Self::Panicked => SessionEnd::Panicked,
         }
     }
 }
 
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
-        Self::Io(error.kind())
+        match error.kind() {
+            // Of TLS: the connection was closed without saying so.
+            io::ErrorKind::UnexpectedEof => Self::Disconnected,
+            kind => Self::Io(kind),
+        }
     }
 }
 
 /// A machine with its socket.
 #[derive(Debug)]
 pub(super) struct Connection {
-    machine: Machine,
-    stream: Stream,
+    pub machine: Machine,
+    pub stream: Stream,
     /// Has no memory while nothing comes, so that sessions that wait stay cheap.
     input: BytesMut,
     /// Octets of the buffer that `input` is or was a part of.
@@ -139,10 +158,11 @@ const REST_PART: usize = 4;
 const OUTPUT_BYTES_KEPT: usize = 256;
 
 impl Connection {
-    pub fn new(stream: Stream, config: Arc<Config>, phase: Arc<PhaseNow>) -> Self {
+    pub fn new(stream: Stream, config: Arc<Config>, phase: Arc<PhaseNow>, door: Door) -> Self {
         let now = Instant::now();
+        let machine = Machine::new(Arc::clone(&config));
         Self {
-            machine: Machine::new(Arc::clone(&config)),
+            machine: if door.implicit_tls { machine.encrypted() } else { machine },
             stream,
             input: BytesMut::new(),
             buffer_bytes: 0,
@@ -157,7 +177,20 @@ impl Connection {
         }
     }
 
-    fn timeouts(&self) -> &Timeouts {
+    pub fn protocol(&self) -> Protocol {
+        self.config.protocol
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.phase.reached(Phase::Draining)
+    }
+
+    /// Whether what was read holds all that is left of the message.
+    pub fn has_whole_body(&self) -> bool {
+        self.machine.has_whole_body(&self.input)
+    }
+
+    pub fn timeouts(&self) -> &Timeouts {
         &self.config.limits.timeouts
     }
 
@@ -176,7 +209,7 @@ impl Connection {
 
     /// Writes all replies at once. The future may be dropped: what has gone out is known to the connection.
     pub async fn flush(&mut self) -> Result<(), Stop> {
-        if self.machine.output().is_empty() {
+        if self.machine.output().is_empty() && self.stream.is_flushed() {
             return Ok(());
         }
         let written = poll_fn(|cx| self.poll_flush(cx)).await;
@@ -184,7 +217,9 @@ impl Connection {
         // Otherwise what is left stays in front of the last words.
         if written.is_ok() {
             let out = self.machine.output_mut();
-            if out.capacity() > OUTPUT_BYTES_KEPT { *out = Vec::new() } else { out.clear() }
+            if out.capacity() > OUTPUT_BYTES_KEPT {
+                *out = Vec::new();
+            }
         }
         written
     }
@@ -193,9 +228,17 @@ impl Connection {
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         loop {
             let out = self.machine.output_mut();
-            match Pin::new(&mut self.stream).poll_write(cx, out) {
+            if out.is_empty() && self.stream.is_flushed() {
+                return Poll::Ready(Ok(()));
+            }
+            let written = match out.is_empty() {
+                true => Pin::new(&mut self.stream).poll_flush(cx).map_ok(|()| usize::MAX),
+                false => Pin::new(&mut self.stream).poll_write(cx, out),
+            };
+            match written {
+                Poll::Ready(Ok(usize::MAX)) => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(Stop::Io(io::ErrorKind::WriteZero))),
-                Poll::Ready(Ok(written)) if written == out.len() => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(written)) if written == out.len() => out.clear(),
                 Poll::Ready(Ok(written)) => drop(out.drain(..written)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                 Poll::Pending if self.phase.reached(Phase::Ending) => return Poll::Ready(Err(Stop::ShuttingDown)),
@@ -326,100 +369,55 @@ impl Connection {
         if self.machine.is_in_body() { self.line_deadline.min(self.body_deadline) } else { self.line_deadline }
     }
 
-    /// Serves the session to its end.
-    pub async fn serve<H: Handler>(mut self, handler: &H, id: u64, peer: Peer) {
-        // Handlers' futures are boxed while they run, so that an idle session does not carry room for them.
-        let greeting = Box::pin(handler.connect(&peer)).await;
-        self.machine.greet(greeting);
-        let protocol = self.config.protocol;
-        let mut session = Session { id, peer, helo: None, protocol, extended: false, tls: false, authenticated: false };
-        let mut transaction: Option<H::Transaction> = None;
-        let stopped = loop {
-            let went = match self.step() {
-                Event::NeedInput => {
-                    if self.machine.waiting() == Waiting::Idle {
-                        transaction = None;
-                    }
-                    self.fill().await
-                }
-                Event::Flush => {
-                    let flushed = self.flush().await;
-                    // Replies by the hundred at once are much work between two waits: the others' turn comes first.
-                    yield_now().await;
-                    flushed
-                }
-                Event::Mail if self.phase.reached(Phase::Draining) => {
-                    self.machine.answer(Err(Reply::new(421, "4.3.2", "Service shutting down")));
-                    Ok(())
-                }
-                Event::Mail => {
-                    self.describe(&mut session);
-                    let mail = self.machine.mail().expect("MAIL was asked about");
-                    let begun = transaction.insert(H::Transaction::default());
-                    let verdict = Box::pin(handler.mail(&session, begun, mail)).await;
-                    self.machine.answer(verdict);
-                    Ok(())
-                }
-                Event::Rcpt => {
-                    let envelope = self.machine.envelope().expect("RCPT has an envelope");
-                    let rcpt = self.machine.recipient().expect("RCPT was asked about");
-                    let begun = transaction.as_mut().expect("MAIL came before RCPT");
-                    let verdict = Box::pin(handler.rcpt(&session, begun, envelope, rcpt)).await;
-                    self.machine.answer(verdict);
-                    Ok(())
-                }
-                Event::BodyBegin(envelope) => {
-                    // The handler may take its time, and the client waits for the replies to what came before, unless it has
-                    // sent the whole message already and waits for the one reply to that.
-                    if !self.machine.has_whole_body(&self.input)
-                        && let Err(stop) = self.flush().await
-                    {
-                        break Some(stop);
-                    }
-                    let begun = transaction.take().expect("MAIL came before the message");
-                    let mut body = Body::new(&mut self);
-                    let outcome = Box::pin(handler.message(&session, begun, envelope, &mut body)).await;
-                    let end = match body.ended() {
-                        Some(end) => end,
-                        None => Box::pin(body.end()).await,
-                    };
-                    match end {
-                        End::Complete => {
-                            self.machine.finish(&outcome);
-                            Ok(())
-                        }
-                        End::Refused => Ok(()),
-                        End::Stopped(stop) => Err(stop),
-                    }
-                }
-                // Nobody reads the rest of a message that was aborted.
-                Event::Body(_) | Event::BodyAborted(_) => Ok(()),
-                Event::Close => break None,
-                event @ (Event::Hello | Event::Data | Event::BodyEnd | Event::StartTls | Event::Auth(_)) => {
-                    unreachable!("{event:?}: not announced, or within a body")
-                }
-            };
-            if let Err(stop) = went {
-                break Some(stop);
-            }
-        };
-        match stopped {
-            None => {}
-            Some(Stop::TimedOut) => self.machine.time_out(),
-            Some(Stop::ShuttingDown) => self.machine.shut_down(),
-            Some(Stop::Disconnected | Stop::Io(_)) => return,
-        }
-        let linger = self.timeouts().linger;
-        Box::pin(close(self.stream, std::mem::take(self.machine.output_mut()), linger)).await;
+    /// Answers what a machine asked with what [`sheltered`](super::session) brought: `None` for a handler that panicked.
+    pub fn answer(&mut self, verdict: Option<Result<(), Reply>>) -> Result<(), Stop> {
+        let panicked = verdict.is_none();
+        self.machine.answer(verdict.unwrap_or_else(|| Err(super::session::internal_error())));
+        if panicked { Err(Stop::Panicked) } else { Ok(()) }
     }
 
-    fn describe(&self, session: &mut Session) {
+    /// Tells the handler's view of the session what the machine knows.
+    pub fn describe<S>(&self, session: &mut Session<S>) {
         if session.helo.as_deref() != self.machine.helo() {
             session.helo = self.machine.helo().map(String::from);
         }
         session.extended = self.machine.is_extended();
-        session.tls = self.machine.is_tls();
-        session.authenticated = self.machine.is_authenticated();
+    }
+
+    /// Does the server's side of a TLS handshake. Until it succeeds there is no stream.
+    #[cfg(feature = "tls")]
+    pub async fn start_tls(&mut self, certificate: &Certificate) -> Result<Box<TlsFacts>, Stop> {
+        let acceptor = certificate.acceptor.as_ref().expect("TLS is not offered without a certificate");
+        let mut accepting = pin!(acceptor.accept(std::mem::replace(&mut self.stream, Stream::Gone)));
+        let deadline = after(Instant::now(), self.timeouts().command);
+        let accepted = poll_fn(|cx| {
+            if self.phase.reached(Phase::Draining) {
+                return Poll::Ready(Err(Stop::ShuttingDown));
+            }
+            match accepting.as_mut().poll(cx) {
+                Poll::Ready(Ok(stream)) => Poll::Ready(Ok(stream)),
+                Poll::Ready(Err(error)) => {
+                    tracing::debug!(error = error.to_string(), "TLS handshake failed");
+                    Poll::Ready(Err(Stop::Tls))
+                }
+                Poll::Pending => self.alarm.poll(deadline, cx).map(|()| Err(Stop::TimedOut)),
+            }
+        });
+        let stream = accepted.await?;
+        let tls = stream.get_ref().1;
+        let facts = TlsFacts {
+            version: tls.protocol_version().map_or(String::new(), |version| format!("{version:?}")),
+            cipher: tls.negotiated_cipher_suite().map_or(String::new(), |suite| format!("{:?}", suite.suite())),
+            server_name: tls.server_name().map(String::from),
+        };
+        self.stream = Stream::Tls(Box::new(stream.into()));
+        Ok(Box::new(facts))
+    }
+
+    /// Without the feature there is no certificate, and [`SetupError`](super::SetupError) keeps TLS from being offered.
+    #[cfg(not(feature = "tls"))]
+    pub async fn start_tls(&mut self, _: &Certificate) -> Result<Box<TlsFacts>, Stop> {
+        Err(Stop::Tls)
     }
 }
 

@@ -19,6 +19,8 @@ use tokio::time::{sleep, timeout};
 use super::connection::{Connection, Phase, PhaseNow, close};
 use super::gate::Gate;
 use super::listen::{Backlog, Bound, Listener, Reserve, UnixAccess};
+use super::session::{serve, sheltered_now};
+use super::setup::{Certificate, Door, Offers, SetupError};
 use super::stream::Stream;
 use super::{Handler, Peer};
 use crate::reply::Reply;
@@ -36,6 +38,8 @@ impl Server {
             places: Vec::new(),
             max_connections: ServerBuilder::MAX_CONNECTIONS,
             max_connections_per_address: usize::MAX,
+            implicit_tls: false,
+            certificate: Certificate::default(),
         }
     }
 }
@@ -47,13 +51,15 @@ pub struct ServerBuilder {
     places: Vec<Place>,
     max_connections: usize,
     max_connections_per_address: usize,
+    implicit_tls: bool,
+    certificate: Certificate,
 }
 
 /// A listener to be, and what is spoken there.
 #[derive(Debug)]
 struct Place {
     at: At,
-    protocol: Protocol,
+    door: Door,
 }
 
 #[derive(Debug)]
@@ -78,8 +84,8 @@ impl ServerBuilder {
     /// Connections that are served at once unless [`ServerBuilder::max_connections`] says otherwise.
     pub const MAX_CONNECTIONS: usize = 20_000;
 
-    /// Host name, limits, policies and protocol. Default: those of [`Config::new`], under the name `localhost`. STARTTLS, AUTH and
-    /// the questions about hello and DATA are for drivers of one's own: here they count as not set.
+    /// Host name, limits, policies and protocol, STARTTLS and AUTH, and whether the handler is asked about hello and DATA. Default:
+    /// those of [`Config::new`], under the name `localhost`. What cannot be kept to is a [`SetupError`] at the start.
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
@@ -88,6 +94,22 @@ impl ServerBuilder {
     /// SMTP or LMTP, on the listeners that are named from here on. Default: as [`ServerBuilder::config`] has it.
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.config.protocol = protocol;
+        self
+    }
+
+    /// The certificate for STARTTLS, which [`Config::starttls`] offers, and for [`ServerBuilder::implicit_tls`]. See
+    /// [`tls::server_config`](crate::tls::server_config) for one from PEM files.
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn tls(mut self, config: Arc<rustls::ServerConfig>) -> Self {
+        self.certificate.acceptor = Some(config.into());
+        self
+    }
+
+    /// Whether sessions are encrypted from the first octet on (RFC 8314, port 465) on the listeners that are named from here on.
+    /// Default: no.
+    pub fn implicit_tls(mut self, implicit_tls: bool) -> Self {
+        self.implicit_tls = implicit_tls;
         self
     }
 
@@ -132,7 +154,8 @@ impl ServerBuilder {
     }
 
     fn place(mut self, at: At) -> Self {
-        self.places.push(Place { at, protocol: self.config.protocol });
+        let door = Door { protocol: self.config.protocol, implicit_tls: self.implicit_tls };
+        self.places.push(Place { at, door });
         self
     }
 
@@ -142,16 +165,16 @@ impl ServerBuilder {
     /// # Errors
     /// [`ListenError`] names the listener; then nothing is left bound.
     pub fn bind(self) -> Result<BoundServer, ListenError> {
-        let Self { config, places, max_connections, max_connections_per_address } = self;
+        let Self { config, places, max_connections, max_connections_per_address, certificate, .. } = self;
         let backlog = Backlog::for_connections(max_connections);
         let mut tcp = Vec::new();
         let mut listeners = Vec::new();
-        for Place { at, protocol } in places {
+        for Place { at, door } in places {
             let place = at.to_string();
             let bound = match at {
                 At::Tcp(address) => match address.to_socket_addrs() {
                     Ok(addresses) => {
-                        tcp.push((place, addresses.collect::<Vec<_>>(), protocol));
+                        tcp.push((place, addresses.collect::<Vec<_>>(), door));
                         continue;
                     }
                     Err(error) => Err(error),
@@ -160,20 +183,21 @@ impl ServerBuilder {
                 At::BoundTcp(listener) => Bound::from_tcp(listener, backlog),
                 At::BoundUnix(listener) => Bound::from_unix(listener, backlog),
             };
-            listeners.push((bound.map_err(|error| ListenError { place, error })?, protocol));
+            listeners.push((bound.map_err(|error| ListenError { place, error })?, door));
         }
         let all: Vec<SocketAddr> = tcp.iter().flat_map(|(_, addresses, _)| addresses).copied().collect();
-        for (place, addresses, protocol) in tcp {
+        for (place, addresses, door) in tcp {
             let bound = bind_each(&addresses, &all, backlog).map_err(|error| ListenError { place, error })?;
-            listeners.extend(bound.into_iter().map(|bound| (bound, protocol)));
+            listeners.extend(bound.into_iter().map(|bound| (bound, door)));
         }
-        Ok(BoundServer { config, listeners, backlog, max_connections, max_connections_per_address })
+        Ok(BoundServer { config, listeners, certificate, backlog, max_connections, max_connections_per_address })
     }
 
     /// Binds all listeners and serves on the current tokio runtime until [`RunningServer::shutdown`].
     ///
     /// # Errors
-    /// What binding reports, with the listener's name; nothing listens then. Without any listener: `InvalidInput`.
+    /// What binding reports, with the listener's name; nothing listens then. Without any listener, or with a [`SetupError`] inside:
+    /// `InvalidInput`.
     pub async fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
         // Resolving a name may take its time.
         let bound = tokio::task::spawn_blocking(|| self.bind()).await.map_err(io::Error::from)??;
@@ -218,7 +242,8 @@ impl From<ListenError> for io::Error {
 #[derive(Debug)]
 pub struct BoundServer {
     config: Config,
-    listeners: Vec<(Bound, Protocol)>,
+    listeners: Vec<(Bound, Door)>,
+    certificate: Certificate,
     backlog: Backlog,
     max_connections: usize,
     max_connections_per_address: usize,
@@ -228,17 +253,20 @@ impl BoundServer {
     /// Serves on the current tokio runtime until [`RunningServer::shutdown`].
     ///
     /// # Errors
-    /// `InvalidInput` without any listener; else the system refuses something that every server needs.
+    /// `InvalidInput` without any listener, or with a [`SetupError`] inside; else the system refuses something that every server needs.
     pub fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
         let backlog = self.backlog;
         if self.listeners.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
         }
+        let offers = Offers::new(&self.certificate, self.listeners.iter().map(|(_, door)| *door));
+        offers.check(&self.config).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let (phase, receiver) = watch::channel(Phase::Running);
         let phase = Arc::new(phase);
         let shared = Arc::new(Shared {
             handler,
             configs: Arc::new(RwLock::new(Configs::new(self.config))),
+            certificate: self.certificate,
             gate: Gate::new(self.max_connections, self.max_connections_per_address),
             reserve: Reserve::new()?,
             next_id: AtomicU64::new(1),
@@ -248,18 +276,18 @@ impl BoundServer {
             phase_now: Arc::new(PhaseNow::new(Phase::Running)),
         });
         let local_addrs: Vec<_> =
-            self.listeners.iter().filter_map(|(bound, protocol)| Some((bound.local_addr()?, *protocol))).collect();
+            self.listeners.iter().filter_map(|(bound, door)| Some((bound.local_addr()?, door.protocol))).collect();
         let protocols = local_addrs.iter().map(|(_, protocol)| *protocol).collect();
         let local_addrs = local_addrs.into_iter().map(|(address, _)| address).collect();
         let (configs, gate) = (Arc::clone(&shared.configs), Arc::clone(&shared.gate));
         let phase_now = Arc::clone(&shared.phase_now);
         let listeners: io::Result<Vec<_>> =
-            self.listeners.into_iter().map(|(bound, protocol)| Ok((bound.into_listener()?, protocol))).collect();
+            self.listeners.into_iter().map(|(bound, door)| Ok((bound.into_listener()?, door))).collect();
         let accepting = listeners?
             .into_iter()
-            .map(|(listener, protocol)| tokio::spawn(accept(listener, protocol, Arc::clone(&shared))))
+            .map(|(listener, door)| tokio::spawn(accept(listener, door, Arc::clone(&shared))))
             .collect();
-        Ok(RunningServer { local_addrs, protocols, backlog, configs, phase, phase_now, gate, accepting })
+        Ok(RunningServer { local_addrs, protocols, backlog, offers, configs, phase, phase_now, gate, accepting })
     }
 }
 
@@ -270,6 +298,7 @@ pub struct RunningServer {
     /// Of each of them.
     protocols: Vec<Protocol>,
     backlog: Backlog,
+    offers: Offers,
     configs: Arc<RwLock<Configs>>,
     phase: Arc<watch::Sender<Phase>>,
     phase_now: Arc<PhaseNow>,
@@ -301,8 +330,13 @@ impl RunningServer {
 
     /// Puts host name, limits and policies of `config` in force for connections that begin from now on. Those that are
     /// open keep theirs; the listeners, their protocols and the numbers of connections stay as they are.
-    pub fn reconfigure(&self, config: Config) {
+    ///
+    /// # Errors
+    /// As for the same settings at the start; what applied before still does.
+    pub fn reconfigure(&self, config: Config) -> Result<(), SetupError> {
+        self.offers.check(&config)?;
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = Configs::new(config);
+        Ok(())
     }
 
     fn enter(&self, phase: Phase) {
@@ -342,9 +376,7 @@ struct Configs {
 
 impl Configs {
     fn new(config: Config) -> Self {
-        let served =
-            Config { starttls: false, auth_mechanisms: Vec::new(), asks_hello: false, asks_data: false, ..config };
-        let of = |protocol| Arc::new(Config { protocol, ..served.clone() });
+        let of = |protocol| Arc::new(Config { protocol, ..config.clone() });
         Self { smtp: of(Protocol::Smtp), lmtp: of(Protocol::Lmtp) }
     }
 }
@@ -352,6 +384,7 @@ impl Configs {
 struct Shared<H> {
     handler: H,
     configs: Arc<RwLock<Configs>>,
+    certificate: Certificate,
     gate: Arc<Gate>,
     reserve: Reserve,
     next_id: AtomicU64,
@@ -376,7 +409,7 @@ impl<H> Shared<H> {
 /// Clients that are being turned away at once; above it they are closed without waiting for them to read why.
 const REJECTING_MAX: usize = 256;
 
-async fn accept<H: Handler>(listener: Listener, protocol: Protocol, shared: Arc<Shared<H>>) {
+async fn accept<H: Handler>(listener: Listener, door: Door, shared: Arc<Shared<H>>) {
     let mut phase = shared.phase.clone();
     loop {
         let accepted = tokio::select! {
@@ -385,31 +418,32 @@ async fn accept<H: Handler>(listener: Listener, protocol: Protocol, shared: Arc<
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => admit(&shared, stream, peer, protocol),
-            Err(error) => accept_failed(&listener, protocol, &shared, &error).await,
+            Ok((stream, peer)) => admit(&shared, stream, peer, door),
+            Err(error) => accept_failed(&listener, door, &shared, &error).await,
         }
     }
 }
 
-fn admit<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: Peer, protocol: Protocol) {
+fn admit<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: Peer, door: Door) {
     match shared.gate.enter(peer.ip()) {
         Ok(permit) => {
             let shared = Arc::clone(shared);
             tokio::spawn(async move {
-                session(&shared, stream, peer, protocol).await;
+                session(&shared, stream, peer, door).await;
                 drop(permit);
             });
         }
-        Err(reply) => reject(shared, stream, &peer, &reply),
+        Err(reply) => reject(shared, stream, &peer, &reply, door),
     }
 }
 
-async fn session<H: Handler>(shared: &Shared<H>, stream: Stream, peer: Peer, protocol: Protocol) {
+async fn session<H: Handler>(shared: &Shared<H>, stream: Stream, peer: Peer, door: Door) {
     let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
     let mut phase = shared.phase.clone();
     let mut gone = pin!(phase.wait_for(|phase| *phase >= Phase::Gone));
-    let connection = Connection::new(stream, shared.config(protocol), Arc::clone(&shared.phase_now));
-    let mut serving = pin!(connection.serve(&shared.handler, id, peer));
+    let config = shared.config(door.protocol);
+    let connection = Connection::new(stream, config, Arc::clone(&shared.phase_now), door);
+    let mut serving = pin!(serve(connection, &shared.handler, id, peer, &shared.certificate));
     let mut listens = false;
     poll_fn(|cx| {
         // The first look leaves this task's waker, which stays the same, and while the server runs nothing takes it away; so it
@@ -425,10 +459,14 @@ async fn session<H: Handler>(shared: &Shared<H>, stream: Stream, peer: Peer, pro
 }
 
 /// Tells a client why it is not served. The reply fits any socket buffer, so nothing has to wait for it to be written.
-fn reject<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: &Peer, reply: &Reply) {
+/// Where TLS is implicit nobody would understand it, and a handshake is too much for one who is turned away: closed at once.
+fn reject<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: &Peer, reply: &Reply, door: Door) {
+    sheltered_now("turned_away", || shared.handler.turned_away(peer, reply));
+    if door.implicit_tls {
+        return;
+    }
     let mut last = Vec::new();
     reply.write(&mut last);
-    shared.handler.turned_away(peer, reply);
     if shared.rejecting.fetch_add(1, Ordering::Relaxed) >= REJECTING_MAX {
         shared.rejecting.fetch_sub(1, Ordering::Relaxed);
         // The client may be gone already; there is nobody else to tell.
@@ -444,12 +482,7 @@ fn reject<H: Handler>(shared: &Arc<Shared<H>>, stream: Stream, peer: &Peer, repl
 }
 
 /// Out of descriptors: one of the reserve lets the next client in to be told. Other errors concern one client only.
-async fn accept_failed<H: Handler>(
-    listener: &Listener,
-    protocol: Protocol,
-    shared: &Arc<Shared<H>>,
-    error: &io::Error,
-) {
+async fn accept_failed<H: Handler>(listener: &Listener, door: Door, shared: &Arc<Shared<H>>, error: &io::Error) {
     const EMFILE: i32 = 24;
     const ENFILE: i32 = 23;
     const PAUSE: Duration = Duration::from_millis(10);
@@ -465,9 +498,10 @@ async fn accept_failed<H: Handler>(
     let accepted = timeout(PAUSE, listener.accept()).await;
     let recovered = shared.reserve.refill();
     match accepted {
-        Ok(Ok((stream, peer))) if recovered => admit(shared, stream, peer, protocol),
+        Ok(Ok((stream, peer))) if recovered => admit(shared, stream, peer, door),
         Ok(Ok((stream, peer))) => {
-            reject(shared, stream, &peer, &Reply::new(421, "4.3.2", "Too many open files, try again later"))
+            let reply = Reply::new(421, "4.3.2", "Too many open files, try again later");
+            reject(shared, stream, &peer, &reply, door)
         }
         // Nobody was waiting after all: without descriptors accept fails before it looks.
         _ => {}
@@ -484,12 +518,13 @@ mod tests {
     struct Heavy;
 
     impl Handler for Heavy {
+        type State = ();
         type Transaction = ();
 
-        async fn rcpt(&self, _: &Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+        async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
             Ok(())
         }
-        async fn message(&self, _: &Session, _: (), _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        async fn message(&self, _: &mut Session, _: (), _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
             let ballast = [0_u8; 1 << 16];
             let _first = body.chunk().await;
             MessageOutcome::accepted(format!("{}", ballast.len()))
@@ -502,6 +537,7 @@ mod tests {
         let shared = Shared {
             handler: Heavy,
             configs: Arc::new(RwLock::new(Configs::new(Config::new("mx")))),
+            certificate: Certificate::default(),
             gate: Gate::new(1, 1),
             reserve: Reserve::new().unwrap(),
             next_id: AtomicU64::new(1),
@@ -511,7 +547,8 @@ mod tests {
             phase_now: Arc::new(PhaseNow::new(Phase::Running)),
         };
         let (stream, _other) = tokio::net::UnixStream::pair().unwrap();
-        let session = session(&shared, Stream::Unix(stream), Peer::Unix, Protocol::Smtp);
+        let door = Door { protocol: Protocol::Smtp, implicit_tls: false };
+        let session = session(&shared, Stream::Unix(stream), Peer::Unix, door);
         assert!(size_of_val(&session) <= 4096, "{} octets", size_of_val(&session));
     }
 }

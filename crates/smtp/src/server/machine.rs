@@ -36,6 +36,7 @@ pub struct Machine {
     messages: u32,
     lines: u64,
     bodies: u64,
+    said_quit: bool,
 }
 
 #[derive(Debug)]
@@ -105,6 +106,7 @@ impl Machine {
             messages: 0,
             lines: 0,
             bodies: 0,
+            said_quit: false,
         }
     }
 
@@ -195,6 +197,16 @@ impl Machine {
     /// Whether `input` holds all that is left of the message. Known for the last chunk only, as DATA does not say how long it is.
     pub fn has_whole_body(&self, input: &[u8]) -> bool {
         matches!(self.state, State::Chunk { left, last: true, .. } if left <= input.len() as u64)
+    }
+
+    /// Whether the client ended the session itself, with QUIT.
+    pub fn said_quit(&self) -> bool {
+        self.said_quit
+    }
+
+    /// Closes without another word than those that wait to be written.
+    pub fn hang_up(&mut self) {
+        self.state = State::Closed;
     }
 
     /// Counts finished command lines: while it stands still, the same command is being waited for.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use posthaste_smtp::sasl::{Credentials, Exchange, Step};
 use posthaste_smtp::server::{Config, Event, Machine};
 use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply};
 
@@ -33,6 +34,14 @@ pub fn judge_message(envelope: &Envelope) -> MessageOutcome {
     MessageOutcome::Each(envelope.recipients.iter().map(judge).collect())
 }
 
+/// The password of `ann` is `secret`; there is nobody else.
+pub fn judge_credentials(credentials: &Credentials) -> Result<String, Reply> {
+    match (credentials.user.as_str(), credentials.password.as_str()) {
+        ("ann", "secret") => Ok("ann".into()),
+        _ => Err(Reply::new(535, "5.7.8", "Authentication credentials invalid")),
+    }
+}
+
 fn local_part(rcpt: &RcptTo) -> &str {
     match &rcpt.forward_path {
         ForwardPath::Local(local_part) => local_part.as_str(),
@@ -57,6 +66,7 @@ pub struct Host {
     pub closed: bool,
     pub error: Option<BodyError>,
     current: Option<(Envelope, Vec<u8>)>,
+    exchange: Exchange,
 }
 
 impl Host {
@@ -71,6 +81,7 @@ impl Host {
             closed: false,
             error: None,
             current: None,
+            exchange: Exchange::default(),
         }
     }
 
@@ -114,7 +125,11 @@ impl Host {
                     self.machine.answer(if refused { Err(Reply::new(451, "4.3.0", "Not now")) } else { Ok(()) });
                 }
                 Event::StartTls => self.machine.tls_started(),
-                Event::Auth(_) => self.machine.auth_done(Err(Reply::new(535, "5.7.8", "no"))),
+                Event::Auth(step) => match self.exchange.step(step) {
+                    Step::Challenge(challenge) => self.machine.auth_challenge(challenge),
+                    Step::Refuse(reply) => self.machine.auth_done(Err(reply)),
+                    Step::Check(credentials) => self.machine.auth_done(judge_credentials(&credentials).map(drop)),
+                },
                 Event::Close => {
                     self.closed = true;
                     break;

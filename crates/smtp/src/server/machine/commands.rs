@@ -143,6 +143,7 @@ impl Machine {
             Command::Quit => {
                 self.out.extend_from_slice(format!("221 2.0.0 {} Bye\r\n", self.config.host_name).as_bytes());
                 self.state = State::Closed;
+                self.said_quit = true;
                 self.reset()
             }
             Command::Vrfy(_) => self.say(b"252 2.5.0 Cannot verify, will take mail and try\r\n"),

@@ -43,11 +43,11 @@ impl Machine {
     }
 
     pub(super) fn begin_auth(&mut self, mechanism: &str, initial: Option<&str>) -> Option<Event> {
-        if self.authenticated || self.transaction.is_some() || !self.extended {
-            return self.error(503, "5.5.1", "AUTH is out of place");
-        }
         if self.config.auth_mechanisms.is_empty() {
             return self.error(502, "5.5.1", "AUTH is not offered");
+        }
+        if self.authenticated || self.transaction.is_some() || !self.extended {
+            return self.error(503, "5.5.1", "AUTH is out of place");
         }
         if !self.offers_auth() {
             return self.error(538, "5.7.11", "Encryption is required for AUTH");
@@ -94,6 +94,7 @@ impl Machine {
                 self.authenticated = true;
                 self.out.extend_from_slice(b"235 2.7.0 Authentication succeeded\r\n");
             }
+            Err(reply) if reply.code() == 421 => self.close_with(&reply),
             Err(reply) => self.refuse(&reply),
         }
     }

@@ -1,4 +1,4 @@
-//! Whom the client trusts.
+//! Certificates, for those who have no configuration of rustls of their own: TLS 1.2 and 1.3, by `ring`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
-/// Which certificates are good.
+/// Which certificates are good to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TlsTrust {
-    /// Those signed by the authorities in this PEM file.
+    /// Those signed by the authorities in this PEM file, such as `/etc/ssl/certs/ca-certificates.crt`.
     Authorities(PathBuf),
-    /// All: for test servers with self-signed certificates.
+    /// All: for test servers with self-signed certificates. Whoever stands in between reads along, passwords included.
     Anything,
 }
 
@@ -22,8 +22,15 @@ pub enum TlsTrust {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    #[error("cannot read certificates from {path}: {text}")]
-    File { path: PathBuf, text: String },
+    /// A PEM file cannot be read, or does not hold what it should.
+    #[error("cannot read {path}: {text}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        text: String,
+    },
+    /// Key and certificate do not fit each other, or the library cannot use them.
     #[error(transparent)]
     Library(#[from] rustls::Error),
 }
@@ -44,14 +51,46 @@ pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
     }))
 }
 
+/// The server's side of TLS 1.2 and 1.3, from PEM files: the chain of certificates, leaf first, and its private key in
+/// PKCS #8, PKCS #1 or SEC 1.
+///
+/// # Errors
+/// When a file cannot be read, or the two do not fit each other.
+pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let certificates = CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let certificates = certificates.map_err(|error| failed(chain, error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(failed(chain, "no certificate in it".into()));
+    }
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
+    server_config_from(certificates, key)
+}
+
+/// [`server_config`] from what has been read already.
+///
+/// # Errors
+/// When the two do not fit each other.
+pub fn server_config_from(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
+    Ok(Arc::new(builder.with_single_cert(chain, key)?))
+}
+
+fn failed(path: &Path, text: String) -> TlsError {
+    TlsError::File { path: path.to_owned(), text }
+}
+
 fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
-    let failed = |text: String| TlsError::File { path: path.to_owned(), text };
+    let failed = |text: String| failed(path, text);
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(error.to_string()))? {
         store.add(certificate.map_err(|error| failed(error.to_string()))?)?;
     }
     match store.is_empty() {
-        true => Err(failed("there are none".into())),
+        true => Err(failed("no certificate in it".into())),
         false => Ok(store),
     }
 }

@@ -1,0 +1,78 @@
+//! Which settings can be served, and how sessions of a listener begin.
+
+use crate::sasl::MECHANISMS;
+use crate::server::{Config, Protocol};
+
+/// Why settings cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// [`Config::starttls`] or implicit TLS, and no `ServerBuilder::tls`.
+    #[error("TLS is to be offered and there is no certificate: call ServerBuilder::tls (feature `tls`)")]
+    NoCertificate,
+    /// [`Config::auth_mechanisms`] with [`Config::auth_needs_tls`], and no TLS.
+    #[error("AUTH would never be offered: it needs TLS, unless Config::auth_needs_tls is set to false")]
+    AuthWithoutTls,
+    /// A name in [`Config::auth_mechanisms`] that is not one of [`MECHANISMS`].
+    #[error("AUTH mechanism {0:?} is not known, only PLAIN and LOGIN in capitals")]
+    Mechanism(String),
+}
+
+/// How sessions of a listener begin.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Door {
+    pub protocol: Protocol,
+    /// TLS from the first octet on.
+    pub implicit_tls: bool,
+}
+
+/// What the server shows to those who want TLS.
+#[derive(Clone, Default)]
+pub(super) struct Certificate {
+    #[cfg(feature = "tls")]
+    pub acceptor: Option<tokio_rustls::TlsAcceptor>,
+}
+
+impl Certificate {
+    fn is_there(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.acceptor.is_some();
+        #[cfg(not(feature = "tls"))]
+        return false;
+    }
+}
+
+impl std::fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.is_there() { "Certificate" } else { "no certificate" })
+    }
+}
+
+/// What of the settings of a server stays as it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Offers {
+    has_certificate: bool,
+    implicit_tls: bool,
+}
+
+impl Offers {
+    pub fn new(certificate: &Certificate, doors: impl IntoIterator<Item = Door>) -> Self {
+        let implicit_tls = doors.into_iter().any(|door| door.implicit_tls);
+        Self { has_certificate: certificate.is_there(), implicit_tls }
+    }
+
+    /// Whether `config` can be kept to.
+    pub fn check(self, config: &Config) -> Result<(), SetupError> {
+        if let Some(name) = config.auth_mechanisms.iter().find(|name| !MECHANISMS.contains(&name.as_str())) {
+            return Err(SetupError::Mechanism(name.clone()));
+        }
+        let wants_tls = config.starttls || self.implicit_tls;
+        if wants_tls && !self.has_certificate {
+            return Err(SetupError::NoCertificate);
+        }
+        if !config.auth_mechanisms.is_empty() && config.auth_needs_tls && !wants_tls {
+            return Err(SetupError::AuthWithoutTls);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! PLAIN and LOGIN, both sides: who somebody is and the password that shows it (RFC 4616, RFC 4954).
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use crate::reply::Reply;
+use crate::server::AuthStep;
+
+/// The mechanisms that this module knows, the better one first.
+pub const MECHANISMS: [&str; 2] = ["PLAIN", "LOGIN"];
+
+/// What a client gives to show who it is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// Whose password it is.
+    pub user: String,
+    /// The password itself.
+    pub password: String,
+    /// On whose behalf the client wants to act (the authorization identity of PLAIN); `None` for its own.
+    pub acts_for: Option<String>,
+}
+
+impl Credentials {
+    /// Acts for nobody else.
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self { user: user.into(), password: password.into(), acts_for: None }
+    }
+
+    /// The message of PLAIN in base64.
+    pub(crate) fn plain(&self) -> String {
+        let acts_for = self.acts_for.as_deref().unwrap_or_default();
+        BASE64.encode(format!("{acts_for}\0{}\0{}", self.user, self.password))
+    }
+
+    fn from_plain(message: &str) -> Option<Self> {
+        let mut parts = message.split('\0');
+        let (acts_for, user, password) = (parts.next()?, parts.next()?, parts.next()?);
+        let acts_for = Some(acts_for.to_owned()).filter(|name| !name.is_empty());
+        let whole = parts.next().is_none() && !user.is_empty() && !password.is_empty();
+        whole.then(|| Self { user: user.to_owned(), password: password.to_owned(), acts_for })
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .field("acts_for", &self.acts_for)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn encode(text: &str) -> String {
+    BASE64.encode(text)
+}
+
+/// What a server does with what the client sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Send this challenge, in base64 already: [`Machine::auth_challenge`](crate::server::Machine::auth_challenge).
+    Challenge(&'static str),
+    /// Check these, then [`Machine::auth_done`](crate::server::Machine::auth_done).
+    Check(Credentials),
+    /// Give this error to [`Machine::auth_done`](crate::server::Machine::auth_done).
+    Refuse(Reply),
+}
+
+/// The server's side of one exchange after the other.
+#[derive(Debug, Default)]
+pub struct Exchange(Asked);
+
+#[derive(Debug, Default)]
+enum Asked {
+    #[default]
+    Nothing,
+    Plain,
+    LoginUser,
+    LoginPassword {
+        user: String,
+    },
+}
+
+impl Exchange {
+    /// Goes on with what [`Event::Auth`](crate::server::Event::Auth) brought.
+    pub fn step(&mut self, step: AuthStep) -> Step {
+        let asked = std::mem::take(&mut self.0);
+        let (asked, answer) = match step {
+            AuthStep::Begin { mechanism, initial } => {
+                let (asked, challenge) = match mechanism.as_str() {
+                    "PLAIN" => (Asked::Plain, ""),
+                    // `User Name` would be as good; old clients want these very words, in base64.
+                    "LOGIN" => (Asked::LoginUser, LOGIN_USER),
+                    _ => return Step::Refuse(Reply::new(504, "5.5.4", "Mechanism is not offered")),
+                };
+                match initial {
+                    None => {
+                        self.0 = asked;
+                        return Step::Challenge(challenge);
+                    }
+                    // An empty initial response (RFC 4954 section 4).
+                    Some(initial) if initial == "=" => (asked, String::new()),
+                    Some(initial) => (asked, initial),
+                }
+            }
+            AuthStep::Response(answer) => (asked, answer),
+        };
+        let Some(text) = BASE64.decode(answer).ok().and_then(|octets| String::from_utf8(octets).ok()) else {
+            return Step::Refuse(Reply::new(501, "5.5.2", "Not base64, or not UTF-8"));
+        };
+        let checked = match asked {
+            Asked::Plain => Credentials::from_plain(&text),
+            Asked::LoginUser if text.is_empty() => None,
+            Asked::LoginUser => {
+                self.0 = Asked::LoginPassword { user: text };
+                return Step::Challenge(LOGIN_PASSWORD);
+            }
+            Asked::LoginPassword { user } => Some(Credentials::new(user, text)),
+            Asked::Nothing => None,
+        };
+        checked.map_or_else(|| Step::Refuse(Reply::new(501, "5.5.2", "Not what the mechanism asks for")), Step::Check)
+    }
+}
+
+/// `Username:`
+const LOGIN_USER: &str = "VXNlcm5hbWU6";
+/// `Password:`
+const LOGIN_PASSWORD: &str = "UGFzc3dvcmQ6";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(mechanism: &str, initial: Option<&str>) -> AuthStep {
+        AuthStep::Begin { mechanism: mechanism.into(), initial: initial.map(String::from) }
+    }
+
+    fn answer(text: &str) -> AuthStep {
+        AuthStep::Response(BASE64.encode(text))
+    }
+
+    fn is_refused(step: &Step) -> bool {
+        matches!(step, Step::Refuse(reply) if reply.code() == 501)
+    }
+
+    #[test]
+    fn plain_takes_its_message_at_once_or_when_asked() {
+        let ann = Credentials::new("ann", "secret");
+        let mut exchange = Exchange::default();
+        assert_eq!(exchange.step(begin("PLAIN", Some(&ann.plain()))), Step::Check(ann.clone()));
+        assert_eq!(exchange.step(begin("PLAIN", None)), Step::Challenge(""));
+        let for_bob = Credentials { acts_for: Some("bob".into()), ..ann };
+        assert_eq!(exchange.step(AuthStep::Response(for_bob.plain())), Step::Check(for_bob));
+    }
+
+    #[test]
+    fn login_asks_for_name_and_password() {
+        let mut exchange = Exchange::default();
+        assert_eq!(exchange.step(begin("LOGIN", None)), Step::Challenge(LOGIN_USER));
+        assert_eq!(exchange.step(answer("ann")), Step::Challenge(LOGIN_PASSWORD));
+        assert_eq!(exchange.step(answer("secret")), Step::Check(Credentials::new("ann", "secret")));
+        assert_eq!(exchange.step(begin("LOGIN", Some("YW5u"))), Step::Challenge(LOGIN_PASSWORD));
+        assert_eq!(exchange.step(answer("")), Step::Check(Credentials::new("ann", "")));
+    }
+
+    #[test]
+    fn what_is_not_well_formed_is_refused_and_forgotten() {
+        let mut exchange = Exchange::default();
+        for initial in ["=", "????", "AA==", "YQ==", "/w==", "AGEAYgBj"] {
+            assert!(is_refused(&exchange.step(begin("PLAIN", Some(initial)))), "{initial}");
+        }
+        assert!(is_refused(&exchange.step(begin("LOGIN", Some("=")))));
+        assert!(is_refused(&exchange.step(answer("ann"))), "nothing was asked");
+    }
+
+    #[test]
+    fn nobody_prints_a_password() {
+        assert_eq!(
+            format!("{:?}", Credentials::new("ann", "secret")),
+            "Credentials { user: \"ann\", acts_for: None, .. }"
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! What a handler is asked and told: state of its own, the end of a session, questions on request; and what its panics cost.
+#![cfg(feature = "tokio")]
+
+use std::time::Duration;
+
+use posthaste_smtp::client;
+use posthaste_smtp::driver::{Body, Client, ClientTimeouts, Handler, RunningServer, Server, Session, SessionEnd};
+use posthaste_smtp::server::Config;
+use posthaste_smtp::{Address, Envelope, MailFrom, MessageOutcome, Protocol, RcptTo, Reply};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// Nothing here takes longer unless it hangs.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Notes what it is asked, and panics where the client's name says so.
+struct Noting(mpsc::UnboundedSender<(Vec<String>, SessionEnd)>);
+
+fn note(session: &mut Session<Vec<String>>, method: &str) -> Result<(), Reply> {
+    session.state.push(method.to_owned());
+    let panics = session.helo.as_deref().and_then(|name| name.strip_prefix("panic-"));
+    assert_ne!(panics, Some(method), "as the client wished");
+    match session.helo.as_deref() == Some(&*format!("refuse-{method}")) {
+        true => Err(Reply::new(550, "5.7.1", "no")),
+        false => Ok(()),
+    }
+}
+
+impl Handler for Noting {
+    type State = Vec<String>;
+    type Transaction = ();
+
+    async fn connect(&self, session: &mut Session<Vec<String>>) -> Result<(), Reply> {
+        assert_ne!(session.id, 7, "the seventh is one too many");
+        note(session, "connect")
+    }
+    async fn hello(&self, session: &mut Session<Vec<String>>) -> Result<(), Reply> {
+        note(session, "hello")
+    }
+    async fn mail(&self, session: &mut Session<Vec<String>>, _: &mut (), _: &MailFrom) -> Result<(), Reply> {
+        note(session, "mail")
+    }
+    async fn rcpt(
+        &self,
+        session: &mut Session<Vec<String>>,
+        _: &mut (),
+        _: &Envelope,
+        _: &RcptTo,
+    ) -> Result<(), Reply> {
+        note(session, "rcpt")
+    }
+    async fn data(&self, session: &mut Session<Vec<String>>, _: &mut (), _: &Envelope) -> Result<(), Reply> {
+        note(session, "data")
+    }
+    async fn message(
+        &self,
+        session: &mut Session<Vec<String>>,
+        _: (),
+        _: Envelope,
+        body: &mut Body<'_>,
+    ) -> MessageOutcome {
+        let _ = body.chunk().await;
+        tokio::task::yield_now().await;
+        note(session, "message").map_or_else(MessageOutcome::from, |()| MessageOutcome::accepted("kept"))
+    }
+    fn ended(&self, session: Session<Vec<String>>, end: SessionEnd) {
+        // The test may be over before its last session is.
+        let _ = self.0.send((session.state, end));
+    }
+}
+
+struct Fixture {
+    server: RunningServer,
+    ends: mpsc::UnboundedReceiver<(Vec<String>, SessionEnd)>,
+}
+
+async fn start(change: impl FnOnce(&mut Config)) -> Fixture {
+    let mut config = Config { asks_hello: true, asks_data: true, ..Config::new("mx.example.org") };
+    change(&mut config);
+    let (ends, received) = mpsc::unbounded_channel();
+    let server = Server::builder().config(config).listen("127.0.0.1:0").start(Noting(ends)).await.unwrap();
+    Fixture { server, ends: received }
+}
+
+impl Fixture {
+    async fn end(&mut self) -> (String, SessionEnd) {
+        let (state, end) = timeout(LONG, self.ends.recv()).await.expect("in time").unwrap();
+        (state.join(" "), end)
+    }
+
+    /// Says all of it, closes the sending side, and returns the codes of the replies.
+    async fn dialogue(&self, text: &str) -> Vec<String> {
+        let mut stream = TcpStream::connect(self.server.local_addrs()[0]).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut heard = Vec::new();
+        timeout(LONG, stream.read_to_end(&mut heard)).await.expect("in time").expect("no reset");
+        let text = String::from_utf8(heard).unwrap();
+        text.lines().filter(|line| line.as_bytes()[3] == b' ').map(|line| line[..9].trim().to_owned()).collect()
+    }
+}
+
+fn message(name: &str, octets: usize) -> String {
+    let open = format!("EHLO {name}\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nDATA\r\n");
+    format!("{open}{}\r\n.\r\n", "text\r\n".repeat(octets / 6))
+}
+
+#[tokio::test]
+async fn a_session_has_a_state_and_an_end() {
+    let mut fixture = start(|_| {}).await;
+    let twice = format!("{}RSET\r\n{}", message("c.example", 6), &message("c.example", 6));
+    fixture.dialogue(&format!("{twice}QUIT\r\n")).await;
+    let each = "hello mail rcpt data message";
+    assert_eq!(fixture.end().await, (format!("connect {each} {each}"), SessionEnd::Quit));
+    fixture.dialogue("EHLO c.example\r\nMAIL FROM:<a@example.org>\r\n").await;
+    assert_eq!(fixture.end().await, ("connect hello mail".into(), SessionEnd::Disconnected));
+    fixture.dialogue("GET / HTTP/1.1\r\n").await;
+    assert_eq!(fixture.end().await, ("connect".into(), SessionEnd::Closed));
+    let stream = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
+    stream.readable().await.unwrap();
+    assert!(fixture.server.shutdown(LONG).await);
+    assert_eq!(fixture.ends.recv().await, Some((vec!["connect".into()], SessionEnd::ShutDown)));
+    assert_eq!(fixture.ends.recv().await, None, "each is told once");
+}
+
+#[tokio::test]
+async fn a_session_that_is_dropped_has_an_end_too() {
+    let mut fixture = start(|config| config.limits.timeouts.command = Duration::from_millis(200)).await;
+    let _silent = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
+    assert_eq!(fixture.end().await, ("connect".into(), SessionEnd::TimedOut));
+}
+
+#[tokio::test]
+async fn hello_and_data_are_asked_about_on_request_only() {
+    let fixture = start(|_| {}).await;
+    let refused = fixture.dialogue(&message("refuse-hello", 0)).await;
+    assert_eq!(refused[..3], ["220 mx.ex", "550 5.7.1", "503 5.5.1"]);
+    let refused = fixture.dialogue("EHLO refuse-data\r\nMAIL FROM:<a@b>\r\nRCPT TO:<b@b>\r\nDATA\r\nQUIT\r\n").await;
+    assert_eq!(refused[3..], ["250 2.1.5", "550 5.7.1", "221 2.0.0"]);
+    let mut fixture = start(|config| (config.asks_hello, config.asks_data) = (false, false)).await;
+    fixture.dialogue(&format!("{}QUIT\r\n", message("refuse-data", 6))).await;
+    assert_eq!(fixture.end().await, ("connect mail rcpt message".into(), SessionEnd::Quit));
+}
+
+#[tokio::test]
+async fn a_panic_costs_its_own_session_only() {
+    let mut fixture = start(|_| {}).await;
+    for (method, replies) in [("hello", 1), ("mail", 2), ("rcpt", 3), ("data", 4), ("message", 5)] {
+        // Also where the handler had not read all of the message.
+        let codes = fixture.dialogue(&format!("{}QUIT\r\n", message(&format!("panic-{method}"), 600_000))).await;
+        assert_eq!(codes.len(), replies + 1, "{codes:?}");
+        assert_eq!(codes[replies], "451 4.3.0", "{method}");
+        let (state, end) = fixture.end().await;
+        assert_eq!((state.rsplit(' ').next(), end), (Some(method), SessionEnd::Panicked));
+    }
+    fixture.dialogue("QUIT\r\n").await;
+    assert_eq!(fixture.end().await.1, SessionEnd::Quit);
+    assert_eq!(fixture.dialogue("").await, ["421 4.3.0"], "in connect");
+    assert_eq!(fixture.end().await, (String::new(), SessionEnd::Panicked));
+    assert_eq!(fixture.dialogue(&message("c.example", 6)).await.last().unwrap(), "250 2.0.0");
+    assert!(fixture.server.shutdown(LONG).await);
+}
+
+#[tokio::test]
+async fn a_panic_in_lmtp_is_told_for_each_recipient() {
+    let fixture = start(|config| config.protocol = Protocol::Lmtp).await;
+    let rcpts = "RCPT TO:<b@example.org>\r\nRCPT TO:<c@example.org>\r\n";
+    let text = format!("LHLO panic-message\r\nMAIL FROM:<a@example.org>\r\n{rcpts}DATA\r\ntext\r\n.\r\nNOOP\r\n");
+    assert_eq!(fixture.dialogue(&text).await[5..], ["354 End d", "451 4.3.0", "451 4.3.0"]);
+}
+
+/// Gives each of these replies to a command, then closes.
+async fn server_that_leaves(replies: &'static [&'static str]) -> std::net::SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        for reply in replies {
+            stream.write_all(reply.as_bytes()).await.unwrap();
+            // All of the command: what is unread would reset the connection.
+            let mut heard = Vec::with_capacity(1 << 10);
+            stream.read_buf(&mut heard).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_lost_session_says_where_it_was_lost() {
+    use client::Stage;
+    let open =
+        async |address| Client::connect(address, client::Config::new("c.example"), ClientTimeouts::default()).await;
+    for (replies, expected) in [
+        (&[][..], "before the greeting: the server closed the connection"),
+        (&["220 x\r\n"], "before the reply to EHLO: the server closed the connection"),
+    ] {
+        let error = open(server_that_leaves(replies).await).await.unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = open(nobody).await.unwrap_err().to_string();
+    assert!(error.starts_with("while connecting: Connection refused"), "{error}");
+    let all = ["220 x\r\n", "250 x\r\n", "250 x\r\n", "250 x\r\n", "354 x\r\n"];
+    let cases = [
+        (2, Stage::Mail, "before the reply to MAIL"),
+        (3, Stage::Rcpt, "before the reply to RCPT"),
+        (4, Stage::Data, "before the reply to DATA"),
+        (5, Stage::Body, "before the verdict on the message"),
+    ];
+    for (count, stage, place) in cases {
+        let replies: &'static [&'static str] = Vec::leak(all[..count].to_vec());
+        let mut client = open(server_that_leaves(replies).await).await.unwrap();
+        let address: Address = "a@example.org".parse().unwrap();
+        let (mail, rcpts) = (MailFrom::new(address.clone()), vec![RcptTo::new(address)]);
+        let outcome = client.send(mail, rcpts, vec!["x\r\n".into()]).await.unwrap();
+        let recipient = &outcome.recipients[0];
+        assert_eq!(recipient.stage, stage);
+        let expected = format!("451 4.4.2 Connection lost {place}: the server closed the connection");
+        assert_eq!(recipient.reply.to_string(), expected);
+        assert!(!client.is_open());
+    }
+}
