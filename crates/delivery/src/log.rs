@@ -53,6 +53,12 @@ pub trait Log: Send + Sync + 'static {
     /// Nothing was forgotten; after [`CheckpointError::MakeDurable`] the records that it names are live again.
     fn checkpoint(&self, make_durable: impl FnOnce() -> io::Result<()>) -> Result<CheckpointStats, CheckpointError>;
 
+    /// Bytes that were used since opening; the records' own and what lies between them. Called for each message, so it is cheap.
+    fn bytes_used(&self) -> u64;
+
+    /// How many more may be used before a checkpoint should begin, so that the log does not become full; `u64::MAX` where it cannot.
+    fn checkpoint_after(&self) -> u64;
+
     /// Why nothing is accepted any more, if so.
     fn poisoned(&self) -> Option<Arc<str>>;
 
@@ -95,6 +101,14 @@ impl Log for Journal {
 
     fn checkpoint(&self, make_durable: impl FnOnce() -> io::Result<()>) -> Result<CheckpointStats, CheckpointError> {
         Journal::checkpoint(self, make_durable)
+    }
+
+    fn bytes_used(&self) -> u64 {
+        Journal::bytes_used(self)
+    }
+
+    fn checkpoint_after(&self) -> u64 {
+        Journal::checkpoint_after(self)
     }
 
     fn poisoned(&self) -> Option<Arc<str>> {

@@ -131,6 +131,12 @@ struct State {
     stop: bool,
 }
 
+impl State {
+    fn is_busy(&self) -> bool {
+        self.running > self.stalled || !self.ready.is_empty()
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
@@ -256,10 +262,15 @@ impl Workers {
         Ok(())
     }
 
+    /// Whether anything is queued or being written, but for mailboxes that do not answer.
+    pub fn is_busy(&self) -> bool {
+        self.state().is_busy()
+    }
+
     /// Waits until nothing is queued or being written, but for mailboxes that do not answer; returns whether there is one.
     pub fn wait_until_idle(&self) -> bool {
         let mut state = self.state();
-        while state.running > state.stalled || !state.ready.is_empty() {
+        while state.is_busy() {
             state = self.idle.wait(state).expect("worker state");
         }
         state.stalled > 0

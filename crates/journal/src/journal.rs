@@ -277,6 +277,7 @@ impl Journal {
         StatsSnapshot {
             records: of(&shared.stats.records),
             bytes: of(&shared.stats.bytes),
+            bytes_used: of(&shared.stats.bytes_used),
             commits: of(&shared.stats.commits),
             syncs: of(&shared.stats.syncs),
             sync_ns: of(&shared.stats.sync_ns),
@@ -285,6 +286,20 @@ impl Journal {
             segments_in_service,
             segments: shared.pool.total(),
         }
+    }
+
+    /// [`StatsSnapshot::bytes_used`], without a lock.
+    pub fn bytes_used(&self) -> u64 {
+        self.shared().stats.bytes_used.load(Ordering::Relaxed)
+    }
+
+    /// How many more bytes may be used before a checkpoint should begin: half of what mail can still take, so that the checkpoint
+    /// ends before the journal is full; and at least a quarter of a segment, because checkpoints free whole ones.
+    pub fn checkpoint_after(&self) -> u64 {
+        let (config, in_service) = (&self.shared().config, self.shared().state().segments.len());
+        // One segment is the checkpoints' own.
+        let free = config.max_segments.saturating_sub(in_service + 1) as u64;
+        (free.saturating_mul(config.segment_bytes) / 2).max(config.segment_bytes / 4)
     }
 
     /// Why the journal takes no more records, if it does not.

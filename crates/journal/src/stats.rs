@@ -10,6 +10,8 @@ pub struct StatsSnapshot {
     pub records: u64,
     /// Bytes of those records with their headers.
     pub bytes: u64,
+    /// Bytes that they take in the segments: commits are padded to whole blocks.
+    pub bytes_used: u64,
     /// Commits written.
     pub commits: u64,
     /// Syncs made.
@@ -30,6 +32,7 @@ pub struct StatsSnapshot {
 pub(crate) struct Stats {
     pub records: AtomicU64,
     pub bytes: AtomicU64,
+    pub bytes_used: AtomicU64,
     pub commits: AtomicU64,
     pub syncs: AtomicU64,
     pub sync_ns: AtomicU64,
@@ -37,9 +40,10 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    pub fn count(&self, records: usize, bytes: usize) {
+    pub fn count(&self, records: usize, bytes: usize, padded: usize) {
         self.records.fetch_add(records as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.bytes_used.fetch_add(padded as u64, Ordering::Relaxed);
         self.commits.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -252,7 +252,7 @@ impl Writer {
             let why = error.to_string().into();
             return batch.into_iter().for_each(|pending| pending.fail(&AppendError::Poisoned(Arc::clone(&why))));
         }
-        self.shared.stats.count(batch.len(), bytes);
+        self.shared.stats.count(batch.len(), bytes, padded);
         self.publish(&current, start, batch, &headers);
     }
 

@@ -30,7 +30,7 @@ impl<L: Log> Core<L> {
                     return;
                 }
                 let idle_long = self.now().saturating_duration_since(last) >= self.config.checkpoint_interval
-                    && self.keeper.bytes_since_checkpoint.load(Ordering::Relaxed) > 0;
+                    && self.keeper.changes.load(Ordering::Relaxed) > 0;
                 if !std::mem::take(&mut state.checkpoint_wanted) && !idle_long {
                     continue;
                 }
@@ -45,10 +45,21 @@ impl<L: Log> Core<L> {
         // Until what a failed sync has made live again is written anew: another one would forget it, and remove its bodies.
         let _one_at_a_time = self.keeper.checkpointing.lock().expect("checkpoint lock");
         let begun = Instant::now();
+        let space = self.keeper.space.checkpoint_begins(self.log.bytes_used());
+        let outcome = self.checkpoint_begun();
+        let recycled = outcome.as_ref().ok().map(|stats| stats.recycled);
+        self.keeper.space.checkpoint_ended(space, self.bytes_to_next_checkpoint(), recycled);
+        let us = begun.elapsed().as_micros() as u64;
+        self.counters.checkpoint_us.fetch_add(us, Ordering::Relaxed);
+        self.counters.checkpoint_us_max.fetch_max(us, Ordering::Relaxed);
+        outcome
+    }
+
+    fn checkpoint_begun(&self) -> Result<CheckpointStats, CheckpointError> {
         // Told before, not after: if the sync fails and we are killed before we know, nobody else will ever hear of it. Without
         // the note there is no sync. The checkpoint that succeeds forgets it.
         self.note_distrust()?;
-        self.keeper.bytes_since_checkpoint.store(0, Ordering::Relaxed);
+        self.keeper.changes.store(0, Ordering::Relaxed);
         // The last one left these.
         let unreadable = std::mem::take(&mut self.keeper.state().unreadable);
         self.write_anew(unreadable.into_keys());
@@ -64,9 +75,6 @@ impl<L: Log> Core<L> {
             self.narrow(&partial);
             Ok(())
         });
-        let us = begun.elapsed().as_micros() as u64;
-        self.counters.checkpoint_us.fetch_add(us, Ordering::Relaxed);
-        self.counters.checkpoint_us_max.fetch_max(us, Ordering::Relaxed);
         match &outcome {
             Ok(stats) => {
                 self.counters.unreadable_segments.store(stats.unreadable as u64, Ordering::Relaxed);
@@ -88,6 +96,11 @@ impl<L: Log> Core<L> {
             }
         }
         outcome
+    }
+
+    /// Bytes from the beginning of one checkpoint to that of the next.
+    pub(super) fn bytes_to_next_checkpoint(&self) -> u64 {
+        self.config.checkpoint_bytes.min(self.log.checkpoint_after())
     }
 
     /// Tells whoever opens next, in this life of the page cache, not to believe what reads well.
@@ -133,7 +146,7 @@ impl<L: Log> Core<L> {
                 Err(error) => {
                     self.keeper.state().unreadable.insert(id, unreadable(&error));
                     // So that there will be another checkpoint, which tries it again.
-                    self.keeper.bytes_since_checkpoint.fetch_add(1, Ordering::Relaxed);
+                    self.keeper.changes.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
             };

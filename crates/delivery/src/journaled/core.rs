@@ -43,10 +43,10 @@ impl<L: Log> Core<L> {
     /// Called on the journal's thread for each message that has become durable.
     pub(super) fn accepted(&self, letter: Letter) {
         self.counters.accepted.fetch_add(1, Ordering::Relaxed);
-        let bytes = letter.stored.message.body.len() + RECORD_OVERHEAD;
-        let before = self.keeper.bytes_since_checkpoint.fetch_add(bytes, Ordering::Relaxed);
-        let limit = self.config.checkpoint_bytes;
-        if before < limit && before + bytes >= limit {
+        self.keeper.changes.fetch_add(1, Ordering::Relaxed);
+        // Those in files of their own are removed by checkpoints, too.
+        let spooled = spooled_in(&letter.stored).map_or(0, |_| letter.stored.message.body.len());
+        if self.keeper.space.is_checkpoint_due(self.log.bytes_used(), spooled) {
             self.want_checkpoint();
         }
         self.workers.submit(Arc::new(letter));
@@ -55,6 +55,13 @@ impl<L: Log> Core<L> {
     pub(super) fn want_checkpoint(&self) {
         self.keeper.state().checkpoint_wanted = true;
         self.keeper.wake.notify_all();
+    }
+
+    /// The spool has no room for a body: those that have been delivered are removed by a checkpoint, so it is not put off.
+    pub(super) fn want_spooled_removed(&self) {
+        if !self.keeper.state().spooled_done.is_empty() {
+            self.want_checkpoint();
+        }
     }
 
     /// The units for a body; a body larger than all that there is takes all of it.
@@ -117,5 +124,3 @@ pub(super) fn random_nonce() -> u32 {
 }
 
 const PERMIT_BYTES: u64 = 1024;
-/// What a record takes in the journal beside its body, roughly.
-const RECORD_OVERHEAD: u64 = 512;

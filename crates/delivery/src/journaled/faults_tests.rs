@@ -440,3 +440,30 @@ fn no_checkpoint_begins_before_the_last_one_has_written_anew_what_it_found_undur
     });
     assert_eq!(steps.journaled.stats().journal.live_records, 0, "written anew and settled");
 }
+
+#[test]
+fn asking_about_mailboxes_takes_no_lock_until_too_much_waits_for_one() {
+    let steps = Steps::new(|config| JournaledConfig { pending_bytes_max: 5, ..config });
+    steps.doors.shut("bad/Maildir", Door::Fails);
+    steps.deliver(message(&["bad"], "12345"));
+    steps.until("it waits", || steps.waiting() == 1);
+    let asked = |names: Vec<String>| {
+        let (journaled, (told, answer)) = (steps.journaled.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || told.send(journaled.check_mailboxes(names.iter().map(String::as_str)).is_ok()));
+        answer
+    };
+    let alias: Vec<String> =
+        (0..1000).map(|user| format!("user{user}/Maildir")).chain(["bad/Maildir".into()]).collect();
+    {
+        let _held_by_somebody_else = steps.core().keeper.state();
+        let answer = asked(alias.clone()).recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(answer, Ok(true), "no more waits than may");
+    }
+    steps.deliver(message(&["bad"], "6"));
+    steps.until("both wait", || steps.waiting() == 2);
+    assert_eq!(asked(alias.clone()).recv(), Ok(false));
+    assert_eq!(asked(alias[..1000].to_vec()).recv(), Ok(true));
+    steps.doors.open("bad/Maildir");
+    steps.all_follow_the_probe();
+    assert_eq!(asked(alias).recv(), Ok(true));
+}

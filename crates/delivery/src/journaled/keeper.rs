@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::core::{Core, spooled_in};
+use super::space::Space;
 use super::waiting::{Attempt, Missing, Trouble, WaitingMail};
 use crate::log::Log;
 use crate::record::{KIND_WAITS, Waits};
@@ -16,12 +17,13 @@ use crate::workers::Letter;
 #[derive(Default)]
 pub(super) struct Keeper {
     state: Mutex<KeeperState>,
-    // How many messages wait for mailboxes, for who only wants to know whether any do.
-    pub waiting: AtomicUsize,
+    // Mailboxes that more mail waits for than may, for who only wants to know whether there is one.
+    pub overfull: AtomicUsize,
     pub wake: Condvar,
     pub stop: AtomicBool,
-    // Accepted, and one for each message settled.
-    pub bytes_since_checkpoint: AtomicU64,
+    // Messages accepted or settled since the last checkpoint began.
+    pub changes: AtomicU64,
+    pub space: Space,
     // Grows while `state` is held, so that who holds it and finds it unchanged settles before the failure is dealt with.
     pub failed_syncs: AtomicU64,
     pub checkpointing: Mutex<()>,
@@ -38,6 +40,12 @@ pub(super) struct KeeperState {
 }
 
 impl Keeper {
+    /// More than `pending_bytes_max` bytes must not wait for a mailbox.
+    pub fn new(pending_bytes_max: u64) -> Self {
+        let waiting = WaitingMail::new(pending_bytes_max);
+        Keeper { state: Mutex::new(KeeperState { waiting, ..KeeperState::default() }), ..Keeper::default() }
+    }
+
     pub fn state(&self) -> MutexGuard<'_, KeeperState> {
         self.state.lock().expect("keeper state")
     }
@@ -69,7 +77,7 @@ impl<L: Log> Core<L> {
             attempt.era = era;
         }
         let (done, troubles) = state.waiting.enter(attempt, self.now());
-        self.keeper.waiting.store(state.waiting.len(), Ordering::Release);
+        self.keeper.overfull.store(state.waiting.overfull(), Ordering::Release);
         if done {
             self.settle(&[letter], &mut state);
         }
@@ -96,7 +104,8 @@ impl<L: Log> Core<L> {
         let ids: Vec<u64> = letters.iter().map(|letter| letter.id).collect();
         self.log.settle(&ids);
         // The room that they take comes back with a checkpoint, also if nothing new can be accepted before.
-        self.keeper.bytes_since_checkpoint.fetch_add(ids.len() as u64, Ordering::Relaxed);
+        self.keeper.changes.fetch_add(ids.len() as u64, Ordering::Relaxed);
+        self.keeper.space.settled(ids.len());
         // Only now: a checkpoint in between would remove the body of a record that it still lists as live.
         let spooled = |letter: &&Letter| Some((letter.id, spooled_in(&letter.stored)?));
         state.spooled_done.extend(letters.iter().filter_map(spooled));
@@ -124,6 +133,7 @@ impl<L: Log> Core<L> {
                 }
                 drop(self.keeper.wake.wait_timeout(state, TICK).expect("keeper state"));
             }
+            self.keeper.space.look_again();
             let now = self.now();
             self.try_again(now);
             self.workers.give_up_on_stalled(now, &*self);

@@ -114,6 +114,14 @@ impl Log for MemoryLog {
         Ok(CheckpointStats { through, recycled: 0, copied: 0, live, unreadable: 0 })
     }
 
+    fn bytes_used(&self) -> u64 {
+        0
+    }
+
+    fn checkpoint_after(&self) -> u64 {
+        u64::MAX
+    }
+
     fn poisoned(&self) -> Option<Arc<str>> {
         None
     }

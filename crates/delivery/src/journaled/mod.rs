@@ -11,6 +11,9 @@ mod keeper;
 mod memory_log_tests;
 mod replay;
 mod report;
+mod space;
+#[cfg(test)]
+mod space_tests;
 #[cfg(test)]
 mod test_world;
 #[cfg(test)]
@@ -25,7 +28,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use posthaste_journal::{AppendError, CheckpointError, CheckpointStats, Journal, Recovery};
 use posthaste_maildir::MailboxPath;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 pub use self::config::{JournaledConfig, OpenError};
 use self::core::Core;
@@ -105,6 +108,8 @@ impl<L: Log> Journaled<L> {
 
     /// Makes a message durable.
     ///
+    /// A full journal is waited for as long as a checkpoint may make room, while mail that was accepted gets into its mailboxes; at most a minute.
+    ///
     /// When this returns `Ok`, no power cut can lose the message. It becomes visible in its mailboxes shortly after; one that
     /// cannot be written to gets it when it can. Dropping the future does not take a message back once it is queued.
     ///
@@ -128,23 +133,45 @@ impl<L: Log> Journaled<L> {
         let stored = Stored { secs, nonce: core.nonce, host: core.host.clone(), message, numbers };
         let permit = core.backlog.clone().acquire_many_owned(core.permits(stored.memory_bytes())).await;
         let permit = permit.map_err(|_| DeliveryError::Closed)?;
+        let mut pending = Pending { stored, permit, guard };
+        loop {
+            let before = core.keeper.space.seen();
+            match self.append(pending).await? {
+                Ok(id) => return Ok(Kept { id, secs, nonce: core.nonce, host: core.host.clone(), targets }),
+                Err((error, refused)) => {
+                    if !matches!(error, AppendError::Full(_)) || !core.room_is_made(before).await {
+                        return Err(error.into());
+                    }
+                    pending = refused;
+                }
+            }
+        }
+    }
+
+    /// Gives a message back if the log refuses it.
+    async fn append(&self, pending: Pending) -> Result<Result<u64, (AppendError, Pending)>, DeliveryError> {
+        let core = &self.handle.core;
         let (done, outcome) = oneshot::channel();
         let then_core = core.clone();
-        core.log.append(KIND_MESSAGE, stored.encode(), move |appended| {
+        core.log.append(KIND_MESSAGE, pending.stored.encode(), move |appended| {
             // After a failure of the disk the record may be there or not: then it must find its body.
-            if let (Some(guard), Ok(_) | Err(AppendError::Poisoned(_))) = (&guard, &appended) {
+            if let (Some(guard), Ok(_) | Err(AppendError::Poisoned(_))) = (&pending.guard, &appended) {
                 guard.keep();
             }
-            if let Ok(id) = appended {
-                then_core.accepted(Letter::new(id, stored, then_core.failed_syncs(), permit));
-            }
+            let outcome = match appended {
+                Ok(id) => {
+                    let era = then_core.failed_syncs();
+                    then_core.accepted(Letter::new(id, pending.stored, era, pending.permit));
+                    Ok(id)
+                }
+                Err(error) => Err((error, pending)),
+            };
             // Whoever is told may end the executor and open the journal again.
             drop(then_core);
             // The sender may have gone; the message is delivered all the same.
-            let _ = done.send(appended);
+            let _ = done.send(outcome);
         });
-        let id = outcome.await.map_err(|_| DeliveryError::Closed)??;
-        Ok(Kept { id, secs, nonce: core.nonce, host: core.host.clone(), targets })
+        outcome.await.map_err(|_| DeliveryError::Closed)
     }
 
     /// Whether a large body of that many bytes would find room now, beside those that are being written.
@@ -152,17 +179,19 @@ impl<L: Log> Journaled<L> {
     /// # Errors
     /// [`DeliveryError::Full`].
     pub fn check_room(&self, bytes: u64) -> Result<(), DeliveryError> {
-        self.handle.core.workers.places().spool().check_room(bytes)
+        let core = &self.handle.core;
+        core.workers.places().spool().check_room(bytes).inspect_err(|_| core.want_spooled_removed())
     }
 
-    /// Starts a large body of at most `bytes_max` bytes, which goes to a file as it comes. Asks the file system and makes the file, so it
-    /// blocks as long as a disk does. The space is set aside for it until it ends
-    /// or is dropped; one that gets longer takes more as it grows.
+    /// Starts a large body, which goes to a file as it comes. `announced` is how many bytes it will have, 0 if nobody knows. Asks the file
+    /// system and makes the file, so it blocks as long as a disk does. Space is set aside for it in steps as it comes, until it ends, is dropped
+    /// or [pauses](SpoolWriter::pause).
     ///
     /// # Errors
     /// [`DeliveryError::Full`] if there is not that much space.
-    pub fn spool(&self, bytes_max: u64) -> Result<SpoolWriter, DeliveryError> {
-        self.handle.core.workers.places().spool().writer(bytes_max)
+    pub fn spool(&self, announced: u64) -> Result<SpoolWriter, DeliveryError> {
+        let core = &self.handle.core;
+        core.workers.places().spool().writer(announced).inspect_err(|_| core.want_spooled_removed())
     }
 
     /// Whether mail for a mailbox can be taken: not if too much waits for it already (SMTP 452 4.2.2).
@@ -170,16 +199,26 @@ impl<L: Log> Journaled<L> {
     /// # Errors
     /// [`DeliveryError::Full`].
     pub fn check_mailbox(&self, mailbox: &str) -> Result<(), DeliveryError> {
+        self.check_mailboxes([mailbox])
+    }
+
+    /// As [`check_mailbox`](Self::check_mailbox), for several: the first for which too much mail waits is told. No lock is taken unless there is such a
+    /// mailbox, and then one for all of them.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`].
+    pub fn check_mailboxes<'a>(&self, mailboxes: impl IntoIterator<Item = &'a str>) -> Result<(), DeliveryError> {
         let core = &self.handle.core;
-        if core.keeper.waiting.load(Ordering::Acquire) == 0 {
+        if core.keeper.overfull.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        let waiting = core.keeper.state().waiting.bytes_for(mailbox);
-        if waiting > core.config.pending_bytes_max {
-            let what = format!("{waiting} bytes wait for {mailbox}");
-            return Err(DeliveryError::Full(io::Error::new(io::ErrorKind::QuotaExceeded, what)));
-        }
-        Ok(())
+        let state = core.keeper.state();
+        let waiting = |mailbox| (mailbox, state.waiting.bytes_for(mailbox));
+        let overfull = mailboxes.into_iter().map(waiting).find(|(_, bytes)| *bytes > core.config.pending_bytes_max);
+        overfull.map_or(Ok(()), |(mailbox, bytes)| {
+            let what = format!("{bytes} bytes wait for {mailbox}");
+            Err(DeliveryError::Full(io::Error::new(io::ErrorKind::QuotaExceeded, what)))
+        })
     }
 
     /// The messages that wait for mailboxes that cannot be written to, and those that a failed sync may have lost from theirs and whose records
@@ -263,6 +302,13 @@ impl<L: Log> Journaled<L> {
     }
 }
 
+/// A message on its way into the log.
+struct Pending {
+    stored: Stored,
+    permit: OwnedSemaphorePermit,
+    guard: Option<Arc<crate::spool::Guard>>,
+}
+
 /// The last handle ends the executor.
 struct Handle<L: Log> {
     core: Arc<Core<L>>,
@@ -310,6 +356,7 @@ impl<L: Log> Core<L> {
     fn stop(&self) {
         self.keeper.stop.store(true, Ordering::Release);
         self.keeper.wake();
+        self.keeper.space.look_again();
         self.workers.stop();
     }
 }

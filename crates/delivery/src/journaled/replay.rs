@@ -72,10 +72,11 @@ impl<L: Log> Core<L> {
             log,
             workers: Arc::new(Workers::new(root, config.mail_root.clone(), spool, seams, queue_bytes_max)),
             backlog: Arc::new(Semaphore::new(permits(config.backlog_bytes.into()) as usize)),
-            keeper: Keeper::default(),
+            keeper: Keeper::new(config.pending_bytes_max),
             counters: Counters::default(),
             config,
         });
+        core.keeper.space.opened(core.bytes_to_next_checkpoint());
         report.messages = ids.len();
         let there = sought.find(&core.workers, core.config.open_patience);
         for id in ids {

@@ -98,9 +98,22 @@ pub(super) struct WaitingMail {
     messages: HashMap<u64, Deferred>,
     mailboxes: HashMap<Arc<str>, Broken>,
     tries: u64,
+    bytes_max: u64,
+    // Mailboxes that more than `bytes_max` bytes wait for.
+    overfull: usize,
 }
 
 impl WaitingMail {
+    /// A mailbox counts as overfull when more than `bytes_max` bytes wait for it.
+    pub fn new(bytes_max: u64) -> Self {
+        WaitingMail { bytes_max, ..WaitingMail::default() }
+    }
+
+    /// How many mailboxes are.
+    pub fn overfull(&self) -> usize {
+        self.overfull
+    }
+
     pub fn len(&self) -> usize {
         self.messages.len()
     }
@@ -220,7 +233,9 @@ impl WaitingMail {
             error: error.clone(),
         });
         if broken.tried(id, self.tries) {
+            let was = broken.bytes > self.bytes_max;
             broken.bytes += deferred.bytes;
+            self.overfull += usize::from(!was && broken.bytes > self.bytes_max);
         }
         let was_probe = broken.probe == Some(id);
         // What had been queued before the first failure was known says nothing new about the mailbox.
@@ -239,7 +254,9 @@ impl WaitingMail {
         let Some(broken) = self.mailboxes.get_mut(mailbox) else { return };
         let Some(tried) = broken.messages.remove(&id) else { return };
         broken.by_try.remove(&(tried, id));
+        let was = broken.bytes > self.bytes_max;
         broken.bytes = broken.bytes.saturating_sub(bytes);
+        self.overfull -= usize::from(was && broken.bytes <= self.bytes_max);
         if broken.messages.is_empty() {
             self.mailboxes.remove(mailbox);
         } else if broken.probe == Some(id) {
