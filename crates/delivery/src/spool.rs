@@ -19,7 +19,7 @@ use crate::record::Spooled;
 pub(crate) struct Spool {
     dir: PathBuf,
     next: AtomicU64,
-    // Bytes that uploads under way may still write.
+    // Bytes that are set aside for uploads under way.
     promised: Mutex<u64>,
 }
 
@@ -94,11 +94,12 @@ impl Spool {
         self.promised.lock().expect("promised bytes")
     }
 
-    /// Starts a new body. `bytes_max` is how long it may get: the file system must have that much to spare, beside what others may
-    /// still write.
-    pub fn writer(self: &Arc<Self>, bytes_max: u64) -> Result<SpoolWriter, DeliveryError> {
+    /// Starts a new body. `announced` is how long it will be, 0 if nobody knows: the file system must have that much to spare, beside
+    /// what is set aside for others. No more than a step is set aside for this one, and more as it comes: announcing costs nothing.
+    pub fn writer(self: &Arc<Self>, announced: u64) -> Result<SpoolWriter, DeliveryError> {
+        self.check_room(announced)?;
         let mut room = Room { spool: self.clone(), bytes: 0 };
-        room.grow(bytes_max)?;
+        room.grow(if announced > 0 { announced.min(STEP_BYTES) } else { STEP_BYTES })?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.path(number);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -107,11 +108,11 @@ impl Spool {
         let guard = Arc::new(Guard { path, kept: AtomicBool::new(false), runtime: Handle::try_current().ok() });
         let spooled = Spooled { file: number, len: 0, line_ends: 0, lossless: true, lone_lfs: 0, guard: Some(guard) };
         let line_ends = LineEndScan::default();
-        Ok(SpoolWriter { room, file: Arc::new(file.into()), buffer: Vec::new(), spooled, line_ends })
+        Ok(SpoolWriter { room, announced, file: Arc::new(file.into()), buffer: Vec::new(), spooled, line_ends })
     }
 }
 
-/// Space that one upload may still take; given back on drop.
+/// Space that is set aside for one upload; given back on drop.
 struct Room {
     spool: Arc<Spool>,
     bytes: u64,
@@ -181,6 +182,7 @@ impl Drop for Guard {
 /// Takes a large body piece by piece. Dropping it unfinished removes what was written.
 pub struct SpoolWriter {
     room: Room,
+    announced: u64,
     file: Arc<File>,
     buffer: Vec<u8>,
     spooled: Spooled,
@@ -211,6 +213,21 @@ impl SpoolWriter {
         if self.buffer.is_empty() { Ok(()) } else { self.flush(false).await.map(|()| self.buffer = Vec::new()) }
     }
 
+    /// Gives the space back that is set aside for what comes next; for whoever hears nothing of it for a while. With what comes then,
+    /// space is looked for anew.
+    pub fn pause(&mut self) {
+        self.room.shrink(self.room.bytes);
+    }
+
+    /// What to set aside beyond what has come: as much again, within bounds, and nothing that was not announced.
+    fn ahead(&self) -> u64 {
+        let step = self.spooled.len.clamp(STEP_BYTES, STEP_BYTES_MAX);
+        match self.announced {
+            0 => step,
+            announced => step.min(announced.saturating_sub(self.spooled.len)),
+        }
+    }
+
     /// Makes the body and its name durable.
     ///
     /// # Errors
@@ -227,12 +244,13 @@ impl SpoolWriter {
         let (file, dir) = (self.file.clone(), self.room.spool.dir.clone());
         let buffer = std::mem::take(&mut self.buffer);
         let bytes = buffer.len() as u64;
-        // More than nothing if it gets longer than was said.
         let missing = bytes.saturating_sub(self.room.bytes);
+        let ahead = if last { 0 } else { self.ahead() };
         let mut more = Room { spool: self.room.spool.clone(), bytes: 0 };
         let work = move || -> Result<(Vec<u8>, Room), DeliveryError> {
             if missing > 0 {
-                more.grow(missing)?;
+                // What comes later is looked for again; what has come must find room now.
+                more.grow(missing.saturating_add(ahead)).or_else(|_| more.grow(missing))?;
             }
             let written = write(&file, &buffer, last.then_some(&*dir)).map_err(|error| match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DeliveryError::Full(error),
@@ -270,6 +288,10 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
 }
 
 const BUFFER_BYTES: usize = 256 << 10;
+/// What is set aside for a body at first, and at least with each step.
+const STEP_BYTES: u64 = 1 << 20;
+/// What is set aside with a step at most.
+const STEP_BYTES_MAX: u64 = 16 << 20;
 /// Left free for the segments of the journal.
 const SPACE_FLOOR: u64 = 64 << 20;
 
@@ -288,14 +310,50 @@ mod tests {
         let spool = Spool::open(dir.path().join("spool"), &Default::default(), true).expect("opens");
         // What others write to this disk meanwhile is far less than what is asked for here.
         let most = free(dir.path()) / 3 * 2;
-        let first = spool.writer(most).expect("room for one");
+        let mut room = Room { spool: spool.clone(), bytes: 0 };
+        room.grow(most).expect("room for one");
         assert!(matches!(spool.writer(most), Err(DeliveryError::Full(_))), "not for two");
         assert!(matches!(spool.check_room(most), Err(DeliveryError::Full(_))));
         spool.check_room(most / 4).expect("room for a smaller one");
-        assert_eq!(std::fs::read_dir(&spool.dir).expect("a spool").count(), 1, "asking makes no file");
-        drop(first);
+        assert_eq!(std::fs::read_dir(&spool.dir).expect("a spool").count(), 0, "asking makes no file");
+        drop(room);
         spool.check_room(most).expect("an upload that ended holds nothing");
         assert_eq!(*spool.promised(), 0);
+    }
+
+    #[tokio::test]
+    async fn stalled_uploads_hold_no_space_however_much_they_announced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let spool = Spool::open(dir.path().join("spool"), &Default::default(), true).expect("opens");
+        let announced = free(dir.path()) / 2;
+        let mut stalled = Vec::new();
+        for _ in 0..100 {
+            let mut writer = spool.writer(announced).expect("room for what has come");
+            writer.write(&[b'x'; 50_000]).await.expect("written");
+            writer.pause();
+            stalled.push(writer);
+        }
+        assert_eq!(*spool.promised(), 0);
+        spool.writer(announced).expect("room for one that is not stalled");
+        for writer in &mut stalled {
+            writer.write(&[b'x'; 250_000]).await.expect("goes on");
+        }
+        // A step each, and not half of the disk.
+        assert!(*spool.promised() <= 100 * STEP_BYTES, "{}", spool.promised());
+    }
+
+    #[tokio::test]
+    async fn what_is_set_aside_grows_with_what_has_come() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let spool = Spool::open(dir.path().join("spool"), &Default::default(), true).expect("opens");
+        let mut writer = spool.writer(0).expect("room");
+        let mut come = 0;
+        while come < 40 << 20 {
+            writer.write(&[b'x'; 1 << 20]).await.expect("written");
+            come += 1 << 20;
+            let most = come.clamp(STEP_BYTES, STEP_BYTES_MAX);
+            assert!(*spool.promised() <= most, "{} for {come}", spool.promised());
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Gathering a body: in memory while it is small and there is room, otherwise into a file while it arrives.
 
 use std::future::Future;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_delivery::{Body as StoredBody, DeliveryError, Journaled};
@@ -8,6 +9,7 @@ use posthaste_message::{HeaderScan, Summary};
 use posthaste_smtp::driver::Body;
 use posthaste_smtp::{BodyError, Envelope};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
 use crate::receive::{STORE_PATIENCE, Settings};
@@ -94,8 +96,7 @@ async fn spool(
     let (mut bytes, parts) = (parts.bytes, parts.finish(body.buffer_bytes()));
     body.give_buffer_back();
     let mut place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
-    // The room that has to be there before the first octet is written.
-    let announced = envelope.mail.size.or(settings.message_bytes).unwrap_or(0);
+    let announced = envelope.mail.size.unwrap_or(0);
     let store = store.clone();
     let opening = spawn_blocking(move || store.spool(announced));
     let opened = body.within(STORE_PATIENCE, opening).await.ok_or(Refusal::Slow)?;
@@ -112,7 +113,15 @@ async fn spool(
                 body.give_buffer_back();
                 place = None;
             }
-            if !body.readable(|_| ()).await {
+            let readable = match timeout(STALLED_AFTER, body.readable(|_| ())).await {
+                Ok(readable) => readable,
+                Err(_) => {
+                    // Space that nobody fills is not kept from others.
+                    writer.pause();
+                    body.readable(|_| ()).await
+                }
+            };
+            if !readable {
                 continue;
             }
             if place.is_none() {
@@ -198,6 +207,8 @@ fn summary_of(header: HeaderScan, hops_max: usize) -> Result<Summary, Refusal> {
     if summary.hops >= hops_max { Err(Refusal::Loop { hops: summary.hops }) } else { Ok(summary) }
 }
 
+/// A client that has sent nothing for so long holds no space of the spool.
+const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// A piece below this is copied; above it costs less to keep it where it is.
 const SMALL_PIECE_BYTES: usize = 4 << 10;
 

@@ -23,8 +23,6 @@ use crate::transaction::{Full, Transaction};
 pub(crate) struct Settings {
     pub host_name: String,
     pub hops: usize,
-    /// Octets that a body can have when the client does not say; `None` for no limit.
-    pub message_bytes: Option<u64>,
     pub routes: Routes,
 }
 
@@ -32,9 +30,7 @@ impl Settings {
     /// # Panics
     /// When `config` was not checked.
     pub fn new(config: &Config) -> Self {
-        let limits = &config.limits;
-        let message_bytes = Some(limits.message_bytes).filter(|&bytes| bytes > 0);
-        Self { host_name: config.host_name.clone(), hops: limits.hops, message_bytes, routes: Routes::of(config) }
+        Self { host_name: config.host_name.clone(), hops: config.limits.hops, routes: Routes::of(config) }
     }
 }
 
@@ -172,7 +168,7 @@ impl Receiver {
     fn take_recipient(&self, to: &mut Transaction, rcpt: &RcptTo) -> Result<(), Reply> {
         let mailboxes = self.settings().routes.recipient(&rcpt.forward_path).map_err(refusal)?;
         // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
-        if mailboxes.iter().any(|mailbox| self.0.store.check_mailbox(&mailbox.directory).is_err()) {
+        if self.0.store.check_mailboxes(mailboxes.iter().map(|mailbox| &*mailbox.directory)).is_err() {
             return Err(Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later"));
         }
         to.add(mailboxes, &self.0.memory).map_err(|full| match full {

@@ -74,6 +74,29 @@ fn a_message_that_cannot_fit_is_refused_before_it_is_sent() {
     server.stop();
 }
 
+#[test]
+fn space_that_stalled_uploads_have_announced_is_kept_from_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nmessage_bytes = 0\n"));
+    let space = rustix::fs::statvfs(dir.path()).unwrap();
+    let third = space.f_bavail * space.f_frsize / 3;
+    let chunk = [b"Subject: x\r\n\r\n".to_vec(), vec![b'x'; 1_200_000]].concat();
+    let begin = |announced: &str| {
+        let mut client = server.connect();
+        client.expect("EHLO client.example.net", 250);
+        client.expect(&format!("MAIL FROM:<s@example.net>{announced}"), 250);
+        client.expect("RCPT TO:<a@example.org>", 250);
+        // So much goes to a file, and then nothing more comes.
+        send_chunk(&mut client, &chunk);
+        client
+    };
+    let stalled: Vec<Client> = (0..12).map(|_| begin(&format!(" SIZE={third}"))).collect();
+    begin("").expect("BDAT 0 LAST", 250);
+    begin(" SIZE=2000000").expect("BDAT 0 LAST", 250);
+    server.wait_for_mail("example.org", "a", 2);
+    drop(stalled);
+}
+
 /// The least budget there can be is taken for 18 MiB; allocators keep some of what they get back.
 const LEAST_BUDGET: &str = "\n[limits]\nmemory_bytes = 1048576\n";
 const LEAST_BUDGET_COSTS: usize = 56 << 20;
