@@ -3,7 +3,7 @@
 //! Every value that came from the network is reduced to visible characters before it is written, so no input can end
 //! a line early and begin a field of its own.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::DateTime;
 
@@ -95,10 +95,27 @@ pub fn write_delivered_to(out: &mut Vec<u8>, address: &str) {
 }
 
 fn is_domain_or_literal(name: &str) -> bool {
-    let inner = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
-    !inner.is_empty()
-        && name.len() <= MAX_DOMAIN
-        && inner.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':'))
+    name.len() <= MAX_DOMAIN
+        && match name.strip_prefix('[') {
+            Some(rest) => rest.strip_suffix(']').is_some_and(is_literal),
+            None => name.split('.').all(is_label),
+        }
+}
+
+/// RFC 5321 section 4.1.2 `sub-domain`; an underscore within is what many hosts are called.
+fn is_label(label: &str) -> bool {
+    (1..=MAX_LABEL).contains(&label.len())
+        && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
+/// RFC 5321 section 4.1.3, without the brackets. No tag but `IPv6` was ever registered.
+fn is_literal(inner: &str) -> bool {
+    match inner.split_once(':') {
+        None => inner.parse::<Ipv4Addr>().is_ok(),
+        Some((tag, address)) => tag.eq_ignore_ascii_case("IPv6") && address.parse::<Ipv6Addr>().is_ok(),
+    }
 }
 
 fn is_visible_path(path: &str, utf8: bool) -> bool {
@@ -129,6 +146,8 @@ fn push_visible(out: &mut Vec<u8>, text: &str, max: usize) {
 
 /// RFC 5321 section 4.5.3.1.2.
 const MAX_DOMAIN: usize = 255;
+/// RFC 1035 section 2.3.4.
+const MAX_LABEL: usize = 63;
 const MAX_ID: usize = 128;
 /// More than any path of RFC 5321 section 4.5.3.1.3, less than a line of RFC 5322 section 2.1.1.
 const MAX_PATH: usize = 900;
@@ -197,6 +216,50 @@ mod tests {
             "Received: from [192.0.2.7] ([192.0.2.7])\r\n\tby mx.example with ESMTP id 1f3a;\r\n\t\
              Thu, 01 Jan 1970 00:00:00 +0000\r\n",
         );
+    }
+
+    #[test]
+    fn a_helo_is_copied_when_it_is_a_domain_or_an_address_literal() {
+        let check = |helo: &str, copied: bool| {
+            let mut out = Vec::new();
+            Received { helo, ..sample() }.write_to(&mut out);
+            let name = if copied { helo } else { "[192.0.2.7]" };
+            let expected = format!("Received: from {name} ([192.0.2.7])\r\n");
+            assert!(out.starts_with(expected.as_bytes()), "{helo}: {}", String::from_utf8_lossy(&out));
+        };
+        for good in ["localhost", "a_b.example", "x-1.example", "xn--bcher-kva.example", "[192.0.2.1]", "[ipv6:::1]"] {
+            check(good, true);
+        }
+        check(&"l".repeat(63), true);
+        for bad in [
+            "",
+            ".",
+            "..",
+            "-a",
+            "a-",
+            "sub..bad",
+            "a.example.",
+            ".a",
+            "-",
+            "a:b",
+            "2001:db8::1",
+            "[",
+            "[]",
+            "[.]",
+            "[1.2.3]",
+            "[2001:db8::1]",
+            "[IPv6:1.2.3.4]",
+            "[IPv6:]",
+            "[x:]",
+            "[:x]",
+            "[192.0.2.1",
+            "192.0.2.1]",
+            "[x-tag:a]",
+            "a b",
+        ] {
+            check(bad, false);
+        }
+        check(&"l".repeat(64), false);
     }
 
     #[test]

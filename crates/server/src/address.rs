@@ -1,7 +1,10 @@
-//! Addresses as names of directories: checked, folded to lower case, and never a path.
+//! Addresses as names of users and of directories: one form for all ways to write a name, and never a path.
 
 use std::borrow::Cow;
 use std::fmt::Write;
+
+use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::char::is_combining_mark;
 
 pub use posthaste_smtp::address::is_domain;
 
@@ -11,7 +14,7 @@ pub struct UnusableName;
 
 /// The directory name for a local part or domain.
 ///
-/// Letters fold to lower case; `a-z 0-9 - _ + = .` stay as they are; every other octet, and a dot in front, becomes
+/// ASCII letters become lower case; `a-z 0-9 - _ + = .` stay as they are; every other octet, and a dot in front, becomes
 /// `%` and two hexadecimal digits. So two different names never share a directory, and none is `.`, `..`, hidden, or
 /// holds a slash.
 ///
@@ -22,7 +25,7 @@ pub fn directory_name(name: &str) -> Result<String, UnusableName> {
         return Err(UnusableName);
     }
     let mut directory = String::with_capacity(name.len());
-    for octet in lower_case(name).bytes() {
+    for octet in name.bytes().map(|octet| octet.to_ascii_lowercase()) {
         match octet {
             b'.' if directory.is_empty() => directory.push_str("%2e"),
             b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'+' | b'=' | b'.' => directory.push(char::from(octet)),
@@ -34,15 +37,71 @@ pub fn directory_name(name: &str) -> Result<String, UnusableName> {
     if directory.len() > MAX_DIRECTORY_NAME { Err(UnusableName) } else { Ok(directory) }
 }
 
-/// The form in which domains are compared: lower case, without a final dot.
+/// The form in which domains are compared: as [`folded`], without a final dot. A-labels and U-labels of one domain differ.
 pub fn folded_domain(name: &str) -> Cow<'_, str> {
-    lower_case(name.strip_suffix('.').unwrap_or(name))
+    folded(name.strip_suffix('.').unwrap_or(name))
 }
 
-/// `name` in lower case, which it mostly is already.
-pub fn lower_case(name: &str) -> Cow<'_, str> {
-    let lower = name.bytes().all(|octet| octet.is_ascii() && !octet.is_ascii_uppercase());
-    if lower { Cow::Borrowed(name) } else { Cow::Owned(name.to_lowercase()) }
+/// The form in which names are compared, whether they come from the configuration or from a client: as [`user_name`] has it. A name that can be
+/// none of a user is told apart from all others, but for the case of ASCII letters.
+pub fn folded(name: &str) -> Cow<'_, str> {
+    user_name(name).unwrap_or_else(|| ascii_lower_case(name))
+}
+
+/// A name of a user in its one form: PRECIS's UsernameCaseMapped (RFC 8265 section 3.3), so wide and narrow forms become ordinary ones, letters
+/// lower case, and composed as NFC does. `None`: it holds what such a name must not (blanks, symbols, letters that merely look like
+/// others, such as the Kelvin sign).
+///
+/// Not told apart from what is allowed: contexts of RFC 5892 appendix A, and directions of writing (RFC 5893), which nobody could
+/// use to reach the mailbox of somebody else.
+pub fn user_name(name: &str) -> Option<Cow<'_, str>> {
+    if name.bytes().all(|octet| octet.is_ascii_graphic()) {
+        return Some(ascii_lower_case(name));
+    }
+    let ordinary = ordinary_width(name);
+    if !ordinary.chars().all(is_allowed) {
+        return None;
+    }
+    let lower: String = ordinary.to_lowercase().nfc().collect();
+    // RFC 8265 section 3.3.2: what the mapping makes has to be allowed as well.
+    lower.chars().all(is_allowed).then_some(Cow::Owned(lower))
+}
+
+fn ascii_lower_case(name: &str) -> Cow<'_, str> {
+    let upper = name.bytes().any(|octet| octet.is_ascii_uppercase());
+    if upper { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) }
+}
+
+/// RFC 8265 section 3.3.2, width mapping: the forms for typesetting of East Asia.
+fn ordinary_width(name: &str) -> String {
+    let mut ordinary = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            '\u{3000}' | '\u{ff00}'..='\u{ffef}' => ordinary.extend(std::iter::once(c).nfkc()),
+            _ => ordinary.push(c),
+        }
+    }
+    ordinary
+}
+
+/// RFC 8264 section 4.2, IdentifierClass: letters, digits and marks, and the visible ones of ASCII; nothing that is another way to
+/// write something else, and no parts of old Hangul syllables.
+fn is_allowed(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_graphic();
+    }
+    let exceptions =
+        matches!(c, '\u{b7}' | '\u{375}' | '\u{5f3}' | '\u{5f4}' | '\u{6fd}' | '\u{6fe}' | '\u{f0b}' | '\u{30fb}');
+    let never = matches!(
+        c,
+        '\u{640}' | '\u{7fa}' | '\u{302e}' | '\u{302f}' | '\u{3031}'..='\u{3035}' | '\u{303b}'
+            // Parts of Hangul syllables.
+            | '\u{1100}'..='\u{11ff}' | '\u{a960}'..='\u{a97c}' | '\u{d7b0}'..='\u{d7fb}'
+            // Marks that are not to be seen: the grapheme joiner, fillers, selectors of variants.
+            | '\u{34f}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}'
+    );
+    exceptions || !never && (c.is_alphanumeric() || is_combining_mark(c)) && std::iter::once(c).nfkc().eq([c])
 }
 
 /// Below the 255 octets of a file name, with room for what a file system adds.
@@ -95,14 +154,61 @@ mod tests {
         assert_eq!(folded_domain("MX.Example.ORG."), "mx.example.org");
     }
 
+    #[test]
+    fn a_name_has_one_form() {
+        let same =
+            |a: &str, b: &str| assert_eq!((user_name(a), user_name(a).is_some()), (user_name(b), true), "{a} {b}");
+        same("JOS\u{c9}", "jos\u{e9}");
+        same("Jose\u{301}", "jos\u{e9}");
+        same("\u{ff21}nn", "ann");
+        same("\u{ff76}\u{ff9e}", "\u{30ac}");
+        same("\u{3a3}igma", "\u{3c3}igma");
+        same("\u{1100}\u{1161}".nfc().collect::<String>().as_str(), "\u{ac00}");
+        same("Alice.B+c", "alice.b+c");
+        for (letter, lower) in [("\u{130}", "i\u{307}"), ("\u{df}", "\u{df}"), ("\u{131}", "\u{131}")] {
+            assert_eq!(user_name(letter).as_deref(), Some(lower));
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_a_name_is_none() {
+        for bad in [
+            "\u{212a}arl",
+            "\u{212b}",
+            "\u{fb01}n",
+            "a b",
+            "a\u{a0}b",
+            "a\u{3000}b",
+            "\u{2460}",
+            "a\u{200d}b",
+            "a\u{202e}b",
+            "\u{1f600}",
+            "a\u{2028}",
+            "\u{17f}",
+            "x\u{fe0f}",
+            "\u{1100}",
+            "a\u{ad}",
+        ] {
+            assert_eq!(user_name(bad), None, "{bad:?}");
+            assert_eq!(folded(bad), bad, "told apart from all others");
+        }
+        assert_eq!(folded("A B"), "a b");
+    }
+
     proptest::proptest! {
+        #[test]
+        fn the_form_of_a_name_is_its_own_form(name in ".{0,12}") {
+            let once = folded(&name).into_owned();
+            assert_eq!(folded(&once), once);
+        }
+
         #[test]
         fn any_name_stays_one_visible_component_and_its_own(name in ".{0,80}", other in ".{0,3}") {
             if let Ok(directory) = directory_name(&name) {
                 assert!(!directory.starts_with('.') && directory.len() <= MAX_DIRECTORY_NAME);
                 assert!(directory.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && !b.is_ascii_uppercase()));
                 let same = directory_name(&other).is_ok_and(|of_other| of_other == directory);
-                assert_eq!(same, name.to_lowercase() == other.to_lowercase());
+                assert_eq!(same, name.eq_ignore_ascii_case(&other));
             }
         }
     }

@@ -8,9 +8,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use posthaste_smtp::ForwardPath;
-use posthaste_smtp::address::Domain as Host;
+use posthaste_smtp::address::{Domain as Host, quoted};
 
-use crate::address::{directory_name, folded_domain, is_domain, lower_case};
+use crate::address::{directory_name, folded, folded_domain, is_domain, user_name};
 use crate::config::{Config, Domain, Key, Problem, Users};
 
 /// One mailbox that a recipient stands for.
@@ -151,11 +151,11 @@ impl DomainRoutes {
 
     /// Exact names come first, then the part before the separator, then whoever takes the rest.
     fn resolve(&self, local_part: &str, domain: &str) -> Result<Mailboxes, RouteError> {
-        let name = lower_case(local_part);
+        let name = folded(local_part);
         // Also keeps names out that could never be looked up.
         let whole = directory_name(&name).map_err(|_| RouteError::BadName)?;
-        let base = self.separator.and_then(|separator| name.split_once(separator)).map(|(base, _)| base);
-        let base = base.filter(|base| !base.is_empty());
+        let base = self.separator.and_then(|separator| name.split_once(separator)).map(|(base, _)| folded(base));
+        let base = base.as_deref().filter(|base| !base.is_empty());
         let mailbox = |user: &str| {
             let of_base;
             let user = match user == name {
@@ -166,7 +166,7 @@ impl DomainRoutes {
                 }
             };
             let directory = format!("{}/{user}/Maildir", self.directory).into();
-            Ok(Mailboxes::One(Mailbox { directory, address: format!("{local_part}@{domain}") }))
+            Ok(Mailboxes::One(Mailbox { directory, address: format!("{}@{domain}", quoted(local_part)) }))
         };
         for name in [Some(&*name), base].into_iter().flatten() {
             if let Some(mailboxes) = self.aliases.get(name) {
@@ -178,6 +178,8 @@ impl DomainRoutes {
         }
         let name = base.unwrap_or(&name);
         match &self.catch_all {
+            // A mailbox is made for it, so it has to be one that nothing else can be mistaken for.
+            _ if self.users.is_none() && user_name(name).is_none() => Err(RouteError::BadName),
             _ if self.users.is_none() => mailbox(name),
             Some(mailboxes) => Ok(Mailboxes::Alias(Arc::clone(mailboxes))),
             // RFC 5321 section 4.5.1: mail for the postmaster is accepted by every server.
@@ -191,7 +193,7 @@ fn listed(users: &[String]) -> Result<HashSet<String>, Problem> {
     let mut found = HashSet::new();
     for (index, user) in users.iter().enumerate() {
         let at = ["users".into(), index.into()];
-        let folded = user.to_lowercase();
+        let folded = folded(user).into_owned();
         if user.contains('@') {
             return Err(Problem::new(at, "a user is the part before the `@` alone"));
         }
@@ -217,7 +219,8 @@ struct Expander<'a> {
 impl<'a> Expander<'a> {
     fn new(config: &'a Config, routes: &'a Routes) -> Self {
         let folded = |domain: &'a Domain| {
-            let aliases = domain.aliases.iter().map(|(name, targets)| (name.to_lowercase(), targets.0.as_slice()));
+            let aliases =
+                domain.aliases.iter().map(|(name, targets)| (self::folded(name).into_owned(), targets.0.as_slice()));
             (folded_domain(&domain.name).into_owned(), (domain, aliases.collect()))
         };
         Self { config, routes, by_name: config.domains.iter().map(folded).collect() }
@@ -237,7 +240,7 @@ impl<'a> Expander<'a> {
         let mut aliases = HashMap::new();
         for (alias, targets) in &domain.aliases {
             let at = vec!["aliases".into(), Key::Name(alias.clone())];
-            let folded = alias.to_lowercase();
+            let folded = folded(alias).into_owned();
             if alias.contains('@') || directory_name(&folded).is_err() {
                 return Err(Problem::new(at, format!("`{alias}` is not the local part of an address")));
             }
@@ -284,7 +287,7 @@ impl<'a> Expander<'a> {
         let Some((_, aliases)) = self.by_name.get(&domain) else {
             return Err(format!("`{domain}` is not one of our domains, and mail is not passed on to others"));
         };
-        let here = (local.to_lowercase(), domain);
+        let here = (folded(local).into_owned(), domain);
         let back = path.contains(&here);
         if let (Some(targets), false) = (aliases.get(&here.0), back) {
             path.push(here.clone());
@@ -413,6 +416,48 @@ mod tests {
         check("Postmaster@strict.example", Ok(&["strict.example/postmaster/Maildir"]));
         let found = routes().resolve("postmaster", None).unwrap();
         assert_eq!(&*found[0].directory, "example.org/bob/Maildir");
+    }
+
+    #[test]
+    fn a_name_is_reached_however_it_is_written_and_by_no_other() {
+        const NAMES: &str = r#"
+            host_name = "mx.example"
+            [[domain]]
+            name = "listed.example"
+            users = ["karl", "jos\u00e9", "ann"]
+            aliases = { "re\u0301my" = "ann" }
+            [[domain]]
+            name = "any.example"
+            users = "any"
+        "#;
+        let routes = Routes::new(&Config::parse(Path::new("test.toml"), NAMES).unwrap()).unwrap();
+        let check = |local: &str, domain: &str, expected: Result<&str, RouteError>| {
+            let found = routes.resolve(local, Some(domain)).map(|mailboxes| mailboxes[0].directory.to_string());
+            assert_eq!(found.as_deref().map_err(|error| *error), expected, "{local:?} {domain}");
+        };
+        for jose in ["jos\u{e9}", "JOS\u{c9}", "jose\u{301}", "Jose\u{301}+x"] {
+            check(jose, "listed.example", Ok("listed.example/jos%c3%a9/Maildir"));
+            check(jose, "any.example", Ok("any.example/jos%c3%a9/Maildir"));
+        }
+        check("r\u{e9}my", "listed.example", Ok("listed.example/ann/Maildir"));
+        check("\u{ff2b}arl", "listed.example", Ok("listed.example/karl/Maildir"));
+        check("\u{212a}arl", "listed.example", Err(RouteError::UnknownUser));
+        check("\u{212a}arl+x", "listed.example", Err(RouteError::UnknownUser));
+        check("\u{212a}arl", "any.example", Err(RouteError::BadName));
+        check("a b", "any.example", Err(RouteError::BadName));
+        check("karl+\u{212a}", "any.example", Ok("any.example/karl/Maildir"));
+        check("karl", "li\u{17f}ted.example", Err(RouteError::Relay));
+    }
+
+    #[test]
+    fn delivered_to_keeps_the_quotes() {
+        for (local, expected) in [
+            ("alice+x", "alice+x@example.org"),
+            ("alice+<bob@victim.example>, x", "\"alice+<bob@victim.example>, x\"@example.org"),
+            ("alice+a\"b\\", "\"alice+a\\\"b\\\\\"@example.org"),
+        ] {
+            assert_eq!(routes().resolve(local, Some("example.org")).unwrap()[0].address, expected);
+        }
     }
 
     #[test]

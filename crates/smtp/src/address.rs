@@ -46,8 +46,19 @@ impl LocalPart {
 
 impl fmt::Display for LocalPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_local_part(f, &self.0)
+        quoted(&self.0).fmt(f)
     }
+}
+
+/// A local part that stands without quotes, written as it goes on the wire: in quotes where it needs them.
+pub fn quoted(local_part: &str) -> impl fmt::Display + '_ {
+    struct Quoted<'a>(&'a str);
+    impl fmt::Display for Quoted<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write_local_part(f, self.0)
+        }
+    }
+    Quoted(local_part)
 }
 
 /// A mailbox: local part and domain.
