@@ -90,3 +90,23 @@ fn folders_are_made_listed_renamed_with_those_below_and_removed() {
     let kept = root.remove_folder(&inbox, &folder("Sent")).expect_err("something foreign in it");
     assert_eq!(kept.kind(), ErrorKind::DirectoryNotEmpty);
 }
+
+#[test]
+fn a_message_moves_and_replaces_nothing() {
+    let (dir, root, inbox) = place();
+    let maildir = root.mailbox(&inbox).expect("opens");
+    let other = root.mailbox(&MailboxPath::parse("ann/.Archive").expect("valid")).expect("opens");
+    let new = deliver(&maildir, "1.a.h,U=7,S=4");
+    let mut taken = other.keys().expect("scanned");
+    let moved = maildir.move_to(&new, &other, &mut taken).expect("moved");
+    assert_eq!((moved.dir, &*moved.name), (Subdir::New, "1.a.h,S=4"));
+    assert!(maildir.find("1.a.h").expect("scanned").is_none());
+    // The key is taken there, under other flags and in the other directory.
+    other.change_flags(&moved, Flags::SEEN, Flags::NONE).expect("renamed");
+    let second = deliver(&maildir, "1.a.h,S=4");
+    let moved = maildir.move_to(&second, &other, &mut other.keys().expect("scanned")).expect("moved");
+    assert_eq!((moved.dir, &*moved.name), (Subdir::New, "1.a.h_1,S=4"));
+    assert_eq!(std::fs::read_dir(dir.path().join("ann/.Archive/cur")).expect("listed").count(), 1);
+    assert_eq!(maildir.move_to(&second, &other, &mut taken).expect_err("gone").kind(), ErrorKind::NotFound);
+    maildir.sync_names().expect("synced");
+}

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
+use posthaste_maildir::Flags;
 use posthaste_search::query::{Leaf, Query};
 use posthaste_search::{Bitmap, Message, Searcher, Sort};
 
+use crate::change::{Change, change, parse_flags};
 use crate::columns;
 use crate::exclude::Exclude;
 use crate::find_lines::{Style, plain, trees};
@@ -87,6 +89,15 @@ pub struct Find {
     // Without a letter: in a query `-term` would run `rm`.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["format", "json", "count"])]
     exec: Option<String>,
+    /// Set and take away flags of each message's file, such as `+S-F`: D draft, F flagged, P passed, R replied, S seen, T trashed
+    #[arg(long, value_name = "+FLAGS-FLAGS", allow_hyphen_values = true, value_parser = parse_flags, conflicts_with_all = ["format", "json", "count", "exec"])]
+    flag: Option<(Flags, Flags)>,
+    /// Move each message's file to this folder of its tree, such as `/Archive`
+    #[arg(long = "move", value_name = "FOLDER", conflicts_with_all = ["format", "json", "count", "exec"])]
+    folder: Option<String>,
+    /// With --flag, --move and --exec: only say what would be done
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     pager: PagerOption,
 }
@@ -177,7 +188,13 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
     };
     let messages = searcher.messages(&page)?;
     if let Some(command) = &args.exec {
-        return exec(command, &messages);
+        return exec(command, &messages, args.dry_run);
+    }
+    if args.flag.is_some() || args.folder.is_some() {
+        return change_all(&args, &searcher, &messages);
+    }
+    if args.dry_run {
+        return Err("--dry-run is for --flag, --move and --exec".into());
     }
     match args.output {
         None | Some(Output::Summary) => write(&args, &fields, &messages)?,
@@ -233,12 +250,30 @@ fn write_values(args: &Find, values: Vec<String>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Exit status 1: nothing was found, or a message could not be changed.
+fn change_all(args: &Find, searcher: &Searcher, messages: &[Message]) -> Result<ExitCode, Failure> {
+    if messages.is_empty() {
+        return Ok(nothing_found());
+    }
+    let (add, remove) = args.flag.unwrap_or_default();
+    let wanted = Change { add, remove, folder: args.folder.clone(), dry_run: args.dry_run };
+    let outcome = change(&args.index, searcher, messages, &wanted)?;
+    let done = if args.dry_run { "would be changed" } else { "changed" };
+    print(&format!("{} messages {done}\n", outcome.changed))?;
+    Ok(ExitCode::from(u8::from(outcome.failed > 0)))
+}
+
 /// Exit status 1: nothing was found, or the command failed for a message.
-fn exec(command: &str, messages: &[Message]) -> Result<ExitCode, Failure> {
+fn exec(command: &str, messages: &[Message], dry_run: bool) -> Result<ExitCode, Failure> {
     if messages.is_empty() {
         return Ok(nothing_found());
     }
     let mut failed = false;
+    if dry_run {
+        let lines = messages.iter().map(|message| format!("{command} {}\n", harmless(&message.path.to_string_lossy())));
+        print(&lines.collect::<String>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     for message in messages {
         let status = Command::new("sh").args(["-c", &format!("{command} \"$1\""), "sh"]).arg(&message.path).status();
         failed |= !status.map_err(|error| format!("sh: {error}"))?.success();

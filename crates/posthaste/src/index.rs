@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use posthaste_search::{Indexer, Progress, Report, UpdateOptions, Way, nothing_to_do};
+use posthaste_search::{Indexer, Progress, Report, UpdateOptions, Way, nothing_to_do, run_hook};
 use serde_json::json;
 
 use crate::index_watch;
@@ -66,6 +66,9 @@ pub struct Update {
     /// How files are looked at and read: whichever was measured to be faster, or always one after the other, or many at once (io_uring)
     #[arg(long, value_enum, default_value = "best", hide_default_value = true)]
     io: Io,
+    /// Do not run the hook of `config.toml` in the index's directory
+    #[arg(long)]
+    pub no_hooks: bool,
     /// Print nothing but errors
     #[arg(long, short)]
     pub quiet: bool,
@@ -75,6 +78,24 @@ pub struct Update {
 }
 
 impl Update {
+    /// An update of what is indexed already.
+    pub fn for_later(index: IndexDir, list_all: bool, quiet: bool) -> Self {
+        Self {
+            roots: Vec::new(),
+            index,
+            list_all,
+            check_files: false,
+            noupdate: false,
+            believe_missing: false,
+            threads: 0,
+            memory: 512,
+            io: Io::Best,
+            no_hooks: false,
+            quiet,
+            json: false,
+        }
+    }
+
     pub fn options(&self) -> UpdateOptions {
         UpdateOptions {
             list_all: self.list_all,
@@ -109,12 +130,47 @@ pub fn run(args: Index) -> Result<ExitCode, Failure> {
     }
 }
 
+/// An update that is told in other words.
+pub fn update_with(args: &Update, say: impl Fn(&Report) -> std::io::Result<()>) -> Result<ExitCode, Failure> {
+    let report = run_update(args, false)?;
+    tell_troubles(&report);
+    if !args.quiet {
+        say(&report)?;
+    }
+    after(args, &report)
+}
+
 fn update(args: &Update, rebuild: bool) -> Result<ExitCode, Failure> {
+    let report = run_update(args, rebuild)?;
+    tell_troubles(&report);
+    if args.json {
+        print(&(json_report(&report).to_string() + "\n"))?;
+    } else if !args.quiet {
+        print(&text_report(&report))?;
+    }
+    after(args, &report)
+}
+
+fn tell_troubles(report: &Report) {
+    for (path, trouble) in &report.troubles {
+        complain(&format!("{}: {trouble}", path.display()));
+    }
+}
+
+/// The hook's failure is told, and is not the index's.
+fn after(args: &Update, report: &Report) -> Result<ExitCode, Failure> {
+    if !args.no_hooks {
+        run_hook(&args.index.path()?, report).unwrap_or_else(|why| complain(&why));
+    }
+    Ok(ExitCode::from(u8::from(!report.troubles.is_empty())))
+}
+
+fn run_update(args: &Update, rebuild: bool) -> Result<Report, Failure> {
     let dir = args.index.path()?;
     let bar = progress_bar();
     let options = args.options();
     if let Some(report) = (!rebuild).then(|| nothing_to_do(&dir, &args.roots, &options)).flatten() {
-        return tell(args, &report);
+        return Ok(report);
     }
     let wait = || waiting(&dir);
     let mut indexer = if rebuild { Indexer::rebuild(&dir, Some(&wait))? } else { Indexer::open(&dir, Some(&wait))? };
@@ -123,19 +179,7 @@ fn update(args: &Update, rebuild: bool) -> Result<ExitCode, Failure> {
     }
     let report = indexer.update(&args.roots, &options, &|progress| show(&bar, progress))?;
     bar.finish_and_clear();
-    tell(args, &report)
-}
-
-fn tell(args: &Update, report: &Report) -> Result<ExitCode, Failure> {
-    for (path, trouble) in &report.troubles {
-        complain(&format!("{}: {trouble}", path.display()));
-    }
-    if args.json {
-        print(&(json_report(report).to_string() + "\n"))?;
-    } else if !args.quiet {
-        print(&text_report(report))?;
-    }
-    Ok(ExitCode::from(u8::from(!report.troubles.is_empty())))
+    Ok(report)
 }
 
 fn progress_bar() -> ProgressBar {
@@ -183,7 +227,7 @@ pub fn json_report(report: &Report) -> serde_json::Value {
     };
     json!({
         "messages": report.messages, "folders": report.folders, "directories_listed": report.listed,
-        "added": report.added, "bytes_read": report.bytes, "moved": report.moved, "flags_changed": report.renamed, "removed": report.removed,
+        "added": report.added, "tagged": report.tagged, "bytes_read": report.bytes, "moved": report.moved, "flags_changed": report.renamed, "removed": report.removed,
         "seconds": report.took.as_secs_f64(), "problems": list(&report.problems), "troubles": list(&report.troubles),
     })
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use posthaste_search::{Report, Stop, WatchEvent, WatchOptions, watch};
+use posthaste_search::{HookRunner, Report, Stop, WatchEvent, WatchOptions, watch};
 use serde_json::Value;
 
 use crate::index::{Update, json_report, text_report};
@@ -15,8 +15,14 @@ pub fn run(args: &Update) -> Result<ExitCode, Failure> {
     let options = WatchOptions { update: args.options(), ..WatchOptions::default() };
     let stop = Stop::new()?;
     end_by_signal(stop.clone())?;
+    let mut hook = HookRunner::new(&dir, complain);
     let mut failed = None;
     let mut tell = |event: WatchEvent<'_>| {
+        if let WatchEvent::Ready(report) | WatchEvent::Committed { report, .. } = &event
+            && !args.no_hooks
+        {
+            hook.after(report);
+        }
         if let Err(error) = tell(args, &event) {
             // The index is kept up to date all the same.
             failed.get_or_insert(error);

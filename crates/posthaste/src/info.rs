@@ -1,10 +1,12 @@
 //! `posthaste info`: what is in the index, and where it is.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_search::query::Query;
+use posthaste_search::state::Directory;
 use posthaste_search::watched;
 use serde_json::json;
 
@@ -18,6 +20,9 @@ pub struct Info {
     /// Also list messages that are not fully indexed
     #[arg(long)]
     problems: bool,
+    /// Also list the folders
+    #[arg(long)]
+    folders: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -36,7 +41,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
     if args.json {
         let value = json!({
             "index": dir.to_string_lossy(), "roots": roots.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>(),
-            "messages": all.count(), "mail_bytes": mail_bytes, "folders": directory.folders.len(), "text_bytes": text, "state_bytes": state,
+            "messages": all.count(), "mail_bytes": mail_bytes, "folders": directory.folders.len(), "folder_names": folders(directory).into_iter().map(|path| format!("/{path}")).collect::<Vec<_>>(), "text_bytes": text, "state_bytes": state,
             "watched": watched(&dir), "updated": directory.updated, "not_fully_indexed": problems.len(),
         });
         print_json(&(value.to_string() + "\n"))?;
@@ -66,6 +71,11 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
         ));
     }
     out.push_str(&format!("problems  {} messages are not fully indexed\n", problems.len()));
+    if args.folders {
+        for path in folders(directory) {
+            out.push_str(&format!("folder    /{}\n", harmless(path)));
+        }
+    }
     if args.problems {
         let numbers: Vec<u32> = problems.iter().map(|(number, _)| *number).collect();
         for (message, (_, why)) in searcher.messages(&numbers)?.iter().zip(&problems) {
@@ -74,6 +84,11 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
     }
     print(&out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Those that are there, sorted.
+pub fn folders(directory: &Directory) -> BTreeSet<&str> {
+    directory.folders.iter().filter(|folder| folder.present).map(|folder| folder.path.as_str()).collect()
 }
 
 /// Bytes of the files in a directory, not those below it.

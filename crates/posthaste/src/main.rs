@@ -5,9 +5,12 @@
 mod account;
 mod addresses;
 mod bench;
+mod cfind;
+mod change;
 mod chosen;
 mod columns;
 mod completions;
+mod count;
 mod doctor;
 mod exclude;
 mod extract;
@@ -19,10 +22,13 @@ mod index_watch;
 mod info;
 mod layout;
 mod load;
+mod new;
+mod notmuch_form;
 mod options_first;
 mod pager;
 mod query;
 mod report;
+mod search;
 mod search_common;
 mod sink;
 mod tag;
@@ -78,6 +84,14 @@ enum Command {
     Tag(tag::Tag),
     /// Save queries under names, for `query:NAME`; list and delete them
     Query(query::QueryArgs),
+    /// Find conversations, and print them as `notmuch search` does
+    Search(search::Search),
+    /// Count messages, as `notmuch count` does
+    Count(count::Count),
+    /// Bring the search index up to date, as `notmuch new` does
+    New(new::New),
+    /// List addresses that match a pattern, as `mu cfind` does
+    Cfind(cfind::Cfind),
     /// Say what is in the search index
     Info(info::Info),
     /// Print a script that completes commands and options in a shell
@@ -190,6 +204,10 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Addresses(args) => return addresses::run(args),
         Command::Tag(args) => return tag::run(args),
         Command::Query(args) => return query::run(args),
+        Command::Search(args) => return search::run(args),
+        Command::Count(args) => return count::run(args),
+        Command::New(args) => return new::run(args),
+        Command::Cfind(args) => return cfind::run(args),
         Command::Info(args) => return info::run(args),
         Command::Completions(args) => args.run()?,
         Command::Journal(JournalCommand::Inspect(journal)) => {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Command;
 
 /// Commands whose words are a query.
-const COMMANDS: [&str; 5] = ["find", "threads", "addresses", "view", "extract"];
+const COMMANDS: [&str; 9] = ["find", "threads", "addresses", "view", "extract", "search", "show", "count", "reply"];
 
 /// The command line with the options that its command knows before the query. `None` if there are none, or the command takes no query.
 ///

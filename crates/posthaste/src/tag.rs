@@ -7,13 +7,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use posthaste_maildir::Flags;
 use posthaste_search::query::Query;
-use posthaste_search::tags::check_tag;
+use posthaste_search::settings::{FLAG_TAGS, Settings};
+use posthaste_search::tags::{Restore, Restored, check_tag};
 use posthaste_search::{Indexer, Searcher};
 use serde_json::json;
 
+use crate::change::{Change, change};
 use crate::search_common::{Failure, IndexDir, nothing_found, parse, waiting};
-use crate::terminal::{harmless, harmless_json, print};
+use crate::terminal::{complain, harmless, harmless_json, print};
 
 #[derive(Args)]
 #[command(
@@ -37,6 +40,12 @@ pub struct Tag {
     /// Give messages the tags of a dump, `-` for standard input, and save its queries; messages and queries that it does not name stay as they are
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
+    /// With --restore: add the dump's tags to those that messages have, and take none away
+    #[arg(long, requires = "restore")]
+    accumulate: bool,
+    /// With --restore: only say what would change
+    #[arg(long, requires = "restore")]
+    dry_run: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -59,12 +68,29 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         args.index.open()?;
         let mut indexer = writer()?;
         // As below: a rebuild while we waited gives all messages other numbers.
-        let (changed, queries) = indexer.restore_tags(&text, &ids(&args.index.open()?, &Query::All)?)?;
+        let how = Restore { accumulate: args.accumulate, dry_run: args.dry_run };
+        let restored = indexer.restore_tags(&text, &ids(&args.index.open()?, &Query::All)?, how)?;
+        let Restored { changed, replaced, tags_lost, queries, .. } = restored;
+        if replaced > 0 {
+            let verb = if args.dry_run { "would lose" } else { "lost" };
+            complain(&format!(
+                "{replaced} messages {verb} {tags_lost} tags that the dump does not give them; `--accumulate` keeps such tags"
+            ));
+        }
         print(&if args.json {
-            json!({"changed": changed, "queries": queries}).to_string() + "\n"
+            json!({
+                "changed": changed, "queries": queries, "messages_that_lost_tags": replaced, "tags_lost": tags_lost, "not_here": restored.not_here,
+            })
+            .to_string()
+                + "\n"
         } else {
-            let saved = if queries == 0 { String::new() } else { format!(", {queries} saved queries changed") };
-            format!("{changed} messages changed{saved}\n")
+            let done = if args.dry_run { "would be changed" } else { "changed" };
+            let saved = if queries == 0 { String::new() } else { format!(", {queries} saved queries {done}") };
+            let later = match restored.not_here {
+                0 => String::new(),
+                count => format!("; {count} in the dump are not here, their tags are kept for when they come"),
+            };
+            format!("{changed} messages {done}{saved}{later}\n")
         })?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -85,7 +111,50 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         let all = searcher.directory().tag_sets.iter().flatten().filter(|tag| !add.contains(tag));
         remove.extend(all.cloned().collect::<BTreeSet<String>>());
     }
-    report(indexer.tag(&messages, &add, &remove)?, args.json)
+    let settings = Settings::load(&dir)?;
+    if !settings.maildir.synchronize_flags {
+        hint_at_flags(&add, &remove);
+        return report(indexer.tag(&messages, &add, &remove)?, args.json);
+    }
+    let (flags, add, remove) = with_flags(add, remove);
+    let mut changed = indexer.tag(&messages, &add, &remove)?;
+    // The change of files brings the index up to date itself.
+    drop(indexer);
+    let numbers: Vec<u32> = messages.iter().map(|(number, _)| *number).collect();
+    let outcome = change(&args.index, &searcher, &searcher.messages(&numbers)?, &flags)?;
+    changed = changed.max(outcome.changed);
+    report(changed, args.json)?;
+    Ok(ExitCode::from(u8::from(outcome.failed > 0)))
+}
+
+/// The tags that are flags of the file, as flags, and the others. What is not unread is seen.
+fn with_flags(add: Vec<String>, remove: Vec<String>) -> (Change, Vec<String>, Vec<String>) {
+    let mut change = Change { add: Flags::NONE, remove: Flags::NONE, folder: None, dry_run: false };
+    let mut take = |tags: &[String], sets: bool| {
+        for (tag, letter) in FLAG_TAGS {
+            let Some(flag) = Flags::letter(letter).filter(|_| tags.iter().any(|named| named == tag)) else { continue };
+            let side = if sets != (tag == "unread") { &mut change.add } else { &mut change.remove };
+            *side = side.with(flag);
+        }
+    };
+    take(&add, true);
+    take(&remove, false);
+    let is_flag = |tag: &String| FLAG_TAGS.iter().any(|(name, _)| name == tag);
+    let add = add.into_iter().filter(|tag| !is_flag(tag)).collect();
+    // A copy of a flag that came with a dump goes away too.
+    (change, add, remove)
+}
+
+/// `tag:unread` also means the flag of the file, which a tag that is taken away does not change.
+fn hint_at_flags(add: &[String], remove: &[String]) {
+    let named = FLAG_TAGS.iter().find(|(tag, _)| add.iter().chain(remove).any(|named| named == tag));
+    if let Some((tag, letter)) = named {
+        let sign = if remove.iter().any(|named| named == tag) == (*tag == "unread") { '+' } else { '-' };
+        complain(&format!(
+            "`{tag}` is also a flag of the file, which stays as it is: `posthaste find --flag {sign}{letter} QUERY` changes that, \
+             or synchronize_flags in config.toml"
+        ));
+    }
 }
 
 fn split(words: &[String], remove_all: bool) -> Result<(&[String], &[String]), Failure> {

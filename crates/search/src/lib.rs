@@ -29,9 +29,11 @@
 #![warn(missing_docs)]
 
 mod disk;
+mod hook;
 mod parallel;
 pub mod query;
 mod search;
+pub mod settings;
 pub mod state;
 pub mod tags;
 pub mod text;
@@ -41,6 +43,7 @@ mod update;
 mod verify;
 mod watch;
 
+pub use hook::{HookRunner, run_hook};
 pub use posthaste_maildir::tree::Way;
 pub use search::{AddressFields, Bitmap, Message, Searcher, Sort, TreeLine, split_addresses, tree};
 pub use text_index::Head;

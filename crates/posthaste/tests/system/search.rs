@@ -195,7 +195,7 @@ fn tags_are_kept_dumped_and_restored() {
     place.says(0, &["index", "rebuild", "--quiet"]);
     assert_eq!(place.says(0, &["find", "--count", "tag:baking"]), "2\n");
     fs::write(place.path().join("dump"), "+later -- id:1@example.org\n+early -- id:9@example.org\n").unwrap();
-    assert_eq!(place.says(0, &["tag", "--restore", "dump"]), "1 messages changed\n");
+    assert!(place.says(0, &["tag", "--restore", "dump"]).starts_with("1 messages changed; 1 in the dump are not here"));
     assert_eq!(place.says(0, &["find", "-f", "x", "from:ann"]), "(later)\n");
     assert_eq!(place.says(0, &["tag", "--remove-all", "+one", "*"]), "2 messages changed\n");
     assert_eq!(place.says(0, &["tag", "--list"]), "      2  one\n");

@@ -45,6 +45,9 @@ pub struct Directory {
     /// A copy of what the tag store has.
     #[serde(default)]
     pub queries: SavedQueries,
+    /// The rules for new mail have been applied to messages below this number; `None` in an index from before there were any.
+    #[serde(default)]
+    pub ruled: Option<u32>,
     /// Seconds since 1970 of the last completed update.
     pub updated: i64,
 }

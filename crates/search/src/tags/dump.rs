@@ -20,6 +20,30 @@ pub struct Dump {
     pub queries: SavedQueries,
 }
 
+/// How a dump is restored.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Restore {
+    /// Messages keep the tags that they have.
+    pub accumulate: bool,
+    /// Nothing is changed; only counted.
+    pub dry_run: bool,
+}
+
+/// What restoring a dump did.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// Messages whose tags changed.
+    pub changed: u64,
+    /// Those that lost tags.
+    pub replaced: u64,
+    /// Tags that they lost, all together.
+    pub tags_lost: u64,
+    /// Saved queries that changed.
+    pub queries: u64,
+    /// Message-IDs that are not in the index.
+    pub not_here: u64,
+}
+
 /// Writes tags and saved queries as `notmuch dump` does: a header line, `#@ query.name text`, then `+tag +tag -- id:message-id`, sorted by id.
 pub fn dump(tags: &AllTags, queries: &SavedQueries) -> String {
     let mut out = HEADER.to_owned();

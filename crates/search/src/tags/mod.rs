@@ -19,7 +19,7 @@ use crate::disk;
 use crate::query::{SavedQueries, is_query_name};
 
 pub(crate) use check::check;
-pub use dump::{Dump, dump, restore};
+pub use dump::{Dump, Restore, Restored, dump, restore};
 use file::StoreFile;
 
 const TABLE: TableDefinition<'_, (&str, u128), &str> = TableDefinition::new("tags");
@@ -338,6 +338,11 @@ impl AllTags {
     /// Whether nothing is tagged.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
+    }
+
+    /// Whether anything was ever said of a message with this id, be it that it has no tags.
+    pub fn knows(&self, id: &str) -> bool {
+        self.by_id.contains_key(id)
     }
 
     /// A message's tags. Without an entry for this very content, those of the id.

@@ -25,10 +25,17 @@ impl<'a> Run<'a> {
         Self { indexer, report: Report::default(), options, progress, total: 0, done: Done::default() }
     }
 
-    pub fn finish(mut self, started: Instant) -> Report {
+    pub fn finish(mut self, started: Instant) -> Result<Report, IndexError> {
+        // What is built beside an index and was ended early is not there.
+        if !self.indexer.state.is_beside() {
+            self.indexer.apply_rules(&mut self.report)?;
+        }
+        if !self.report.stopped {
+            self.indexer.passes_rules = false;
+        }
         self.report.messages = self.indexer.state.directory.present;
         self.report.took = started.elapsed();
-        self.report
+        Ok(self.report)
     }
 
     pub fn apply(&mut self, changes: Changes) -> Result<(), IndexError> {
@@ -147,6 +154,7 @@ impl Indexer {
     /// Brings to an end what was begun: tags and threads of what came and went, and the commit.
     fn settle(&mut self, progress: &(dyn Fn(Progress) + Sync)) -> Result<(), IndexError> {
         self.apply_new_tags()?;
+        self.pass_rules();
         if self.state.is_changed() {
             progress(Progress::Committing);
             self.thread();

@@ -20,6 +20,7 @@ mod mend;
 mod names;
 mod read;
 mod report;
+mod rules;
 mod tagging;
 mod threading;
 mod trees;
@@ -60,7 +61,8 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
     let is_known =
         |root: &PathBuf| named(root).is_some_and(|root| directory.roots.iter().any(|known| root.starts_with(known)));
     let asks_for_more = options.check_files || options.into_noupdate || !roots.iter().all(is_known);
-    if asks_for_more || directory.roots.is_empty() || dir.join(PENDING).exists() {
+    let waits_for_tags = directory.ruled.is_some_and(|ruled| ruled < directory.messages);
+    if asks_for_more || waits_for_tags || directory.roots.is_empty() || dir.join(PENDING).exists() {
         return None;
     }
     let walked = directory.roots.iter().map(|root| walk(root, &TreeOptions::default()).ok());
@@ -100,6 +102,8 @@ pub struct Indexer {
     /// New messages, and the ids under which they may have tags already.
     untagged: Vec<(u32, String)>,
     unthreaded: Unthreaded,
+    /// Whether the messages of the next commit are new to the index alone, so that the rules for new mail are not for them.
+    passes_rules: bool,
     /// Of an index that is to be replaced: the trees that had folders.
     inhabited: Vec<PathBuf>,
     // Last, so that it is given back when the others are closed.
@@ -164,10 +168,12 @@ impl Indexer {
             are_tags_reconciled: false,
             untagged: Vec::new(),
             unthreaded: Unthreaded::default(),
+            passes_rules: false,
             inhabited,
             _lock: lock,
         };
         indexer.mend()?;
+        indexer.begin_rules();
         match indexer.reconcile_tags() {
             // Said when the tags are needed; until then there is a writer who can restore them.
             Err(IndexError::Tags(TagError::Damaged { .. })) => {}
@@ -201,7 +207,7 @@ impl Indexer {
         let mut run = Run::new(self, options, progress);
         let changes = diff::compare(&mut run.indexer.state, &trees, options, looked_at, &mut run.report);
         run.apply(changes)?;
-        Ok(run.finish(started))
+        run.finish(started)
     }
 
     /// Takes over what happened to these names. `None` if that takes a whole [`update`](Self::update): a folder is not known yet.
@@ -220,7 +226,7 @@ impl Indexer {
             return Ok(None);
         };
         run.apply(changes)?;
-        Ok(Some(run.finish(started)))
+        run.finish(started).map(Some)
     }
 
     /// The trees that the index covers.

@@ -82,6 +82,8 @@ pub struct Report {
     pub renamed: u64,
     /// Messages that are gone.
     pub removed: u64,
+    /// New messages that were given tags by the rules for new mail.
+    pub tagged: u64,
     /// Messages that are not fully indexed: path and reason. Those of this update only.
     pub problems: Vec<(PathBuf, String)>,
     /// Directories and files that could not be read.

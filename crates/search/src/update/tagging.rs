@@ -6,7 +6,7 @@ use super::{IndexError, Indexer, id_hash};
 use crate::disk;
 use crate::query::SavedQueries;
 use crate::state::{Record, StateError, bits};
-use crate::tags::{self, AllTags, Dump, TagError, TagStore, Tags, check_query_name};
+use crate::tags::{self, AllTags, Dump, Restore, Restored, TagError, TagStore, Tags, check_query_name};
 
 /// There while tags are being changed: what the tag store says may not be in the side store yet.
 pub(crate) const PENDING: &str = "tags.pending";
@@ -66,16 +66,16 @@ impl Indexer {
         Ok(tags::dump(&store.all()?, &store.queries()?))
     }
 
-    /// Gives messages the tags of a dump, and no others; messages that it does not name keep theirs. `ids` are the Message-IDs of
-    /// messages in the index. Ids that are not in the index are kept for when they come. Saves the dump's queries beside those that are
-    /// there. Says how many messages and queries changed. A damaged tag store is put aside, and the dump makes a new one.
+    /// Gives messages the tags of a dump, and no others unless tags shall accumulate; messages that it does not name keep theirs. `ids` are the
+    /// Message-IDs of messages in the index. Ids that are not in the index are kept for when they come. Saves the dump's queries beside those
+    /// that are there. A damaged tag store is put aside, and the dump makes a new one.
     ///
     /// # Errors
     /// [`IndexError::Tags`], [`IndexError::State`].
-    pub fn restore_tags(&mut self, text: &str, ids: &[(u32, String)]) -> Result<(u64, u64), IndexError> {
+    pub fn restore_tags(&mut self, text: &str, ids: &[(u32, String)], how: Restore) -> Result<Restored, IndexError> {
         let Dump { tags: wanted, queries } = tags::restore(text)?;
         let is_damaged = matches!(self.tags(), Err(IndexError::Tags(TagError::Damaged { .. })));
-        if is_damaged {
+        if is_damaged && !how.dry_run {
             self.begin_tags()?;
             TagStore::set_aside(&self.dir)?;
         }
@@ -83,14 +83,24 @@ impl Indexer {
         let mut by_id: HashMap<&str, Vec<u128>> = HashMap::new();
         ids.iter().for_each(|(id, digest)| by_id.entry(id).or_default().push(*digest));
         let known = self.tags()?.about(wanted.keys().map(String::as_str))?;
-        let (mut rows, mut changed) = (Vec::new(), 0);
+        let mut rows: Vec<(&str, u128, Tags)> = Vec::new();
+        let mut restored = Restored::default();
         for (id, tags) in &wanted {
-            match by_id.get(id.as_str()) {
-                None => rows.push((id.as_str(), 0, tags)),
-                Some(digests) => {
-                    rows.extend(digests.iter().map(|&digest| (id.as_str(), digest, tags)));
-                    changed += digests.iter().filter(|&&digest| known.of(id, digest) != *tags).count() as u64;
+            let digests = by_id.get(id.as_str());
+            restored.not_here += u64::from(digests.is_none());
+            for &digest in digests.map_or(&[0][..], Vec::as_slice) {
+                let old = known.of(id, digest);
+                let mut new = tags.clone();
+                if how.accumulate {
+                    new.extend(old.iter().cloned());
                 }
+                if digests.is_some() {
+                    let lost = old.difference(&new).count() as u64;
+                    restored.changed += u64::from(old != new);
+                    restored.replaced += u64::from(lost > 0);
+                    restored.tags_lost += lost;
+                }
+                rows.push((id, digest, new));
             }
         }
         let saved = self.tags()?.queries()?;
@@ -100,8 +110,12 @@ impl Indexer {
             .map(|(name, text)| (name.as_str(), Some(text.as_str()).filter(|text| !text.is_empty())))
             .filter(|(name, text)| saved.get(*name).map(String::as_str) != *text)
             .collect();
+        restored.queries = queries.len() as u64;
+        if how.dry_run {
+            return Ok(restored);
+        }
         self.begin_tags()?;
-        self.tags()?.set(rows, &queries)?;
+        self.tags()?.set(rows.iter().map(|(id, digest, tags)| (*id, *digest, tags)), &queries)?;
         if is_damaged {
             self.apply_all_tags()?;
             self.are_tags_reconciled = true;
@@ -110,7 +124,7 @@ impl Indexer {
         }
         self.apply_queries()?;
         self.commit()?;
-        Ok((changed, queries.len() as u64))
+        Ok(restored)
     }
 
     /// Message-IDs as the tag store has them, and digests.
@@ -119,7 +133,7 @@ impl Indexer {
         messages.iter().map(|(number, id)| (tags::id_of(id, digest(number)), digest(number))).collect()
     }
 
-    fn tags(&mut self) -> Result<&TagStore, IndexError> {
+    pub(super) fn tags(&mut self) -> Result<&TagStore, IndexError> {
         let store = match self.tags.take() {
             Some(store) => store,
             None => TagStore::open(&self.dir)?,
@@ -128,7 +142,7 @@ impl Indexer {
     }
 
     /// The mark is durable before the truth changes; a crash before the side store's commit is mended by whoever opens the index next.
-    fn begin_tags(&mut self) -> Result<(), IndexError> {
+    pub(super) fn begin_tags(&mut self) -> Result<(), IndexError> {
         self.is_tagging = true;
         let mark = self.dir.join(PENDING);
         let durable = disk::open(&mark, false).and_then(|file| disk::sync(&file, &mark));
@@ -184,7 +198,7 @@ impl Indexer {
     }
 
     /// Those of all messages with these ids: the tags of one content may count for another.
-    fn apply_tags_of<'i>(&mut self, ids: impl Iterator<Item = &'i str>) -> Result<(), IndexError> {
+    pub(super) fn apply_tags_of<'i>(&mut self, ids: impl Iterator<Item = &'i str>) -> Result<(), IndexError> {
         let ids: HashMap<u64, &str> = ids.map(|id| (id_hash(id), id)).collect();
         let all = self.tags()?.about(ids.values().copied())?;
         for number in 0..u32::try_from(self.state.records().len()).unwrap_or(u32::MAX) {

@@ -1,0 +1,195 @@
+//! The only changes that are made to a Maildir, and only where a person asks for them: flags, and moves to another folder.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use posthaste_maildir::{Flags, Found, Keys, Maildir, Subdir};
+use posthaste_search::{Indexer, Message, Searcher, UpdateOptions};
+
+use crate::search_common::{Failure, IndexDir, waiting};
+use crate::terminal::{complain, harmless, print};
+
+/// What to do with each message.
+pub struct Change {
+    pub add: Flags,
+    pub remove: Flags,
+    /// The folder as the index names it, `/Archive`.
+    pub folder: Option<String>,
+    /// Only say it.
+    pub dry_run: bool,
+}
+
+/// How it went.
+pub struct Outcome {
+    pub changed: u64,
+    pub failed: u64,
+}
+
+/// Reads `+S-F`: letters behind a `+` are set, those behind a `-` taken away.
+pub fn parse_flags(text: &str) -> Result<(Flags, Flags), String> {
+    let (mut add, mut remove) = (Flags::NONE, Flags::NONE);
+    let mut sign = None;
+    for c in text.chars() {
+        let known = Flags::letter(c).filter(|_| "DFPRST".contains(c));
+        match (c, known, sign) {
+            ('+' | '-', ..) => sign = Some(c),
+            (_, Some(flag), Some('+')) => add = add.with(flag),
+            (_, Some(flag), Some(_)) => remove = remove.with(flag),
+            _ => {
+                return Err(
+                    "flags are written `+S-F`: D draft, F flagged, P passed, R replied, S seen, T trashed".to_owned()
+                );
+            }
+        }
+    }
+    match add == Flags::NONE && remove == Flags::NONE {
+        true => Err("no flag is named; write `+S` or `-F`".to_owned()),
+        false => Ok((add, remove)),
+    }
+}
+
+/// Changes messages, makes that durable, and brings the index up to date. What fails is told, and the others are changed all the same.
+pub fn change(
+    index: &IndexDir,
+    searcher: &Searcher,
+    messages: &[Message],
+    change: &Change,
+) -> Result<Outcome, Failure> {
+    let mut open = Open::default();
+    let mut outcome = Outcome { changed: 0, failed: 0 };
+    if let Some(folder) = &change.folder {
+        // Before anything is touched: every tree that a message is in must have that folder.
+        messages.iter().try_for_each(|message| target_of(searcher, message, folder).map(drop))?;
+    }
+    for message in messages {
+        let target = change.folder.as_ref().map(|folder| target_of(searcher, message, folder)).transpose()?;
+        match one(&mut open, message, target.as_deref(), change) {
+            Ok(None) => {}
+            Ok(Some(now)) => {
+                outcome.changed += 1;
+                if change.dry_run {
+                    print(&format!(
+                        "{} -> {}\n",
+                        harmless(&message.path.to_string_lossy()),
+                        harmless(&now.to_string_lossy())
+                    ))?;
+                }
+            }
+            Err(error) => {
+                outcome.failed += 1;
+                complain(&format!("{}: {error}", message.path.display()));
+            }
+        }
+    }
+    if change.dry_run || outcome.changed == 0 {
+        return Ok(outcome);
+    }
+    for (path, maildir) in &open.maildirs {
+        maildir.sync_names().map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    let dir = index.path()?;
+    let report = Indexer::open(&dir, Some(&|| waiting(&dir)))?.update(&[], &UpdateOptions::default(), &|_| {})?;
+    for (path, trouble) in &report.troubles {
+        complain(&format!("{}: {trouble}", path.display()));
+    }
+    Ok(outcome)
+}
+
+/// The directory of the folder in the tree that a message is in.
+fn target_of(searcher: &Searcher, message: &Message, folder: &str) -> Result<PathBuf, Failure> {
+    let wanted = folder.trim_matches('/');
+    let roots = &searcher.directory().roots;
+    let root = roots.iter().filter(|root| message.path.starts_with(root)).max_by_key(|root| root.as_os_str().len());
+    let root = root.ok_or_else(|| format!("{}: in no tree of the index", message.path.display()))?;
+    let is_known = |name: &str| {
+        let mut folders = searcher.directory().folders.iter();
+        folders.any(|known| known.path == name && known.present && roots[known.root as usize] == *root)
+    };
+    // `Lists/Rust` is in a Maildir++ `.Lists.Rust`.
+    let names = [wanted.to_owned(), format!(".{}", wanted.replace('/', "."))];
+    match names.iter().find(|name| is_known(name)) {
+        Some(name) => Ok(root.join(name)),
+        None => {
+            let why = "`posthaste info --folders` lists them";
+            Err(format!("there is no folder `/{wanted}` in {}; {why}", root.display()).into())
+        }
+    }
+}
+
+/// Maildirs that were opened, so that each is synced once.
+#[derive(Default)]
+struct Open {
+    maildirs: HashMap<PathBuf, Maildir>,
+    /// Of those that messages are moved to.
+    taken: HashMap<PathBuf, Keys>,
+}
+
+impl Open {
+    fn at(&mut self, path: &Path) -> io::Result<&Maildir> {
+        if !self.maildirs.contains_key(path) {
+            self.maildirs.insert(path.to_owned(), Maildir::open(path)?);
+        }
+        Ok(&self.maildirs[path])
+    }
+}
+
+/// Where the message lies then; `None` if that is where it lies.
+fn one(open: &mut Open, message: &Message, target: Option<&Path>, change: &Change) -> io::Result<Option<PathBuf>> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidFilename);
+    let name = message.path.file_name().and_then(|name| name.to_str()).ok_or_else(invalid)?;
+    let sub = message.path.parent().ok_or_else(invalid)?;
+    let home = sub.parent().ok_or_else(invalid)?;
+    let is_new = sub.file_name().is_some_and(|name| name == "new");
+    let mut found =
+        Found { dir: if is_new { Subdir::New } else { Subdir::Cur }, name: name.to_owned(), size: message.size };
+    let flags = Flags::of_name(name);
+    let changes_flags = flags.with(change.add).without(change.remove) != flags;
+    let target = target.filter(|target| *target != home);
+    if !changes_flags && target.is_none() {
+        return Ok(None);
+    }
+    if change.dry_run {
+        let base = name.split(':').next().unwrap_or(name);
+        let (dir, name) = match changes_flags {
+            true => (Subdir::Cur, format!("{base}:2,{}", flags.with(change.add).without(change.remove))),
+            false => (found.dir, name.to_owned()),
+        };
+        return Ok(Some(target.unwrap_or(home).join(dir.as_str()).join(name)));
+    }
+    if changes_flags {
+        found = open.at(home)?.change_flags(&found, change.add, change.remove)?;
+    }
+    if let Some(target) = target {
+        // Both are open, so that both are synced.
+        open.at(target)?;
+        open.at(home)?;
+        let there = &open.maildirs[target];
+        let taken = match open.taken.entry(target.to_owned()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(empty) => empty.insert(there.keys()?),
+        };
+        found = open.maildirs[home].move_to(&found, there, taken)?;
+    }
+    Ok(Some(target.unwrap_or(home).join(found.dir.as_str()).join(found.name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_written_with_signs() {
+        let check = |text: &str, expected: Option<(&str, &str)>| {
+            let found = parse_flags(text).ok().map(|(add, remove)| (add.to_string(), remove.to_string()));
+            assert_eq!(found, expected.map(|(add, remove)| (add.to_owned(), remove.to_owned())), "{text}");
+        };
+        check("+S", Some(("S", "")));
+        check("+SF-T", Some(("FS", "T")));
+        check("-S+R", Some(("R", "S")));
+        for wrong in ["", "S", "+", "+x", "+s", "+N"] {
+            check(wrong, None);
+        }
+    }
+}

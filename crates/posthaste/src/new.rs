@@ -1,0 +1,47 @@
+//! `posthaste new`: brings the index up to date, and says so as `notmuch new` does.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use posthaste_search::Report;
+
+use crate::index;
+use crate::search_common::{Failure, IndexDir};
+use crate::terminal::print;
+
+#[derive(Args)]
+pub struct New {
+    #[command(flatten)]
+    index: IndexDir,
+    /// Do not run the hook
+    #[arg(long)]
+    no_hooks: bool,
+    /// List every folder, also where the directory's time says that nothing changed
+    #[arg(long)]
+    full_scan: bool,
+    /// Print nothing but errors
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub fn run(args: New) -> Result<ExitCode, Failure> {
+    let mut update = index::Update::for_later(args.index, args.full_scan, args.quiet);
+    update.no_hooks = args.no_hooks;
+    index::update_with(&update, |report| print(&text(report)))
+}
+
+fn text(report: &Report) -> String {
+    let mut text = match report.added {
+        0 => "No new mail.".to_owned(),
+        1 => "Added 1 new message to the database.".to_owned(),
+        count => format!("Added {count} new messages to the database."),
+    };
+    if report.removed > 0 {
+        text.push_str(&format!(" Removed {} message{}.", report.removed, if report.removed == 1 { "" } else { "s" }));
+    }
+    if report.moved + report.renamed > 0 {
+        let renames = report.moved + report.renamed;
+        text.push_str(&format!(" Detected {renames} file rename{}.", if renames == 1 { "" } else { "s" }));
+    }
+    text + "\n"
+}

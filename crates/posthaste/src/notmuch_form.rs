@@ -1,0 +1,130 @@
+//! What notmuch prints, for front ends and scripts that were written for it.
+
+use posthaste_search::state::bits;
+use posthaste_search::{Message, split_addresses};
+use serde_json::Value;
+
+use crate::search_common::local;
+
+/// A thread's number as notmuch shows it.
+pub fn thread_id(thread: u32) -> String {
+    format!("{thread:016x}")
+}
+
+/// Tags, and the flags and properties that notmuch keeps as tags. Sorted.
+pub fn tags(message: &Message) -> Vec<String> {
+    let letter = |letter| message.flags & bits::letters(letter) != 0;
+    let property = |bit| message.flags & bit != 0;
+    let derived = [
+        ("draft", letter("D")),
+        ("flagged", letter("F")),
+        ("passed", letter("P")),
+        ("replied", letter("R")),
+        ("unread", bits::is_unread(message.flags)),
+        ("attachment", property(bits::ATTACHMENT)),
+        ("signed", property(bits::SIGNED)),
+        ("encrypted", property(bits::ENCRYPTED)),
+    ];
+    let mut all = message.tags.clone();
+    all.extend(derived.into_iter().filter(|(_, is_set)| *is_set).map(|(tag, _)| tag.to_owned()));
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// `Today 10:40`, `2025-03-04`: notmuch's way to say when.
+pub fn relative_date(seconds: i64) -> String {
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    let (now, then) = (jiff::Zoned::now(), local(seconds));
+    let age = now.timestamp().as_second() - seconds;
+    if age < 0 {
+        return "the future".to_owned();
+    }
+    if age > 180 * DAY {
+        return then.strftime("%Y-%m-%d").to_string();
+    }
+    if age < HOUR {
+        return format!("{} mins. ago", age / MINUTE);
+    }
+    let days = then.weekday().until(now.weekday());
+    let form = match days {
+        _ if age > 7 * DAY => "%B %d",
+        0 if age < DAY => "Today %H:%M",
+        1 => "Yest. %H:%M",
+        _ => "%a. %H:%M",
+    };
+    then.strftime(form).to_string()
+}
+
+/// The name of whoever wrote a message, without one the address.
+pub fn author(from: &str) -> String {
+    match split_addresses(from).into_iter().next() {
+        Some((name, address)) => {
+            if name.is_empty() {
+                address
+            } else {
+                name
+            }
+        }
+        None => from.to_owned(),
+    }
+}
+
+/// A subject without the marks of a reply in front.
+pub fn clean_subject(subject: &str) -> &str {
+    let mut rest = subject;
+    loop {
+        let mark = ["re:", "aw:", "vs:", "sv:"]
+            .into_iter()
+            .find(|mark| rest.get(..3).is_some_and(|start| start.eq_ignore_ascii_case(mark)));
+        match mark {
+            Some(mark) => rest = rest[mark.len()..].trim_start(),
+            None => return rest,
+        }
+    }
+}
+
+/// `id:...` as a term of a query.
+pub fn id_term(id: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_graphic() && !"\"()".contains(c);
+    if id.chars().all(is_plain) { format!("id:{id}") } else { format!("id:\"{}\"", id.replace('"', "\"\"")) }
+}
+
+/// The s-expression that stands for the same data: objects are property lists.
+pub fn sexp(value: &Value) -> String {
+    match value {
+        Value::Null | Value::Bool(false) => "nil".to_owned(),
+        Value::Bool(true) => "t".to_owned(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")),
+        Value::Array(all) => format!("({})", all.iter().map(sexp).collect::<Vec<_>>().join(" ")),
+        Value::Object(all) => {
+            let pairs: Vec<String> = all.iter().map(|(key, value)| format!(":{key} {}", sexp(value))).collect();
+            format!("({})", pairs.join(" "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_written_as_notmuch_writes_them() {
+        assert_eq!(
+            sexp(&json!({"id": "a\"b", "match": true, "body": [1, null, false]})),
+            "(:body (1 nil nil) :id \"a\\\"b\" :match t)"
+        );
+        assert_eq!(clean_subject("Re: AW: re:bread"), "bread");
+        assert_eq!(clean_subject("Résumé"), "Résumé");
+        assert_eq!((id_term("a@b"), id_term("a b\"c")), ("id:a@b".to_owned(), "id:\"a b\"\"c\"".to_owned()));
+        let now = jiff::Timestamp::now().as_second();
+        assert_eq!(relative_date(now + 100), "the future");
+        assert_eq!(relative_date(now - 610), "10 mins. ago");
+        assert_eq!(relative_date(0).len(), 10);
+    }
+}

@@ -1,0 +1,114 @@
+//! Tags for new messages, as the settings want them.
+//!
+//! A message is given them once, when it is new in a run: [`Directory::ruled`](crate::state::Directory::ruled) says up to which number that was done, so that
+//! a crash between the messages' commit and that of their tags leaves nothing out. Messages that the tag store knows are passed over: a
+//! person has said already what they are.
+
+use super::{IndexError, Indexer, Report};
+use crate::query::parse_with;
+use crate::search::Searcher;
+use crate::settings::{SETTINGS_FILE, Settings, SettingsError};
+use crate::state::bits;
+use crate::tags::{self, TagStore, Tags};
+
+impl Indexer {
+    /// Before an update: whose messages count as new.
+    pub(super) fn begin_rules(&mut self) {
+        let count = self.state.records().len();
+        // An index that is built again, or anew beside tags that were kept: its messages are new to it alone.
+        self.passes_rules = self.state.is_beside() || count == 0 && TagStore::exists(&self.dir);
+        if self.state.directory.ruled.is_none() {
+            self.state.directory.ruled = Some(u32::try_from(count).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Before messages are committed: where there are no rules, they are done with.
+    pub(super) fn pass_rules(&mut self) {
+        if self.passes_rules || Settings::load(&self.dir).is_ok_and(|settings| !settings.has_rules()) {
+            self.state.directory.ruled = Some(u32::try_from(self.state.records().len()).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// After messages were committed. What is wrong with the settings is told in the report, and the messages wait for better ones.
+    pub(super) fn apply_rules(&mut self, report: &mut Report) -> Result<(), IndexError> {
+        let from = self.state.directory.ruled.unwrap_or(0);
+        let end = u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);
+        if from >= end {
+            return Ok(());
+        }
+        match self.ruled_tags(from, end) {
+            Ok(wanted) => {
+                report.tagged = wanted.len() as u64;
+                if !wanted.is_empty() {
+                    self.begin_tags()?;
+                    self.tags()?.set(wanted.iter().map(|(id, digest, tags)| (id.as_str(), *digest, tags)), &[])?;
+                    self.apply_tags_of(wanted.iter().map(|(id, ..)| id.as_str()))?;
+                }
+                self.state.directory.ruled = Some(end);
+                self.commit()
+            }
+            Err(RuleError::Settings(error)) => {
+                report.troubles.push((error.path, error.why));
+                Ok(())
+            }
+            Err(RuleError::Index(error)) => Err(error),
+        }
+    }
+
+    /// The tags of messages from `from` on, by id and digest; only of those that get any.
+    fn ruled_tags(&mut self, from: u32, end: u32) -> Result<Vec<(String, u128, Tags)>, RuleError> {
+        let settings = Settings::load(&self.dir)?;
+        let searcher = Searcher::open(&self.dir)?;
+        let queries = &searcher.directory().queries;
+        let now = jiff::Zoned::now();
+        let mut rules = Vec::new();
+        for rule in &settings.new.rule {
+            let query = parse_with(&rule.query, &now, queries).map_err(|error| SettingsError {
+                path: self.dir.join(SETTINGS_FILE),
+                why: format!("in a rule: {}", error.show(&rule.query)),
+            })?;
+            rules.push((searcher.find(&query)?, rule));
+        }
+        let alive = |number: &u32| self.state.records()[*number as usize].flags & bits::GONE == 0;
+        let numbers: Vec<u32> = (from..end).filter(alive).collect();
+        let heads = searcher.heads(&numbers)?;
+        let mut ids = Vec::new();
+        for (number, head) in numbers.iter().zip(heads) {
+            ids.push(tags::id_of(&head.message_id, self.state.records()[*number as usize].digest));
+        }
+        let known = if TagStore::exists(&self.dir) {
+            self.tags()?.about(ids.iter().map(String::as_str)).map_err(IndexError::from)?
+        } else {
+            tags::AllTags::default()
+        };
+        let mut wanted = Vec::new();
+        for (number, id) in numbers.into_iter().zip(ids).filter(|(_, id)| !known.knows(id)) {
+            let mut tags = settings.new.tags.clone();
+            for (_, rule) in rules.iter().filter(|(found, _)| found.get(number)) {
+                tags.extend(rule.add.iter().cloned());
+                tags.retain(|tag| !rule.remove.contains(tag));
+            }
+            if !tags.is_empty() {
+                wanted.push((id, self.state.records()[number as usize].digest, tags));
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+enum RuleError {
+    Settings(SettingsError),
+    Index(IndexError),
+}
+
+impl From<SettingsError> for RuleError {
+    fn from(error: SettingsError) -> Self {
+        Self::Settings(error)
+    }
+}
+
+impl From<IndexError> for RuleError {
+    fn from(error: IndexError) -> Self {
+        Self::Index(error)
+    }
+}
