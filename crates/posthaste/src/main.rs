@@ -9,6 +9,7 @@ mod cfind;
 mod change;
 mod chosen;
 mod columns;
+mod complete;
 mod completions;
 mod count;
 mod doctor;
@@ -22,14 +23,17 @@ mod index_watch;
 mod info;
 mod layout;
 mod load;
+mod mail_json;
 mod new;
 mod notmuch_form;
 mod options_first;
 mod pager;
 mod query;
+mod reply;
 mod report;
 mod search;
 mod search_common;
+mod show;
 mod sink;
 mod tag;
 mod terminal;
@@ -86,6 +90,10 @@ enum Command {
     Query(query::QueryArgs),
     /// Find conversations, and print them as `notmuch search` does
     Search(search::Search),
+    /// Print messages, whole threads or a part, as `notmuch show` does
+    Show(show::Show),
+    /// Print the beginning of an answer, as `notmuch reply` does
+    Reply(reply::Reply),
     /// Count messages, as `notmuch count` does
     Count(count::Count),
     /// Bring the search index up to date, as `notmuch new` does
@@ -96,6 +104,9 @@ enum Command {
     Info(info::Info),
     /// Print a script that completes commands and options in a shell
     Completions(completions::Completions),
+    /// Print what the last word of a line may become; for the scripts that `completions` prints
+    #[command(hide = true)]
+    Complete(complete::Complete),
     /// Look into a journal, also that of a running server; nothing is changed
     #[command(subcommand)]
     Journal(JournalCommand),
@@ -205,11 +216,14 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Tag(args) => return tag::run(args),
         Command::Query(args) => return query::run(args),
         Command::Search(args) => return search::run(args),
+        Command::Show(args) => return show::run(args),
+        Command::Reply(args) => return reply::run(args),
         Command::Count(args) => return count::run(args),
         Command::New(args) => return new::run(args),
         Command::Cfind(args) => return cfind::run(args),
         Command::Info(args) => return info::run(args),
         Command::Completions(args) => args.run()?,
+        Command::Complete(args) => complete::run(args)?,
         Command::Journal(JournalCommand::Inspect(journal)) => {
             let report = inspect_journal(&journal.dir)?;
             print(&if journal.json { report.to_json() } else { report.to_text() })?;

@@ -117,3 +117,103 @@ fn contacts_are_printed_as_mu_prints_them() {
     assert_eq!(place.run(&["cfind", "(x"]).status.code(), Some(2));
     place.says(1, &["cfind", "--after", "9999999999"]);
 }
+
+const PARTS: &str = "From: Bob <bob@example.net>\nTo: me@example.org, \"Doe, C\" <c@example.org>\nCc: Eve <eve@example.org>\nSubject: =?utf-8?Q?Gr=C3=BC=C3=9Fe?=\n\
+                     Message-ID: <4@example.net>\nDate: Fri, 07 Mar 2025 10:40:00 +0100\nMIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n\
+                     --b\nContent-Type: multipart/alternative; boundary=c\n\n--c\nContent-Type: text/plain; charset=utf-8\n\nWhich oven?\n> quoted\n\
+                     --c\nContent-Type: text/html\n\n<p>Which oven?\n--c--\n\
+                     --b\nContent-Type: image/png; name=\"cat.png\"\nContent-Disposition: attachment; filename=\"cat.png\"\nContent-Transfer-Encoding: base64\n\n\
+                     iVBORw0KGgo=\n\
+                     --b\nContent-Type: text/plain; name=\"x.txt\"\nContent-Disposition: attachment\n\ntext att\n\
+                     --b\nContent-Type: message/rfc822\n\nFrom: Eve <eve@example.org>\nTo: z@example.org\nSubject: enclosed\n\
+                     Date: Wed, 05 Mar 2025 11:40:00 +0000\n\ninner\n--b--\n";
+
+#[test]
+fn threads_and_parts_are_shown_as_notmuch_shows_them() {
+    let place = place();
+    fs::write(place.path().join("mail/cur/4.d.host:2,S"), PARTS).unwrap();
+    place.says(0, &["index", "--quiet"]);
+    let json = |line: &[&str]| -> Value { serde_json::from_str(&place.says(0, line)).unwrap() };
+    let thread = json(&["show", "--format=json", "oven", "subject:rye"]);
+    // [[[Ann, [[Bob, [[me, []]]]]]]]
+    assert_eq!((&thread[0][0][0]["id"], &thread[0][0][0]["match"]), (&"1@example.org".into(), &false.into()));
+    assert_eq!(
+        (&thread[0][0][1][0][0]["id"], &thread[0][0][1][0][0]["match"]),
+        (&"2@example.net".into(), &true.into())
+    );
+    assert_eq!(thread[0][0][1][0][1][0][0]["headers"]["Reply-To"], "Readers <list@example.org>");
+    let parts = json(&["show", "--format=json", "id:4@example.net"]);
+    let body = &parts[0][0][0]["body"][0];
+    assert_eq!((&body["id"], &body["content"][0]["content"][1]["id"]), (&1.into(), &4.into()));
+    assert_eq!(body["content"][3]["content"][0]["body"][0]["content"], "inner");
+    assert_eq!(body["content"][0]["content"][1]["content"], Value::Null, "HTML only if it is asked for");
+    let html = json(&["show", "--format=json", "--include-html", "id:4@example.net"]);
+    assert_eq!(html[0][0][0]["body"][0]["content"][0]["content"][1]["content"], "<p>Which oven?");
+    assert_eq!(json(&["show", "--format=json", "--body=false", "id:4@example.net"])[0][0][0]["body"], Value::Null);
+    let png = place.run(&["show", "--part=5", "id:4@example.net"]);
+    assert_eq!(png.stdout, b"\x89PNG\r\n\x1a\n");
+    assert_eq!(place.says(0, &["show", "--format=raw", "id:4@example.net"]), PARTS);
+    assert_eq!(place.run(&["show", "--format=raw", "rye"]).status.code(), Some(2), "one message");
+    assert_eq!(place.run(&["show", "--part=99", "id:4@example.net"]).status.code(), Some(2));
+    place.says(1, &["show", "wheat"]);
+    let text = place.says(0, &["show", "id:4@example.net"]);
+    assert!(text.starts_with("\x0cmessage{ id:4@example.net depth:0 match:1 excluded:0 filename:/"), "{text}");
+    assert!(
+        text.contains("\x0cattachment{ ID: 5, Filename: cat.png, Content-type: image/png\nNon-text part: image/png\n"),
+        "{text}"
+    );
+    assert!(place.says(0, &["show", "--format=sexp", "rye"]).starts_with("((("));
+    let Some(notmuch) = notmuch(place.path()) else { return };
+    for line in [
+        &["show", "--format=json", "id:4@example.net"][..],
+        &["show", "--format=json", "--include-html", "id:4@example.net"],
+        &["show", "--format=json", "--body=false", "from:ann"],
+        &["show", "--format=json", "id:2@example.net"],
+    ] {
+        let theirs: Value = serde_json::from_str(&notmuch(line)).unwrap();
+        assert_eq!(json(line), theirs, "{line:?}");
+    }
+}
+
+#[test]
+fn answers_begin_as_notmuch_begins_them() {
+    let place = place();
+    fs::write(place.path().join("mail/cur/4.d.host:2,S"), PARTS).unwrap();
+    place.says(0, &["index", "--quiet"]);
+    let settings = "[user]\nname = \"Me\"\naddresses = [\"me@example.org\"]\n";
+    fs::write(place.path().join("data/posthaste/search/config.toml"), settings).unwrap();
+    let answer = place.says(0, &["reply", "id:4@example.net"]);
+    let expected = "From: Me <me@example.org>\nSubject: Re: Grüße\nTo: Bob <bob@example.net>, \"Doe, C\" <c@example.org>\nCc: Eve <eve@example.org>\n\
+                    In-Reply-To: <4@example.net>\nReferences: <4@example.net>\n\n\
+                    On Fri, 07 Mar 2025 10:40:00 +0100, Bob <bob@example.net> wrote:\n> Which oven?\n> > quoted\n";
+    assert_eq!(answer, expected);
+    let to_sender =
+        place.says(0, &["reply", "--reply-to=sender", "--from", "other@example.org", "mail/cur/4.d.host:2,S"]);
+    assert!(
+        to_sender.starts_with("From: Me <other@example.org>\n")
+            && to_sender.contains("\nTo: Bob <bob@example.net>\nIn-"),
+        "{to_sender}"
+    );
+    let to_list = place.says(0, &["reply", "--format=headers-only", "id:3@example.org"]);
+    assert!(to_list.contains("To: Readers <list@example.org>\n"), "{to_list}");
+    assert!(to_list.ends_with("References: <1@example.org> <2@example.net> <3@example.org>\n"), "{to_list}");
+    let json: Value = serde_json::from_str(&place.says(0, &["reply", "--format=json", "id:4@example.net"])).unwrap();
+    assert_eq!(json["reply-headers"]["In-reply-to"], "<4@example.net>");
+    assert_eq!(json["original"]["body"][0]["content-type"], "multipart/mixed");
+    place.says(1, &["reply", "wheat"]);
+    let Some(notmuch) = notmuch(place.path()) else { return };
+    let of = |text: &str| -> Value { serde_json::from_str::<Value>(text).unwrap()["reply-headers"].take() };
+    for id in ["id:4@example.net", "id:1@example.org", "id:3@example.org"] {
+        let line = ["reply", "--format=json", id];
+        let (mut ours, mut theirs) = (of(&place.says(0, &line)), of(&notmuch(&line)));
+        // They put oneself last in another order; who is written to is the same.
+        let sorted = |value: &mut Value| {
+            let mut all: Vec<String> = value["To"].as_str().unwrap_or("").split(", ").map(str::to_owned).collect();
+            all.sort();
+            value["To"] = all.into();
+        };
+        sorted(&mut ours);
+        sorted(&mut theirs);
+        assert_eq!(ours, theirs, "{id}");
+    }
+}

@@ -4,6 +4,7 @@ mod bench;
 mod bounds;
 mod cli;
 mod compare;
+mod completions;
 mod corpus;
 mod crash;
 mod forms;

@@ -5,8 +5,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use posthaste_maildir::tree::{Contents, FileFacts, FileReader, Way};
+use posthaste_message::mime::Header;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::diff::Candidate;
@@ -208,7 +210,7 @@ impl Shared<'_> {
         }
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         builder.add(number, &message)?;
-        let record = record(candidate, digest, file.facts, &message, number);
+        let record = record(candidate, digest, file.facts, &message, file.bytes, number);
         let tag_id = id_of(&message.message_id, digest);
         round.new.push(New { number, record, tag_id, problem: message.problem, path: self.path(candidate) });
         Ok(())
@@ -229,8 +231,35 @@ fn digest(bytes: &[u8]) -> u128 {
     xxh3_128(&plain)
 }
 
-fn record(candidate: &Candidate, digest: u128, facts: FileFacts, message: &Extracted, number: u32) -> Record {
+/// Clocks and zones may be wrong by this much.
+const FUTURE: Duration = Duration::from_secs(86_400);
+
+/// When a message was sent. A date in the future is none: it would stand before all other mail for years. Then the newest time at which a server
+/// received it counts, in seconds since 1970.
+fn believable_date(message: &Extracted, bytes: &[u8], now: SystemTime) -> Option<i64> {
+    let latest = (now + FUTURE).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let is_believable = |date: &i64| *date <= i64::try_from(latest).unwrap_or(i64::MAX);
+    let date = message.date?;
+    if is_believable(&date) {
+        return Some(date);
+    }
+    let received = Header::new(bytes).fields().filter(|field| field.is("Received")).take(RECEIVED_MAX);
+    received.filter_map(|field| Some(field.date()?.unix_secs())).find(is_believable)
+}
+
+/// `Received` fields that are looked at.
+const RECEIVED_MAX: usize = 50;
+
+fn record(
+    candidate: &Candidate,
+    digest: u128,
+    facts: FileFacts,
+    message: &Extracted,
+    bytes: &[u8],
+    number: u32,
+) -> Record {
     let (subject, is_reply) = subject_hash(&message.subject);
+    let date = believable_date(message, bytes, SystemTime::now());
     let mut flags = candidate.flags();
     for (is_set, bit) in [
         (message.traits.attachment, bits::ATTACHMENT),
@@ -241,7 +270,7 @@ fn record(candidate: &Candidate, digest: u128, facts: FileFacts, message: &Extra
         (message.priority == Priority::Low, bits::PRIORITY_LOW),
         (message.priority == Priority::High, bits::PRIORITY_HIGH),
         (is_reply, bits::REPLY),
-        (message.date.is_none(), bits::UNDATED),
+        (date.is_none(), bits::UNDATED),
     ] {
         flags |= if is_set { bit } else { 0 };
     }
@@ -249,7 +278,7 @@ fn record(candidate: &Candidate, digest: u128, facts: FileFacts, message: &Extra
     Record {
         digest,
         // Without a usable date: when the file was written.
-        date: message.date.unwrap_or(facts.mtime_ns / NANOS),
+        date: date.unwrap_or(facts.mtime_ns / NANOS),
         size: facts.size,
         mtime_ns: facts.mtime_ns,
         flags,
@@ -267,6 +296,22 @@ fn record(candidate: &Candidate, digest: u128, facts: FileFacts, message: &Extra
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_date_in_the_future_is_none() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let check = |date: Option<i64>, received: &str, expected: Option<i64>| {
+            let message = Extracted { date, ..Extracted::default() };
+            assert_eq!(believable_date(&message, received.as_bytes(), now), expected, "{date:?} {received}");
+        };
+        check(Some(1_700_050_000), "", Some(1_700_050_000));
+        check(Some(51_737_477_630), "", None);
+        check(None, "", None);
+        let later = "Received: from a by b; Mon, 03 Mar 3025 10:40:00 +0000\n";
+        let then = "Received: from a\n\tby b; Sat, 04 Mar 2023 10:40:00 +0000\nSubject: x\n";
+        check(Some(51_737_477_630), &format!("{later}{then}"), Some(1_677_926_400));
+        check(Some(51_737_477_630), later, None);
+    }
 
     #[test]
     fn line_ends_do_not_change_the_digest() {

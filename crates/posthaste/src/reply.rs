@@ -1,0 +1,194 @@
+//! `posthaste reply`: the beginning of an answer, as `notmuch reply` prints it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use posthaste_message::mime::{Header, Kind, Message as Mail, Part};
+use posthaste_search::settings::{Settings, User};
+use posthaste_search::text::extract_whole;
+use serde_json::{Value, json};
+
+use crate::chosen::{Choice, files};
+use crate::mail_json::{Contents, address_field, addresses, body, date, full, headers, text};
+use crate::notmuch_form::sexp;
+use crate::search_common::{Failure, IndexDir, nothing_found};
+use crate::terminal::{harmless, print, print_json};
+
+#[derive(Args)]
+#[command(
+    after_help = "From is the address of yours that the message was sent to: `[user] addresses` in config.toml of the index's directory, or $EMAIL."
+)]
+pub struct Reply {
+    /// A message file, or a query: then the newest that matches
+    #[arg(value_name = "FILE|QUERY", required = true, trailing_var_arg = true)]
+    query: Vec<String>,
+    #[command(flatten)]
+    index: IndexDir,
+    /// How to print it
+    #[arg(long, value_enum, default_value = "default")]
+    format: Format,
+    /// Ignored: there is one version of each form
+    #[arg(long, hide = true)]
+    format_version: Option<u32>,
+    /// To all that the message went to, or only to who wrote it
+    #[arg(long, value_enum, default_value = "all")]
+    reply_to: ReplyTo,
+    /// The address to write from
+    #[arg(long, value_name = "ADDRESS")]
+    from: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Default,
+    Json,
+    Sexp,
+    HeadersOnly,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReplyTo {
+    All,
+    Sender,
+}
+
+/// Exit status 1: nothing was found.
+pub fn run(args: Reply) -> Result<ExitCode, Failure> {
+    let files = files(&args.query, &args.index, Choice::ONE)?;
+    let file = match files.as_slice() {
+        [] => return Ok(nothing_found()),
+        [file] => file,
+        _ => return Err("one message at a time".into()),
+    };
+    let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let mail = Mail::parse(&bytes);
+    let user = Settings::load(&args.index.path()?)?.user;
+    let fields = answer(&mail, &bytes, &user, &args);
+    match args.format {
+        Format::Json | Format::Sexp => {
+            let value = json_of(&mail, &bytes, file, &fields);
+            match args.format {
+                Format::Json => print_json(&(value.to_string() + "\n"))?,
+                _ => print(&(sexp(&value) + "\n"))?,
+            }
+        }
+        Format::HeadersOnly => print(&lines(&fields))?,
+        Format::Default => print(&format!("{}\n{}", lines(&fields), quoted(&mail, &bytes)))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+type Fields = Vec<(&'static str, String)>;
+
+/// Header fields of an answer (RFC 5322 section 3.6.4), those with a text.
+fn answer(mail: &Mail<'_>, bytes: &[u8], user: &User, args: &Reply) -> Fields {
+    let root = mail.root();
+    let header = root.header();
+    let message = extract_whole(bytes);
+    let env = std::env::var("EMAIL").ok().filter(|address| !address.is_empty());
+    let mut own: Vec<String> = user.addresses.clone();
+    own.extend(env);
+    own.extend(args.from.clone());
+    let is_own = |address: &str| own.iter().any(|own| own.eq_ignore_ascii_case(address));
+    let list = |name: &str| addresses(mail, &header, name);
+    // To whoever wants the answers, and where that was oneself, to those it went to.
+    let mut to = list("Reply-To");
+    if to.is_empty() {
+        to = list("From");
+        if args.reply_to == ReplyTo::Sender && to.iter().all(|(_, address)| is_own(address)) {
+            to = list("To");
+        }
+    }
+    let mut cc = Vec::new();
+    if args.reply_to == ReplyTo::All {
+        to.extend(list("To"));
+        cc = list("Cc");
+    }
+    let others = to.iter().chain(&cc).any(|(_, address)| !is_own(address));
+    let mut seen = HashSet::new();
+    let mut joined = |all: Vec<(String, String)>| -> String {
+        let wanted = all.into_iter().filter(|(_, address)| !others || !is_own(address));
+        let wanted = wanted.filter(|(_, address)| seen.insert(address.to_lowercase()));
+        wanted.map(|(name, address)| full(&name, &address)).collect::<Vec<_>>().join(", ")
+    };
+    let (to, cc) = (joined(to), joined(cc));
+    let subject = match message.subject.get(..3) {
+        Some(start) if start.eq_ignore_ascii_case("re:") => message.subject.clone(),
+        _ => format!("Re: {}", message.subject),
+    };
+    let id = if message.message_id.is_empty() { String::new() } else { format!("<{}>", message.message_id) };
+    let mut references: Vec<String> = message.references.iter().map(|id| format!("<{id}>")).collect();
+    references.extend(Some(id.clone()).filter(|id| !id.is_empty()));
+    let fields = [
+        ("From", sender(mail, &header, user, &own, args)),
+        ("Subject", subject),
+        ("To", to),
+        ("Cc", cc),
+        ("In-Reply-To", id),
+        ("References", references.join(" ")),
+    ];
+    fields.into_iter().filter(|(_, text)| !text.is_empty()).collect()
+}
+
+/// The address of one's own that the message went to, else the first.
+fn sender(mail: &Mail<'_>, header: &Header<'_>, user: &User, own: &[String], args: &Reply) -> String {
+    if let Some(from) = &args.from {
+        return full(&user.name, from);
+    }
+    let names = ["To", "Cc", "Delivered-To", "X-Original-To", "Envelope-To", "From"];
+    let went_to = names.into_iter().flat_map(|name| addresses(mail, header, name));
+    let mut mine = went_to.filter_map(|(_, address)| own.iter().find(|own| own.eq_ignore_ascii_case(&address)));
+    mine.next().or(own.first()).map(|address| full(&user.name, address)).unwrap_or_default()
+}
+
+fn lines(fields: &Fields) -> String {
+    fields.iter().map(|(name, text)| format!("{name}: {}\n", harmless(text))).collect()
+}
+
+/// `On ... wrote:` and the text with `>` in front.
+fn quoted(mail: &Mail<'_>, bytes: &[u8]) -> String {
+    let root = mail.root();
+    let header = root.header();
+    let is_text = |part: &Part<'_, '_>| {
+        let is_attachment = part.disposition().is_some_and(|word| word == "attachment");
+        part.kind() == Kind::Leaf && part.media_type() == "text/plain" && !is_attachment && !is_enclosed(*part)
+    };
+    let plain = mail.parts().filter(is_text);
+    let mut body: String = plain.map(|part| text(part).trim_end().to_owned() + "\n").collect();
+    if body.trim().is_empty() {
+        // HTML alone, as text.
+        body = extract_whole(bytes).body;
+    }
+    let mut out =
+        format!("On {}, {} wrote:\n", harmless(&date(&header)), harmless(&address_field(mail, &header, "From")));
+    for line in body.trim_end().lines() {
+        let line = line.split('\t').map(harmless).collect::<Vec<_>>().join("\t");
+        out.push_str(if line.is_empty() { ">" } else { "> " });
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out
+}
+
+/// Whether it is part of a message within the message.
+fn is_enclosed(part: Part<'_, '_>) -> bool {
+    std::iter::successors(part.parent(), |part| part.parent()).any(|around| around.kind() == Kind::Message)
+}
+
+fn json_of(mail: &Mail<'_>, bytes: &[u8], file: &Path, fields: &Fields) -> Value {
+    let message = extract_whole(bytes);
+    // notmuch's spelling.
+    let name = |name: &&str| if *name == "In-Reply-To" { "In-reply-to".to_owned() } else { (*name).to_owned() };
+    let fields: serde_json::Map<String, Value> =
+        fields.iter().map(|(key, text)| (name(key), text.as_str().into())).collect();
+    json!({
+        "reply-headers": fields,
+        "original": {
+            "id": message.message_id, "match": false, "excluded": false, "filename": [file.to_string_lossy()], "timestamp": message.date,
+            "duplicate": 1, "crypto": {}, "headers": headers(mail, &mail.root().header()), "body": body(mail, Contents { html: false }),
+        },
+    })
+}

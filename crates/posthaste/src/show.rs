@@ -1,0 +1,317 @@
+//! `posthaste show`: messages and whole threads as `notmuch show` prints them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{IsTerminal, stdout};
+use std::process::ExitCode;
+
+use clap::{ArgAction, Args, ValueEnum};
+use posthaste_message::mime::{Kind, Message as Mail, Part};
+use posthaste_search::state::NO_PARENT;
+use posthaste_search::{Bitmap, Message, Searcher, Sort};
+use serde_json::{Value, json};
+
+use crate::exclude::Exclude;
+use crate::find_output::mbox;
+use crate::mail_json::{self, Contents, body, headers, part_by_number};
+use crate::notmuch_form::{relative_date, sexp, tags};
+use crate::pager::PagerOption;
+use crate::search_common::{Failure, IndexDir, nothing_found, parse};
+use crate::terminal::{harmless, print, print_foreign, print_json};
+
+#[derive(Args)]
+pub struct Show {
+    /// The query
+    #[arg(value_name = "QUERY", required = true, trailing_var_arg = true)]
+    query: Vec<String>,
+    #[command(flatten)]
+    index: IndexDir,
+    /// How to print it; with --part the part itself (raw), with raw the one message as it is
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Ignored: there is one version of each form
+    #[arg(long, hide = true)]
+    format_version: Option<u32>,
+    /// All messages of the threads, or only those that match; by default all in JSON and sexp
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    entire_thread: Option<bool>,
+    /// Only this part, by the number that the other forms show; 0 is the whole message
+    #[arg(long, value_name = "N")]
+    part: Option<usize>,
+    /// Whether to print the bodies
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    body: bool,
+    /// Also the content of HTML parts
+    #[arg(long)]
+    include_html: bool,
+    /// Which thread comes first
+    #[arg(long, value_enum, default_value = "newest-first")]
+    sort: Order,
+    #[command(flatten)]
+    exclude: Exclude,
+    #[command(flatten)]
+    pager: PagerOption,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Sexp,
+    Mbox,
+    Raw,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Order {
+    NewestFirst,
+    OldestFirst,
+}
+
+/// Levels below which answers stand beside each other: no front end draws more, and each level is one of a stack.
+const DEPTH_MAX: usize = 100;
+
+/// Exit status 1: nothing was found.
+pub fn run(args: Show) -> Result<ExitCode, Failure> {
+    let searcher = args.index.open()?;
+    let query = parse(&args.query, &searcher)?;
+    let matched = args.exclude.find(&searcher, &query)?;
+    if matched.count() == 0 {
+        return Ok(nothing_found());
+    }
+    let default = if args.part.is_some() { Format::Raw } else { Format::Text };
+    let format = args.format.unwrap_or(default);
+    if args.part.is_some() || format == Format::Raw {
+        return one(&args, &searcher, &matched, format);
+    }
+    let entire = args.entire_thread.unwrap_or(matches!(format, Format::Json | Format::Sexp));
+    let shown = match entire {
+        true => args.exclude.whole_threads(&searcher, &query, &matched)?,
+        false => matched.clone(),
+    };
+    let threads = Threads::read(&searcher, &shown, &matched, args.sort)?;
+    let contents = args.body.then_some(Contents { html: args.include_html });
+    match format {
+        Format::Json => print_json(&(threads.json(contents)?.to_string() + "\n"))?,
+        Format::Sexp => print(&(sexp(&threads.json(contents)?) + "\n"))?,
+        Format::Mbox => mbox(&threads.messages)?,
+        Format::Text | Format::Raw => drop(args.pager.start().write(&threads.text(contents)?)?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One message, or one part of it.
+fn one(args: &Show, searcher: &Searcher, matched: &Bitmap, format: Format) -> Result<ExitCode, Failure> {
+    let numbers = searcher.page(&searcher.without_duplicates(matched)?, Sort::Date, false, 0, 2)?;
+    let [number] = numbers[..] else {
+        return Err("a part, and --format raw, are of one message: the query finds more".into());
+    };
+    let messages = searcher.messages(&[number])?;
+    let bytes = read(&messages[0])?;
+    let mail = Mail::parse(&bytes);
+    let Some(wanted) = args.part.filter(|part| *part > 0) else {
+        print_foreign(&bytes)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let part = part_by_number(&mail, wanted).ok_or_else(|| format!("the message has no part {wanted}"))?;
+    let contents = Contents { html: args.include_html };
+    match format {
+        Format::Json => print_json(&(mail_json::part(&mail, part, contents).to_string() + "\n"))?,
+        Format::Sexp => print(&(sexp(&mail_json::part(&mail, part, contents)) + "\n"))?,
+        _ if part.media_type().starts_with("text/") => drop(print_foreign(mail_json::text(part).as_bytes())?),
+        _ => drop(print_foreign(&part.decoded())?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(message: &Message) -> Result<Vec<u8>, Failure> {
+    Ok(fs::read(&message.path).map_err(|error| format!("{}: {error}", message.path.display()))?)
+}
+
+/// Messages as trees; several files with one Message-ID are one message.
+struct Threads {
+    messages: Vec<Message>,
+    is_hit: Vec<bool>,
+    files: Vec<Vec<String>>,
+    /// Indexes of those that begin a thread, thread by thread.
+    tops: Vec<Vec<usize>>,
+    children: Vec<Vec<usize>>,
+}
+
+impl Threads {
+    fn read(searcher: &Searcher, shown: &Bitmap, matched: &Bitmap, sort: Order) -> Result<Self, Failure> {
+        let numbers = searcher.page(shown, Sort::Date, sort == Order::OldestFirst, 0, usize::MAX)?;
+        // Threads in the order of their first hit; whatever else of them is shown comes along.
+        let hits: Vec<u32> = numbers.iter().copied().filter(|number| matched.get(*number)).collect();
+        let mut threads = searcher.threads_of(&hits)?;
+        let mut known = HashSet::new();
+        threads.retain(|thread| known.insert(*thread));
+        let places: HashMap<u32, usize> =
+            threads.into_iter().enumerate().map(|(place, thread)| (thread, place)).collect();
+        let mut all = Self {
+            messages: Vec::new(),
+            is_hit: Vec::new(),
+            files: Vec::new(),
+            tops: vec![Vec::new(); places.len()],
+            children: Vec::new(),
+        };
+        let mut by_id: HashMap<String, usize> = HashMap::new();
+        let mut by_number: BTreeMap<u32, usize> = BTreeMap::new();
+        for message in searcher.messages(&numbers)? {
+            let file = message.path.to_string_lossy().into_owned();
+            let is_hit = matched.get(message.number);
+            let index = match by_id.get(&message.head.message_id) {
+                Some(&index) if !message.head.message_id.is_empty() => index,
+                _ => {
+                    by_id.insert(message.head.message_id.clone(), all.messages.len());
+                    all.files.push(Vec::new());
+                    all.is_hit.push(false);
+                    all.children.push(Vec::new());
+                    by_number.insert(message.number, all.messages.len());
+                    all.messages.push(message.clone());
+                    all.messages.len() - 1
+                }
+            };
+            by_number.insert(message.number, index);
+            all.is_hit[index] |= is_hit;
+            all.files[index].push(file);
+        }
+        let mut oldest_first: Vec<usize> = (0..all.messages.len()).collect();
+        oldest_first.sort_by_key(|&index| (all.messages[index].date, all.messages[index].number));
+        for index in oldest_first {
+            let message = &all.messages[index];
+            let parent =
+                by_number.get(&message.parent).filter(|parent| message.parent != NO_PARENT && **parent != index);
+            match (parent, places.get(&message.thread)) {
+                (Some(&parent), _) => all.children[parent].push(index),
+                (None, Some(&place)) => all.tops[place].push(index),
+                (None, None) => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// Messages in the order of the trees, with their depths; also those that hang deeper than [`DEPTH_MAX`].
+    fn ordered(&self) -> Vec<(usize, usize)> {
+        let mut out = Vec::new();
+        for &top in self.tops.iter().flatten() {
+            let mut stack = vec![(top, 0)];
+            while let Some((index, depth)) = stack.pop() {
+                out.push((index, depth));
+                stack.extend(self.children[index].iter().rev().map(|&child| (child, depth + 1)));
+            }
+        }
+        out
+    }
+
+    fn json(&self, contents: Option<Contents>) -> Result<Value, Failure> {
+        let mut rows: Vec<Value> = Vec::new();
+        for index in 0..self.messages.len() {
+            rows.push(self.message_json(index, contents)?);
+        }
+        let threads = self.tops.iter().map(|tops| {
+            let nodes = tops.iter().map(|&top| self.node(top, &rows, 0));
+            Value::Array(nodes.collect())
+        });
+        Ok(Value::Array(threads.collect()))
+    }
+
+    /// `[message, [answers]]`.
+    fn node(&self, index: usize, rows: &[Value], depth: usize) -> Value {
+        if depth < DEPTH_MAX {
+            let answers: Vec<Value> =
+                self.children[index].iter().map(|&child| self.node(child, rows, depth + 1)).collect();
+            return json!([rows[index], answers]);
+        }
+        let mut below = Vec::new();
+        let mut stack: Vec<usize> = self.children[index].iter().rev().copied().collect();
+        while let Some(index) = stack.pop() {
+            below.push(json!([rows[index], []]));
+            stack.extend(self.children[index].iter().rev());
+        }
+        json!([rows[index], below])
+    }
+
+    fn message_json(&self, index: usize, contents: Option<Contents>) -> Result<Value, Failure> {
+        let message = &self.messages[index];
+        let bytes = read(message)?;
+        let mail = Mail::parse(&bytes);
+        let mut out = json!({
+            "id": message.head.message_id, "match": self.is_hit[index], "excluded": false, "filename": self.files[index],
+            "timestamp": message.date, "date_relative": relative_date(message.date), "tags": tags(message), "duplicate": 1,
+            "crypto": {}, "headers": headers(&mail, &mail.root().header()),
+        });
+        if let Some(contents) = contents {
+            out["body"] = body(&mail, contents);
+        }
+        Ok(out)
+    }
+
+    fn text(&self, contents: Option<Contents>) -> Result<String, Failure> {
+        // Where each piece begins; a terminal has no use for it.
+        let mark = if stdout().is_terminal() { "" } else { "\x0c" };
+        let mut out = String::new();
+        for (index, depth) in self.ordered() {
+            let message = &self.messages[index];
+            let bytes = read(message)?;
+            let mail = Mail::parse(&bytes);
+            let fields = headers(&mail, &mail.root().header());
+            let field = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
+            let _ = writeln!(
+                out,
+                "{mark}message{{ id:{} depth:{depth} match:{} excluded:0 filename:{}",
+                harmless(&message.head.message_id),
+                u8::from(self.is_hit[index]),
+                harmless(&self.files[index][0])
+            );
+            let line = format!("{} ({}) ({})", field("From"), relative_date(message.date), tags(message).join(" "));
+            let _ = writeln!(out, "{mark}header{{\n{}", harmless(&line));
+            header_lines(&mut out, &fields);
+            let _ = writeln!(out, "{mark}header}}");
+            if contents.is_some() {
+                let _ = writeln!(out, "{mark}body{{");
+                part_text(&mut out, &mail, mail.root(), mark, 0);
+                let _ = writeln!(out, "{mark}body}}");
+            }
+            let _ = writeln!(out, "{mark}message}}");
+        }
+        Ok(out)
+    }
+}
+
+fn header_lines(out: &mut String, fields: &serde_json::Map<String, Value>) {
+    for name in ["Subject", "From", "To", "Cc", "Bcc", "Date"] {
+        if let Some(text) = fields.get(name).and_then(Value::as_str) {
+            let _ = writeln!(out, "{name}: {}", harmless(text));
+        }
+    }
+}
+
+fn part_text(out: &mut String, mail: &Mail<'_>, part: Part<'_, '_>, mark: &str, depth: usize) {
+    let is_attachment = part.disposition().is_some_and(|disposition| disposition == "attachment");
+    let kind = if is_attachment { "attachment" } else { "part" };
+    let name = part.file_name().map(|name| format!(", Filename: {}", harmless(&name))).unwrap_or_default();
+    let media_type = harmless(&part.media_type());
+    let _ = writeln!(out, "{mark}{kind}{{ ID: {}{name}, Content-type: {media_type}", mail_json::number(part));
+    match part.kind() {
+        Kind::Leaf if media_type.starts_with("text/") && media_type != "text/html" => {
+            for line in mail_json::text(part).lines() {
+                let _ = writeln!(out, "{}", line.split('\t').map(harmless).collect::<Vec<_>>().join("\t"));
+            }
+        }
+        Kind::Leaf => drop(writeln!(out, "Non-text part: {media_type}")),
+        Kind::Multipart | Kind::Message if depth > DEPTH_MAX => {}
+        Kind::Multipart => part.children().for_each(|child| part_text(out, mail, child, mark, depth + 1)),
+        Kind::Message => {
+            for root in part.children() {
+                let _ = writeln!(out, "{mark}header{{");
+                header_lines(out, &headers(mail, &root.header()));
+                let _ = writeln!(out, "{mark}header}}\n{mark}body{{");
+                part_text(out, mail, root, mark, depth + 1);
+                let _ = writeln!(out, "{mark}body}}");
+            }
+        }
+    }
+    let _ = writeln!(out, "{mark}{kind}}}");
+}
