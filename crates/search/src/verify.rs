@@ -217,7 +217,10 @@ mod tests {
         let searcher = Searcher::open(&index).unwrap();
         let all: Vec<u32> = searcher.find(&crate::query::Query::All).unwrap().iter().collect();
         let ids = searcher.messages(&all).unwrap().into_iter().map(|message| (message.number, message.head.message_id));
-        Indexer::open(&index, None).unwrap().restore_tags(&dump, &ids.collect::<Vec<_>>()).unwrap();
+        Indexer::open(&index, None)
+            .unwrap()
+            .restore_tags(&dump, &ids.collect::<Vec<_>>(), crate::tags::Restore::default())
+            .unwrap();
         assert_eq!(verify(&index, &|| {}).unwrap().damage, []);
         assert_eq!(hits(&index), before);
         assert!(index.join("tags.redb.damaged").exists());

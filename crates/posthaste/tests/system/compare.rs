@@ -72,7 +72,7 @@ fn compare(dir: &Path, program: &str, args: &[&str], reasons: fn(&Row) -> &'stat
     for row in rows() {
         let ours =
             command(dir, &["find", "--index", "index", "-f", "path", row.query]).env("TZ", "UTC").output().unwrap();
-        assert!(ours.stderr.is_empty(), "{}: {ours:?}", row.query);
+        assert!(ours.status.code() != Some(2), "{}: {ours:?}", row.query);
         let theirs = run(dir, program, &[args, &[row.query]].concat()).expect("it was there a moment ago");
         let (ours, theirs) = (names(&ours), names(&theirs));
         let more: Vec<&String> = ours.difference(&theirs).collect();
