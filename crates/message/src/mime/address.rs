@@ -48,6 +48,8 @@ struct Parts {
     /// Where in it the word with an `@` is.
     at_word: Option<(usize, usize)>,
     word_start: usize,
+    /// That one stood in quotes: any other is more of an address.
+    is_at_quoted: bool,
     has_quoted: bool,
     angle: Option<Vec<u8>>,
     comment: Vec<u8>,
@@ -130,7 +132,9 @@ impl Iterator for Addresses<'_> {
                     } else {
                         parts.has_quoted = true;
                         parts.is_apart |= !parts.phrase.is_empty();
+                        let had_at = parts.at_word.is_some();
                         parts.word(&content);
+                        parts.is_at_quoted |= !had_at && parts.at_word.is_some();
                         parts.is_apart = true;
                     }
                     continue;
@@ -271,12 +275,11 @@ impl Parts {
         }
         self.is_apart = false;
         self.phrase.extend_from_slice(text);
+        let is_same = self.at_word.is_some_and(|(start, _)| start == self.word_start);
         // An encoded word may have an `@` that is not one.
-        if text.contains(&b'@')
-            && !text.starts_with(b"=?")
-            && self.at_word.is_none_or(|(start, _)| start == self.word_start)
-            || self.at_word.is_some_and(|(start, _)| start == self.word_start)
-        {
+        let has_at = text.contains(&b'@') && !text.starts_with(b"=?");
+        if is_same || has_at && (self.at_word.is_none() || self.is_at_quoted) {
+            self.is_at_quoted &= is_same;
             self.at_word = Some((self.word_start, self.phrase.len()));
         }
     }
@@ -440,6 +443,8 @@ mod tests {
         check(b"A (b <a@x>", &["A (b|a@x"]);
         check(b"John Doe john@x", &["John Doe|john@x"]);
         check(b"a@x <a@x>", &["a@x|a@x"]);
+        check(b"\"a@x\" b@x, \"c@x\"", &["a@x|b@x", "|c@x"]);
+        check(b"\"a@x\"b@x", &["a@x|b@x"]);
         check(b"'ann@x' <ann@x>", &["'ann@x'|ann@x"]);
         check(b"<a@x> <b@x>", &["|a@x", "|b@x"]);
         check(b"<mailto:a@x>", &["|a@x"]);

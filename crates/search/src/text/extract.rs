@@ -118,6 +118,7 @@ fn try_extract(bytes: &[u8], is_whole: bool) -> Extracted {
         }
         _ => bytes,
     };
+    let bytes = &*with_line_feeds(bytes);
     let message = Message::parse_within(bytes, &LIMITS);
     match message.problem() {
         Some(Problem::NoHeader) => {
@@ -152,6 +153,14 @@ fn header_cut_short(message: &[u8]) -> Option<&[u8]> {
     }
     // Without the field that the cut goes through.
     Some(&beginning[..beginning.iter().rposition(|&octet| octet == b'\n').map_or(HEADER_BYTES_MAX, |at| at + 1)])
+}
+
+/// The message with its lines ended by LF, if all of them end in CR: so old Macs stored mail. Every octet keeps its place.
+pub(super) fn with_line_feeds(message: &[u8]) -> Cow<'_, [u8]> {
+    if message.contains(&b'\n') || !message.contains(&b'\r') {
+        return Cow::Borrowed(message);
+    }
+    Cow::Owned(message.iter().map(|&octet| if octet == b'\r' { b'\n' } else { octet }).collect())
 }
 
 /// A message without structure: its text as it stands.
@@ -463,6 +472,14 @@ mod tests {
             extract("Subject: Jürgen\nContent-Type: text/plain; charset=koi8-r\n\nx\n".as_bytes()).subject,
             "Jürgen"
         );
+    }
+
+    #[test]
+    fn lines_may_all_end_in_cr() {
+        let mail = b"Subject: mac\rContent-Type: text/plain; name=a.txt\r\rone\rtwo\r";
+        let found = extract(mail);
+        assert_eq!((&*found.subject, &*found.body), ("mac", "one\ntwo\n"));
+        assert_eq!(&*crate::text::parts(mail)[0].content, b"one\ntwo\n");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use posthaste_message::mime::{Kind, Message};
 
-use super::extract::{ENCODED_DEPTH_MAX, LIMITS, is_marked, is_message, is_text};
+use super::extract::{ENCODED_DEPTH_MAX, LIMITS, is_marked, is_message, is_text, with_line_feeds};
 
 /// A leaf part, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +22,21 @@ pub struct Part<'a> {
 /// All leaf parts in the order of the message, those of enclosed messages too. An enclosed message is itself a part, before its own.
 pub fn parts(message: &[u8]) -> Vec<Part<'_>> {
     let mut all = Vec::new();
-    collect(message, &mut all, 0);
+    match with_line_feeds(message) {
+        Cow::Borrowed(message) => collect(message, &mut all, 0),
+        Cow::Owned(message) => {
+            let mut found = Vec::new();
+            collect(&message, &mut found, 0);
+            all.extend(found.into_iter().map(Part::into_owned));
+        }
+    }
     all
+}
+
+impl Part<'_> {
+    fn into_owned<'a>(self) -> Part<'a> {
+        Part { content: Cow::Owned(self.content.into_owned()), ..self }
+    }
 }
 
 /// `encoded`: how many encoded messages are around it.
@@ -41,8 +54,7 @@ fn collect<'a>(bytes: &'a [u8], all: &mut Vec<Part<'a>>, encoded: u32) {
         if encloses {
             collect(&content, &mut within, encoded + 1);
         }
-        let within: Vec<Part<'a>> =
-            within.into_iter().map(|part| Part { content: Cow::Owned(part.content.into_owned()), ..part }).collect();
+        let within: Vec<Part<'a>> = within.into_iter().map(Part::into_owned).collect();
         let name = part.file_name();
         let is_attachment = is_marked(part) || name.is_some();
         all.push(Part { name, media_type: media_type.into_owned(), is_attachment, content });
