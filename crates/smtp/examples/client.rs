@@ -14,7 +14,19 @@ use posthaste_smtp::tls::{TlsTrust, client_config};
 use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<ExitCode, Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match send().await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("client: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns whether the message was taken for all.
+async fn send() -> Result<bool, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [server, from, to @ ..] = arguments.as_slice() else { return Err("give HOST:PORT FROM TO...".into()) };
     let variable = |name| std::env::var(name).ok();
@@ -40,6 +52,5 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
         println!("{to}: {}", recipient.reply);
     }
     client.quit().await?;
-    let delivered = outcome.recipients.iter().all(|recipient| recipient.is_delivered());
-    Ok(if delivered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(outcome.recipients.iter().all(|recipient| recipient.is_delivered()))
 }
