@@ -221,9 +221,14 @@ fn read_all(roots: &[u32], follows: bool) -> Option<(Sample, Vec<(u32, OfThread)
     let (mut is_there, mut threads) = (false, Vec::new());
     for pid in pids {
         let Some(cpu_s) = cpu_seconds(pid, follows) else { continue };
+        let memory_octets = counter(&format!("/proc/{pid}/status"), "VmRSS:") * 1024;
+        if memory_octets == 0 {
+            // It has ended, or is ending, and was not waited for.
+            continue;
+        }
         is_there = true;
         sum.cpu_s += cpu_s;
-        sum.memory_octets += counter(&format!("/proc/{pid}/status"), "VmRSS:") * 1024;
+        sum.memory_octets += memory_octets;
         if follows {
             sum.written_octets += counter(&format!("/proc/{pid}/io"), "write_bytes:");
             sum.write_calls += counter(&format!("/proc/{pid}/io"), "syscw:");
@@ -258,16 +263,12 @@ fn numbers_in(dir: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// CPU seconds of a process that has not ended (proc_pid_stat(5), fields 14 and 15), and if asked for of its children that have ended and been
+/// CPU seconds of a process (proc_pid_stat(5), fields 14 and 15), and if asked for of its children that have ended and been
 /// waited for (fields 16 and 17).
 fn cpu_seconds(pid: u32, with_children: bool) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in field 2 may hold blanks and parentheses, so the fields are counted from the last one.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    // One that has ended and was not waited for has no memory any more.
-    if fields.starts_with(['Z', 'X']) {
-        return None;
-    }
+    let (_, fields) = stat.rsplit_once(')')?;
     let ticks: u64 = fields
         .split_ascii_whitespace()
         .skip(11)
@@ -326,6 +327,35 @@ mod tests {
         child.wait().unwrap();
         let (alone, whole) = (alone.finish(), whole.finish());
         assert!(whole.cpu_s - alone.cpu_s > 0.1, "{} s with the child, {} s without", whole.cpu_s, alone.cpu_s);
+    }
+
+    #[test]
+    fn a_process_that_takes_anothers_place_adds_to_its_figures() {
+        let start = || std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let work = |sampler: &mut Sampler, until: f64| {
+            while sampler.sample().cpu_s < until {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        };
+        let mut first = start();
+        let mut sampler = Sampler::new(&[first.id()], Instant::now());
+        work(&mut sampler, 0.2);
+        first.kill().unwrap();
+        // It has no memory any more, and is not taken for one that is there.
+        while sampler.sample().memory_octets == 0 || !sampler.has_ended {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        first.wait().unwrap();
+        let mut second = start();
+        sampler.follow(second.id());
+        work(&mut sampler, 0.4);
+        second.kill().unwrap();
+        second.wait().unwrap();
+        sampler.follow(second.id());
+        let usage = sampler.samples.clone();
+        assert!(!sampler.has_ended && usage.windows(2).all(|pair| pair[0].cpu_s <= pair[1].cpu_s), "{usage:?}");
+        assert!(usage.iter().all(|sample| sample.memory_octets > 0), "{usage:?}");
+        assert!(sampler.finish().cpu_s >= 0.3);
     }
 
     #[test]
