@@ -68,6 +68,11 @@ fn a_watch_says_what_it_does_and_ends_when_told() {
     for sub in ["new", "cur", "tmp"] {
         std::fs::create_dir_all(dir.path().join("mail").join(sub)).unwrap();
     }
+    // New mail gets its tag; the hook writes to the index that the watch holds.
+    let program = env!("CARGO_BIN_EXE_posthaste");
+    let settings = format!("[new]\ntags = [\"inbox\"]\n[hook]\nafter_index = \"{program} tag +hooked -- tag:inbox\"\n");
+    std::fs::create_dir(dir.path().join("idx")).unwrap();
+    std::fs::write(dir.path().join("idx/config.toml"), settings).unwrap();
     let mut child = command(dir.path(), &["index", "--watch", "--index", "idx", "mail"]);
     let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -89,6 +94,8 @@ fn a_watch_says_what_it_does_and_ends_when_told() {
     assert!(String::from_utf8_lossy(&second.stderr).contains("another process watches"));
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
+    // It ended when the hook had.
+    assert_eq!(count(dir.path(), "idx", "tag:inbox tag:hooked"), "1");
 }
 
 /// Killed wherever it happens to be; what is left is told as it is, and the next run mends it.

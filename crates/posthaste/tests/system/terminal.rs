@@ -142,6 +142,25 @@ fn no_command_lets_mail_command_the_terminal() {
         vec!["extract", "--json", "needle"],
         vec!["extract", "--save-all", "--target-dir", "data", "needle"],
         vec!["extract", "--save-all", "--target-dir", "data", "needle"],
+        vec!["search"],
+        vec!["search", "--format=json"],
+        vec!["search", "--format=sexp"],
+        vec!["search", "--output=files"],
+        vec!["search", "--output=tags"],
+        vec!["show", "needle"],
+        vec!["show", "--format=json", "--include-html", "needle"],
+        vec!["show", "--format=sexp", "needle"],
+        vec!["show", "--format=raw", "needle"],
+        vec!["show", "--format=mbox", "needle"],
+        vec!["show", "--part=3", "needle"],
+        vec!["reply", "needle"],
+        vec!["reply", "--format=json", "needle"],
+        vec!["cfind"],
+        vec!["cfind", "--format=json"],
+        vec!["find", "--flag=+F", "--dry-run", "needle"],
+        vec!["find", "--exec", "true", "--dry-run", "needle"],
+        vec!["complete", "posthaste find tag:"],
+        vec!["complete", "posthaste find query:m"],
         vec!["addresses"],
         vec!["addresses", "--json"],
         vec!["addresses", "-o", "csv"],
@@ -159,7 +178,9 @@ fn no_command_lets_mail_command_the_terminal() {
             |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         let found = text.chars().find(|&c| turns_about(c) || c.is_control() && c != '\n' && c != '\t');
         assert_eq!(found, None, "{line:?}: {text:?}");
-        let is_quiet = line[0] == "tag" && line[1].starts_with('+') || line.starts_with(&["query", "save"]);
+        let is_quiet = line[0] == "complete"
+            || line[0] == "tag" && line[1].starts_with('+')
+            || line.starts_with(&["query", "save"]);
         assert!(is_quiet || !text.is_empty(), "{line:?} prints nothing");
     }
     // A pipe gets the octets.
