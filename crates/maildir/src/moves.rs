@@ -1,16 +1,24 @@
 //! A message goes from one Maildir to another.
 
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::time::SystemTime;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use crate::flags::Flags;
 use crate::maildir::{Found, Maildir, Subdir, check_name, rename_exclusive};
 use crate::name::key_of;
+use crate::root::identity;
 
 /// Names that are tried where the message's own is taken in the other Maildir.
 const NAMES_MAX: u32 = 1000;
+/// How often a message is tried that other programs rename at the same time.
+const RENAMES_MAX: usize = 8;
+/// Bytes copied at once between file systems.
+const COPY_BYTES: usize = 256 * 1024;
 
 /// The keys (what stands before the first `,` or `:` of a name) that are taken in a Maildir.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,61 +39,182 @@ impl Maildir {
         Ok(Keys(keys))
     }
 
-    /// Moves a message into the same directory (`new/`, `cur/`) of another Maildir on the same file system, and returns its name there. Flags stay. What
-    /// mbsync keeps in a name (`,U=`) does not: it is of this Maildir. No file is ever replaced, and a key that is among `taken` gets a number: the same
-    /// message may be there under other flags. The new key is added.
+    /// Moves a message into the same directory (`new/`, `cur/`) of another Maildir, and returns its name there. Flags stay; keywords get the letters that they
+    /// have there. What mbsync keeps in a name (`,U=`) does not stay: it counts in the old place only. No file is ever replaced, and a key that is among
+    /// `taken` gets a number: the same message may be there under other flags. The new key is added.
     ///
-    /// At no moment is the message in neither of them, on disk too: where names may reach the disk in any order it lies in both until
-    /// that of the new place is durable. Otherwise not synced: [`sync_names`](Self::sync_names) of both is for that.
+    /// A message that another program has renamed meanwhile is found by its key. At no moment is the message in neither of them, on disk too. Where names may
+    /// reach the disk in any order it lies in both until that of the new place is durable. Otherwise not synced: [`sync_names`](Self::sync_names) of both is for
+    /// that. From one file system to another the message is copied, with mode and time; the old file is removed when the copy is durable, and a crash
+    /// in between leaves both.
     ///
     /// # Errors
-    /// `NotFound` if the message is gone or has another name by now; `CrossesDevices`: nothing was done; `InvalidFilename`; others of `rename`, `link`,
-    /// `unlink` and `fsync`.
+    /// `NotFound` if the message is gone; `Unsupported` for what is no regular file (a relative link would lead elsewhere); `InvalidFilename`; `ResourceBusy` if
+    /// others rename it again and again; others of `open`, `read`, `write`, `rename`, `link`, `unlink`, `fsync`. The message is then where it was.
     pub fn move_to(&self, found: &Found, target: &Self, taken: &mut Keys) -> io::Result<Found> {
-        check_name(&found.name)?;
+        let place = |maildir: &Self| rustix::fs::fstat(maildir.new_dir()).map(|stat| identity(&stat));
+        if place(self)? == place(target)? {
+            return Ok(found.clone());
+        }
+        target.sync_way()?;
+        let mut step = Move { from: self, target, taken };
+        let mut at = found.clone();
+        for _ in 0..RENAMES_MAX {
+            match step.try_move(&at) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => return done,
+            }
+            at = self.find(&at.name)?.ok_or(io::ErrorKind::NotFound)?;
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+}
+
+struct Move<'a> {
+    from: &'a Maildir,
+    target: &'a Maildir,
+    taken: &'a mut Keys,
+}
+
+impl Move<'_> {
+    /// Under the first name whose key is free there.
+    fn try_move(&mut self, at: &Found) -> io::Result<Found> {
+        check_name(&at.name)?;
+        let stat = rustix::fs::statat(self.from.dir(at.dir), &*at.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if !FileType::from_raw_mode(stat.st_mode).is_file() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "only regular files are moved"));
+        }
+        let flags = self.flags_there(&at.name)?;
         for number in 0..NAMES_MAX {
-            let name = name_there(&found.name, number);
-            check_name(&name)?;
-            if taken.0.contains(key_of(&name)) {
+            let there = Found { dir: at.dir, name: name_there(&at.name, flags, number), size: at.size };
+            check_name(&there.name)?;
+            if self.taken.0.contains(key_of(&there.name)) {
                 continue;
             }
-            match self.move_as(found, target, &name) {
+            let there = match self.give_name(at, there) {
                 // Another program was faster.
-                Err(Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
-                Ok(()) => {
-                    taken.0.insert(key_of(&name).to_owned());
-                    return Ok(Found { dir: found.dir, name, size: found.size });
-                }
-            }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                moved => moved?,
+            };
+            self.taken.0.insert(key_of(&there.name).to_owned());
+            return Ok(there);
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    fn move_as(&self, found: &Found, target: &Self, name: &str) -> Result<(), Errno> {
-        let (from, to) = (self.dir(found.dir), target.dir(found.dir));
-        if self.facts().ordered_log {
-            match rename_exclusive(from, &found.name, to, name) {
+    fn give_name(&self, at: &Found, there: Found) -> io::Result<Found> {
+        let (old, new) = (self.from.dir(at.dir), self.target.dir(there.dir));
+        if self.from.facts().ordered_log {
+            match rename_exclusive(old, &at.name, new, &there.name) {
                 // Without an exclusive rename; a link is exclusive everywhere.
-                Err(Errno::INVAL | Errno::NOSYS) => {}
-                done => return done,
+                Err(Errno::INVAL | Errno::NOSYS | Errno::XDEV) => {}
+                done => return Ok(done.map(|()| there)?),
             }
         }
-        posthaste_fsops::linkat(from, &*found.name, to, name, AtFlags::empty())?;
-        posthaste_fsops::fsync(to)?;
-        posthaste_fsops::unlinkat(from, &*found.name, AtFlags::empty())
+        match posthaste_fsops::linkat(old, &*at.name, new, &*there.name, AtFlags::empty()) {
+            Err(Errno::XDEV) => self.copy(at, &there)?,
+            linked => linked?,
+        }
+        let synced = posthaste_fsops::fsync(new).map_err(io::Error::from);
+        match synced.and_then(|()| self.remove_old(at)) {
+            Ok(last_name) => Ok(self.with_flags_of(&last_name, there)),
+            Err(error) => {
+                // The old file is still there: the new one would be a duplicate.
+                let _ = self.target.remove(there.dir, &there.name);
+                Err(error)
+            }
+        }
+    }
+
+    /// By way of `tmp/`. The bytes are durable then, the name is not.
+    fn copy(&self, at: &Found, there: &Found) -> io::Result<()> {
+        let source = self.from.open_message(at.dir, &at.name)?;
+        let tmp_name = key_of(&there.name);
+        // Litter of an earlier attempt that a crash cut short.
+        let _ = self.target.remove_tmp(tmp_name);
+        let file = self.target.create_tmp(tmp_name)?;
+        let (tmp, dir) = (self.target.tmp_dir(), self.target.dir(there.dir));
+        let named = copy_durably(source, &file)
+            .and_then(|()| Ok(posthaste_fsops::linkat(tmp, tmp_name, dir, &*there.name, AtFlags::empty())?));
+        // What cannot be removed now is found by cleanup_tmp.
+        let _ = self.target.remove_tmp(tmp_name);
+        named
+    }
+
+    /// Removes the old file, and returns the name that it had at last. An error means that it is still there.
+    fn remove_old(&self, at: &Found) -> io::Result<String> {
+        let mut at = at.clone();
+        loop {
+            match self.from.remove(at.dir, &at.name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => return removed.map(|()| at.name),
+            }
+            match self.from.find(&at.name)? {
+                Some(found) => at = found,
+                // Another program has removed it, too late for us.
+                None => return Ok(at.name),
+            }
+        }
+    }
+
+    /// If another program has given the old file other flags before it was removed, the new one gets them too, unless that fails.
+    fn with_flags_of(&self, last_name: &str, there: Found) -> Found {
+        match self.flags_there(last_name) {
+            Ok(flags) if flags != Flags::of_name(&there.name) => self.target.set_flags(&there, flags).unwrap_or(there),
+            _ => there,
+        }
+    }
+
+    /// The flags of a name, with the letters that its keywords have in the target.
+    fn flags_there(&self, name: &str) -> io::Result<Flags> {
+        let flags = Flags::of_name(name);
+        if !flags.letters().any(|letter| letter.is_ascii_lowercase()) {
+            return Ok(flags);
+        }
+        let keywords = self.from.keywords()?;
+        let mut there = flags;
+        keywords.names(flags).filter_map(|keyword| keywords.flag(keyword)).for_each(|old| there = there.without(old));
+        for keyword in keywords.names(flags) {
+            there = there.with(self.target.keyword_flag(keyword, SystemTime::now())?);
+        }
+        Ok(there)
     }
 }
 
+/// Mode and modification time are kept: the latter is when the message came.
+fn copy_durably(source: std::fs::File, target: &OwnedFd) -> io::Result<()> {
+    let stat = rustix::fs::fstat(&source)?;
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut source_bytes = &source;
+    loop {
+        match source_bytes.read(&mut buffer)? {
+            0 => break,
+            count => posthaste_fsops::write_all(target, &buffer[..count])?,
+        }
+    }
+    rustix::fs::fchmod(target, Mode::from_raw_mode(stat.st_mode & 0o777))?;
+    let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+    let times = Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec as _),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec as _),
+    };
+    rustix::fs::futimens(target, &times)?;
+    Ok(posthaste_fsops::fsync(target)?)
+}
+
 /// The name in another Maildir: with a number behind its key where it is taken.
-fn name_there(name: &str, number: u32) -> String {
+fn name_there(name: &str, flags: Flags, number: u32) -> String {
     let key = key_of(name);
-    let (fields, flags) = name[key.len()..].split_once(':').map_or((&name[key.len()..], None), |(a, b)| (a, Some(b)));
-    let fields: String =
-        fields.split(',').skip(1).filter(|field| !field.starts_with("U=")).map(|field| format!(",{field}")).collect();
-    let key = if number == 0 { key.to_owned() } else { format!("{key}_{number}") };
-    let flags = flags.map(|flags| format!(":{flags}")).unwrap_or_default();
-    format!("{key}{fields}{flags}")
+    let (base, info) = name.split_once(':').map_or((name, None), |(base, info)| (base, Some(info)));
+    let fields = base[key.len()..].split(',').skip(1).filter(|field| !field.starts_with("U="));
+    let fields: String = fields.map(|field| format!(",{field}")).collect();
+    let number = if number == 0 { String::new() } else { format!("_{number}") };
+    let info = match info {
+        None => String::new(),
+        Some(info) if info.starts_with("2,") => format!(":2,{flags}"),
+        Some(other) => format!(":{other}"),
+    };
+    format!("{key}{number}{fields}{info}")
 }
 
 #[cfg(test)]
@@ -100,8 +229,10 @@ mod tests {
             ("1.a.h,S=4,U=17,W=4", 2, "1.a.h_2,S=4,W=4"),
             ("x", 1, "x_1"),
             ("1.a.h:2,", 0, "1.a.h:2,"),
+            ("1.a.h:2,SF", 0, "1.a.h:2,FS"),
+            ("1.a.h:1,x", 0, "1.a.h:1,x"),
         ] {
-            assert_eq!(name_there(name, number), expected, "{name}");
+            assert_eq!(name_there(name, Flags::of_name(name), number), expected, "{name}");
         }
     }
 }

@@ -157,3 +157,49 @@ fn check_replaced(machine: &Machine, trusted: bool, then: Then) {
         }
     }
 }
+
+#[test]
+fn a_message_that_is_moved_is_always_somewhere_and_at_last_in_one_place() {
+    machines().for_each(|(machine, trusted)| check_moved(&machine, trusted));
+    // The other Maildir on a file system of its own.
+    for (trusted, ordered_log) in [(true, false), (true, true), (false, false), (false, true)] {
+        let disk = Tree::with_mounts(&["b"]);
+        check_moved(&Machine::boot(&disk, trusted, ordered_log).expect("a directory"), trusted);
+    }
+}
+
+fn check_moved(machine: &Machine, trusted: bool) {
+    let [from, to] =
+        ["a", "b"].map(|name| Arc::new(Maildir::open_or_create(machine.path().join(name)).expect("a mailbox")));
+    let names = NameSource::new(Host::new("rig.example")).expect("names");
+    let message = body(3);
+    // Both, so that both are durable.
+    let batch = [(from.clone(), &message[..]), (to.clone(), b"other\n")];
+    let delivered = deliver_batch(&mut Mounts::new(), &names, SystemTime::now(), &batch).remove(0).expect("delivered");
+    let at = from.find(delivered.as_str()).expect("scanned").expect("there");
+    let durable = machine.position();
+    let moved = from.move_to(&at, &to, &mut to.keys().expect("scanned")).expect("moved");
+    assert_eq!(to.read(moved.dir, &moved.name).expect("there"), message);
+    to.sync_names().expect("synced");
+    from.sync_names().expect("synced");
+    machine.acknowledge(0);
+    assert_eq!(machine.unrecorded().expect("it can be read"), Vec::<std::path::PathBuf>::new());
+    let recording = machine.recording();
+    for (cut, left) in cuts(&recording, trusted).filter(|(cut, _)| cut.position >= durable) {
+        let count = |name: &str| {
+            let maildir = Maildir::open(left.path().join(name)).expect("it was durable");
+            let all = maildir.scan().expect("names");
+            let octets = all.into_iter().map(|(dir, name)| maildir.read(dir, &name).expect("a message"));
+            octets
+                .filter(|octets| *octets != b"other\n")
+                .inspect(|octets| assert_eq!(*octets, message, "{cut}"))
+                .count()
+        };
+        let is_done = recording.acknowledged_before(cut.position).next().is_some();
+        match (count("a"), count("b")) {
+            (0, 1) => {}
+            (1, 0) | (1, 1) if !is_done => {}
+            other => panic!("{cut}: {other:?}"),
+        }
+    }
+}

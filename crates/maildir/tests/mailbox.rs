@@ -97,16 +97,41 @@ fn a_message_moves_and_replaces_nothing() {
     let maildir = root.mailbox(&inbox).expect("opens");
     let other = root.mailbox(&MailboxPath::parse("ann/.Archive").expect("valid")).expect("opens");
     let new = deliver(&maildir, "1.a.h,U=7,S=4");
-    let mut taken = other.keys().expect("scanned");
-    let moved = maildir.move_to(&new, &other, &mut taken).expect("moved");
+    let moved = maildir.move_to(&new, &other, &mut other.keys().expect("scanned")).expect("moved");
     assert_eq!((moved.dir, &*moved.name), (Subdir::New, "1.a.h,S=4"));
     assert!(maildir.find("1.a.h").expect("scanned").is_none());
     // The key is taken there, under other flags and in the other directory.
     other.change_flags(&moved, Flags::SEEN, Flags::NONE).expect("renamed");
+    let mut taken = other.keys().expect("scanned");
     let second = deliver(&maildir, "1.a.h,S=4");
-    let moved = maildir.move_to(&second, &other, &mut other.keys().expect("scanned")).expect("moved");
-    assert_eq!((moved.dir, &*moved.name), (Subdir::New, "1.a.h_1,S=4"));
-    assert_eq!(std::fs::read_dir(dir.path().join("ann/.Archive/cur")).expect("listed").count(), 1);
+    // Another program has renamed it meanwhile.
+    let cur = dir.path().join("ann/cur/1.a.h,S=4:2,F");
+    std::fs::rename(dir.path().join("ann/new/1.a.h,S=4"), cur).expect("renamed");
+    let moved = maildir.move_to(&second, &other, &mut taken).expect("moved");
+    assert_eq!((moved.dir, &*moved.name), (Subdir::Cur, "1.a.h_1,S=4:2,F"));
+    assert_eq!(std::fs::read_dir(dir.path().join("ann/.Archive/cur")).expect("listed").count(), 2);
     assert_eq!(maildir.move_to(&second, &other, &mut taken).expect_err("gone").kind(), ErrorKind::NotFound);
-    maildir.sync_names().expect("synced");
+    assert_eq!(other.move_to(&moved, &other, &mut taken).expect("there already"), moved);
+    // A name that came there after the scan.
+    let third = deliver(&maildir, "3.a.h");
+    deliver(&other, "3.a.h");
+    assert_eq!(maildir.move_to(&third, &other, &mut taken).expect("moved").name, "3.a.h_1");
+    std::os::unix::fs::symlink("../cur/x", dir.path().join("ann/new/4.a.h")).expect("linked");
+    let link = Found { dir: Subdir::New, name: "4.a.h".to_owned(), size: 8 };
+    assert_eq!(maildir.move_to(&link, &other, &mut taken).expect_err("a link").kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn keywords_have_the_other_places_letters_after_a_move() {
+    let (_dir, root, inbox) = place();
+    let maildir = root.mailbox(&inbox).expect("opens");
+    let other = root.mailbox(&MailboxPath::parse("ann/.Archive").expect("valid")).expect("opens");
+    let now = SystemTime::now();
+    other.keyword_flag("Junk", now).expect("a");
+    let forwarded = maildir.keyword_flag("$Forwarded", now).expect("a");
+    let at = maildir.change_flags(&deliver(&maildir, "1.a.h"), forwarded.with(Flags::SEEN), Flags::NONE).expect("set");
+    assert_eq!(at.name, "1.a.h:2,Sa");
+    let moved = maildir.move_to(&at, &other, &mut other.keys().expect("scanned")).expect("moved");
+    assert_eq!(moved.name, "1.a.h:2,Sb");
+    assert_eq!(other.keywords().expect("read").flag("$forwarded"), Flags::letter('b'));
 }
