@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use posthaste_search::{IndexError, Stop, UpdateOptions, WatchEvent, WatchOptions, watch};
+use posthaste_search::{HookRunner, IndexError, Report, Stop, UpdateOptions, WatchEvent, WatchOptions, watch};
 
 use crate::config::Search;
 
@@ -60,6 +60,13 @@ fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
     }
     let update = UpdateOptions { threads: 1, memory_bytes: MEMORY_BYTES, ..UpdateOptions::default() };
     let options = WatchOptions { update, ..WatchOptions::default() };
+    let mut hook = HookRunner::new(dir, |why| tracing::warn!(why, "the hook of the search index"));
+    let mut tell = |event: WatchEvent<'_>| {
+        if let WatchEvent::Ready(report) | WatchEvent::Committed { report, .. } = &event {
+            hook.after(report);
+        }
+        tell(event);
+    };
     let waiting = || tracing::info!(dir = %dir.display(), "another process writes to the search index; waiting for it");
     loop {
         match watch(dir, std::slice::from_ref(&mail), &options, stop, &waiting, &mut tell) {
@@ -86,10 +93,12 @@ fn tell(event: WatchEvent<'_>) {
         WatchEvent::Rebuilding => tracing::info!("the search index was written by an older version; it is built again"),
         WatchEvent::Ready(report) => {
             tracing::info!(messages = report.messages, added = report.added, "search index is up to date");
+            tell_troubles(report);
         }
         WatchEvent::Committed { report, lag } => {
             let lag_ms = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
             tracing::debug!(added = report.added, removed = report.removed, lag_ms, "search index");
+            tell_troubles(report);
         }
         WatchEvent::Trouble { error, pause } => {
             tracing::error!(
@@ -102,5 +111,11 @@ fn tell(event: WatchEvent<'_>) {
             directories,
             "the kernel has no room to watch more (fs.inotify.max_user_watches); their mail is indexed within a minute"
         ),
+    }
+}
+
+fn tell_troubles(report: &Report) {
+    for (path, trouble) in &report.troubles {
+        tracing::warn!(path = %path.display(), trouble, "search index");
     }
 }
