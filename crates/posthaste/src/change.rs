@@ -6,17 +6,24 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use posthaste_maildir::{Flags, Found, Keys, Maildir, Subdir};
+use posthaste_search::flag_tags::FlagChange;
 use posthaste_search::{Indexer, Message, Searcher, UpdateOptions};
 
 use crate::search_common::{Failure, IndexDir, waiting};
 use crate::terminal::{complain, harmless, print};
 
-/// What to do with each message.
-pub struct Change {
+/// What to do with one message.
+pub struct Task<'a> {
+    pub message: &'a Message,
     pub add: Flags,
     pub remove: Flags,
-    /// The folder as the index names it, `/Archive`.
-    pub folder: Option<String>,
+}
+
+/// What to do with all of them.
+#[derive(Default)]
+pub struct Change<'a> {
+    /// The folder to move them to as the index names it, `/Archive`.
+    pub folder: Option<&'a str>,
     /// Only say it.
     pub dry_run: bool,
 }
@@ -50,36 +57,41 @@ pub fn parse_flags(text: &str) -> Result<(Flags, Flags), String> {
     }
 }
 
-/// Changes messages, makes that durable, and brings the index up to date. What fails is told, and the others are changed all the same.
-pub fn change(
-    index: &IndexDir,
-    searcher: &Searcher,
-    messages: &[Message],
-    change: &Change,
-) -> Result<Outcome, Failure> {
+/// Gives messages flags, or takes them away, as tags were changed that are flags. The index must not be open for writing.
+pub fn change_flags(index: &IndexDir, searcher: &Searcher, changes: &[FlagChange]) -> Result<Outcome, Failure> {
+    let numbers: Vec<u32> = changes.iter().map(|change| change.number).collect();
+    let messages = searcher.messages(&numbers)?;
+    let tasks = messages.iter().zip(changes);
+    let tasks: Vec<Task> =
+        tasks.map(|(message, change)| Task { message, add: change.add, remove: change.remove }).collect();
+    self::change(index, searcher, &tasks, &Change::default())
+}
+
+/// Changes messages, makes that durable, and brings the index up to date. What fails is told, and the others are changed all the same. The index must
+/// not be open for writing.
+pub fn change(index: &IndexDir, searcher: &Searcher, tasks: &[Task], change: &Change) -> Result<Outcome, Failure> {
     let mut open = Open::default();
     let mut outcome = Outcome { changed: 0, failed: 0 };
-    if let Some(folder) = &change.folder {
-        // Before anything is touched: every tree that a message is in must have that folder.
-        messages.iter().try_for_each(|message| target_of(searcher, message, folder).map(drop))?;
-    }
-    for message in messages {
-        let target = change.folder.as_ref().map(|folder| target_of(searcher, message, folder)).transpose()?;
-        match one(&mut open, message, target.as_deref(), change) {
+    // Before anything is touched: every tree that a message is in must have that folder.
+    let target = |task: &Task| change.folder.map(|folder| target_of(searcher, task.message, folder)).transpose();
+    let targets: Vec<Option<PathBuf>> = tasks.iter().map(target).collect::<Result<_, _>>()?;
+    for (task, target) in tasks.iter().zip(&targets) {
+        match one(&mut open, task, target.as_deref(), change.dry_run) {
             Ok(None) => {}
             Ok(Some(now)) => {
                 outcome.changed += 1;
                 if change.dry_run {
-                    print(&format!(
-                        "{} -> {}\n",
-                        harmless(&message.path.to_string_lossy()),
-                        harmless(&now.to_string_lossy())
-                    ))?;
+                    let (old, now) = (task.message.path.to_string_lossy(), now.to_string_lossy());
+                    print(&format!("{} -> {}\n", harmless(&old), harmless(&now)))?;
                 }
             }
             Err(error) => {
                 outcome.failed += 1;
-                complain(&format!("{}: {error}", message.path.display()));
+                let path = task.message.path.display();
+                complain(&match error.kind() {
+                    io::ErrorKind::NotFound => format!("{path}: is not there any more, under no name"),
+                    _ => format!("{path}: {error}"),
+                });
             }
         }
     }
@@ -129,14 +141,17 @@ struct Open {
 impl Open {
     fn at(&mut self, path: &Path) -> io::Result<&Maildir> {
         if !self.maildirs.contains_key(path) {
-            self.maildirs.insert(path.to_owned(), Maildir::open(path)?);
+            // Other programs make folders with `cur/` alone. One that has gone is not made again.
+            std::fs::metadata(path)?;
+            self.maildirs.insert(path.to_owned(), Maildir::open_or_create(path)?);
         }
         Ok(&self.maildirs[path])
     }
 }
 
 /// Where the message lies then; `None` if that is where it lies.
-fn one(open: &mut Open, message: &Message, target: Option<&Path>, change: &Change) -> io::Result<Option<PathBuf>> {
+fn one(open: &mut Open, task: &Task, target: Option<&Path>, dry_run: bool) -> io::Result<Option<PathBuf>> {
+    let &Task { message, add, remove } = task;
     let invalid = || io::Error::from(io::ErrorKind::InvalidFilename);
     let name = message.path.file_name().and_then(|name| name.to_str()).ok_or_else(invalid)?;
     let sub = message.path.parent().ok_or_else(invalid)?;
@@ -145,21 +160,22 @@ fn one(open: &mut Open, message: &Message, target: Option<&Path>, change: &Chang
     let mut found =
         Found { dir: if is_new { Subdir::New } else { Subdir::Cur }, name: name.to_owned(), size: message.size };
     let flags = Flags::of_name(name);
-    let changes_flags = flags.with(change.add).without(change.remove) != flags;
+    // In `new/` a message is not seen, whatever its name says.
+    let changes_flags = flags.with(add).without(remove) != flags || is_new && add.contains(Flags::SEEN);
     let target = target.filter(|target| *target != home);
     if !changes_flags && target.is_none() {
         return Ok(None);
     }
-    if change.dry_run {
+    if dry_run {
         let base = name.split(':').next().unwrap_or(name);
         let (dir, name) = match changes_flags {
-            true => (Subdir::Cur, format!("{base}:2,{}", flags.with(change.add).without(change.remove))),
+            true => (Subdir::Cur, format!("{base}:2,{}", flags.with(add).without(remove))),
             false => (found.dir, name.to_owned()),
         };
         return Ok(Some(target.unwrap_or(home).join(dir.as_str()).join(name)));
     }
     if changes_flags {
-        found = open.at(home)?.change_flags(&found, change.add, change.remove)?;
+        found = open.at(home)?.change_flags(&found, add, remove)?;
     }
     if let Some(target) = target {
         // Both are open, so that both are synced.

@@ -9,7 +9,7 @@ use posthaste_maildir::Flags;
 use posthaste_search::query::{Leaf, Query};
 use posthaste_search::{Bitmap, Message, Searcher, Sort};
 
-use crate::change::{Change, change, parse_flags};
+use crate::change::{Change, Task, change, parse_flags};
 use crate::columns;
 use crate::exclude::Exclude;
 use crate::find_lines::{Style, plain, trees};
@@ -256,8 +256,9 @@ fn change_all(args: &Find, searcher: &Searcher, messages: &[Message]) -> Result<
         return Ok(nothing_found());
     }
     let (add, remove) = args.flag.unwrap_or_default();
-    let wanted = Change { add, remove, folder: args.folder.clone(), dry_run: args.dry_run };
-    let outcome = change(&args.index, searcher, messages, &wanted)?;
+    let tasks: Vec<Task> = messages.iter().map(|message| Task { message, add, remove }).collect();
+    let how = Change { folder: args.folder.as_deref(), dry_run: args.dry_run };
+    let outcome = change(&args.index, searcher, &tasks, &how)?;
     let done = if args.dry_run { "would be changed" } else { "changed" };
     print(&format!("{} messages {done}\n", outcome.changed))?;
     Ok(ExitCode::from(u8::from(outcome.failed > 0)))

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use posthaste_search::settings::Settings;
 use posthaste_search::{Indexer, Progress, Report, UpdateOptions, Way, nothing_to_do, run_hook};
 use serde_json::json;
 
@@ -167,6 +168,8 @@ fn after(args: &Update, report: &Report) -> Result<ExitCode, Failure> {
 
 fn run_update(args: &Update, rebuild: bool) -> Result<Report, Failure> {
     let dir = args.index.path()?;
+    // What is wrong is said before anything is done.
+    Settings::check(&dir)?;
     let bar = progress_bar();
     let options = args.options();
     if let Some(report) = (!rebuild).then(|| nothing_to_do(&dir, &args.roots, &options)).flatten() {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use posthaste_search::settings::Settings;
 use posthaste_search::{HookRunner, Report, Stop, WatchEvent, WatchOptions, watch};
 use serde_json::Value;
 
@@ -13,6 +14,7 @@ use crate::terminal::{complain, print};
 pub fn run(args: &Update) -> Result<ExitCode, Failure> {
     let dir = args.index.path()?;
     let options = WatchOptions { update: args.options(), ..WatchOptions::default() };
+    Settings::check(&dir)?;
     let stop = Stop::new()?;
     end_by_signal(stop.clone())?;
     let mut hook = HookRunner::new(&dir, complain);

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_search::query::Query;
+use posthaste_search::settings::{SETTINGS_FILE, Settings};
 use posthaste_search::state::Directory;
 use posthaste_search::watched;
 use serde_json::json;
@@ -42,7 +43,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
         let value = json!({
             "index": dir.to_string_lossy(), "roots": roots.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>(),
             "messages": all.count(), "mail_bytes": mail_bytes, "folders": directory.folders.len(), "folder_names": folders(directory).into_iter().map(|path| format!("/{path}")).collect::<Vec<_>>(), "text_bytes": text, "state_bytes": state,
-            "watched": watched(&dir), "updated": directory.updated, "not_fully_indexed": problems.len(),
+            "settings": settings_json(&dir), "watched": watched(&dir), "updated": directory.updated, "not_fully_indexed": problems.len(),
         });
         print_json(&(value.to_string() + "\n"))?;
         return Ok(ExitCode::SUCCESS);
@@ -70,6 +71,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
             watch.process
         ));
     }
+    settings_lines(&dir).iter().for_each(|line| out.push_str(&format!("settings  {}\n", harmless(line))));
     out.push_str(&format!("problems  {} messages are not fully indexed\n", problems.len()));
     if args.folders {
         for path in folders(directory) {
@@ -89,6 +91,46 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
 /// Those that are there, sorted.
 pub fn folders(directory: &Directory) -> BTreeSet<&str> {
     directory.folders.iter().filter(|folder| folder.present).map(|folder| folder.path.as_str()).collect()
+}
+
+/// What `config.toml` says; nothing where there is none.
+fn settings_lines(dir: &Path) -> Vec<String> {
+    let path = dir.join(SETTINGS_FILE);
+    if !path.exists() {
+        return Vec::new();
+    }
+    let settings = match Settings::check(dir) {
+        Ok(settings) => settings,
+        Err(error) => return error.to_string().lines().map(str::to_owned).collect(),
+    };
+    let signed =
+        |sign: char, tags: &BTreeSet<String>| tags.iter().map(|tag| format!(" {sign}{tag}")).collect::<String>();
+    let mut lines = vec![path.display().to_string()];
+    if !settings.new.tags.is_empty() {
+        lines.push(format!("new mail:{}", signed('+', &settings.new.tags)));
+    }
+    for rule in &settings.new.rule {
+        lines.push(format!("new mail:{}{} -- {}", signed('+', &rule.add), signed('-', &rule.remove), rule.query));
+    }
+    if settings.maildir.synchronize_flags {
+        lines.push("the tags draft, flagged, passed, replied and unread are the flags of the files".to_owned());
+    }
+    lines.extend(settings.hook.after_index.map(|command| format!("hook after indexing: {command}")));
+    lines
+}
+
+fn settings_json(dir: &Path) -> serde_json::Value {
+    match Settings::check(dir) {
+        Err(error) => json!({ "error": error.to_string() }),
+        Ok(settings) => {
+            let rules = settings.new.rule.iter();
+            let rules = rules.map(|rule| json!({"query": rule.query, "add": rule.add, "remove": rule.remove}));
+            json!({
+                "new_tags": settings.new.tags, "rules": rules.collect::<Vec<_>>(),
+                "synchronize_flags": settings.maildir.synchronize_flags, "after_index": settings.hook.after_index,
+            })
+        }
+    }
 }
 
 /// Bytes of the files in a directory, not those below it.

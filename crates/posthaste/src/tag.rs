@@ -1,20 +1,19 @@
 //! `posthaste tag`: what a person says about messages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use posthaste_maildir::Flags;
+use posthaste_search::flag_tags::FLAG_TAGS;
 use posthaste_search::query::Query;
-use posthaste_search::settings::{FLAG_TAGS, Settings};
 use posthaste_search::tags::{Restore, Restored, check_tag};
 use posthaste_search::{Indexer, Searcher};
 use serde_json::json;
 
-use crate::change::{Change, change};
+use crate::change::change_flags;
 use crate::search_common::{Failure, IndexDir, nothing_found, parse, waiting};
 use crate::terminal::{complain, harmless, harmless_json, print};
 
@@ -60,7 +59,9 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     }
     if args.dump {
         args.index.open()?;
-        print(&writer()?.dump_tags()?)?;
+        let mut indexer = writer()?;
+        let ids = if indexer.are_flags_tags() { ids(&args.index.open()?, &Query::All)? } else { Vec::new() };
+        print(&indexer.dump_tags(&ids)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(file) = &args.restore {
@@ -69,8 +70,11 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         let mut indexer = writer()?;
         // As below: a rebuild while we waited gives all messages other numbers.
         let how = Restore { accumulate: args.accumulate, dry_run: args.dry_run };
-        let restored = indexer.restore_tags(&text, &ids(&args.index.open()?, &Query::All)?, how)?;
+        let searcher = args.index.open()?;
+        let restored = indexer.restore_tags(&text, &ids(&searcher, &Query::All)?, how)?;
+        drop(indexer);
         let Restored { changed, replaced, tags_lost, queries, .. } = restored;
+        let failed = if args.dry_run { 0 } else { change_flags(&args.index, &searcher, &restored.flags)?.failed };
         if replaced > 0 {
             let verb = if args.dry_run { "would lose" } else { "lost" };
             complain(&format!(
@@ -92,7 +96,7 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
             };
             format!("{changed} messages {done}{saved}{later}\n")
         })?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(ExitCode::from(u8::from(failed > 0)));
     }
     let (changes, query) = split(&args.words, args.remove_all)?;
     // What is wrong is said before waiting for a writer.
@@ -108,41 +112,19 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         |sign| changes.iter().filter_map(|change| change.strip_prefix(sign)).map(str::to_owned).collect::<Vec<_>>();
     let (add, mut remove) = (wanted('+'), wanted('-'));
     if args.remove_all {
-        let all = searcher.directory().tag_sets.iter().flatten().filter(|tag| !add.contains(tag));
-        remove.extend(all.cloned().collect::<BTreeSet<String>>());
+        let all = searcher.directory().tag_sets.iter().flatten().cloned();
+        let flags = FLAG_TAGS.iter().map(|(tag, _)| (*tag).to_owned()).filter(|_| indexer.are_flags_tags());
+        remove.extend(all.chain(flags).filter(|tag| !add.contains(tag)).collect::<BTreeSet<String>>());
     }
-    let settings = Settings::load(&dir)?;
-    if !settings.maildir.synchronize_flags {
+    if !indexer.are_flags_tags() {
         hint_at_flags(&add, &remove);
-        return report(indexer.tag(&messages, &add, &remove)?, args.json);
     }
-    let (flags, add, remove) = with_flags(add, remove);
-    let mut changed = indexer.tag(&messages, &add, &remove)?;
+    let tagged = indexer.tag(&messages, &add, &remove)?;
     // The change of files brings the index up to date itself.
     drop(indexer);
-    let numbers: Vec<u32> = messages.iter().map(|(number, _)| *number).collect();
-    let outcome = change(&args.index, &searcher, &searcher.messages(&numbers)?, &flags)?;
-    changed = changed.max(outcome.changed);
-    report(changed, args.json)?;
+    let outcome = change_flags(&args.index, &searcher, &tagged.flags)?;
+    report(tagged.changed, args.json)?;
     Ok(ExitCode::from(u8::from(outcome.failed > 0)))
-}
-
-/// The tags that are flags of the file, as flags, and the others. What is not unread is seen.
-fn with_flags(add: Vec<String>, remove: Vec<String>) -> (Change, Vec<String>, Vec<String>) {
-    let mut change = Change { add: Flags::NONE, remove: Flags::NONE, folder: None, dry_run: false };
-    let mut take = |tags: &[String], sets: bool| {
-        for (tag, letter) in FLAG_TAGS {
-            let Some(flag) = Flags::letter(letter).filter(|_| tags.iter().any(|named| named == tag)) else { continue };
-            let side = if sets != (tag == "unread") { &mut change.add } else { &mut change.remove };
-            *side = side.with(flag);
-        }
-    };
-    take(&add, true);
-    take(&remove, false);
-    let is_flag = |tag: &String| FLAG_TAGS.iter().any(|(name, _)| name == tag);
-    let add = add.into_iter().filter(|tag| !is_flag(tag)).collect();
-    // A copy of a flag that came with a dump goes away too.
-    (change, add, remove)
 }
 
 /// `tag:unread` also means the flag of the file, which a tag that is taken away does not change.
@@ -185,12 +167,7 @@ fn read(file: &PathBuf) -> Result<String, Failure> {
 }
 
 fn list(searcher: &Searcher, as_json: bool) -> Result<ExitCode, Failure> {
-    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    let sets = &searcher.directory().tag_sets;
-    for (set, count) in sets.iter().zip(searcher.messages_by_tag_set()?) {
-        set.iter().for_each(|tag| *counts.entry(tag).or_default() += count);
-    }
-    counts.retain(|_, count| *count > 0);
+    let counts = searcher.tag_counts()?;
     let text = if as_json {
         harmless_json(&(json!(counts).to_string() + "\n")).into_owned()
     } else {
@@ -200,11 +177,11 @@ fn list(searcher: &Searcher, as_json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(changed: u64, as_json: bool) -> Result<ExitCode, Failure> {
+fn report(changed: u64, as_json: bool) -> Result<(), Failure> {
     print(&if as_json {
         json!({"changed": changed}).to_string() + "\n"
     } else {
         format!("{changed} messages changed\n")
     })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

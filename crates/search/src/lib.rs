@@ -29,6 +29,7 @@
 #![warn(missing_docs)]
 
 mod disk;
+pub mod flag_tags;
 mod hook;
 mod parallel;
 pub mod query;

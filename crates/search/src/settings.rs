@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use jiff::Zoned;
 use serde::Deserialize;
+use toml::Spanned;
 
-use crate::tags::check_tag;
+use crate::flag_tags::is_flag_tag;
+use crate::query::{Query, SavedQueries, parse_with};
+use crate::state::Snapshot;
+use crate::tags::{TagStore, check_tag};
 
 /// The file's name.
 pub const SETTINGS_FILE: &str = "config.toml";
 
-/// Tags that are flags of a message's file, with the letters of a Maildir (`S` is seen: what is not seen is unread).
-pub const FLAG_TAGS: [(&str, char); 5] =
-    [("draft", 'D'), ("flagged", 'F'), ("passed", 'P'), ("replied", 'R'), ("unread", 'S')];
-
 /// All that can be set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Who the reader is.
     pub user: User,
@@ -27,6 +27,7 @@ pub struct Settings {
     pub maildir: MaildirSettings,
     /// What is run after the index.
     pub hook: Hooks,
+    path: PathBuf,
 }
 
 /// The reader, for answers.
@@ -40,8 +41,7 @@ pub struct User {
 }
 
 /// Tags for new messages.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewMail {
     /// For each of them.
     pub tags: BTreeSet<String>,
@@ -50,16 +50,15 @@ pub struct NewMail {
 }
 
 /// Tags for new messages that match a query.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Which messages.
     pub query: String,
+    /// Where the query stands, counted from 1.
+    pub line: usize,
     /// Added first.
-    #[serde(default)]
     pub add: BTreeSet<String>,
     /// Taken away then.
-    #[serde(default)]
     pub remove: BTreeSet<String>,
 }
 
@@ -67,7 +66,7 @@ pub struct Rule {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaildirSettings {
-    /// Whether to change the tags of [`FLAG_TAGS`] means to change the flags of the file, as notmuch's `maildir.synchronize_flags`.
+    /// Whether the tags of [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the flags of the file, as notmuch's `maildir.synchronize_flags`.
     pub synchronize_flags: bool,
 }
 
@@ -89,6 +88,65 @@ pub struct SettingsError {
     pub why: String,
 }
 
+/// The file as it is written, with the places of what is looked at later.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    user: User,
+    new: FileNewMail,
+    maildir: MaildirSettings,
+    hook: Hooks,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct FileNewMail {
+    tags: Vec<Spanned<String>>,
+    rule: Vec<FileRule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileRule {
+    query: Spanned<String>,
+    #[serde(default)]
+    add: Vec<Spanned<String>>,
+    #[serde(default)]
+    remove: Vec<Spanned<String>>,
+}
+
+impl File {
+    fn checked(self, text: &str, path: PathBuf) -> Result<Settings, String> {
+        let line = |start: usize| text[..start].matches('\n').count() + 1;
+        let are_flags = self.maildir.synchronize_flags;
+        let tags = |tags: Vec<Spanned<String>>| {
+            let checked = tags.into_iter().map(|tag| {
+                let line = line(tag.span().start);
+                let tag = tag.into_inner();
+                check_tag(&tag).map_err(|error| format!("line {line}: {error}"))?;
+                if are_flags && is_flag_tag(&tag) {
+                    return Err(format!(
+                        "line {line}: with synchronize_flags, `{tag}` is a flag of the message's file, which no rule changes; leave it out \
+                         (the hook may run `posthaste tag`)"
+                    ));
+                }
+                Ok(tag)
+            });
+            checked.collect::<Result<BTreeSet<String>, String>>()
+        };
+        let rule = |rule: FileRule| {
+            let line = line(rule.query.span().start);
+            if rule.add.is_empty() && rule.remove.is_empty() {
+                return Err(format!("line {line}: a rule needs `add = [...]` or `remove = [...]`"));
+            }
+            Ok(Rule { line, query: rule.query.into_inner(), add: tags(rule.add)?, remove: tags(rule.remove)? })
+        };
+        let rules = self.new.rule.into_iter().map(rule).collect::<Result<_, String>>()?;
+        let new = NewMail { tags: tags(self.new.tags)?, rule: rules };
+        Ok(Settings { user: self.user, new, maildir: self.maildir, hook: self.hook, path })
+    }
+}
+
 impl Settings {
     /// Reads those of the index in `dir`; where there is no file, nothing is set.
     ///
@@ -97,25 +155,44 @@ impl Settings {
     pub fn load(dir: &Path) -> Result<Self, SettingsError> {
         let path = dir.join(SETTINGS_FILE);
         let text = match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self { path, ..Self::default() }),
             read => read.map_err(|error| error.to_string()),
         };
-        let settings =
-            text.and_then(|text| toml::from_str(&text).map_err(|error| error.to_string().trim_end().to_owned()));
-        settings.and_then(Self::checked).map_err(|why| SettingsError { path, why })
+        let settings = text.and_then(|text| {
+            let file: File = toml::from_str(&text).map_err(|error| error.to_string().trim_end().to_owned())?;
+            file.checked(&text, path.clone())
+        });
+        settings.map_err(|why| SettingsError { path, why })
     }
 
-    fn checked(self) -> Result<Self, String> {
-        let rules = self.new.rule.iter().flat_map(|rule| rule.add.iter().chain(&rule.remove));
-        for tag in self.new.tags.iter().chain(rules) {
-            check_tag(tag).map_err(|error| error.to_string())?;
-            if FLAG_TAGS.iter().any(|(name, _)| name == tag) {
-                return Err(format!(
-                    "`{tag}` follows the flags of the message's file by itself; leave it out of the rules"
-                ));
-            }
+    /// As [`load`](Self::load), and reads the rules' queries too: for whoever wants to hear of a mistake before it begins.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn check(dir: &Path) -> Result<Self, SettingsError> {
+        let settings = Self::load(dir)?;
+        match Snapshot::open(dir) {
+            Ok(snapshot) => settings.queries(&snapshot.directory().queries).map(drop)?,
+            // Of an index that is to be made again beside tags that were kept, the saved queries are not known yet.
+            Err(_) if TagStore::exists(dir) => {}
+            Err(_) => settings.queries(&SavedQueries::new()).map(drop)?,
         }
-        Ok(self)
+        Ok(settings)
+    }
+
+    /// The rules' queries, in their order.
+    ///
+    /// # Errors
+    /// [`SettingsError`]: one cannot be read.
+    pub(crate) fn queries(&self, saved: &SavedQueries) -> Result<Vec<Query>, SettingsError> {
+        let now = Zoned::now();
+        let query = |rule: &Rule| {
+            parse_with(&rule.query, &now, saved).map_err(|error| SettingsError {
+                path: self.path.clone(),
+                why: format!("line {}: {}", rule.line, error.show(&rule.query)),
+            })
+        };
+        self.new.rule.iter().map(query).collect()
     }
 
     /// Whether new messages get tags.
@@ -142,11 +219,30 @@ mod tests {
         )
         .unwrap();
         assert_eq!(all.new.rule[0].add, BTreeSet::from(["lists".to_owned()]));
+        assert_eq!(all.new.rule[0].line, 7);
         assert!(all.has_rules() && all.maildir.synchronize_flags && all.user.name == "Ann");
-        assert_eq!(load("").unwrap(), Settings::default());
-        assert_eq!(Settings::load(Path::new("/nowhere")).unwrap(), Settings::default());
+        assert!(!load("").unwrap().has_rules());
+        assert!(!Settings::check(Path::new("/nowhere")).unwrap().has_rules());
         assert!(load("[new]\ntag = []\n").unwrap_err().contains("line 2, column 1"));
-        assert!(load("[new]\ntags = [\"unread\"]\n").unwrap_err().contains("follows the flags"));
-        assert!(load("[new]\ntags = [\"-x\"]\n").unwrap_err().contains("cannot be a tag"));
+        assert!(load("[new]\ntags = [\"unread\"]\n").unwrap().new.tags.contains("unread"));
+        let check = |text: &str, line: &str, why: &str| {
+            let error = load(text).unwrap_err();
+            assert!(error.starts_with(line) && error.contains(why), "{error}");
+        };
+        let flags = "[maildir]\nsynchronize_flags = true\n[new]\ntags = [\"inbox\",\n\"unread\"]\n";
+        check(flags, "line 5: ", "is a flag of the message's file");
+        check("[new]\ntags = [\"-x\"]\n", "line 2: ", "cannot be a tag");
+        check("[[new.rule]]\n\nquery = \"from:ann\"\n", "line 3: ", "needs `add");
+    }
+
+    #[test]
+    fn a_query_that_cannot_be_read_is_pointed_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let text =
+            "[[new.rule]]\nquery = \"from:ann\"\nadd = [\"a\"]\n[[new.rule]]\nquery = \"date:x\"\nadd = [\"a\"]\n";
+        std::fs::write(dir.path().join(SETTINGS_FILE), text).unwrap();
+        assert_eq!(Settings::load(dir.path()).unwrap().new.rule.len(), 2);
+        let error = Settings::check(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("config.toml: line 5: ") && error.contains("`x` is no date"), "{error}");
     }
 }

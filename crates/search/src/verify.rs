@@ -136,7 +136,7 @@ mod tests {
         let index = world.index();
         let sound = verify(&index, &|| {}).unwrap();
         assert_eq!((sound.messages, sound.damage, sound.unfinished), (11, Vec::new(), Vec::new()));
-        let dump = || Indexer::open(&index, None).unwrap().dump_tags().unwrap();
+        let dump = || Indexer::open(&index, None).unwrap().dump_tags(&[]).unwrap();
         let expected = (hits(&index), dump());
         for path in files(&index) {
             let bytes = fs::read(&path).unwrap();
@@ -210,7 +210,7 @@ mod tests {
         fs::write(&path, bytes).unwrap();
         assert!(verify(&index, &|| {}).unwrap().are_tags_damaged);
         assert!(matches!(
-            Indexer::open(&index, None).unwrap().dump_tags(),
+            Indexer::open(&index, None).unwrap().dump_tags(&[]),
             Err(IndexError::Tags(crate::tags::TagError::Damaged { .. }))
         ));
         let dump = fs::read_to_string(index.join("tags.dump")).unwrap();

@@ -43,7 +43,7 @@ fn names(output: &Output) -> BTreeSet<String> {
 }
 
 /// `None` if the program is not there.
-fn run(dir: &Path, program: &str, args: &[&str]) -> Option<Output> {
+pub fn run(dir: &Path, program: &str, args: &[&str]) -> Option<Output> {
     let mut command = Command::new(program);
     command.args(args).env("XDG_CACHE_HOME", dir.join("cache")).env("NOTMUCH_CONFIG", dir.join("notmuch.conf"));
     command.env("TZ", "UTC").env("LC_ALL", "C.UTF-8").current_dir(dir).output().ok()
@@ -94,7 +94,7 @@ fn compare(dir: &Path, program: &str, args: &[&str], reasons: fn(&Row) -> &'stat
     unexplained
 }
 
-fn absent(program: &str) {
+pub fn absent(program: &str) {
     assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, and {program} cannot be run");
     eprintln!("{program} is not installed: its hits were not compared");
 }

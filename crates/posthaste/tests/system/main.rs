@@ -4,6 +4,7 @@ mod bench;
 mod bounds;
 mod cli;
 mod compare;
+mod compare_tags;
 mod completions;
 mod corpus;
 mod crash;

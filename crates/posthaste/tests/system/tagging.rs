@@ -44,17 +44,30 @@ fn new_mail_gets_tags_by_rule_once() {
     place.add("9.h.host:2,S", "Message-ID: <9@example.org>\nSubject: nine\n\nx\n");
     place.says(0, &["index", "--quiet"]);
     assert_eq!((tags("subject:eight"), tags("subject:nine")), ("(early)\n".to_owned(), "(inbox)\n".to_owned()));
-    // With a rule that cannot be used, mail is indexed all the same, and gets its tags when the rule is mended.
+    // A rule that cannot be used is refused before anything is done.
     place.settings("[new]\ntags = [\"inbox\"]\n[[new.rule]]\nquery = \"date:x\"\nadd = [\"a\"]\n");
     place.add("10.h.host:2,S", "Message-ID: <10@example.org>\nSubject: ten\n\nx\n");
-    let told = place.run(&["index", "--quiet"]);
-    assert_eq!(told.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&told.stderr).contains("config.toml: in a rule: `x` is no date"), "{told:?}");
-    assert_eq!(tags("subject:ten"), "\n");
+    for line in [&["index", "--quiet"][..], &["index", "--watch"], &["index", "rebuild"], &["new"]] {
+        let refused = place.run(line);
+        assert_eq!(refused.status.code(), Some(2), "{line:?}");
+        assert!(
+            String::from_utf8_lossy(&refused.stderr).contains("config.toml: line 4: `x` is no date"),
+            "{refused:?}"
+        );
+    }
+    assert!(place.says(0, &["info"]).contains("config.toml: line 4: `x` is no date"));
+    place.says(1, &["find", "subject:ten"]);
     place.settings("[new]\ntags = [\"inbox\", \"late\"]\n");
     place.says(0, &["index", "--quiet"]);
     assert_eq!(tags("subject:ten"), "(inbox late)\n");
     assert_eq!(tags("subject:nine"), "(inbox)\n");
+    // A second copy of what is known is no new mail.
+    place.says(0, &["tag", "-inbox", "--", "subject:nine"]);
+    place.add("11.h.host:2,S", "Message-ID: <9@example.org>\nSubject: nine\nX-Copy: 2\n\nx\n");
+    place.says(0, &["index", "--quiet"]);
+    assert_eq!(tags("subject:nine"), "\n\n");
+    let info = place.says(0, &["info"]);
+    assert!(info.contains("settings  new mail: +inbox +late\n"), "{info}");
 }
 
 #[test]
@@ -132,7 +145,7 @@ fn tags_are_flags_where_that_is_wanted() {
     place.settings("[maildir]\nsynchronize_flags = true\n");
     assert_eq!(place.says(0, &["tag", "-unread", "+replied", "+todo", "--", "from:bob"]), "1 messages changed\n");
     assert_eq!((place.names(".Sent/new").len(), place.names(".Sent/cur")), (0, vec!["2.b.host:2,RS".to_owned()]));
-    assert_eq!(place.says(0, &["find", "-f", "g,x", "from:bob"]), "replied,seen,attach  (mine todo)\n");
+    assert_eq!(place.says(0, &["find", "-f", "g,x", "from:bob"]), "replied,seen,attach  (mine replied todo)\n");
     place.says(1, &["find", "tag:unread"]);
     // And back: another program changes the flag.
     fs::rename(place.path().join("mail/.Sent/cur/2.b.host:2,RS"), place.path().join("mail/.Sent/cur/2.b.host:2,"))
@@ -141,7 +154,43 @@ fn tags_are_flags_where_that_is_wanted() {
     assert_eq!(place.says(0, &["count", "tag:unread"]), "1\n");
     place.says(0, &["tag", "+flagged", "--", "*"]);
     assert_eq!(place.names("cur"), ["1.a.host:2,FS"]);
-    assert_eq!(place.says(0, &["tag", "--list"]), "      1  mine\n      1  todo\n", "no copies of flags");
+    assert_eq!(place.says(0, &["tag", "--list"]), "      2  flagged\n      1  mine\n      1  todo\n      1  unread\n");
+    let dump = "+flagged -- id:1@example.org\n+flagged +mine +todo +unread -- id:2@example.net\n";
+    assert!(place.says(0, &["tag", "--dump"]).ends_with(dump));
+    // A dump brings flags, too, and takes them away.
+    fs::write(place.path().join("dump"), "+unread -- id:1@example.org\n+todo -- id:2@example.net\n").unwrap();
+    assert_eq!(place.says(0, &["tag", "--restore", "dump", "--accumulate"]), "1 messages changed\n");
+    assert_eq!(
+        (place.names("cur"), place.names(".Sent/cur")),
+        (vec!["1.a.host:2,F".into()], vec!["2.b.host:2,F".into()])
+    );
+    assert_eq!(place.says(0, &["tag", "--restore", "dump"]), "2 messages changed\n");
+    assert_eq!(
+        (place.names("cur"), place.names(".Sent/cur")),
+        (vec!["1.a.host:2,".into()], vec!["2.b.host:2,S".into()])
+    );
+    assert_eq!(place.says(0, &["tag", "--remove-all", "--", "*"]), "2 messages changed\n");
+    assert_eq!(place.names("cur"), ["1.a.host:2,S"]);
+    // Copies of flags in the tag store do not count, until they are no flags any more.
+    place.settings("");
+    place.says(0, &["tag", "+unread", "--", "from:ann"]);
+    assert_eq!(place.says(0, &["count", "tag:unread"]), "1\n");
+    place.settings("[maildir]\nsynchronize_flags = true\n");
+    place.says(0, &["index", "--quiet"]);
+    assert_eq!(place.says(1, &["find", "--count", "tag:unread"]), "0\n");
+}
+
+#[test]
+fn a_file_that_was_renamed_or_has_gone_is_found_again_or_told() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    fs::rename(place.path().join("mail/cur/1.a.host:2,S"), place.path().join("mail/cur/1.a.host:2,RS")).unwrap();
+    fs::remove_file(place.path().join("mail/.Sent/new/2.b.host")).unwrap();
+    let told = place.run(&["find", "--flag", "+F", "rye"]);
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert_eq!(String::from_utf8_lossy(&told.stdout), "1 messages changed\n");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("2.b.host: is not there any more"), "{told:?}");
+    assert_eq!(place.names("cur"), ["1.a.host:2,FRS"]);
 }
 
 #[test]

@@ -58,7 +58,6 @@ impl Searcher {
         let threads = self.narrow(&self.columns.thread, Column::Thread)?;
         let parents = self.narrow(&self.columns.parent, Column::Parent)?;
         let tags = self.narrow(&self.columns.tags, Column::Tags)?;
-        let directory = self.directory();
         let message = |(&number, head): (&u32, Head)| {
             let at = number as usize;
             let folder = self.snapshot.folder(folders[at])?;
@@ -69,7 +68,7 @@ impl Searcher {
                 flags: flags[at],
                 thread: threads[at],
                 parent: parents[at],
-                tags: directory.tag_sets.get(tags[at] as usize).cloned().unwrap_or_default(),
+                tags: self.tags_of(tags[at], flags[at]),
                 folder: format!("/{}", folder.path),
                 path: self.snapshot.path(number, folders[at], flags[at] & bits::NEW != 0)?,
                 head,

@@ -14,13 +14,14 @@ mod relevance;
 mod terms;
 mod tree;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::OnceLock;
 
 use tantivy::columnar::ColumnValues;
 use tantivy::{ReloadPolicy, SegmentReader};
 
+use crate::flag_tags::{FLAG_TAGS, is_flag_tag, tags_of_flags, with_flags};
 use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::text::{Priority, fold};
@@ -157,13 +158,7 @@ impl Searcher {
                 let mask = bits::PRIORITY_LOW | bits::PRIORITY_HIGH;
                 Ok(self.flags()?.matching(|flags| flags & mask == wanted))
             }
-            Leaf::Tag(pattern) => {
-                let wanted: Vec<bool> =
-                    self.directory().tag_sets.iter().map(|set| set.iter().any(|tag| pattern.accepts(tag))).collect();
-                Ok(self
-                    .narrow(&self.columns.tags, Column::Tags)?
-                    .matching(|set| wanted.get(set as usize).copied().unwrap_or(false)))
-            }
+            Leaf::Tag(pattern) => self.tagged(pattern),
             Leaf::Folder(pattern) => {
                 let accepts = |path: &str| match pattern {
                     // `/lists/*` is what lies below and what begins so; `lists/` alone also means the folder itself.
@@ -242,17 +237,42 @@ impl Searcher {
         Ok(first)
     }
 
-    /// How many messages have each of the directory's sets of tags.
+    fn tagged(&self, pattern: &Pattern) -> Result<Bitmap> {
+        let are_flags = self.directory().flags_are_tags;
+        let has = |set: &Vec<String>| set.iter().any(|tag| pattern.accepts(tag) && !(are_flags && is_flag_tag(tag)));
+        let wanted: Vec<bool> = self.directory().tag_sets.iter().map(has).collect();
+        let sets = self.narrow(&self.columns.tags, Column::Tags)?;
+        let mut found = sets.matching(|set| wanted.get(set as usize).copied().unwrap_or(false));
+        if are_flags && FLAG_TAGS.iter().any(|(tag, _)| pattern.accepts(tag)) {
+            found.or(&self.flags()?.matching(|flags| tags_of_flags(flags).any(|tag| pattern.accepts(tag))));
+        }
+        Ok(found)
+    }
+
+    /// The tags of a message with this set of stored tags and these flags, sorted.
+    fn tags_of(&self, set: u32, flags: u64) -> Vec<String> {
+        let stored = self.directory().tag_sets.get(set as usize).cloned().unwrap_or_default();
+        if !self.directory().flags_are_tags {
+            return stored;
+        }
+        with_flags(&stored.into_iter().collect(), flags).into_iter().collect()
+    }
+
+    /// All tags and how many messages have each.
     ///
     /// # Errors
     /// [`IndexError::State`].
-    pub fn messages_by_tag_set(&self) -> Result<Vec<u64>> {
+    pub fn tag_counts(&self) -> Result<BTreeMap<String, u64>> {
         let sets = self.narrow(&self.columns.tags, Column::Tags)?;
-        let mut counts = vec![0; self.directory().tag_sets.len()];
+        let flags = self.flags()?;
+        // There are few different pairs of a set and flags.
+        let mut pairs: HashMap<(u32, u64), u64> = HashMap::new();
         for number in self.alive()?.iter() {
-            if let Some(count) = counts.get_mut(sets[number as usize] as usize) {
-                *count += 1;
-            }
+            *pairs.entry((sets[number as usize], flags[number as usize] & bits::MUTABLE)).or_default() += 1;
+        }
+        let mut counts = BTreeMap::new();
+        for ((set, flags), count) in pairs {
+            self.tags_of(set, flags).into_iter().for_each(|tag| *counts.entry(tag).or_default() += count);
         }
         Ok(counts)
     }

@@ -48,6 +48,9 @@ pub struct Directory {
     /// The rules for new mail have been applied to messages below this number; `None` in an index from before there were any.
     #[serde(default)]
     pub ruled: Option<u32>,
+    /// Whether [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the flags of the files; as the settings said at the last commit.
+    #[serde(default)]
+    pub flags_are_tags: bool,
     /// Seconds since 1970 of the last completed update.
     pub updated: i64,
 }

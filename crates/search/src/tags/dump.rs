@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{AllTags, TagError, Tags, check_query_name, check_tag};
+use crate::flag_tags::FlagChange;
 use crate::query::SavedQueries;
 
 pub(super) const HEADER: &str = "#notmuch-dump batch-tag:3 config,tags\n";
@@ -30,7 +31,7 @@ pub struct Restore {
 }
 
 /// What restoring a dump did.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Restored {
     /// Messages whose tags changed.
     pub changed: u64,
@@ -42,13 +43,21 @@ pub struct Restored {
     pub queries: u64,
     /// Message-IDs that are not in the index.
     pub not_here: u64,
+    /// Where tags are flags: what is left to the caller, who may change files.
+    pub flags: Vec<FlagChange>,
 }
 
 /// Writes tags and saved queries as `notmuch dump` does: a header line, `#@ query.name text`, then `+tag +tag -- id:message-id`, sorted by id.
 pub fn dump(tags: &AllTags, queries: &SavedQueries) -> String {
+    let tags: BTreeMap<&str, Tags> = tags.iter().collect();
+    dump_of(tags.iter().map(|(id, tags)| (*id, tags)), queries)
+}
+
+/// As [`dump`], of any ids and tags.
+pub(crate) fn dump_of<'a>(tags: impl Iterator<Item = (&'a str, &'a Tags)>, queries: &SavedQueries) -> String {
     let mut out = HEADER.to_owned();
     queries.iter().for_each(|(name, text)| query_line(&mut out, name, text));
-    tags.iter().for_each(|(id, tags)| tags_line(&mut out, id, &tags));
+    tags.for_each(|(id, tags)| tags_line(&mut out, id, tags));
     out
 }
 

@@ -19,6 +19,7 @@ use crate::disk;
 use crate::query::{SavedQueries, is_query_name};
 
 pub(crate) use check::check;
+pub(crate) use dump::dump_of;
 pub use dump::{Dump, Restore, Restored, dump, restore};
 use file::StoreFile;
 

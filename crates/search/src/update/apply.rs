@@ -55,11 +55,11 @@ impl<'a> Run<'a> {
             if self.options.stop.as_ref().is_some_and(Stop::is_stopped) {
                 // What is missing may be among what was not read, and no folder is done.
                 self.report.stopped = true;
-                return if self.indexer.state.is_beside() { Ok(()) } else { self.indexer.settle(self.progress) };
+                return if self.indexer.state.is_beside() { Ok(()) } else { self.indexer.settle(self.progress, false) };
             }
             // What is built beside an index is shown when it is complete.
             if !added.is_empty() && !self.indexer.state.is_beside() {
-                self.indexer.settle(self.progress)?;
+                self.indexer.settle(self.progress, false)?;
             }
         }
         self.remove(&missing.left())?;
@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
             (folder.new, folder.cur) = stamps;
         }
         self.forget_stamps_of_troubles();
-        self.indexer.settle(self.progress)
+        self.indexer.settle(self.progress, true)
     }
 
     fn read_round(&mut self, batch: Vec<Candidate>, missing: &Missing) -> Result<(), IndexError> {
@@ -151,10 +151,10 @@ impl Indexer {
         Ok(())
     }
 
-    /// Brings to an end what was begun: tags and threads of what came and went, and the commit.
-    fn settle(&mut self, progress: &(dyn Fn(Progress) + Sync)) -> Result<(), IndexError> {
+    /// Brings to an end what was begun: tags and threads of what came and went, and the commit. `is_whole`: nothing is left to be read.
+    fn settle(&mut self, progress: &(dyn Fn(Progress) + Sync), is_whole: bool) -> Result<(), IndexError> {
         self.apply_new_tags()?;
-        self.pass_rules();
+        self.pass_rules(is_whole);
         if self.state.is_changed() {
             progress(Progress::Committing);
             self.thread();

@@ -7,11 +7,22 @@ use std::path::{Path, PathBuf};
 use super::{IndexError, Indexer, UpdateOptions};
 use crate::disk::StoppedDisk;
 use crate::query::{parse, parse_with};
+use crate::settings::SETTINGS_FILE;
 use crate::verify;
 use crate::{Searcher, Sort};
 
-const QUERIES: [&str; 9] =
-    ["*", "rye", "bread", "subject:m*", "flag:flagged", "tag:todo", "tag:late", "thread:{subject:m7}", "body:/ne[wx]/"];
+const QUERIES: [&str; 10] = [
+    "*",
+    "rye",
+    "bread",
+    "subject:m*",
+    "flag:flagged",
+    "tag:todo",
+    "tag:late",
+    "tag:arrived",
+    "thread:{subject:m7}",
+    "body:/ne[wx]/",
+];
 
 pub(crate) struct World {
     root: tempfile::TempDir,
@@ -135,10 +146,14 @@ fn end_at_every_call(world: &World, step: &dyn Fn(&Path) -> Result<(), IndexErro
         update(&world.index(), &world.mail()).unwrap_or_else(|error| panic!("{place}: {error}"));
         let verdict = verify(&world.index(), &|| {}).unwrap();
         assert_eq!((verdict.damage, verdict.unfinished), (Vec::new(), Vec::new()), "{place}");
-        let dump = Indexer::open(&world.index(), None).unwrap().dump_tags().unwrap();
+        let dump = Indexer::open(&world.index(), None).unwrap().dump_tags(&[]).unwrap();
         let expected = fresh.entry(dump).or_insert_with(|| hits_of_a_fresh_index(world));
         assert_eq!(hits(&world.index()), *expected, "{place}");
         let of = |name: &str| world.index().join(name).exists();
+        if of(SETTINGS_FILE) {
+            let names = |query: &str| expected[query].iter().map(|(name, _)| name).collect::<Vec<_>>();
+            assert_eq!(names("tag:arrived"), names("body:/ne[wx]/"), "{place}");
+        }
         assert!(!of("tags.pending") && !of("current.tmp"), "{place}");
     }
     unreachable!()
@@ -164,6 +179,18 @@ fn an_update_can_be_ended_at_every_call() {
     let calls = end_at_every_call(&world, &|index| update(index, &world.mail()));
     assert!(calls > 30, "{calls}");
     assert_eq!(hits(&world.index())["body:/ne[wx]/"].len(), 4);
+}
+
+#[test]
+fn new_mail_gets_its_tags_wherever_an_update_was_ended() {
+    let world = World::new();
+    update(&world.index(), &world.mail()).unwrap();
+    let rules = "[[new.rule]]\nquery = \"bread\"\nadd = [\"arrived\"]\n";
+    fs::write(world.index().join(SETTINGS_FILE), rules).unwrap();
+    world.change();
+    let calls = end_at_every_call(&world, &|index| update(index, &world.mail()));
+    assert!(calls > 40, "{calls}");
+    assert_eq!(hits(&world.index())["tag:arrived"].len(), 4);
 }
 
 #[test]

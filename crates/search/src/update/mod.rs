@@ -31,6 +31,7 @@ use std::time::{Instant, SystemTime};
 use posthaste_maildir::tree::{Tree, TreeOptions, walk};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::settings::Settings;
 use crate::state::{Covered, Lock, Snapshot, StateError, StateWriter, bits};
 use crate::tags::{TagError, TagStore};
 use crate::text::{base_subject, fold};
@@ -61,7 +62,9 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
     let is_known =
         |root: &PathBuf| named(root).is_some_and(|root| directory.roots.iter().any(|known| root.starts_with(known)));
     let asks_for_more = options.check_files || options.into_noupdate || !roots.iter().all(is_known);
-    let waits_for_tags = directory.ruled.is_some_and(|ruled| ruled < directory.messages);
+    let settings = Settings::load(dir).ok()?;
+    let waits_for_tags = directory.ruled.is_some_and(|ruled| ruled < directory.messages)
+        || settings.maildir.synchronize_flags != directory.flags_are_tags;
     if asks_for_more || waits_for_tags || directory.roots.is_empty() || dir.join(PENDING).exists() {
         return None;
     }

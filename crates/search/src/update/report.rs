@@ -97,6 +97,6 @@ pub struct Report {
 impl Report {
     /// Whether anything in the index is different now.
     pub fn has_changes(&self) -> bool {
-        self.added + self.moved + self.renamed + self.removed > 0
+        self.added + self.tagged + self.moved + self.renamed + self.removed > 0
     }
 }

@@ -4,28 +4,43 @@
 //! a crash between the messages' commit and that of their tags leaves nothing out. Messages that the tag store knows are passed over: a
 //! person has said already what they are.
 
+use std::collections::HashSet;
+
 use super::{IndexError, Indexer, Report};
-use crate::query::parse_with;
 use crate::search::Searcher;
-use crate::settings::{SETTINGS_FILE, Settings, SettingsError};
+use crate::settings::{Settings, SettingsError};
 use crate::state::bits;
 use crate::tags::{self, TagStore, Tags};
+
+/// In [`Directory::ruled`](crate::state::Directory::ruled) while an index is filled whose messages are new to it alone.
+const ALL: u32 = u32::MAX;
 
 impl Indexer {
     /// Before an update: whose messages count as new.
     pub(super) fn begin_rules(&mut self) {
         let count = self.state.records().len();
-        // An index that is built again, or anew beside tags that were kept: its messages are new to it alone.
-        self.passes_rules = self.state.is_beside() || count == 0 && TagStore::exists(&self.dir);
+        // An index that is built again, or anew beside tags that were kept, be it in several runs.
+        self.passes_rules = self.state.is_beside()
+            || count == 0 && TagStore::exists(&self.dir)
+            || self.state.directory.ruled == Some(ALL);
         if self.state.directory.ruled.is_none() {
-            self.state.directory.ruled = Some(u32::try_from(count).unwrap_or(u32::MAX));
+            self.state.directory.ruled = Some(u32::try_from(count).unwrap_or(ALL));
+        }
+        if let Ok(settings) = Settings::load(&self.dir) {
+            self.state.directory.flags_are_tags = settings.maildir.synchronize_flags;
         }
     }
 
-    /// Before messages are committed: where there are no rules, they are done with.
-    pub(super) fn pass_rules(&mut self) {
-        if self.passes_rules || Settings::load(&self.dir).is_ok_and(|settings| !settings.has_rules()) {
-            self.state.directory.ruled = Some(u32::try_from(self.state.records().len()).unwrap_or(u32::MAX));
+    /// Before messages are committed: where there are no rules for them, they are done with. `is_whole`: nothing is left to be read.
+    pub(super) fn pass_rules(&mut self, is_whole: bool) {
+        let settings = Settings::load(&self.dir);
+        if self.passes_rules && !is_whole {
+            self.state.directory.ruled = Some(ALL);
+        } else if self.passes_rules || settings.as_ref().is_ok_and(|settings| !settings.has_rules()) {
+            self.state.directory.ruled = Some(u32::try_from(self.state.records().len()).unwrap_or(ALL));
+        }
+        if let Ok(settings) = settings {
+            self.state.directory.flags_are_tags = settings.maildir.synchronize_flags;
         }
     }
 
@@ -59,17 +74,19 @@ impl Indexer {
     fn ruled_tags(&mut self, from: u32, end: u32) -> Result<Vec<(String, u128, Tags)>, RuleError> {
         let settings = Settings::load(&self.dir)?;
         let searcher = Searcher::open(&self.dir)?;
-        let queries = &searcher.directory().queries;
-        let now = jiff::Zoned::now();
+        let queries = settings.queries(&searcher.directory().queries)?;
         let mut rules = Vec::new();
-        for rule in &settings.new.rule {
-            let query = parse_with(&rule.query, &now, queries).map_err(|error| SettingsError {
-                path: self.dir.join(SETTINGS_FILE),
-                why: format!("in a rule: {}", error.show(&rule.query)),
-            })?;
-            rules.push((searcher.find(&query)?, rule));
+        for (query, rule) in queries.iter().zip(&settings.new.rule) {
+            rules.push((searcher.find(query)?, rule));
         }
-        let alive = |number: &u32| self.state.records()[*number as usize].flags & bits::GONE == 0;
+        // A second copy of a message is no new message.
+        let records = self.state.records();
+        let older: HashSet<u64> =
+            records[..from as usize].iter().filter(|record| record.id != 0).map(|record| record.id).collect();
+        let alive = |number: &u32| {
+            let record = &records[*number as usize];
+            record.flags & bits::GONE == 0 && !older.contains(&record.id)
+        };
         let numbers: Vec<u32> = (from..end).filter(alive).collect();
         let heads = searcher.heads(&numbers)?;
         let mut ids = Vec::new();

@@ -1,9 +1,10 @@
 //! Tags and saved queries: changed in the tag store, which is the truth, and copied into the side store, where queries look.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{IndexError, Indexer, id_hash};
 use crate::disk;
+use crate::flag_tags::{FlagChange, Tagged, change_for, with_flags, without_flags};
 use crate::query::SavedQueries;
 use crate::state::{Record, StateError, bits};
 use crate::tags::{self, AllTags, Dump, Restore, Restored, TagError, TagStore, Tags, check_query_name};
@@ -12,21 +13,27 @@ use crate::tags::{self, AllTags, Dump, Restore, Restored, TagError, TagStore, Ta
 pub(crate) const PENDING: &str = "tags.pending";
 
 impl Indexer {
-    /// Changes the tags of messages: to each, `add` is added and then `remove` is taken away. Says how many messages changed.
+    /// Changes the tags of messages: to each, `add` is added and then `remove` is taken away. Where tags are flags, says which files must
+    /// change; that is the caller's.
     ///
     /// # Errors
     /// [`IndexError::Tags`], [`IndexError::State`], [`IndexError::Text`].
-    pub fn tag(&mut self, messages: &[(u32, String)], add: &[String], remove: &[String]) -> Result<u64, IndexError> {
+    pub fn tag(&mut self, messages: &[(u32, String)], add: &[String], remove: &[String]) -> Result<Tagged, IndexError> {
         let ids = self.tag_ids(messages);
         // From the store itself: what the side store has is a copy, and may be an old one.
         let known = self.tags()?.about(ids.iter().map(|(id, _)| id.as_str()))?;
         let mut changes: Vec<(&str, u128, Tags)> = Vec::new();
-        for (id, digest) in &ids {
-            let old = known.of(id, *digest);
+        let mut tagged = Tagged::default();
+        for ((id, digest), (number, _)) in ids.iter().zip(messages) {
+            let stored = known.of(id, *digest);
+            let old = self.tags_seen(*number, &stored);
             let mut new = old.clone();
             new.extend(add.iter().cloned());
             new.retain(|tag| !remove.contains(tag));
-            if new != old {
+            tagged.changed += u64::from(new != old);
+            tagged.flags.extend(self.flag_change(*number, &new));
+            let new = self.tags_to_store(&new);
+            if new != stored {
                 changes.push((id, *digest, new));
             }
         }
@@ -36,7 +43,27 @@ impl Indexer {
             self.apply_tags_of(changes.iter().map(|(id, ..)| *id))?;
             self.commit()?;
         }
-        Ok(changes.len() as u64)
+        Ok(tagged)
+    }
+
+    /// Whether the tags that are flags follow the files.
+    pub fn are_flags_tags(&self) -> bool {
+        self.state.directory.flags_are_tags
+    }
+
+    /// What a person sees of these stored tags.
+    fn tags_seen(&self, number: u32, stored: &Tags) -> Tags {
+        let flags = self.state.records()[number as usize].flags;
+        if self.are_flags_tags() { with_flags(stored, flags) } else { stored.clone() }
+    }
+
+    fn tags_to_store(&self, tags: &Tags) -> Tags {
+        if self.are_flags_tags() { without_flags(tags) } else { tags.clone() }
+    }
+
+    fn flag_change(&self, number: u32, tags: &Tags) -> Option<FlagChange> {
+        let flags = self.state.records()[number as usize].flags;
+        if self.are_flags_tags() { change_for(number, flags, tags) } else { None }
     }
 
     /// Saves a query's text under a name, in place of what had that name; without a text, forgets it. Says whether anything changed.
@@ -57,50 +84,80 @@ impl Indexer {
         Ok(true)
     }
 
-    /// All tags and saved queries, in notmuch's text format.
+    /// All tags and saved queries, in notmuch's text format. `ids` are the Message-IDs of messages in the index; they are needed only where tags are flags.
     ///
     /// # Errors
     /// [`IndexError::Tags`].
-    pub fn dump_tags(&mut self) -> Result<String, IndexError> {
+    pub fn dump_tags(&mut self, ids: &[(u32, String)]) -> Result<String, IndexError> {
         let store = self.tags()?;
-        Ok(tags::dump(&store.all()?, &store.queries()?))
+        let (all, queries) = (store.all()?, store.queries()?);
+        if !self.are_flags_tags() {
+            return Ok(tags::dump(&all, &queries));
+        }
+        let mut flags: BTreeMap<String, u64> = BTreeMap::new();
+        for ((id, _), (number, _)) in self.tag_ids(ids).into_iter().zip(ids) {
+            // Of several files with one id: seen, flagged, ... is what one of them is, as in notmuch.
+            let letters = self.state.records()[*number as usize].flags;
+            let letters = if bits::is_unread(letters) { letters & !bits::letters("S") } else { letters };
+            *flags.entry(id).or_default() |= letters & !bits::NEW;
+        }
+        let mut dumped: BTreeMap<String, Tags> = all.iter().map(|(id, tags)| (id.to_owned(), tags)).collect();
+        for (id, flags) in flags {
+            let tags = dumped.entry(id).or_default();
+            *tags = with_flags(tags, flags);
+        }
+        dumped.retain(|_, tags| !tags.is_empty());
+        Ok(tags::dump_of(dumped.iter().map(|(id, tags)| (id.as_str(), tags)), &queries))
     }
 
-    /// Gives messages the tags of a dump, and no others unless tags shall accumulate; messages that it does not name keep theirs. `ids` are the
+    /// Gives messages the tags of a dump, and no others unless tags shall accumulate; messages that it does not name keep theirs. `messages` are the
     /// Message-IDs of messages in the index. Ids that are not in the index are kept for when they come. Saves the dump's queries beside those
     /// that are there. A damaged tag store is put aside, and the dump makes a new one.
     ///
     /// # Errors
     /// [`IndexError::Tags`], [`IndexError::State`].
-    pub fn restore_tags(&mut self, text: &str, ids: &[(u32, String)], how: Restore) -> Result<Restored, IndexError> {
+    pub fn restore_tags(
+        &mut self,
+        text: &str,
+        messages: &[(u32, String)],
+        how: Restore,
+    ) -> Result<Restored, IndexError> {
         let Dump { tags: wanted, queries } = tags::restore(text)?;
         let is_damaged = matches!(self.tags(), Err(IndexError::Tags(TagError::Damaged { .. })));
         if is_damaged && !how.dry_run {
             self.begin_tags()?;
             TagStore::set_aside(&self.dir)?;
         }
-        let ids = self.tag_ids(ids);
-        let mut by_id: HashMap<&str, Vec<u128>> = HashMap::new();
-        ids.iter().for_each(|(id, digest)| by_id.entry(id).or_default().push(*digest));
+        let ids = self.tag_ids(messages);
+        let mut by_id: HashMap<&str, Vec<(u128, u32)>> = HashMap::new();
+        for ((id, digest), (number, _)) in ids.iter().zip(messages) {
+            by_id.entry(id).or_default().push((*digest, *number));
+        }
         let known = self.tags()?.about(wanted.keys().map(String::as_str))?;
         let mut rows: Vec<(&str, u128, Tags)> = Vec::new();
         let mut restored = Restored::default();
         for (id, tags) in &wanted {
-            let digests = by_id.get(id.as_str());
-            restored.not_here += u64::from(digests.is_none());
-            for &digest in digests.map_or(&[0][..], Vec::as_slice) {
-                let old = known.of(id, digest);
+            let Some(here) = by_id.get(id.as_str()) else {
+                restored.not_here += 1;
+                let mut new = tags.clone();
+                if how.accumulate {
+                    new.extend(known.of(id, 0));
+                }
+                rows.push((id, 0, new));
+                continue;
+            };
+            for &(digest, number) in here {
+                let old = self.tags_seen(number, &known.of(id, digest));
                 let mut new = tags.clone();
                 if how.accumulate {
                     new.extend(old.iter().cloned());
                 }
-                if digests.is_some() {
-                    let lost = old.difference(&new).count() as u64;
-                    restored.changed += u64::from(old != new);
-                    restored.replaced += u64::from(lost > 0);
-                    restored.tags_lost += lost;
-                }
-                rows.push((id, digest, new));
+                let lost = old.difference(&new).count() as u64;
+                restored.changed += u64::from(old != new);
+                restored.replaced += u64::from(lost > 0);
+                restored.tags_lost += lost;
+                restored.flags.extend(self.flag_change(number, &new));
+                rows.push((id, digest, self.tags_to_store(&new)));
             }
         }
         let saved = self.tags()?.queries()?;
