@@ -331,7 +331,10 @@ impl Gathered {
         self.sessions_before += self.workers.iter().map(|(sessions, _)| sessions).sum::<u64>();
     }
 
-    fn finish(self, was_stopped: bool) -> Outcome {
+    fn finish(mut self, was_stopped: bool) -> Outcome {
+        // The last look is at the newest process.
+        self.sample();
+        let is_away = self.outages.as_ref().is_some_and(|outages| outages.state().0);
         let mut total = Round { latency: self.latencies.summary(), ..Round::default() };
         for round in &self.rounds {
             total.acked += round.acked;
@@ -357,7 +360,11 @@ impl Gathered {
             sessions: self.sessions_before,
             ledger: self.ledger,
             generator: self.generator.finish(),
-            server: self.server.map(Sampler::finish),
+            // One that is away on purpose has not ended.
+            server: self
+                .server
+                .map(Sampler::finish)
+                .map(|usage| Usage { has_ended: usage.has_ended && !is_away, ..usage }),
             kills: self.outages.map(|outages| outages.kills(self.begun)).unwrap_or_default(),
             gave_up: self.gave_up,
             was_stopped,
