@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::exclude::Exclude;
 
-use crate::search_common::{Failure, IndexDir, nothing_found, parse};
+use crate::search_common::{Failure, Source, nothing_found, parse};
 use crate::terminal::{harmless, harmless_json, print};
 
 #[derive(Args)]
@@ -17,7 +17,7 @@ pub struct Addresses {
     #[arg(value_name = "QUERY", trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
-    index: IndexDir,
+    source: Source,
     /// Only addresses and names with this in it, in any case
     #[arg(long, short = 'm', value_name = "TEXT")]
     matching: Option<String>,
@@ -58,7 +58,7 @@ enum Format {
 
 /// Exit status 1: nothing was found.
 pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
-    let searcher = args.index.open()?;
+    let searcher = args.source.open()?;
     let query = parse(&args.query, &searcher)?;
     let fields = match (args.output.contains(&Output::Sender), args.output.contains(&Output::Recipients)) {
         (true, false) => AddressFields::Sender,

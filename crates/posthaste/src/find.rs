@@ -15,7 +15,7 @@ use crate::exclude::Exclude;
 use crate::find_lines::{Style, plain, trees};
 use crate::find_output::{self, Field, ordered};
 use crate::pager::PagerOption;
-use crate::search_common::{Failure, IndexDir, nothing_found, parse};
+use crate::search_common::{Failure, Source, nothing_found, parse};
 use crate::terminal::{harmless, is_colourful, print, print_json};
 
 /// What is shown unless `--fields` says otherwise.
@@ -31,7 +31,7 @@ pub struct Find {
     #[arg(value_name = "QUERY", trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
-    index: IndexDir,
+    source: Source,
     /// What to show, in this order: date from to cc subject size flags tags maildir path msgid list thread prio, or mu's letters
     #[arg(long, short, value_name = "FIELDS", default_value = FIELDS)]
     fields: String,
@@ -153,7 +153,7 @@ impl Find {
 /// Exit status 1: nothing was found.
 pub fn run(args: Find) -> Result<ExitCode, Failure> {
     let fields = find_output::fields(&args.fields)?;
-    let searcher = args.index.open()?;
+    let searcher = args.source.open()?;
     let mut query = parse(&args.query, &searcher)?;
     if let Some(name) = &args.bookmark {
         query = Query::And(vec![parse(&[format!("query:\"{name}\"")], &searcher)?, query]);
@@ -258,7 +258,7 @@ fn change_all(args: &Find, searcher: &Searcher, messages: &[Message]) -> Result<
     let (add, remove) = args.flag.unwrap_or_default();
     let tasks: Vec<Task> = messages.iter().map(|message| Task { message, add, remove }).collect();
     let how = Change { folder: args.folder.as_deref(), dry_run: args.dry_run };
-    let outcome = change(&args.index, searcher, &tasks, &how)?;
+    let outcome = change(args.source.index()?, searcher, &tasks, &how)?;
     let done = if args.dry_run { "would be changed" } else { "changed" };
     print(&format!("{} messages {done}\n", outcome.changed))?;
     Ok(ExitCode::from(u8::from(outcome.failed > 0)))

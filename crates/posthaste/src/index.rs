@@ -185,7 +185,7 @@ fn run_update(args: &Update, rebuild: bool) -> Result<Report, Failure> {
     Ok(report)
 }
 
-fn progress_bar() -> ProgressBar {
+pub fn progress_bar() -> ProgressBar {
     // Draws on a terminal only.
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len}  {per_sec}  {eta}") {
@@ -194,7 +194,7 @@ fn progress_bar() -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, progress: Progress) {
+pub fn show(bar: &ProgressBar, progress: Progress) {
     match progress {
         Progress::Looking => bar.set_message("looking"),
         Progress::Reading { done, total, .. } => {

@@ -87,7 +87,7 @@ fn save(name: &str, query: &[String], index: &IndexDir) -> Result<ExitCode, Fail
     // As it will be, so that a query which leads back to itself is refused here and not wherever it is used.
     let mut queries = index.open()?.directory().queries.clone();
     queries.insert(name.to_owned(), text.clone());
-    parse_with(&text, &jiff::Zoned::now(), &queries).map_err(|error| error.show(&text))?;
+    parse_with(&text, &crate::search_common::now(), &queries).map_err(|error| error.show(&text))?;
     indexer.save_query(name, Some(&text))?;
     Ok(ExitCode::SUCCESS)
 }

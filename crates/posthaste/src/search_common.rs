@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use clap::Args;
+use jiff::tz::TimeZone;
 use posthaste_search::query::{self, Query};
-use posthaste_search::{IndexError, Searcher};
+use posthaste_search::{IndexError, Searcher, UpdateOptions};
 
+use crate::index::{progress_bar, show};
 use crate::terminal::complain;
 
 /// What ends a command. `main` prints it and exits with 2.
@@ -35,11 +38,73 @@ impl IndexDir {
         let dir = self.path()?;
         Searcher::open(&dir).map_err(|error| match error {
             IndexError::State(posthaste_search::state::StateError::Missing(_)) => {
-                format!("no index in {}: make one with `posthaste index MAILDIR`", dir.display()).into()
+                format!(
+                    "no index in {}: make one with `posthaste index MAILDIR`, or search without one: `find --scan MAILDIR QUERY`",
+                    dir.display()
+                )
+                .into()
             }
             error => error.into(),
         })
     }
+}
+
+/// Where a search looks: an index, or Maildirs that are read for this search alone.
+#[derive(Args)]
+pub struct Source {
+    #[command(flatten)]
+    index: IndexDir,
+    /// Read all mail below this directory for this search, and use no index; may be given several times
+    #[arg(long, value_name = "MAILDIR")]
+    scan: Vec<PathBuf>,
+}
+
+impl Source {
+    /// The index, for a command that changes what is found; not of a scan, whose numbers mean nothing to an index.
+    pub fn index(&self) -> Result<&IndexDir, Failure> {
+        if self.scan.is_empty() && !self.is_missing() {
+            return Ok(&self.index);
+        }
+        Err("only messages in an index can be moved or flagged: `posthaste index MAILDIR` makes one".into())
+    }
+
+    fn is_missing(&self) -> bool {
+        self.index.path().is_ok_and(|dir| !dir.join("current").exists())
+    }
+
+    /// Without an index in its usual place, the mail in `$MAILDIR` or `~/Maildir` is read.
+    pub fn open(&self) -> Result<Searcher, Failure> {
+        if !self.scan.is_empty() {
+            return scan(&self.scan);
+        }
+        let is_usual = self.index.index.is_none();
+        match usual_maildir().filter(|_| is_usual && self.is_missing()) {
+            Some(maildir) => {
+                let path = maildir.display();
+                complain(&format!(
+                    "no index: reading all mail in {path}; `posthaste index {path}` makes searches fast"
+                ));
+                scan(&[maildir])
+            }
+            None => self.index.open(),
+        }
+    }
+}
+
+/// As mu and most mail programs have it.
+fn usual_maildir() -> Option<PathBuf> {
+    let named = std::env::var_os("MAILDIR").map(PathBuf::from);
+    let maildir = named.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join("Maildir")))?;
+    (maildir.join("cur").is_dir() || maildir.join("new").is_dir()).then_some(maildir)
+}
+
+fn scan(roots: &[PathBuf]) -> Result<Searcher, Failure> {
+    let bar = progress_bar();
+    let (searcher, report) =
+        posthaste_search::scan(roots, &UpdateOptions::default(), &|progress| show(&bar, progress))?;
+    bar.finish_and_clear();
+    report.troubles.iter().for_each(|(path, trouble)| complain(&format!("{}: {trouble}", path.display())));
+    Ok(searcher)
 }
 
 /// Said before waiting for another writer.
@@ -51,7 +116,7 @@ pub fn waiting(dir: &Path) {
 pub fn parse(words: &[String], searcher: &Searcher) -> Result<Query, Failure> {
     let text = join(words)?;
     let queries = &searcher.directory().queries;
-    query::parse_with(&text, &jiff::Zoned::now(), queries).map_err(|error| error.show(&text).into())
+    query::parse_with(&text, &now(), queries).map_err(|error| error.show(&text).into())
 }
 
 /// The words of a command line as the text of one query.
@@ -85,5 +150,21 @@ pub fn nothing_found() -> ExitCode {
 /// A local time as `2025-03-04 10:40`.
 pub fn local(seconds: i64) -> jiff::Zoned {
     let bounded = seconds.clamp(jiff::Timestamp::MIN.as_second() + 86_400, jiff::Timestamp::MAX.as_second() - 86_400);
-    jiff::Timestamp::from_second(bounded).unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_zoned(jiff::tz::TimeZone::system())
+    jiff::Timestamp::from_second(bounded).unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_zoned(zone())
+}
+
+/// The present, in local time.
+pub fn now() -> jiff::Zoned {
+    jiff::Timestamp::now().to_zoned(zone())
+}
+
+/// The local time zone. Without `$TZ` it is what the one file says: to look for its name in the database lists dozens of directories, which
+/// takes as long as a search.
+fn zone() -> TimeZone {
+    static ZONE: OnceLock<TimeZone> = OnceLock::new();
+    let read = || match std::env::var_os("TZ") {
+        None => TimeZone::tzif("local", &std::fs::read("/etc/localtime").ok()?).ok(),
+        Some(_) => None,
+    };
+    ZONE.get_or_init(|| read().unwrap_or_else(TimeZone::system)).clone()
 }

@@ -13,7 +13,7 @@ use crate::exclude::Exclude;
 use crate::find_lines::SUBJECT_CELLS_MIN;
 use crate::find_output::{Field, sender, value};
 use crate::pager::PagerOption;
-use crate::search_common::{Failure, IndexDir, local, nothing_found, parse};
+use crate::search_common::{Failure, Source, local, nothing_found, parse};
 use crate::terminal::{harmless, is_colourful, paint, print_json};
 
 /// Names of writers that are shown of a thread.
@@ -27,7 +27,7 @@ pub struct Threads {
     #[arg(value_name = "QUERY", trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
-    index: IndexDir,
+    source: Source,
     /// At most this many, newest first
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
@@ -42,7 +42,7 @@ pub struct Threads {
 
 /// Exit status 1: nothing was found.
 pub fn run(args: Threads) -> Result<ExitCode, Failure> {
-    let searcher = args.index.open()?;
+    let searcher = args.source.open()?;
     let query = parse(&args.query, &searcher)?;
     let matched = args.exclude.find(&searcher, &query)?;
     let all = args.exclude.whole_threads(&searcher, &query, &matched)?;

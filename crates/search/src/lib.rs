@@ -4,6 +4,7 @@
 //! into a Maildir; what is derived from the mail can be removed and built again at any time, and the tags, which cannot, are kept apart.
 //!
 //! * [`Indexer`] brings an index up to date; there is one at a time. [`Searcher`] reads a commit of it, as many as there are.
+//! * [`scan`] searches Maildirs that have no index.
 //! * [`watch`] keeps an index up to date while mail comes and goes, and lends it to other writers.
 //! * [`query::parse`] reads mu's and notmuch's query language; errors point at the character.
 //!
@@ -33,6 +34,7 @@ pub mod flag_tags;
 mod hook;
 mod parallel;
 pub mod query;
+mod scan;
 mod search;
 pub mod settings;
 pub mod state;
@@ -46,6 +48,7 @@ mod watch;
 
 pub use hook::{HookRunner, run_hook};
 pub use posthaste_maildir::tree::Way;
+pub use scan::scan;
 pub use search::{AddressFields, Bitmap, Message, Searcher, Sort, TreeLine, split_addresses, tree};
 pub use text_index::Head;
 pub use update::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, Touched, UpdateOptions, nothing_to_do};

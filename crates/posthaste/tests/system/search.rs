@@ -383,3 +383,27 @@ fn shells_get_something_to_complete_with() {
         assert!(script.contains(mark) && script.contains("include-related"), "{shell}");
     }
 }
+
+#[test]
+fn without_an_index_the_mail_itself_is_searched() {
+    let place = Place::new();
+    let found = "2025-03-05 10:40  Bob  Re: Rye bread\n2025-03-04 10:40  Ann  Rye bread\n";
+    assert_eq!(place.says(0, &["find", "--scan", "mail", "rye"]), found);
+    assert_eq!(place.says(0, &["threads", "--scan", "mail", "rye"]).lines().count(), 1);
+    assert_eq!(place.says(1, &["find", "--scan", "mail/.Sent", "flour"]), "");
+    assert!(!place.path().join("data").exists(), "nothing is kept");
+    // The usual Maildir needs no option.
+    let find = |home: &str, line: &[&str]| {
+        let mut command = command(place.path(), line);
+        command.env("TZ", "UTC").env("XDG_DATA_HOME", place.path().join("data")).env_remove("MAILDIR");
+        command.env("HOME", place.path().join(home)).output().unwrap()
+    };
+    fs::create_dir(place.path().join("home")).unwrap();
+    let lost = find("home", &["find", "rye"]);
+    assert_eq!(lost.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&lost.stderr).contains("find --scan MAILDIR"));
+    fs::rename(place.path().join("mail"), place.path().join("home/Maildir")).unwrap();
+    let told = find("home", &["find", "rye"]);
+    assert_eq!(String::from_utf8_lossy(&told.stdout), found);
+    assert!(String::from_utf8_lossy(&told.stderr).contains("no index: reading all mail in "));
+}

@@ -9,6 +9,9 @@ use super::{Bitmap, Result, Searcher};
 use crate::state::{Column, bits};
 use crate::text_index::Head;
 
+/// Reading a column costs about as much as reading single values of this share of its rows.
+const ROWS_IN_COLUMN: usize = 100;
+
 /// A message as the side store knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
@@ -52,25 +55,32 @@ impl Searcher {
     /// [`IndexError::State`](crate::IndexError::State), [`IndexError::Text`](crate::IndexError::Text).
     pub fn messages(&self, numbers: &[u32]) -> Result<Vec<Message>> {
         let heads = self.heads(numbers)?;
-        let (flags, dates) = (self.flags()?, self.wide(&self.columns.date, Column::Date)?);
-        let sizes = self.wide(&self.columns.size, Column::Size)?;
-        let folders = self.narrow(&self.columns.folder, Column::Folder)?;
-        let threads = self.narrow(&self.columns.thread, Column::Thread)?;
-        let parents = self.narrow(&self.columns.parent, Column::Parent)?;
-        let tags = self.narrow(&self.columns.tags, Column::Tags)?;
+        // A page of hits is a few rows; only for many of them are whole columns less work.
+        let are_many = numbers.len() > self.len() as usize / ROWS_IN_COLUMN;
+        let wide = |cell, column, number: u32| match are_many {
+            true => self.wide(cell, column).map(|values| values[number as usize]),
+            false => Ok(self.snapshot.value(column, number)?),
+        };
+        let narrow = |cell, column, number: u32| match are_many {
+            true => self.narrow(cell, column).map(|values| values[number as usize]),
+            // Four bytes wide.
+            false => Ok(self.snapshot.value(column, number)? as u32),
+        };
+        let columns = &self.columns;
         let message = |(&number, head): (&u32, Head)| {
-            let at = number as usize;
-            let folder = self.snapshot.folder(folders[at])?;
+            let flags = wide(&columns.flags, Column::Flags, number)?;
+            let folder = narrow(&columns.folder, Column::Folder, number)?;
+            let tags = narrow(&columns.tags, Column::Tags, number)?;
             Ok(Message {
                 number,
-                date: dates[at].cast_signed(),
-                size: sizes[at],
-                flags: flags[at],
-                thread: threads[at],
-                parent: parents[at],
-                tags: self.tags_of(tags[at], flags[at]),
-                folder: format!("/{}", folder.path),
-                path: self.snapshot.path(number, folders[at], flags[at] & bits::NEW != 0)?,
+                date: wide(&columns.date, Column::Date, number)?.cast_signed(),
+                size: wide(&columns.size, Column::Size, number)?,
+                flags,
+                thread: narrow(&columns.thread, Column::Thread, number)?,
+                parent: narrow(&columns.parent, Column::Parent, number)?,
+                tags: self.tags_of(tags, flags),
+                folder: format!("/{}", self.snapshot.folder(folder)?.path),
+                path: self.snapshot.path(number, folder, flags & bits::NEW != 0)?,
                 head,
             })
         };

@@ -357,12 +357,12 @@ impl<T: Copy> Matching<T> for Vec<T> {
 
 impl Segment {
     fn for_each_number(&self, mut each: impl FnMut(u32, u32)) {
-        let documents: Vec<u32> = (0..self.reader.max_doc()).collect();
-        let mut numbers = vec![0; documents.len()];
-        self.numbers.get_vals(&documents, &mut numbers);
-        documents
-            .into_iter()
-            .zip(numbers)
-            .for_each(|(document, number)| each(document, u32::try_from(number).unwrap_or(u32::MAX)));
+        let mut numbers = [0; 256];
+        for first in (0..self.reader.max_doc()).step_by(numbers.len()) {
+            let count = numbers.len().min((self.reader.max_doc() - first) as usize);
+            self.numbers.get_range(u64::from(first), &mut numbers[..count]);
+            let rows = (first..).zip(&numbers[..count]);
+            rows.for_each(|(document, &number)| each(document, u32::try_from(number).unwrap_or(u32::MAX)));
+        }
     }
 }

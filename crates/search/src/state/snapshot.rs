@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -103,8 +104,17 @@ pub struct Snapshot {
     file: File,
     pub(super) directory: Directory,
     pub(super) current: Current,
-    name_ends: Vec<OnceLock<Vec<u32>>>,
+    /// By chunk.
+    name_ends: Vec<NameEnds>,
 }
+
+#[derive(Default)]
+struct NameEnds {
+    all: OnceLock<Vec<u32>>,
+    asked: AtomicU32,
+}
+
+const NAMES_ONE_BY_ONE: u32 = 64;
 
 impl Directory {
     /// Whether its parts fit together: what is read by it afterwards lies where it says.
@@ -199,7 +209,7 @@ impl Snapshot {
             let directory: Directory = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
             let file_bytes = file.metadata().map_err(io)?.len();
             directory.check(file_bytes).map_err(|what| damaged(what.to_owned()))?;
-            let name_ends = directory.chunks.iter().map(|_| OnceLock::new()).collect();
+            let name_ends = directory.chunks.iter().map(|_| NameEnds::default()).collect();
             return Ok(Self { dir: dir.to_owned(), file, directory, current, name_ends });
         }
     }
@@ -229,7 +239,9 @@ impl Snapshot {
     /// # Errors
     /// [`StateError::Io`].
     pub fn wide(&self, column: Column) -> Result<Vec<u64>, StateError> {
-        Ok(self.column(column)?.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect())
+        let mut all = Vec::with_capacity(self.directory.messages as usize);
+        self.for_each_part(column, |part| all.extend(part.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b))))?;
+        Ok(all)
     }
 
     /// A column of 4-byte values.
@@ -237,19 +249,37 @@ impl Snapshot {
     /// # Errors
     /// [`StateError::Io`].
     pub fn narrow(&self, column: Column) -> Result<Vec<u32>, StateError> {
-        Ok(self.column(column)?.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
+        let mut all = Vec::with_capacity(self.directory.messages as usize);
+        self.for_each_part(column, |part| all.extend(part.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b))))?;
+        Ok(all)
     }
 
-    fn column(&self, column: Column) -> Result<Vec<u8>, StateError> {
-        let mut all = vec![0; self.directory.messages as usize * chunk::place(column, 0).1];
-        let mut at = 0;
+    /// Through one small buffer: memory that a process touches for the first time costs more than what is read into it.
+    fn for_each_part(&self, column: Column, mut each: impl FnMut(&[u8])) -> Result<(), StateError> {
+        let mut buffer = vec![0; CHUNK_MESSAGES * chunk::place(column, 0).1];
         for (index, place) in self.directory.chunks.iter().enumerate() {
             let (offset, width) = chunk::place(column, self.directory.count(index));
-            let bytes = self.directory.count(index) * width;
-            self.read(&mut all[at..at + bytes], place.offset + offset as u64)?;
-            at += bytes;
+            let part = &mut buffer[..self.directory.count(index) * width];
+            self.read(part, place.offset + offset as u64)?;
+            each(part);
         }
-        Ok(all)
+        Ok(())
+    }
+
+    /// One value of a column, which is 4 or 8 bytes wide; for a few messages that is less work than the whole.
+    ///
+    /// # Errors
+    /// [`StateError::Io`], [`StateError::Damaged`] if there is no such number.
+    pub fn value(&self, column: Column, number: u32) -> Result<u64, StateError> {
+        let (index, row) = (number as usize / CHUNK_MESSAGES, number as usize % CHUNK_MESSAGES);
+        let count = self.directory.count(index);
+        let place = self.directory.chunks.get(index).filter(|_| row < count);
+        let place = place.ok_or_else(|| self.damaged(format!("there is no message {number}")))?;
+        let (offset, width) = chunk::place(column, count);
+        let mut bytes = [0; 8];
+        let width = width.min(bytes.len());
+        self.read(&mut bytes[..width], place.offset + (offset + row * width) as u64)?;
+        Ok(u64::from_le_bytes(bytes))
     }
 
     /// A message's file name, without directory.
@@ -258,23 +288,32 @@ impl Snapshot {
     /// [`StateError::Io`], [`StateError::Damaged`], also if there is no such number.
     pub fn name(&self, number: u32) -> Result<String, StateError> {
         let damaged = || self.damaged(format!("the name of message {number}"));
-        let (index, row) = (number as usize / CHUNK_MESSAGES, number as usize % CHUNK_MESSAGES);
-        let place = self.directory.chunks.get(index).ok_or_else(damaged)?;
-        let count = self.directory.count(index);
-        let ends = match self.name_ends[index].get() {
-            Some(ends) => ends,
-            None => {
-                let mut bytes = vec![0; count * 4];
-                self.read(&mut bytes, place.offset + chunk::place(Column::NameEnd, count).0 as u64)?;
-                let ends = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-                self.name_ends[index].get_or_init(|| ends)
-            }
-        };
-        let start = if row == 0 { 0 } else { ends[row - 1] };
-        let end = *ends.get(row).filter(|&&end| end <= place.length).ok_or_else(damaged)?;
-        let mut name = vec![0; end.checked_sub(start).ok_or_else(damaged)? as usize];
-        self.read(&mut name, place.offset + chunk::names_offset(count) as u64 + u64::from(start))?;
+        let index = number as usize / CHUNK_MESSAGES;
+        let place = *self.directory.chunks.get(index).ok_or_else(damaged)?;
+        let end = self.name_end(number)?;
+        let is_first = (number as usize).is_multiple_of(CHUNK_MESSAGES);
+        let start = if is_first { 0 } else { self.name_end(number - 1)? };
+        let length = end.checked_sub(start).filter(|_| end <= u64::from(place.length)).ok_or_else(damaged)?;
+        let mut name = vec![0; usize::try_from(length).map_err(|_| damaged())?];
+        self.read(&mut name, place.offset + chunk::names_offset(self.directory.count(index)) as u64 + start)?;
         String::from_utf8(name).map_err(|_| damaged())
+    }
+
+    /// Read one by one, and all of a chunk when many of them are asked for.
+    fn name_end(&self, number: u32) -> Result<u64, StateError> {
+        let (index, row) = (number as usize / CHUNK_MESSAGES, number as usize % CHUNK_MESSAGES);
+        let NameEnds { all, asked } = &self.name_ends[index];
+        if let Some(ends) = all.get() {
+            let end = ends.get(row).ok_or_else(|| self.damaged(format!("the name of message {number}")))?;
+            return Ok(u64::from(*end));
+        }
+        if asked.fetch_add(1, Ordering::Relaxed) >= NAMES_ONE_BY_ONE {
+            let (place, count) = (self.directory.chunks[index], self.directory.count(index));
+            let mut bytes = vec![0; count * 4];
+            self.read(&mut bytes, place.offset + chunk::place(Column::NameEnd, count).0 as u64)?;
+            all.get_or_init(|| bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect());
+        }
+        self.value(Column::NameEnd, number)
     }
 
     /// How many chunks there are.

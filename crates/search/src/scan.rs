@@ -1,0 +1,51 @@
+//! Searching without an index: one is made of the Maildirs for this search alone, in a temporary directory, and asked as any other.
+//!
+//! So every query means the same with and without an index, and reading is that of a first index: all cores, many files at a time.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use crate::search::Searcher;
+use crate::state::StateError;
+use crate::update::{IndexError, Indexer, Progress, Report, UpdateOptions};
+
+const PREFIX: &str = "posthaste-scan.";
+
+/// Reads all messages below `roots` to search them as they are now. Says too what was read, and what could not be. It takes as long as a first index and about a quarter of the mail's size in the
+/// directory for temporary files, which nothing is left in.
+///
+/// # Errors
+/// [`IndexError`]: as [`Indexer::update`], also if there is no room for temporary files.
+pub fn scan(
+    roots: &[PathBuf],
+    options: &UpdateOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<(Searcher, Report), IndexError> {
+    let parent = std::env::temp_dir();
+    remove_leftovers(&parent);
+    let io = |error| IndexError::State(StateError::Io { dir: parent.clone(), error });
+    let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&parent).map_err(io)?;
+    let mut indexer = Indexer::open(dir.path(), None)?;
+    let report = indexer.update(roots, options, progress)?;
+    let searcher = Searcher::open(dir.path())?;
+    // All files are open or mapped by now, so nothing is left over however the process ends.
+    drop(indexer);
+    dir.close().map_err(io)?;
+    Ok((searcher, report))
+}
+
+/// Of scans that were killed: nobody holds the lock of their index.
+fn remove_leftovers(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let lock = File::open(entry.path().join("lock"));
+        let is_free = lock.is_ok_and(|lock| rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok());
+        if is_free {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
