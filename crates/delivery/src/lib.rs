@@ -59,7 +59,10 @@ use bytes::Bytes;
 use posthaste_maildir::{MailboxPath, Maildir};
 
 pub use error::{DeliveryError, MessageId};
-pub use journaled::{Journaled, JournaledConfig, JournaledStats, Kept, OpenError, ReplayReport, Waiting};
+pub use journaled::{
+    Journaled, JournaledConfig, JournaledStats, Kept, MailboxFull, OpenError, RecoveredMailbox, ReplayReport, Waiting,
+    WaitingMailbox,
+};
 pub use log::Log;
 #[doc(hidden)]
 pub use record::rewritten_record;

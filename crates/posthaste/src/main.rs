@@ -157,8 +157,14 @@ enum ConfigCommand {
 
 #[derive(Subcommand)]
 enum JournalCommand {
-    /// Show segments, records and live bytes
-    Inspect(Journal),
+    /// Show segments, and what waits for each mailbox and why
+    Inspect {
+        #[command(flatten)]
+        journal: Journal,
+        /// List each message that waits, too
+        #[arg(long)]
+        messages: bool,
+    },
     /// Check every record and name the first bad byte; exit status 1 if there is one
     Verify(Journal),
 }
@@ -224,9 +230,10 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Info(args) => return info::run(args),
         Command::Completions(args) => args.run()?,
         Command::Complete(args) => complete::run(args)?,
-        Command::Journal(JournalCommand::Inspect(journal)) => {
+        Command::Journal(JournalCommand::Inspect { journal, messages }) => {
             let report = inspect_journal(&journal.dir)?;
-            print(&if journal.json { report.to_json() } else { report.to_text() })?;
+            let listed = if messages { report.messages() } else { String::new() };
+            print(&if journal.json { report.to_json() } else { listed + &report.to_text() })?;
         }
         Command::Journal(JournalCommand::Verify(journal)) => {
             let report = inspect_journal(&journal.dir)?;

@@ -1,10 +1,11 @@
 //! `posthaste journal inspect|verify`: what a journal holds, for people and as JSON.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use posthaste_delivery::inspect::{Undelivered, inspect};
+use posthaste_delivery::inspect::{Trouble, Undelivered, inspect};
 use posthaste_journal::inspect::Report;
 use posthaste_message::DateTime;
 use serde_json::{Value, json};
@@ -32,7 +33,7 @@ impl JournalReport {
         self.journal.first_broken_promise().is_none()
     }
 
-    /// Segments, live records, mail that waits for its mailboxes, and damage as text.
+    /// Segments, live records, how much mail waits for each mailbox, and damage as text.
     pub fn to_text(&self) -> String {
         let report = &self.journal;
         let mut out = String::new();
@@ -59,26 +60,59 @@ impl JournalReport {
             report.live.len(),
             self.undelivered.len()
         );
-        for message in &self.undelivered {
-            let received = date(message.received_secs);
-            let _ = writeln!(out, "undelivered {}  {} bytes  received {received}", message.id, message.bytes);
-            for to in &message.mailboxes {
-                let _ = match &to.trouble {
-                    None => writeln!(out, "  {}  on its way", to.mailbox),
-                    Some(trouble) => writeln!(
-                        out,
-                        "  {}  tried in vain {} times  next try {}  {}",
-                        to.mailbox,
-                        trouble.attempts,
-                        date(trouble.next_try_secs),
-                        trouble.error
-                    ),
-                };
-            }
+        for total in self.by_mailbox() {
+            let oldest = date(total.oldest_secs);
+            let _ = write!(
+                out,
+                "waiting {}  {} messages, {} bytes, oldest {oldest}",
+                total.mailbox, total.messages, total.bytes
+            );
+            let _ = match total.trouble {
+                None => writeln!(out, "  on its way"),
+                Some(Trouble { attempts, next_try_secs, error }) => {
+                    let next = date(*next_try_secs);
+                    writeln!(out, "  tried in vain {attempts} times  next try {next}  {error}")
+                }
+            };
         }
         let checkpoint = report.checkpoint.map_or_else(|| "none".to_owned(), |number| number.to_string());
         let _ = writeln!(out, "last checkpoint: {checkpoint}");
         out + &self.verdict()
+    }
+
+    /// Each message that waits, and for which mailboxes.
+    pub fn messages(&self) -> String {
+        let mut out = String::new();
+        for message in &self.undelivered {
+            let received = date(message.received_secs);
+            let _ = writeln!(out, "undelivered {}  {} bytes  received {received}", message.id, message.bytes);
+            for to in &message.mailboxes {
+                let _ = writeln!(out, "  {}", to.mailbox);
+            }
+        }
+        out
+    }
+
+    /// What waits for each mailbox, the mailboxes for which the most messages wait first.
+    fn by_mailbox(&self) -> Vec<MailboxTotal<'_>> {
+        let mut totals: HashMap<&str, MailboxTotal<'_>> = HashMap::new();
+        for message in &self.undelivered {
+            for to in &message.mailboxes {
+                let total = totals.entry(&to.mailbox).or_insert(MailboxTotal {
+                    mailbox: &to.mailbox,
+                    messages: 0,
+                    bytes: 0,
+                    oldest_secs: message.received_secs,
+                    trouble: to.trouble.as_ref(),
+                });
+                total.messages += 1;
+                total.bytes += message.bytes;
+                total.oldest_secs = total.oldest_secs.min(message.received_secs);
+            }
+        }
+        let mut totals: Vec<MailboxTotal<'_>> = totals.into_values().collect();
+        totals.sort_by(|a, b| b.messages.cmp(&a.messages).then(a.mailbox.cmp(b.mailbox)));
+        totals
     }
 
     /// The damage alone, or that there is none.
@@ -115,6 +149,15 @@ impl JournalReport {
         let live: Vec<Value> =
             report.live.iter().map(|(id, kind, bytes)| json!({"id": id, "kind": kind, "bytes": bytes})).collect();
         let undelivered: Vec<Value> = self.undelivered.iter().map(undelivered_json).collect();
+        let waiting = self.by_mailbox().into_iter().map(|total| {
+            json!({
+                "mailbox": total.mailbox, "messages": total.messages, "bytes": total.bytes, "oldest": total.oldest_secs,
+                "attempts": total.trouble.map(|trouble| trouble.attempts),
+                "next_try": total.trouble.map(|trouble| trouble.next_try_secs),
+                "error": total.trouble.map(|trouble| &*trouble.error),
+            })
+        });
+        let waiting: Vec<Value> = waiting.collect();
         let damage: Vec<Value> = report
             .damage
             .iter()
@@ -127,10 +170,19 @@ impl JournalReport {
             .collect();
         let all = json!({
             "sound": self.is_sound(), "checkpoint": report.checkpoint, "segments": segments, "live": live,
-            "undelivered": undelivered, "damage": damage, "set_aside": report.set_aside,
+            "waiting": waiting, "undelivered": undelivered, "damage": damage, "set_aside": report.set_aside,
         });
         format!("{all:#}\n")
     }
+}
+
+/// What waits for one mailbox.
+struct MailboxTotal<'a> {
+    mailbox: &'a str,
+    messages: usize,
+    bytes: u64,
+    oldest_secs: u64,
+    trouble: Option<&'a Trouble>,
 }
 
 /// Attempts, next try and error are `null` for mail that was on its way.

@@ -12,6 +12,7 @@ mod inspect;
 pub mod logging;
 mod memory;
 mod receive;
+mod repeats;
 pub mod routing;
 mod serve;
 mod tidy;
@@ -19,4 +20,4 @@ mod transaction;
 mod watch;
 
 pub use inspect::{JournalReport, inspect_journal};
-pub use serve::{ServeError, Server, serve};
+pub use serve::{ServeError, Server, Stopped, serve};

@@ -1,5 +1,6 @@
 //! From a message on the wire to a message in the journal: what the server answers to each recipient and each body.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 use crate::body::{Gathered, Refusal, gather};
 use crate::config::Config;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
+use crate::repeats::{Kind, LeftOut, Repeats};
 use crate::routing::{RouteError, Routes};
 use crate::transaction::{Full, Transaction};
 
@@ -44,12 +46,22 @@ struct Shared {
     memory: MemoryBudget,
     ids: Ids,
     turned_away: AtomicU64,
+    repeats: Repeats,
+    /// Where the store keeps what it has promised, for messages to the operator.
+    journal: String,
 }
 
 impl Receiver {
-    pub fn new(settings: Settings, store: Journaled, memory: MemoryBudget) -> Self {
+    pub fn new(settings: Settings, store: Journaled, memory: MemoryBudget, journal: &Path) -> Self {
         let settings = RwLock::new(Arc::new(settings));
-        Self(Arc::new(Shared { settings, store, memory, ids: Ids::new(), turned_away: AtomicU64::new(0) }))
+        let (repeats, journal) = (Repeats::default(), journal.display().to_string());
+        let (ids, turned_away) = (Ids::new(), AtomicU64::new(0));
+        Self(Arc::new(Shared { settings, store, memory, ids, turned_away, repeats, journal }))
+    }
+
+    /// What the log has left out since this was asked last; `all`: even a moment ago.
+    pub fn left_out(&self, all: bool) -> Vec<LeftOut> {
+        self.0.repeats.left_out(Instant::now(), all)
     }
 
     /// Puts new settings in force for whatever begins from now on.
@@ -126,7 +138,12 @@ impl Handler for Receiver {
             Ok(Err(_)) => DeliveryError::Closed,
             Err(_) => return Err(too_slow()),
         };
-        tracing::warn!(peer = session.peer.to_string(), size, error = error.to_string(), "no room for a large message");
+        let help = self.help(Kind::NoSpace);
+        let (peer, error_text) = (session.peer.to_string(), error.to_string());
+        match self.0.repeats.is_told(Kind::NoSpace, &self.0.journal, Instant::now()) {
+            true => tracing::warn!(peer, size, error = error_text, help, "no room for a large message"),
+            false => tracing::debug!(peer, size, error = error_text, "no room for a large message"),
+        }
         Err(reply_to(&error))
     }
 
@@ -137,14 +154,17 @@ impl Handler for Receiver {
         _: &Envelope,
         rcpt: &RcptTo,
     ) -> Result<(), Reply> {
-        let Err(reply) = self.take_recipient(transaction, rcpt) else { return Ok(()) };
-        if tracing::enabled!(tracing::Level::INFO) {
-            tracing::info!(
-                peer = session.peer.to_string(),
-                to = rcpt.forward_path.to_string(),
-                reply = reply.to_string(),
-                "recipient refused"
-            );
+        let Err((kind, mailbox, reply)) = self.take_recipient(transaction, rcpt) else { return Ok(()) };
+        let about = mailbox.unwrap_or_else(|| client(session));
+        let told = self.0.repeats.is_told(kind, &about, Instant::now());
+        let (to, reply_text) = (rcpt.forward_path.to_string(), reply.to_string());
+        let peer = session.peer.to_string();
+        match (told, kind.is_ours()) {
+            (true, true) => {
+                tracing::warn!(peer, to, about, reply = reply_text, help = self.help(kind), "recipient refused");
+            }
+            (true, false) => tracing::info!(peer, to, reply = reply_text, "recipient refused"),
+            (false, _) => tracing::debug!(peer, to, reply = reply_text, "recipient refused"),
         }
         Err(reply)
     }
@@ -159,24 +179,75 @@ impl Handler for Receiver {
         let begun = Instant::now();
         let mut log = LogLine { id: self.0.ids.next(), ..LogLine::default() };
         let outcome = self.receive(session, transaction, &envelope, body, &mut log).await;
-        log.write(session, &envelope, &outcome, begun);
+        self.log(&log, session, &envelope, &outcome, begun);
         outcome
     }
 }
 
 impl Receiver {
-    fn take_recipient(&self, to: &mut Transaction, rcpt: &RcptTo) -> Result<(), Reply> {
-        let mailboxes = self.settings().routes.recipient(&rcpt.forward_path).map_err(refusal)?;
+    /// Otherwise why not, of which mailbox if of one, and what the client is told.
+    fn take_recipient(&self, to: &mut Transaction, rcpt: &RcptTo) -> Result<(), (Kind, Option<String>, Reply)> {
+        let mailboxes = self.settings().routes.recipient(&rcpt.forward_path);
+        let mailboxes = mailboxes.map_err(|error| (Kind::RefusedRecipient, None, refusal(error)))?;
         // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
-        if self.0.store.check_mailboxes(mailboxes.iter().map(|mailbox| &*mailbox.directory)).is_err() {
-            return Err(Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later"));
+        if let Err(full) = self.0.store.check_mailboxes(mailboxes.iter().map(|mailbox| &*mailbox.directory)) {
+            let reply = Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later");
+            return Err((Kind::MailboxFull, Some(full.mailbox.to_string()), reply));
         }
         to.add(mailboxes, &self.0.memory).map_err(|full| match full {
             // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
-            Full::Transaction => Reply::new(452, "4.5.3", "Too many mailboxes for one message"),
-            Full::Memory => Reply::new(452, "4.3.1", "Too many recipients at a time, try again later"),
+            Full::Transaction => {
+                (Kind::RefusedRecipient, None, Reply::new(452, "4.5.3", "Too many mailboxes for one message"))
+            }
+            Full::Memory => {
+                let reply = Reply::new(452, "4.3.1", "Too many recipients at a time, try again later");
+                (Kind::NoMemory, Some("limits.memory_bytes".to_owned()), reply)
+            }
         })
     }
+
+    /// What an operator can do about it.
+    fn help(&self, kind: Kind) -> String {
+        let journal = &self.0.journal;
+        match kind {
+            Kind::NoSpace => {
+                format!(
+                    "free space on the disk of {journal}; `posthaste journal inspect {journal}` lists what waits there"
+                )
+            }
+            Kind::Slow => format!("the disk of {journal}, or that of the mailboxes, is overloaded or does not answer"),
+            Kind::Broken => {
+                format!("look into the kernel's log for the disk of {journal}; a failed sync needs a restart")
+            }
+            Kind::MailboxFull => format!("`posthaste journal inspect {journal}` says why it cannot be written to"),
+            Kind::NoMemory => "raise limits.memory_bytes".to_owned(),
+            Kind::Refused | Kind::RefusedRecipient | Kind::Abandoned => String::new(),
+        }
+    }
+
+    fn log(&self, line: &LogLine, session: &Session, envelope: &Envelope, outcome: &MessageOutcome, begun: Instant) {
+        let kind = match line.trouble {
+            _ if line.abandoned => Kind::Abandoned,
+            _ if outcome.is_accepted() => {
+                return line.write(Severity::Info, String::new(), session, envelope, outcome, begun);
+            }
+            Some(trouble) => trouble,
+            None => Kind::Refused,
+        };
+        let about = if kind.is_ours() { self.0.journal.clone() } else { client(session) };
+        let severity = match self.0.repeats.is_told(kind, &about, Instant::now()) {
+            false => Severity::Debug,
+            true if kind == Kind::Broken => Severity::Error,
+            true if kind.is_ours() => Severity::Warn,
+            true => Severity::Info,
+        };
+        line.write(severity, self.help(kind), session, envelope, outcome, begun);
+    }
+}
+
+/// Whom lines about a client are counted for.
+fn client(session: &Session) -> String {
+    session.peer.ip().map_or_else(|| session.peer.to_string(), |address| address.to_string())
 }
 
 fn refusal(error: RouteError) -> Reply {
@@ -239,36 +310,61 @@ struct LogLine {
     /// The client did not send it to its end, and no reply to it was sent.
     abandoned: bool,
     why: Option<String>,
+    /// What is wrong with us, if it is that.
+    trouble: Option<Kind>,
+}
+
+/// How a line is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Severity {
+    Debug,
+    Info,
+    Warn,
+    Error,
 }
 
 impl LogLine {
     /// Notes why nothing was kept.
     fn refused(&mut self, error: &DeliveryError) -> Reply {
-        if matches!(error, DeliveryError::Sync(_)) {
-            tracing::error!(error = error.to_string(), "stable storage failed; restart once its cause is gone");
-        }
+        self.trouble = match error {
+            DeliveryError::Full(_) => Some(Kind::NoSpace),
+            DeliveryError::Busy => Some(Kind::Slow),
+            DeliveryError::TooLarge { .. } | DeliveryError::BadMailbox(_) | DeliveryError::Closed => None,
+            _ => Some(Kind::Broken),
+        };
         self.why = Some(error.to_string());
         reply_to(error)
     }
 
     /// Notes that the store did not answer in time.
     fn too_slow(&mut self) -> Reply {
+        self.trouble = Some(Kind::Slow);
         self.why = Some("the storage is too slow".to_owned());
         too_slow()
     }
 
     /// Notes that a large message could not be written to a file of its own. The journal goes on.
     fn unspoolable(&mut self, error: &std::io::Error) -> Reply {
-        tracing::error!(
-            error = error.to_string(),
-            "the file of a large message cannot be written; the client was told to try again"
-        );
-        self.why = Some(error.to_string());
+        self.trouble = Some(Kind::Broken);
+        self.why = Some(format!("the file of a large message cannot be written: {error}"));
         Reply::new(452, "4.3.1", "The message could not be written, try again later")
     }
 
-    fn write(&self, session: &Session, envelope: &Envelope, outcome: &MessageOutcome, begun: Instant) {
-        if !tracing::enabled!(tracing::Level::INFO) {
+    fn write(
+        &self,
+        severity: Severity,
+        help: String,
+        session: &Session,
+        envelope: &Envelope,
+        outcome: &MessageOutcome,
+        begun: Instant,
+    ) {
+        let enabled = match severity {
+            Severity::Debug => tracing::enabled!(tracing::Level::DEBUG),
+            Severity::Info => tracing::enabled!(tracing::Level::INFO),
+            Severity::Warn | Severity::Error => true,
+        };
+        if !enabled {
             return;
         }
         let reply = match outcome {
@@ -287,21 +383,33 @@ impl LogLine {
             true => "message kept",
             false => "message refused",
         };
-        tracing::info!(
-            id = self.id,
-            peer = session.peer.to_string(),
-            helo = session.helo.as_deref().unwrap_or_default(),
-            with = session.with_keyword(envelope.mail.smtputf8),
-            from = envelope.mail.reverse_path.to_string(),
-            to = to.join(" "),
-            mailboxes = self.mailboxes,
-            bytes = self.bytes,
-            message_id = self.message_id.as_deref().unwrap_or_default(),
-            ms = begun.elapsed().as_millis() as u64,
-            reply,
-            why = self.why.as_deref().unwrap_or_default(),
-            "{event}"
-        );
+        let help = Some(help).filter(|help| !help.is_empty());
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    id = self.id,
+                    peer = session.peer.to_string(),
+                    helo = session.helo.as_deref().unwrap_or_default(),
+                    with = session.with_keyword(envelope.mail.smtputf8),
+                    from = envelope.mail.reverse_path.to_string(),
+                    to = to.join(" "),
+                    mailboxes = self.mailboxes,
+                    bytes = self.bytes,
+                    message_id = self.message_id.as_deref().unwrap_or_default(),
+                    ms = begun.elapsed().as_millis() as u64,
+                    reply,
+                    why = self.why.as_deref().unwrap_or_default(),
+                    help,
+                    "{event}"
+                )
+            };
+        }
+        match severity {
+            Severity::Debug => line!(debug),
+            Severity::Info => line!(info),
+            Severity::Warn => line!(warn),
+            Severity::Error => line!(error),
+        }
     }
 }
 

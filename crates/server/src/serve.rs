@@ -41,6 +41,17 @@ pub enum ServeError {
     System(#[from] std::io::Error),
 }
 
+/// How a server has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped {
+    /// Whether all sessions ended in time.
+    pub in_time: bool,
+    /// Messages that are kept and wait for mailboxes: the next start has them delivered.
+    pub waiting_messages: usize,
+    /// Mailboxes that they wait for.
+    pub waiting_mailboxes: usize,
+}
+
 /// A server at work.
 pub struct Server {
     config: Config,
@@ -69,7 +80,7 @@ impl Server {
     async fn start_on(bound: BoundServer, config: Config) -> Result<Self, ServeError> {
         let (store, replayed) = open_store(&config).await?;
         let memory = MemoryBudget::new(config.limits.memory_bytes);
-        let receiver = Receiver::new(Settings::new(&config), store.clone(), memory);
+        let receiver = Receiver::new(Settings::new(&config), store.clone(), memory, &config.storage.journal);
         let running = match bound.start(receiver.clone()) {
             Ok(running) => running,
             Err(error) => {
@@ -115,8 +126,8 @@ impl Server {
     }
 
     /// Takes no more connections, lets open transactions finish for `limits.shutdown_secs`, writes out what was
-    /// received, for as long again at most, and ends. Returns whether all sessions ended in time.
-    pub async fn shutdown(self) -> bool {
+    /// received, for as long again at most, and ends.
+    pub async fn shutdown(self) -> Stopped {
         let grace = Duration::from_secs(self.config.limits.shutdown_secs);
         let in_time = self.running.shutdown(grace).await;
         drop((self.watch, self.tidy));
@@ -124,7 +135,12 @@ impl Server {
         if let Some(indexing) = self.indexing {
             indexing.end().await;
         }
-        in_time
+        crate::repeats::log(&self.receiver.left_out(true));
+        Stopped {
+            in_time,
+            waiting_messages: self.store.stats().waiting,
+            waiting_mailboxes: self.store.waiting_mailboxes().len(),
+        }
     }
 
     /// What is printed at the start: where it listens, what it receives, how to try it.
@@ -254,11 +270,21 @@ async fn run(
         }
     }
     tracing::info!("stopping: no new connections, open transactions may finish");
+    let journal = server.config.storage.journal.clone();
     let shutdown = server.shutdown();
     let mut shutdown = std::pin::pin!(shutdown);
     tokio::select! {
-        in_time = &mut shutdown => {
-            tracing::info!(in_time, "stopped");
+        Stopped { in_time, waiting_messages, waiting_mailboxes } = &mut shutdown => {
+            if waiting_messages > 0 {
+                let journal = journal.display().to_string();
+                tracing::warn!(
+                    messages = waiting_messages,
+                    mailboxes = waiting_mailboxes,
+                    journal,
+                    "mail still waits for its mailboxes; it is in the journal, and the next start goes on with it"
+                );
+            }
+            tracing::info!(in_time, waiting = waiting_messages, "stopped");
             return Ok(());
         }
         _ = terminate.recv() => {}

@@ -1,12 +1,15 @@
 //! What the operator has to know and no client is told: a look at the store now and then, and a line in the log.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_delivery::Journaled;
+use posthaste_delivery::{Journaled, RecoveredMailbox, WaitingMailbox};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::receive::Receiver;
+use crate::repeats;
 
 /// Looks at the store until it is dropped.
 #[derive(Debug)]
@@ -19,6 +22,7 @@ impl Watch {
             loop {
                 sleep(LOOK_INTERVAL).await;
                 told.look(&store);
+                repeats::log(&receiver.left_out(false));
                 told.losses(receiver.turned_away(), crate::logging::dropped_lines() as u64);
             }
         }))
@@ -37,6 +41,8 @@ struct Told {
     poisoned: bool,
     unreadable: u64,
     waiting: Option<Instant>,
+    /// Mailboxes that were named, or counted, as those that mail waits for.
+    troubled: HashSet<Arc<str>>,
     turned_away: u64,
     dropped: u64,
 }
@@ -57,19 +63,43 @@ impl Told {
                 "the journal cannot read mail that it holds: its disk is failing; the segments are kept"
             );
         }
-        if !self.is_due(stats.waiting, Instant::now()) {
+        self.mailboxes(store, stats.waiting);
+    }
+
+    /// Names each mailbox that mail begins to wait for, and each that has got what waited; tells of all of it each minute.
+    fn mailboxes(&mut self, store: &Journaled, messages: usize) {
+        for line in recovered(store.take_recovered()) {
+            tracing::info!(mailbox = &*line.mailbox, messages = line.messages, "waiting mail has been delivered");
+        }
+        let due = self.is_due(messages, Instant::now());
+        if messages == 0 {
+            if !std::mem::take(&mut self.troubled).is_empty() {
+                tracing::info!("no mail waits for a mailbox any more");
+            }
             return;
         }
-        let waiting = store.waiting();
-        let Some(oldest) = waiting.first() else { return };
-        tracing::warn!(
-            messages = waiting.len(),
-            bytes = waiting.iter().map(|message| message.bytes).sum::<u64>(),
-            mailbox = oldest.mailboxes.first().map(|mailbox| &**mailbox),
-            attempts = oldest.attempts,
-            error = &*oldest.error,
-            "mail waits: its mailboxes cannot be written to, or the journal cannot read it; the oldest is named"
-        );
+        let waiting = store.waiting_mailboxes();
+        let is_new = |mailbox: &&WaitingMailbox| !self.troubled.contains(&mailbox.mailbox);
+        let new: Vec<&WaitingMailbox> = waiting.iter().filter(is_new).collect();
+        for WaitingMailbox { mailbox, messages, bytes, attempts, error } in new.iter().take(NAMED_MAX) {
+            tracing::warn!(
+                mailbox = &**mailbox,
+                messages,
+                bytes,
+                attempts,
+                error = &**error,
+                "mail waits: this mailbox cannot be written to; it is tried again by itself"
+            );
+        }
+        if new.len() > NAMED_MAX {
+            let mailboxes = new.len() - NAMED_MAX;
+            tracing::warn!(mailboxes, "mail waits for so many mailboxes more; `posthaste journal inspect` lists them");
+        }
+        self.troubled = waiting.iter().map(|waiting| waiting.mailbox.clone()).collect();
+        if due {
+            let bytes = waiting.iter().map(|waiting| waiting.bytes).sum::<u64>();
+            tracing::warn!(messages, bytes, mailboxes = waiting.len(), "mail waits, all in all");
+        }
     }
 
     /// Tells how many there were since they were told of last, `turned_away` and `dropped` being all since the start.
@@ -98,12 +128,33 @@ impl Told {
     }
 }
 
+/// Those that are named, and one line for all others.
+fn recovered(mut recovered: Vec<RecoveredMailbox>) -> Vec<RecoveredMailbox> {
+    let rest = recovered.split_off(recovered.len().min(NAMED_MAX));
+    if !rest.is_empty() {
+        let mailbox = format!("{} others", rest.len()).into();
+        recovered.push(RecoveredMailbox { mailbox, messages: rest.iter().map(|one| one.messages).sum() });
+    }
+    recovered
+}
+
+/// Mailboxes that are named at a time.
+const NAMED_MAX: usize = 10;
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mailboxes_that_recover_are_named_up_to_a_bound() {
+        let one = |number: u64| RecoveredMailbox { mailbox: format!("m{number}").into(), messages: number };
+        assert_eq!(recovered((0..10).map(one).collect()).len(), 10);
+        let many = recovered((0..100).map(one).collect());
+        assert_eq!(many.len(), 11);
+        assert_eq!((&*many[10].mailbox, many[10].messages), ("90 others", (10..100).sum::<u64>()));
+    }
 
     #[test]
     fn waiting_mail_is_told_at_once_and_then_each_minute() {

@@ -32,7 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 pub use self::config::{JournaledConfig, OpenError};
 use self::core::Core;
-pub use self::report::{JournaledStats, Kept, ReplayReport, Waiting};
+pub use self::report::{JournaledStats, Kept, MailboxFull, RecoveredMailbox, ReplayReport, Waiting, WaitingMailbox};
 use crate::error::DeliveryError;
 use crate::log::Log;
 use crate::record::{Body, KIND_MESSAGE, Message, Spooled, Stored};
@@ -197,28 +197,24 @@ impl<L: Log> Journaled<L> {
     /// Whether mail for a mailbox can be taken: not if too much waits for it already (SMTP 452 4.2.2).
     ///
     /// # Errors
-    /// [`DeliveryError::Full`].
-    pub fn check_mailbox(&self, mailbox: &str) -> Result<(), DeliveryError> {
+    /// Too much waits for it.
+    pub fn check_mailbox(&self, mailbox: &str) -> Result<(), MailboxFull> {
         self.check_mailboxes([mailbox])
     }
 
-    /// As [`check_mailbox`](Self::check_mailbox), for several: the first for which too much mail waits is told. No lock is taken unless there is such a
-    /// mailbox, and then one for all of them.
+    /// As [`check_mailbox`](Self::check_mailbox), for several. No lock is taken unless there is such a mailbox, and then one for all of them.
     ///
     /// # Errors
-    /// [`DeliveryError::Full`].
-    pub fn check_mailboxes<'a>(&self, mailboxes: impl IntoIterator<Item = &'a str>) -> Result<(), DeliveryError> {
+    /// The first of which too much waits.
+    pub fn check_mailboxes<'a>(&self, mailboxes: impl IntoIterator<Item = &'a str>) -> Result<(), MailboxFull> {
         let core = &self.handle.core;
         if core.keeper.overfull.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
         let state = core.keeper.state();
-        let waiting = |mailbox| (mailbox, state.waiting.bytes_for(mailbox));
-        let overfull = mailboxes.into_iter().map(waiting).find(|(_, bytes)| *bytes > core.config.pending_bytes_max);
-        overfull.map_or(Ok(()), |(mailbox, bytes)| {
-            let what = format!("{bytes} bytes wait for {mailbox}");
-            Err(DeliveryError::Full(io::Error::new(io::ErrorKind::QuotaExceeded, what)))
-        })
+        let waiting = |mailbox: &'a str| (mailbox, state.waiting.bytes_for(mailbox));
+        let full = mailboxes.into_iter().map(waiting).find(|(_, bytes)| *bytes > core.config.pending_bytes_max);
+        full.map_or(Ok(()), |(mailbox, bytes)| Err(MailboxFull { mailbox: mailbox.into(), bytes }))
     }
 
     /// The messages that wait for mailboxes that cannot be written to, and those that a failed sync may have lost from theirs and whose records
@@ -235,6 +231,16 @@ impl<L: Log> Journaled<L> {
         let mut all: Vec<Waiting> = state.waiting.list().into_iter().chain(unreadable).collect();
         all.sort_by_key(|waiting| waiting.id);
         all
+    }
+
+    /// The mailboxes that mail waits for, in the order of their names.
+    pub fn waiting_mailboxes(&self) -> Vec<WaitingMailbox> {
+        self.handle.core.keeper.state().waiting.by_mailbox()
+    }
+
+    /// The mailboxes that have got all that waited for them, since this was asked last: 10,000 of them at most.
+    pub fn take_recovered(&self) -> Vec<RecoveredMailbox> {
+        self.handle.core.keeper.state().waiting.take_recovered()
     }
 
     /// Figures since opening.

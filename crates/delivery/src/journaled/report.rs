@@ -62,6 +62,40 @@ pub struct Waiting {
     pub error: Arc<str>,
 }
 
+/// A mailbox that cannot be written to, and what waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingMailbox {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Messages that wait for it.
+    pub messages: usize,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Attempts in a row that failed, of whichever message.
+    pub attempts: u32,
+    /// What the last of them ended with.
+    pub error: Arc<str>,
+}
+
+/// So much waits for a mailbox that no more is taken for it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes wait for {mailbox}")]
+pub struct MailboxFull {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Bytes that wait for it.
+    pub bytes: u64,
+}
+
+/// A mailbox that could not be written to, and that has got all that waited for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveredMailbox {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Messages that had waited.
+    pub messages: u64,
+}
+
 /// Figures of a journaled executor since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

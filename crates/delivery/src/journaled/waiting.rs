@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::report::Waiting;
+use super::report::{RecoveredMailbox, Waiting, WaitingMailbox};
 
 /// A target that a message has not reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +51,8 @@ struct Broken {
     messages: HashMap<u64, u64>,
     by_try: BTreeSet<(u64, u64)>,
     bytes: u64,
+    // Messages that have got into it since it was in trouble.
+    delivered: u64,
     attempts: u32,
     due: Instant,
     // The message that is tried for all.
@@ -101,6 +103,8 @@ pub(super) struct WaitingMail {
     bytes_max: u64,
     // Mailboxes that more than `bytes_max` bytes wait for.
     overfull: usize,
+    // Mailboxes that nothing waits for any more, until somebody asks.
+    recovered: Vec<RecoveredMailbox>,
 }
 
 impl WaitingMail {
@@ -150,6 +154,25 @@ impl WaitingMail {
             error: deferred.error.clone(),
         };
         self.messages.iter().map(waiting).collect()
+    }
+
+    /// How much waits for each mailbox, in the order of their names.
+    pub fn by_mailbox(&self) -> Vec<WaitingMailbox> {
+        let waiting = |(mailbox, broken): (&Arc<str>, &Broken)| WaitingMailbox {
+            mailbox: mailbox.clone(),
+            messages: broken.messages.len(),
+            bytes: broken.bytes,
+            attempts: broken.attempts,
+            error: broken.error.clone(),
+        };
+        let mut all: Vec<WaitingMailbox> = self.mailboxes.iter().map(waiting).collect();
+        all.sort_by(|a, b| a.mailbox.cmp(&b.mailbox));
+        all
+    }
+
+    /// The mailboxes that have got all that waited for them, since this was asked last.
+    pub fn take_recovered(&mut self) -> Vec<RecoveredMailbox> {
+        std::mem::take(&mut self.recovered)
     }
 
     /// Every mailbox that mail waits for.
@@ -226,6 +249,7 @@ impl WaitingMail {
             messages: HashMap::new(),
             by_try: BTreeSet::new(),
             bytes: 0,
+            delivered: 0,
             attempts: 0,
             due: now,
             probe: None,
@@ -257,8 +281,14 @@ impl WaitingMail {
         let was = broken.bytes > self.bytes_max;
         broken.bytes = broken.bytes.saturating_sub(bytes);
         self.overfull -= usize::from(was && broken.bytes <= self.bytes_max);
+        broken.delivered += 1;
         if broken.messages.is_empty() {
-            self.mailboxes.remove(mailbox);
+            let recovered = self.mailboxes.remove_entry(mailbox);
+            if let Some((mailbox, Broken { delivered, .. })) =
+                recovered.filter(|_| self.recovered.len() < RECOVERED_MAX)
+            {
+                self.recovered.push(RecoveredMailbox { mailbox, messages: delivered });
+            }
         } else if broken.probe == Some(id) {
             broken.probe = None;
             broken.attempts = 1;
@@ -343,6 +373,8 @@ impl Broken {
     }
 }
 
+/// Mailboxes of which it is remembered that they have recovered.
+const RECOVERED_MAX: usize = 10_000;
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 

@@ -83,13 +83,39 @@ fn mail_that_waits_for_a_mailbox_is_bounded_and_listed() {
     let [to] = &message["mailboxes"].as_array().unwrap()[..] else { panic!("the other mailbox has it: {message}") };
     assert_eq!(to["mailbox"], "example.org/bad/Maildir");
     assert!(to["attempts"].as_u64() >= Some(1) && to["next_try"].as_u64() >= message["received"].as_u64(), "{to}");
-    let text = command(dir.path(), &["journal", "inspect", "posthaste-data/journal"]).output().unwrap();
-    let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("\n  example.org/bad/Maildir  tried in vain "), "{text}");
+    let inspect = |options: &[&str]| {
+        let arguments = [&["journal", "inspect", "posthaste-data/journal"], options].concat();
+        String::from_utf8(command(dir.path(), &arguments).output().unwrap().stdout).unwrap()
+    };
+    let text = inspect(&[]);
+    let total = text.lines().find(|line| line.starts_with("waiting ")).unwrap();
+    assert!(
+        total.starts_with("waiting example.org/bad/Maildir  1 messages, ") && total.contains("  tried in vain "),
+        "{text}"
+    );
+    assert!(
+        !text.contains("undelivered ") && inspect(&["--messages"]).contains("\n  example.org/bad/Maildir\n"),
+        "{text}"
+    );
+    let line = server.wait_for_log("mail waits: this mailbox cannot be written to");
+    assert!(line.contains(" WARN ") && line.contains("mailbox=\"example.org/bad/Maildir\""), "{line}");
+    // Refused again and again, it is told once and then counted.
+    let mut refused = server.connect();
+    refused.expect("EHLO client.example.net", 250);
+    refused.expect("MAIL FROM:<s@example.net>", 250);
+    for _ in 0..100 {
+        refused.expect("RCPT TO:<bad@example.org>", 452);
+    }
+    let line = server.wait_for_log("too much mail waits for a mailbox: it goes on");
+    assert!(line.contains(" WARN ") && line.contains("about=\"example.org/bad/Maildir\""), "{line}");
+    let refused = server.log_text().lines().filter(|line| line.contains("recipient refused")).count();
+    assert!((1..5).contains(&refused), "{}", server.log_text());
 
     clear(dir.path(), "bad");
     server.wait_for_mail_that_waits(since, "example.org", "bad", 1);
     until("nothing waits", || undelivered(dir.path()).is_empty());
+    let line = server.wait_for_log("waiting mail has been delivered");
+    assert!(line.contains("mailbox=\"example.org/bad/Maildir\"") && line.contains("messages=1"), "{line}");
     client.expect("MAIL FROM:<s@example.net>", 250);
     client.expect("RCPT TO:<bad@example.org>", 250);
     server.stop();
@@ -104,7 +130,11 @@ fn a_start_tells_of_mail_that_still_waits_and_of_damage() {
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["bad@example.org"], b"Subject: one\r\n\r\nthe first of two\r\n");
     client.deliver(&["bad@example.org"], b"Subject: two\r\n\r\nthe other\r\n");
-    server.stop();
+    server.signal(rustix::process::Signal::TERM);
+    let mut server = server;
+    assert!(server.wait().success());
+    let line = server.wait_for_log("mail still waits for its mailboxes");
+    assert!(line.contains("messages=2") && line.contains("mailboxes=1"), "{line}");
     let server = Server::start_as_it_is(dir.path());
     let expected = "  restored   nothing; 2 messages in the journal, 2 mailbox entries cannot be written yet\n";
     assert!(server.banner.contains(expected), "{}", server.banner);
