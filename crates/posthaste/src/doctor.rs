@@ -5,15 +5,19 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_loadgen::doctor::{Options, Severity, check};
+use posthaste_server::config::Config;
 
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// Directory that mail or measurements will lie in
-    #[arg(default_value = ".", value_name = "DIR")]
-    data: PathBuf,
-    /// Connections that should be possible at once
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    connections: u64,
+    /// Directory that mail or measurements will lie in [default: the configuration's, or . where that is not there yet]
+    #[arg(value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Connections that should be possible at once [default: the configuration's limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    connections: Option<u64>,
+    /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// How often an fdatasync is measured; 0 for not at all
     #[arg(long, value_name = "N", default_value_t = 200)]
     syncs: usize,
@@ -23,8 +27,13 @@ pub struct DoctorArgs {
 }
 
 /// Exit status 1 if anything is serious.
-pub fn run(args: DoctorArgs) -> std::io::Result<ExitCode> {
-    let report = check(&Options { connections: args.connections, syncs: args.syncs, ..Options::new(args.data) });
+pub fn run(args: DoctorArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    // The same that `serve` would read.
+    let config = Config::load(args.config.as_deref())?;
+    let configured = Some(config.storage.data).filter(|data| data.is_dir());
+    let data = args.data.or(configured).unwrap_or_else(|| ".".into());
+    let connections = args.connections.unwrap_or(config.limits.connections as u64);
+    let report = check(&Options { connections, syncs: args.syncs, ..Options::new(data) });
     super::print(&if args.json { report.to_json() } else { report.to_text() })?;
     Ok(ExitCode::from(u8::from(report.severity() == Severity::Serious)))
 }

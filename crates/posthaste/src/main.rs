@@ -205,7 +205,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             posthaste_server::serve(serve.config, format, || std::process::exit(1))?;
         }
         Command::Sink(args) => return sink::run(*args),
-        Command::Doctor(args) => return Ok(doctor::run(args)?),
+        Command::Doctor(args) => return doctor::run(args),
         Command::Config(ConfigCommand::Check { file }) => {
             print(&config::check(&Loaded::load(file.as_deref())?))?;
         }

@@ -11,6 +11,7 @@ mod indexing;
 mod inspect;
 pub mod logging;
 mod memory;
+mod privileges;
 mod receive;
 mod repeats;
 pub mod routing;
@@ -20,4 +21,5 @@ mod transaction;
 mod watch;
 
 pub use inspect::{JournalReport, inspect_journal};
+pub use privileges::PrivilegeError;
 pub use serve::{ServeError, Server, Stopped, serve};

@@ -14,7 +14,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::{self, Config, ConfigError, Limits, Loaded, LogFormat, Protocol};
 use crate::indexing::Indexing;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
+use crate::privileges::PrivilegeError;
 use crate::receive::{Receiver, Settings};
+use crate::routing::Routes;
 use crate::tidy::Tidy;
 use crate::watch::Watch;
 
@@ -36,6 +38,9 @@ pub enum ServeError {
     /// An address or path cannot be listened on; nothing was touched.
     #[error("cannot listen on {0}")]
     Listen(#[from] ListenError),
+    /// The server cannot run as the user that it should; no mail was touched.
+    #[error(transparent)]
+    Privileges(#[from] PrivilegeError),
     /// The system refuses something that every server needs.
     #[error("{0}")]
     System(#[from] std::io::Error),
@@ -115,6 +120,8 @@ impl Server {
             ..config.limits
         };
         self.config = Config {
+            user: kept.user.clone(),
+            group: kept.group.clone(),
             storage: kept.storage.clone(),
             search: kept.search.clone(),
             listeners: kept.listeners.clone(),
@@ -141,6 +148,21 @@ impl Server {
             waiting_messages: self.store.stats().waiting,
             waiting_mailboxes: self.store.waiting_mailboxes().len(),
         }
+    }
+
+    /// What is printed at the start, as one line of JSON.
+    pub fn banner_json(&self) -> String {
+        let unix = self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref());
+        let listening: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
+        let listening = [listening, unix.map(|path| path.display().to_string()).collect()].concat();
+        let domains: Vec<&str> = self.config.domains.iter().map(|domain| domain.name.as_str()).collect();
+        let ReplayReport { messages, restored, deferred, .. } = self.replayed;
+        let banner = serde_json::json!({
+            "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
+            "listening": listening, "receiving": domains, "mail": self.config.storage.mail,
+            "journal_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
+        });
+        format!("{banner}\n")
     }
 
     /// What is printed at the start: where it listens, what it receives, how to try it.
@@ -180,11 +202,14 @@ impl Server {
         }
         if let (Some(address), [domain, ..]) = (self.running.local_addr_for(Protocol::Smtp), domains.as_slice()) {
             let user = example_user(&self.config);
+            // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
+            let path = Routes::of(&self.config).resolve(&user, Some(domain));
+            let path = path.map_or_else(|_| format!("{domain}/{user}/Maildir"), |found| found[0].directory.to_string());
             let _ = write!(
                 out,
                 "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \
                  --mail-from you@{domain} --mail-rcpt {user}@{domain} -T -\n  \
-                 cat {}/{domain}/{user}/Maildir/new/*\n",
+                 cat {}/{path}/new/*\n",
                 self.config.storage.mail.display()
             );
         }
@@ -207,8 +232,10 @@ pub fn serve(
     let config = source.config();
     // Before anything is made: a start that fails leaves nothing behind.
     let bound = bind_when_free(&config)?;
-    let log = crate::logging::start(&config.log);
     raise_files_max();
+    // And before there is a second thread.
+    crate::privileges::give_up(&config)?;
+    let log = crate::logging::start(&config.log);
     // What the log still holds is written first.
     let at_once = || {
         drop(log);
@@ -261,7 +288,14 @@ async fn run(
         tracing::warn!("stopped before it began; what was promised is in the journal");
         match at_once() {}
     };
-    print(&server.banner());
+    // Who wants JSON gets lines of JSON and nothing else.
+    print(&match server.config.log.format {
+        LogFormat::Plain => server.banner(),
+        LogFormat::Json => server.banner_json(),
+    });
+    if rustix::process::geteuid().is_root() && server.config.user.is_none() {
+        tracing::warn!("runs as root: set `user`, so that it gives that up once it listens");
+    }
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
@@ -417,15 +451,14 @@ fn files_max() -> Option<u64> {
 /// Takes as many as it may: the soft limit is kept low for programs that use select(2), which this one does not.
 fn raise_files_max() {
     let limit = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    if let Err(error) = raised {
-        tracing::warn!(error = error.to_string(), "the limit on open files stays as it is");
-    }
+    // That it stays as it is, is said in the banner.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let (a, b) = (&old.limits, &new.limits);
     let changed = [
+        ("user", (&old.user, &old.group) != (&new.user, &new.group)),
         ("storage", old.storage != new.storage),
         ("listener", old.listeners != new.listeners),
         ("search", old.search != new.search),

@@ -577,3 +577,48 @@ fn a_start_after_a_crash_tells_what_it_restored() {
     assert!(server.banner.contains("nothing was left unfinished"), "{}", server.banner);
     server.stop();
 }
+
+#[test]
+fn a_server_started_as_root_becomes_its_user_in_every_thread() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let dir = tempfile::tempdir().unwrap();
+    // Relative paths lead through it, and so does the user.
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = format!("user = 65534\ngroup = 65534\n{ANYBODY}");
+    if !rustix::process::geteuid().is_root() {
+        std::fs::write(dir.path().join("posthaste.toml"), config).unwrap();
+        let refused = command(dir.path(), &["serve"]).output().unwrap();
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(said.starts_with("posthaste: only root can become `65534`"), "{said}");
+        return;
+    }
+    let server = Server::start(dir.path(), &config);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["a@example.org"], MESSAGE);
+    server.wait_for_mail("example.org", "a", 1);
+    let mut threads = 0;
+    for thread in std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().map_while(Result::ok) {
+        // One may end meanwhile.
+        let Ok(status) = std::fs::read_to_string(thread.path().join("status")) else { continue };
+        for key in ["Uid:", "Gid:"] {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            assert!(line.split_whitespace().all(|id| id == "65534"), "{status}");
+        }
+        threads += 1;
+    }
+    assert!(threads > 3, "{threads}");
+    let new = dir.path().join("posthaste-data/mail/example.org/a/Maildir/new");
+    let file = std::fs::read_dir(new).unwrap().next().unwrap().unwrap().metadata().unwrap();
+    assert_eq!((file.uid(), file.mode() & 0o777), (65534, 0o600));
+    server.stop();
+
+    // What root has left there is named.
+    std::os::unix::fs::chown(dir.path().join("posthaste-data/journal/lock"), Some(0), Some(0)).unwrap();
+    let refused = command(dir.path(), &["serve"]).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        said.contains("posthaste-data/journal/lock belongs to user number 0") && said.contains("chown -R 65534: "),
+        "{said}"
+    );
+}

@@ -75,7 +75,11 @@ impl Server {
             {
                 server.addresses.push(address);
             }
-            if line.starts_with("Ready") {
+            if let Ok(ready) = serde_json::from_str::<serde_json::Value>(&line) {
+                let listening = ready["listening"].as_array().expect("a list").iter();
+                server.addresses.extend(listening.filter_map(|place| place.as_str()?.parse::<SocketAddr>().ok()));
+            }
+            if line.starts_with("Ready") || line.starts_with('{') {
                 std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
                 return server;
             }
@@ -91,6 +95,11 @@ impl Server {
         let greeting = client.reply();
         assert_eq!(greeting.code, 220, "{greeting:?}");
         client
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal.

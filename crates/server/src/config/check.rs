@@ -44,6 +44,7 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
         let message = "not a host name, such as mx.example.org: letters, digits and hyphens, with dots between";
         return Err(Problem::new(["host_name".into()], message));
     }
+    config.identity().map_err(|(key, message)| Problem::new([key.into()], message))?;
     check_storage(&config.storage)?;
     check_limits(&config.limits)?;
     check_forbidden(&config.policy.forbidden_commands)?;

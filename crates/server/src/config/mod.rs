@@ -3,6 +3,7 @@
 //! [`Config`] is the effective configuration: every key has a value, so that `config show` prints what really applies.
 //! A file that sets nothing is valid, and so is no file at all.
 
+mod accounts;
 mod check;
 mod error;
 mod limits;
@@ -17,6 +18,7 @@ use posthaste_smtp::driver::UnixAccess;
 use posthaste_smtp::server::FORBIDDEN_COMMANDS;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use accounts::Identity;
 pub(crate) use check::{Key, Problem};
 pub use error::{ConfigError, Position};
 pub use limits::Limits;
@@ -35,6 +37,12 @@ pub struct Config {
     /// What we call ourselves in the greeting and in Received fields.
     #[serde(default = "machine_host_name")]
     pub host_name: String,
+    /// The user that the server becomes once it listens, by name or number; it must be started as root. Not set: whoever starts it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
+    pub user: Option<String>,
+    /// The group that it becomes. Not set: the user's own.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
+    pub group: Option<String>,
     /// Where things are kept.
     #[serde(default, deserialize_with = "values::table")]
     pub storage: Storage,
@@ -127,23 +135,10 @@ impl Listener {
             access.mode = bits.ok_or_else(|| ("mode", "permission bits in octal, such as \"0660\"".to_owned()))?;
         }
         if let Some(group) = &self.group {
-            let number = group_number(group).ok_or_else(|| ("group", format!("there is no group `{group}`")))?;
-            access.group = Some(number);
+            access.group = Some(accounts::group(group).map_err(|problem| ("group", problem))?);
         }
         Ok(access)
     }
-}
-
-/// The number of a group, as /etc/group has it; one from another directory service can be given as a number.
-fn group_number(group: &str) -> Option<u32> {
-    if let Ok(number) = group.parse() {
-        return Some(number);
-    }
-    let groups = std::fs::read_to_string("/etc/group").ok()?;
-    groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok())?
-    })
 }
 
 impl Table for Storage {
@@ -254,6 +249,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             host_name: machine_host_name(),
+            user: None,
+            group: None,
             storage: Storage::default(),
             limits: Limits::default(),
             policy: Policy::default(),
@@ -302,6 +299,18 @@ impl Config {
     /// As [`Config::load`], apart from reading.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         Loaded::parse(file, text).map(|loaded| loaded.config)
+    }
+
+    /// Whom the server becomes once it listens, if anybody else.
+    ///
+    /// # Errors
+    /// The key that is wrong, and how.
+    pub(crate) fn identity(&self) -> Result<Option<Identity>, (&'static str, String)> {
+        match (&self.user, &self.group) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(("group", "only with `user`".to_owned())),
+            (Some(user), group) => Identity::of(user, group.as_deref()).map(Some),
+        }
     }
 
     /// The configuration as TOML, every key shown.

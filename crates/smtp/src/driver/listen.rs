@@ -18,7 +18,7 @@ use super::stream::Stream;
 /// How many connections may wait to be accepted. A burst beyond that meets a silent SYN timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backlog {
-    /// What the server would like: as many as it may have connections.
+    /// What the server would like: as many as it may have connections, and 4096 at most, which it accepts in a moment.
     pub wanted: u32,
     /// What the kernel grants: the whole of `net.core.somaxconn`.
     pub granted: u32,
@@ -34,7 +34,7 @@ impl Backlog {
         const LINUX_DEFAULT: u32 = 4096;
         let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
         let granted = text.trim().parse().unwrap_or(LINUX_DEFAULT);
-        Self { wanted: u32::try_from(max_connections).unwrap_or(u32::MAX), granted }
+        Self { wanted: u32::try_from(max_connections).unwrap_or(u32::MAX).min(LINUX_DEFAULT), granted }
     }
 
     /// Whoever made `listener` has chosen a backlog of his own; listen(2) may be called again.

@@ -1,0 +1,97 @@
+//! Users and groups of the machine, as /etc/passwd and /etc/group have them; those of another directory service can be given as numbers.
+
+/// Whom a process can become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// As it was given.
+    pub name: String,
+    pub uid: u32,
+    pub gid: u32,
+    /// The groups that the user is a member of, `gid` among them.
+    pub groups: Vec<u32>,
+}
+
+impl Identity {
+    /// # Errors
+    /// The key that is wrong, `user` or `group`, and how.
+    pub fn of(user: &str, group_key: Option<&str>) -> Result<Self, (&'static str, String)> {
+        let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+        Self::among(&passwd, &groups, user, group_key)
+    }
+
+    fn among(passwd: &str, groups: &str, user: &str, group_key: Option<&str>) -> Result<Self, (&'static str, String)> {
+        let number: Option<u32> = user.parse().ok();
+        // name:password:uid:gid:…
+        let known = passwd.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let (uid, gid) = (fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?);
+            (fields[0] == user || number == Some(uid)).then(|| (fields[0].to_owned(), uid, gid))
+        });
+        let gid =
+            group_key.map(|group| group_among(groups, group).map_err(|problem| ("group", problem))).transpose()?;
+        let (uid, gid) = match (&known, number, gid) {
+            (Some((_, uid, own)), _, gid) => (*uid, gid.unwrap_or(*own)),
+            (None, Some(number), Some(gid)) => (number, gid),
+            (None, Some(_), None) => {
+                return Err(("user", format!("/etc/passwd does not know {user}: set `group` as well")));
+            }
+            (None, None, _) => {
+                let make = "make it with `useradd --system`, or give its number";
+                return Err(("user", format!("there is no user `{user}` in /etc/passwd; {make}")));
+            }
+        };
+        let mut member_of = vec![gid];
+        if let Some((name, ..)) = &known {
+            member_of.extend(groups.lines().filter_map(|line| {
+                // name:password:gid:member,member
+                let fields: Vec<&str> = line.split(':').collect();
+                fields.get(3)?.split(',').any(|member| member == name).then(|| fields[2].parse::<u32>().ok())?
+            }));
+        }
+        member_of.sort_unstable();
+        member_of.dedup();
+        Ok(Self { name: user.to_owned(), uid, gid, groups: member_of })
+    }
+}
+
+/// The number of a group.
+///
+/// # Errors
+/// There is none of that name.
+pub(super) fn group(group: &str) -> Result<u32, String> {
+    group_among(&std::fs::read_to_string("/etc/group").unwrap_or_default(), group)
+}
+
+fn group_among(groups: &str, group: &str) -> Result<u32, String> {
+    if let Ok(number) = group.parse() {
+        return Ok(number);
+    }
+    let found = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok())?
+    });
+    found.ok_or_else(|| format!("there is no group `{group}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nmail:x:8:12:mail:/var/mail:/bin/false\n";
+    const GROUPS: &str = "root:x:0:\nmail:x:12:\nspool:x:40:ann,mail\nother:x:41:ann\n";
+
+    #[test]
+    fn a_user_brings_groups_along() {
+        let of = |user: &str, group: Option<&str>| {
+            Identity::among(PASSWD, GROUPS, user, group).map(|found| (found.uid, found.gid, found.groups))
+        };
+        assert_eq!(of("mail", None), Ok((8, 12, vec![12, 40])));
+        assert_eq!(of("8", None), Ok((8, 12, vec![12, 40])));
+        assert_eq!(of("mail", Some("other")), Ok((8, 41, vec![40, 41])));
+        assert_eq!(of("4711", Some("4712")), Ok((4711, 4712, vec![4712])));
+        assert_eq!(of("4711", None).unwrap_err().0, "user");
+        assert_eq!(of("nobody-here", Some("mail")).unwrap_err().0, "user");
+        assert_eq!(of("mail", Some("nothing")).unwrap_err(), ("group", "there is no group `nothing`".to_owned()));
+    }
+}

@@ -1,0 +1,133 @@
+//! From root to the user that the server runs as, once it has its sockets.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, Gid, Uid, access};
+use rustix::process::geteuid;
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use crate::config::{Config, Identity};
+
+/// Why the server does not run as the user that it should.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrivilegeError {
+    /// Somebody else than root has started it.
+    #[error("only root can become `{user}`: start as root, or as that user and without `user` in the configuration")]
+    NotRoot {
+        /// Whom it should become.
+        user: String,
+    },
+    /// A directory cannot be made or given to the user.
+    #[error("{}: {error}", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The user cannot use what is there.
+    #[error("{} belongs to user number {owner} and `{user}` cannot write to it; chown -R {user}: {}", path.display(), above.display())]
+    Owner {
+        /// What.
+        path: PathBuf,
+        /// The directory that ought to be given to the user with all that is in it.
+        above: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Whom it should belong to.
+        user: String,
+    },
+    /// The kernel refuses, or did not do what it said.
+    #[error("cannot become `{user}`: {error}")]
+    Kernel {
+        /// Whom.
+        user: String,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+/// Becomes the user of the configuration, if it names one. Directories that are missing are made for that user first.
+///
+/// To be called while the process has one thread: the kernel changes the user of the thread that asks, and those that it starts later
+/// have it from it.
+///
+/// # Errors
+/// See [`PrivilegeError`].
+pub(crate) fn give_up(config: &Config) -> Result<(), PrivilegeError> {
+    let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+    let Some(identity) = identity else { return Ok(()) };
+    let directories = directories(config);
+    if !geteuid().is_root() {
+        if geteuid().as_raw() != identity.uid {
+            return Err(PrivilegeError::NotRoot { user: identity.name });
+        }
+        return check_directories(&directories, &identity);
+    }
+    for path in &directories {
+        make_for(path, &identity).map_err(|error| PrivilegeError::Directory { path: path.clone(), error })?;
+    }
+    become_user(&identity).map_err(|error| PrivilegeError::Kernel { user: identity.name.clone(), error })?;
+    check_directories(&directories, &identity)
+}
+
+fn directories(config: &Config) -> Vec<PathBuf> {
+    let storage = &config.storage;
+    let mut all = vec![storage.data.clone(), storage.journal.clone(), storage.mail.clone()];
+    if config.search.index {
+        all.push(config.search.dir.clone());
+    }
+    all
+}
+
+/// Makes a directory, and all that is missing above it, for a user. What is there is left alone.
+fn make_for(path: &Path, identity: &Identity) -> io::Result<()> {
+    if path.as_os_str().is_empty() || path.exists() {
+        return Ok(());
+    }
+    path.parent().map_or(Ok(()), |parent| make_for(parent, identity))?;
+    rustix::fs::mkdir(path, rustix::fs::Mode::RWXU)?;
+    std::os::unix::fs::chown(path, Some(identity.uid), Some(identity.gid))
+}
+
+fn become_user(identity: &Identity) -> io::Result<()> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    if threads != 1 {
+        return Err(io::Error::other(format!("{threads} threads run already")));
+    }
+    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    let groups: Vec<Gid> = identity.groups.iter().map(|&group| Gid::from_raw(group)).collect();
+    // In this order: without the user's rights the others could not be set any more.
+    set_thread_groups(&groups)?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)?;
+    if identity.uid != 0 && set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_ok() {
+        return Err(io::Error::other("the way back to root is open"));
+    }
+    Ok(())
+}
+
+/// What a server of another user has left cannot be used: better said now than when mail comes.
+fn check_directories(directories: &[PathBuf], identity: &Identity) -> Result<(), PrivilegeError> {
+    for above in directories {
+        let within = |error| PrivilegeError::Directory { path: above.clone(), error };
+        let entries = std::fs::read_dir(above).map(|entries| entries.map_while(Result::ok).map(|entry| entry.path()));
+        let entries: Vec<PathBuf> = match entries {
+            Ok(entries) => entries.collect(),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
+            Err(error) => return Err(within(error)),
+        };
+        for path in std::iter::once(above).chain(&entries) {
+            let metadata = std::fs::symlink_metadata(path).map_err(within)?;
+            let wanted = if metadata.is_dir() { Access::WRITE_OK | Access::EXEC_OK } else { Access::WRITE_OK };
+            if !metadata.is_symlink() && access(path, wanted).is_err() {
+                let (path, above, owner) = (path.clone(), above.clone(), metadata.uid());
+                return Err(PrivilegeError::Owner { path, above, owner, user: identity.name.clone() });
+            }
+        }
+    }
+    Ok(())
+}
