@@ -59,7 +59,8 @@ impl<L: Log> Core<L> {
         // Told before, not after: if the sync fails and we are killed before we know, nobody else will ever hear of it. Without
         // the note there is no sync. The checkpoint that succeeds forgets it.
         self.note_distrust()?;
-        self.keeper.changes.store(0, Ordering::Relaxed);
+        // Behind the checkpoint's beginning, for who looks whether there is anything to wait for.
+        self.keeper.changes.store(0, Ordering::Release);
         // The last one left these.
         let unreadable = std::mem::take(&mut self.keeper.state().unreadable);
         self.write_anew(unreadable.into_keys());

@@ -33,6 +33,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 pub use self::config::{JournaledConfig, OpenError};
 use self::core::Core;
 pub use self::report::{JournaledStats, Kept, MailboxFull, RecoveredMailbox, ReplayReport, Waiting, WaitingMailbox};
+use self::space::ROOM_PATIENCE;
 use crate::error::DeliveryError;
 use crate::log::Log;
 use crate::record::{Body, KIND_MESSAGE, Message, Spooled, Stored};
@@ -134,12 +135,13 @@ impl<L: Log> Journaled<L> {
         let permit = core.backlog.clone().acquire_many_owned(core.permits(stored.memory_bytes())).await;
         let permit = permit.map_err(|_| DeliveryError::Closed)?;
         let mut pending = Pending { stored, permit, guard };
+        let deadline = core.now() + ROOM_PATIENCE;
         loop {
             let before = core.keeper.space.seen();
             match self.append(pending).await? {
                 Ok(id) => return Ok(Kept { id, secs, nonce: core.nonce, host: core.host.clone(), targets }),
                 Err((error, refused)) => {
-                    if !matches!(error, AppendError::Full(_)) || !core.room_is_made(before).await {
+                    if !matches!(error, AppendError::Full(_)) || !core.room_is_made(before, deadline).await {
                         return Err(error.into());
                     }
                     pending = refused;

@@ -126,12 +126,11 @@ enum Room {
 
 impl<L: Log> Core<L> {
     /// Waits for a checkpoint that makes room in a full log, and has one made. False: it would free nothing, because all that the log holds waits for
-    /// mailboxes; or it fails or does not end, as when a disk hangs; or the end has come.
-    pub(super) async fn room_is_made(&self, before: Seen) -> bool {
+    /// mailboxes; or it fails, or is not done by `deadline`, as when a disk hangs; or the end has come.
+    pub(super) async fn room_is_made(&self, before: Seen, deadline: Instant) -> bool {
         let space = &self.keeper.space;
         space.waiting.fetch_add(1, Ordering::AcqRel);
         let _counted = Counted(&space.waiting);
-        let deadline = self.now() + ROOM_PATIENCE;
         loop {
             let mut changed = pin!(space.changed.notified());
             // From here on no change is missed.
@@ -145,19 +144,26 @@ impl<L: Log> Core<L> {
     }
 
     fn look_for_room(&self, before: Seen, deadline: Instant) -> Room {
+        // First of all: others may take what was made again and again.
+        if self.now() >= deadline {
+            return Room::None;
+        }
         let space = &self.keeper.space;
+        // In the order opposite to that in which a checkpoint changes them, so that one that begins meanwhile is seen, running or ended.
+        let changes = self.keeper.changes.load(Ordering::Acquire);
+        let runs = space.checkpoint_runs();
         let now = space.seen();
         if now.freed > before.freed {
             return Room::Made;
         }
         let ends = self.backlog.is_closed() || self.keeper.stop.load(Ordering::Acquire);
-        if ends || now.failed > before.failed || self.now() >= deadline {
+        if ends || now.failed > before.failed {
             return Room::None;
         }
-        if space.checkpoint_runs() {
+        if runs {
             return Room::Later;
         }
-        if self.keeper.changes.load(Ordering::Acquire) > 0 {
+        if changes > 0 {
             self.want_checkpoint();
             return Room::Later;
         }
@@ -181,5 +187,5 @@ impl Drop for Counted<'_> {
 }
 
 const NEVER: u64 = u64::MAX;
-/// How long a message waits for room. A checkpoint takes seconds at most, unless a disk hangs.
+/// How long a message waits for room in all. A checkpoint takes seconds at most, unless a disk hangs.
 pub(super) const ROOM_PATIENCE: Duration = Duration::from_secs(60);

@@ -133,6 +133,20 @@ fn whoever_waits_for_room_gives_up_on_a_sync_that_hangs() {
 }
 
 #[test]
+fn room_that_others_take_is_not_waited_for_without_end() {
+    let steps = Steps::new(|config| config);
+    let (core, runtime) = (steps.core(), &steps.place.runtime);
+    let space = &core.keeper.space;
+    let before = space.seen();
+    let begun = space.checkpoint_begins(0);
+    space.checkpoint_ended(begun, u64::MAX, Some(1));
+    let deadline = core.now() + ROOM_PATIENCE;
+    assert!(runtime.block_on(core.room_is_made(before, deadline)), "a segment was freed");
+    steps.pass(ROOM_PATIENCE.as_secs());
+    assert!(!runtime.block_on(core.room_is_made(before, deadline)), "tried again until the deadline, and not longer");
+}
+
+#[test]
 fn checkpoints_are_due_by_what_the_log_uses_and_by_what_it_has_left() {
     let steps = Steps::new(|config| {
         let journal = Config { segment_bytes: 1 << 20, max_segments: 9, ..Config::default() };
