@@ -166,10 +166,12 @@ pub(crate) fn filter(level: &str) -> Result<Targets, String> {
         };
         targets = match part {
             None => targets.with_default(*found),
-            Some(part) if part == LOGGED || part.starts_with(&format!("{LOGGED}::")) => {
+            Some(part) if [LOGGED, LOGGED_TOO].contains(&part.split("::").next().unwrap_or(part)) => {
                 targets.with_target(part, *found)
             }
-            Some(part) => return Err(format!("nothing logs as `{part}`: all lines are of {LOGGED}")),
+            Some(part) => {
+                return Err(format!("nothing logs as `{part}`: all lines are of {LOGGED} or {LOGGED_TOO}"));
+            }
         };
     }
     Ok(targets)
@@ -183,8 +185,10 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("debug", LevelFilter::DEBUG),
     ("trace", LevelFilter::TRACE),
 ];
-/// The crate whose events there are.
+/// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
+/// Tells of handshakes that fail, and of a panic within a session.
+const LOGGED_TOO: &str = "posthaste_smtp";
 
 static STARTED: OnceLock<Lines> = OnceLock::new();
 /// Octets of lines that wait to be written, about 10,000 of them; as many again may be with the thread that writes.

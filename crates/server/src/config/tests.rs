@@ -255,7 +255,14 @@ fn the_second_of_two_equals_is_pointed_at() {
 #[test]
 fn a_log_level_with_a_typo_is_no_level() {
     let level = |level: &str| Config::parse(Path::new("x"), &format!("[log]\nlevel = \"{level}\"\n")).map(drop);
-    for good in ["info", "WARN", "off", "warn,posthaste_server=info", "posthaste_server::receive=debug, error"] {
+    for good in [
+        "info",
+        "WARN",
+        "off",
+        "warn,posthaste_server=info",
+        "posthaste_server::receive=debug, error",
+        "posthaste_smtp=off",
+    ] {
         level(good).expect(good);
     }
     for bad in ["loud", "inf", "", "warn,", "warn,posthaste_sever=info", "posthaste_server", "posthaste_server=loud"] {
