@@ -74,6 +74,12 @@ pub(crate) fn give_up(config: &Config) -> Result<(), PrivilegeError> {
     check_directories(&directories, &identity)
 }
 
+/// The group that a server started as root will have: what it makes before is for that one.
+pub(crate) fn group_to_be(config: &Config) -> Option<u32> {
+    let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+    identity.filter(|_| geteuid().is_root()).map(|identity| identity.gid)
+}
+
 fn directories(config: &Config) -> Vec<PathBuf> {
     let storage = &config.storage;
     let mut all = vec![storage.data.clone(), storage.journal.clone(), storage.mail.clone()];
@@ -90,7 +96,8 @@ fn make_for(path: &Path, identity: &Identity) -> io::Result<()> {
     }
     path.parent().map_or(Ok(()), |parent| make_for(parent, identity))?;
     rustix::fs::mkdir(path, rustix::fs::Mode::RWXU)?;
-    std::os::unix::fs::chown(path, Some(identity.uid), Some(identity.gid))
+    // Not through a link: the directory above may be the user's, who could put one in its place.
+    std::os::unix::fs::lchown(path, Some(identity.uid), Some(identity.gid))
 }
 
 fn become_user(identity: &Identity) -> io::Result<()> {
@@ -117,11 +124,17 @@ fn check_directories(directories: &[PathBuf], identity: &Identity) -> Result<(),
         let entries = std::fs::read_dir(above).map(|entries| entries.map_while(Result::ok).map(|entry| entry.path()));
         let entries: Vec<PathBuf> = match entries {
             Ok(entries) => entries.collect(),
+            // The first start makes it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
             Err(error) => return Err(within(error)),
         };
         for path in std::iter::once(above).chain(&entries) {
-            let metadata = std::fs::symlink_metadata(path).map_err(within)?;
+            let metadata = match std::fs::symlink_metadata(path) {
+                // Somebody has removed it meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found.map_err(within)?,
+            };
             let wanted = if metadata.is_dir() { Access::WRITE_OK | Access::EXEC_OK } else { Access::WRITE_OK };
             if !metadata.is_symlink() && access(path, wanted).is_err() {
                 let (path, above, owner) = (path.clone(), above.clone(), metadata.uid());
@@ -130,4 +143,39 @@ fn check_directories(directories: &[PathBuf], identity: &Identity) -> Result<(),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_first_start_has_yet_to_make_is_no_mistake() {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = Identity { name: "me".into(), uid: geteuid().as_raw(), gid: 0, groups: vec![] };
+        let there = dir.path().join("there");
+        std::fs::create_dir(&there).unwrap();
+        std::fs::write(there.join("file"), "").unwrap();
+        check_directories(&[there, dir.path().join("missing/journal")], &identity).unwrap();
+    }
+
+    #[test]
+    fn a_socket_made_by_root_is_for_the_group_that_the_server_will_have() {
+        let parse = |text: &str| Config::parse(Path::new("x"), text).unwrap();
+        let expected = geteuid().is_root().then_some(65533);
+        assert_eq!(group_to_be(&parse("user = 65534\ngroup = 65533\n")), expected);
+        assert_eq!(group_to_be(&parse("")), None);
+    }
+
+    #[test]
+    fn a_link_is_not_followed_where_a_directory_is_to_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let metadata = std::fs::metadata(dir.path()).unwrap();
+        let identity = Identity { name: "me".into(), uid: metadata.uid(), gid: metadata.gid(), groups: vec![] };
+        let (link, elsewhere) = (dir.path().join("link"), dir.path().join("elsewhere"));
+        std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+        assert!(make_for(&link, &identity).is_err() && !elsewhere.exists());
+        make_for(&dir.path().join("a/b"), &identity).unwrap();
+        assert!(dir.path().join("a/b").is_dir());
+    }
 }

@@ -423,7 +423,8 @@ fn builder(config: &Config) -> ServerBuilder {
             (Some(address), _) => builder.listen(address.to_string()),
             (None, Some(path)) => {
                 let access = listener.unix_access();
-                let access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+                let mut access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+                access.group = access.group.or_else(|| crate::privileges::group_to_be(config));
                 builder.listen_unix_with(path, access)
             }
             (None, None) => builder,

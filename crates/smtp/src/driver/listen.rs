@@ -61,7 +61,8 @@ impl Default for UnixAccess {
 impl UnixAccess {
     fn apply(self, path: &Path) -> io::Result<()> {
         if self.group.is_some() {
-            std::os::unix::fs::chown(path, None, self.group)?;
+            // It is no link, and if it has become one, another who may write to the directory has seen to that.
+            std::os::unix::fs::lchown(path, None, self.group)?;
         }
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(self.mode))
     }
