@@ -27,7 +27,7 @@ fuzz_target!(|octets: &[u8]| {
     let acked = &*LEDGER;
     fs::write(&*FILE, octets).expect("the input can be kept");
     // As a store: an mbox, a message, or the lines that a sink keeps.
-    if let Ok(account) = account(acked, std::slice::from_ref(&*FILE), Some(Copies::PerMessage)) {
+    if let Ok(account) = account(acked, std::slice::from_ref(&*FILE), &[], Some(Copies::PerMessage)) {
         assert_eq!((account.acked, account.expected), (4, 4));
         assert!(account.lost.len() as u64 <= account.expected && account.lost.len() as u64 + account.found >= 4);
     }
@@ -42,7 +42,7 @@ fuzz_target!(|octets: &[u8]| {
     if let Ok(report) = Report::read(&FILE) {
         let json = report.to_json();
         let _ = (report.to_markdown(), report.to_html(), report.is_good());
-        let comparison = Comparison::new(&[report.clone(), report.clone()]);
+        let comparison = Comparison::new(&[("a".to_owned(), report.clone()), ("b".to_owned(), report.clone())]);
         let _ = (comparison.to_text(), comparison.to_json());
         fs::write(&*FILE, &json).expect("the report can be kept");
         assert_eq!(Report::read(&FILE).expect("what was written reads").to_json(), json);
