@@ -16,7 +16,8 @@ use crate::query::SavedQueries;
 
 /// Names the newest commit.
 pub(super) const CURRENT: &str = "current";
-pub(super) const FORMAT: u32 = 2;
+/// Also raised when the same mail gives other texts than before, so that the next run builds an index again: 3 is with the MIME reader of `posthaste_message`.
+pub(super) const FORMAT: u32 = 3;
 /// Where the text index is, unless a rebuild put another in its place.
 const TEXT_DIR: &str = "text";
 
