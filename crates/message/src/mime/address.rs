@@ -310,13 +310,16 @@ fn quoted_len(text: &[u8]) -> Option<usize> {
 /// With both brackets; those in a quoted local part do not count.
 fn angle_len(text: &[u8]) -> Option<usize> {
     let mut at = 1;
+    // No quote is closed any more: none is looked for again.
+    let mut unclosed = false;
     while let Some(&byte) = text.get(at) {
         match byte {
             b'>' => return Some(at + 1),
-            b'"' => match quoted_len(&text[at..]).filter(|len| text.get(at + len) == Some(&b'@')) {
-                Some(len) => at += len,
-                None => at += 1,
-            },
+            b'"' if !unclosed => {
+                let len = quoted_len(&text[at..]);
+                unclosed = len.is_none();
+                at += len.filter(|len| text.get(at + len) == Some(&b'@')).unwrap_or(1);
+            }
             _ => at += 1,
         }
     }
@@ -340,11 +343,18 @@ fn route_addr(content: &[u8]) -> Vec<u8> {
     let content = unfold(content);
     let mut out = Vec::with_capacity(content.len());
     let mut at = 0;
+    let mut open = Unclosed::default();
     while let Some(&byte) = content.get(at) {
         let len = match byte {
-            b'"' => quoted_len(&content[at..]).unwrap_or(1),
+            b'"' if !open.quote => {
+                let len = quoted_len(&content[at..]);
+                open.quote = len.is_none();
+                len.unwrap_or(1)
+            }
             b'(' => {
-                at += comment_len(&content[at..]).unwrap_or(1);
+                let len = if open.comment { None } else { comment_len(&content[at..]) };
+                open.comment = len.is_none();
+                at += len.unwrap_or(1);
                 continue;
             }
             _ => 1,
@@ -457,6 +467,19 @@ mod tests {
         assert_eq!(list(&b"A <a@x.example>, ".repeat(100_000)).len(), 100_000);
         for opening in [&b"\""[..], b"(", b"<", b"[", b"=?", b"=?a?b?", b":", b"\\", b"@", b". "] {
             list(&opening.repeat(100_000));
+        }
+    }
+
+    #[test]
+    fn what_is_long_is_read_once() {
+        // Each of these would take minutes if what follows were looked through for every one of them.
+        for many in ["(", "\"", "\\\"", "<", "[", "<(", "=?", "=?a?q?", ":", "a\"b\"", "(\\)"] {
+            for begin in ["", "<", "<\""] {
+                for end in ["", "@x>"] {
+                    let value = format!("{begin}{}{end}", many.repeat(100_000));
+                    Addresses::new(value.as_bytes(), None).for_each(drop);
+                }
+            }
         }
     }
 }

@@ -175,8 +175,10 @@ impl Found {
             && (0..60).contains(&minute)
             // A leap second (RFC 5322 section 3.3).
             && (0..=60).contains(&second);
-        let time = hour * 3600 + minute * 60 + second;
-        is_real.then(|| DateTime::from_unix(days_from_civil(year, month, day) * 86_400 + time - self.zone.unwrap_or(0)))
+        is_real.then(|| {
+            let time = hour * 3600 + minute * 60 + second;
+            DateTime::from_unix(days_from_civil(year, month, day) * 86_400 + time - self.zone.unwrap_or(0))
+        })
     }
 }
 
@@ -212,7 +214,7 @@ fn offset(word: &str) -> Option<i64> {
             if rest.len() <= 2 { (number, 0) } else { (number / 100, number % 100) }
         }
     };
-    ((0..=24).contains(&hours) && (0..60).contains(&minutes)).then_some(sign * (hours * 3600 + minutes * 60))
+    ((0..=24).contains(&hours) && (0..60).contains(&minutes)).then(|| sign * (hours * 3600 + minutes * 60))
 }
 
 /// A zone by its name (RFC 5322 section 4.3, and what Europe and Asia write). Military letters other than `Z` say nothing, as there.
@@ -320,6 +322,10 @@ mod tests {
             "",
             "tomorrow",
             "tomorrow 99999999999999999999",
+            "4 Mar 2025 9223372036854775807:00:00",
+            "4 Mar 2025 00:00:9223372036854775807",
+            "4 Mar 2025 9223372036854775807AM",
+            "99999 Mar 2025 +9223372036854775807:00",
             "31 Feb 2003",
             "1 Feb 3 4",
             "1 Jan 2003 25:00",

@@ -14,8 +14,9 @@ const PIECES_MAX: usize = 1000;
 pub fn main_value(value: &[u8]) -> String {
     let mut out = String::new();
     let mut at = 0;
+    let mut unclosed = false;
     loop {
-        at = skip_blanks(value, at);
+        at = skip_blanks(value, at, &mut unclosed);
         let Some(&byte) = value.get(at) else { break };
         let is_end = byte == b';' || !out.is_empty() && !out.ends_with('/') && byte != b'/';
         if is_end {
@@ -37,13 +38,17 @@ fn token_len(text: &[u8]) -> usize {
     text.iter().position(|&byte| !byte.is_ascii_graphic() || b"/;()\"=,".contains(&byte)).unwrap_or(text.len())
 }
 
-/// Past blanks, line ends and comments.
-fn skip_blanks(value: &[u8], mut at: usize) -> usize {
+/// Past blanks, line ends and comments. `unclosed`: a comment was met that is never closed, so none is looked for again; else any number of them
+/// would each be read to the end.
+fn skip_blanks(value: &[u8], mut at: usize, unclosed: &mut bool) -> usize {
     loop {
         at += value[at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        if *unclosed || value.get(at) != Some(&b'(') {
+            return at;
+        }
         match comment_len(&value[at..]) {
             Some(len) => at += len,
-            None => return at,
+            None => *unclosed = true,
         }
     }
 }
@@ -77,14 +82,17 @@ struct Raw<'a> {
 struct Parameters<'a> {
     value: &'a [u8],
     at: usize,
+    /// See [`skip_blanks`].
+    unclosed: bool,
 }
 
 impl<'a> Parameters<'a> {
     fn new(value: &'a [u8]) -> Self {
         // Behind the first semicolon, or where one was forgotten behind the first blank of the value.
-        let start = skip_blanks(value, 0);
+        let mut unclosed = false;
+        let start = skip_blanks(value, 0, &mut unclosed);
         let end = value[start..].iter().position(|&byte| byte == b';' || byte.is_ascii_whitespace());
-        Self { value, at: end.map_or(value.len(), |end| start + end) }
+        Self { value, at: end.map_or(value.len(), |end| start + end), unclosed }
     }
 
     fn take_value(&mut self, may_have_blanks: bool) -> Cow<'a, [u8]> {
@@ -94,10 +102,8 @@ impl<'a> Parameters<'a> {
             self.at += 1 + len;
             return content;
         }
-        let mut len = rest.iter().position(|&byte| byte == b';').unwrap_or(rest.len());
-        if !may_have_blanks {
-            len = rest[..len].iter().position(u8::is_ascii_whitespace).unwrap_or(len);
-        }
+        let is_end = |byte: &u8| *byte == b';' || !may_have_blanks && byte.is_ascii_whitespace();
+        let len = rest.iter().position(is_end).unwrap_or(rest.len());
         self.at += len;
         unfold(rest[..len].trim_ascii())
     }
@@ -133,7 +139,7 @@ impl<'a> Iterator for Parameters<'a> {
 
     fn next(&mut self) -> Option<Raw<'a>> {
         loop {
-            self.at = skip_blanks(self.value, self.at);
+            self.at = skip_blanks(self.value, self.at, &mut self.unclosed);
             let rest = &self.value[self.at..];
             let len = rest
                 .iter()
@@ -146,7 +152,7 @@ impl<'a> Iterator for Parameters<'a> {
                 self.at += 1;
                 continue;
             }
-            self.at = skip_blanks(self.value, self.at + len);
+            self.at = skip_blanks(self.value, self.at + len, &mut self.unclosed);
             if self.value.get(self.at) != Some(&b'=') {
                 continue;
             }
@@ -296,5 +302,18 @@ mod tests {
         check(b"a; name=\"=?utf-8?Q?r=C3=A9sum=C3=A9?=.txt\"", "name", Some("résumé.txt"));
         check(b"a; name==?utf-8?Q?r=C3=A9sum=C3=A9?=.txt; x=1", "name", Some("résumé.txt"));
         check(b"a; name=\"Gr\xfc\xdfe.txt\"", "name", Some("Grüße.txt"));
+    }
+
+    #[test]
+    fn what_is_long_is_read_once() {
+        // Each of these would take minutes if what follows were looked through for every one of them.
+        for many in ["(", "x(", "x (\\)", "a=b ", "a= ", "a=\"b\" ", "a*1=b ", "\""] {
+            let value = format!("text/plain; {}", many.repeat(200_000));
+            assert_eq!(main_value(value.as_bytes()), "text/plain");
+            assert_eq!(parameter(value.as_bytes(), "charset", None), None, "{many}");
+            assert_eq!(main_value(many.repeat(200_000).as_bytes()).is_empty(), many.starts_with(['(', '"']));
+        }
+        let value = format!("text/plain; {}; charset=utf-8", "(".repeat(10));
+        assert_eq!(parameter(value.as_bytes(), "charset", None).as_deref(), Some("utf-8"));
     }
 }
