@@ -72,6 +72,8 @@ pub struct Server {
 impl Server {
     /// Listens, opens the store and finishes what an earlier run left, and serves. Needs a tokio runtime.
     ///
+    /// The process stays the user that it is: `user` and `group` of the configuration are for [`serve`], which owns the process.
+    ///
     /// # Errors
     /// See [`ServeError`]; nothing listens then.
     pub async fn start(config: Config) -> Result<Self, ServeError> {

@@ -342,7 +342,7 @@ async fn a_shutdown_does_not_wait_for_a_handshake() {
 #[tokio::test]
 async fn a_handshake_takes_no_longer_than_a_command() {
     let mut config = offering(&[]);
-    config.limits.timeouts.command = Duration::from_millis(300);
+    config.limits.timeouts.command = Duration::from_secs(5);
     let mut fixture = start(config, false).await;
     let mut talk = fixture.talk().await;
     talk.hear("220").await;

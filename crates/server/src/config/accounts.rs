@@ -1,5 +1,8 @@
 //! Users and groups of the machine, as /etc/passwd and /etc/group have them; those of another directory service can be given as numbers.
 
+/// What `setuid(2)`, `setgid(2)` and `chown(2)` take for "as it is".
+const UNCHANGED: u32 = u32::MAX;
+
 /// Whom a process can become.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -41,6 +44,9 @@ impl Identity {
                 return Err(("user", format!("there is no user `{user}` in /etc/passwd; {make}")));
             }
         };
+        if uid == UNCHANGED {
+            return Err(("user", format!("{UNCHANGED} is no user: to the kernel it means that nothing changes")));
+        }
         let mut member_of = vec![gid];
         if let Some((name, ..)) = &known {
             member_of.extend(groups.lines().filter_map(|line| {
@@ -64,8 +70,10 @@ pub(super) fn group(group: &str) -> Result<u32, String> {
 }
 
 fn group_among(groups: &str, group: &str) -> Result<u32, String> {
-    if let Ok(number) = group.parse() {
-        return Ok(number);
+    match group.parse() {
+        Ok(UNCHANGED) => return Err(format!("{UNCHANGED} is no group: to the kernel it means that nothing changes")),
+        Ok(number) => return Ok(number),
+        Err(_) => {}
     }
     let found = groups.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -80,6 +88,13 @@ mod tests {
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nmail:x:8:12:mail:/var/mail:/bin/false\n";
     const GROUPS: &str = "root:x:0:\nmail:x:12:\nspool:x:40:ann,mail\nother:x:41:ann\n";
+
+    #[test]
+    fn the_number_that_changes_nothing_is_nobody() {
+        let number = UNCHANGED.to_string();
+        assert_eq!(Identity::among(PASSWD, GROUPS, &number, Some("mail")).unwrap_err().0, "user");
+        assert_eq!(Identity::among(PASSWD, GROUPS, "mail", Some(&number)).unwrap_err().0, "group");
+    }
 
     #[test]
     fn a_user_brings_groups_along() {
