@@ -99,7 +99,11 @@ pub fn change(index: &IndexDir, searcher: &Searcher, tasks: &[Task], change: &Ch
         return Ok(outcome);
     }
     for (path, maildir) in &open.maildirs {
-        maildir.sync_names().map_err(|error| format!("{}: {error}", path.display()))?;
+        // Those that were changed are where they are now, which the index has to know all the same.
+        if let Err(error) = maildir.sync_names() {
+            outcome.failed += 1;
+            complain(&format!("{}: what was changed there may not be durable: {error}", path.display()));
+        }
     }
     let dir = index.path()?;
     let report = Indexer::open(&dir, Some(&|| waiting(&dir)))?.update(&[], &UpdateOptions::default(), &|_| {})?;

@@ -108,7 +108,7 @@ impl Repeats {
             seen.since = now;
             count > 0
         });
-        left_out.sort_by(|a, b| b.count.cmp(&a.count));
+        left_out.sort_by_key(|kind| std::cmp::Reverse(kind.count));
         left_out
     }
 

@@ -199,7 +199,11 @@ fn uuencode(body: &[u8]) -> Option<Vec<u8>> {
         if line.len() > 1 + len.div_ceil(3) * 4 + 4 {
             continue;
         }
+        // Zeros that were lost are put back, but a file is not made of lengths alone.
         let before = out.len();
+        if before + len > body.len() {
+            break;
+        }
         for group in 0..len.div_ceil(3) {
             let at = 1 + group * 4;
             let word = value(at) << 18 | value(at + 1) << 12 | value(at + 2) << 6 | value(at + 3);
@@ -263,6 +267,9 @@ mod tests {
         let body = b"see below\nbegin 644 cat.txt\n#0V%T\n`\nend\nafter\n";
         assert_eq!(&*Encoding::Uuencode.decode(body), b"Cat");
         assert_eq!(&*Encoding::Uuencode.decode(b"no file"), b"no file");
+        assert_eq!(Encoding::Uuencode.decode(b"begin 644 zeros\nM\nend\n")[..], []);
+        let endless = [&b"begin 644 x\n"[..], &b"M\n".repeat(10_000)].concat();
+        assert!(Encoding::Uuencode.decode(&endless).len() <= endless.len());
         assert_eq!(&*Encoding::Uuencode.decode(b"begin 644 x\r\n\"9V\\\r\nend"), b"go");
     }
 

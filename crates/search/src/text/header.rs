@@ -1,5 +1,7 @@
 //! Header fields as they are searched and shown.
 
+use std::collections::HashSet;
+
 use posthaste_message::mime::{Address, Addresses, Charset, Field, Message, in_reply_to, message_id, references};
 
 use super::extract::{ITEMS_MAX, Priority};
@@ -30,7 +32,7 @@ impl Head {
         head.date = head.date.or(others.received);
         head.references = std::mem::take(&mut others.references);
         for id in std::mem::take(&mut others.answered) {
-            if head.references.len() < 2 * ITEMS_MAX && !head.references.contains(&id) {
+            if head.references.len() < 2 * ITEMS_MAX && others.seen.insert(id.clone()) {
                 head.references.push(id);
             }
         }
@@ -82,6 +84,8 @@ struct Others {
     received: Option<i64>,
     references: Vec<String>,
     answered: Vec<String>,
+    /// The ids that are among the references: a header may repeat them without end.
+    seen: HashSet<String>,
     list_id: String,
     list_post: String,
     mailing_list: String,
@@ -93,7 +97,7 @@ struct Others {
 impl Others {
     fn refer(&mut self, ids: Vec<String>) {
         for id in ids.into_iter().map(|id| one_line(&id)) {
-            if self.references.len() < ITEMS_MAX && !id.is_empty() && !self.references.contains(&id) {
+            if self.references.len() < ITEMS_MAX && !id.is_empty() && self.seen.insert(id.clone()) {
                 self.references.push(id);
             }
         }
