@@ -38,6 +38,13 @@ const BASH: &str = r#"_posthaste_asking() {
     if [ ${#found[@]} -eq 0 ]; then
         IFS=$' \t\n'
         _posthaste "$@"
+        # Options where one is begun: else the `-` that all begin with would be typed, and no file be completed.
+        if [[ "${line##*[[:space:]]}" != -* ]]; then
+            found=()
+            local one
+            for one in "${COMPREPLY[@]}"; do [[ "$one" == -* ]] || found+=("$one"); done
+            COMPREPLY=("${found[@]}")
+        fi
         return
     fi
     local word="${line##*[[:space:]]}"

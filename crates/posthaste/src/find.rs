@@ -153,6 +153,9 @@ impl Find {
 /// Exit status 1: nothing was found.
 pub fn run(args: Find) -> Result<ExitCode, Failure> {
     let fields = find_output::fields(&args.fields)?;
+    if (args.flag.is_some() || args.folder.is_some()) && args.query.is_empty() && args.bookmark.is_none() {
+        return Err("name the messages to change by a query; `*` is all messages".into());
+    }
     let searcher = args.source.open()?;
     let mut query = parse(&args.query, &searcher)?;
     if let Some(name) = &args.bookmark {

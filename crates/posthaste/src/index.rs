@@ -62,7 +62,7 @@ pub struct Update {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
     /// Memory for new messages' index, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    #[arg(long, value_name = "MIB", default_value_t = MEMORY_MIB)]
     memory: usize,
     /// How files are looked at and read: whichever was measured to be faster, or always one after the other, or many at once (io_uring)
     #[arg(long, value_enum, default_value = "best", hide_default_value = true)]
@@ -89,12 +89,30 @@ impl Update {
             noupdate: false,
             believe_missing: false,
             threads: 0,
-            memory: 512,
+            memory: MEMORY_MIB,
             io: Io::Best,
             no_hooks: false,
             quiet,
             json: false,
         }
+    }
+
+    /// Whether anything was asked for but which index.
+    fn says_something(&self) -> bool {
+        !self.roots.is_empty()
+            || [
+                self.list_all,
+                self.check_files,
+                self.noupdate,
+                self.believe_missing,
+                self.no_hooks,
+                self.quiet,
+                self.json,
+            ]
+            .contains(&true)
+            || self.threads != 0
+            || self.memory != MEMORY_MIB
+            || !matches!(self.io, Io::Best)
     }
 
     pub fn options(&self) -> UpdateOptions {
@@ -115,6 +133,9 @@ impl Update {
     }
 }
 
+/// Where `--memory` says nothing.
+const MEMORY_MIB: usize = 512;
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Io {
     Best,
@@ -123,6 +144,9 @@ enum Io {
 }
 
 pub fn run(args: Index) -> Result<ExitCode, Failure> {
+    if args.action.is_some() && (args.watch || args.update.says_something()) {
+        return Err("options of `index rebuild` and `index verify` stand behind that word".into());
+    }
     match args.action {
         None if args.watch => index_watch::run(&args.update),
         None => update(&args.update, false),

@@ -171,11 +171,17 @@ enum JournalCommand {
 
 #[derive(Args)]
 struct Journal {
-    /// The journal's directory
+    /// The journal's directory, or the server's data directory that it is in
     dir: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Journal {
+    fn dir(&self) -> PathBuf {
+        Some(self.dir.join("journal")).filter(|within| within.is_dir()).unwrap_or_else(|| self.dir.clone())
+    }
 }
 
 /// Bodies are allocated on one thread and freed on another all day, which the system's allocator is slow at; the gain
@@ -231,12 +237,12 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Completions(args) => args.run()?,
         Command::Complete(args) => complete::run(args)?,
         Command::Journal(JournalCommand::Inspect { journal, messages }) => {
-            let report = inspect_journal(&journal.dir)?;
+            let report = inspect_journal(&journal.dir())?;
             let listed = if messages { report.messages() } else { String::new() };
             print(&if journal.json { report.to_json() } else { listed + &report.to_text() })?;
         }
         Command::Journal(JournalCommand::Verify(journal)) => {
-            let report = inspect_journal(&journal.dir)?;
+            let report = inspect_journal(&journal.dir())?;
             print(&if journal.json { report.to_json() } else { report.verdict() })?;
             return Ok(ExitCode::from(u8::from(!report.is_sound())));
         }

@@ -162,8 +162,12 @@ fn quoted(mail: &Mail<'_>, bytes: &[u8]) -> String {
         // HTML alone, as text.
         body = extract_whole(bytes).body;
     }
-    let mut out =
-        format!("On {}, {} wrote:\n", harmless(&date(&header)), harmless(&address_field(mail, &header, "From")));
+    let (when, from) = (date(&header), address_field(mail, &header, "From"));
+    let from = if from.is_empty() { "somebody" } else { &from };
+    let mut out = match when.as_str() {
+        "" => format!("{} wrote:\n", harmless(from)),
+        when => format!("On {}, {} wrote:\n", harmless(when), harmless(from)),
+    };
     for line in body.trim_end().lines() {
         let line = line.split('\t').map(harmless).collect::<Vec<_>>().join("\t");
         out.push_str(if line.is_empty() { ">" } else { "> " });

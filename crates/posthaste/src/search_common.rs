@@ -18,7 +18,8 @@ pub type Failure = Box<dyn std::error::Error>;
 #[derive(Args, Clone)]
 pub struct IndexDir {
     /// Directory of the index and the tags; by default posthaste/search in $XDG_DATA_HOME (~/.local/share)
-    #[arg(long, value_name = "DIR", env = "POSTHASTE_INDEX", hide_env = true)]
+    // Global: `index --index DIR rebuild` means the same as `index rebuild --index DIR`.
+    #[arg(long, value_name = "DIR", env = "POSTHASTE_INDEX", hide_env = true, global = true)]
     index: Option<PathBuf>,
 }
 

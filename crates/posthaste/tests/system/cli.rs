@@ -71,9 +71,9 @@ fn the_journal_can_be_looked_at_beside_a_server() {
     let verified = run(&["journal", "verify", "posthaste-data/journal"]);
     assert!(verified.status.success(), "{verified:?}");
     assert!(String::from_utf8(verified.stdout).unwrap().starts_with("sound: "));
-    // Never "sound" for what is no journal, such as the directory above it.
+    // Never "sound" for what is no journal, such as the one beside it.
     for (wrong, why) in
-        [("nowhere", "nowhere: No such file"), ("posthaste-data", "posthaste-data: there is no journal")]
+        [("nowhere", "nowhere: No such file"), ("posthaste-data/mail", "posthaste-data/mail: there is no journal")]
     {
         let refused = run(&["journal", "verify", wrong]);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");

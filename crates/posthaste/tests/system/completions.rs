@@ -56,6 +56,10 @@ fn bash_completes_what_the_index_knows() {
     assert_eq!(complete("posthaste find sub", "posthaste find sub").unwrap(), ["subject:"]);
     let options = complete("posthaste find --include-r", "posthaste find --include-r").unwrap();
     assert_eq!(options, ["--include-related"], "what the index does not know is as before");
+    for line in ["posthaste view ", "posthaste find from:", "posthaste index "] {
+        let offered = complete(line, &format!("{} ''", line.trim_end().replace(':', " :"))).unwrap();
+        assert!(!offered.iter().any(|word| word.starts_with('-')), "options before one is begun: {offered:?}");
+    }
 }
 
 #[test]

@@ -187,6 +187,8 @@ fn answers_begin_as_notmuch_begins_them() {
                     In-Reply-To: <4@example.net>\nReferences: <4@example.net>\n\n\
                     On Fri, 07 Mar 2025 10:40:00 +0100, Bob <bob@example.net> wrote:\n> Which oven?\n> > quoted\n";
     assert_eq!(answer, expected);
+    fs::write(place.path().join("bare.eml"), "Subject: x\n\nhello\n").unwrap();
+    assert!(place.says(0, &["reply", "bare.eml"]).ends_with("\n\nsomebody wrote:\n> hello\n"));
     let to_sender =
         place.says(0, &["reply", "--reply-to=sender", "--from", "other@example.org", "mail/cur/4.d.host:2,S"]);
     assert!(

@@ -291,6 +291,11 @@ fn queries_are_saved_used_dumped_and_restored() {
     }
     place.says(0, &["index", "rebuild", "--quiet"]);
     assert_eq!(place.says(0, &["query", "list"]), listed, "rebuilt");
+    // Which index it is can be said on either side of the word.
+    for line in [["index", "--index", "nowhere", "verify"], ["index", "verify", "--index", "nowhere"]] {
+        assert_ne!(place.run(&line).status.code(), Some(0), "{line:?}");
+    }
+    assert_eq!(place.run(&["index", "--quiet", "rebuild"]).status.code(), Some(2));
     // What is derived may be removed altogether.
     let index = place.path().join("data/posthaste/search");
     fs::remove_file(index.join("current")).unwrap();

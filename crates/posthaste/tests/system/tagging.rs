@@ -226,6 +226,8 @@ fn flags_are_set_and_messages_moved_only_where_asked() {
         (["find", "--move=/Nowhere", "rye"], "there is no folder `/Nowhere`"),
         (["find", "--flag=+x", "rye"], "flags are written `+S-F`"),
         (["find", "--dry-run", "rye"], "--dry-run is for"),
+        (["find", "--flag", "+T"], "name the messages to change by a query"),
+        (["find", "--move", "/"], "name the messages to change by a query"),
     ] {
         let refused = place.run(&line);
         assert_eq!(refused.status.code(), Some(2), "{line:?}");

@@ -44,7 +44,7 @@ fn flip_octets_of(dir: &Path, text: &[u8]) -> Vec<(String, usize)> {
 }
 
 fn undelivered(dir: &Path) -> Vec<Value> {
-    let output = command(dir, &["journal", "inspect", "posthaste-data/journal", "--json"]).output().unwrap();
+    let output = command(dir, &["journal", "inspect", "posthaste-data", "--json"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     report["undelivered"].as_array().expect("a list").clone()
