@@ -60,7 +60,10 @@ fuzz_target!(|text: &str| {
         if name.len() > 80 || name.is_empty() {
             continue;
         }
+        // Which others there are (RFC 8265) is tested beside the code: here, that they reach nobody else.
+        let is_plain = name.bytes().all(|octet| octet.is_ascii_graphic());
         match &*domain {
+            "open.example" | "bücher.example" if !is_plain && found.as_ref().err() == Some(&RouteError::BadName) => {}
             "open.example" | "bücher.example" => {
                 let found = found.unwrap_or_else(|error| panic!("{path}: {error:?}"));
                 let has_details = domain == "open.example";
@@ -68,11 +71,17 @@ fuzz_target!(|text: &str| {
                 let [mailbox] = &*found else { panic!("{path} has {found:?}") };
                 let directory = mailbox.directory.to_string();
                 assert_eq!(*of_user.entry(user.clone()).or_insert_with(|| directory.clone()), directory, "{path}");
+                if !is_plain {
+                    // Wide, composed and decomposed letters are the same name.
+                    continue;
+                }
                 assert_eq!(*of_directory.entry(directory).or_insert_with(|| user.clone()), user, "{path}");
             }
             "strict.example" => {
                 let user = without_detail(&name, '-');
-                assert_eq!(["dash", "jörg", "postmaster"].contains(&&*user), found.is_ok(), "{path}");
+                let is_known = ["dash", "postmaster"].contains(&&*user);
+                assert!(is_known == found.is_ok() || !is_plain, "{path}");
+                assert!(name != "jörg" || found.is_ok(), "{path}");
             }
             "example.org" => {
                 let ours = ["example.org/alice/Maildir", "example.org/bob/Maildir", "open.example/carol/Maildir"];
