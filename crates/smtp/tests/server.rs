@@ -696,7 +696,9 @@ async fn the_backlog_is_what_the_kernel_grants() {
     let (server, _events) = start(local().max_connections(usize::MAX)).await;
     let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
     assert_eq!(server.backlog().granted.to_string(), somaxconn.trim());
-    assert!(server.backlog().is_limited_by_somaxconn());
+    // However many there may be, 4096 that wait are enough.
+    let is_less: bool = somaxconn.trim().parse::<u32>().unwrap() < 4096;
+    assert_eq!(server.backlog().is_limited_by_somaxconn(), is_less);
     let (server, _events) = start(local().max_connections(1)).await;
     assert!(!server.backlog().is_limited_by_somaxconn());
 }
