@@ -124,7 +124,7 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
     let output = Command::new(std::env::current_exe()?)
         .args(["replay", "--fs", "ext4"])
         .args(["--seed", &lying.load.seed.to_string(), "--position", &position.to_string()])
-        .args(["--cut-seed", &seed.to_string(), "--sector", &SECTOR.to_string(), "--json"])
+        .args(["--cut-seed", &seed.to_string(), "--sector", &SECTOR.to_string(), "--json", "-"])
         .arg("--server")
         .arg(&environment.program)
         .arg("--scratch")
