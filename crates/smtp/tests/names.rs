@@ -1,7 +1,6 @@
 //! Everything of this crate may be imported at once without taking a name away from another crate.
 #![cfg(feature = "tokio")]
 
-#[allow(unused_imports)]
 use posthaste_smtp::*;
 
 // A module of the name `tokio` would make this attribute ambiguous, and this file would not compile.
