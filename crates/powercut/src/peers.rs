@@ -395,19 +395,3 @@ service lmtp {
   }
 }
 ";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_document_shows_each_configuration_word_for_word() {
-        let document = include_str!("../../../docs/durability.md");
-        for shown in [POSTFIX_MAIN, POSTFIX_MASTER, DOVECOT] {
-            assert!(
-                document.contains(&format!("```text\n{shown}```\n")),
-                "another configuration is shown than:\n{shown}"
-            );
-        }
-    }
-}
