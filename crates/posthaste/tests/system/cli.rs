@@ -115,22 +115,27 @@ fn every_path_that_the_documents_name_exists() {
 }
 
 /// Where what the documents name by its path lies.
-const PLACES: [&str; 4] = ["crates/", "docs/", "tests/", "fuzz/"];
+const PLACES: [&str; 6] = ["crates/", "tools/", "testkit/", "docs/", "tests/", "fuzz/"];
 
 #[test]
 fn the_map_names_every_crate_and_where_it_begins() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let (_, map) = include_str!("../../../../ARCHITECTURE.md").split_once("## Map").unwrap();
     let mut mapped = Vec::new();
     for row in map.split("\n## ").next().unwrap().lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let name = cells[1].trim_matches('`');
+        let path = if name.contains('/') { name.to_owned() } else { format!("crates/{name}") };
+        let source = root.join(&path).join("src");
         let begins = cells[3].split('`').skip(1).step_by(2).filter(|code| code.ends_with('/') || code.ends_with(".rs"));
-        begins.for_each(|file| assert!(crates.join(name).join("src").join(file).exists(), "{name} has no {file}"));
-        mapped.push(name.to_owned());
+        begins.for_each(|file| assert!(source.join(file).exists(), "{path} has no {file}"));
+        mapped.push(path);
     }
-    let mut all: Vec<String> =
-        std::fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let crates_in = |folder: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(root.join(folder)).unwrap();
+        entries.map(|entry| format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap())).collect()
+    };
+    let mut all = ["crates", "tools", "testkit"].map(crates_in).concat();
     mapped.sort();
     all.sort();
     assert_eq!(mapped, all);

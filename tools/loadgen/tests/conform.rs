@@ -1,8 +1,8 @@
 //! The tables of what each command is answered in each state, which `posthaste-smtp` keeps, over the sink's own driver.
 
-#[path = "../../smtp/tests/common/matrix.rs"]
+#[path = "../../../crates/smtp/tests/common/matrix.rs"]
 mod matrix;
-#[path = "../../smtp/tests/common/tcp_talk.rs"]
+#[path = "../../../crates/smtp/tests/common/tcp_talk.rs"]
 mod tcp_talk;
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use posthaste_loadgen::sink::{Options, Sink, TlsMode};
 use tcp_talk::TcpTalk;
 
 fn replay(tls: TlsMode) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../smtp/tests/conform");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/smtp/tests/conform");
     let trust = client_config(&TlsTrust::Anything).expect("a configuration");
     // The sink offers no AUTH.
     for matrix in matrix::read_all(&folder).iter().filter(|matrix| !matrix.secure) {
