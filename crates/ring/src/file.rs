@@ -1,0 +1,176 @@
+//! One segment file: written around the page cache where the file system can (`O_DIRECT`), read through it.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use posthaste_fsops::write_all_parts;
+use rustix::fs::{IFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::layout::BLOCK;
+
+/// A segment as a file. What is written goes by way of a buffer of our own straight to the device: no page of the cache is taken and
+/// cleaned for it, and a sync has nothing to write (the measurement is in ARCHITECTURE.md).
+pub(crate) struct SegmentFile {
+    file: File,
+    direct: Option<File>,
+    staging: Arc<Mutex<Staging>>,
+}
+
+impl SegmentFile {
+    /// Opens a file for reading and writing, with more flags if it is to be made.
+    pub fn open(path: &Path, how: OFlags, staging: Arc<Mutex<Staging>>) -> io::Result<Self> {
+        let open = |how: OFlags| posthaste_fsops::open(path, how | OFlags::RDWR | OFlags::CLOEXEC, OWNER);
+        let file = File::from(open(how)?);
+        let direct = match open(OFlags::DIRECT) {
+            Ok(direct) => Some(File::from(direct)),
+            // Where there is no direct I/O the page cache serves as well, only slower.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(SegmentFile { file, direct, staging })
+    }
+
+    /// For whoever only looks.
+    pub fn open_to_read(path: &Path) -> io::Result<Self> {
+        Ok(SegmentFile { file: File::open(path)?, direct: None, staging: Arc::default() })
+    }
+
+    pub fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// Whether it has another name than the ring's: somebody else needs what is in it.
+    pub fn is_linked_elsewhere(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() > 1)
+    }
+
+    pub fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        FileExt::read_exact_at(&self.file, bytes, offset)
+    }
+
+    /// Fills `bytes` from `offset`, which a block begins at. Returns the blocks that the disk cannot read: they are zeros.
+    pub fn read_what_can_be_read(&self, bytes: &mut [u8], offset: u64) -> io::Result<Vec<Range<u64>>> {
+        let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(Errno::IO.raw_os_error());
+        match self.read_exact_at(bytes, offset) {
+            Err(error) if is_bad_sector(&error) => {}
+            read => return read.map(|()| Vec::new()),
+        }
+        let mut unreadable: Vec<Range<u64>> = Vec::new();
+        for (at, block) in (offset..).step_by(BLOCK).zip(bytes.chunks_mut(BLOCK)) {
+            match self.read_exact_at(block, at) {
+                Err(error) if is_bad_sector(&error) => {
+                    block.fill(0);
+                    let end = at + block.len() as u64;
+                    match unreadable.last_mut().filter(|last| last.end == at) {
+                        Some(last) => last.end = end,
+                        None => unreadable.push(at..end),
+                    }
+                }
+                read => read?,
+            }
+        }
+        Ok(unreadable)
+    }
+
+    /// Writes all parts one behind the other, from `offset` on.
+    pub fn write_all_at(&self, parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let is_aligned = total.is_multiple_of(BLOCK) && offset.is_multiple_of(BLOCK as u64);
+        // Of the writer and the preparer, whoever finds the buffer in use goes through the cache and need not wait for a device.
+        let staging = self.staging.try_lock().ok().filter(|_| self.direct.is_some() && is_aligned);
+        let Some(mut staging) = staging else { return write_all_parts(&self.file, parts, Some(offset)) };
+        let buffer = staging.aligned(total.min(STAGING_BYTES));
+        let mut filled = 0;
+        for part in parts {
+            let mut rest: &[u8] = part;
+            while !rest.is_empty() {
+                let n = rest.len().min(buffer.len() - filled);
+                buffer[filled..filled + n].copy_from_slice(&rest[..n]);
+                (filled, rest) = (filled + n, &rest[n..]);
+                if filled == buffer.len() {
+                    self.write_aligned(buffer, offset)?;
+                    offset += filled as u64;
+                    filled = 0;
+                }
+            }
+        }
+        if filled > 0 {
+            self.write_aligned(&buffer[..filled], offset)?;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes that lie and end on a block, as their offset does.
+    pub fn write_aligned(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if let Some(direct) = &self.direct {
+            match write_all_parts(direct, &mut [IoSlice::new(bytes)], Some(offset)) {
+                // Larger blocks than ours, or the like.
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
+                written => return written,
+            }
+        }
+        write_all_parts(&self.file, &mut [IoSlice::new(bytes)], Some(offset))
+    }
+
+    /// Writes zeros, because `fallocate` is not enough: only blocks that were written once make a later `fdatasync` free of a
+    /// file-system journal commit (ext4 and XFS; the measurement is in ARCHITECTURE.md).
+    pub fn fill_with_zeros(&self, len: u64, between_pieces: &mut dyn FnMut()) -> io::Result<()> {
+        // On btrfs copy-on-write would undo the point of overwriting in place. It can be turned off only while the file is
+        // empty, and other file systems do not know the flag: not an error.
+        if let Ok(flags) = rustix::fs::ioctl_getflags(&self.file) {
+            let _ = rustix::fs::ioctl_setflags(&self.file, flags | IFlags::NOCOW);
+        }
+        // A buffer of its own: commits need the other one meanwhile.
+        let mut zeros = Staging::default();
+        let zeros = zeros.aligned(len.min(PIECE_BYTES) as usize);
+        let mut at = 0;
+        while at < len {
+            let n = zeros.len().min((len - at) as usize);
+            if at > 0 {
+                between_pieces();
+            }
+            self.write_aligned(&zeros[..n], at)?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes every write that has returned durable.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(posthaste_fsops::fdatasync(&self.file)?)
+    }
+
+    /// The same, and the file's size.
+    pub fn sync_all(&self) -> io::Result<()> {
+        Ok(posthaste_fsops::fsync(&self.file)?)
+    }
+}
+
+/// Memory that direct I/O can be done from, kept from one write to the next.
+#[derive(Default)]
+pub(crate) struct Staging(Vec<u8>);
+
+impl Staging {
+    /// `len` bytes, a multiple of a block, that begin on a block; with whatever was put there last.
+    pub fn aligned(&mut self, len: usize) -> &mut [u8] {
+        if self.0.len() < len + BLOCK {
+            self.0 = vec![0; len + BLOCK];
+        }
+        let start = self.0.as_ptr().align_offset(BLOCK);
+        &mut self.0[start..start + len]
+    }
+}
+
+/// Nobody else reads what is kept here.
+pub(crate) const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// Bytes that go to the device at once; a larger commit takes several writes.
+const STAGING_BYTES: usize = 4 << 20;
+
+/// Bytes of zeros that are written between two pauses.
+pub(crate) const PIECE_BYTES: u64 = 1 << 20;

@@ -1,0 +1,127 @@
+//! Tells damage that breaks a promise from what a power cut may leave.
+
+use std::collections::BTreeMap;
+
+use crate::Lsn;
+use crate::recovery::{Damage, Read};
+use crate::scan::LSN_GAP;
+
+/// What one opening of the ring, an epoch, has left.
+#[derive(Default)]
+pub(crate) struct Epoch {
+    /// Its segments, those with a record or the remains of one, by number.
+    segments: Vec<u64>,
+    /// The last record with a whole header.
+    last: Lsn,
+    /// Everything up to here was durable.
+    pub mark: Lsn,
+    /// What it found of the epoch before it, without a break, and made durable.
+    found: Lsn,
+}
+
+/// The epochs of these segments, in order, with what each has promised.
+pub(crate) fn epochs(segments: &BTreeMap<u64, Read>) -> BTreeMap<u64, Epoch> {
+    let mut epochs: BTreeMap<u64, Epoch> = BTreeMap::new();
+    for (number, Read { segment, scan }) in segments {
+        let epoch = epochs.entry(segment.header.epoch).or_default();
+        epoch.segments.push(*number);
+        epoch.mark = epoch.mark.max(scan.mark);
+        epoch.found = epoch.found.max(scan.found);
+        epoch.last = epoch.last.max(scan.lsns().map_or(Lsn::ZERO, |(_, last)| last));
+    }
+    let mut before: Option<&mut Epoch> = None;
+    for epoch in epochs.values_mut() {
+        // Otherwise nothing is left of the epoch that it speaks of.
+        if let Some(before) = before.filter(|before| epoch.found.get() <= before.last.get() + LSN_GAP) {
+            before.mark = before.mark.max(epoch.found);
+        }
+        before = Some(epoch);
+    }
+    epochs
+}
+
+/// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was promised, and so was
+/// what the next epoch found; what lies behind was still being written when the power went. `low` is the first segment that is needed.
+///
+/// Returns the damage, and up to which record everything has been found that the last epoch can have promised.
+pub(crate) fn judge(segments: &BTreeMap<u64, Read>, epochs: &BTreeMap<u64, Epoch>, low: u64) -> (Vec<Damage>, Lsn) {
+    let (mut damage, mut found) = (Vec::new(), Lsn::ZERO);
+    let mut expected = (low > 0).then_some(low);
+    for epoch in epochs.values() {
+        // Numbers have no gaps. One within an epoch shows in the LSNs, too, which tell more.
+        let first = epoch.segments[0];
+        if expected.is_some_and(|expected| first > expected) {
+            let what = "a segment is missing";
+            damage.push(Damage { segment: String::new(), offset: 0, lsns: None, promised: true, what });
+        }
+        expected = epoch.segments.last().map(|last| last + 1);
+        let here = epoch.damage(segments);
+        let whole = epoch.segments.iter().map(|number| segments[number].scan.whole).max().unwrap_or_default();
+        let unpromised = here.iter().filter(|damage| !damage.promised);
+        let torn = unpromised.map(|damage| damage.lsns.map_or(0, |(first, _)| first.get())).min();
+        found = torn.map_or(whole, |torn| whole.min(Lsn::new(torn.saturating_sub(1))));
+        damage.extend(here);
+    }
+    (damage, found)
+}
+
+/// The end of what is left of some segments.
+struct End<'a> {
+    /// The highest LSN so far.
+    lsn: Lsn,
+    segment: &'a str,
+    offset: u64,
+}
+
+impl End<'_> {
+    fn missing_behind(&self, last: Lsn, promised: bool) -> Damage {
+        let (segment, what) = (self.segment.to_owned(), "records missing");
+        let lsns = Some((Lsn::new(self.lsn.get() + 1), last));
+        Damage { segment, offset: self.offset, lsns, promised, what }
+    }
+}
+
+impl Epoch {
+    /// What is damaged of it, and what is missing, in the order of the log.
+    fn damage(&self, segments: &BTreeMap<u64, Read>) -> Vec<Damage> {
+        let mut damage = Vec::new();
+        let mut end: Option<End<'_>> = None;
+        for read in self.segments.iter().map(|number| &segments[number]) {
+            let mut within = self.damage_within(read).peekable();
+            // Of damage at the beginning the segment itself does not tell which records it hit.
+            let at_the_beginning = within.next_if(|damage| damage.lsns.is_none());
+            let lsns = read.scan.lsns();
+            match (&end, lsns) {
+                (Some(end), Some((first, _))) if first.get() > end.lsn.get() + 1 => {
+                    let last = Lsn::new(first.get() - 1);
+                    let missing = end.missing_behind(last, end.lsn < self.mark);
+                    match at_the_beginning {
+                        Some(here) => damage.push(Damage { lsns: missing.lsns, promised: missing.promised, ..here }),
+                        None => damage.push(missing),
+                    }
+                }
+                (Some(_), Some(_)) => {}
+                _ => damage.extend(at_the_beginning),
+            }
+            damage.extend(within.filter(|damage| damage.lsns.is_some()));
+            if let Some((_, lsn)) = lsns {
+                end = Some(End { lsn, segment: &read.segment.name, offset: read.scan.end });
+            }
+        }
+        // What the next epoch found behind the last record that is still there.
+        let cut_off = end.filter(|end| end.lsn < self.mark);
+        damage.extend(cut_off.map(|end| end.missing_behind(self.mark, true)));
+        damage
+    }
+
+    fn damage_within<'a>(&self, read: &'a Read) -> impl Iterator<Item = Damage> + use<'a> {
+        let mark = self.mark;
+        read.scan.gaps.iter().map(move |gap| Damage {
+            segment: read.segment.name.clone(),
+            offset: gap.range.start,
+            lsns: gap.lsns,
+            promised: gap.lsns.map_or(mark > Lsn::ZERO, |(first, _)| first <= mark),
+            what: gap.what,
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! A write-ahead log as a ring of segments, with group commit: many callers append, one `fdatasync` makes all of it durable.
+//!
+//! The ring knows nothing of mail; whoever must promise that bytes survive a power cut, and wants to promise it
+//! thousands of times a second, can use it. Segments of a fixed size are written full of zeros once, used in order and
+//! recycled from the oldest, so a sync costs one device flush and no file-system commit. What is still needed of the oldest segment its user copies elsewhere
+//! before it is freed. ARCHITECTURE.md has the byte tables and the invariants.
+//!
+//! ```
+//! # let dir = tempfile::tempdir().unwrap();
+//! use posthaste_ring::{Config, Lsn, Ring};
+//!
+//! let config = Config { segment_bytes: 1 << 20, ..Config::default() };
+//! let (ring, recovery) = Ring::open(dir.path(), config, 0, Lsn::ZERO).unwrap();
+//! assert!(recovery.damage.is_empty());
+//! let (tell, told) = std::sync::mpsc::channel();
+//! ring.append(vec!["for a.example".into()], vec!["a promise".into()], move |outcome| tell.send(outcome).unwrap());
+//! let lsn = told.recv().unwrap().unwrap(); // durable from here on
+//! assert_eq!(&ring.read_body(lsn, 2..9).unwrap()[..], b"promise");
+//! ```
+#![forbid(unsafe_code)]
+
+mod error;
+mod file;
+mod judge;
+pub mod layout;
+mod pool;
+mod queue;
+mod recovery;
+mod ring;
+mod scan;
+mod segment;
+mod shared;
+mod stats;
+mod storage;
+mod table;
+mod window;
+mod writer;
+
+pub use error::{AppendError, OpenError, ReadError};
+pub use layout::Lsn;
+pub use queue::{Cancelled, Ticket};
+pub use recovery::{Damage, Recovery};
+pub use ring::{Config, Event, Events, RecordHead, Ring};
+pub use scan::{Gap, Located};
+pub use segment::SegmentReader;
+pub use stats::Stats;
+pub use storage::make_dir;
+pub use table::SegmentInfo;

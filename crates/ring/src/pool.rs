@@ -1,0 +1,282 @@
+//! Segment files between two uses: free ones, and ones made ready ahead of time so that a commit seldom waits for one.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::file::SegmentFile;
+use crate::layout::SegmentHeader;
+use crate::storage::{MakeError, SEGMENT, Storage};
+
+/// A segment file with a durable header of its own, in service or about to be.
+#[derive(Clone)]
+pub(crate) struct Segment {
+    pub name: String,
+    pub file: Arc<SegmentFile>,
+    pub header: SegmentHeader,
+}
+
+/// What a segment is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Records with a body: one gets a segment only when another remains behind it.
+    Body,
+    /// Records without one, which say that something is done: they may take the last segment.
+    NoBody,
+}
+
+/// Why there is no segment.
+#[derive(Debug)]
+pub(crate) enum PoolError {
+    /// There are as many as there may be, and none is free.
+    NoneFree,
+    /// The disk is full.
+    NoSpace(io::Error),
+    /// The device failed: what it has in its cache for others may be lost.
+    Device(String),
+    /// Anything else, such as too many open files.
+    Other(io::Error),
+}
+
+impl From<MakeError> for PoolError {
+    fn from(error: MakeError) -> Self {
+        let (error, in_sync) = match error {
+            MakeError::Sync(error) => (error, true),
+            MakeError::Other(error) => (error, false),
+        };
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOSPC | Errno::DQUOT) => PoolError::NoSpace(error),
+            Some(Errno::IO) => PoolError::Device(format!("making a segment failed: {error}")),
+            _ if in_sync => PoolError::Device(format!("syncing a new segment failed: {error}")),
+            _ => PoolError::Other(error),
+        }
+    }
+}
+
+impl From<io::Error> for PoolError {
+    fn from(error: io::Error) -> Self {
+        MakeError::Other(error).into()
+    }
+}
+
+pub(crate) struct Pool {
+    storage: Storage,
+    segment_bytes: u64,
+    max_segments: usize,
+    epoch: u64,
+    inner: Mutex<Inner>,
+    // Held over the slow part of making a segment ready, so that ready segments queue in the order of their numbers.
+    preparing: Mutex<()>,
+    hurry: Hurry,
+    pause_after: fn(Duration) -> Duration,
+}
+
+struct Inner {
+    free: Vec<String>,
+    ready: VecDeque<Segment>,
+    // Files in the directory: free, ready and in service. Above max_segments only what was there at open; those are
+    // removed instead of being used again.
+    total: usize,
+    next_number: u64,
+    next_file: u64,
+}
+
+/// What opening found in the directory.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub free: Vec<String>,
+    pub total: usize,
+    pub next_number: u64,
+    pub next_file: u64,
+}
+
+impl Pool {
+    pub fn new(storage: Storage, limits: (u64, usize), epoch: u64, found: Found) -> Self {
+        let (segment_bytes, max_segments) = limits;
+        let inner = Inner {
+            free: found.free,
+            ready: VecDeque::new(),
+            total: found.total,
+            next_number: found.next_number,
+            next_file: found.next_file,
+        };
+        let (inner, preparing, hurry) = (Mutex::new(inner), Mutex::default(), Hurry::default());
+        Pool { storage, segment_bytes, max_segments, epoch, inner, preparing, hurry, pause_after }
+    }
+
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// Takes the next segment into service.
+    ///
+    /// # Errors
+    /// What hindered making one ready.
+    pub fn take(&self, need: Need) -> Result<Segment, PoolError> {
+        let wanted = match need {
+            Need::Body => 2,
+            Need::NoBody => 1,
+        };
+        while self.ready() < wanted {
+            self.prepare(wanted)?;
+        }
+        let mut inner = self.inner.lock().expect("pool lock");
+        Ok(inner.ready.pop_front().expect("only the one writer takes segments"))
+    }
+
+    /// Makes one more segment ready unless `wanted` are already, for somebody who waits for it.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn prepare(&self, wanted: usize) -> Result<(), PoolError> {
+        let _waits = self.hurry.begin();
+        self.prepare_ahead(wanted)
+    }
+
+    /// The same ahead of need: a file that is created leaves most of the device's time to others, until somebody waits for it.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn prepare_ahead(&self, wanted: usize) -> Result<(), PoolError> {
+        let _one_at_a_time = self.preparing.lock().expect("prepare lock");
+        if self.ready() >= wanted {
+            return Ok(());
+        }
+        let (name, file) = self.file()?;
+        // Nobody else changes it meanwhile. It is used up only when the header is durable: numbers have no gaps.
+        let number = self.inner.lock().expect("pool lock").next_number;
+        let ready = random_salt().map_err(MakeError::from).and_then(|salt| {
+            let header = SegmentHeader { number, epoch: self.epoch, salt };
+            file.write_all_at(&mut [IoSlice::new(&header.encode_blocks())], 0)?;
+            file.sync().map_err(MakeError::Sync)?;
+            Ok(Segment { name: name.clone(), file, header })
+        });
+        let mut inner = self.inner.lock().expect("pool lock");
+        match ready {
+            Ok(segment) => {
+                inner.next_number += 1;
+                inner.ready.push_back(segment);
+                Ok(())
+            }
+            Err(error) => {
+                // A failed sync is final for this file: nothing was promised in it, and nothing ever will be.
+                inner.total -= 1;
+                drop(inner);
+                let _ = self.storage.remove(&name);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// From now on nothing pauses: somebody waits for the end.
+    pub fn hurry(&self) {
+        self.hurry.add();
+    }
+
+    /// Takes back a segment that nobody needs any more. One that somebody has linked loses the ring's name and is left alone.
+    pub fn give_back(&self, segment: &Segment) {
+        let is_unusable = segment.file.len().is_ok_and(|len| len != self.segment_bytes)
+            || segment.file.is_linked_elsewhere().unwrap_or(true);
+        let mut inner = self.inner.lock().expect("pool lock");
+        if !is_unusable && inner.total <= self.max_segments {
+            inner.free.push(segment.name.clone());
+        } else {
+            inner.total -= 1;
+            drop(inner);
+            let _ = self.storage.remove(&segment.name);
+        }
+    }
+
+    /// Files in the directory, whatever their state.
+    pub fn total(&self) -> usize {
+        self.inner.lock().expect("pool lock").total
+    }
+
+    pub fn ready(&self) -> usize {
+        self.inner.lock().expect("pool lock").ready.len()
+    }
+
+    /// A free file, or else a new one.
+    fn file(&self) -> Result<(String, Arc<SegmentFile>), PoolError> {
+        let mut inner = self.inner.lock().expect("pool lock");
+        if let Some(name) = inner.free.pop() {
+            drop(inner);
+            let opened = self.storage.segment(&name);
+            if opened.is_err() {
+                self.inner.lock().expect("pool lock").free.push(name.clone());
+            }
+            return Ok((name, opened?));
+        }
+        if inner.total >= self.max_segments {
+            return Err(PoolError::NoneFree);
+        }
+        let name = format!("{:016x}{SEGMENT}", inner.next_file);
+        inner.next_file += 1;
+        drop(inner);
+        let mut begun = Instant::now();
+        let mut between_pieces = || {
+            self.hurry.pause((self.pause_after)(begun.elapsed()));
+            begun = Instant::now();
+        };
+        let file = self.storage.create(&name, self.segment_bytes, &mut between_pieces)?;
+        self.inner.lock().expect("pool lock").total += 1;
+        Ok((name, file))
+    }
+}
+
+/// The number that follows those in the names of these files.
+pub(crate) fn next_file(names: &[String]) -> u64 {
+    let number = |name: &String| u64::from_str_radix(name.strip_suffix(SEGMENT)?, 16).ok();
+    names.iter().filter_map(number).max().map_or(0, |highest| highest + 1)
+}
+
+/// A piece and a pause as long behind it: the writer's syncs, which appends wait for, have half of the device to themselves. Longer ones
+/// make a segment too late where one is filled in a tenth of a second.
+fn pause_after(took: Duration) -> Duration {
+    took.min(PAUSE_MAX)
+}
+
+/// A device so slow is busy with others; a segment of 64 MiB is made within seconds all the same.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// How many wait for a segment, so that whoever makes one does not pause.
+#[derive(Default)]
+struct Hurry {
+    waiting: Mutex<usize>,
+    begun: Condvar,
+}
+
+impl Hurry {
+    /// Ends all pauses, and keeps new ones from being made until what it returns is dropped.
+    fn begin(&self) -> Waits<'_> {
+        self.add();
+        Waits(self)
+    }
+
+    fn add(&self) {
+        *self.waiting.lock().expect("hurry lock") += 1;
+        self.begun.notify_all();
+    }
+
+    fn pause(&self, length: Duration) {
+        let waiting = self.waiting.lock().expect("hurry lock");
+        drop(self.begun.wait_timeout_while(waiting, length, |waiting| *waiting == 0).expect("hurry lock"));
+    }
+}
+
+struct Waits<'a>(&'a Hurry);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        *self.0.waiting.lock().expect("hurry lock") -= 1;
+    }
+}
+
+fn random_salt() -> io::Result<u64> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
+}

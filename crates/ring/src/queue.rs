@@ -1,0 +1,179 @@
+//! Records on their way into the ring, and the race between publication and cancellation.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use crate::layout::record_span;
+use crate::{AppendError, Lsn};
+
+/// What is called, on the writer's thread, once a record is durable or refused.
+pub(crate) type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
+
+/// One record that is to be written.
+pub(crate) struct Pending {
+    pub head: Vec<Bytes>,
+    pub body: Vec<Bytes>,
+    pub head_len: u32,
+    pub body_len: u32,
+    pub head_crc: u32,
+    pub body_crc: u32,
+    pub fate: Fate,
+    then: Then,
+}
+
+/// What waits for the writer.
+pub(crate) enum Item {
+    Record(Pending),
+    /// Is told once everything before it has been told.
+    Flush(Box<dyn FnOnce(Result<(), AppendError>) + Send>),
+}
+
+impl Pending {
+    /// One whose head and body are together no longer than a `u32` can say.
+    pub fn new(head: Vec<Bytes>, body: Vec<Bytes>, then: Then) -> Self {
+        let of = |parts: &[Bytes]| {
+            let len: usize = parts.iter().map(Bytes::len).sum();
+            let crc = parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
+            (u32::try_from(len).expect("checked against the segment's size"), crc)
+        };
+        let ((head_len, head_crc), (body_len, body_crc)) = (of(&head), of(&body));
+        Pending { head, body, head_len, body_len, head_crc, body_crc, fate: Fate::default(), then }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.head_len as usize + self.body_len as usize
+    }
+
+    pub fn span(&self) -> usize {
+        record_span(self.head_len as usize, self.body_len as usize)
+    }
+
+    pub fn has_body(&self) -> bool {
+        self.body_len > 0
+    }
+
+    /// Tells what became of the record, unless it was cancelled. Says whether it was told.
+    pub fn tell(self, outcome: Result<Lsn, AppendError>) -> bool {
+        let decided = self.fate.decide();
+        if decided {
+            (self.then)(outcome);
+        }
+        decided
+    }
+}
+
+impl Item {
+    pub fn bytes(&self) -> usize {
+        match self {
+            Item::Record(pending) => pending.bytes(),
+            Item::Flush(_) => 0,
+        }
+    }
+
+    pub fn fail(self, error: &AppendError) {
+        match self {
+            Item::Record(pending) => drop(pending.tell(Err(error.clone()))),
+            Item::Flush(then) => then(Err(error.clone())),
+        }
+    }
+}
+
+/// An append under way, to be cancelled or forgotten.
+#[derive(Debug, Clone)]
+pub struct Ticket(Fate);
+
+/// What a cancellation has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// Nothing of the record is or will be written, and `then` is not called.
+    NotWritten,
+    /// It is being written or was just written under this LSN. `then` is not called; [`Event::Cancelled`](crate::Event::Cancelled) comes in its place, if the
+    /// write succeeds. After a crash the record may be found, until whoever uses the ring has made durable that it does not count.
+    Written(Lsn),
+    /// `then` was called or is being called.
+    TooLate,
+}
+
+impl Ticket {
+    pub(crate) fn new(fate: Fate) -> Self {
+        Ticket(fate)
+    }
+
+    /// Takes the record back unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both.
+    pub fn cancel(&self) -> Cancelled {
+        self.0.cancel()
+    }
+}
+
+/// Where a record stands, in one word: waiting, taken under an LSN, cancelled (with its LSN if it has one), or decided.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Fate(Arc<AtomicU64>);
+
+const WAITING: u64 = 0;
+const DECIDED: u64 = 3;
+/// In the lowest two bits, with the LSN above them.
+const TAKEN: u64 = 1;
+const CANCELLED: u64 = 2;
+
+impl Fate {
+    /// Gives the record an LSN, under which it is written now. False: it was cancelled.
+    pub fn take(&self, lsn: Lsn) -> bool {
+        self.swap(WAITING, lsn.get() << 2 | TAKEN)
+    }
+
+    /// The last decision: from here on it cannot be cancelled. False: it was cancelled before.
+    pub fn decide(&self) -> bool {
+        let now = self.0.load(Ordering::Acquire);
+        now & 3 != CANCELLED && self.swap(now, DECIDED)
+    }
+
+    fn cancel(&self) -> Cancelled {
+        let mut now = self.0.load(Ordering::Acquire);
+        loop {
+            let outcome = match (now & 3, now >> 2) {
+                (WAITING, _) | (CANCELLED, 0) => Cancelled::NotWritten,
+                (TAKEN | CANCELLED, lsn) => Cancelled::Written(Lsn::new(lsn)),
+                _ => return Cancelled::TooLate,
+            };
+            if now & 3 == CANCELLED || self.swap(now, now & !3 | CANCELLED) {
+                return outcome;
+            }
+            now = self.0.load(Ordering::Acquire);
+        }
+    }
+
+    /// Only the writer goes from waiting to taken and on to decided, so a failure means a cancellation.
+    fn swap(&self, from: u64, to: u64) -> bool {
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_cancelled_or_published_and_never_both() {
+        let lsn = Lsn::new(77);
+        for before in [WAITING, TAKEN] {
+            for _ in 0..2000 {
+                let fate = Fate::default();
+                assert!(before == WAITING || fate.take(lsn));
+                let ticket = Ticket::new(fate.clone());
+                let (published, cancelled) = std::thread::scope(|scope| {
+                    let cancels = scope.spawn(|| ticket.cancel());
+                    let published = (before == TAKEN || fate.take(lsn)) && fate.decide();
+                    (published, cancels.join().unwrap())
+                });
+                match cancelled {
+                    Cancelled::TooLate => assert!(published),
+                    Cancelled::NotWritten => assert!(!published && before == WAITING),
+                    Cancelled::Written(written) => assert!(!published && written == lsn),
+                }
+                assert_eq!(ticket.cancel(), cancelled, "it stays as it was told");
+            }
+        }
+    }
+}

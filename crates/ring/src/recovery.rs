@@ -1,0 +1,298 @@
+//! Reading a ring back: which records are there, and what was damaged.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use crate::Lsn;
+use crate::file::SegmentFile;
+use crate::judge::{epochs, judge};
+use crate::layout::{BLOCK, FIRST_RECORD, SegmentHeader};
+use crate::pool::Segment;
+use crate::scan::{Gap, Scan, scan};
+use crate::segment::SegmentReader;
+use crate::storage::{SET_ASIDE, Storage};
+use crate::window::Window;
+
+/// What opening found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// Damaged places. Those that are not `promised` are what a power cut leaves of an unfinished write, or cost no record.
+    pub damage: Vec<Damage>,
+    /// Records in service.
+    pub records: u64,
+    /// The last record that was found; zero if none was.
+    pub last: Lsn,
+    /// Bytes of segments that were read.
+    pub bytes_read: u64,
+    /// The number of this opening; grows with each.
+    pub epoch: u64,
+}
+
+/// A place in the log where records should be and are not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Damage {
+    /// Name of the segment file; empty if a whole one must be missing.
+    pub segment: String,
+    /// Byte offset in the file where the first damaged byte may lie: everything before it is whole.
+    pub offset: u64,
+    /// The records that are lost, first and last; `None` when nothing tells which.
+    pub lsns: Option<(Lsn, Lsn)>,
+    /// True when a later record proves that these had been made durable: promised bytes were damaged afterwards.
+    /// False for a torn tail, which nobody was told about.
+    pub promised: bool,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+/// A segment in service and what was found in it.
+pub(crate) struct Read {
+    pub segment: Segment,
+    pub scan: Scan,
+}
+
+/// All that the directory holds.
+#[derive(Default)]
+pub(crate) struct Contents {
+    pub in_service: BTreeMap<u64, Read>,
+    pub free: Vec<Segment>,
+    /// Files of zeros, which no segment header was ever written to.
+    pub unused: Vec<String>,
+    pub damage: Vec<Damage>,
+    /// Everything up to here was found, but for damage that was reported as a broken promise.
+    pub found: Lsn,
+    pub max_lsn: Lsn,
+    pub next_number: u64,
+    pub max_epoch: u64,
+    pub bytes_read: u64,
+    pub names: Vec<String>,
+    // By segment: the blocks whose records no later record calls durable.
+    unproven: Vec<(u64, Range<u64>)>,
+}
+
+/// Reads the segments from number `low` on.
+pub(crate) fn read_all(storage: &Storage, low: u64) -> io::Result<Contents> {
+    let mut out = Contents { names: storage.list()?, next_number: low.max(1), ..Contents::default() };
+    let (segments, unreadable) = out.read_headers(storage)?;
+    for (segment, copies) in segments {
+        out.max_epoch = out.max_epoch.max(segment.header.epoch);
+        if segment.header.number < low {
+            out.free.push(segment);
+            continue;
+        }
+        let range = FIRST_RECORD as u64..u64::MAX;
+        let scan = scan(&segment.file, &segment.header, range, &mut |_| ControlFlow::Continue(()))?;
+        out.bytes_read += scan.bytes_read;
+        if !scan.has_any() {
+            out.free.push(segment);
+            continue;
+        }
+        if copies == 1 {
+            // It was durable before the first record was written.
+            let (segment, what) = (segment.name.clone(), "one copy of the segment header is damaged, the other serves");
+            out.damage.push(Damage { segment, offset: 0, lsns: None, promised: false, what });
+        }
+        out.enter(Read { segment, scan });
+    }
+    // Each of those that cannot be read may have been the last of the ring: no other segment gets its number.
+    out.next_number += unreadable;
+    let epochs = epochs(&out.in_service);
+    for read in out.in_service.values_mut() {
+        read.check_bodies_behind(epochs[&read.segment.header.epoch].mark)?;
+    }
+    let (damage, found) = judge(&out.in_service, &epochs, low);
+    out.damage.extend(damage);
+    out.found = found;
+    let mark = out.in_service.values().map(|read| read.scan.mark.max(read.scan.found)).max().unwrap_or_default();
+    for (number, read) in &out.in_service {
+        out.max_lsn = out.max_lsn.max(read.scan.last).max(read.scan.mark).max(read.scan.found);
+        out.unproven.extend(read.blocks_behind(mark)?.map(|blocks| (*number, blocks)));
+    }
+    out.set_aside(storage);
+    Ok(out)
+}
+
+impl Contents {
+    /// The segments with a header and how many whole copies each has, sorted by number and epoch; and how many files have none.
+    fn read_headers(&mut self, storage: &Storage) -> io::Result<(Vec<(Segment, usize)>, u64)> {
+        let (mut segments, mut unreadable) = (Vec::new(), 0);
+        for name in &self.names {
+            match read_header(storage, name)? {
+                Header::Whole(file, header, copies) => {
+                    segments.push((Segment { name: name.clone(), file, header }, copies));
+                }
+                Header::NeverUsed => self.unused.push(name.clone()),
+                Header::Damaged(what) => {
+                    unreadable += 1;
+                    let segment = name.clone();
+                    self.damage.push(Damage { segment, offset: 0, lsns: None, promised: true, what });
+                }
+            }
+        }
+        segments.sort_by_key(|(segment, _)| (segment.header.number, segment.header.epoch));
+        Ok((segments, unreadable))
+    }
+
+    /// Takes a segment with records into service.
+    fn enter(&mut self, read: Read) {
+        let number = read.segment.header.number;
+        self.next_number = self.next_number.max(number + 1);
+        // A segment that holds nothing gives its number to the next one: so of two one was damaged. They come in the order of their epochs.
+        if let Some(older) = self.in_service.insert(number, read) {
+            let what = "a later segment has the same number";
+            let lsns = older.scan.lsns();
+            self.damage.push(Damage { segment: older.segment.name, offset: 0, lsns, promised: true, what });
+        }
+    }
+
+    /// Keeps the bytes of promised records that are damaged, for a person to look at.
+    fn set_aside(&self, storage: &Storage) {
+        for read in self.in_service.values() {
+            for gap in &read.scan.gaps {
+                let is_promised = |damage: &&Damage| {
+                    damage.promised && damage.segment == read.segment.name && damage.offset == gap.range.start
+                };
+                if self.damage.iter().find(is_promised).is_none() {
+                    continue;
+                }
+                let mut bytes = vec![0; (gap.range.end - gap.range.start) as usize];
+                let name = format!("{}-{:x}{SET_ASIDE}", read.segment.name, gap.range.start);
+                // That it cannot be kept must not keep the rest from being recovered.
+                let _ = Window::new(&read.segment.file, 0)
+                    .and_then(|mut window| Ok(window.get(gap.range.start, bytes.len())?.to_vec()))
+                    .and_then(|read| {
+                        bytes.truncate(read.len());
+                        storage.set_aside(&name, &read)
+                    });
+            }
+        }
+    }
+
+    /// Makes sure that what was found is not lost afterwards: it will be acted on.
+    ///
+    /// After a kill it may lie in the page cache alone; after a sync that failed it may lie there as if it had been written, and then no
+    /// sync writes it. So what is not known to be durable is written once more, the same bytes in the same place.
+    pub fn make_durable(&self) -> io::Result<()> {
+        for (number, range) in &self.unproven {
+            let file = &self.in_service[number].segment.file;
+            let end = range.end.min(file.len()?);
+            let mut bytes = vec![0; (end - range.start) as usize];
+            let unreadable = file.read_what_can_be_read(&mut bytes, range.start)?;
+            // No whole record has a part in what cannot be read, so that is left alone.
+            let mut at = range.start;
+            for skipped in unreadable.into_iter().chain(std::iter::once(end..end)) {
+                if at < skipped.start {
+                    let whole = &bytes[(at - range.start) as usize..(skipped.start - range.start) as usize];
+                    file.write_all_at(&mut [IoSlice::new(whole)], at)?;
+                }
+                at = skipped.end;
+            }
+        }
+        self.in_service.values().try_for_each(|read| read.segment.file.sync())
+    }
+}
+
+impl Read {
+    fn reader(&self) -> SegmentReader {
+        SegmentReader::new(self.segment.file.clone(), self.segment.header)
+    }
+
+    /// Shows the records with a whole head behind `mark`.
+    fn behind(
+        &self,
+        mark: Lsn,
+        visit: &mut dyn FnMut(u32, &crate::layout::RecordHeader) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        if self.scan.last <= mark || self.scan.first == Lsn::ZERO {
+            return Ok(());
+        }
+        let from = self.scan.anchor(mark.max(self.scan.first)).expect("the first record is an anchor");
+        let range = u64::from(from)..self.scan.end;
+        let visit = &mut |located: crate::scan::Located<'_>| match located.header.lsn > mark {
+            true => visit(located.offset, &located.header),
+            false => ControlFlow::Continue(()),
+        };
+        scan(&self.segment.file, &self.segment.header, range, visit).map(drop)
+    }
+
+    /// Reads the bodies of the records that nothing proves to have been durable: a cut may have torn them, and then they are not there.
+    fn check_bodies_behind(&mut self, mark: Lsn) -> io::Result<()> {
+        let (mut torn, mut whole) = (Vec::new(), self.scan.whole.min(mark));
+        let (reader, mut failed) = (self.reader(), None);
+        self.behind(mark, &mut |offset, header| {
+            match reader.body(offset, header, 0..0) {
+                Ok(_) => whole = header.lsn,
+                Err(crate::ReadError::Io(_, error)) if error.raw_os_error() != Some(EIO) => {
+                    failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+                Err(_) => torn.push((offset, *header)),
+            }
+            ControlFlow::Continue(())
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        self.scan.whole = whole;
+        self.scan.records -= torn.len() as u64;
+        for (offset, header) in torn {
+            let start = u64::from(offset);
+            let lsns = Some((header.lsn, header.lsn));
+            let what = "body checksum does not match";
+            self.scan.gaps.push(Gap { range: start..start + header.span(), lsns, what });
+            self.scan.torn.push(header.lsn);
+        }
+        // Those without LSNs stand first, as the scan has found them.
+        self.scan.gaps.sort_by_key(|gap| (gap.lsns.is_some(), gap.range.start));
+        Ok(())
+    }
+
+    /// The blocks from the first record behind `mark` on.
+    fn blocks_behind(&self, mark: Lsn) -> io::Result<Option<Range<u64>>> {
+        let mut first = None;
+        self.behind(mark, &mut |offset, _| {
+            first = Some(u64::from(offset));
+            ControlFlow::Break(())
+        })?;
+        let block = BLOCK as u64;
+        Ok(first.map(|start| start / block * block..self.scan.end.next_multiple_of(block)))
+    }
+}
+
+enum Header {
+    /// With how many copies.
+    Whole(Arc<SegmentFile>, SegmentHeader, usize),
+    NeverUsed,
+    Damaged(&'static str),
+}
+
+/// A segment gets its name when it is full of durable zeros, and each copy of its header is written as a whole: so one that is shorter, or
+/// has something else in it and no header, was damaged afterwards.
+fn read_header(storage: &Storage, name: &str) -> io::Result<Header> {
+    let file = storage.segment(name)?;
+    let mut window = Window::new(&file, FIRST_RECORD)?;
+    if window.file_len() < FIRST_RECORD as u64 {
+        return Ok(Header::Damaged("the segment is shorter than its header"));
+    }
+    let blocks = window.get(0, FIRST_RECORD)?;
+    if let Some(header) = SegmentHeader::decode_blocks(blocks) {
+        let copies = SegmentHeader::decode_copies(blocks).iter().flatten().count();
+        return Ok(Header::Whole(file.clone(), header, copies));
+    }
+    window.set_ahead(READ_AT_ONCE);
+    let mut at = 0;
+    while at < window.file_len() {
+        let len = window.get(at, READ_AT_ONCE)?.len();
+        if window.get(at, len)?.iter().any(|&byte| byte != 0) || !window.unreadable.is_empty() {
+            return Ok(Header::Damaged("both copies of the segment header are damaged"));
+        }
+        at += len as u64;
+    }
+    Ok(Header::NeverUsed)
+}
+
+const READ_AT_ONCE: usize = 1 << 20;
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();

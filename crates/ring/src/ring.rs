@@ -1,0 +1,380 @@
+//! The handle: append, read, free.
+
+use std::fmt;
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+
+use crate::layout::{BLOCK, Lsn};
+use crate::pool::{Found, Pool, Segment, next_file};
+use crate::queue::{Item, Pending};
+use crate::recovery::{Recovery, read_all};
+use crate::scan::{LSN_GAP, scan};
+use crate::segment::SegmentReader;
+use crate::shared::Shared;
+use crate::storage::Storage;
+use crate::table::{InService, Table};
+use crate::writer::Writer;
+use crate::{AppendError, OpenError, ReadError, SegmentInfo, Stats, Ticket};
+
+/// Sizes and bounds. Every field can be changed from one opening to the next.
+#[derive(Clone)]
+pub struct Config {
+    /// Bytes of a segment file: rounded down to a multiple of 4 KiB, at least 64 KiB and below 4 GiB. A record's head and body are together at most
+    /// this long, less about 8 KiB. 64 MiB by default, which was measured with `posthaste-journal` (its bench `choices`): smaller ones end
+    /// more often, larger ones take long to be made and to be freed.
+    pub segment_bytes: u64,
+    /// Segment files at most, and at least 3; when all hold records, appends fail with [`AppendError::Full`]. 64 by default.
+    pub max_segments: usize,
+    /// Records in one commit at most, and at least 1. 1024 by default.
+    pub max_batch: usize,
+    /// Bytes that may wait for a commit; beyond, appends fail with [`AppendError::Busy`]. 256 MiB by default.
+    pub max_pending_bytes: usize,
+    /// Is told of what happens beside the answers to appends. By default nobody.
+    pub events: Events,
+}
+
+/// Who is told of [`Event`]s: called on the ring's threads or the caller's, and must not block. The ring holds no lock meanwhile.
+pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// What happens beside the answers to appends.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// This record was written and had been cancelled by then. Comes on the ring's thread, in LSN order, in place of the call of `then`: whoever uses the ring
+    /// has to put on record that it does not count.
+    Cancelled(Lsn),
+    /// A segment is wanted, and there are as many as there may be: [`Ring::free_below`] makes room. Comes as often as one is wanted.
+    RoomWanted,
+    /// A segment could not be made. Comes as often as it is tried; appends that need it are refused.
+    SegmentFailed(Arc<io::Error>),
+    /// From now on nothing is accepted. Comes once.
+    Poisoned(Arc<str>),
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            segment_bytes: 64 << 20,
+            max_segments: 64,
+            max_batch: 1024,
+            max_pending_bytes: 256 << 20,
+            events: Arc::new(|_| ()),
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Config { segment_bytes, max_segments, max_batch, max_pending_bytes, events: _ } = self;
+        f.debug_struct("Config")
+            .field("segment_bytes", segment_bytes)
+            .field("max_segments", max_segments)
+            .field("max_batch", max_batch)
+            .field("max_pending_bytes", max_pending_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// Commits are written in whole blocks, and offsets are kept in 32 bits. One segment is written to, one waits for records with a body
+    /// and one for those without.
+    fn within_bounds(self) -> Self {
+        let block = BLOCK as u64;
+        let segment_bytes = self.segment_bytes.clamp(SEGMENT_BLOCKS_MIN * block, u32::MAX.into()) / block * block;
+        Config { segment_bytes, max_segments: self.max_segments.max(3), max_batch: self.max_batch.max(1), ..self }
+    }
+}
+
+/// What [`Ring::visit`] shows of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordHead {
+    /// Its name.
+    pub lsn: Lsn,
+    /// Its head; the checksum was right.
+    pub head: Bytes,
+    /// Bytes of its body, which was not read.
+    pub body_len: u32,
+    /// The number of the segment that it lies in.
+    pub segment: u64,
+    /// Where it begins there.
+    pub offset: u32,
+}
+
+/// An open ring. Clones share it; when the last one is dropped, what was appended is written and the files are closed.
+#[derive(Clone)]
+pub struct Ring {
+    threads: Arc<Threads>,
+}
+
+impl Ring {
+    /// Opens the ring in `dir`, creating it if there is none, and recovers what a crash left.
+    ///
+    /// `low` is the first segment that is still needed: all below it are free, and damage to them is none. 0 if that is not known.
+    /// LSNs begin above `next_lsn_min`. Takes no space; whatever is appended belongs to a new epoch, which is durable before the first of it.
+    ///
+    /// # Errors
+    /// [`OpenError::Locked`] if somebody else has it; [`OpenError::Io`] if the file system fails.
+    pub fn open(dir: &Path, config: Config, low: u64, next_lsn_min: Lsn) -> Result<(Self, Recovery), OpenError> {
+        let config = config.within_bounds();
+        let storage = Storage::open(dir).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => OpenError::Locked,
+            _ => OpenError::Io(error),
+        })?;
+        let contents = read_all(&storage, low)?;
+        contents.make_durable()?;
+        let mut total = contents.names.len();
+        let mut free = Vec::new();
+        for name in contents.free.into_iter().map(|segment| segment.name).chain(contents.unused) {
+            let file = storage.segment(&name)?;
+            // Nothing in it is needed here: what has a name and is neither free nor zeros counts as damaged.
+            if file.len()? == config.segment_bytes && !file.is_linked_elsewhere()? {
+                free.push(name);
+            } else {
+                storage.remove(&name)?;
+                total -= 1;
+            }
+        }
+        let (next_number, next_file) = (contents.next_number, next_file(&contents.names));
+        let epoch = contents.max_epoch + 1;
+        let found = Found { total, free, next_number, next_file };
+        let pool = Pool::new(storage, (config.segment_bytes, config.max_segments), epoch, found);
+        let recovery = Recovery {
+            damage: contents.damage,
+            records: contents.in_service.values().map(|read| read.scan.records).sum(),
+            last: contents.in_service.values().map(|read| read.scan.whole).max().unwrap_or_default(),
+            bytes_read: contents.bytes_read,
+            epoch,
+        };
+        let mut table = Table::default();
+        for (number, read) in contents.in_service {
+            table.segments.insert(number, InService::found(read)?);
+        }
+        // A record that was written but torn away may have had a number above any that was found.
+        let next_lsn = (contents.max_lsn.get() + 1 + LSN_GAP).max(next_lsn_min.get() + 1);
+        let shared = Arc::new(Shared::new(config, pool, table, recovery.last.get()));
+        // No segment is taken before the first append: opening a full ring takes no space.
+        let writer = Writer::new(shared.clone(), next_lsn, contents.found);
+        Ok((Ring { threads: Arc::new(Threads::start(shared, writer)?) }, recovery))
+    }
+
+    /// Appends a record. `then` is called with the outcome on the ring's own thread, in LSN order, once the record is on stable storage or refused; it
+    /// must be quick and must not block, since everybody's commits wait for it. What is refused at once is told before this returns, on the
+    /// caller's thread.
+    pub fn append(
+        &self,
+        head: Vec<Bytes>,
+        body: Vec<Bytes>,
+        then: impl FnOnce(Result<Lsn, AppendError>) + Send + 'static,
+    ) -> Ticket {
+        let limit = self.max_record_bytes();
+        let bytes = head.iter().chain(&body).map(Bytes::len).sum();
+        if bytes > limit {
+            let refused = Pending::new(Vec::new(), Vec::new(), Box::new(then));
+            let ticket = Ticket::new(refused.fate.clone());
+            refused.tell(Err(AppendError::TooLarge { bytes, limit }));
+            return ticket;
+        }
+        let pending = Pending::new(head, body, Box::new(then));
+        let ticket = Ticket::new(pending.fate.clone());
+        if let Err((item, error)) = self.shared().push(Item::Record(pending)) {
+            item.fail(&error);
+        }
+        ticket
+    }
+
+    /// Waits until everything that was appended before this call is durable or refused. Blocks, so it must not be called on the ring's own thread.
+    ///
+    /// # Errors
+    /// [`AppendError::Poisoned`] and [`AppendError::Closed`].
+    pub fn flush(&self) -> Result<(), AppendError> {
+        let (tell, outcome) = sync_channel(1);
+        let item = Item::Flush(Box::new(move |outcome| drop(tell.send(outcome))));
+        if let Err((_, error)) = self.shared().push(item) {
+            return Err(error);
+        }
+        // Whoever is dropped untold was in a ring that has been closed.
+        outcome.recv().unwrap_or(Err(AppendError::Closed))
+    }
+
+    /// Shows the heads of the records in service from `from` on, in LSN order, up to the last that is published now; cancelled ones, too. Reads them from
+    /// disk. Segments that are freed meanwhile are left out.
+    ///
+    /// # Errors
+    /// Those of reading; [`io::ErrorKind::InvalidData`], after all others were shown, if records were damaged since the ring was opened.
+    pub fn visit(&self, from: Lsn, visitor: &mut dyn FnMut(RecordHead) -> ControlFlow<()>) -> io::Result<()> {
+        let parts: Vec<_> = self.shared().table().segments.values().filter_map(|entry| entry.part(from)).collect();
+        let mut damage = None;
+        for part in parts {
+            let number = part.segment.header.number;
+            let mut flow = ControlFlow::Continue(());
+            let scanned = scan(&part.segment.file, &part.segment.header, part.range.clone(), &mut |located| {
+                let lsn = located.header.lsn;
+                if lsn >= from && part.torn.binary_search(&lsn).is_err() {
+                    let (head, body_len) = (Bytes::copy_from_slice(located.head), located.header.body_len);
+                    flow = visitor(RecordHead { lsn, head, body_len, segment: number, offset: located.offset });
+                }
+                flow
+            });
+            let is_known =
+                |range: &Range<u64>| part.gaps.iter().any(|known| known.start < range.end && range.start < known.end);
+            let new = match scanned {
+                Ok(scanned) => scanned.gaps.into_iter().find(|gap| !is_known(&gap.range)),
+                Err(_) if !self.shared().table().segments.contains_key(&number) => None,
+                Err(error) => return Err(error),
+            };
+            if let Some(gap) = new.filter(|_| self.shared().table().segments.contains_key(&number)) {
+                damage.get_or_insert(format!("{} at {}: {}", part.segment.name, gap.range.start, gap.what));
+            }
+            if flow.is_break() {
+                break;
+            }
+        }
+        damage.map_or(Ok(()), |damage| Err(io::Error::new(io::ErrorKind::InvalidData, damage)))
+    }
+
+    /// The head of a record in service.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_head(&self, lsn: Lsn) -> Result<Bytes, ReadError> {
+        self.read(lsn, |segment, offset, record| segment.head(offset, record))
+    }
+
+    /// That part of the body of a record in service; a range that reaches beyond the body ends with it. The whole body is read and its checksum compared
+    /// before any of it is returned.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read_body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, ReadError> {
+        self.read(lsn, |segment, offset, record| segment.body(offset, record, range))
+    }
+
+    /// The segments in service, by number, which is also the order of their records.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        self.shared().table().info()
+    }
+
+    /// Gives the file of a sealed segment a second name, under which it stays when the ring frees it: it is not recycled then. The caller syncs the
+    /// directory. Until it is freed the segment stays in service, so a cut in between leaves it in the ring.
+    ///
+    /// # Errors
+    /// Those of `link`; [`io::ErrorKind::NotFound`] if no such segment is in service and sealed.
+    pub fn link(&self, number: u64, to: &Path) -> io::Result<()> {
+        let name = {
+            let table = self.shared().table();
+            let entry = table.segments.get(&number).filter(|_| table.current != Some(number));
+            entry.map(|entry| entry.segment.name.clone())
+        };
+        self.shared().pool.storage().link(&name.ok_or(io::ErrorKind::NotFound)?, to)
+    }
+
+    /// Frees the segments below `number`, but not the one that is being written to. To be called only when it is durable elsewhere that the ring is
+    /// needed from `number` on: their files are written over at once.
+    pub fn free_below(&self, number: u64) {
+        let freed = self.shared().table().take_below(number);
+        freed.iter().for_each(|segment| self.shared().pool.give_back(segment));
+        if !freed.is_empty() {
+            self.shared().want_segment();
+        }
+    }
+
+    /// Accepts nothing more until the ring is opened again. To be called when any sync on the ring's device has failed with EIO, whoever asked for it: the
+    /// device may have dropped from its cache what the next sync of the ring would call durable.
+    pub fn poison(&self, why: String) {
+        self.shared().poison_with(why);
+    }
+
+    /// Why the ring takes no more records, if it does not.
+    pub fn poisoned(&self) -> Option<Arc<str>> {
+        self.shared().poison()
+    }
+
+    /// The last record that is durable; zero if there is none.
+    pub fn durable_lsn(&self) -> Lsn {
+        Lsn::new(self.shared().durable.load(Ordering::Acquire))
+    }
+
+    /// Counters since opening.
+    pub fn stats(&self) -> Stats {
+        let shared = self.shared();
+        Stats {
+            segments_in_service: shared.table().segments.len(),
+            segments: shared.pool.total(),
+            max_segments: shared.config.max_segments,
+            ..shared.counters.read()
+        }
+    }
+
+    /// Bytes of head and body together of the largest record that fits.
+    pub fn max_record_bytes(&self) -> usize {
+        self.shared().max_record_bytes()
+    }
+
+    fn read<T>(
+        &self,
+        lsn: Lsn,
+        read: impl FnOnce(&SegmentReader, u32, &crate::layout::RecordHeader) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        let found = self.shared().table().find(lsn);
+        let (Segment { file, header, .. }, from) = found.ok_or(ReadError::NotFound(lsn))?;
+        let reader = SegmentReader::new(file, header);
+        let outcome = match reader.find(from, lsn) {
+            Ok(Some((offset, record))) => read(&reader, offset, &record),
+            Ok(None) => Err(ReadError::HeadDamaged(lsn)),
+            Err(error) => Err(ReadError::Io(lsn, error)),
+        };
+        // It may have been freed and overwritten meanwhile.
+        outcome.map_err(|error| match self.shared().table().segments.contains_key(&header.number) {
+            true => error,
+            false => ReadError::NotFound(lsn),
+        })
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.threads.shared
+    }
+}
+
+/// The writer and the preparer; dropping this closes the ring.
+struct Threads {
+    shared: Arc<Shared>,
+    running: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Threads {
+    fn start(shared: Arc<Shared>, writer: Writer) -> io::Result<Self> {
+        let preparer = shared.clone();
+        let threads = Threads { shared, running: Mutex::default() };
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let mut running = threads.running.lock().expect("thread list");
+        running.push(named("ring-write").spawn(move || writer.run())?);
+        running.push(named("ring-prepare").spawn(move || preparer.prepare_segments())?);
+        drop(running);
+        threads.shared.want_segment();
+        Ok(threads)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.close();
+        for thread in self.running.get_mut().expect("thread list").drain(..) {
+            // The last handle may go with something that the writer calls back.
+            if thread.thread().id() == std::thread::current().id() {
+                continue;
+            }
+            // A panic of a thread was printed when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+const SEGMENT_BLOCKS_MIN: u64 = 16;

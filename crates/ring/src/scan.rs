@@ -1,0 +1,260 @@
+//! Finding the records of one segment, however damaged it may be.
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+
+use crate::file::SegmentFile;
+use crate::layout::{ALIGN, BLOCK, FIRST_RECORD, Lsn, RECORD_HEADER, RecordHeader, SegmentHeader, u64_at};
+use crate::window::Window;
+
+/// A record that was found with a whole header and head.
+#[derive(Debug, Clone, Copy)]
+pub struct Located<'a> {
+    /// Where the record begins in the segment file.
+    pub offset: u32,
+    /// Its header.
+    pub header: RecordHeader,
+    /// Its head. The body behind it has not been looked at.
+    pub head: &'a [u8],
+}
+
+/// Bytes in the midst of a segment that hold no whole record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// First and one past the last byte.
+    pub range: Range<u64>,
+    /// The records missing there, first and last; `None` when the records around do not tell.
+    pub lsns: Option<(Lsn, Lsn)>,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+/// A place that a search for a record begins at: every 16th record, and the first behind each gap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Anchor {
+    /// The record's place among the LSNs, counted from the first of the segment.
+    pub nth: u32,
+    pub offset: u32,
+}
+
+/// One anchor for so many records.
+pub(crate) const ANCHOR_EACH: u32 = 16;
+
+/// What [`scan`] tells of a segment beside its records.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    /// The first record with a whole header.
+    pub first: Lsn,
+    /// The last record with a whole header.
+    pub last: Lsn,
+    /// The last record that is whole, as far as it was looked at.
+    pub whole: Lsn,
+    /// Everything up to here was durable, by what the records of the same epoch say.
+    pub mark: Lsn,
+    /// What the epoch found of the one before, by what its records from before its first sync say.
+    pub found: Lsn,
+    pub anchors: Vec<Anchor>,
+    /// Places that should hold a record and do not.
+    pub gaps: Vec<Gap>,
+    /// Records that are not whole in spite of a whole header and head: their bodies are torn.
+    pub torn: Vec<Lsn>,
+    /// Offset behind the last record.
+    pub end: u64,
+    /// Records with a whole header and head.
+    pub records: u64,
+    pub bytes_read: u64,
+}
+
+impl Scan {
+    /// Whether the segment holds a record, or the remains of one.
+    pub fn has_any(&self) -> bool {
+        self.first > Lsn::ZERO || !self.gaps.is_empty()
+    }
+
+    /// The first and the last LSN that it tells of, of whole records or missing ones.
+    pub fn lsns(&self) -> Option<(Lsn, Lsn)> {
+        let records = (self.first > Lsn::ZERO).then_some((self.first, self.last));
+        let gaps = self.gaps.iter().filter_map(|gap| gap.lsns);
+        records.into_iter().chain(gaps).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+
+    /// Where to begin to look for a record.
+    pub fn anchor(&self, lsn: Lsn) -> Option<u32> {
+        anchor(&self.anchors, self.first, lsn)
+    }
+
+    fn enter(&mut self, offset: u64, header: &RecordHeader) {
+        if self.first == Lsn::ZERO {
+            self.first = header.lsn;
+        }
+        let nth = (header.lsn.get() - self.first.get()) as u32;
+        let is_behind_a_gap = self.last.get() + 1 != header.lsn.get();
+        if is_behind_a_gap || self.anchors.last().is_none_or(|last| nth - last.nth >= ANCHOR_EACH) {
+            self.anchors.push(Anchor { nth, offset: offset as u32 });
+        }
+        self.last = header.lsn;
+        let (lsn, durable) = (header.lsn.get(), header.durable);
+        // Before its first sync an epoch tells what it found.
+        let known = if lsn.saturating_sub(durable.get()) > LSN_GAP { &mut self.found } else { &mut self.mark };
+        *known = (*known).max(durable);
+    }
+
+    /// Adds what the disk cannot read, and the scan took for free space.
+    fn add_unreadable(&mut self, blocks: Vec<Range<u64>>) {
+        let next = (self.last > Lsn::ZERO).then(|| Lsn::new(self.last.get() + 1));
+        for range in blocks.into_iter().filter(|range| range.end > self.end) {
+            if self.gaps.iter().all(|gap| gap.range.end <= range.start || range.end <= gap.range.start) {
+                self.gaps.push(Gap { range, lsns: next.map(|lsn| (lsn, lsn)), what: "cannot be read" });
+            }
+        }
+    }
+}
+
+/// Of the anchors of a segment that begins with `first`, the last one at or before `lsn`.
+pub(crate) fn anchor(anchors: &[Anchor], first: Lsn, lsn: Lsn) -> Option<u32> {
+    let nth = lsn.get().checked_sub(first.get())?;
+    let behind = anchors.partition_point(|anchor| u64::from(anchor.nth) <= nth);
+    anchors[..behind].last().map(|anchor| anchor.offset)
+}
+
+/// LSNs skipped at each opening: more than a crash can have torn away, so that none is ever used twice.
+pub(crate) const LSN_GAP: u64 = 1 << 20;
+
+/// Finds every record whose header and head are whole from offset `range.start` to `range.end`, however damaged the rest may be.
+///
+/// Bodies are hopped over. A damaged header hides the length of its record, so the next record is sought at every aligned offset; the random
+/// tag of the segment's use makes a false find as good as impossible, even if a message was written to look like one.
+///
+/// # Errors
+/// Those of reading, but for bad sectors, which read as zeros.
+pub(crate) fn scan(
+    file: &SegmentFile,
+    segment: &SegmentHeader,
+    range: Range<u64>,
+    visit: &mut dyn FnMut(Located<'_>) -> ControlFlow<()>,
+) -> io::Result<Scan> {
+    let mut window = Window::new(file, READ_AHEAD)?;
+    let to = range.end.min(window.file_len());
+    let mut found = Scan { end: range.start, ..Scan::default() };
+    let mut at = range.start;
+    let mut previous: Option<Lsn> = None;
+    while let Some((next, header)) = next_header(segment, &mut window, at..to, previous)? {
+        let gap = |lsns, what| Gap { range: found.end..next, lsns, what };
+        match previous.map(|previous| previous.get() + 1) {
+            Some(expected) if header.lsn.get() > expected => {
+                let missing = (Lsn::new(expected), Lsn::new(header.lsn.get() - 1));
+                found.gaps.push(gap(Some(missing), "record header damaged or missing"));
+            }
+            // The first record of a segment starts its first commit. If it does not, what stood before it is lost.
+            None if next != range.start => found.gaps.push(gap(None, "first record header damaged")),
+            _ => {}
+        }
+        previous = Some(header.lsn);
+        found.enter(next, &header);
+        let end = next + header.span();
+        found.end = end.min(to);
+        at = found.end;
+        let one = Some((header.lsn, header.lsn));
+        if end > to {
+            found.gaps.push(Gap { range: next..to, lsns: one, what: "the record ends behind its segment" });
+            break;
+        }
+        window.set_ahead(if header.body_len >= LARGE_BODY { READ_AHEAD_SMALL } else { READ_AHEAD });
+        let head = window.get(next + RECORD_HEADER as u64, header.head_len as usize)?;
+        if crc32c::crc32c(head) == header.head_crc {
+            found.records += 1;
+            found.whole = header.lsn;
+            if visit(Located { offset: next as u32, header, head }).is_break() {
+                return Ok(found);
+            }
+        } else {
+            found.gaps.push(Gap { range: next..end, lsns: one, what: "head checksum does not match" });
+        }
+    }
+    found.gaps.extend(unfinished(segment, &mut window, at, to, previous)?);
+    let unreadable = std::mem::take(&mut window.unreadable);
+    found.add_unreadable(unreadable);
+    found.bytes_read = window.bytes_read;
+    Ok(found)
+}
+
+/// The next record at or behind `range.start`.
+fn next_header(
+    segment: &SegmentHeader,
+    window: &mut Window<'_>,
+    range: Range<u64>,
+    previous: Option<Lsn>,
+) -> io::Result<Option<(u64, RecordHeader)>> {
+    // It follows at once, or begins the next commit.
+    for at in [range.start, range.start.next_multiple_of(BLOCK as u64)] {
+        if at + RECORD_HEADER as u64 <= range.end
+            && let Some(header) = RecordHeader::decode(window.get(at, RECORD_HEADER)?, segment)
+            && (at == range.start || previous.is_some_and(|previous| previous.get() + 1 == header.lsn.get()))
+        {
+            return Ok(Some((at, header)));
+        }
+    }
+    let tag = segment.salt.to_le_bytes();
+    let mut at = range.start;
+    while at + RECORD_HEADER as u64 <= range.end {
+        let piece = window.get(at, READ_AHEAD.min((range.end - at) as usize))?;
+        let words = piece.len() / ALIGN * ALIGN;
+        let Some(nth) = piece.chunks_exact(ALIGN).position(|word| word == tag) else {
+            at += words.max(ALIGN) as u64;
+            continue;
+        };
+        at += (nth * ALIGN) as u64;
+        if let Some(header) = RecordHeader::decode(window.get(at, RECORD_HEADER)?, segment) {
+            return Ok((at + RECORD_HEADER as u64 <= range.end).then_some((at, header)));
+        }
+        at += ALIGN as u64;
+    }
+    Ok(None)
+}
+
+/// The remains of a record behind the last whole one, if there are any: a header where one should be that has the
+/// segment's tag, or the right checksum, or the next number, but not all of them.
+fn unfinished(
+    segment: &SegmentHeader,
+    window: &mut Window<'_>,
+    end: u64,
+    to: u64,
+    previous: Option<Lsn>,
+) -> io::Result<Option<Gap>> {
+    let next = previous.map(|lsn| Lsn::new(lsn.get() + 1));
+    for at in [end, end.next_multiple_of(BLOCK as u64)] {
+        let bytes = window.get(at, RECORD_HEADER)?;
+        if at + RECORD_HEADER as u64 > to || bytes.len() < RECORD_HEADER {
+            continue;
+        }
+        let looks_like_one = u64_at(bytes, 0) == segment.salt
+            || next.is_some_and(|next| u64_at(bytes, 8) == next.get())
+            || RecordHeader::decode_untagged(bytes, segment).is_some();
+        if looks_like_one {
+            let range = at..last_byte(window, at, to)?;
+            return Ok(Some(Gap { range, lsns: next.map(|lsn| (lsn, lsn)), what: "record header damaged" }));
+        }
+    }
+    Ok(None)
+}
+
+/// One past the last byte that is not zero.
+fn last_byte(window: &mut Window<'_>, from: u64, to: u64) -> io::Result<u64> {
+    let (mut at, mut last) = (from, from);
+    while at < to {
+        let piece = window.get(at, READ_AHEAD.min((to - at) as usize))?;
+        if let Some(nth) = piece.iter().rposition(|&byte| byte != 0) {
+            last = at + nth as u64 + 1;
+        }
+        at += piece.len() as u64;
+    }
+    Ok(last)
+}
+
+/// Read in one go: most bodies are hopped over within it, which is cheaper than a read for each record.
+const READ_AHEAD: usize = 256 << 10;
+/// Bodies from this size on are worth a read for each header.
+const LARGE_BODY: u32 = 64 << 10;
+const READ_AHEAD_SMALL: usize = 16 << 10;
+
+const _: () = assert!(FIRST_RECORD.is_multiple_of(ALIGN));

@@ -1,0 +1,119 @@
+//! Reading one segment file by offset: in the ring, or as a pack that has left it.
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::ReadError;
+use crate::file::SegmentFile;
+use crate::layout::{BLOCK, FIRST_RECORD, Lsn, RECORD_HEADER, RecordHeader, SegmentHeader};
+use crate::scan::{Gap, Located, scan};
+use crate::window::Window;
+
+/// Reads the records of one segment file. Clones share the descriptor.
+#[derive(Clone)]
+pub struct SegmentReader {
+    file: Arc<SegmentFile>,
+    header: SegmentHeader,
+}
+
+impl SegmentReader {
+    /// Opens a segment file for reading, wherever it lies.
+    ///
+    /// # Errors
+    /// Those of opening and reading; [`io::ErrorKind::InvalidData`] when neither copy of its header is whole.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = Arc::new(SegmentFile::open_to_read(path)?);
+        let mut blocks = vec![0; FIRST_RECORD.min(file.len()? as usize)];
+        file.read_what_can_be_read(&mut blocks, 0)?;
+        match SegmentHeader::decode_blocks(&blocks) {
+            Some(header) => Ok(SegmentReader { file, header }),
+            None => Err(io::Error::new(io::ErrorKind::InvalidData, "neither copy of the segment's header is whole")),
+        }
+    }
+
+    pub(crate) fn new(file: Arc<SegmentFile>, header: SegmentHeader) -> Self {
+        SegmentReader { file, header }
+    }
+
+    /// The segment's header.
+    pub fn header(&self) -> &SegmentHeader {
+        &self.header
+    }
+
+    /// The header of the record that begins at `offset`; `None` if none does, or it is damaged.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn record(&self, offset: u32) -> io::Result<Option<RecordHeader>> {
+        let mut bytes = [0; RECORD_HEADER];
+        match self.file.read_exact_at(&mut bytes, offset.into()) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            read => read.map(|()| RecordHeader::decode(&bytes, &self.header)),
+        }
+    }
+
+    /// The head of the record that begins at `offset`.
+    ///
+    /// # Errors
+    /// [`ReadError::HeadDamaged`] if its checksum does not match.
+    pub fn head(&self, offset: u32, record: &RecordHeader) -> Result<Bytes, ReadError> {
+        let at = u64::from(offset) + RECORD_HEADER as u64;
+        self.checked(record.lsn, at, record.head_len, record.head_crc)?.ok_or(ReadError::HeadDamaged(record.lsn))
+    }
+
+    /// That part of the body of the record that begins at `offset`; a range that reaches beyond the body ends with it. The whole body is
+    /// read and its checksum compared first.
+    ///
+    /// # Errors
+    /// [`ReadError::BodyDamaged`] if the checksum does not match.
+    pub fn body(&self, offset: u32, record: &RecordHeader, range: Range<u32>) -> Result<Bytes, ReadError> {
+        let at = u64::from(offset) + RECORD_HEADER as u64 + u64::from(record.head_len);
+        let body = self.checked(record.lsn, at, record.body_len, record.body_crc)?;
+        let body = body.ok_or(ReadError::BodyDamaged(record.lsn))?;
+        let end = (range.end as usize).min(body.len());
+        Ok(body.slice((range.start as usize).min(end)..end))
+    }
+
+    /// Shows every record whose header and head are whole, in the order of the file, and returns the places that should hold one and do not.
+    /// Bodies are not read.
+    ///
+    /// # Errors
+    /// Those of reading, but for bad sectors, which are gaps.
+    pub fn scan(&self, visit: &mut dyn FnMut(Located<'_>) -> ControlFlow<()>) -> io::Result<Vec<Gap>> {
+        Ok(scan(&self.file, &self.header, FIRST_RECORD as u64..u64::MAX, visit)?.gaps)
+    }
+
+    /// Looks for a record from that of an anchor on; `None` if it is not where it should be.
+    pub(crate) fn find(&self, from: u32, lsn: Lsn) -> io::Result<Option<(u32, RecordHeader)>> {
+        let mut window = Window::new(&self.file, BLOCK)?;
+        let (mut at, mut previous) = (u64::from(from), None);
+        loop {
+            let mut header = RecordHeader::decode(window.get(at, RECORD_HEADER)?, &self.header);
+            if header.is_none() && previous.is_some() {
+                at = at.next_multiple_of(BLOCK as u64);
+                header = RecordHeader::decode(window.get(at, RECORD_HEADER)?, &self.header);
+            }
+            match header {
+                Some(header) if header.lsn == lsn => return Ok(Some((at as u32, header))),
+                Some(header) if header.lsn < lsn && previous.is_none_or(|previous| previous < header.lsn) => {
+                    previous = Some(header.lsn);
+                    at += header.span();
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    fn checked(&self, lsn: Lsn, at: u64, len: u32, crc: u32) -> Result<Option<Bytes>, ReadError> {
+        let mut bytes = vec![0; len as usize];
+        match self.file.read_exact_at(&mut bytes, at) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read.map_err(|error| ReadError::Io(lsn, error))?,
+        }
+        Ok((crc32c::crc32c(&bytes) == crc).then(|| bytes.into()))
+    }
+}

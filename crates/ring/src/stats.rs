@@ -1,0 +1,80 @@
+//! What a ring counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counters of a ring since it was opened; times in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Records written.
+    pub records: u64,
+    /// Of those, the ones that were cancelled before they were published.
+    pub cancelled: u64,
+    /// Bytes of those records with their headers.
+    pub bytes: u64,
+    /// Bytes that they take in the segments: commits are padded to whole blocks.
+    pub bytes_used: u64,
+    /// Commits written.
+    pub commits: u64,
+    /// Syncs of commits.
+    pub syncs: u64,
+    /// Time spent in them.
+    pub sync_ns: u64,
+    /// The longest of them.
+    pub sync_ns_max: u64,
+    /// Segments that hold records.
+    pub segments_in_service: usize,
+    /// Segment files in all, made ready and free ones included.
+    pub segments: usize,
+    /// [`Config::max_segments`](crate::Config::max_segments).
+    pub max_segments: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    records: AtomicU64,
+    cancelled: AtomicU64,
+    bytes: AtomicU64,
+    bytes_used: AtomicU64,
+    commits: AtomicU64,
+    syncs: AtomicU64,
+    sync_ns: AtomicU64,
+    sync_ns_max: AtomicU64,
+}
+
+impl Counters {
+    pub fn count_commit(&self, records: usize, bytes: usize, padded: usize) {
+        self.records.fetch_add(records as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.bytes_used.fetch_add(padded as u64, Ordering::Relaxed);
+        self.commits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count_cancelled(&self) {
+        self.cancelled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count_sync(&self, took: Duration) {
+        let ns = took.as_nanos() as u64;
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.sync_ns.fetch_add(ns, Ordering::Relaxed);
+        self.sync_ns_max.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// What was counted; the caller adds what it knows of the segments.
+    pub fn read(&self) -> Stats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            records: of(&self.records),
+            cancelled: of(&self.cancelled),
+            bytes: of(&self.bytes),
+            bytes_used: of(&self.bytes_used),
+            commits: of(&self.commits),
+            syncs: of(&self.syncs),
+            sync_ns: of(&self.sync_ns),
+            sync_ns_max: of(&self.sync_ns_max),
+            ..Stats::default()
+        }
+    }
+}

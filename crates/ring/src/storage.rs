@@ -1,0 +1,227 @@
+//! The directory of segment files.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::file::{OWNER, SegmentFile, Staging};
+
+/// Segment files in a directory, locked for this ring.
+pub(crate) struct Storage {
+    dir: PathBuf,
+    staging: Arc<Mutex<Staging>>,
+    // Held for its lock: a second ring on the same directory must not start.
+    _lock: File,
+}
+
+/// Why a segment file could not be made or taken into use. What a failed sync means is for the whole device, so it is told apart.
+#[derive(Debug)]
+pub(crate) enum MakeError {
+    /// A sync failed.
+    Sync(io::Error),
+    /// Anything else failed.
+    Other(io::Error),
+}
+
+impl From<io::Error> for MakeError {
+    fn from(error: io::Error) -> Self {
+        MakeError::Other(error)
+    }
+}
+
+impl From<Errno> for MakeError {
+    fn from(error: Errno) -> Self {
+        MakeError::Other(error.into())
+    }
+}
+
+impl Storage {
+    /// Opens `dir`, creating it if needed, and locks it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when somebody else has the directory; else what the file system said.
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        make_dir(dir)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let lock = File::from(posthaste_fsops::open(dir.join(LOCK), flags, OWNER)?);
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+                posthaste_fsops::unlink(path)?;
+            }
+        }
+        Ok(Storage { dir: dir.to_owned(), staging: Arc::default(), _lock: lock })
+    }
+
+    /// The names of all segment files, sorted.
+    pub fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.dir)? {
+            if let Ok(name) = entry?.file_name().into_string()
+                && name.ends_with(SEGMENT)
+            {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Creates a segment file full of zeros. When this returns, its bytes, its size and its name are durable. Calls `between_pieces`
+    /// after each MiB, which returns when others have had their turn on the device.
+    pub fn create(
+        &self,
+        name: &str,
+        len: u64,
+        between_pieces: &mut dyn FnMut(),
+    ) -> Result<Arc<SegmentFile>, MakeError> {
+        // Asked first, so that a full disk is not filled to its last block by every append that is refused.
+        let space = rustix::fs::statvfs(&self.dir)?;
+        if space.f_bavail.saturating_mul(space.f_frsize) < len {
+            return Err(Errno::NOSPC.into());
+        }
+        // Under another name until it is full of durable zeros: a cut in the midst may leave anything in it, and what is called a
+        // segment and has no readable header is damaged.
+        let unfinished = self.dir.join(format!("{name}.{UNFINISHED}"));
+        let made = self.fill(&unfinished, name, len, between_pieces);
+        if made.is_err() {
+            // A segment that could not be filled would only hold the space that is missing.
+            let _ = posthaste_fsops::unlink(unfinished);
+            let _ = posthaste_fsops::unlink(self.path(name));
+        }
+        made.map(Arc::new)
+    }
+
+    fn fill(
+        &self,
+        unfinished: &Path,
+        name: &str,
+        len: u64,
+        between_pieces: &mut dyn FnMut(),
+    ) -> Result<SegmentFile, MakeError> {
+        // Opened before the file is filled: without a descriptor for it the work would be in vain.
+        let dir = File::open(&self.dir)?;
+        let segment = SegmentFile::open(unfinished, OFlags::CREATE | OFlags::TRUNC, self.staging.clone())?;
+        segment.fill_with_zeros(len, between_pieces)?;
+        segment.sync_all().map_err(MakeError::Sync)?;
+        posthaste_fsops::rename(unfinished, self.path(name))?;
+        sync(&dir).map_err(MakeError::Sync)?;
+        Ok(segment)
+    }
+
+    /// Opens a segment file for reading and writing.
+    pub fn segment(&self, name: &str) -> io::Result<Arc<SegmentFile>> {
+        SegmentFile::open(&self.path(name), OFlags::empty(), self.staging.clone()).map(Arc::new)
+    }
+
+    /// Removes a segment file's name; need not be durable.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(posthaste_fsops::unlink(self.path(name))?)
+    }
+
+    /// Gives a segment file a second name.
+    pub fn link(&self, name: &str, to: &Path) -> io::Result<()> {
+        Ok(posthaste_fsops::linkat(rustix::fs::CWD, self.path(name), rustix::fs::CWD, to, AtFlags::empty())?)
+    }
+
+    /// Keeps the bytes of damaged records for a person to look at, unless there is a copy from an earlier opening.
+    pub fn set_aside(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        match posthaste_fsops::open(self.path(name), how, OWNER) {
+            Err(Errno::EXIST) => Ok(()),
+            file => posthaste_fsops::write_all(file?, bytes),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+/// Makes a directory (mode 0700) and those above it that are missing, each durable before what lies in it: otherwise a
+/// power cut could take a name, and everything below it. One that is there is made durable, too, with the names in it.
+///
+/// # Errors
+/// What `mkdir`, `open` and `fsync` say.
+pub fn make_dir(dir: &Path) -> io::Result<()> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let was_there = dir.is_dir();
+    if !was_there {
+        make_dir(parent)?;
+        match posthaste_fsops::mkdir(dir, Mode::RWXU) {
+            Err(Errno::EXIST) if dir.is_dir() => {}
+            made => made?,
+        }
+    }
+    // Whoever has made it, or a segment in it, may have been killed before it was synced.
+    let this = File::open(dir)?;
+    sync(&this)?;
+    let parent = match File::open(parent) {
+        // Where we may not look we have made nothing.
+        Err(error) if was_there && error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        opened => opened?,
+    };
+    let is_mount = this.metadata()?.dev() != parent.metadata()?.dev();
+    if is_mount { Ok(()) } else { sync(&parent) }
+}
+
+/// Makes the names in a directory durable.
+fn sync(dir: &File) -> io::Result<()> {
+    Ok(posthaste_fsops::fsync(dir)?)
+}
+
+/// The file that is locked by whoever has the ring open.
+const LOCK: &str = "lock";
+/// How the names of segment files end.
+pub(crate) const SEGMENT: &str = ".seg";
+/// How the names of files end that hold damaged records.
+pub(crate) const SET_ASIDE: &str = ".damaged";
+/// Last part of the name of a segment file that is being created.
+const UNFINISHED: &str = "new";
+
+#[cfg(test)]
+mod tests {
+    use posthaste_fsops::{Choice, Cut, Machine};
+
+    use super::*;
+
+    #[test]
+    fn what_a_start_has_made_that_was_cut_short_is_durable_with_the_next() {
+        let machine = Machine::new().unwrap();
+        let dir = machine.path().join("ring");
+        posthaste_fsops::mkdir(&dir, Mode::RWXU).unwrap();
+        posthaste_fsops::open(dir.join("segment"), OFlags::CREATE | OFlags::WRONLY, OWNER).unwrap();
+        make_dir(&dir).unwrap();
+        let recording = machine.recording();
+        let left = recording.cut(Cut { position: recording.events.len(), choice: Choice::Bits(0) });
+        assert!(left.files().contains_key(Path::new("ring/segment")), "{:?}", left.files());
+    }
+
+    #[test]
+    fn a_segment_whose_creation_was_cut_off_is_no_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let unfinished = dir.path().join(format!("0000000000000000.seg.{UNFINISHED}"));
+        // As long as a whole one, and full of what lay on the disk before.
+        std::fs::write(&unfinished, [0xDB; 8192]).unwrap();
+        let storage = Storage::open(dir.path()).unwrap();
+        assert!(!unfinished.exists());
+        assert_eq!(storage.list().unwrap(), Vec::<String>::new());
+        storage.create("0000000000000000.seg", 8192, &mut || ()).unwrap();
+        assert_eq!(storage.list().unwrap(), ["0000000000000000.seg"]);
+        assert!(!unfinished.exists());
+    }
+
+    #[test]
+    fn the_first_copy_of_damaged_bytes_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(dir.path()).unwrap();
+        ["first", "later"].iter().for_each(|bytes| storage.set_aside("a.damaged", bytes.as_bytes()).unwrap());
+        assert_eq!(std::fs::read(dir.path().join("a.damaged")).unwrap(), b"first");
+    }
+}

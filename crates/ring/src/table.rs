@@ -1,0 +1,146 @@
+//! Which segments are in service, and where in them a record lies.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::Lsn;
+use crate::layout::FIRST_RECORD;
+use crate::pool::Segment;
+use crate::recovery::Read;
+use crate::scan::{ANCHOR_EACH, Anchor, anchor};
+
+/// A segment in service.
+pub(crate) struct InService {
+    pub segment: Segment,
+    /// First and last record; zero while there is none.
+    pub first: Lsn,
+    pub last: Lsn,
+    /// Offset behind the last record.
+    pub end: u64,
+    pub len: u64,
+    anchors: Vec<Anchor>,
+    /// Records that a cut has torn, with whole headers: they do not exist. Sorted.
+    torn: Vec<Lsn>,
+    /// What opening has told of as damaged.
+    gaps: Vec<Range<u64>>,
+}
+
+/// One segment in service, as [`Ring::segments`](crate::Ring::segments) tells of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentInfo {
+    /// Its number.
+    pub number: u64,
+    /// The first record in it; zero while there is none.
+    pub first: Lsn,
+    /// The last record in it; zero while there is none.
+    pub last: Lsn,
+    /// Offset behind the last record.
+    pub bytes_used: u64,
+    /// Bytes of the file.
+    pub segment_bytes: u64,
+    /// Nothing more will be written to it.
+    pub is_sealed: bool,
+}
+
+/// The records of a segment from one on, as they were at a moment.
+pub(crate) struct Part {
+    pub segment: Segment,
+    pub range: Range<u64>,
+    pub torn: Vec<Lsn>,
+    pub gaps: Vec<Range<u64>>,
+}
+
+/// The segments in service by number, which is also the order of their records.
+#[derive(Default)]
+pub(crate) struct Table {
+    pub segments: BTreeMap<u64, InService>,
+    /// The one that is being written to.
+    pub current: Option<u64>,
+}
+
+impl InService {
+    /// One without records.
+    pub fn new(segment: Segment, len: u64) -> Self {
+        let (first, end) = (Lsn::ZERO, FIRST_RECORD as u64);
+        InService { segment, first, last: first, end, len, anchors: Vec::new(), torn: Vec::new(), gaps: Vec::new() }
+    }
+
+    /// One that opening has found.
+    pub fn found(read: Read) -> std::io::Result<Self> {
+        let Read { segment, scan } = read;
+        let len = segment.file.len()?;
+        let mut torn = scan.torn;
+        torn.sort_unstable();
+        let gaps = scan.gaps.into_iter().map(|gap| gap.range).collect();
+        Ok(InService {
+            segment,
+            first: scan.first,
+            last: scan.last,
+            end: scan.end,
+            len,
+            anchors: scan.anchors,
+            torn,
+            gaps,
+        })
+    }
+
+    /// Enters the next record, which begins at this offset.
+    pub fn enter(&mut self, lsn: Lsn, offset: u64) {
+        if self.first == Lsn::ZERO {
+            self.first = lsn;
+        }
+        self.last = lsn;
+        let nth = (lsn.get() - self.first.get()) as u32;
+        if nth.is_multiple_of(ANCHOR_EACH) {
+            self.anchors.push(Anchor { nth, offset: offset as u32 });
+        }
+    }
+
+    pub fn has(&self, lsn: Lsn) -> bool {
+        self.first > Lsn::ZERO && (self.first..=self.last).contains(&lsn)
+    }
+
+    pub fn is_torn(&self, lsn: Lsn) -> bool {
+        self.torn.binary_search(&lsn).is_ok()
+    }
+
+    /// Where to begin to look for the first record at or behind `lsn`.
+    pub fn anchor(&self, lsn: Lsn) -> Option<u32> {
+        anchor(&self.anchors, self.first, lsn.max(self.first))
+    }
+
+    /// What is to be read of it to see the records from `from` on; `None` if there are none.
+    pub fn part(&self, from: Lsn) -> Option<Part> {
+        let offset = self.anchor(from).filter(|_| self.last >= from)?;
+        let (torn, gaps) = (self.torn.clone(), self.gaps.clone());
+        Some(Part { segment: self.segment.clone(), range: offset.into()..self.end, torn, gaps })
+    }
+}
+
+impl Table {
+    /// The segment that must hold a record, if it exists, and an offset to begin looking at.
+    pub fn find(&self, lsn: Lsn) -> Option<(Segment, u32)> {
+        let entry = self.segments.values().rev().find(|entry| entry.has(lsn))?;
+        (!entry.is_torn(lsn)).then(|| Some((entry.segment.clone(), entry.anchor(lsn)?))).flatten()
+    }
+
+    pub fn info(&self) -> Vec<SegmentInfo> {
+        let info = |(number, entry): (&u64, &InService)| SegmentInfo {
+            number: *number,
+            first: entry.first,
+            last: entry.last,
+            bytes_used: entry.end,
+            segment_bytes: entry.len,
+            is_sealed: self.current != Some(*number),
+        };
+        self.segments.iter().map(info).collect()
+    }
+
+    /// Takes the segments below `number` out of service, but never the one that is being written to.
+    pub fn take_below(&mut self, number: u64) -> Vec<Segment> {
+        let number = self.current.map_or(number, |current| number.min(current));
+        let kept = self.segments.split_off(&number);
+        std::mem::replace(&mut self.segments, kept).into_values().map(|entry| entry.segment).collect()
+    }
+}
