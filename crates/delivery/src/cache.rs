@@ -81,12 +81,13 @@ impl<K: Eq + Hash> OpenMaildirs<K> {
         Self(Mutex::new(Recent::new(mailboxes as usize / 2)))
     }
 
-    /// The Maildir at `path`: the open one if `path` still leads to it, so that mail does not follow one that was moved away; else what `open`
-    /// opens or makes now.
+    /// The Maildir at `path`: the open one if `path` still leads to it, so that mail does not follow one that was moved away, and it `is_current`; else
+    /// what `open` opens or makes now.
     pub(crate) fn get<Q>(
         &self,
         key: &Q,
         path: &Path,
+        is_current: impl FnOnce(&Maildir) -> bool,
         open: impl FnOnce() -> io::Result<Maildir>,
     ) -> io::Result<Arc<Maildir>>
     where
@@ -101,6 +102,7 @@ impl<K: Eq + Hash> OpenMaildirs<K> {
         // Closes files, by the thousand.
         drop(forgotten);
         if let Some(maildir) = cached
+            && is_current(&maildir)
             && maildir.is_at(path)
         {
             return Ok(maildir);

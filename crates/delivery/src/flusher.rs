@@ -179,7 +179,7 @@ impl Flusher {
         let now = SystemTime::now();
         for Request { path, body, reply, .. } in batch {
             let ticket = Ticket { reply };
-            let maildir = match self.shared.maildirs.get(&*path, &path, || Maildir::open_or_create(&path)) {
+            let maildir = match self.shared.maildirs.get(&*path, &path, |_| true, || Maildir::open_or_create(&path)) {
                 Ok(maildir) => maildir,
                 Err(e) => {
                     self.answer_one(ticket, Err(DeliveryError::of_mailbox(e)));

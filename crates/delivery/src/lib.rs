@@ -57,6 +57,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_maildir::{MailboxPath, Maildir};
+pub use posthaste_maildir::{Owners, Ownership};
 
 pub use error::{DeliveryError, MessageId};
 pub use journaled::{

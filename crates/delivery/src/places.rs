@@ -46,7 +46,9 @@ impl Places {
     /// The mailbox, made if there is none.
     pub fn maildir(&self, mailbox: &str) -> io::Result<Arc<Maildir>> {
         self.seams.pass(Step::Mailbox(mailbox))?;
-        self.open.get(mailbox, &self.root_path.join(mailbox), || {
+        let ownership = self.root.ownership_of(mailbox);
+        let is_current = |open: &Maildir| open.ownership() == ownership;
+        self.open.get(mailbox, &self.root_path.join(mailbox), is_current, || {
             let path = MailboxPath::parse(mailbox);
             let path = path.map_err(|error| io::Error::new(io::ErrorKind::InvalidFilename, error))?;
             self.root.mailbox(&path)

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::{self, Errno};
 use rustix::path::Arg;
 
@@ -181,6 +181,23 @@ fn written(
     let bytes = parts.iter().flat_map(|part| part.iter().copied()).take(written).collect();
     world.state(machine).push(Event::Write { node, offset, bytes });
     Ok(written)
+}
+
+pub fn fchown<Fd: AsFd>(fd: Fd, owner: Option<Uid>, group: Option<Gid>) -> io::Result<()> {
+    attributes(&fd, || fs::fchown(&fd, owner, group))
+}
+
+pub fn fchmod<Fd: AsFd>(fd: Fd, mode: Mode) -> io::Result<()> {
+    attributes(&fd, || fs::fchmod(&fd, mode))
+}
+
+/// Owner and mode, set before a file has its name, reach the disk with the file: no event of their own.
+fn attributes(fd: &impl AsFd, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let Some(mut world) = world() else { return call() };
+    if let Some((machine, node)) = world.node(identity(&fs::fstat(fd)?)) {
+        world.state(machine).may_change(node)?;
+    }
+    call()
 }
 
 pub fn fsync<Fd: AsFd>(fd: Fd) -> io::Result<()> {

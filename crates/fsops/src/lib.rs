@@ -30,7 +30,7 @@ pub use tree::Tree;
 
 #[cfg(not(feature = "record"))]
 pub use rustix::fs::{
-    fdatasync, fsync, linkat, mkdir, mkdirat, open, openat, rename, renameat, renameat_with, syncfs, unlink, unlinkat,
+    fchmod, fchown, fdatasync, fsync, linkat, mkdir, mkdirat, open, openat, rename, renameat, renameat_with, syncfs, unlink, unlinkat,
 };
 #[cfg(not(feature = "record"))]
 pub use rustix::io::{pwritev, write, writev};

@@ -23,10 +23,10 @@ pub struct Draft<'a> {
 }
 
 impl Maildir {
-    /// Begins a message that will be called `name`: mode 0600, empty.
+    /// Begins a message that will be called `name`: empty, with the mailbox's [`Ownership`](crate::Ownership).
     ///
     /// # Errors
-    /// `InvalidFilename` for a name that is no plain file name of at most 255 bytes; others of `open`, and of `fsync` where the directories have to be synced first; and `AlreadyExists` if `tmp/` has that name, on a file system where
+    /// `InvalidFilename` for a name that is no plain file name of at most 255 bytes; others of `open`, of `fchown` and `fchmod`, and of `fsync` where the directories have to be synced first; and `AlreadyExists` if `tmp/` has that name, on a file system where
     /// every file needs one.
     pub fn draft<'a>(&'a self, name: &'a str) -> io::Result<Draft<'a>> {
         check_name(name)?;
@@ -34,7 +34,10 @@ impl Maildir {
             self.sync_way()?;
             let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
             match posthaste_fsops::openat(self.tmp_dir(), ".", flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => return Ok(Draft { maildir: self, file: file.into(), name, is_named: false }),
+                Ok(file) => {
+                    self.ownership().apply_to_file(&file)?;
+                    return Ok(Draft { maildir: self, file: file.into(), name, is_named: false });
+                }
                 // Not this file system, or not this kernel.
                 Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => self.set_names_needed(),
                 Err(error) => return Err(error.into()),

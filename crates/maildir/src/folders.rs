@@ -105,7 +105,8 @@ impl MailRoot {
         let maildir = self.mailbox(&path)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match posthaste_fsops::openat(self.open_dir(&path)?, MARK, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(_) | Err(Errno::EXIST) => Ok(maildir),
+            Ok(mark) => maildir.ownership().apply_to_file(&mark).map(|()| maildir),
+            Err(Errno::EXIST) => Ok(maildir),
             Err(e) => Err(e.into()),
         }
     }

@@ -116,6 +116,7 @@ impl Maildir {
             return Ok(flag);
         }
         let flag = keywords.insert(keyword).ok_or(io::ErrorKind::QuotaExceeded)?;
+        self.ownership().apply_to_file(&*lock)?;
         posthaste_fsops::write_all(&*lock, keywords.to_text().as_bytes())?;
         posthaste_fsops::fsync(&*lock)?;
         posthaste_fsops::renameat(base, LOCK, base, FILE)?;

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::mount::MountFacts;
 use crate::name::key_of;
+use crate::owners::Ownership;
 use crate::root::{Identity, identity, open_beneath, open_or_make_dir};
 use crate::way::{FailedDirs, Way};
 
@@ -64,6 +65,7 @@ pub struct Maildir {
     fresh: AtomicBool,
     /// Each file needs a name from the beginning: there is no `O_TMPFILE` here.
     names_needed: AtomicBool,
+    ownership: Ownership,
     way: Way,
 }
 
@@ -75,7 +77,7 @@ impl Maildir {
     /// Those of `mkdir` and `open`: `NotADirectory` for a file in its place, `PermissionDenied`, `StorageFull`, ...
     pub fn open_or_create(path: impl AsRef<Path>) -> io::Result<Self> {
         let (dir, created) = open_or_create_trusted(path.as_ref())?;
-        Self::open_or_create_in(&dir, created, &FailedDirs::default())
+        Self::open_or_create_in(&dir, created, Ownership::default(), &FailedDirs::default())
     }
 
     /// Opens a Maildir that exists, by a trusted path.
@@ -83,22 +85,32 @@ impl Maildir {
     /// # Errors
     /// `NotFound` if it or one of its directories does not exist; otherwise as [`open_or_create`](Self::open_or_create).
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::open_in(&open_trusted(path.as_ref())?, &FailedDirs::default())
+        Self::open_in(&open_trusted(path.as_ref())?, Ownership::default(), &FailedDirs::default())
     }
 
-    pub(crate) fn open_or_create_in(dir: &OwnedFd, created: bool, failed: &FailedDirs) -> io::Result<Self> {
-        let (tmp, tmp_made) = open_or_make_dir(dir, "tmp")?;
-        let (cur, cur_made) = open_or_make_dir(dir, "cur")?;
-        let (new, new_made) = open_or_make_dir(dir, "new")?;
-        Self::with_dirs(tmp, new, cur, created | tmp_made | cur_made | new_made, failed)
+    pub(crate) fn open_or_create_in(
+        dir: &OwnedFd,
+        created: bool,
+        ownership: Ownership,
+        failed: &FailedDirs,
+    ) -> io::Result<Self> {
+        let (tmp, tmp_made) = open_or_make_dir(dir, "tmp", &ownership)?;
+        let (cur, cur_made) = open_or_make_dir(dir, "cur", &ownership)?;
+        let (new, new_made) = open_or_make_dir(dir, "new", &ownership)?;
+        Self::with_dirs([tmp, new, cur], created | tmp_made | cur_made | new_made, ownership, failed)
     }
 
-    pub(crate) fn open_in(dir: &OwnedFd, failed: &FailedDirs) -> io::Result<Self> {
+    pub(crate) fn open_in(dir: &OwnedFd, ownership: Ownership, failed: &FailedDirs) -> io::Result<Self> {
         let sub = |name| open_beneath(dir, name);
-        Self::with_dirs(sub("tmp")?, sub("new")?, sub("cur")?, false, failed)
+        Self::with_dirs([sub("tmp")?, sub("new")?, sub("cur")?], false, ownership, failed)
     }
 
-    fn with_dirs(tmp: OwnedFd, new: OwnedFd, cur: OwnedFd, fresh: bool, failed: &FailedDirs) -> io::Result<Self> {
+    fn with_dirs(
+        [tmp, new, cur]: [OwnedFd; 3],
+        fresh: bool,
+        ownership: Ownership,
+        failed: &FailedDirs,
+    ) -> io::Result<Self> {
         let facts = MountFacts::of(&new)?;
         Ok(Self {
             facts,
@@ -108,6 +120,7 @@ impl Maildir {
             cur,
             fresh: AtomicBool::new(fresh),
             names_needed: AtomicBool::new(false),
+            ownership,
             way: Way::new(facts.syncfs_trusted, failed),
         })
     }
@@ -115,6 +128,11 @@ impl Maildir {
     /// The file system that it is on.
     pub fn facts(&self) -> MountFacts {
         self.facts
+    }
+
+    /// Whose the files are that this handle makes.
+    pub fn ownership(&self) -> Ownership {
+        self.ownership
     }
 
     /// Whether `path` still leads to this Maildir, and none of its directories has been removed: one `stat`, two `fstat`. A handle outlives a rename or removal of
@@ -163,7 +181,7 @@ impl Maildir {
         }
     }
 
-    /// Writes one message into `tmp/` (mode 0600, not synced, never over an existing file). Whatever fails, no file is left.
+    /// Writes one message into `tmp/` (with the mailbox's [`Ownership`], not synced, never over an existing file). Whatever fails, no file is left.
     ///
     /// # Errors
     /// `AlreadyExists`; `InvalidFilename` for a name that is no plain file name of at most 255 bytes; `StorageFull`; others of `open` and `write`, and of `fsync` where the
@@ -190,7 +208,9 @@ impl Maildir {
         check_name(name)?;
         self.sync_way()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(posthaste_fsops::openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?)
+        let file = posthaste_fsops::openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?;
+        self.ownership.apply_to_file(&file).inspect_err(|_| drop(self.remove_tmp(name)))?;
+        Ok(file)
     }
 
     /// Removes a file from `tmp/`.

@@ -192,7 +192,7 @@ fn copy_durably(source: std::fs::File, target: &OwnedFd) -> io::Result<()> {
             count => posthaste_fsops::write_all(target, &buffer[..count])?,
         }
     }
-    rustix::fs::fchmod(target, Mode::from_raw_mode(stat.st_mode & 0o777))?;
+    posthaste_fsops::fchmod(target, Mode::from_raw_mode(stat.st_mode & 0o777))?;
     let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
     let times = Timestamps {
         last_access: time(stat.st_atime, stat.st_atime_nsec as _),

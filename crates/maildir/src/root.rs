@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::maildir::Maildir;
 use crate::mount::{Mount, MountFacts};
+use crate::owners::{Owners, Ownership};
 use crate::path::MailboxPath;
 use crate::way::FailedDirs;
 
@@ -25,6 +26,7 @@ pub struct MailRoot {
     // Each mount has a lock of its own: a sync that hangs must not keep a mailbox elsewhere from being opened.
     mounts: Mutex<BTreeMap<u64, Arc<Mutex<Mount>>>>,
     failed_dirs: FailedDirs,
+    owners: Owners,
 }
 
 impl MailRoot {
@@ -38,7 +40,18 @@ impl MailRoot {
         let mount = Mount::of_dir(&dir)?;
         let facts = mount.facts();
         let mounts = Mutex::new(BTreeMap::from([(facts.device, Arc::new(Mutex::new(mount)))]));
-        Ok(Self { dir, facts, mounts, failed_dirs: FailedDirs::default() })
+        Ok(Self { dir, facts, mounts, failed_dirs: FailedDirs::default(), owners: Owners::default() })
+    }
+
+    /// What is made from now on gets the owner and mode that `owners` says. What is there keeps its own.
+    #[must_use]
+    pub fn with_owners(self, owners: Owners) -> Self {
+        Self { owners, ..self }
+    }
+
+    /// Whose a mailbox is, or a directory above one, if it is made now.
+    pub fn ownership_of(&self, path: &str) -> Ownership {
+        self.owners.of(path)
     }
 
     /// The root's own file system. Ask [`Maildir::facts`] for that of a mailbox.
@@ -46,16 +59,17 @@ impl MailRoot {
         self.facts
     }
 
-    /// Opens a mailbox, making it and the directories above it (mode 0700) if need be. Nothing is synced: where `syncfs` is
+    /// Opens a mailbox, making it and the directories above it if need be (mode 0700, or what [`with_owners`](Self::with_owners) has been told). Nothing is synced: where `syncfs` is
     /// trusted, a new mailbox is durable with the next sync; elsewhere the first write fsyncs it, with every directory above it. If that
     /// fails, no mailbox below that directory can be written to until the root is opened again.
     ///
     /// # Errors
-    /// Those of `mkdir` and `openat2`: `FilesystemLoop` (ELOOP) for a symbolic link on the way, `NotADirectory` for a file
+    /// Those of `mkdir`, `fchown`, `fchmod` and `openat2`: `FilesystemLoop` (ELOOP) for a symbolic link on the way, `NotADirectory` for a file
     /// in its place, `PermissionDenied`, `StorageFull`.
     pub fn mailbox(&self, path: &MailboxPath) -> io::Result<Maildir> {
         let (dir, created) = self.open_or_create(path)?;
-        let maildir = Maildir::open_or_create_in(&dir, created, &self.failed_dirs)?;
+        let ownership = self.owners.of(path.as_str());
+        let maildir = Maildir::open_or_create_in(&dir, created, ownership, &self.failed_dirs)?;
         self.remember_mount(&maildir)?;
         Ok(maildir)
     }
@@ -65,7 +79,8 @@ impl MailRoot {
     /// # Errors
     /// `NotFound` if it, or its `tmp`, `new` or `cur`, does not exist; otherwise as [`mailbox`](Self::mailbox).
     pub fn existing_mailbox(&self, path: &MailboxPath) -> io::Result<Maildir> {
-        let maildir = Maildir::open_in(&open_beneath(&self.dir, path.as_str())?, &self.failed_dirs)?;
+        let ownership = self.owners.of(path.as_str());
+        let maildir = Maildir::open_in(&open_beneath(&self.dir, path.as_str())?, ownership, &self.failed_dirs)?;
         self.remember_mount(&maildir)?;
         Ok(maildir)
     }
@@ -116,9 +131,12 @@ impl MailRoot {
             found => return Ok((found?, false)),
         }
         let mut at: Option<OwnedFd> = None;
+        let mut above = 0;
         for component in path.components() {
             let parent = at.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
-            at = Some(open_or_make_dir(parent, component)?.0);
+            let ownership = self.owners.of(&path.as_str()[..above + component.len()]);
+            at = Some(open_or_make_dir(parent, component, &ownership)?.0);
+            above += component.len() + 1;
         }
         at.map(|dir| (dir, true)).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -156,16 +174,13 @@ pub(crate) fn open_parent(dir: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(dir, "..", DIR_FLAGS, Mode::empty())?)
 }
 
-/// Opens the directory `name` in `dir`, making it (mode 0700) if it is not there; says whether it did.
-pub(crate) fn open_or_make_dir(dir: impl AsFd, name: &str) -> io::Result<(OwnedFd, bool)> {
+/// Opens the directory `name` in `dir`, making it if it is not there; says whether it did.
+pub(crate) fn open_or_make_dir(dir: impl AsFd, name: &str, ownership: &Ownership) -> io::Result<(OwnedFd, bool)> {
     match open_beneath(&dir, name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         found => return Ok((found?, false)),
     }
-    match posthaste_fsops::mkdirat(&dir, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(e) => return Err(e.into()),
-    }
+    ownership.make_dir(&dir, name)?;
     Ok((open_beneath(&dir, name)?, true))
 }
 

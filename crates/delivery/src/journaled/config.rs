@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use posthaste_maildir::Host;
+use posthaste_maildir::{Host, Owners};
 
 /// Where a journaled executor keeps things, and its bounds.
 #[derive(Debug, Clone)]
@@ -33,6 +33,9 @@ pub struct JournaledConfig {
     pub inline_bytes_max: u64,
     /// Bytes that may wait for one mailbox that cannot be written to; beyond, [`Journaled::check_mailbox`] refuses.
     pub pending_bytes_max: u64,
+    /// Whose the files and directories are that are made for mail: asked whenever a mailbox is opened or written to, so what it says may change. A replay asks
+    /// it too: mail that was accepted before gets the owner that applies when it is written.
+    pub owners: Owners,
     /// How long opening waits for mailboxes of unfinished mail of which none answers: then their mail waits for them, and opening goes on.
     pub open_patience: Duration,
     /// How long ending may take: longer only if a disk hangs, and then what is unfinished is left to the next opening.
@@ -52,6 +55,7 @@ impl JournaledConfig {
             checkpoint_interval: Duration::from_secs(30),
             inline_bytes_max: 1 << 20,
             pending_bytes_max: 1 << 30,
+            owners: Owners::default(),
             open_patience: Duration::from_secs(30),
             shutdown_patience: Duration::from_secs(30),
         }

@@ -42,6 +42,7 @@ impl<L: Log> Core<L> {
             make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
         }
         let root = MailRoot::open(&config.mail_root).map_err(at(&config.mail_root))?;
+        let root = root.with_owners(config.owners.clone());
         let session = SessionTag::of(&config.mail_root).map_err(at(&config.mail_root))?;
         let visible = Visible::of(&recovery.notes, session);
 

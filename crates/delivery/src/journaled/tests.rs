@@ -9,7 +9,9 @@ use tokio::runtime::Runtime;
 
 use crate::record::{Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, Stored};
 use crate::session::SessionTag;
-use crate::{Body, DeliveryError, Journaled, JournaledConfig, LineEnds, Message, ReplayReport, Target};
+use crate::{
+    Body, DeliveryError, Journaled, JournaledConfig, LineEnds, Message, Owners, Ownership, ReplayReport, Target,
+};
 
 pub(super) struct Place {
     dir: tempfile::TempDir,
@@ -312,4 +314,34 @@ fn a_second_executor_on_the_same_journal_is_refused() {
     let second = Journaled::open(place.config());
     let locked = matches!(second, Err(crate::OpenError::Journal(posthaste_journal::OpenError::Locked)));
     assert!(locked, "two executors on one journal");
+}
+
+#[test]
+fn replay_and_delivery_write_with_the_owner_of_the_moment() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    place.crashed_with(&[message(&["ann", "bob"], "replayed\r\n")], |_| None);
+    let mode = Arc::new(std::sync::atomic::AtomicU32::new(0o640));
+    let now = mode.clone();
+    let of = move |path: &str| match path.starts_with("ann") {
+        true => Ownership::with_mode(now.load(std::sync::atomic::Ordering::Relaxed)),
+        false => Ownership::default(),
+    };
+    let config = JournaledConfig { owners: Owners::new(of), ..place.config() };
+    let (journaled, report) = Journaled::open(config).expect("opens");
+    assert_eq!(report.restored, 2);
+    let modes = |name: &str| {
+        let bits = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        let dir = place.mail().join(name).join("Maildir/new");
+        let files = std::fs::read_dir(&dir).expect("a Maildir").map(|entry| bits(&entry.expect("an entry").path()));
+        let mut files: Vec<u32> = files.collect();
+        files.sort_unstable();
+        (bits(&dir), files)
+    };
+    assert_eq!((modes("ann"), modes("bob")), ((0o750, vec![0o640]), (0o700, vec![0o600])));
+    // For what is written from now on, though the mailbox is open already.
+    mode.store(0o644, std::sync::atomic::Ordering::Relaxed);
+    place.deliver(&journaled, message(&["ann", "bob"], "delivered\r\n")).expect("kept");
+    place.runtime.block_on(journaled.shutdown());
+    assert_eq!((modes("ann"), modes("bob")), ((0o750, vec![0o640, 0o644]), (0o700, vec![0o600, 0o600])));
 }
