@@ -30,7 +30,8 @@ pub use tree::Tree;
 
 #[cfg(not(feature = "record"))]
 pub use rustix::fs::{
-    fchmod, fchown, fdatasync, fsync, linkat, mkdir, mkdirat, open, openat, rename, renameat, renameat_with, syncfs, unlink, unlinkat,
+    fchmod, fchown, fdatasync, fsync, linkat, mkdir, mkdirat, open, openat, rename, renameat, renameat_with, syncfs,
+    unlink, unlinkat,
 };
 #[cfg(not(feature = "record"))]
 pub use rustix::io::{pwritev, write, writev};

@@ -11,6 +11,7 @@ mod indexing;
 mod inspect;
 pub mod logging;
 mod memory;
+mod owners;
 mod privileges;
 mod receive;
 mod repeats;

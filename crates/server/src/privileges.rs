@@ -4,11 +4,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, Gid, Uid, access};
-use rustix::process::geteuid;
+use rustix::fs::{Access, Gid, Mode, OFlags, Uid, access};
+use rustix::process::{getegid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::config::{Config, Identity};
+use crate::owners::{OwnerRules, Rights};
 
 /// Why the server does not run as the user that it should.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,9 @@ pub enum PrivilegeError {
         /// Whom it should belong to.
         user: String,
     },
+    /// Mail is to belong to others than the server, which could not give it to them.
+    #[error("{0}: start as root and without `user`, or leave `owner` out")]
+    Ungivable(String),
     /// The kernel refuses, or did not do what it said.
     #[error("cannot become `{user}`: {error}")]
     Kernel {
@@ -59,6 +63,7 @@ pub enum PrivilegeError {
 /// See [`PrivilegeError`].
 pub(crate) fn give_up(config: &Config) -> Result<(), PrivilegeError> {
     let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+    check_owners(config)?;
     let Some(identity) = identity else { return Ok(()) };
     let directories = directories(config);
     if !geteuid().is_root() {
@@ -68,7 +73,8 @@ pub(crate) fn give_up(config: &Config) -> Result<(), PrivilegeError> {
         return check_directories(&directories, &identity);
     }
     for path in &directories {
-        make_for(path, &identity).map_err(|error| PrivilegeError::Directory { path: path.clone(), error })?;
+        make_for(path, &identity, dir_mode(config, path))
+            .map_err(|error| PrivilegeError::Directory { path: path.clone(), error })?;
     }
     become_user(&identity).map_err(|error| PrivilegeError::Kernel { user: identity.name.clone(), error })?;
     check_directories(&directories, &identity)
@@ -82,22 +88,52 @@ pub(crate) fn group_to_be(config: &Config) -> Option<u32> {
 
 fn directories(config: &Config) -> Vec<PathBuf> {
     let storage = &config.storage;
-    let mut all = vec![storage.data.clone(), storage.journal.clone(), storage.mail.clone()];
+    // The mail first: others may have to get through what lies above it.
+    let mut all = vec![storage.mail.clone(), storage.data.clone(), storage.journal.clone()];
     if config.search.index {
         all.push(config.search.dir.clone());
     }
     all
 }
 
+/// What a directory is made with: others than the server may have to get through to the mail.
+fn dir_mode(config: &Config, path: &Path) -> u32 {
+    let is_passed = *path == config.storage.mail && OwnerRules::of(config).are_for_others();
+    if is_passed { 0o711 } else { 0o700 }
+}
+
+/// Sees that mail can be given to those whose it is.
+///
+/// # Errors
+/// [`PrivilegeError::Ungivable`].
+pub(crate) fn check_owners(config: &Config) -> Result<(), PrivilegeError> {
+    // Who is not root any more does not become somebody else.
+    let rights = Rights::to_be(config).filter(|_| geteuid().is_root()).unwrap_or_else(Rights::of_this_process);
+    OwnerRules::of(config).check(&rights).map_err(|why| PrivilegeError::Ungivable(why.to_string()))
+}
+
+/// Makes the mail directory so that the owners of the mail can get through it, if it is not there.
+pub(crate) fn make_mail_directory(config: &Config) -> io::Result<()> {
+    let mail = &config.storage.mail;
+    let own = Identity { name: String::new(), uid: geteuid().as_raw(), gid: getegid().as_raw(), groups: Vec::new() };
+    match dir_mode(config, mail) {
+        0o700 => Ok(()),
+        mode => make_for(mail, &own, mode),
+    }
+}
+
 /// Makes a directory, and all that is missing above it, for a user. What is there is left alone.
-fn make_for(path: &Path, identity: &Identity) -> io::Result<()> {
+fn make_for(path: &Path, identity: &Identity, mode: u32) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.exists() {
         return Ok(());
     }
-    path.parent().map_or(Ok(()), |parent| make_for(parent, identity))?;
-    rustix::fs::mkdir(path, rustix::fs::Mode::RWXU)?;
+    path.parent().map_or(Ok(()), |parent| make_for(parent, identity, mode))?;
+    rustix::fs::mkdir(path, Mode::RWXU)?;
     // Not through a link: the directory above may be the user's, who could put one in its place.
-    std::os::unix::fs::lchown(path, Some(identity.uid), Some(identity.gid))
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = rustix::fs::open(path, flags, Mode::empty())?;
+    rustix::fs::fchown(&made, Some(Uid::from_raw(identity.uid)), Some(Gid::from_raw(identity.gid)))?;
+    Ok(rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?)
 }
 
 fn become_user(identity: &Identity) -> io::Result<()> {
@@ -174,8 +210,8 @@ mod tests {
         let identity = Identity { name: "me".into(), uid: metadata.uid(), gid: metadata.gid(), groups: vec![] };
         let (link, elsewhere) = (dir.path().join("link"), dir.path().join("elsewhere"));
         std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
-        assert!(make_for(&link, &identity).is_err() && !elsewhere.exists());
-        make_for(&dir.path().join("a/b"), &identity).unwrap();
+        assert!(make_for(&link, &identity, 0o711).is_err() && !elsewhere.exists());
+        make_for(&dir.path().join("a/b"), &identity, 0o711).unwrap();
         assert!(dir.path().join("a/b").is_dir());
     }
 }

@@ -329,8 +329,7 @@ impl Found {
 }
 
 fn within(domain: usize, problem: Problem) -> Problem {
-    let at = [vec!["domain".into(), domain.into()], problem.at].concat();
-    Problem { at, ..problem }
+    problem.within(["domain".into(), domain.into()])
 }
 
 /// One message to an alias becomes this many entries at most.

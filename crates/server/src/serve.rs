@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use posthaste_delivery::{Journaled, JournaledConfig, OpenError, ReplayReport};
+use posthaste_delivery::{Journaled, JournaledConfig, OpenError, Owners, ReplayReport};
 use posthaste_smtp::driver::{BoundServer, ListenError, RunningServer, Server as SmtpServer, ServerBuilder};
 use posthaste_smtp::server::Config as SmtpConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::{self, Config, ConfigError, Limits, Loaded, LogFormat, Protocol};
 use crate::indexing::Indexing;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
+use crate::owners::{Current, OwnerRules};
 use crate::privileges::PrivilegeError;
 use crate::receive::{Receiver, Settings};
 use crate::routing::Routes;
@@ -67,6 +68,7 @@ pub struct Server {
     watch: Watch,
     tidy: Tidy,
     indexing: Option<Indexing>,
+    owners: Current,
 }
 
 impl Server {
@@ -77,6 +79,7 @@ impl Server {
     /// # Errors
     /// See [`ServeError`]; nothing listens then.
     pub async fn start(config: Config) -> Result<Self, ServeError> {
+        crate::privileges::check_owners(&config)?;
         let settings = config.clone();
         let bound =
             tokio::task::spawn_blocking(move || bind_when_free(&settings)).await.map_err(std::io::Error::from)??;
@@ -85,7 +88,8 @@ impl Server {
 
     /// As [`Server::start`], on sockets that listen already: who connects meanwhile is greeted once the store is open.
     async fn start_on(bound: BoundServer, config: Config) -> Result<Self, ServeError> {
-        let (store, replayed) = open_store(&config).await?;
+        let owners = Current::new(OwnerRules::of(&config));
+        let (store, replayed) = open_store(&config, owners.owners()).await?;
         let memory = MemoryBudget::new(config.limits.memory_bytes);
         let receiver = Receiver::new(Settings::new(&config), store.clone(), memory, &config.storage.journal);
         let running = match bound.start(receiver.clone()) {
@@ -98,7 +102,7 @@ impl Server {
         let watch = Watch::begin(store.clone(), receiver.clone());
         let tidy = Tidy::begin(config.storage.mail.clone());
         let indexing = Indexing::begin(&config.search, &config.storage.mail);
-        Ok(Self { config, receiver, store, running, replayed, watch, tidy, indexing })
+        Ok(Self { config, receiver, store, running, replayed, watch, tidy, indexing, owners })
     }
 
     /// The TCP addresses that it listens on, with the ports that were taken.
@@ -111,6 +115,7 @@ impl Server {
     pub fn reload(&mut self, config: Config) -> Vec<&'static str> {
         let restart = needs_restart(&self.config, &config);
         self.receiver.replace(Settings::new(&config));
+        self.owners.replace(OwnerRules::of(&config));
         // Only TLS and AUTH can be asked for in vain.
         self.running.reconfigure(smtp_config(&config)).expect("neither TLS nor AUTH is configured");
         // What is not in force is told of again next time.
@@ -266,7 +271,9 @@ impl Source {
 
     /// After an error everything stays as it was.
     fn read_again(&mut self) -> Result<Config, ConfigError> {
-        self.loaded = self.loaded.again(self.file.as_deref())?;
+        let loaded = self.loaded.again(self.file.as_deref())?;
+        crate::privileges::check_owners(&loaded.config).map_err(|error| loaded.error(error.to_string()))?;
+        self.loaded = loaded;
         Ok(self.config())
     }
 }
@@ -295,8 +302,12 @@ async fn run(
         LogFormat::Plain => server.banner(),
         LogFormat::Json => server.banner_json(),
     });
-    if rustix::process::geteuid().is_root() && server.config.user.is_none() {
+    let owners = OwnerRules::of(&server.config);
+    if rustix::process::geteuid().is_root() && server.config.user.is_none() && !owners.give_away() {
         tracing::warn!("runs as root: set `user`, so that it gives that up once it listens");
+    }
+    for bar in owners.barred(&server.config.storage.mail) {
+        tracing::warn!("{bar}");
     }
     loop {
         tokio::select! {
@@ -344,7 +355,7 @@ fn reload(server: &mut Server, source: &mut Source) {
     }
 }
 
-async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeError> {
+async fn open_store(config: &Config, owners: Owners) -> Result<(Journaled, ReplayReport), ServeError> {
     let storage = &config.storage;
     let journaled = JournaledConfig {
         host: config.host_name.clone(),
@@ -360,9 +371,16 @@ async fn open_store(config: &Config) -> Result<(Journaled, ReplayReport), ServeE
         shutdown_patience: Duration::from_secs(config.limits.shutdown_secs.max(1)),
         checkpoint_interval: Duration::from_secs(storage.checkpoint_secs),
         backlog_bytes: MemoryBudget::of_store(config.limits.memory_bytes),
+        owners,
         ..JournaledConfig::new(&storage.journal, &storage.mail)
     };
-    let opened = tokio::task::spawn_blocking(move || open_when_free(&journaled)).await;
+    let settings = config.clone();
+    let open = move || {
+        let path = settings.storage.mail.clone();
+        crate::privileges::make_mail_directory(&settings).map_err(|error| OpenError::Io { path, error })?;
+        open_when_free(&journaled)
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
     let dir = storage.data.clone();
     let (store, report) = opened.map_err(std::io::Error::from)?.map_err(|error| ServeError::Storage { dir, error })?;
     for damage in &report.damage {

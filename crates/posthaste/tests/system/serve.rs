@@ -579,6 +579,84 @@ fn a_start_after_a_crash_tells_what_it_restored() {
 }
 
 #[test]
+fn mail_belongs_to_the_owner_of_its_domain_or_account_before_and_after_a_kill() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let own_group = rustix::process::getgroups().unwrap().last().map_or(0, |group| group.as_raw());
+    let (own, someone) = (rustix::process::geteuid().as_raw(), if is_root { 65_533 } else { 0 });
+    let config = |of_domain: &str, of_account: &str| {
+        format!(
+            "[[domain]]\nname = \"example.org\"\nusers = \"any\"\nowner = \"{of_domain}\"\nmode = \"0640\"\n\
+             [domain.accounts.ann]\nowner = \"{of_account}\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n"
+        )
+    };
+    let refused = |text: &str| {
+        std::fs::write(dir.path().join("posthaste.toml"), text).unwrap();
+        let refused = command(dir.path(), &["serve"]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2));
+        String::from_utf8(refused.stderr).unwrap()
+    };
+    if !is_root {
+        let said = refused(&config(":0", &format!("{someone}:0")));
+        assert!(said.contains("mail of `example.org` is to belong to"), "{said}");
+    }
+    let said = refused(&format!("user = 65534\ngroup = 65534\n{}", config("65533:65533", "65532:65534")));
+    assert!(
+        said.contains("the server gives up root for this user, but mail of `example.org` is to belong to"),
+        "{said}"
+    );
+    assert!(!dir.path().join("posthaste-data").exists());
+
+    // What everybody may do: give files to a group of their own.
+    let to_group = format!(":{own_group}");
+    let text = if is_root { config("65533:65534", "65532:65534") } else { config(&to_group, &to_group) };
+    let mut server = Server::start(dir.path(), &text);
+    let deliver = |server: &Server, recipients: &[&str]| {
+        let mut client = server.connect();
+        client.expect("EHLO client.example.net", 250);
+        client.deliver(recipients, MESSAGE);
+    };
+    deliver(&server, &["carl@example.org"]);
+    server.wait_for_mail("example.org", "carl", 1);
+    // Mail that only the journal has when the server is killed.
+    let mail = dir.path().join("posthaste-data/mail");
+    let in_the_way = ["ann", "bob"].map(|user| mail.join("example.org").join(user));
+    in_the_way.iter().for_each(|path| std::fs::write(path, "").unwrap());
+    deliver(&server, &["ann@example.org", "bob@example.org"]);
+    server.signal(Signal::KILL);
+    server.wait();
+    in_the_way.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    let server = Server::start_as_it_is(dir.path());
+    for user in ["ann", "bob"] {
+        server.wait_for_mail("example.org", user, 1);
+    }
+    deliver(&server, &["ann@example.org", "bob@example.org"]);
+    for user in ["ann", "bob"] {
+        server.wait_for_mail("example.org", user, 2);
+        let owner = match (is_root, user) {
+            (true, "ann") => (65_532, 65_534),
+            (true, _) => (65_533, 65_534),
+            _ => (own, own_group),
+        };
+        let maildir = mail.join("example.org").join(user).join("Maildir");
+        for sub in ["..", ".", "tmp", "new", "cur"] {
+            let metadata = std::fs::metadata(maildir.join(sub)).unwrap();
+            assert_eq!((metadata.mode() & 0o777, (metadata.uid(), metadata.gid())), (0o750, owner), "{user} {sub}");
+        }
+        for entry in std::fs::read_dir(maildir.join("new")).unwrap() {
+            let metadata = entry.unwrap().metadata().unwrap();
+            assert_eq!((metadata.mode() & 0o777, (metadata.uid(), metadata.gid())), (0o640, owner), "{user}");
+        }
+    }
+    let bits = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!((bits(&mail), bits(&mail.join("example.org"))), (0o711, 0o751), "owners can get through");
+    assert_eq!(bits(&dir.path().join("posthaste-data/journal")), 0o700);
+    server.stop();
+}
+
+#[test]
 fn a_server_started_as_root_becomes_its_user_in_every_thread() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let dir = tempfile::tempdir().unwrap();

@@ -61,6 +61,30 @@ impl Identity {
     }
 }
 
+/// User and group of `user`, `user:group` or `:group`; a user alone brings his own group along.
+///
+/// # Errors
+/// Which of them there is not.
+pub(crate) fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
+    let (user, group_key) = match text.split_once(':') {
+        Some((user, group)) => (user, Some(group)),
+        None => (text, None),
+    };
+    match (user, group_key) {
+        ("", None | Some("")) | (_, Some("")) => {
+            Err("an owner is \"user\", \"user:group\" or \":group\", by name or number".to_owned())
+        }
+        ("", Some(name)) => Ok((None, Some(group(name)?))),
+        _ => match Identity::of(user, group_key) {
+            Ok(identity) => Ok((Some(identity.uid), Some(identity.gid))),
+            Err(_) if group_key.is_none() && user.parse::<u32>().is_ok() => {
+                Err(format!("/etc/passwd does not know {user}: write \"{user}:GROUP\""))
+            }
+            Err((_, problem)) => Err(problem),
+        },
+    }
+}
+
 /// The number of a group.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 use super::{Config, Limits, Listener, Storage};
 use crate::address::is_domain;
+use crate::owners::{OwnerRules, Rights};
 use crate::routing::Routes;
 
 /// One step from the top of the file to a value.
@@ -36,6 +37,11 @@ impl Problem {
     pub fn new(at: impl Into<Vec<Key>>, message: impl Into<String>) -> Self {
         Self { at: at.into(), message: message.into() }
     }
+
+    /// The same, one or more steps further out.
+    pub fn within(self, above: impl Into<Vec<Key>>) -> Self {
+        Self { at: [above.into(), self.at].concat(), ..self }
+    }
 }
 
 /// Finds the first problem of a completed configuration.
@@ -52,7 +58,18 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
         check_listener(index, listener, &config.listeners[..index])?;
     }
     crate::logging::filter(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
-    Routes::new(config).map(drop)
+    Routes::new(config)?;
+    check_owners(config)
+}
+
+/// Who starts the server may be root; whom it becomes then is in the configuration.
+fn check_owners(config: &Config) -> Result<(), Problem> {
+    let rules = OwnerRules::new(config)?;
+    let Some(rights) = Rights::to_be(config) else { return Ok(()) };
+    rules.check(&rights).map_err(|why| {
+        let message = format!("the server gives up root for this user, but {why}: leave `user` out, or `owner`");
+        Problem::new(["user".into()], message)
+    })
 }
 
 fn check_storage(storage: &Storage) -> Result<(), Problem> {

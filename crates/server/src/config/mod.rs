@@ -18,7 +18,7 @@ use posthaste_smtp::driver::UnixAccess;
 use posthaste_smtp::server::FORBIDDEN_COMMANDS;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use accounts::Identity;
+pub(crate) use accounts::{Identity, owner};
 pub(crate) use check::{Key, Problem};
 pub use error::{ConfigError, Position};
 pub use limits::Limits;
@@ -131,14 +131,19 @@ impl Listener {
     pub(crate) fn unix_access(&self) -> Result<UnixAccess, (&'static str, String)> {
         let mut access = UnixAccess::default();
         if let Some(mode) = &self.mode {
-            let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o777);
-            access.mode = bits.ok_or_else(|| ("mode", "permission bits in octal, such as \"0660\"".to_owned()))?;
+            access.mode = permission_bits(mode)
+                .ok_or_else(|| ("mode", "permission bits in octal, such as \"0660\"".to_owned()))?;
         }
         if let Some(group) = &self.group {
             access.group = Some(accounts::group(group).map_err(|problem| ("group", problem))?);
         }
         Ok(access)
     }
+}
+
+/// The bits of `text`, in octal.
+pub(crate) fn permission_bits(text: &str) -> Option<u32> {
+    u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o777)
 }
 
 impl Table for Storage {
@@ -187,6 +192,27 @@ pub struct Domain {
     /// Other names and lists: local part to a user of this domain, an address in one of our domains, or several.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub aliases: BTreeMap<String, Targets>,
+    /// Whose the mailboxes are: `user`, `user:group` or `:group`, by name or number. Not set: the server's.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
+    pub owner: Option<String>,
+    /// Permission bits of mail files, in octal; directories get x where these have r. Not set: `0600`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
+    pub mode: Option<String>,
+    /// Users whose mailboxes have another owner or mode than the domain's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub accounts: BTreeMap<String, Account>,
+}
+
+/// What is special to the mailbox of one user.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Account {
+    /// As [`Domain::owner`]; not set: the domain's.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
+    pub owner: Option<String>,
+    /// As [`Domain::mode`]; not set: the domain's.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
+    pub mode: Option<String>,
 }
 
 /// What is done with messages that break the rules of the line.
@@ -358,6 +384,9 @@ impl Domain {
             catch_all: None,
             sub_addressing: default_sub_addressing(),
             aliases: BTreeMap::new(),
+            owner: None,
+            mode: None,
+            accounts: BTreeMap::new(),
         }
     }
 }
@@ -398,6 +427,11 @@ impl Loaded {
         Ok(Self { config, file: Some(file.to_owned()), names_listeners, names_domains })
     }
 
+    /// What is wrong with it as a whole.
+    pub(crate) fn error(&self, message: String) -> ConfigError {
+        ConfigError::whole(self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), message)
+    }
+
     /// Reads the configuration again for a server that runs with this one. A file that was there must still be: without it the
     /// defaults would apply, and all mail be refused.
     ///
@@ -410,11 +444,7 @@ impl Loaded {
             (false, false) if self.names_listeners => "[[listener]]",
             _ => return Ok(again),
         };
-        let file = again.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-        Err(ConfigError::whole(
-            file,
-            format!("there is no {lost} any more, as if the file was emptied; restart if this is meant"),
-        ))
+        Err(again.error(format!("there is no {lost} any more, as if the file was emptied; restart if this is meant")))
     }
 }
 

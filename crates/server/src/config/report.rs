@@ -6,6 +6,8 @@ use std::path::Path;
 
 use rustix::fs::{Access, access};
 
+use crate::owners::{OwnerRules, Rights};
+
 use super::{Config, DEFAULT_FILE, Listener, Loaded};
 
 /// Says that it can be used, what is left to the defaults, and what on this machine would stop a server all the same.
@@ -33,6 +35,13 @@ pub fn check(loaded: &Loaded) -> String {
 fn warnings(config: &Config) -> Vec<String> {
     let mut warnings: Vec<String> = config.listeners.iter().filter_map(listener).collect();
     let storage = &config.storage;
+    let owners = OwnerRules::of(config);
+    if Rights::to_be(config).is_none()
+        && let Err(why) = owners.check(&Rights::of_this_process())
+    {
+        warnings.push(why.to_string());
+    }
+    warnings.extend(owners.barred(&storage.mail));
     for (key, path) in [("journal", &storage.journal), ("mail", &storage.mail)] {
         // It is made with all that lies above it.
         let Some(there) = path.ancestors().find(|path| here(path).exists()) else { continue };

@@ -65,7 +65,9 @@ fn home_of(name: &str) -> Option<String> {
     let listed = |table: &str| format!("below a [[{table}]]");
     match name {
         "address" | "unix" | "mode" | "protocol" => return Some(listed(Listener::NAME)),
-        "name" | "users" | "aliases" | "catch_all" | "sub_addressing" => return Some(listed(Domain::NAME)),
+        "name" | "users" | "aliases" | "catch_all" | "sub_addressing" | "owner" | "accounts" => {
+            return Some(listed(Domain::NAME));
+        }
         _ => {}
     }
     let Ok(Value::Object(top)) = serde_json::to_value(Config::default()) else { return None };
