@@ -85,7 +85,8 @@ impl Spool {
         fits(self.promised().saturating_add(bytes), free)
     }
 
-    fn free_bytes(&self) -> Result<u64, DeliveryError> {
+    /// Bytes that the file system has to spare. Blocks as long as it does.
+    pub fn free_bytes(&self) -> Result<u64, DeliveryError> {
         let space = rustix::fs::statvfs(&self.dir).map_err(|error| DeliveryError::Full(error.into()))?;
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
 use crate::receive::{STORE_PATIENCE, Settings};
+use crate::shares::{Share, TooMuch};
 
 /// A whole body, the trace field in front.
 pub(crate) struct Gathered {
@@ -22,6 +23,8 @@ pub(crate) struct Gathered {
     pub summary: Summary,
     /// Covers the body until the store has it in its own books.
     pub room: Reservation,
+    /// The same of the spool.
+    pub share: Share,
 }
 
 /// Why a body was not gathered.
@@ -34,8 +37,16 @@ pub(crate) enum Refusal {
     Delivery(DeliveryError),
     /// The file that it went to could not be written. Nothing else is concerned.
     Spool(std::io::Error),
+    /// This client has too much under way.
+    Share(TooMuch),
     /// Too many large bodies arrive already, or the disk does not answer.
     Slow,
+}
+
+impl From<TooMuch> for Refusal {
+    fn from(error: TooMuch) -> Self {
+        Self::Share(error)
+    }
 }
 
 impl From<DeliveryError> for Refusal {
@@ -52,6 +63,7 @@ pub(crate) async fn gather(
     settings: &Settings,
     memory: &MemoryBudget,
     store: &Journaled,
+    share: Share,
 ) -> Result<Gathered, Refusal> {
     let mut room = Reservation::default();
     let mut parts = Parts::new(trace);
@@ -65,7 +77,7 @@ pub(crate) async fn gather(
             }
             let held = parts.held_bytes() + body.buffer_bytes() + body.growth_bytes();
             if !memory.try_grow(&mut room, held) {
-                return spool(body, envelope, parts, header, room, (settings, memory, store)).await;
+                return spool(body, envelope, parts, header, (room, share), (settings, memory, store)).await;
             }
             body.read().await;
             continue;
@@ -76,11 +88,17 @@ pub(crate) async fn gather(
         parts.push(chunk);
         let held = parts.held_bytes() + body.buffer_bytes();
         if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, held) {
-            return spool(body, envelope, parts, header, room, (settings, memory, store)).await;
+            return spool(body, envelope, parts, header, (room, share), (settings, memory, store)).await;
         }
     }
     let summary = summary_of(header, settings.hops)?;
-    Ok(Gathered { bytes: parts.bytes, body: StoredBody::Memory(parts.finish(body.buffer_bytes())), summary, room })
+    Ok(Gathered {
+        bytes: parts.bytes,
+        body: StoredBody::Memory(parts.finish(body.buffer_bytes())),
+        summary,
+        room,
+        share,
+    })
 }
 
 /// Writes what has come so far, and then each piece as it comes.
@@ -89,7 +107,7 @@ async fn spool(
     envelope: &Envelope,
     parts: Parts,
     mut header: HeaderScan,
-    mut room: Reservation,
+    (mut room, mut share): (Reservation, Share),
     (settings, memory, store): (&Settings, &MemoryBudget, &Journaled),
 ) -> Result<Gathered, Refusal> {
     // Nobody holds memory that is not counted while he waits for a place: not even for a piece of a buffer.
@@ -98,9 +116,11 @@ async fn spool(
     let mut place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
     let announced = envelope.mail.size.unwrap_or(0);
     let store = store.clone();
-    let opening = spawn_blocking(move || store.spool(announced));
+    let opening = spawn_blocking(move || Ok::<_, DeliveryError>((store.free_spool_bytes()?, store.spool(announced)?)));
     let opened = body.within(STORE_PATIENCE, opening).await.ok_or(Refusal::Slow)?;
-    let mut writer = opened.map_err(|_| DeliveryError::Closed)??;
+    let (free, mut writer) = opened.map_err(|_| DeliveryError::Closed)??;
+    share.found_free(free);
+    share.grow(bytes)?;
     for part in parts {
         in_time(body, writer.write(&part)).await?;
     }
@@ -133,12 +153,13 @@ async fn spool(
         let Some(chunk) = chunk else { break };
         let chunk = chunk.map_err(Refusal::Body)?;
         bytes += chunk.len() as u64;
+        share.grow(bytes)?;
         header.push(&chunk);
         in_time(body, writer.write(&chunk)).await?;
     }
     let summary = summary_of(header, settings.hops)?;
     let spooled = in_time(body, writer.finish()).await?;
-    Ok(Gathered { body: StoredBody::Spooled(spooled), bytes, summary, room })
+    Ok(Gathered { body: StoredBody::Spooled(spooled), bytes, summary, room, share })
 }
 
 /// Waits for the spool.

@@ -17,6 +17,7 @@ mod receive;
 mod repeats;
 pub mod routing;
 mod serve;
+mod shares;
 mod tidy;
 mod transaction;
 mod watch;

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::repeats::{Kind, LeftOut, Repeats};
 use crate::routing::{RouteError, Routes};
+use crate::shares::{Allowance, SpoolShares};
 use crate::transaction::{Full, Transaction};
 
 /// What a reload replaces while sessions go on.
@@ -26,13 +27,20 @@ pub(crate) struct Settings {
     pub host_name: String,
     pub hops: usize,
     pub routes: Routes,
+    pub allowance: Allowance,
 }
 
 impl Settings {
     /// # Panics
     /// When `config` was not checked.
     pub fn new(config: &Config) -> Self {
-        Self { host_name: config.host_name.clone(), hops: config.limits.hops, routes: Routes::of(config) }
+        let limits = &config.limits;
+        Self {
+            host_name: config.host_name.clone(),
+            hops: limits.hops,
+            routes: Routes::of(config),
+            allowance: limits.into(),
+        }
     }
 }
 
@@ -44,6 +52,7 @@ struct Shared {
     settings: RwLock<Arc<Settings>>,
     store: Journaled,
     memory: MemoryBudget,
+    shares: SpoolShares,
     ids: Ids,
     turned_away: AtomicU64,
     repeats: Repeats,
@@ -56,7 +65,8 @@ impl Receiver {
         let settings = RwLock::new(Arc::new(settings));
         let (repeats, journal) = (Repeats::default(), journal.display().to_string());
         let (ids, turned_away) = (Ids::new(), AtomicU64::new(0));
-        Self(Arc::new(Shared { settings, store, memory, ids, turned_away, repeats, journal }))
+        let shares = SpoolShares::default();
+        Self(Arc::new(Shared { settings, store, memory, shares, ids, turned_away, repeats, journal }))
     }
 
     /// What the log has left out since this was asked last; `all`: even a moment ago.
@@ -89,8 +99,9 @@ impl Receiver {
     ) -> MessageOutcome {
         let settings = self.settings();
         let trace = received_field(&settings, session, envelope, &log.id);
-        let gathered = gather(body, envelope, trace, &settings, &self.0.memory, &self.0.store).await;
-        let Gathered { body: stored, bytes, summary, room } = match gathered {
+        let share = self.0.shares.begin(session.peer.network(), settings.allowance);
+        let gathered = gather(body, envelope, trace, &settings, &self.0.memory, &self.0.store, share).await;
+        let Gathered { body: stored, bytes, summary, room, share } = match gathered {
             Ok(gathered) => gathered,
             Err(Refusal::Body(error)) => {
                 log.abandoned = is_abandoned(&error);
@@ -103,6 +114,10 @@ impl Receiver {
             }
             Err(Refusal::Delivery(error)) => return log.refused(&error).into(),
             Err(Refusal::Spool(error)) => return log.unspoolable(&error).into(),
+            Err(Refusal::Share(too_much)) => {
+                log.why = Some(too_much.to_string());
+                return share_is_full().into();
+            }
             Err(Refusal::Slow) => return log.too_slow().into(),
         };
         (log.bytes, log.message_id) = (bytes, summary.message_id);
@@ -110,7 +125,7 @@ impl Receiver {
         log.mailboxes = targets.len();
         let message = Message { targets, body: stored, line_ends: LineEnds::ToLf };
         let kept = body.within(STORE_PATIENCE, self.0.store.deliver_message(message)).await;
-        drop((room, transaction));
+        drop((room, share, transaction));
         match kept {
             Some(Ok(_)) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
             Some(Err(error)) => log.refused(&error).into(),
@@ -131,6 +146,14 @@ impl Handler for Receiver {
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
     async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
+        if let Err(too_much) = self.0.shares.check(session.peer.network(), size, self.settings().allowance) {
+            let (peer, why, client) = (session.peer.to_string(), too_much.to_string(), client(session));
+            match self.0.repeats.is_told(Kind::Refused, &client, Instant::now()) {
+                true => tracing::info!(peer, size, why, "no room for a large message"),
+                false => tracing::debug!(peer, size, why, "no room for a large message"),
+            }
+            return Err(share_is_full());
+        }
         let store = self.0.store.clone();
         let error = match timeout(STORE_PATIENCE, spawn_blocking(move || store.check_room(size))).await {
             Ok(Ok(Ok(()))) => return Ok(()),
@@ -289,6 +312,10 @@ fn reply_to(error: &DeliveryError) -> Reply {
         DeliveryError::Closed => Reply::new(421, "4.3.2", "The server is shutting down"),
         _ => Reply::new(451, "4.3.0", "The message could not be kept, try again later"),
     }
+}
+
+fn share_is_full() -> Reply {
+    Reply::new(452, "4.3.1", "Too much of your mail is under way, try again later")
 }
 
 fn too_slow() -> Reply {

@@ -185,6 +185,14 @@ impl<L: Log> Journaled<L> {
         core.workers.places().spool().check_room(bytes).inspect_err(|_| core.want_spooled_removed())
     }
 
+    /// Bytes that the spool's file system has to spare. Blocks as long as a disk does.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`]: it does not say.
+    pub fn free_spool_bytes(&self) -> Result<u64, DeliveryError> {
+        self.handle.core.workers.places().spool().free_bytes()
+    }
+
     /// Starts a large body, which goes to a file as it comes. `announced` is how many bytes it will have, 0 if nobody knows. Asks the file
     /// system and makes the file, so it blocks as long as a disk does. Space is set aside for it in steps as it comes, until it ends, is dropped
     /// or [pauses](SpoolWriter::pause).

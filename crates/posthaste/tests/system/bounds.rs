@@ -3,7 +3,7 @@
 use std::io::BufRead;
 use std::path::Path;
 
-use crate::support::{ANYBODY, Client, Server};
+use crate::support::{ANYBODY, Client, PATIENCE, Server};
 
 const MESSAGE: &[u8] = b"Subject: hello\r\n\r\nbody\r\n";
 
@@ -95,6 +95,48 @@ fn space_that_stalled_uploads_have_announced_is_kept_from_nobody() {
     begin(" SIZE=2000000").expect("BDAT 0 LAST", 250);
     server.wait_for_mail("example.org", "a", 2);
     drop(stalled);
+}
+
+#[test]
+fn one_address_whose_large_uploads_stall_leaves_room_for_others_and_gets_its_own_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = "\n[limits]\nmessage_bytes = \"2M\"\nspool_per_address = \"4M\"\n";
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{limits}"));
+    let chunk = [b"Subject: x\r\n\r\n".to_vec(), vec![b'x'; 1_200_000]].concat();
+    let connect = |last: u8| {
+        let from = std::net::Ipv4Addr::new(127, 0, 0, last);
+        let mut client = Client::open_from(from, server.addresses[0]).unwrap();
+        assert_eq!(client.reply().code, 220);
+        client.expect("EHLO client.example.net", 250);
+        client
+    };
+    let begin = |last: u8| {
+        let mut client = connect(last);
+        client.expect("MAIL FROM:<s@example.net>", 250);
+        client.expect("RCPT TO:<a@example.org>", 250);
+        send_chunk(&mut client, &chunk);
+        client
+    };
+    let stalled: Vec<Client> = (0..3).map(|_| begin(1)).collect();
+    let reply = begin(1).expect("BDAT 0 LAST", 452);
+    assert!(reply.text.starts_with("4.3.1 Too much of your mail is under way"), "{reply:?}");
+    let why = "other large messages under way from 127.0.0.1 hold 3840 KiB of the spool";
+    let line = server.wait_for_log("message refused");
+    assert!(line.contains(why) && line.contains("above 4 MiB (limits.spool_per_address)"), "{line}");
+    connect(1).expect("MAIL FROM:<s@example.net> SIZE=1500000", 452);
+    assert!(server.wait_for_log("no room for a large message").contains(why));
+    // Small ones take nothing of the spool.
+    connect(1).deliver(&["b@example.org"], MESSAGE);
+    for _ in 0..4 {
+        begin(2).expect("BDAT 0 LAST", 250);
+    }
+    drop(stalled);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let mut client = connect(1);
+    while client.command("MAIL FROM:<s@example.net> SIZE=1500000").code != 250 {
+        assert!(std::time::Instant::now() < deadline, "what the clients that left had is not given back");
+        client = connect(1);
+    }
 }
 
 /// The least budget there can be is taken for 18 MiB; allocators keep some of what they get back.

@@ -255,6 +255,17 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
+    /// As [`Client::open`], from that address of this machine.
+    pub fn open_from(from: std::net::Ipv4Addr, to: SocketAddr) -> std::io::Result<Self> {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        bind(&socket, &SocketAddr::from((from, 0)))?;
+        connect(&socket, &to)?;
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
     /// Sends octets as they are.
     pub fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.stream.get_mut().write_all(bytes)

@@ -6,6 +6,7 @@ use posthaste_smtp::{Limits as SmtpLimits, Timeouts};
 use serde::{Deserialize, Serialize};
 
 use super::values;
+use super::values::SpoolShare;
 
 /// How much of anything is accepted. The reply at each bound is in `docs/smtp.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +54,9 @@ pub struct Limits {
     /// Octets of all messages that are held in memory at a time.
     #[serde(deserialize_with = "values::bytes")]
     pub memory_bytes: u64,
+    /// What large messages under way from one client address may hold of the spool's space.
+    #[serde(deserialize_with = "values::share")]
+    pub spool_per_address: SpoolShare,
     /// Seconds for a whole command line.
     #[serde(deserialize_with = "values::secs")]
     pub command_secs: u64,
@@ -91,6 +95,7 @@ impl Default for Limits {
             idle_commands: smtp.idle_commands,
             hops: posthaste_message::MAX_HOPS,
             memory_bytes: 256 << 20,
+            spool_per_address: SpoolShare::Percent(25),
             command_secs: smtp.timeouts.command.as_secs(),
             body_read_secs: smtp.timeouts.body_read.as_secs(),
             body_total_secs: smtp.timeouts.body_total.as_secs(),

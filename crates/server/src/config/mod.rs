@@ -25,7 +25,7 @@ pub use limits::Limits;
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
 pub use report::check;
 use values::Table;
-pub use values::{Targets, Users};
+pub use values::{SpoolShare, Targets, Users};
 
 /// The name under which a configuration is looked for in the working directory.
 pub const DEFAULT_FILE: &str = "posthaste.toml";

@@ -62,6 +62,51 @@ impl<R: Fn(&str) -> Result<u64, String>> Visitor<'_> for Number<R> {
     }
 }
 
+/// A share of a space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpoolShare {
+    /// Of what there is, 1 to 100.
+    Percent(u8),
+    /// Octets.
+    Bytes(u64),
+}
+
+impl Serialize for SpoolShare {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Percent(percent) => serializer.serialize_str(&format!("{percent}%")),
+            Self::Bytes(bytes) => serializer.serialize_u64(*bytes),
+        }
+    }
+}
+
+/// A share: octets, text with a unit, or percent.
+pub(super) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SpoolShare, D::Error> {
+    struct ShareVisitor;
+    impl Visitor<'_> for ShareVisitor {
+        type Value = SpoolShare;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a share or a size, such as \"25%\" or \"2G\"")
+        }
+
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<SpoolShare, E> {
+            u64::try_from(number)
+                .map(SpoolShare::Bytes)
+                .map_err(|_| E::custom(format!("{number} is less than nothing")))
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<SpoolShare, E> {
+            let Some(percent) = text.strip_suffix('%') else {
+                return posthaste_units::bytes(text).map(SpoolShare::Bytes).map_err(E::custom);
+            };
+            let percent = percent.trim_end().parse().ok().filter(|percent| (1..=100).contains(percent));
+            percent.map(SpoolShare::Percent).ok_or_else(|| E::custom(format!("`{text}`: 1% to 100%")))
+        }
+    }
+    deserializer.deserialize_any(ShareVisitor)
+}
+
 /// Where a client connects.
 pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let expecting = "an address and port in quotes, such as \"0.0.0.0:25\"";

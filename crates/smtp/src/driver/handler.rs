@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use super::Body;
+use super::gate::network;
 use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;
 use crate::sasl::Credentials;
@@ -154,6 +155,11 @@ impl Peer {
             Self::Tcp { remote, .. } => Some(remote.ip().to_canonical()),
             Self::Unix => None,
         }
+    }
+
+    /// What limits for each client count by: the IPv4 address, or the /64 of the IPv6 address, which is one customer's.
+    pub fn network(&self) -> Option<IpAddr> {
+        self.ip().map(network)
     }
 }
 

@@ -1,0 +1,200 @@
+//! What each client may hold of the spool: one that begins large messages and lets them stall must leave room for others.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use posthaste_units::show_bytes;
+
+use crate::config::{Limits, SpoolShare};
+
+/// Octets of large messages that are on their way in, by client. The map has an entry for each client that has one under way.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SpoolShares(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    by_network: HashMap<IpAddr, u64>,
+    all: u64,
+    /// What was free at the last look, and what messages under way had taken of it.
+    space: u64,
+}
+
+/// How much a client may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Allowance {
+    share: SpoolShare,
+    /// One message of the largest size always has room, as far as this is concerned.
+    least: u64,
+}
+
+impl From<&Limits> for Allowance {
+    fn from(limits: &Limits) -> Self {
+        Self { share: limits.spool_per_address, least: limits.message_bytes }
+    }
+}
+
+impl Allowance {
+    fn of(self, space: u64) -> u64 {
+        let share = match self.share {
+            SpoolShare::Bytes(bytes) => bytes,
+            SpoolShare::Percent(percent) => space / 100 * u64::from(percent),
+        };
+        share.max(self.least)
+    }
+}
+
+/// One client would hold too much: 452 4.3.1, for this one only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TooMuch {
+    network: IpAddr,
+    held: u64,
+    wanted: u64,
+    allowed: u64,
+}
+
+impl fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { network, held, wanted, allowed } = self;
+        let prefix = if network.is_ipv6() { "/64" } else { "" };
+        let (held, wanted, allowed) = (show_bytes(*held), show_bytes(*wanted), show_bytes(*allowed));
+        write!(
+            f,
+            "other large messages under way from {network}{prefix} hold {held} of the spool; with {wanted} more it is above {allowed} (limits.spool_per_address)"
+        )
+    }
+}
+
+impl SpoolShares {
+    /// Notes how much is free in the spool's file system.
+    pub fn found_free(&self, bytes: u64) {
+        let mut held = self.held();
+        held.space = bytes.saturating_add(held.all);
+    }
+
+    /// Whether a message of that size could begin.
+    pub fn check(&self, network: Option<IpAddr>, bytes: u64, allowance: Allowance) -> Result<(), TooMuch> {
+        let held = self.held();
+        // Without a look nothing is known yet, and the first message brings one.
+        let is_unknown = held.space == 0 && matches!(allowance.share, SpoolShare::Percent(_));
+        network.filter(|_| !is_unknown).map_or(Ok(()), |network| held.check(network, 0, bytes, allowance))
+    }
+
+    /// For one message from this client; from a UNIX socket, or any other way without an address, there is no bound.
+    pub fn begin(&self, network: Option<IpAddr>, allowance: Allowance) -> Share {
+        Share { shares: self.clone(), network, allowance, bytes: 0 }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// `own`: what the message itself holds already, and is a part of `bytes`.
+    fn check(&self, network: IpAddr, own: u64, bytes: u64, allowance: Allowance) -> Result<(), TooMuch> {
+        let held = self.by_network.get(&network).copied().unwrap_or(0) - own;
+        let allowed = allowance.of(self.space);
+        match held.saturating_add(bytes) > allowed {
+            true => Err(TooMuch { network, held, wanted: bytes, allowed }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What one message holds, given back on drop.
+#[derive(Debug)]
+pub(crate) struct Share {
+    shares: SpoolShares,
+    network: Option<IpAddr>,
+    allowance: Allowance,
+    bytes: u64,
+}
+
+impl Share {
+    /// As [`SpoolShares::found_free`].
+    pub fn found_free(&self, bytes: u64) {
+        self.shares.found_free(bytes);
+    }
+
+    /// Lets it hold `bytes` octets in all.
+    ///
+    /// # Errors
+    /// The client may not hold that much.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), TooMuch> {
+        let Some(network) = self.network.filter(|_| bytes > self.bytes) else { return Ok(()) };
+        let mut held = self.shares.held();
+        held.check(network, self.bytes, bytes, self.allowance)?;
+        // In steps, so that small pieces seldom come here.
+        let grown = bytes.next_multiple_of(STEP_BYTES);
+        *held.by_network.entry(network).or_default() += grown - self.bytes;
+        held.all += grown - self.bytes;
+        self.bytes = grown;
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let Some(network) = self.network.filter(|_| self.bytes > 0) else { return };
+        let mut held = self.shares.held();
+        held.all -= self.bytes;
+        let of_network = held.by_network.get_mut(&network).expect("a counted client");
+        *of_network -= self.bytes;
+        if *of_network == 0 {
+            held.by_network.remove(&network);
+        }
+    }
+}
+
+const STEP_BYTES: u64 = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> Option<IpAddr> {
+        Some(text.parse().unwrap())
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn one_client_has_a_share_and_the_others_theirs() {
+        let shares = SpoolShares::default();
+        let allowance = Allowance { share: SpoolShare::Percent(25), least: MIB };
+        shares.found_free(16 * MIB);
+        let mut first = shares.begin(network("192.0.2.1"), allowance);
+        let mut second = shares.begin(network("192.0.2.1"), allowance);
+        first.grow(3 * MIB).unwrap();
+        // What is taken of the space is a part of it.
+        shares.found_free(13 * MIB);
+        second.grow(MIB / 2).unwrap();
+        let refused = second.grow(MIB + MIB * 24 / 25).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "other large messages under way from 192.0.2.1 hold 3 MiB of the spool; with 2055208 bytes more it is above 4194300 bytes \
+             (limits.spool_per_address)"
+        );
+        assert!(shares.check(network("192.0.2.1"), 2 * MIB, allowance).is_err());
+        shares.check(network("192.0.2.2"), 3 * MIB, allowance).unwrap();
+        shares.begin(network("192.0.2.2"), allowance).grow(3 * MIB).unwrap();
+        shares.begin(None, allowance).grow(100 * MIB).unwrap();
+        drop(first);
+        second.grow(3 * MIB).unwrap();
+        drop(second);
+        let held = shares.held();
+        assert_eq!((held.all, held.by_network.len()), (0, 0));
+    }
+
+    #[test]
+    fn one_message_always_has_room() {
+        let shares = SpoolShares::default();
+        let allowance = Allowance { share: SpoolShare::Bytes(MIB), least: 50 * MIB };
+        shares.begin(network("2001:db8::"), allowance).grow(50 * MIB).unwrap();
+        let mut two = [0, 1].map(|_| shares.begin(network("2001:db8::"), allowance));
+        two[0].grow(50 * MIB).unwrap();
+        assert!(two[1].grow(1).unwrap_err().to_string().contains("2001:db8::/64"));
+    }
+}
