@@ -58,7 +58,7 @@ enum Format {
 
 /// Exit status 1: nothing was found.
 pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
-    let searcher = args.source.open()?;
+    let searcher = args.source.open(&args.query)?;
     let query = parse(&args.query, &searcher)?;
     let fields = match (args.output.contains(&Output::Sender), args.output.contains(&Output::Recipients)) {
         (true, false) => AddressFields::Sender,

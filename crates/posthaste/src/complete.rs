@@ -19,7 +19,7 @@ pub struct Complete {
 /// Commands whose words are a query, as far as they are not options.
 const WITH_QUERY: [&str; 10] =
     ["find", "threads", "view", "extract", "addresses", "tag", "search", "show", "reply", "count"];
-const FIELDS: [&str; 27] = [
+const FIELDS: [&str; 28] = [
     "from",
     "to",
     "cc",
@@ -36,6 +36,7 @@ const FIELDS: [&str; 27] = [
     "references",
     "related",
     "size",
+    "header",
     "flag",
     "is",
     "tag",
@@ -80,6 +81,8 @@ struct Known {
     tags: Vec<String>,
     queries: Vec<String>,
     folders: Vec<String>,
+    /// With the colon that a value follows.
+    headers: Vec<String>,
 }
 
 impl Known {
@@ -92,7 +95,8 @@ impl Known {
         tags.sort_unstable();
         tags.dedup();
         let folders = folders(directory).into_iter().map(|path| format!("/{path}")).collect();
-        Self { tags, queries: directory.queries.keys().cloned().collect(), folders }
+        let headers = searcher.headers().iter().map(|name| format!("{name}:")).collect();
+        Self { tags, queries: directory.queries.keys().cloned().collect(), folders, headers }
     }
 }
 
@@ -121,6 +125,7 @@ fn candidates(line: &str, known: &Known) -> Vec<String> {
         Some((name @ ("tag" | "label" | "is" | "x"), _)) => names(&format!("{marks}{name}:"), &known.tags),
         Some((name @ ("query" | "bookmark"), _)) => names(&format!("{marks}{name}:"), &known.queries),
         Some((name @ ("maildir" | "folder" | "path" | "m"), _)) => names(&format!("{marks}{name}:"), &known.folders),
+        Some((name @ "header", _)) => names(&format!("{marks}{name}:"), &known.headers),
         Some((name @ ("flag" | "g"), _)) => starting(FLAGS.iter().map(|flag| format!("{marks}{name}:{flag}")), word),
         Some(_) => Vec::new(),
         None if field.is_empty() || word.starts_with("--") => Vec::new(),
@@ -143,6 +148,7 @@ mod tests {
             tags: list(&["inbox", "important", "to do"]),
             queries: list(&["boss"]),
             folders: list(&["/", "/lists/rust"]),
+            headers: list(&["X-Spam-Score:", "List-Post:"]),
         };
         for (line, expected) in [
             ("posthaste find tag:i", "tag:inbox tag:important"),
@@ -151,6 +157,8 @@ mod tests {
             ("ph threads query:", "query:boss"),
             ("ph view maildir:/l", "maildir:/lists/rust"),
             ("ph find flag:un", "flag:unread"),
+            ("ph find header:X-", "header:X-Spam-Score:"),
+            ("ph find header:X-Spam-Score:>", ""),
             ("ph find su", "subject:"),
             ("ph tag +im", "+important"),
             ("ph tag -", "-inbox -important"),

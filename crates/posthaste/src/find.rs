@@ -24,7 +24,7 @@ const FIELDS: &str = "date,from,subject,tags";
 #[derive(Args)]
 #[command(
     after_help = "Query: words, \"phrases\", word*, /regex/, and or not xor ( ); from: to: cc: recip: contact: subject: body: list: file: \
-                        date:2024..2025 date:3d.. size:>1M flag:unread tag: maildir: mime: msgid: thread:{...} prio: query:. Without a query: everything."
+                        date:2024..2025 date:3d.. size:>1M flag:unread tag: maildir: mime: msgid: thread:{...} prio: header:NAME: query:. Without a query: everything."
 )]
 pub struct Find {
     /// The query
@@ -153,10 +153,14 @@ impl Find {
 /// Exit status 1: nothing was found.
 pub fn run(args: Find) -> Result<ExitCode, Failure> {
     let fields = find_output::fields(&args.fields)?;
-    if (args.flag.is_some() || args.folder.is_some()) && args.query.is_empty() && args.bookmark.is_none() {
-        return Err("name the messages to change by a query; `*` is all messages".into());
+    if args.flag.is_some() || args.folder.is_some() {
+        if args.query.is_empty() && args.bookmark.is_none() {
+            return Err("name the messages to change by a query; `*` is all messages".into());
+        }
+        // Before any mail is read for a scan.
+        args.source.index()?;
     }
-    let searcher = args.source.open()?;
+    let searcher = args.source.open(&args.query)?;
     let mut query = parse(&args.query, &searcher)?;
     if let Some(name) = &args.bookmark {
         query = Query::And(vec![parse(&[format!("query:\"{name}\"")], &searcher)?, query]);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use posthaste_search::settings::Settings;
+use posthaste_search::settings::{Settings, add_headers};
 use posthaste_search::{Indexer, Progress, Report, UpdateOptions, Way, nothing_to_do, run_hook};
 use serde_json::json;
 
@@ -46,6 +46,9 @@ pub struct Update {
     pub roots: Vec<PathBuf>,
     #[command(flatten)]
     pub index: IndexDir,
+    /// Index this header field too, for `header:NAME:value`; may be given several times. Kept in `config.toml` in the index's directory; all mail is read again
+    #[arg(long = "header", value_name = "NAME")]
+    headers: Vec<String>,
     /// List every folder, also where the directory's time says that nothing changed
     #[arg(long)]
     list_all: bool,
@@ -84,6 +87,7 @@ impl Update {
         Self {
             roots: Vec::new(),
             index,
+            headers: Vec::new(),
             list_all,
             check_files: false,
             noupdate: false,
@@ -100,6 +104,7 @@ impl Update {
     /// Whether anything was asked for but which index.
     fn says_something(&self) -> bool {
         !self.roots.is_empty()
+            || !self.headers.is_empty()
             || [
                 self.list_all,
                 self.check_files,
@@ -113,6 +118,12 @@ impl Update {
             || self.threads != 0
             || self.memory != MEMORY_MIB
             || !matches!(self.io, Io::Best)
+    }
+
+    /// What is wrong with the settings is said before anything is done. Headers that were named are kept in them.
+    pub fn prepare(&self, dir: &Path) -> Result<(), Failure> {
+        Settings::check(dir)?;
+        Ok(add_headers(dir, &self.headers)?)
     }
 
     pub fn options(&self) -> UpdateOptions {
@@ -192,17 +203,20 @@ fn after(args: &Update, report: &Report) -> Result<ExitCode, Failure> {
 
 fn run_update(args: &Update, rebuild: bool) -> Result<Report, Failure> {
     let dir = args.index.path()?;
-    // What is wrong is said before anything is done.
-    Settings::check(&dir)?;
+    args.prepare(&dir)?;
     let bar = progress_bar();
     let options = args.options();
     if let Some(report) = (!rebuild).then(|| nothing_to_do(&dir, &args.roots, &options)).flatten() {
         return Ok(report);
     }
     let wait = || waiting(&dir);
-    let mut indexer = if rebuild { Indexer::rebuild(&dir, Some(&wait))? } else { Indexer::open(&dir, Some(&wait))? };
-    if !rebuild && indexer.is_rebuilding() && !args.quiet {
-        complain(&format!("{}: written by an older version; it is built again, tags are kept", dir.display()));
+    let mut indexer =
+        if rebuild { Indexer::rebuild(&dir, Some(&wait))? } else { Indexer::open_to_update(&dir, Some(&wait))? };
+    if !rebuild
+        && !args.quiet
+        && let Some(why) = indexer.rebuilds_because()
+    {
+        complain(&format!("the index is built again: {why}"));
     }
     let report = indexer.update(&args.roots, &options, &|progress| show(&bar, progress))?;
     bar.finish_and_clear();

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use posthaste_search::settings::Settings;
 use posthaste_search::{HookRunner, Report, Stop, WatchEvent, WatchOptions, watch};
 use serde_json::Value;
 
@@ -14,7 +13,7 @@ use crate::terminal::{complain, print};
 pub fn run(args: &Update) -> Result<ExitCode, Failure> {
     let dir = args.index.path()?;
     let options = WatchOptions { update: args.options(), ..WatchOptions::default() };
-    Settings::check(&dir)?;
+    args.prepare(&dir)?;
     let stop = Stop::new()?;
     end_by_signal(stop.clone())?;
     let mut hook = HookRunner::new(&dir, complain);
@@ -44,9 +43,9 @@ fn end_by_signal(stop: Stop) -> Result<(), Failure> {
 
 fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
     match event {
-        WatchEvent::Rebuilding => {
+        WatchEvent::Rebuilding(why) => {
             if !args.quiet {
-                complain("the index was written by an older version; it is built again, tags are kept");
+                complain(&format!("the index is built again: {why}"));
             }
             Ok(())
         }

@@ -43,7 +43,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
         let value = json!({
             "index": dir.to_string_lossy(), "roots": roots.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>(),
             "messages": all.count(), "mail_bytes": mail_bytes, "folders": directory.folders.len(), "folder_names": folders(directory).into_iter().map(|path| format!("/{path}")).collect::<Vec<_>>(), "text_bytes": text, "state_bytes": state,
-            "settings": settings_json(&dir), "watched": watched(&dir), "updated": directory.updated, "not_fully_indexed": problems.len(),
+            "headers": searcher.headers().iter().collect::<Vec<_>>(), "settings": settings_json(&dir), "watched": watched(&dir), "updated": directory.updated, "not_fully_indexed": problems.len(),
         });
         print_json(&(value.to_string() + "\n"))?;
         return Ok(ExitCode::SUCCESS);
@@ -70,6 +70,9 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
             "watched   by process {}; the last change was in the index {lag:.1} s after it came\n",
             watch.process
         ));
+    }
+    if !searcher.headers().is_empty() {
+        out.push_str(&format!("headers   {}\n", searcher.headers()));
     }
     settings_lines(&dir).iter().for_each(|line| out.push_str(&format!("settings  {}\n", harmless(line))));
     out.push_str(&format!("problems  {} messages are not fully indexed\n", problems.len()));

@@ -74,9 +74,11 @@ impl Source {
     }
 
     /// Without an index in its usual place, the mail in `$MAILDIR` or `~/Maildir` is read.
-    pub fn open(&self) -> Result<Searcher, Failure> {
+    ///
+    /// `query` is what will be asked: a scan reads the header fields that it names.
+    pub fn open(&self, query: &[String]) -> Result<Searcher, Failure> {
         if !self.scan.is_empty() {
-            return scan(&self.scan);
+            return scan(&self.scan, query);
         }
         let is_usual = self.index.index.is_none();
         match usual_maildir().filter(|_| is_usual && self.is_missing()) {
@@ -85,7 +87,7 @@ impl Source {
                 complain(&format!(
                     "no index: reading all mail in {path}; `posthaste index {path}` makes searches fast"
                 ));
-                scan(&[maildir])
+                scan(&[maildir], query)
             }
             None => self.index.open(),
         }
@@ -99,10 +101,14 @@ fn usual_maildir() -> Option<PathBuf> {
     (maildir.join("cur").is_dir() || maildir.join("new").is_dir()).then_some(maildir)
 }
 
-fn scan(roots: &[PathBuf]) -> Result<Searcher, Failure> {
+fn scan(roots: &[PathBuf], query: &[String]) -> Result<Searcher, Failure> {
+    // Read before the mail, so that a mistake is told at once.
+    let text = join(query)?;
+    let query = query::parse(&text, &now()).map_err(|error| error.show(&text))?;
+    let headers: Vec<String> = query.headers().into_iter().map(str::to_owned).collect();
     let bar = progress_bar();
     let (searcher, report) =
-        posthaste_search::scan(roots, &UpdateOptions::default(), &|progress| show(&bar, progress))?;
+        posthaste_search::scan(roots, &headers, &UpdateOptions::default(), &|progress| show(&bar, progress))?;
     bar.finish_and_clear();
     report.troubles.iter().for_each(|(path, trouble)| complain(&format!("{}: {trouble}", path.display())));
     Ok(searcher)

@@ -42,7 +42,7 @@ pub struct Threads {
 
 /// Exit status 1: nothing was found.
 pub fn run(args: Threads) -> Result<ExitCode, Failure> {
-    let searcher = args.source.open()?;
+    let searcher = args.source.open(&args.query)?;
     let query = parse(&args.query, &searcher)?;
     let matched = args.exclude.find(&searcher, &query)?;
     let all = args.exclude.whole_threads(&searcher, &query, &matched)?;

@@ -4,6 +4,7 @@
 //! into a Maildir; what is derived from the mail can be removed and built again at any time, and the tags, which cannot, are kept apart.
 //!
 //! * [`Indexer`] brings an index up to date; there is one at a time. [`Searcher`] reads a commit of it, as many as there are.
+//! * Header fields that [`settings`] name are indexed too: `header:X-Spam-Score:>5`.
 //! * [`scan`] searches Maildirs that have no index.
 //! * [`watch`] keeps an index up to date while mail comes and goes, and lends it to other writers.
 //! * [`query::parse`] reads mu's and notmuch's query language; errors point at the character.
@@ -31,6 +32,7 @@
 
 mod disk;
 pub mod flag_tags;
+mod header_names;
 mod hook;
 mod parallel;
 pub mod query;
@@ -46,6 +48,7 @@ mod update;
 mod verify;
 mod watch;
 
+pub use header_names::{HEADERS_MAX, HeaderNames, check_header_name};
 pub use hook::{HookRunner, run_hook};
 pub use posthaste_maildir::tree::Way;
 pub use scan::scan;

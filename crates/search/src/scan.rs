@@ -8,18 +8,20 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 use crate::search::Searcher;
+use crate::settings::add_headers;
 use crate::state::StateError;
 use crate::update::{IndexError, Indexer, Progress, Report, UpdateOptions};
 
 const PREFIX: &str = "posthaste-scan.";
 
-/// Reads all messages below `roots` to search them as they are now. Says too what was read, and what could not be. It takes as long as a first index and about a quarter of the mail's size in the
+/// Reads all messages below `roots` to search them as they are now, by these header fields too ([`Query::headers`](crate::query::Query::headers)). Says too what was read, and what could not be. It takes as long as a first index and about a quarter of the mail's size in the
 /// directory for temporary files, which nothing is left in.
 ///
 /// # Errors
 /// [`IndexError`]: as [`Indexer::update`], also if there is no room for temporary files.
 pub fn scan(
     roots: &[PathBuf],
+    headers: &[String],
     options: &UpdateOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<(Searcher, Report), IndexError> {
@@ -27,6 +29,7 @@ pub fn scan(
     remove_leftovers(&parent);
     let io = |error| IndexError::State(StateError::Io { dir: parent.clone(), error });
     let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&parent).map_err(io)?;
+    add_headers(dir.path(), headers).map_err(IndexError::Settings)?;
     let mut indexer = Indexer::open(dir.path(), None)?;
     let report = indexer.update(roots, options, progress)?;
     let searcher = Searcher::open(dir.path())?;

@@ -1,14 +1,18 @@
 //! What a person wants of an index: `config.toml` in its directory, beside the tags. There need be none.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::disk;
 use crate::flag_tags::is_flag_tag;
+use crate::header_names::{HEADERS_MAX, HeaderNames, check_header_name};
 use crate::query::{Query, SavedQueries, parse_with};
 use crate::state::Snapshot;
 use crate::tags::{TagStore, check_tag};
@@ -27,6 +31,8 @@ pub struct Settings {
     pub maildir: MaildirSettings,
     /// What is run after the index.
     pub hook: Hooks,
+    /// Header fields that are indexed besides those that always are, and searched as `header:NAME:value`.
+    pub headers: HeaderNames,
     path: PathBuf,
 }
 
@@ -92,6 +98,7 @@ pub struct SettingsError {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
+    headers: Vec<Spanned<String>>,
     user: User,
     new: FileNewMail,
     maildir: MaildirSettings,
@@ -143,7 +150,65 @@ impl File {
         };
         let rules = self.new.rule.into_iter().map(rule).collect::<Result<_, String>>()?;
         let new = NewMail { tags: tags(self.new.tags)?, rule: rules };
-        Ok(Settings { user: self.user, new, maildir: self.maildir, hook: self.hook, path })
+        let headers = headers(self.headers, line)?;
+        Ok(Settings { headers, user: self.user, new, maildir: self.maildir, hook: self.hook, path })
+    }
+}
+
+fn headers(names: Vec<Spanned<String>>, line: impl Fn(usize) -> usize) -> Result<HeaderNames, String> {
+    for name in &names {
+        check_header_name(name.get_ref()).map_err(|why| format!("line {}: {why}", line(name.span().start)))?;
+    }
+    if names.len() > HEADERS_MAX {
+        return Err(format!("line {}: there may be {HEADERS_MAX} headers", line(names[HEADERS_MAX].span().start)));
+    }
+    Ok(HeaderNames::of(names.into_iter().map(Spanned::into_inner).collect()))
+}
+
+/// Adds names to `headers` in the settings of the index in `dir`, as a person would write them: all else in the file stays as it is.
+///
+/// # Errors
+/// [`SettingsError`]: the file cannot be read or written, or a name is no header's.
+pub fn add_headers(dir: &Path, names: &[String]) -> Result<(), SettingsError> {
+    let settings = Settings::load(dir)?;
+    let fail = |why: String| SettingsError { path: settings.path.clone(), why };
+    names.iter().try_for_each(|name| check_header_name(name)).map_err(fail)?;
+    let new: Vec<&String> = names.iter().filter(|name| settings.headers.known_as(name).is_none()).collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    let written = (|| {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let text = match std::fs::read_to_string(&settings.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read?,
+        };
+        let quoted = new.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+        disk::replace(&settings.path, with_headers(&text, &quoted).as_bytes())?;
+        disk::sync_dir(dir)
+    })();
+    written.map_err(|error: io::Error| fail(error.to_string()))
+}
+
+/// The file's text with more names, written as a list, in `headers`.
+fn with_headers(text: &str, names: &str) -> String {
+    #[derive(Deserialize)]
+    struct Headers {
+        headers: Option<Spanned<Vec<Spanned<String>>>>,
+    }
+    match toml::from_str::<Headers>(text).ok().and_then(|file| file.headers) {
+        // Keys behind the first table would belong to it.
+        None => format!("headers = [{names}]\n{text}"),
+        Some(list) => match list.get_ref().last() {
+            Some(last) => {
+                let (before, behind) = text.split_at(last.span().end);
+                format!("{before}, {names}{behind}")
+            }
+            None => {
+                let (before, behind) = text.split_at(list.span().start + 1);
+                format!("{before}{names}{behind}")
+            }
+        },
     }
 }
 
@@ -187,12 +252,22 @@ impl Settings {
     pub(crate) fn queries(&self, saved: &SavedQueries) -> Result<Vec<Query>, SettingsError> {
         let now = Zoned::now();
         let query = |rule: &Rule| {
-            parse_with(&rule.query, &now, saved).map_err(|error| SettingsError {
-                path: self.path.clone(),
-                why: format!("line {}: {}", rule.line, error.show(&rule.query)),
-            })
+            let fail =
+                |why: String| SettingsError { path: self.path.clone(), why: format!("line {}: {why}", rule.line) };
+            let query = parse_with(&rule.query, &now, saved).map_err(|error| fail(error.show(&rule.query)))?;
+            if let Some(name) = query.headers().iter().find(|name| self.headers.known_as(name).is_none()) {
+                return Err(fail(format!(
+                    "the header {name} is not indexed; add it to `headers = [...]` at the top of the file"
+                )));
+            }
+            Ok(query)
         };
         self.new.rule.iter().map(query).collect()
+    }
+
+    /// Something that is wrong with them.
+    pub(crate) fn error(&self, why: String) -> SettingsError {
+        SettingsError { path: self.path.clone(), why }
     }
 
     /// Whether new messages get tags.

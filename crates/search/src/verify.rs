@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::search::Searcher;
+use crate::settings::Settings;
 use crate::state::{Lock, Snapshot, StateError, bits};
 use crate::tags;
 use crate::text_index::{TextIndex, check_files};
@@ -89,7 +90,11 @@ fn check(dir: &Path, snapshot: &Snapshot, verdict: &mut Verdict) -> Result<(), I
         verdict.damage.push((format!("{text_name}/meta.json"), "checksum is wrong".to_owned()));
         return Ok(());
     }
-    let with_text = Searcher::open(dir)?.numbers_with_text()?;
+    let searcher = Searcher::open(dir)?;
+    if Settings::load(dir).is_ok_and(|settings| settings.headers != *searcher.headers()) {
+        verdict.unfinished.push("the settings name other headers than the index has".to_owned());
+    }
+    let with_text = searcher.numbers_with_text()?;
     let without = alive().filter(|(number, _)| !with_text.get(*number));
     verdict.damage.extend(without.map(|(number, record)| {
         (format!("message {number} ({})", record.name), "is not in the text index".to_owned())

@@ -10,7 +10,8 @@ use std::fs;
 
 use common::{corpus, hits, maildir, update};
 use posthaste_search::Searcher;
-use posthaste_search::text::{Extracted, Kind, Priority, extract, fold, tokens};
+use posthaste_search::settings::{Settings, add_headers};
+use posthaste_search::text::{Extracted, Kind, Priority, extract_with, fold, tokens};
 
 /// The words of a text, by the plainest rule.
 fn words(text: &str) -> Vec<String> {
@@ -88,6 +89,9 @@ impl Oracle {
 fn hits_are_those_of_a_plain_scan() {
     let (mail, index) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     maildir(mail.path(), "");
+    let names = ["Content-Type", "Message-ID", "List-Id", "X-Priority"].map(str::to_owned);
+    add_headers(index.path(), &names).unwrap();
+    let headers = Settings::load(index.path()).unwrap().headers;
     let mut all = Vec::new();
     // Not every corpus has mail of a list, or what is urgent.
     let own = [LISTED, URGENT].map(|text| text.as_bytes().to_vec());
@@ -95,7 +99,7 @@ fn hits_are_those_of_a_plain_scan() {
     for (number, bytes) in messages.enumerate() {
         let name = format!("{number}.corpus.host");
         fs::write(mail.path().join(format!("cur/{name}:2,S")), &bytes).unwrap();
-        let message = extract(&bytes);
+        let message = extract_with(&bytes, &headers);
         all.push(Scanned {
             name,
             body: words(&message.body),
@@ -160,6 +164,29 @@ fn hits_are_those_of_a_plain_scan() {
         oracle.check(&format!("contact:{domain}"), |message| {
             [&message.from, &message.to, &message.cc, &message.bcc].iter().any(|field| field.contains(domain))
         });
+    }
+    for name in &names {
+        let values = |message: &Scanned| -> Vec<String> {
+            let values = message.message.headers.iter().filter(|(known, _)| known == name);
+            values.map(|(_, value)| value.clone()).collect()
+        };
+        let samples: BTreeSet<String> = oracle.all.iter().flat_map(values).collect();
+        assert!(!samples.is_empty(), "{name}");
+        oracle.check(&format!("header:{name}:*"), |message| !values(message).is_empty());
+        for value in samples.iter().step_by(samples.len().div_ceil(20)) {
+            let found: Vec<String> = words(value).into_iter().take(3).filter(|word| is_plain(word)).collect();
+            let (Some(first), [_, ..]) = (found.first(), found.as_slice()) else { continue };
+            let has = |message: &Scanned, phrase: &[String]| {
+                values(message).iter().any(|value| has_phrase(&words(value), phrase))
+            };
+            oracle.check(&format!("header:{name}:\"{}\"", found.join(" ")), |message| has(message, &found));
+            oracle.check(&format!("header:{name}:{first}*"), |message| {
+                values(message).iter().any(|value| words(value).iter().any(|word| word.starts_with(first)))
+            });
+            oracle.check(&format!("header:{name}:/^{first}/"), |message| {
+                values(message).iter().any(|value| fold(value).starts_with(first))
+            });
+        }
     }
     for expression in ["^re:", "patch|fix", "\\[[a-z]+\\]", "v[0-9]+"] {
         let regex = regex::RegexBuilder::new(expression).case_insensitive(true).build().unwrap();

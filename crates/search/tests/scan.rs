@@ -25,7 +25,7 @@ fn every_query_finds_the_same_with_and_without_an_index() {
     }
     update(index.path(), mail.path());
     let indexed = Searcher::open(index.path()).unwrap();
-    let (scanned, report) = scan(&[mail.path().to_owned()], &UpdateOptions::default(), &|_| {}).unwrap();
+    let (scanned, report) = scan(&[mail.path().to_owned()], &[], &UpdateOptions::default(), &|_| {}).unwrap();
     assert_eq!((report.added, report.troubles.len()), (indexed.directory().present, 0));
     let compared = COMPARED.lines().filter(|line| !line.starts_with('#')).map(|line| line.split(" | ").next().unwrap());
     let own = ["body:/e[ab]+/", "thread:{flag:new}", "maildir:/.Sent", "\"rye bre\"*", "*", "changed:1h.."];

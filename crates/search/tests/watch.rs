@@ -29,7 +29,7 @@ fn beside_a_watch(index: &Path, mail: &Path, options: &WatchOptions, body: impl 
         let watching = scope.spawn(|| {
             let mut tell = |event: WatchEvent<'_>| match event {
                 WatchEvent::Ready(report) | WatchEvent::Committed { report, .. } => drop(tell.send(report.messages)),
-                WatchEvent::Rebuilding | WatchEvent::Trouble { .. } | WatchEvent::Unwatched(_) => {}
+                WatchEvent::Rebuilding(_) | WatchEvent::Trouble { .. } | WatchEvent::Unwatched(_) => {}
             };
             watch(index, &[mail.to_owned()], options, &stop, &|| {}, &mut tell).unwrap();
         });

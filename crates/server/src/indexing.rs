@@ -90,7 +90,7 @@ fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
 
 fn tell(event: WatchEvent<'_>) {
     match event {
-        WatchEvent::Rebuilding => tracing::info!("the search index was written by an older version; it is built again"),
+        WatchEvent::Rebuilding(why) => tracing::info!("search index is built again: {why}"),
         WatchEvent::Ready(report) => {
             tracing::info!(messages = report.messages, added = report.added, "search index is up to date");
             tell_troubles(report);

@@ -396,6 +396,22 @@ fn without_an_index_the_mail_itself_is_searched() {
     assert_eq!(place.says(0, &["find", "--scan", "mail", "rye"]), found);
     assert_eq!(place.says(0, &["threads", "--scan", "mail", "rye"]).lines().count(), 1);
     assert_eq!(place.says(1, &["find", "--scan", "mail/.Sent", "flour"]), "");
+    assert_eq!(place.says(0, &["find", "--scan", "mail", "--count", "header:message-id:example"]), "2\n");
+    let wrong = place.run(&["find", "--scan", "nowhere", "header:Message-ID"]);
+    assert!(
+        String::from_utf8_lossy(&wrong.stderr).contains("a header's name and a value"),
+        "before anything is read: {wrong:?}"
+    );
+    // Numbers of a scan mean nothing to an index, so nothing is changed by them.
+    for change in [["--flag", "+F"], ["--move", "/Sent"]] {
+        let refused = place.run(&[&["find", "--scan", "mail"][..], &change, &["rye"]].concat());
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("only messages in an index can be moved or flagged"));
+        assert!(
+            place.path().join("mail/cur/1.a.host:2,S").exists()
+                && place.path().join("mail/.Sent/new/2.b.host").exists()
+        );
+    }
     assert!(!place.path().join("data").exists(), "nothing is kept");
     // The usual Maildir needs no option.
     let find = |home: &str, line: &[&str]| {
@@ -408,7 +424,32 @@ fn without_an_index_the_mail_itself_is_searched() {
     assert_eq!(lost.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&lost.stderr).contains("find --scan MAILDIR"));
     fs::rename(place.path().join("mail"), place.path().join("home/Maildir")).unwrap();
+    let refused = find("home", &["find", "--flag", "+F", "rye"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(place.path().join("home/Maildir/cur/1.a.host:2,S").exists());
     let told = find("home", &["find", "rye"]);
     assert_eq!(String::from_utf8_lossy(&told.stdout), found);
     assert!(String::from_utf8_lossy(&told.stderr).contains("no index: reading all mail in "));
+}
+
+#[test]
+fn a_header_is_indexed_when_it_is_named() {
+    let place = Place::new();
+    fs::write(place.path().join("mail/cur/3.c.host:2,S"), "From: c@x.example\nX-Spam-Score: 7.5\n\nbuy\n").unwrap();
+    place.says(0, &["index", "--quiet", "mail"]);
+    let unknown = place.run(&["find", "header:X-Spam-Score:>5"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&unknown.stderr).contains("`posthaste index --header X-Spam-Score`"),
+        "{unknown:?}"
+    );
+    let built = place.run(&["index", "--header", "X-Spam-Score"]);
+    assert_eq!(built.status.code(), Some(0), "{built:?}");
+    assert!(String::from_utf8_lossy(&built.stderr).contains("other headers than before: X-Spam-Score"), "{built:?}");
+    assert!(place.says(0, &["find", "header:x-spam-score:>5"]).contains("c@x.example"));
+    assert_eq!(place.says(0, &["find", "--count", "not header:X-Spam-Score:*"]), "2\n");
+    assert!(place.says(0, &["info"]).contains("\nheaders   X-Spam-Score\n"));
+    assert_eq!(place.says(0, &["complete", "posthaste find header:X"]), "header:X-Spam-Score:\n");
+    assert!(place.run(&["index", "--header", "X-Spam-Score"]).stderr.is_empty(), "it is there already");
+    assert_eq!(place.run(&["index", "--header", "X Y"]).status.code(), Some(2));
 }

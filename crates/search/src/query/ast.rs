@@ -1,6 +1,7 @@
 //! What a query is once it is understood.
 
-use std::ops::Range;
+use std::collections::BTreeSet;
+use std::ops::{Bound, Range};
 
 use crate::text::{Priority, fold};
 
@@ -34,6 +35,16 @@ impl Query {
             Self::All | Self::Leaf(_) => false,
         }
     }
+
+    /// The names of the header fields that must be indexed for it, as they were typed.
+    pub fn headers(&self) -> BTreeSet<&str> {
+        match self {
+            Self::Leaf(Leaf::Header { name, .. }) => BTreeSet::from([name.as_str()]),
+            Self::Leaf(Leaf::Thread(ThreadOf::Query(query))) | Self::Not(query) => query.headers(),
+            Self::And(parts) | Self::Or(parts) | Self::Xor(parts) => parts.iter().flat_map(Self::headers).collect(),
+            Self::All | Self::Leaf(_) => BTreeSet::new(),
+        }
+    }
 }
 
 /// One condition.
@@ -54,6 +65,13 @@ pub enum Leaf {
         field: TextField,
         /// On folded text.
         pattern: Pattern,
+    },
+    /// A header field that the index has because its settings name it.
+    Header {
+        /// As typed.
+        name: String,
+        /// What one of its values must be.
+        value: HeaderValue,
     },
     /// From the first second to before the second, since 1970.
     Date(Range<i64>),
@@ -79,6 +97,24 @@ pub enum Leaf {
     Thread(ThreadOf),
     /// How urgent the sender says it is.
     Priority(Priority),
+}
+
+/// What the value of a header field must be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HeaderValue {
+    /// Anything, also nothing: the message has the field.
+    Any,
+    /// Has these words next to each other.
+    Words {
+        /// As typed; at least one token in it.
+        text: String,
+        /// Whether the last word may go on.
+        prefix: bool,
+    },
+    /// Is so, as folded text.
+    Text(Pattern),
+    /// Its first number lies between these.
+    Number(Bound<f64>, Bound<f64>),
 }
 
 /// Fields with words.

@@ -4,12 +4,14 @@ use super::ast::{Flag, TextField};
 use crate::state::bits;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Field {
+pub(super) enum Field<'a> {
     Text(TextField),
     Date,
     Changed,
     References,
     Size,
+    /// A header field by its name, which the query has behind the first colon.
+    Header(&'a str),
     Flag,
     /// A tag, as in notmuch, and a flag where there is one of that name.
     Is,
@@ -28,7 +30,7 @@ pub(super) enum Field {
 }
 
 /// Long names; the first of each is the one that error messages use. Single letters are mu's.
-const FIELDS: &[(&str, Field)] = &[
+const FIELDS: &[(&str, Field<'static>)] = &[
     ("from", Field::Text(TextField::From)),
     ("to", Field::Text(TextField::To)),
     ("cc", Field::Text(TextField::Cc)),
@@ -48,6 +50,7 @@ const FIELDS: &[(&str, Field)] = &[
     ("ref", Field::References),
     ("related", Field::Related),
     ("size", Field::Size),
+    ("header", Field::Header("")),
     ("flag", Field::Flag),
     ("is", Field::Is),
     ("tag", Field::Tag),
@@ -89,7 +92,7 @@ const FIELDS: &[(&str, Field)] = &[
 ];
 
 /// Looks a field up, in any case.
-pub(super) fn field(name: &str) -> Option<Field> {
+pub(super) fn field(name: &str) -> Option<Field<'static>> {
     FIELDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, field)| *field)
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! query   = { xor "or" } ; xor = { and "xor" } ; and = { unary ["and"] }
 //! unary   = "not" unary | "-" unary | "(" query ")" | field ":" "(" query ")" | [field ":"] value
+//! field   = name | "header:" name
 //! value   = word | word "*" | "\"" phrase "\"" | "/" regular expression "/" | range | "{" query "}"
 //! ```
 //!
@@ -18,7 +19,7 @@ mod saved;
 mod scan;
 mod values;
 
-pub use ast::{Flag, Leaf, Pattern, Query, Span, TextField, ThreadOf};
+pub use ast::{Flag, HeaderValue, Leaf, Pattern, Query, Span, TextField, ThreadOf};
 pub use fields::is_field;
 pub use parse::{ParseError, parse, parse_with};
 pub use saved::{QUERY_NAME_BYTES_MAX, SavedQueries, is_query_name};

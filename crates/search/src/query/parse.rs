@@ -10,9 +10,10 @@ use super::fields::{self, Field};
 use super::saved::{Saved, SavedQueries};
 use super::scan::{Operator, Parser};
 use super::values::{
-    Value, flag_leaf, folder_pattern, is_relative, mime_leaf, path_query, pattern, plain, priority_leaf, size_range,
-    tag_query, text_leaf, thread_number,
+    Value, flag_leaf, folder_pattern, header_value, is_relative, mime_leaf, path_query, pattern, plain, priority_leaf,
+    size_range, tag_query, text_leaf, thread_number,
 };
+use crate::header_names::check_header_name;
 
 /// How deep parentheses may be nested.
 const DEPTH_MAX: u32 = 100;
@@ -191,7 +192,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `name:`. A name that is no field belongs to the text (`http://...`), unless it looks like a slip.
-    fn take_field(&mut self) -> Result<Option<Field>, ParseError> {
+    fn take_field(&mut self) -> Result<Option<Field<'a>>, ParseError> {
         let rest = self.rest();
         let length = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).unwrap_or(rest.len());
         let name = &rest[..length];
@@ -200,7 +201,7 @@ impl<'a> Parser<'a> {
         }
         if let Some(field) = fields::field(name) {
             self.at += length + 1;
-            return Ok(Some(field));
+            return Ok(Some(if let Field::Header(_) = field { self.take_header()? } else { field }));
         }
         if let Some(why) = fields::absent(name) {
             return Err(ParseError::new(self.at..self.at + length, format!("{why}. Quote it to search for the text")));
@@ -214,6 +215,20 @@ impl<'a> Parser<'a> {
             }
             None => Ok(None),
         }
+    }
+
+    /// `name:` behind `header:`.
+    fn take_header(&mut self) -> Result<Field<'a>, ParseError> {
+        let rest = self.rest();
+        let length = rest.find(|c: char| c.is_whitespace() || matches!(c, ':' | '(' | ')')).unwrap_or(rest.len());
+        let span = self.at..self.at + length;
+        if !rest[length..].starts_with(':') {
+            let message = "a header's name and a value belong here: header:X-Spam-Score:>5, or header:X-Spam-Score:* for any value";
+            return Err(ParseError::new(span, message));
+        }
+        check_header_name(&rest[..length]).map_err(|why| ParseError::new(span, why))?;
+        self.at += length + 1;
+        Ok(Field::Header(&rest[..length]))
     }
 
     /// From the brace on.
@@ -240,7 +255,7 @@ impl<'a> Parser<'a> {
         Ok(Query::Leaf(Leaf::Thread(ThreadOf::Query(Box::new(query)))))
     }
 
-    fn value_of(&mut self, field: Field, start: usize) -> Result<Query, ParseError> {
+    fn value_of(&mut self, field: Field<'a>, start: usize) -> Result<Query, ParseError> {
         let value = self.value(field)?;
         let span = start..self.at;
         let leaf = match field {
@@ -249,6 +264,7 @@ impl<'a> Parser<'a> {
             Field::Changed => Leaf::Changed(self.date_range(&value, span)?),
             Field::References => Leaf::References(plain(value, &span)?.trim_matches(['<', '>']).to_owned()),
             Field::Size => Leaf::Size(size_range(&plain(value, &span)?, span)?),
+            Field::Header(name) => Leaf::Header { name: name.to_owned(), value: header_value(value, span)? },
             Field::Flag => flag_leaf(&plain(value, &span)?, span)?,
             Field::Is => return tag_query(value, span, fields::flag),
             Field::Tag => return tag_query(value, span, fields::flag_of_tag),

@@ -15,7 +15,7 @@ pub(super) struct Parser<'a> {
     pub end: usize,
     pub now: &'a Zoned,
     /// The field of words without one.
-    pub default: Field,
+    pub default: Field<'a>,
     pub depth: u32,
     pub saved: Saved<'a>,
 }
@@ -29,7 +29,7 @@ pub(super) enum Operator {
 }
 
 impl<'a> Parser<'a> {
-    pub fn value(&mut self, field: Field) -> Result<Value, ParseError> {
+    pub fn value(&mut self, field: Field<'_>) -> Result<Value, ParseError> {
         match self.peek() {
             Some('"') => self.quoted(),
             // Paths begin with a slash too: there, an expression has no blanks and ends with one.

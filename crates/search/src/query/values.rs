@@ -1,8 +1,8 @@
 //! Values of fields: what stands behind the colon.
 
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
-use super::ast::{Flag, Leaf, Pattern, Query, Span, TextField};
+use super::ast::{Flag, HeaderValue, Leaf, Pattern, Query, Span, TextField};
 use super::fields;
 use super::parse::ParseError;
 use crate::state::bits;
@@ -31,25 +31,72 @@ pub(super) fn plain(value: Value, span: &Span) -> Result<String, ParseError> {
 }
 
 pub(super) fn text_leaf(field: TextField, value: Value, span: Span) -> Result<Leaf, ParseError> {
-    let (text, prefix) = match value {
+    match value {
         // Whatever has such a field at all.
-        Value::Bare(text) if text == "*" => {
-            return Ok(Leaf::Regex { field, pattern: Pattern::Matches(regex(".", &span)?) });
+        Value::Bare(text) if text == "*" => Ok(Leaf::Regex { field, pattern: Pattern::Matches(regex(".", &span)?) }),
+        Value::Regex(pattern) => Ok(Leaf::Regex { field, pattern: Pattern::Matches(regex(&pattern, &span)?) }),
+        Value::Bare(text) => {
+            let (text, prefix) = words(text, true, span)?;
+            Ok(Leaf::Text { field, text, prefix })
         }
-        Value::Regex(pattern) => {
-            let pattern = Pattern::Matches(regex(&pattern, &span)?);
-            return Ok(Leaf::Regex { field, pattern });
+        Value::Quoted(text) => {
+            let (text, prefix) = words(text, false, span)?;
+            Ok(Leaf::Text { field, text, prefix })
         }
+    }
+}
+
+/// What one of a header's values must be: as for other text, and numbers can be compared (`>5`, `..2.5`).
+pub(super) fn header_value(value: Value, span: Span) -> Result<HeaderValue, ParseError> {
+    let (text, is_bare) = match value {
+        Value::Bare(text) if text == "*" => return Ok(HeaderValue::Any),
+        Value::Regex(pattern) => return Ok(HeaderValue::Text(Pattern::Matches(regex(&pattern, &span)?))),
+        Value::Bare(text) => (text, true),
         Value::Quoted(text) => (text, false),
-        Value::Bare(text) => match text.strip_suffix('*') {
-            Some(stem) => (stem.to_owned(), true),
-            None => (text, false),
-        },
+    };
+    if is_bare && let Some((from, to)) = number_range(&text, &span)? {
+        return Ok(HeaderValue::Number(from, to));
+    }
+    let (text, prefix) = words(text, is_bare, span)?;
+    Ok(HeaderValue::Words { text, prefix })
+}
+
+type NumberRange = (Bound<f64>, Bound<f64>);
+
+/// `>5`, `<=-1.5`, `2..7`, `..2`. `None` if it is something else.
+fn number_range(text: &str, span: &Span) -> Result<Option<NumberRange>, ParseError> {
+    let number = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite());
+    let compared = |text: &str| {
+        let wrong = || ParseError::new(span.clone(), format!("`{text}` is no number; try >5, <=-1.5 or 2..7"));
+        number(text).ok_or_else(wrong)
+    };
+    if let Some(least) = text.strip_prefix(">=") {
+        return Ok(Some((Bound::Included(compared(least)?), Bound::Unbounded)));
+    }
+    if let Some(most) = text.strip_prefix("<=") {
+        return Ok(Some((Bound::Unbounded, Bound::Included(compared(most)?))));
+    }
+    if let Some(above) = text.strip_prefix('>') {
+        return Ok(Some((Bound::Excluded(compared(above)?), Bound::Unbounded)));
+    }
+    if let Some(below) = text.strip_prefix('<') {
+        return Ok(Some((Bound::Unbounded, Bound::Excluded(compared(below)?))));
+    }
+    let bound = |text: &str| if text.is_empty() { Some(Bound::Unbounded) } else { number(text).map(Bound::Included) };
+    let range = text.split_once("..").filter(|(from, to)| !from.is_empty() || !to.is_empty());
+    Ok(range.and_then(|(from, to)| Some((bound(from)?, bound(to)?))))
+}
+
+/// Words to look for, and whether the last may go on, which a `*` says unless it is quoted.
+fn words(text: String, is_bare: bool, span: Span) -> Result<(String, bool), ParseError> {
+    let (text, prefix) = match text.strip_suffix('*').filter(|_| is_bare) {
+        Some(stem) => (stem.to_owned(), true),
+        None => (text, false),
     };
     if tokens(&text).is_empty() {
         return Err(ParseError::new(span, "there is no letter or digit in this to search for"));
     }
-    Ok(Leaf::Text { field, text, prefix })
+    Ok((text, prefix))
 }
 
 /// Compiled for folded text, so folded itself: but not its escapes and classes (`\S` is not `\s`).

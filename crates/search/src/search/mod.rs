@@ -5,6 +5,7 @@
 
 mod bitmap;
 mod dictionary;
+mod headers;
 mod matcher;
 mod messages;
 mod order;
@@ -22,6 +23,7 @@ use tantivy::columnar::ColumnValues;
 use tantivy::{ReloadPolicy, SegmentReader};
 
 use crate::flag_tags::{FLAG_TAGS, is_flag_tag, tags_of_flags, with_flags};
+use crate::header_names::HeaderNames;
 use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::text::{Priority, fold};
@@ -88,6 +90,11 @@ impl Searcher {
         numbers_in(&readers, self.len()).map_err(|error| self.fail(error))
     }
 
+    /// The header fields that can be searched besides those with a name of their own.
+    pub fn headers(&self) -> &HeaderNames {
+        self.text.headers()
+    }
+
     /// What is known of all messages together.
     pub fn directory(&self) -> &Directory {
         self.snapshot.directory()
@@ -134,6 +141,7 @@ impl Searcher {
         match leaf {
             Leaf::Text { field, text, prefix } => self.words(*field, text, *prefix),
             Leaf::Regex { field, pattern } => self.regex(*field, pattern),
+            Leaf::Header { name, value } => self.header(name, value),
             Leaf::Mime(pattern) => self.exact(self.text.fields.mime, pattern),
             Leaf::MimeWord(word) => self.values_that(self.text.fields.mime, "", |value| has_word(value, word)),
             Leaf::MessageId(pattern) => self.exact(self.text.fields.message_id, pattern),

@@ -35,10 +35,14 @@ struct Words<'a> {
 
 impl Searcher {
     pub(super) fn regex(&self, field: TextField, pattern: &Pattern) -> Result<Bitmap> {
+        self.regex_on(&self.fields_of(field), pattern)
+    }
+
+    pub(super) fn regex_on(&self, fields: &[Field], pattern: &Pattern) -> Result<Bitmap> {
         let matcher = match pattern {
             Pattern::Matches(regex) => Matcher::new(regex),
-            Pattern::Is(text) => return self.words(field, text, false),
-            Pattern::StartsWith(text) => return self.words(field, text, true),
+            Pattern::Is(text) => return self.words_of(fields, text, false),
+            Pattern::StartsWith(text) => return self.words_of(fields, text, true),
         };
         let body = self.text.fields.body;
         let start = literal_start(matcher.as_str());
@@ -52,7 +56,7 @@ impl Searcher {
         let dictionaries = dictionaries.map_err(|error| self.fail(error))?;
         let mut pieces = Vec::new();
         for (segment, dictionary) in self.segments.iter().zip(&dictionaries) {
-            for field in self.fields_of(field) {
+            for &field in fields {
                 if field != body {
                     pieces.push(Piece::Values(segment, field));
                     continue;
@@ -97,7 +101,7 @@ impl Searcher {
             }
             return Ok(());
         };
-        let fitting = fitting_values(&column, matcher)?;
+        let fitting = fitting_values(&column, |value| matcher.fits(value))?;
         if !empty_fits && fitting.count() == 0 {
             return Ok(());
         }
@@ -159,12 +163,12 @@ impl Words<'_> {
 const CUTS: &[&str] = &["3", "6", "a", "d", "h", "n", "s"];
 
 /// Which of a column's distinct values fit, by their numbers.
-fn fitting_values(column: &StrColumn, matcher: &Matcher) -> tantivy::Result<Bitmap> {
+pub(super) fn fitting_values(column: &StrColumn, fits: impl Fn(&[u8]) -> bool) -> tantivy::Result<Bitmap> {
     let mut fitting = Bitmap::empty(u32::try_from(column.num_terms()).unwrap_or(u32::MAX));
     let mut values = column.dictionary().stream()?;
     let mut number = 0;
     while values.advance() {
-        if matcher.fits(values.key()) {
+        if fits(values.key()) {
             fitting.set(number);
         }
         number += 1;

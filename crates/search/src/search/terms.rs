@@ -31,9 +31,13 @@ impl Searcher {
 
     /// Messages with these words next to each other in one of the fields.
     pub(super) fn words(&self, field: TextField, text: &str, prefix: bool) -> Result<Bitmap> {
+        self.words_of(&self.fields_of(field), text, prefix)
+    }
+
+    pub(super) fn words_of(&self, fields: &[Field], text: &str, prefix: bool) -> Result<Bitmap> {
         let words = Words::of(text, prefix);
         self.in_segments(|segment, found| {
-            self.fields_of(field).into_iter().try_for_each(|field| self.words_in(segment, field, &words, found))
+            fields.iter().try_for_each(|&field| self.words_in(segment, field, &words, found))
         })
     }
 
@@ -93,7 +97,10 @@ impl Searcher {
         })
     }
 
-    fn in_segments(&self, mut add: impl FnMut(&Segment, &mut Bitmap) -> tantivy::Result<()>) -> Result<Bitmap> {
+    pub(super) fn in_segments(
+        &self,
+        mut add: impl FnMut(&Segment, &mut Bitmap) -> tantivy::Result<()>,
+    ) -> Result<Bitmap> {
         let mut found = Bitmap::empty(self.len());
         for segment in &self.segments {
             add(segment, &mut found).map_err(|error| self.fail(error))?;

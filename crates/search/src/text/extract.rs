@@ -8,7 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use posthaste_message::mime::{Kind, Limits, Message, Part, Problem, unflow};
 
-use crate::text::header::{Head, one_line};
+use crate::header_names::HeaderNames;
+use crate::text::header::{Head, one_line, take_headers};
 use crate::text::html::html_to_text;
 use crate::text::prune::prune_into;
 use crate::text::tokens::Tokens;
@@ -53,6 +54,8 @@ pub struct Extracted {
     pub is_whole: bool,
     /// All text: plain and HTML parts, text attachments, and enclosed messages with their subjects and senders.
     pub body: String,
+    /// Header fields that were asked for, by the names that were asked for: decoded and unfolded, in the order they stand.
+    pub headers: Vec<(String, String)>,
     /// What kind of message it is.
     pub traits: Traits,
     /// How urgent the sender says it is.
@@ -90,17 +93,22 @@ pub enum Priority {
 
 /// Reads a whole message, line ends LF or CRLF.
 pub fn extract(message: &[u8]) -> Extracted {
-    read(message, false)
+    read(message, false, &HeaderNames::default())
+}
+
+/// As [`extract`], with all values of these header fields.
+pub fn extract_with(message: &[u8], headers: &HeaderNames) -> Extracted {
+    read(message, false, headers)
 }
 
 /// The same for a reader instead of the index: nothing is left out of the text.
 pub fn extract_whole(message: &[u8]) -> Extracted {
-    read(message, true)
+    read(message, true, &HeaderNames::default())
 }
 
-fn read(message: &[u8], is_whole: bool) -> Extracted {
+fn read(message: &[u8], is_whole: bool, headers: &HeaderNames) -> Extracted {
     // A bug of ours must cost one message its body, not the run.
-    match catch_unwind(AssertUnwindSafe(|| try_extract(message, is_whole))) {
+    match catch_unwind(AssertUnwindSafe(|| try_extract(message, is_whole, headers))) {
         Ok(extracted) => extracted,
         Err(_) => {
             Extracted { problem: Some("the MIME reader failed"), body: raw_text(message), ..Extracted::default() }
@@ -108,7 +116,7 @@ fn read(message: &[u8], is_whole: bool) -> Extracted {
     }
 }
 
-fn try_extract(bytes: &[u8], is_whole: bool) -> Extracted {
+fn try_extract(bytes: &[u8], is_whole: bool, headers: &HeaderNames) -> Extracted {
     let mut out = Extracted { is_whole, ..Extracted::default() };
     let bytes = match header_cut_short(bytes) {
         // Who reads one message wants to see its body.
@@ -140,6 +148,9 @@ fn try_extract(bytes: &[u8], is_whole: bool) -> Extracted {
     out.list = head.list;
     out.traits.list = !out.list.is_empty();
     out.priority = head.priority;
+    if !headers.is_empty() && !take_headers(&message, headers, &mut out) {
+        out.problem = out.problem.or(Some("an indexed header of more than 64 KiB"));
+    }
     part(message.root(), &mut out, 0);
     out
 }

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use posthaste_message::mime::{Address, Addresses, Charset, Field, Message, in_reply_to, message_id, references};
 
-use super::extract::{ITEMS_MAX, Priority};
+use super::extract::{Extracted, ITEMS_MAX, Priority};
+use crate::header_names::HeaderNames;
 
 /// What the index wants of a message's own header, read in one pass. Of fields that may stand only once the first that says something counts.
 #[derive(Default)]
@@ -76,6 +77,26 @@ impl Head {
             _ => {}
         }
     }
+}
+
+/// Bytes of one field's value that are indexed.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// The values of all fields with these names. `false` if one of them was cut short.
+pub(super) fn take_headers(message: &Message<'_>, names: &HeaderNames, out: &mut Extracted) -> bool {
+    let charset = message.header_charset();
+    let mut is_whole = true;
+    for field in message.root().header().fields() {
+        let name = std::str::from_utf8(field.name).ok().and_then(|name| names.known_as(name));
+        let Some(name) = name.filter(|_| out.headers.len() < ITEMS_MAX) else { continue };
+        let mut value = one_line(&field.text(charset));
+        if value.len() > VALUE_BYTES_MAX {
+            value.truncate(value.floor_char_boundary(VALUE_BYTES_MAX));
+            is_whole = false;
+        }
+        out.headers.push((name.to_owned(), value));
+    }
+    is_whole
 }
 
 /// What decides once all fields are known.

@@ -11,7 +11,7 @@ pub(crate) mod prune;
 pub(crate) mod subject;
 pub(crate) mod tokens;
 
-pub use extract::{Extracted, Priority, Traits, extract, extract_whole};
+pub use extract::{Extracted, Priority, Traits, extract, extract_whole, extract_with};
 pub use fold::fold;
 pub use html::html_to_text;
 pub use parts::{Part, parts, safe_file_name};

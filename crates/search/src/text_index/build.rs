@@ -63,6 +63,11 @@ impl<'a> SegmentBuilder<'a> {
         }
         message.files.iter().for_each(|name| document.add_text(fields.file, name));
         message.mimes.iter().for_each(|mime| document.add_text(fields.mime, mime));
+        for (name, value) in &message.headers {
+            if let Some(field) = self.text.header_field(name) {
+                document.add_text(field, value);
+            }
+        }
         if !message.message_id.is_empty() {
             document.add_text(fields.message_id, &message.message_id);
         }

@@ -21,6 +21,7 @@ use tantivy::schema::{
 use tantivy::tokenizer::TokenizerManager;
 use tantivy::{Index, IndexSettings, IndexWriter, ReloadPolicy, SegmentReader};
 
+use crate::header_names::HeaderNames;
 use crate::search::Bitmap;
 
 pub(crate) use build::{FinishedSegment, SegmentBuilder};
@@ -36,6 +37,9 @@ const TOKENIZER: &str = "posthaste";
 const STORE_BLOCK_BYTES: usize = 8 << 10;
 /// The least that the engine takes for a writer that only deletes and merges.
 const WRITER_BYTES: usize = 15_000_000;
+
+/// What the name of an indexed header's field begins with.
+const HEADER_PREFIX: &str = "header-";
 
 /// The fields of the index.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +58,7 @@ pub(crate) struct Fields {
     pub mime: Field,
 }
 
-fn schema() -> (Schema, Fields) {
+fn schema(headers: &HeaderNames) -> (Schema, Fields) {
     let mut builder = Schema::builder();
     let indexing = |tokenizer, option| {
         TextFieldIndexing::default().set_tokenizer(tokenizer).set_index_option(option).set_fieldnorms(false)
@@ -74,10 +78,13 @@ fn schema() -> (Schema, Fields) {
         cc: builder.add_text_field("cc", header.clone()),
         bcc: builder.add_text_field("bcc", header.clone()),
         list: builder.add_text_field("list", header.clone()),
-        file: builder.add_text_field("file", header),
+        file: builder.add_text_field("file", header.clone()),
         message_id: builder.add_text_field("msgid", exact.clone()),
         mime: builder.add_text_field("mime", exact),
     };
+    for name in headers.iter() {
+        builder.add_text_field(&format!("{HEADER_PREFIX}{name}"), header.clone());
+    }
     (builder.build(), fields)
 }
 
@@ -86,18 +93,20 @@ pub(crate) struct TextIndex {
     dir: PathBuf,
     pub index: Index,
     pub fields: Fields,
+    /// Those that are indexed, each in a field of its own.
+    headers: HeaderNames,
 }
 
 impl TextIndex {
-    /// Opens the index in `dir` for its one writer, making it if there is none, and removes what a kill has left behind.
-    pub fn open_or_create(dir: &Path) -> tantivy::Result<Self> {
+    /// Opens the index in `dir` for its one writer, and removes what a kill has left behind. Makes one with these headers if there is none.
+    pub fn open_or_create(dir: &Path, headers: &HeaderNames) -> tantivy::Result<Self> {
         if dir.join(files::META).exists() {
             let text = Self::open(dir)?;
             files::remove_leftovers(&text.index, dir)?;
             return Ok(text);
         }
         std::fs::create_dir_all(dir)?;
-        let (schema, fields) = schema();
+        let (schema, fields) = schema(headers);
         let settings = IndexSettings {
             docstore_blocksize: STORE_BLOCK_BYTES,
             docstore_compress_dedicated_thread: false,
@@ -105,18 +114,32 @@ impl TextIndex {
         };
         let builder = Index::builder().schema(schema).settings(settings).tokenizers(tokenizers());
         let index = builder.open_or_create(Files::in_dir(dir)?)?;
-        Ok(Self { dir: dir.to_owned(), index, fields })
+        Ok(Self { dir: dir.to_owned(), index, fields, headers: headers.clone() })
     }
 
     /// Opens the index in `dir`.
     pub fn open(dir: &Path) -> tantivy::Result<Self> {
         let mut index = Index::open(Files::in_dir(dir)?)?;
-        let (schema, fields) = schema();
-        if index.schema() != schema {
+        let found = index.schema();
+        let names = found.fields().filter_map(|(_, entry)| entry.name().strip_prefix(HEADER_PREFIX));
+        let headers = HeaderNames::of(names.collect());
+        let (schema, fields) = schema(&headers);
+        if found != schema {
             return Err(tantivy::TantivyError::SchemaError("written by another version: rebuild it".to_owned()));
         }
         index.set_tokenizers(tokenizers());
-        Ok(Self { dir: dir.to_owned(), index, fields })
+        Ok(Self { dir: dir.to_owned(), index, fields, headers })
+    }
+
+    /// The headers that are indexed.
+    pub fn headers(&self) -> &HeaderNames {
+        &self.headers
+    }
+
+    /// The field of a header; `None` if it is not indexed.
+    pub fn header_field(&self, name: &str) -> Option<Field> {
+        let name = self.headers.known_as(name)?;
+        self.index.schema().get_field(&format!("{HEADER_PREFIX}{name}")).ok()
     }
 
     /// What the last commit says of itself.

@@ -6,6 +6,7 @@ use posthaste_maildir::tree::TreeError;
 use tantivy::TantivyError;
 use tantivy::directory::error::{OpenReadError, OpenWriteError};
 
+use crate::settings::SettingsError;
 use crate::state::StateError;
 use crate::tags::TagError;
 
@@ -53,6 +54,18 @@ pub enum IndexError {
     /// Changes in directories cannot be told to us: look now and then instead.
     #[error("cannot watch directories: {0}")]
     Notify(std::io::Error),
+    /// The settings of the index cannot be read or written.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A condition on a header field that this index does not have.
+    #[error("the header {name} is not in the index{}. `posthaste index --header {name}` adds it and reads all mail again; `find --scan MAILDIR` \
+             searches any header without an index", if known.is_empty() { String::new() } else { format!(" (it has {known})") })]
+    Header {
+        /// As it was asked for.
+        name: String,
+        /// Those that it has.
+        known: String,
+    },
     /// There is nothing to index: no tree was named, now or earlier.
     #[error("no Maildir to index: name one")]
     NoRoot,

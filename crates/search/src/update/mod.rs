@@ -31,6 +31,7 @@ use std::time::{Instant, SystemTime};
 use posthaste_maildir::tree::{Tree, TreeOptions, walk};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::search::Searcher;
 use crate::settings::Settings;
 use crate::state::{Covered, Lock, Snapshot, StateError, StateWriter, bits};
 use crate::tags::{TagError, TagStore};
@@ -63,8 +64,10 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
         |root: &PathBuf| named(root).is_some_and(|root| directory.roots.iter().any(|known| root.starts_with(known)));
     let asks_for_more = options.check_files || options.into_noupdate || !roots.iter().all(is_known);
     let settings = Settings::load(dir).ok()?;
+    let text = TextIndex::open(&snapshot.text_dir()).ok()?;
     let waits_for_tags = directory.ruled.is_some_and(|ruled| ruled < directory.messages)
-        || settings.maildir.synchronize_flags != directory.flags_are_tags;
+        || settings.maildir.synchronize_flags != directory.flags_are_tags
+        || settings.headers != *text.headers();
     if asks_for_more || waits_for_tags || directory.roots.is_empty() || dir.join(PENDING).exists() {
         return None;
     }
@@ -74,7 +77,7 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
         return None;
     }
     // A crash between the two commits has left something to mend.
-    let mark = TextIndex::open(&snapshot.text_dir()).and_then(|text| text.mark()).ok()?;
+    let mark = text.mark().ok()?;
     if mark.commit != directory.text_commit {
         return None;
     }
@@ -124,10 +127,29 @@ impl Indexer {
         Self::with(dir, lock, StateWriter::open(dir)?)
     }
 
-    /// As [`open`](Self::open), but for as long as `stop` is not called: then `None`.
+    /// As [`open`](Self::open) for whoever goes on to [`update`](Self::update): if the settings name other headers than the index has, it is
+    /// built again too.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_to_update(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, IndexError> {
+        let lock = Lock::acquire(dir, waiting)?;
+        Self::with(dir, lock, Self::state_to_update(dir)?)
+    }
+
+    fn state_to_update(dir: &Path) -> Result<StateWriter, StateError> {
+        let state = StateWriter::open(dir)?;
+        let has_others = || {
+            let (settings, text) = (Settings::load(dir).ok()?, TextIndex::open(&state.text_dir()).ok()?);
+            Some(settings.headers != *text.headers())
+        };
+        Ok(if !state.is_new() && has_others() == Some(true) { StateWriter::begin_anew(dir) } else { state })
+    }
+
+    /// As [`open_to_update`](Self::open_to_update), but for as long as `stop` is not called: then `None`.
     pub(crate) fn open_unless(dir: &Path, waiting: &dyn Fn(), stop: &Stop) -> Result<Option<Self>, IndexError> {
         let lock = Lock::acquire_unless(dir, waiting, stop)?;
-        lock.map(|lock| Self::with(dir, lock, StateWriter::open(dir)?)).transpose()
+        lock.map(|lock| Self::with(dir, lock, Self::state_to_update(dir)?)).transpose()
     }
 
     /// Opens the index again behind all who wait for it now; `None` if `stop` is called first.
@@ -161,7 +183,8 @@ impl Indexer {
             remove_dir(&state.text_dir())?;
         }
         let text_dir = state.text_dir();
-        let text = TextIndex::open_or_create(&text_dir).map_err(|error| text_error(&text_dir, error))?;
+        let headers = Settings::load(dir).map(|settings| settings.headers).unwrap_or_default();
+        let text = TextIndex::open_or_create(&text_dir, &headers).map_err(|error| text_error(&text_dir, error))?;
         let mut indexer = Self {
             dir: dir.to_owned(),
             state,
@@ -191,6 +214,20 @@ impl Indexer {
     /// Whether what is built replaces an index that answers until then.
     pub fn is_rebuilding(&self) -> bool {
         self.state.is_beside()
+    }
+
+    /// Why the index is built again without being asked for, in a sentence for a person. `None` if it is not.
+    pub fn rebuilds_because(&self) -> Option<String> {
+        if !self.is_rebuilding() {
+            return None;
+        }
+        let why = match Searcher::open(&self.dir) {
+            Err(_) => "an older version wrote it".to_owned(),
+            Ok(old) if *old.headers() == *self.text.headers() => return None,
+            Ok(_) if self.text.headers().is_empty() => "its settings name no headers any more".to_owned(),
+            Ok(_) => format!("its settings name other headers than before: {}", self.text.headers()),
+        };
+        Some(format!("{why}; all mail is read again, tags are kept"))
     }
 
     /// Looks at the trees of earlier updates and at `roots`, and takes over what changed.

@@ -13,10 +13,11 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::diff::Candidate;
 use super::{UpdateOptions, id_hash, subject_hash};
+use crate::header_names::HeaderNames;
 use crate::parallel::on_threads;
 use crate::state::{NO_PARENT, Record, StateWriter, bits};
 use crate::tags::id_of;
-use crate::text::{Extracted, Priority, extract};
+use crate::text::{Extracted, Priority, extract_with};
 use crate::text_index::{FinishedSegment, SegmentBuilder, TextIndex};
 use crate::watch::Stop;
 
@@ -108,6 +109,7 @@ pub(super) fn read(
         step,
         way: options.way,
         stop: options.stop.as_ref(),
+        headers: text.headers(),
     };
     let stamp = AtomicU64::new(1);
     let memory_bytes = options.memory_bytes / threads;
@@ -141,6 +143,7 @@ struct Shared<'a> {
     step: &'a (dyn Fn(u64, u64) + Sync),
     way: Way,
     stop: Option<&'a Stop>,
+    headers: &'a HeaderNames,
 }
 
 impl Shared<'_> {
@@ -204,7 +207,7 @@ impl Shared<'_> {
             round.moved.push(Moved { number, candidate: candidate.clone(), facts: file.facts });
             return Ok(());
         }
-        let mut message = extract(file.bytes);
+        let mut message = extract_with(file.bytes, self.headers);
         if file.facts.size > file.bytes.len() as u64 {
             message.problem = Some("longer than 256 MiB");
         }

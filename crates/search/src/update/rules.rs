@@ -77,7 +77,7 @@ impl Indexer {
         let queries = settings.queries(&searcher.directory().queries)?;
         let mut rules = Vec::new();
         for (query, rule) in queries.iter().zip(&settings.new.rule) {
-            rules.push((searcher.find(query)?, rule));
+            rules.push((searcher.find(query).map_err(|error| settings_ahead(error, &settings))?, rule));
         }
         // A second copy of a message is no new message.
         let records = self.state.records();
@@ -110,6 +110,18 @@ impl Indexer {
             }
         }
         Ok(wanted)
+    }
+}
+
+/// While a watch runs, the settings may name headers that the index gets when it is built again.
+fn settings_ahead(error: IndexError, settings: &Settings) -> RuleError {
+    match error {
+        IndexError::Header { name, .. } => {
+            RuleError::Settings(settings.error(format!(
+                "a rule asks for the header {name}, which the index gets with the next `posthaste index`"
+            )))
+        }
+        error => RuleError::Index(error),
     }
 }
 

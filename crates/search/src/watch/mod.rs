@@ -54,8 +54,8 @@ impl Default for WatchOptions {
 /// What a watch tells while it runs.
 #[derive(Debug)]
 pub enum WatchEvent<'a> {
-    /// An older version wrote the index: it is built again, and answers as it is until then. Tags are kept.
-    Rebuilding,
+    /// The index is built again, and answers as it is until then. Says why: an older version wrote it, or the settings name other headers.
+    Rebuilding(&'a str),
     /// The index is up to date for the first time, and changes are seen from now on.
     Ready(&'a Report),
     /// Changes were committed. `lag` is the time since the first of them was seen.
@@ -203,8 +203,8 @@ impl<'a> Watch<'a> {
         let turn = Turn::of(dir);
         notify.watch_turn(&turn.file()?).map_err(IndexError::Notify)?;
         let Some(indexer) = Indexer::open_unless(dir, waiting, stop)? else { return Ok(None) };
-        if indexer.is_rebuilding() {
-            tell(WatchEvent::Rebuilding);
+        if let Some(why) = indexer.rebuilds_because() {
+            tell(WatchEvent::Rebuilding(&why));
         }
         Ok(Some(Self {
             dir,
