@@ -1,0 +1,322 @@
+//! Large bodies: each in a file of its own, durable before the batch that names it.
+//!
+//! A file holds the body, and behind it one CRC-32C for each [`CHUNK`] bytes of it. The batch keeps the length and the CRC of that table: so any
+//! range can be read and checked without reading the rest.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::codec::Put;
+use crate::device::Device;
+use crate::files;
+
+/// Where a large body lies, as its batch says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BodyFile {
+    pub upload: u64,
+    pub len: u64,
+    /// CRC-32C of the table of CRCs behind the body.
+    pub table_crc: u32,
+}
+
+/// Bytes that share one checksum.
+const CHUNK: u64 = 256 << 10;
+/// How the names of body files end.
+const ENDING: &str = ".body";
+
+/// Why a body file could not be read.
+#[derive(Debug)]
+pub(crate) enum BodyError {
+    /// A checksum does not fit, or the file is too short or missing.
+    Damaged(&'static str),
+    Io(io::Error),
+}
+
+/// The directory of body files.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    dir: PathBuf,
+    device: Arc<Device>,
+}
+
+impl Bodies {
+    pub fn open(dir: PathBuf, device: Arc<Device>) -> io::Result<Self> {
+        files::make_dir(&dir)?;
+        Ok(Bodies { dir, device })
+    }
+
+    /// For whoever only reads.
+    pub fn at(dir: PathBuf) -> Self {
+        Bodies { dir, device: Arc::default() }
+    }
+
+    pub fn upload(self: &Arc<Self>) -> io::Result<Upload> {
+        loop {
+            let upload = fastrand::u64(..);
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            match posthaste_fsops::open(self.path(upload), flags, files::OWNER) {
+                Err(Errno::EXIST) => {}
+                opened => {
+                    let file = OnDisk { bodies: self.clone(), upload, is_wanted: false };
+                    return Ok(Upload { writer: opened?.into(), file, len: 0, chunk_crc: 0, table: Vec::new() });
+                }
+            }
+        }
+    }
+
+    fn path(&self, upload: u64) -> PathBuf {
+        self.dir.join(format!("{upload:016x}{ENDING}"))
+    }
+
+    /// The uploads of which there is a file.
+    pub fn list(&self) -> io::Result<Vec<u64>> {
+        let upload = |name: String| u64::from_str_radix(name.strip_suffix(ENDING)?, 16).ok();
+        Ok(files::list(&self.dir)?.into_iter().filter_map(upload).collect())
+    }
+
+    pub fn remove(&self, upload: u64) -> io::Result<()> {
+        files::remove(&self.path(upload))
+    }
+
+    /// The bytes of `range`, which lies within the body, checked.
+    pub fn read(&self, body: BodyFile, range: Range<u64>) -> Result<Bytes, BodyError> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let (file, table) = self.open_checked(body)?;
+        let first = range.start / CHUNK;
+        let mut bytes = Vec::with_capacity((range.end.div_ceil(CHUNK) - first) as usize * CHUNK as usize);
+        for chunk in first..range.end.div_ceil(CHUNK) {
+            read_chunk(&file, body, &table, chunk, &mut bytes)?;
+        }
+        let skipped = (range.start - first * CHUNK) as usize;
+        Ok(Bytes::from(bytes).slice(skipped..skipped + (range.end - range.start) as usize))
+    }
+
+    /// Reads all of it; says what is wrong.
+    pub fn verify(&self, body: BodyFile) -> Result<(), BodyError> {
+        let (file, table) = self.open_checked(body)?;
+        let mut bytes = Vec::new();
+        for chunk in 0..body.len.div_ceil(CHUNK) {
+            bytes.clear();
+            read_chunk(&file, body, &table, chunk, &mut bytes)?;
+        }
+        Ok(())
+    }
+
+    fn open_checked(&self, body: BodyFile) -> Result<(File, Vec<u8>), BodyError> {
+        let file = match File::open(self.path(body.upload)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(BodyError::Damaged("its file is missing"));
+            }
+            opened => opened.map_err(BodyError::Io)?,
+        };
+        let mut table = vec![0; body.len.div_ceil(CHUNK) as usize * 4];
+        read_at(&file, &mut table, body.len)?;
+        if crc32c::crc32c(&table) != body.table_crc {
+            return Err(BodyError::Damaged("the checksums behind the body are damaged"));
+        }
+        Ok((file, table))
+    }
+}
+
+fn read_chunk(file: &File, body: BodyFile, table: &[u8], chunk: u64, into: &mut Vec<u8>) -> Result<(), BodyError> {
+    let at = into.len();
+    into.resize(at + CHUNK.min(body.len - chunk * CHUNK) as usize, 0);
+    read_at(file, &mut into[at..], chunk * CHUNK)?;
+    let expected = &table[chunk as usize * 4..][..4];
+    if crc32c::crc32c(&into[at..]).to_le_bytes() != expected {
+        return Err(BodyError::Damaged("a checksum of the body does not fit"));
+    }
+    Ok(())
+}
+
+fn read_at(file: &File, into: &mut [u8], offset: u64) -> Result<(), BodyError> {
+    file.read_exact_at(into, offset).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => BodyError::Damaged("its file is too short"),
+        _ => BodyError::Io(error),
+    })
+}
+
+/// A body file that nothing refers to yet: removed when dropped, unless it is wanted.
+#[derive(Debug)]
+struct OnDisk {
+    bodies: Arc<Bodies>,
+    upload: u64,
+    is_wanted: bool,
+}
+
+impl Drop for OnDisk {
+    fn drop(&mut self) {
+        if !self.is_wanted {
+            // What cannot be removed now is removed by the next opening.
+            let _ = self.bodies.remove(self.upload);
+        }
+    }
+}
+
+/// A large body that is being written. Dropped before it is finished, it leaves nothing.
+#[derive(Debug)]
+pub struct Upload {
+    writer: File,
+    file: OnDisk,
+    len: u64,
+    /// Of the chunk that is not full yet.
+    chunk_crc: u32,
+    table: Vec<u8>,
+}
+
+impl Upload {
+    /// Appends bytes to the body.
+    ///
+    /// # Errors
+    /// Those of `write`; the upload is of no use then.
+    pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        posthaste_fsops::write_all(&self.writer, bytes)?;
+        while !bytes.is_empty() {
+            let (now, rest) = bytes.split_at(bytes.len().min((CHUNK - self.len % CHUNK) as usize));
+            self.chunk_crc = crc32c::crc32c_append(self.chunk_crc, now);
+            self.len += now.len() as u64;
+            bytes = rest;
+            if self.len.is_multiple_of(CHUNK) {
+                self.table.put_u32(std::mem::take(&mut self.chunk_crc));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether nothing has been written.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Makes the file and its name durable. Blocks for as long as the disk takes.
+    ///
+    /// # Errors
+    /// Those of `write` and `fsync`: then the file is gone. EIO of a sync stops the whole spool, for the device may have lost what others wrote.
+    pub fn finish(mut self) -> io::Result<FinishedUpload> {
+        if !self.len.is_multiple_of(CHUNK) {
+            self.table.put_u32(self.chunk_crc);
+        }
+        posthaste_fsops::write_all(&self.writer, &self.table)?;
+        let synced = posthaste_fsops::fsync(&self.writer).map_err(io::Error::from);
+        let synced = synced.and_then(|()| files::sync_dir(&self.file.bodies.dir));
+        self.file.bodies.device.watch("a large body could not be synced", synced)?;
+        let body = BodyFile { upload: self.file.upload, len: self.len, table_crc: crc32c::crc32c(&self.table) };
+        Ok(FinishedUpload { body, file: self.file })
+    }
+}
+
+/// A large body that is durable and waits for the batch that names it. Dropped, it leaves nothing.
+#[derive(Debug)]
+pub struct FinishedUpload {
+    pub(crate) body: BodyFile,
+    file: OnDisk,
+}
+
+impl FinishedUpload {
+    /// Bytes of the body.
+    pub fn len(&self) -> u64 {
+        self.body.len
+    }
+
+    /// Whether the body is empty.
+    pub fn is_empty(&self) -> bool {
+        self.body.len == 0
+    }
+
+    /// From here on a record may name it: the file stays.
+    pub(crate) fn keep(&mut self) {
+        self.file.is_wanted = true;
+    }
+}
+
+/// Where body files lie within a spool.
+pub(crate) fn dir_of(spool: &Path) -> PathBuf {
+    spool.join("bodies")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+    }
+
+    fn uploaded(bodies: &Arc<Bodies>, bytes: &[u8]) -> BodyFile {
+        let mut upload = bodies.upload().unwrap();
+        bytes.chunks(100_003).for_each(|piece| upload.write(piece).unwrap());
+        let mut finished = upload.finish().unwrap();
+        finished.keep();
+        finished.body
+    }
+
+    #[test]
+    fn any_range_reads_back_and_any_changed_byte_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default()).unwrap());
+        for len in [1, CHUNK as usize - 1, CHUNK as usize, 2 * CHUNK as usize + 77] {
+            let bytes = sample(len);
+            let body = uploaded(&bodies, &bytes);
+            for range in [0..len, 0..1, len - 1..len, len / 2..len / 2 + len / 3, len / 3..len / 3] {
+                let read = bodies.read(body, range.start as u64..range.end as u64).unwrap();
+                assert_eq!(read, bytes[range]);
+            }
+            bodies.verify(body).unwrap();
+            let file = File::options().read(true).write(true).open(bodies.path(body.upload)).unwrap();
+            let whole = file.metadata().unwrap().len();
+            for at in [0, len as u64 / 2, len as u64 - 1, len as u64, whole - 1] {
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, at).unwrap();
+                file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+                assert!(matches!(bodies.verify(body), Err(BodyError::Damaged(_))), "byte {at} of {len}");
+                assert!(matches!(bodies.read(body, 0..len as u64), Err(BodyError::Damaged(_))));
+                file.write_all_at(&byte, at).unwrap();
+            }
+            file.set_len(whole - 1).unwrap();
+            assert!(matches!(bodies.verify(body), Err(BodyError::Damaged(_))));
+        }
+    }
+
+    #[test]
+    fn a_body_that_nobody_names_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default()).unwrap());
+        drop(bodies.upload().unwrap());
+        let mut upload = bodies.upload().unwrap();
+        upload.write(b"part").unwrap();
+        drop(upload.finish().unwrap());
+        assert_eq!(bodies.list().unwrap(), []);
+        let body = uploaded(&bodies, b"named");
+        assert_eq!(bodies.list().unwrap(), [body.upload]);
+    }
+
+    #[test]
+    fn a_finished_body_and_its_name_survive_any_cut() {
+        use posthaste_fsops::{Choice, Cut, Machine};
+        let machine = Machine::new().unwrap();
+        let dir = dir_of(machine.path());
+        let bodies = Arc::new(Bodies::open(dir, Arc::default()).unwrap());
+        let body = uploaded(&bodies, &sample(300_000));
+        let recording = machine.recording();
+        for seed in 0..20 {
+            let tree = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(seed) });
+            let left = Machine::boot(&tree, true, false).unwrap();
+            Bodies::at(dir_of(left.path())).verify(body).unwrap();
+        }
+    }
+}

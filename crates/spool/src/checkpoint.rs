@@ -1,0 +1,294 @@
+//! The checkpoint: from where to go on, in two files outside of the ring that are written in turn.
+//!
+//! A file has its name only once it was durable, and is then rewritten in place, which a full disk does not prevent. The other file is the last good
+//! one meanwhile. A file whose writing failed is not written in place again: a new one takes its name.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::codec::{Fields, Put, seal, unseal};
+use crate::files;
+
+/// What all of the spool follows from, together with the files that it names and the ring behind `through`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    /// Grows with each attempt; the higher one counts.
+    pub counter: u64,
+    /// The live files say what is needed of the batches up to this LSN; of later ones all is.
+    pub through: u64,
+    /// The first segment of the ring that is still needed.
+    pub ring_low: u64,
+    /// Ids are never used again.
+    pub next_stream: u16,
+    pub next_pack: u64,
+    pub streams: Vec<StreamRow>,
+    pub packs: Vec<PackRow>,
+    /// Windows in which something is needed, and the generation of their files.
+    pub windows: Vec<(u64, u64)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StreamRow {
+    pub id: u16,
+    pub name: String,
+    /// What the stream said last: it has what it needs of everything up to this LSN.
+    pub position: u64,
+    pub snapshot: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PackRow {
+    pub id: u64,
+    pub first: u64,
+    pub last: u64,
+    pub records: u64,
+    pub bytes: u64,
+}
+
+impl Checkpoint {
+    fn encode(&self) -> Vec<u8> {
+        let mut content = Vec::new();
+        content.put_u64(self.counter);
+        content.put_u64(self.through);
+        content.put_u64(self.ring_low);
+        content.put_u16(self.next_stream);
+        content.put_u64(self.next_pack);
+        content.put_u32(self.streams.len() as u32);
+        for stream in &self.streams {
+            content.put_u16(stream.id);
+            content.put_text(&stream.name);
+            content.put_u64(stream.position);
+            content.put_text(stream.snapshot.as_deref().unwrap_or(""));
+        }
+        content.put_u32(self.packs.len() as u32);
+        for pack in &self.packs {
+            [pack.id, pack.first, pack.last, pack.records, pack.bytes].into_iter().for_each(|n| content.put_u64(n));
+        }
+        content.put_u32(self.windows.len() as u32);
+        for &(window, generation) in &self.windows {
+            content.put_u64(window);
+            content.put_u64(generation);
+        }
+        let mut out = MAGIC.to_vec();
+        out.put_u64(content.len() as u64);
+        out.extend(content);
+        seal(out)
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut head = Fields::of(bytes.get(..16)?.to_vec());
+        if head.bytes(8)? != MAGIC[..] {
+            return None;
+        }
+        // An earlier, longer one may have left bytes behind it.
+        let sealed = bytes.get(..usize::try_from(head.u64()?).ok()?.checked_add(16 + 4)?)?;
+        let mut fields = Fields::of(unseal(sealed)?[16..].to_vec());
+        let mut decoded = Checkpoint {
+            counter: fields.u64()?,
+            through: fields.u64()?,
+            ring_low: fields.u64()?,
+            next_stream: fields.u16()?,
+            next_pack: fields.u64()?,
+            ..Checkpoint::default()
+        };
+        for _ in 0..fields.u32()? {
+            let (id, name, position) = (fields.u16()?, fields.text()?, fields.u64()?);
+            let snapshot = Some(fields.text()?).filter(|name| !name.is_empty());
+            decoded.streams.push(StreamRow { id, name, position, snapshot });
+        }
+        for _ in 0..fields.u32()? {
+            let (id, first, last) = (fields.u64()?, fields.u64()?, fields.u64()?);
+            decoded.packs.push(PackRow { id, first, last, records: fields.u64()?, bytes: fields.u64()? });
+        }
+        for _ in 0..fields.u32()? {
+            decoded.windows.push((fields.u64()?, fields.u64()?));
+        }
+        fields.end()?;
+        Some(decoded)
+    }
+}
+
+const MAGIC: [u8; 8] = *b"PHCHECK\x01";
+
+/// What was found at the opening.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Valid(Checkpoint),
+    /// There has never been one.
+    Nothing,
+    /// There is one or both, and none can be read.
+    Damaged,
+}
+
+/// The two files.
+#[derive(Debug)]
+pub(crate) struct CheckpointFiles {
+    dir: PathBuf,
+    /// Which of the two holds the last good one.
+    good: usize,
+    /// Whether a file is there and may be rewritten in place.
+    is_sound: [bool; 2],
+}
+
+impl CheckpointFiles {
+    /// Also says whether one of two was damaged, which costs nothing as long as the other is whole.
+    pub fn open(dir: &Path) -> io::Result<(Self, Found, bool)> {
+        let mut read = [const { None }; 2];
+        let mut is_there = [false; 2];
+        for slot in 0..2 {
+            match std::fs::read(path_of(dir, slot)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                bytes => {
+                    is_there[slot] = true;
+                    read[slot] = Checkpoint::decode(&bytes?);
+                }
+            }
+        }
+        let is_sound = [0, 1].map(|slot| read[slot].is_some());
+        let good = usize::from(read[1].as_ref().map(|it| it.counter) > read[0].as_ref().map(|it| it.counter));
+        let found = match read[good].take() {
+            Some(checkpoint) => Found::Valid(checkpoint),
+            None if is_there == [false; 2] => Found::Nothing,
+            None => Found::Damaged,
+        };
+        Ok((CheckpointFiles { dir: dir.to_owned(), good, is_sound }, found, is_there != is_sound))
+    }
+
+    /// Writes it in place of the older one. When this returns without an error it is durable.
+    pub fn write(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
+        let slot = 1 - self.good;
+        let in_place = std::mem::replace(&mut self.is_sound[slot], false);
+        let (bytes, path) = (checkpoint.encode(), path_of(&self.dir, slot));
+        if in_place {
+            let file = File::from(posthaste_fsops::open(&path, OFlags::WRONLY | OFlags::CLOEXEC, files::OWNER)?);
+            posthaste_fsops::write_all_parts(&file, &mut [IoSlice::new(&bytes)], Some(0))?;
+            posthaste_fsops::fsync(&file)?;
+        } else {
+            let unfinished = self.dir.join(format!("checkpoint.{slot}.new"));
+            files::write_new(&unfinished, &bytes)?;
+            posthaste_fsops::rename(&unfinished, &path)?;
+            files::sync_dir(&self.dir)?;
+        }
+        (self.good, self.is_sound[slot]) = (slot, true);
+        Ok(())
+    }
+}
+
+fn path_of(dir: &Path, slot: usize) -> PathBuf {
+    dir.join(format!("checkpoint.{slot}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_fsops::{Choice, Cut, Faults, Machine};
+    use rustix::io::Errno;
+
+    use super::*;
+
+    fn sample(counter: u64) -> Checkpoint {
+        let stream = |id: u16| StreamRow {
+            id,
+            name: format!("local:{id}"),
+            position: counter * 10,
+            snapshot: id.is_multiple_of(2).then(|| format!("s{id}.{counter}")),
+        };
+        Checkpoint {
+            counter,
+            through: counter * 11,
+            ring_low: counter / 2,
+            next_stream: 4,
+            next_pack: 9,
+            // Some are longer than their successors.
+            streams: (1..1 + counter as u16 % 4).map(stream).collect(),
+            packs: vec![PackRow { id: 8, first: 1, last: counter, records: 3, bytes: 4096 }],
+            windows: vec![(0, counter), (7, 1)],
+        }
+    }
+
+    fn found(dir: &Path) -> Found {
+        CheckpointFiles::open(dir).unwrap().1
+    }
+
+    #[test]
+    fn the_newest_counts_and_with_it_damaged_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(found(dir.path()), Found::Nothing);
+        let (mut files, ..) = CheckpointFiles::open(dir.path()).unwrap();
+        for counter in 1..8 {
+            files.write(&sample(counter)).unwrap();
+            assert_eq!(found(dir.path()), Found::Valid(sample(counter)));
+        }
+        let newest = path_of(dir.path(), files.good);
+        let whole = std::fs::read(&newest).unwrap();
+        let encoded = sample(7).encode();
+        for at in 0..encoded.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            std::fs::write(&newest, bytes).unwrap();
+            let (_, found, is_any_damaged) = CheckpointFiles::open(dir.path()).unwrap();
+            assert_eq!((found, is_any_damaged), (Found::Valid(sample(6)), true), "byte {at}");
+        }
+        std::fs::write(path_of(dir.path(), 1 - files.good), "x").unwrap();
+        assert_eq!(found(dir.path()), Found::Damaged);
+    }
+
+    #[test]
+    fn a_cut_anywhere_leaves_the_last_one_or_the_next() {
+        let machine = Machine::new().unwrap();
+        let (mut files, ..) = CheckpointFiles::open(machine.path()).unwrap();
+        for counter in 1..6 {
+            files.write(&sample(counter)).unwrap();
+            machine.acknowledge(counter);
+        }
+        let recording = machine.recording();
+        for position in 0..=recording.events.len() {
+            let durable = recording.acknowledged_before(position).max().unwrap_or(0);
+            for seed in 0..30 {
+                let tree = recording.cut(Cut { position, choice: Choice::Seed(seed) });
+                let left = Machine::boot(&tree, true, false).unwrap();
+                let counter = match found(left.path()) {
+                    Found::Valid(checkpoint) => checkpoint.counter,
+                    Found::Nothing => 0,
+                    Found::Damaged => panic!("both damaged after {position}:s{seed}"),
+                };
+                assert!(counter == durable || counter == durable + 1, "{counter}, {durable} at {position}:s{seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_failed_sync_or_write_the_other_file_still_counts_and_the_next_one_is_durable() {
+        for nth in 1..5 {
+            for kind in 0..2 {
+                let machine = Machine::new().unwrap();
+                let (mut files, ..) = CheckpointFiles::open(machine.path()).unwrap();
+                (1..4).for_each(|counter| files.write(&sample(counter)).unwrap());
+                let (syncs, changes) = machine.counts();
+                machine.set_faults(match kind {
+                    0 => Faults { fail_syncs: vec![syncs + nth], ..Faults::default() },
+                    _ => Faults {
+                        fail_changes: Some((changes + nth..changes + nth + 1, Errno::NOSPC)),
+                        ..Faults::default()
+                    },
+                });
+                let mut last = 3;
+                for counter in 4..9 {
+                    if files.write(&sample(counter)).is_ok() {
+                        last = counter;
+                    }
+                    let recording = machine.recording();
+                    for seed in 0..10 {
+                        let cut = Cut { position: recording.events.len(), choice: Choice::Seed(seed) };
+                        let left = Machine::boot(&recording.cut(cut), true, false).unwrap();
+                        let Found::Valid(checkpoint) = found(left.path()) else { panic!("none left at {counter}") };
+                        assert!(checkpoint.counter >= last, "{} at {counter}, sync {nth}", checkpoint.counter);
+                    }
+                }
+                assert_eq!(last, 8);
+            }
+        }
+    }
+}

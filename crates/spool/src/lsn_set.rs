@@ -1,0 +1,137 @@
+//! Sets of LSNs, small where they are dense and where they are sparse.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// A set of LSNs: 64 of them share one word, and only words that are not 0 are kept. Ten million neighbours take about 4 MB; a lone one takes
+/// one entry of the map.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LsnSet {
+    words: BTreeMap<u64, u64>,
+}
+
+impl LsnSet {
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    pub fn len(&self) -> u64 {
+        self.words.values().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    pub fn contains(&self, lsn: u64) -> bool {
+        self.words.get(&(lsn / 64)).is_some_and(|word| word >> (lsn % 64) & 1 == 1)
+    }
+
+    /// Whether it was not there before.
+    pub fn insert(&mut self, lsn: u64) -> bool {
+        let word = self.words.entry(lsn / 64).or_default();
+        let is_new = *word >> (lsn % 64) & 1 == 0;
+        *word |= 1 << (lsn % 64);
+        is_new
+    }
+
+    /// Whether it was there.
+    pub fn remove(&mut self, lsn: u64) -> bool {
+        let Some(word) = self.words.get_mut(&(lsn / 64)) else { return false };
+        let was_there = *word >> (lsn % 64) & 1 == 1;
+        *word &= !(1 << (lsn % 64));
+        if *word == 0 {
+            self.words.remove(&(lsn / 64));
+        }
+        was_there
+    }
+
+    pub fn first(&self) -> Option<u64> {
+        self.words.first_key_value().map(|(key, word)| key * 64 + u64::from(word.trailing_zeros()))
+    }
+
+    /// The lowest LSN in a range.
+    pub fn first_in(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        self.iter(range).next()
+    }
+
+    /// How many LSNs of a range are in the set.
+    pub fn count_in(&self, range: RangeInclusive<u64>) -> u64 {
+        self.words_in(range).map(|(_, word)| u64::from(word.count_ones())).sum()
+    }
+
+    /// Those of a range, in order.
+    pub fn iter(&self, range: RangeInclusive<u64>) -> impl Iterator<Item = u64> + '_ {
+        self.words_in(range).flat_map(|(key, word)| bits(word).map(move |bit| key * 64 + bit))
+    }
+
+    /// The words of a range by their number, without the bits outside of it; none is 0.
+    pub fn words_in(&self, range: RangeInclusive<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let (first, last) = range.into_inner();
+        // An empty range is one that ends before it begins; a map panics at such.
+        let keys = if first <= last { first / 64..=last / 64 } else { 0..=0 };
+        let masked = move |(key, word): (&u64, &u64)| {
+            let mut word = *word;
+            if first > last {
+                word = 0;
+            }
+            if *key == first / 64 {
+                word &= u64::MAX << (first % 64);
+            }
+            if *key == last / 64 {
+                word &= u64::MAX >> (63 - last % 64);
+            }
+            (word != 0).then_some((*key, word))
+        };
+        self.words.range(keys).filter_map(masked)
+    }
+
+    /// Puts a word in as it came from [`words_in`](Self::words_in).
+    pub fn insert_word(&mut self, key: u64, word: u64) {
+        if word != 0 {
+            *self.words.entry(key).or_default() |= word;
+        }
+    }
+}
+
+fn bits(mut word: u64) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        (word != 0).then(|| {
+            let bit = u64::from(word.trailing_zeros());
+            word &= word - 1;
+            bit
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_set_of_numbers(
+            steps in prop::collection::vec((any::<bool>(), 0u64..300), 0..200),
+            (first, last) in (0u64..300, 0u64..300),
+        ) {
+            let (mut set, mut model) = (LsnSet::default(), BTreeSet::new());
+            for (insert, lsn) in steps {
+                if insert {
+                    prop_assert_eq!(set.insert(lsn), model.insert(lsn));
+                } else {
+                    prop_assert_eq!(set.remove(lsn), model.remove(&lsn));
+                }
+                prop_assert_eq!(set.first(), model.first().copied());
+            }
+            let expected: Vec<u64> = model.iter().copied().filter(|lsn| (first..=last).contains(lsn)).collect();
+            prop_assert_eq!(set.count_in(first..=last), expected.len() as u64);
+            prop_assert_eq!(set.first_in(first..=last), expected.first().copied());
+            prop_assert_eq!(set.iter(first..=last).collect::<Vec<_>>(), expected);
+            prop_assert_eq!(set.len(), model.len() as u64);
+            prop_assert_eq!(set.is_empty(), model.is_empty());
+            let mut copy = LsnSet::default();
+            set.words_in(0..=u64::MAX).for_each(|(key, word)| copy.insert_word(key, word));
+            prop_assert_eq!(copy, set);
+        }
+    }
+}
