@@ -54,7 +54,10 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyPlace {
     None,
-    Record,
+    /// Behind the head.
+    Record {
+        len: u32,
+    },
     File(BodyFile),
 }
 
@@ -91,7 +94,10 @@ impl Head {
         }
         match self.body {
             BodyPlace::None => out.put_u8(0),
-            BodyPlace::Record => out.put_u8(1),
+            BodyPlace::Record { len } => {
+                out.put_u8(1);
+                out.put_u32(len);
+            }
             BodyPlace::File(file) => {
                 out.put_u8(2);
                 out.put_u64(file.upload);
@@ -116,7 +122,7 @@ impl Head {
         }
         let body = match fields.u8()? {
             0 => BodyPlace::None,
-            1 => BodyPlace::Record,
+            1 => BodyPlace::Record { len: fields.u32()? },
             2 => BodyPlace::File(BodyFile { upload: fields.u64()?, len: fields.u64()?, table_crc: fields.u32()? }),
             _ => return None,
         };
@@ -124,7 +130,16 @@ impl Head {
         Some(Head { entries, body })
     }
 
-    /// The batch that takes this one back.
+    /// Bytes of the body.
+    pub fn body_len(&self) -> u64 {
+        match self.body {
+            BodyPlace::None => 0,
+            BodyPlace::Record { len } => len.into(),
+            BodyPlace::File(file) => file.len,
+        }
+    }
+
+    /// The batch that takes another one back.
     pub fn cancelling(lsn: u64) -> Self {
         let payload = Bytes::copy_from_slice(&lsn.to_le_bytes());
         Head { entries: vec![HeadEntry { stream: OWN, needs_body: false, payload }], body: BodyPlace::None }
@@ -155,7 +170,7 @@ mod tests {
         });
         let file = any::<(u64, u64, u32)>()
             .prop_map(|(upload, len, table_crc)| BodyPlace::File(BodyFile { upload, len, table_crc }));
-        let body = prop_oneof![Just(BodyPlace::None), Just(BodyPlace::Record), file];
+        let body = prop_oneof![Just(BodyPlace::None), any::<u32>().prop_map(|len| BodyPlace::Record { len }), file];
         (entries, body).prop_map(|(entries, body)| Head { entries, body })
     }
 

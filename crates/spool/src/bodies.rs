@@ -53,11 +53,6 @@ impl Bodies {
         Ok(Bodies { dir, device })
     }
 
-    /// For whoever only reads.
-    pub fn at(dir: PathBuf) -> Self {
-        Bodies { dir, device: Arc::default() }
-    }
-
     pub fn upload(self: &Arc<Self>) -> io::Result<Upload> {
         loop {
             let upload = fastrand::u64(..);
@@ -72,8 +67,17 @@ impl Bodies {
         }
     }
 
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The name of a body file.
+    pub fn name(&self, upload: u64) -> String {
+        format!("{upload:016x}{ENDING}")
+    }
+
     fn path(&self, upload: u64) -> PathBuf {
-        self.dir.join(format!("{upload:016x}{ENDING}"))
+        self.dir.join(self.name(upload))
     }
 
     /// The uploads of which there is a file.
@@ -316,7 +320,7 @@ mod tests {
         for seed in 0..20 {
             let tree = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(seed) });
             let left = Machine::boot(&tree, true, false).unwrap();
-            Bodies::at(dir_of(left.path())).verify(body).unwrap();
+            Bodies::open(dir_of(left.path()), Arc::default()).unwrap().verify(body).unwrap();
         }
     }
 }

@@ -6,16 +6,38 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod api;
 mod batch;
 mod bodies;
 mod checkpoint;
+mod checkpointing;
 mod codec;
+mod core;
 mod device;
+mod error;
+mod events;
 mod files;
+mod keeper;
 mod live;
 mod lsn_set;
+mod open;
+mod pack;
+mod packing;
+mod replay;
+mod scrub;
 mod snapshots;
+mod spool;
+mod state;
 
+pub use api::{
+    Config, Consumer, Published, PublishedBody, Released, Replayed, Spool, Stats, StreamStats, Then, Ticket,
+};
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
+pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, StreamError};
+pub use events::{Damage, Event, Events};
+pub use open::OpenReport;
+pub use posthaste_ring::{Cancelled, Lsn};
+pub use scrub::ScrubReport;
 pub use snapshots::SnapshotName;
+pub use spool::FileSpool;

@@ -1,0 +1,231 @@
+//! What a spool offers, without a word of how: the trait, its types and the settings.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_ring::{Cancelled, Lsn};
+
+use crate::events::Events;
+use crate::snapshots::SnapshotName;
+use crate::{AppendError, Batch, ReadError, ReplayError, StreamError, StreamId, Upload};
+
+/// How a spool behaves.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The ring's segments and bounds. Its own events come as [`Event`](crate::Event)s of the spool.
+    pub ring: posthaste_ring::Config,
+    /// A checkpoint is made at least so often, if anything has changed.
+    pub checkpoint_every: Duration,
+    /// And when so many bytes of heads and bodies have been appended since the last.
+    pub checkpoint_bytes: u64,
+    /// A checkpoint that takes longer is told as an event.
+    pub checkpoint_slow: Duration,
+    /// A pack is not made larger than this by much: at least one record goes into each.
+    pub pack_bytes: u64,
+    /// Batches with a body are refused while the file system has less than this free.
+    pub free_bytes_min: u64,
+    /// As [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
+    pub free_inodes_min: u64,
+    /// Whether a thread makes checkpoints and packs. Without it the owner calls [`FileSpool::checkpoint`] and the like.
+    pub keeper: bool,
+    /// Who is told of failures.
+    pub events: Events,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            ring: posthaste_ring::Config::default(),
+            checkpoint_every: Duration::from_secs(30),
+            checkpoint_bytes: 256 << 20,
+            checkpoint_slow: Duration::from_secs(10),
+            pack_bytes: 256 << 20,
+            free_bytes_min: 64 << 20,
+            free_inodes_min: 1000,
+            keeper: true,
+            events: Events::default(),
+        }
+    }
+}
+
+/// What became of a batch: called on the ring's thread, in the order of the LSNs, once it is durable and its consumers were told. Must not block.
+/// What is refused at once is told on the caller's thread, before `append` returns.
+pub type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
+
+/// A batch under way, to be cancelled or forgotten.
+#[derive(Debug, Clone)]
+pub struct Ticket(pub(crate) Option<posthaste_ring::Ticket>);
+
+impl Ticket {
+    /// Takes the batch back unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both. No stream is shown a
+    /// cancelled batch; one that was written already may be shown after a power cut that comes before its cancel entry is durable.
+    pub fn cancel(&self) -> Cancelled {
+        self.0.as_ref().map_or(Cancelled::TooLate, posthaste_ring::Ticket::cancel)
+    }
+}
+
+/// What a stream no longer needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Released {
+    /// All bodies of batches below this.
+    pub below: Lsn,
+    /// And these.
+    pub also: Vec<Lsn>,
+}
+
+/// Durable batches for several ordered consumers. Nothing above it knows segments or packs.
+///
+/// A stream's life: [`stream`](Self::stream) gives its id; [`position`](Self::position) names the snapshot to start from; [`replay`](Self::replay) shows every
+/// entry behind it; [`attach`](Self::attach) shows those that came meanwhile, and from then on each new one. Only then may the stream act on the world.
+pub trait Spool: Send + Sync {
+    /// The id of the stream of that name: durable when this returns, and never used for another name. Blocks for a checkpoint if it is new.
+    ///
+    /// # Errors
+    /// See [`StreamError`].
+    fn stream(&self, name: &str) -> Result<StreamId, StreamError>;
+
+    /// Up to where the stream has said that it has what it needs, and its snapshot then.
+    fn position(&self, stream: StreamId) -> (Lsn, Option<SnapshotName>);
+
+    /// Appends a batch; does not block. `then` is called exactly once, except when the ticket cancels the batch.
+    fn append(&self, batch: Batch, then: Then) -> Ticket;
+
+    /// Begins a large body, in a file of its own.
+    ///
+    /// # Errors
+    /// Those of creating a file.
+    fn upload(&self) -> std::io::Result<Upload>;
+
+    /// A part of a body that some stream needs, checked.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError>;
+
+    /// The stream has what it needs of everything up to `position`, in `snapshot` (durable by now) if it has one. Takes effect with the next
+    /// checkpoint: after a power cut before it the stream starts from where it was. `released` counts for batches up to the position; for later ones when it has passed them.
+    fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released);
+
+    /// Shows the stream every entry behind its position, in order, and says which LSN was the last. Cancelled batches are not shown.
+    ///
+    /// # Errors
+    /// See [`ReplayError`]; the visitor may have seen a part.
+    fn replay(&self, stream: StreamId, visitor: &mut dyn FnMut(Replayed<'_>)) -> Result<Lsn, ReplayError>;
+
+    /// Hands the stream's new entries to `consumer` from now on. Those that have come since `after` (what [`replay`](Self::replay) returned) it gets
+    /// before this returns, on this thread.
+    ///
+    /// # Errors
+    /// See [`ReplayError`]; nothing is attached then.
+    fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError>;
+
+    /// The stream gets no entries any more: they wait for its next replay. One call to the old consumer may still be under way.
+    fn detach(&self, stream: StreamId);
+
+    /// What it holds.
+    fn stats(&self) -> Stats;
+
+    /// How far each stream has come. Counts what is needed, so not for every message.
+    fn streams(&self) -> Vec<StreamStats>;
+}
+
+/// Takes a stream's entries.
+pub trait Consumer: Send + Sync {
+    /// An entry is durable. Called on the ring's thread, in the order of the LSNs; must not block.
+    fn published(&self, entry: Published);
+
+    /// The spool needs the room: everything up to here should be passed soon. Called on the keeper's thread; must not block.
+    fn advance_wanted(&self, through: Lsn);
+}
+
+/// An entry that has become durable.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// Its batch.
+    pub lsn: Lsn,
+    /// What it says.
+    pub payload: Bytes,
+    /// The batch's body.
+    pub body: PublishedBody,
+}
+
+/// The body of a batch that has become durable.
+#[derive(Debug, Clone)]
+pub enum PublishedBody {
+    /// It has none.
+    None,
+    /// In memory, as it was handed in.
+    Memory(Arc<[Bytes]>),
+    /// To be read with [`Spool::read`].
+    Stored {
+        /// Its bytes.
+        len: u64,
+    },
+}
+
+/// An entry that is shown again.
+#[derive(Debug, Clone, Copy)]
+pub enum Replayed<'a> {
+    /// As it was appended.
+    Entry {
+        /// Its batch.
+        lsn: Lsn,
+        /// What it says.
+        payload: &'a Bytes,
+        /// Whether it was appended as one that needs the body.
+        needs_body: bool,
+        /// Bytes of the batch's body.
+        body_len: u64,
+    },
+    /// A batch had an entry for the stream and cannot be read any more.
+    Damaged {
+        /// The batch.
+        lsn: Lsn,
+    },
+}
+
+/// How far a stream has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamStats {
+    /// Its id.
+    pub id: StreamId,
+    /// Its name.
+    pub name: String,
+    /// What it said last.
+    pub position: Lsn,
+    /// Whether a consumer takes its entries.
+    pub is_attached: bool,
+    /// Batches with an entry that it has not passed.
+    pub entries: u64,
+    /// The lowest of them.
+    pub first: Option<Lsn>,
+    /// Bodies that it has not released.
+    pub bodies: u64,
+}
+
+/// What a spool holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The ring's own.
+    pub ring: posthaste_ring::Stats,
+    /// Every batch up to here is published.
+    pub published: Lsn,
+    /// Registered streams.
+    pub streams: usize,
+    /// Packs, and their bytes.
+    pub packs: usize,
+    /// See `packs`.
+    pub pack_bytes: u64,
+    /// Bodies in files of their own, and their bytes.
+    pub large_bodies: usize,
+    /// See `large_bodies`.
+    pub large_bytes: u64,
+    /// Checkpoints since the opening, and those that failed.
+    pub checkpoints: u64,
+    /// See `checkpoints`.
+    pub checkpoints_failed: u64,
+}

@@ -1,0 +1,175 @@
+//! A checkpoint, step by step.
+//!
+//! Order, always: snapshots and packs are durable with their names before anything here speaks of them; live files are written and synced; the checkpoint that names
+//! them is written and synced; only then are segments used again and files unlinked. A failure anywhere frees nothing.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::batch::Head;
+use crate::checkpoint::{Checkpoint, CheckpointFiles};
+use crate::events::Event;
+use crate::live::{LiveFiles, Window};
+use crate::spool::Shared;
+use crate::state::Doomed;
+use crate::{AppendError, CheckpointError};
+
+/// What only one at a time may touch.
+pub(crate) struct Work {
+    pub files: CheckpointFiles,
+    pub live: LiveFiles,
+    /// Of the last attempt.
+    pub counter: u64,
+}
+
+/// What a checkpoint says, taken at one moment.
+struct Taken {
+    checkpoint: Checkpoint,
+    /// Windows to be written, and those that have become empty.
+    windows: Vec<(u64, Window)>,
+    doomed: Doomed,
+}
+
+impl Shared {
+    pub fn checkpoint(&self) -> Result<(), CheckpointError> {
+        let mut work = self.work.lock().expect("a checkpoint does not panic");
+        let begun = Instant::now();
+        let outcome = self.checkpoint_now(&mut work);
+        let took = begun.elapsed();
+        match &outcome {
+            Ok(()) => {
+                self.checkpoints.fetch_add(1, Ordering::Relaxed);
+                if took > self.config.checkpoint_slow {
+                    self.config.events.tell(Event::CheckpointSlow { took });
+                }
+            }
+            Err(error) => {
+                self.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
+                self.config.events.tell(Event::CheckpointFailed { error: error.to_string() });
+            }
+        }
+        outcome
+    }
+
+    /// # Errors
+    /// After a failed sync or write nothing more is written.
+    pub fn not_poisoned(&self) -> Result<(), CheckpointError> {
+        self.ring.poisoned().map_or(Ok(()), |why| Err(CheckpointError::Poisoned(why)))
+    }
+
+    fn checkpoint_now(&self, work: &mut Work) -> Result<(), CheckpointError> {
+        self.not_poisoned()?;
+        self.append_cancels();
+        let mut taken = self.take(work);
+        if let Err(error) = self.write(work, &mut taken) {
+            let mut state = self.core.state();
+            state.is_changed_otherwise = true;
+            state.dirty.extend(taken.windows.into_iter().map(|(window, _)| window));
+            state.doomed.extend(taken.doomed);
+            return Err(error);
+        }
+        {
+            let mut state = self.core.state();
+            state.through = taken.checkpoint.through;
+            let named = taken.checkpoint.windows.iter().copied().collect();
+            let before = std::mem::replace(&mut state.windows, named);
+            let replaced = before.into_iter().filter(|(window, old)| state.windows.get(window) != Some(old));
+            taken.doomed.live.extend(replaced);
+        }
+        self.ring.free_below(taken.checkpoint.ring_low);
+        self.bury(work, taken.doomed);
+        Ok(())
+    }
+
+    /// Everything in memory as it is now, consistent.
+    fn take(&self, work: &mut Work) -> Taken {
+        work.counter += 1;
+        // Before the state is held: a segment that fills up meanwhile is needed anyway.
+        let segments = self.ring.segments();
+        self.core.bytes.store(0, Ordering::Relaxed);
+        let mut state = self.core.state();
+        state.is_changed_otherwise = false;
+        let mut ring_low = segments.first().map_or(0, |segment| segment.number);
+        for segment in segments.iter().take_while(|segment| segment.is_sealed) {
+            let (first, last) = (segment.first.get(), segment.last.get());
+            let is_free = last <= state.packed_through;
+            if !is_free && (last > state.published || state.is_any_needed(first..=last)) {
+                break;
+            }
+            state.packed_through = state.packed_through.max(last);
+            ring_low = segment.number + 1;
+        }
+        let mut checkpoint = Checkpoint { counter: work.counter, ring_low, ..state.rows() };
+        let mut named = state.windows.clone();
+        let mut windows = Vec::new();
+        for window in std::mem::take(&mut state.dirty) {
+            let content = state.window(window);
+            if content.is_empty() {
+                named.remove(&window);
+            } else {
+                named.insert(window, work.counter);
+            }
+            windows.push((window, content));
+        }
+        checkpoint.windows = named.into_iter().collect();
+        let doomed = std::mem::take(&mut state.doomed);
+        state.doomed.uploads = std::mem::take(&mut state.unripe_uploads);
+        Taken { checkpoint, windows, doomed }
+    }
+
+    fn write(&self, work: &mut Work, taken: &mut Taken) -> Result<(), CheckpointError> {
+        let generation = taken.checkpoint.counter;
+        let mut is_any_written = false;
+        for (window, content) in taken.windows.iter().filter(|(_, content)| !content.is_empty()) {
+            // From here on it may be named by a checkpoint that is on the disk although its writing failed.
+            taken.doomed.live.push((*window, generation));
+            let written = work.live.write(*window, generation, content);
+            self.watch("a live file could not be written", written)
+                .map_err(CheckpointError::io("cannot write a live file"))?;
+            is_any_written = true;
+        }
+        if is_any_written {
+            let synced = self.watch("the directory of live files could not be synced", work.live.sync());
+            synced.map_err(CheckpointError::io("cannot sync the live files"))?;
+        }
+        let written = work.files.write(&taken.checkpoint);
+        self.watch("the checkpoint could not be written", written)
+            .map_err(CheckpointError::io("cannot write the checkpoint"))?;
+        taken.doomed.live.retain(|(_, other)| *other != generation);
+        Ok(())
+    }
+
+    /// Removes what no checkpoint names. What cannot be removed is removed by the next opening.
+    fn bury(&self, work: &Work, doomed: Doomed) {
+        for id in doomed.packs {
+            self.packs.remove(id);
+        }
+        for upload in doomed.uploads {
+            let _ = self.bodies.remove(upload);
+        }
+        for name in doomed.snapshots {
+            let _ = self.snapshots.remove(&name);
+        }
+        for (window, generation) in doomed.live {
+            let _ = work.live.remove(window, generation);
+        }
+    }
+
+    /// Appends an entry for each batch that was cancelled since. A checkpoint behind it makes it needless: it leaves out what was cancelled.
+    pub fn append_cancels(&self) {
+        let cancelled = std::mem::take(&mut self.core.state().cancelled);
+        for lsn in cancelled {
+            let core = self.core.clone();
+            let head = Head::cancelling(lsn).encode();
+            drop(self.ring.append(
+                vec![head.into()],
+                Vec::new(),
+                move |outcome| match outcome.map_err(AppendError::from) {
+                    Ok(own) => core.state().published = own.get(),
+                    Err(AppendError::Full(_) | AppendError::Busy) => core.state().cancelled.push(lsn),
+                    Err(_) => {}
+                },
+            ));
+        }
+    }
+}

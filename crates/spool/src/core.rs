@@ -1,0 +1,160 @@
+//! Where the ring's thread leaves what it has made durable, for consumers and the keeper.
+//!
+//! Callbacks that wait in the ring hold this and not the ring: the last of them may be dropped on the ring's own thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_ring::Lsn;
+
+use crate::bodies::{BodyFile, FinishedUpload};
+use crate::state::State;
+use crate::{Consumer, Entry, Published, PublishedBody};
+
+#[derive(Default)]
+pub(crate) struct Core {
+    state: Mutex<State>,
+    pub bell: Bell,
+    /// Appended since the last checkpoint began.
+    pub bytes: AtomicU64,
+    /// The keeper is called when `bytes` passes this.
+    pub bytes_wanted: AtomicU64,
+}
+
+impl Core {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it is held")
+    }
+
+    /// A batch is durable: notes who needs what, then tells the consumers.
+    pub fn publish(&self, lsn: Lsn, batch: Appended) {
+        let mut told: Vec<(Arc<dyn Consumer>, Bytes)> = Vec::new();
+        {
+            let mut state = self.state();
+            state.published = lsn.get();
+            for entry in batch.entries {
+                state.add_entry(lsn.get(), entry.stream.0, entry.needs_body);
+                let consumer = state.streams.get(&entry.stream.0).and_then(|stream| stream.consumer.clone());
+                told.extend(consumer.map(|consumer| (consumer, entry.payload)));
+            }
+            if let AppendedBody::File(file) = &batch.body {
+                state.add_large(lsn.get(), file.wanted());
+            }
+        }
+        let body = batch.body.published();
+        for (consumer, payload) in told {
+            consumer.published(Published { lsn, payload, body: body.clone() });
+        }
+        let before = self.bytes.fetch_add(batch.bytes, Ordering::Relaxed);
+        let wanted = self.bytes_wanted.load(Ordering::Relaxed);
+        if before < wanted && before + batch.bytes >= wanted {
+            self.bell.ring(Wanted::Look);
+        }
+    }
+
+    /// A batch is durable and cancelled: nobody is told, and an entry will say so to the next opening.
+    pub fn cancelled(&self, lsn: Lsn) {
+        let mut state = self.state();
+        state.published = lsn.get();
+        state.cancelled.push(lsn.get());
+        drop(state);
+        self.bell.ring(Wanted::Look);
+    }
+}
+
+/// A batch on its way through the ring.
+pub(crate) struct Appended {
+    pub entries: Vec<Entry>,
+    pub body: AppendedBody,
+    pub bytes: u64,
+}
+
+pub(crate) enum AppendedBody {
+    None,
+    Memory(Arc<[Bytes]>),
+    File(FileOfBatch),
+}
+
+impl AppendedBody {
+    fn published(&self) -> PublishedBody {
+        match self {
+            AppendedBody::None => PublishedBody::None,
+            AppendedBody::Memory(parts) => PublishedBody::Memory(parts.clone()),
+            AppendedBody::File(file) => PublishedBody::Stored { len: file.body.len },
+        }
+    }
+}
+
+/// The body file of a batch whose fate is not known yet.
+pub(crate) struct FileOfBatch {
+    body: BodyFile,
+    core: Arc<Core>,
+    is_open: std::cell::Cell<bool>,
+}
+
+impl FileOfBatch {
+    pub fn new(mut upload: FinishedUpload, core: Arc<Core>) -> Self {
+        upload.keep();
+        FileOfBatch { body: upload.body, core, is_open: std::cell::Cell::new(true) }
+    }
+
+    /// The batch is durable: the file is its body.
+    fn wanted(&self) -> BodyFile {
+        self.is_open.set(false);
+        self.body
+    }
+
+    /// Nobody knows whether the batch is durable: the next opening will.
+    pub fn leave(&self) {
+        self.is_open.set(false);
+    }
+}
+
+impl Drop for FileOfBatch {
+    /// The batch was refused or cancelled. A cancelled one may be on the disk, and a power cut before its cancel entry shows it to the streams, with its body:
+    /// so the file goes only after a checkpoint from which on that is impossible.
+    fn drop(&mut self) {
+        if self.is_open.get() {
+            self.core.state().unripe_uploads.push(self.body.upload);
+        }
+    }
+}
+
+/// What the keeper is called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wanted {
+    /// Something may be due.
+    Look,
+    /// The ring is full: a checkpoint at once, and packs.
+    Room,
+    Stop,
+}
+
+/// Calls the keeper.
+#[derive(Default)]
+pub(crate) struct Bell {
+    wanted: Mutex<Option<Wanted>>,
+    changed: Condvar,
+}
+
+impl Bell {
+    pub fn ring(&self, wanted: Wanted) {
+        let mut now = self.wanted.lock().expect("nothing panics while it is held");
+        *now = (*now).max(Some(wanted));
+        self.changed.notify_one();
+    }
+
+    /// What was wanted most since the last call, or `None` when time is up.
+    pub fn wait(&self, timeout: Duration) -> Option<Wanted> {
+        let now = self.wanted.lock().expect("nothing panics while it is held");
+        let waited = self.changed.wait_timeout_while(now, timeout, |wanted| wanted.is_none());
+        let mut now = waited.expect("nothing panics while it is held").0;
+        match *now {
+            // It stays: whatever is rung behind it does not count.
+            Some(Wanted::Stop) => Some(Wanted::Stop),
+            _ => now.take(),
+        }
+    }
+}

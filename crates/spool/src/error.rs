@@ -1,0 +1,167 @@
+//! Why something was refused or failed: a variant for each thing that a caller can do about it.
+
+use std::io;
+use std::sync::Arc;
+
+use posthaste_ring::Lsn;
+
+use crate::StreamId;
+
+/// Why a batch was not accepted.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// No space now, in the ring or on the disk: refuse for now (452). The keeper has been asked to make some.
+    #[error("the spool is full: {0}")]
+    Full(Arc<str>),
+    /// Too many bytes wait to be written: come back soon.
+    #[error("too many bytes wait to be written")]
+    Busy,
+    /// The spool cannot do it for a reason of its own, such as no descriptors: refuse for now, tell the operator.
+    #[error("the spool cannot go on: {0}")]
+    Local(Arc<io::Error>),
+    /// A write or a sync failed: nothing is accepted until the spool is opened again. Whether this batch is durable is not known.
+    #[error("the spool is closed to writing after a failure: {0}")]
+    Poisoned(Arc<str>),
+    /// Larger than a record can be: put the body into a file of its own.
+    #[error("a batch of {bytes} bytes is over the limit of {limit}")]
+    TooLarge {
+        /// Bytes of all entries and the body.
+        bytes: usize,
+        /// How many fit.
+        limit: usize,
+    },
+    /// The batch names a stream that is not registered.
+    #[error("there is no stream {0}")]
+    NoStream(StreamId),
+    /// The batch has no entry, or more than 65,535.
+    #[error("a batch of {0} entries")]
+    Entries(usize),
+    /// The spool was closed.
+    #[error("the spool is closed")]
+    Closed,
+}
+
+/// Why a spool could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process has it open.
+    #[error("the spool is in use by another process")]
+    Locked,
+    /// Both checkpoints are damaged or gone, and there is something to lose.
+    #[error("no checkpoint of the spool can be read; keep its directory as it is and see `posthaste spool repair`")]
+    NoCheckpoint,
+    /// The file system failed.
+    #[error("cannot open the spool: {0}")]
+    Io(#[from] io::Error),
+    /// The ring could not be opened.
+    #[error(transparent)]
+    Ring(posthaste_ring::OpenError),
+}
+
+/// Why a body could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// No batch of this LSN has a body that anybody needs.
+    #[error("batch {0} has no body here")]
+    NotFound(Lsn),
+    /// The body is shorter than the range.
+    #[error("the body of batch {lsn} has {len} bytes")]
+    OutOfRange {
+        /// The batch.
+        lsn: Lsn,
+        /// Bytes of its body.
+        len: u64,
+    },
+    /// Other bytes than were written.
+    #[error("the body of batch {lsn} is damaged: {what}")]
+    Damaged {
+        /// The batch.
+        lsn: Lsn,
+        /// What does not fit.
+        what: String,
+    },
+    /// The disk failed.
+    #[error("cannot read the body of batch {lsn}: {error}")]
+    Io {
+        /// The batch.
+        lsn: Lsn,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+/// Why a stream could not be registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// Empty, longer than 200 bytes or with control characters.
+    #[error("{0:?} is no name of a stream")]
+    Name(String),
+    /// 65,535 streams have been registered, which cannot be undone.
+    #[error("no more streams can be registered")]
+    TooMany,
+    /// Its id could not be made durable.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+}
+
+/// Why a checkpoint, or work that ends with one, failed. Nothing is freed or removed then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The file system failed.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was to be done.
+        what: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
+    /// A write or a sync failed before: the device is not believed.
+    #[error("the spool is closed to writing after a failure: {0}")]
+    Poisoned(Arc<str>),
+}
+
+impl CheckpointError {
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |error| CheckpointError::Io { what, error }
+    }
+}
+
+/// Why a replay ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// There is no such stream.
+    #[error("there is no stream {0}")]
+    NoStream(StreamId),
+    /// A consumer is attached already.
+    #[error("stream {0} has a consumer")]
+    Attached(StreamId),
+    /// The disk failed; what is on it may be whole.
+    #[error("cannot read batch {lsn}: {error}")]
+    Io {
+        /// The batch.
+        lsn: Lsn,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+impl From<posthaste_ring::AppendError> for AppendError {
+    fn from(error: posthaste_ring::AppendError) -> Self {
+        use posthaste_ring::AppendError as Ring;
+        match error {
+            Ring::Full(why) => AppendError::Full(why),
+            Ring::Local(error) => AppendError::Local(error),
+            Ring::Poisoned(why) => AppendError::Poisoned(why),
+            Ring::TooLarge { bytes, limit } => AppendError::TooLarge { bytes, limit },
+            Ring::Busy => AppendError::Busy,
+            Ring::Closed => AppendError::Closed,
+            other => AppendError::Local(Arc::new(io::Error::other(other.to_string()))),
+        }
+    }
+}

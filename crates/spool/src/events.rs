@@ -1,0 +1,97 @@
+//! What the spool tells its operator, as values: whoever opened it logs and counts them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_ring::Lsn;
+
+/// Something that the operator should hear of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A checkpoint failed: nothing is freed until one succeeds, and the spool fills.
+    CheckpointFailed {
+        /// What went wrong.
+        error: String,
+    },
+    /// A checkpoint took longer than [`Config::checkpoint_slow`](crate::Config::checkpoint_slow).
+    CheckpointSlow {
+        /// How long.
+        took: Duration,
+    },
+    /// What is still needed of the oldest batches could not be moved into a pack, or packs could not be merged.
+    PackingFailed {
+        /// What went wrong.
+        error: String,
+    },
+    /// A segment of the ring could not be made: batches that need it are refused.
+    SegmentFailed {
+        /// What went wrong.
+        error: String,
+    },
+    /// A write or a sync failed: nothing is accepted until the spool is opened again.
+    Poisoned {
+        /// Why.
+        why: String,
+    },
+    /// Stored bytes are not what was written.
+    Damage(Damage),
+    /// The file system is below one of the floors, or above them again.
+    ShortOfSpace {
+        /// Whether it is below.
+        is_short: bool,
+        /// Bytes and inodes that are free.
+        free_bytes: u64,
+        /// See `free_bytes`.
+        free_inodes: u64,
+    },
+}
+
+/// Stored bytes that are not what was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// The batch, if it is known.
+    pub lsn: Option<Lsn>,
+    /// File or part of the spool.
+    pub place: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.lsn {
+            Some(lsn) => write!(f, "{}: batch {lsn}: {}", self.place, self.what),
+            None => write!(f, "{}: {}", self.place, self.what),
+        }
+    }
+}
+
+/// Who is told. Must not block for long: the keeper waits for it.
+#[derive(Clone)]
+pub struct Events(Arc<dyn Fn(Event) + Send + Sync>);
+
+impl Events {
+    /// Calls `tell` with each.
+    pub fn new(tell: impl Fn(Event) + Send + Sync + 'static) -> Self {
+        Events(Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        (self.0)(event);
+    }
+}
+
+impl Default for Events {
+    /// Nobody is told.
+    fn default() -> Self {
+        Events::new(|_| ())
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Events")
+    }
+}

@@ -1,0 +1,138 @@
+//! The thread that makes checkpoints when they are due and room when the ring is short of it. Nothing else waits for these files.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use posthaste_ring::Lsn;
+
+use crate::core::{Core, Wanted};
+use crate::events::Event;
+use crate::spool::Shared;
+
+/// The running thread; dropped, it ends when what it is doing is done.
+pub(crate) struct Keeper {
+    core: Arc<Core>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    pub fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
+        let core = shared.core.clone();
+        let thread = std::thread::Builder::new().name("spool-keep".to_owned()).spawn(move || run(&shared))?;
+        Ok(Keeper { core, thread: Some(thread) })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.core.bell.ring(Wanted::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic was printed when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared) {
+    let mut due = Instant::now() + shared.config.checkpoint_every;
+    loop {
+        let wanted = shared.core.bell.wait(LOOK_EVERY);
+        if wanted == Some(Wanted::Stop) {
+            return;
+        }
+        shared.append_cancels();
+        shared.look_at_space();
+        if shared.ring.poisoned().is_some() {
+            // Until the spool is opened again there is nothing to keep.
+            continue;
+        }
+        let is_due = Instant::now() >= due;
+        let outcome = shared.keep(is_due, wanted == Some(Wanted::Room));
+        if is_due || outcome.is_ok_and(|made_checkpoint| made_checkpoint) {
+            due = Instant::now() + shared.config.checkpoint_every;
+        }
+    }
+}
+
+impl Shared {
+    /// One look: asks laggards, makes a checkpoint if one is due or frees anything, packs if the ring is short. Says whether it made a checkpoint.
+    pub fn keep(&self, is_due: bool, is_room_wanted: bool) -> Result<bool, crate::CheckpointError> {
+        let ring = self.ring.stats();
+        let (in_use, max) = (ring.segments_in_service, ring.max_segments);
+        let is_short = is_room_wanted || in_use * 4 >= max * 3;
+        if is_short || in_use * 2 > max {
+            self.ask_laggards(in_use.saturating_sub(max / 2).max(1));
+        }
+        let is_full = self.core.bytes.load(Ordering::Relaxed) >= self.config.checkpoint_bytes;
+        let is_changed = self.core.state().is_changed();
+        let mut made = false;
+        if is_changed && (is_due || is_full) || (is_short || in_use * 2 > max) && self.is_oldest_free() {
+            self.checkpoint()?;
+            made = true;
+        }
+        if is_short {
+            // A segment that the checkpoint has freed may be all that was wanted.
+            let in_use = self.ring.stats().segments_in_service;
+            let wanted = if is_room_wanted && !made { 1 } else { 0 };
+            let segments = in_use.saturating_sub(max / 2).max(wanted);
+            if (in_use * 4 >= max * 3 || wanted > 0) && self.pack_oldest(segments)? > 0 {
+                self.checkpoint()?;
+                made = true;
+            }
+        }
+        if made && self.clean_packs()? > 0 {
+            self.checkpoint()?;
+        }
+        Ok(made)
+    }
+
+    /// Whether a checkpoint would free the oldest segment.
+    fn is_oldest_free(&self) -> bool {
+        let Some(oldest) = self.ring.segments().into_iter().next().filter(|segment| segment.is_sealed) else {
+            return false;
+        };
+        let (first, last) = (oldest.first.get(), oldest.last.get());
+        let state = self.core.state();
+        last <= state.packed_through || last <= state.published && !state.is_any_needed(first..=last)
+    }
+
+    /// Asks the streams that need anything of the oldest segments to advance, once for each LSN.
+    fn ask_laggards(&self, segments: usize) {
+        let oldest = self.ring.segments();
+        let Some(through) = oldest.get(..segments.min(oldest.len())).and_then(|oldest| oldest.last()) else { return };
+        let through = through.last.get();
+        let asked: Vec<_> = {
+            let mut state = self.core.state();
+            let lags = |stream: &&mut crate::state::Stream| {
+                stream.asked < through && stream.entries.first_in(0..=through).is_some()
+            };
+            let laggards = state.streams.values_mut().filter(lags);
+            let ask = |stream: &mut crate::state::Stream| {
+                let consumer = stream.consumer.clone()?;
+                stream.asked = through;
+                Some(consumer)
+            };
+            laggards.filter_map(ask).collect()
+        };
+        for consumer in asked {
+            consumer.advance_wanted(Lsn::new(through));
+        }
+    }
+
+    /// Compares what the file system has free with the floors.
+    pub fn look_at_space(&self) {
+        let Ok(space) = rustix::fs::statvfs(&self.dir) else { return };
+        let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
+        // btrfs and others make inodes as they are needed, and say that there are none.
+        let free_inodes = if space.f_files == 0 { u64::MAX } else { space.f_favail };
+        let is_short = free_bytes < self.config.free_bytes_min || free_inodes < self.config.free_inodes_min;
+        if self.is_short_of_space.swap(is_short, Ordering::Relaxed) != is_short {
+            self.config.events.tell(Event::ShortOfSpace { is_short, free_bytes, free_inodes });
+        }
+    }
+}
+
+/// How often the keeper looks without being called.
+const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -1,0 +1,322 @@
+//! Opening: the checkpoint, the live files it names, and what the ring holds behind it.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+
+use posthaste_ring::{Lsn, Ring};
+use rustix::fs::{FlockOperation, OFlags};
+
+use crate::batch::{BodyPlace, Head};
+use crate::bodies::{self, Bodies};
+use crate::checkpoint::{Checkpoint, CheckpointFiles, Found};
+use crate::checkpointing::Work;
+use crate::core::{Core, Wanted};
+use crate::device::Device;
+use crate::events::{Damage, Event};
+use crate::keeper::Keeper;
+use crate::live::{LiveFiles, lsns_of};
+use crate::pack::{self, PackCache, PackError};
+use crate::snapshots::{SnapshotName, Snapshots};
+use crate::spool::Shared;
+use crate::state::State;
+use crate::{Config, FileSpool, OpenError, files};
+
+/// What an opening found.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct OpenReport {
+    /// Stored bytes that are not what was written. What they cost is said with each; all else is whole.
+    pub damage: Vec<Damage>,
+    /// Batches behind the last checkpoint.
+    pub batches_behind_checkpoint: u64,
+    /// The last batch.
+    pub last: Lsn,
+    /// Body files that no batch names. They stay where they are, because something could not be read that may have named them.
+    pub unnamed_bodies: Vec<String>,
+}
+
+impl FileSpool {
+    /// Opens the spool in `dir`, making one if there is none, and finds what every stream still needs. Nothing is shown to anybody before
+    /// [`Spool::replay`](crate::Spool::replay).
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(dir: &Path, config: Config) -> Result<(FileSpool, OpenReport), OpenError> {
+        files::make_dir(dir)?;
+        let lock = lock(dir)?;
+        let (files, checkpoint) = first_checkpoint(dir)?;
+        let mut damage = Vec::new();
+        let live = LiveFiles::open(dir)?;
+        let snapshots = Snapshots::open(dir)?;
+        files::make_dir(&pack::dir_of(dir))?;
+        let device = Arc::new(Device::default());
+        let bodies = Arc::new(Bodies::open(bodies::dir_of(dir), device.clone())?);
+        let mut state = State::of_rows(&checkpoint);
+        let lost = read_windows(&live, &mut state, &mut damage)?;
+        remove_unnamed(dir, &live, &snapshots, &state)?;
+
+        let core = Arc::new(Core::default());
+        core.bytes_wanted.store(config.checkpoint_bytes, std::sync::atomic::Ordering::Relaxed);
+        let ring_config = posthaste_ring::Config { events: ring_events(&core, &config), ..config.ring.clone() };
+        let opened = Ring::open(&dir.join(RING), ring_config, checkpoint.ring_low, Lsn::new(checkpoint.through));
+        let (ring, recovery) = opened.map_err(|error| match error {
+            posthaste_ring::OpenError::Locked => OpenError::Locked,
+            other => OpenError::Ring(other),
+        })?;
+        device.set_poison({
+            let ring = ring.clone();
+            move |why| ring.poison(why)
+        });
+        damage.extend(recovery.damage.iter().filter(|damage| damage.promised).map(|found| Damage {
+            lsn: found.lsns.map(|(first, _)| first),
+            place: format!("{RING}/{} at {}", found.segment, found.offset),
+            what: match found.lsns {
+                Some((first, last)) => format!("{} (batches {first} to {last})", found.what),
+                None => found.what.to_owned(),
+            },
+        }));
+        let packs = PackCache::new(pack::dir_of(dir));
+        let first_in_ring = ring.segments().iter().map(|segment| segment.first.get()).find(|first| *first > 0);
+        state.packed_through = first_in_ring.map_or(checkpoint.through, |first| first - 1);
+        state.published = checkpoint.through.max(recovery.last.get());
+        let mut report = OpenReport { last: Lsn::new(state.published), ..OpenReport::default() };
+        report.batches_behind_checkpoint = read_ring(&ring, &mut state, checkpoint.through, &mut damage)?;
+        for window in lost {
+            find_again(&ring, &packs, &mut state, window, checkpoint.through, &mut damage)?;
+        }
+        report.unnamed_bodies = remove_bodies(&bodies, &state, damage.is_empty())?;
+        damage.iter().for_each(|damage| config.events.tell(Event::Damage(damage.clone())));
+        report.damage = damage;
+
+        *core.state() = state;
+        let has_keeper = config.keeper;
+        let work = Work { files, live, counter: checkpoint.counter };
+        let shared = Arc::new(Shared {
+            config,
+            ring,
+            core,
+            bodies,
+            snapshots,
+            packs,
+            dir: dir.to_owned(),
+            work: Mutex::new(work),
+            is_short_of_space: AtomicBool::new(false),
+            checkpoints: AtomicU64::new(0),
+            checkpoints_failed: AtomicU64::new(0),
+            _lock: lock,
+        });
+        shared.look_at_space();
+        let keeper = if has_keeper { Some(Keeper::start(shared.clone())?) } else { None };
+        Ok((FileSpool { shared, keeper, is_abandoned: false }, report))
+    }
+}
+
+fn lock(dir: &Path) -> Result<File, OpenError> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+    let lock = posthaste_fsops::open(dir.join(LOCK), flags, files::OWNER).map_err(io::Error::from)?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked),
+        locked => Ok(locked.map(|()| lock.into()).map_err(io::Error::from)?),
+    }
+}
+
+/// The checkpoint to start from. A new spool gets one before anything else is made in it, so that one without any has lost it.
+fn first_checkpoint(dir: &Path) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
+    // That one of the two cannot be read is what a power cut leaves of a checkpoint.
+    let (mut files, found, _) = CheckpointFiles::open(dir)?;
+    let checkpoint = match found {
+        Found::Valid(checkpoint) => checkpoint,
+        Found::Nothing if !dir.join(RING).exists() => {
+            let first = Checkpoint { counter: 1, ring_low: 0, next_stream: 1, ..Checkpoint::default() };
+            files.write(&first)?;
+            first
+        }
+        Found::Nothing | Found::Damaged => return Err(OpenError::NoCheckpoint),
+    };
+    Ok((files, checkpoint))
+}
+
+/// Reads what the live files say. Returns the windows of which that is lost.
+fn read_windows(live: &LiveFiles, state: &mut State, damage: &mut Vec<Damage>) -> io::Result<Vec<u64>> {
+    let mut lost = Vec::new();
+    for (window, generation) in state.windows.clone() {
+        match live.read(window, generation)? {
+            Some(content) => state.add_window(content),
+            None => {
+                let (first, last) = lsns_of(window).into_inner();
+                damage.push(Damage {
+                    lsn: None,
+                    place: format!("live/{window:x}.{generation:x}"),
+                    what: format!(
+                        "what is still needed of the batches {first} to {last} is found again from the batches; released bodies may come back"
+                    ),
+                });
+                lost.push(window);
+            }
+        }
+    }
+    Ok(lost)
+}
+
+/// Removes what the checkpoint does not name: it was written for a later one that is not there, or was to be removed.
+fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &State) -> io::Result<()> {
+    for (window, generation) in live.list()? {
+        if state.windows.get(&window) != Some(&generation) {
+            live.remove(window, generation)?;
+        }
+    }
+    let named: BTreeSet<u64> = state.packs.iter().map(|pack| pack.id).collect();
+    let packs = pack::dir_of(dir);
+    for name in files::list(&packs)? {
+        if pack::id_of(&name).is_some_and(|id| !named.contains(&id)) {
+            files::remove(&packs.join(name))?;
+        }
+    }
+    let named: Vec<SnapshotName> = state.streams.values().filter_map(|stream| stream.snapshot.clone()).collect();
+    snapshots.remove_others(&named)
+}
+
+/// What the ring tells, on its own thread.
+fn ring_events(core: &Arc<Core>, config: &Config) -> posthaste_ring::Events {
+    let (core, events) = (core.clone(), config.events.clone());
+    Arc::new(move |event| match event {
+        posthaste_ring::Event::Cancelled(lsn) => core.cancelled(lsn),
+        posthaste_ring::Event::RoomWanted => core.bell.ring(Wanted::Room),
+        posthaste_ring::Event::SegmentFailed(error) => events.tell(Event::SegmentFailed { error: error.to_string() }),
+        posthaste_ring::Event::Poisoned(why) => events.tell(Event::Poisoned { why: why.to_string() }),
+        _ => {}
+    })
+}
+
+/// Takes in every batch behind the checkpoint; says how many.
+fn read_ring(ring: &Ring, state: &mut State, through: u64, damage: &mut Vec<Damage>) -> io::Result<u64> {
+    let (mut batches, mut cancelled) = (Vec::new(), BTreeSet::new());
+    visit(ring, through + 1, damage, &mut |lsn, head| {
+        cancelled.extend(head.cancels());
+        let needs = head.entries.iter().map(|entry| (entry.stream, entry.needs_body)).collect();
+        batches.push((lsn, Needs { entries: needs, body: head.body }));
+        true
+    })?;
+    let count = batches.len() as u64;
+    for (lsn, needs) in batches.into_iter().filter(|(lsn, _)| !cancelled.contains(lsn)) {
+        for (stream, needs_body) in needs.entries {
+            state.add_entry(lsn, stream, needs_body);
+        }
+        if let BodyPlace::File(body) = needs.body {
+            state.add_large(lsn, body);
+        }
+    }
+    // What was not needed at once is removed below, with all that no batch names.
+    state.doomed.uploads.clear();
+    Ok(count)
+}
+
+/// What a batch says of who needs it, without the payloads: the ring may hold hundreds of thousands of batches.
+struct Needs {
+    entries: Vec<(u16, bool)>,
+    body: BodyPlace,
+}
+
+/// Shows the heads in the ring from an LSN on, until `each` says no.
+fn visit(ring: &Ring, from: u64, damage: &mut Vec<Damage>, each: &mut dyn FnMut(u64, Head) -> bool) -> io::Result<()> {
+    let mut unknown = None;
+    let visited = ring.visit(Lsn::new(from), &mut |record| match Head::decode(record.head) {
+        Some(head) => match each(record.lsn.get(), head) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        },
+        None => {
+            unknown.get_or_insert(record.lsn);
+            ControlFlow::Continue(())
+        }
+    });
+    damage.extend(unknown.map(|lsn| Damage {
+        lsn: Some(lsn),
+        place: RING.to_owned(),
+        what: "its head has a format that is not known".to_owned(),
+    }));
+    match visited {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            damage.push(Damage { lsn: None, place: RING.to_owned(), what: error.to_string() });
+            Ok(())
+        }
+        visited => visited,
+    }
+}
+
+/// What a lost live file said, as far as the batches tell: a stream needs the entries behind its position, and of the bodies none is let go.
+fn find_again(
+    ring: &Ring,
+    packs: &PackCache,
+    state: &mut State,
+    window: u64,
+    through: u64,
+    damage: &mut Vec<Damage>,
+) -> io::Result<()> {
+    let (first, last) = lsns_of(window).into_inner();
+    let last = last.min(through);
+    let (mut found, mut cancelled) = (Vec::new(), BTreeSet::new());
+    for row in state.packs.iter().filter(|row| row.first <= last && first <= row.last) {
+        let read = packs.get(row.id).and_then(|reader| {
+            reader.each(|entry| {
+                if (first..=last).contains(&entry.lsn) {
+                    found.extend(Head::decode(reader.head(&entry)?).map(|head| (entry.lsn, head)));
+                }
+                Ok::<_, PackError>(())
+            })
+        });
+        match read {
+            Err(PackError::Damaged(what)) => {
+                damage.push(Damage { lsn: None, place: format!("pack {:x}", row.id), what: what.to_owned() });
+            }
+            read => read.map_err(io::Error::from)?,
+        }
+    }
+    visit(ring, state.packed_through + 1, damage, &mut |lsn, head| {
+        cancelled.extend(head.cancels());
+        if (first..=last).contains(&lsn) {
+            found.push((lsn, head));
+        }
+        true
+    })?;
+    for (lsn, head) in found.into_iter().filter(|(lsn, _)| !cancelled.contains(lsn)) {
+        for entry in &head.entries {
+            if let Some(stream) = state.streams.get_mut(&entry.stream) {
+                if lsn > stream.position {
+                    stream.entries.insert(lsn);
+                }
+                if entry.needs_body {
+                    stream.bodies.insert(lsn);
+                }
+            }
+        }
+        if let BodyPlace::File(body) = head.body {
+            state.add_large(lsn, body);
+        }
+    }
+    state.doomed.uploads.clear();
+    state.dirty.insert(window);
+    Ok(())
+}
+
+/// Removes body files that no batch names, if that is certain; else says which there are.
+fn remove_bodies(bodies: &Bodies, state: &State, is_certain: bool) -> io::Result<Vec<String>> {
+    let named: BTreeSet<u64> = state.large.values().map(|body| body.upload).collect();
+    let mut left = Vec::new();
+    for upload in bodies.list()?.into_iter().filter(|upload| !named.contains(upload)) {
+        if is_certain {
+            bodies.remove(upload)?;
+        } else {
+            left.push(bodies.name(upload));
+        }
+    }
+    Ok(left)
+}
+
+pub(crate) const RING: &str = "ring";
+pub(crate) const LOCK: &str = "lock";

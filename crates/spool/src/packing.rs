@@ -1,0 +1,353 @@
+//! Moves what is still needed out of the oldest segments into packs, and keeps the packs few and full.
+//!
+//! A pack is durable with its index and both names before it counts, and what it was made of goes only after the checkpoint that names it.
+
+use std::collections::HashSet;
+use std::io;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use posthaste_ring::{Lsn, ReadError, SegmentInfo, SegmentReader};
+
+use crate::CheckpointError;
+use crate::batch::{BodyPlace, Head};
+use crate::checkpoint::PackRow;
+use crate::events::{Damage, Event};
+use crate::pack::{IndexEntry, PackError, PackReader, PackWriter, pack_path, write_index};
+use crate::spool::Shared;
+
+/// A record that is to be copied.
+enum Copied {
+    Whole {
+        head: Bytes,
+        body: Bytes,
+    },
+    /// Its body has other bytes than were written.
+    BodyDamaged {
+        head: Bytes,
+    },
+    Damaged,
+}
+
+impl Shared {
+    pub fn pack_oldest(&self, segments: usize) -> Result<usize, CheckpointError> {
+        let _one_at_a_time = self.work.lock().expect("packing does not panic");
+        self.not_poisoned()?;
+        let oldest = self.sealed_segments(segments);
+        let mut done = 0;
+        while let Some(first) = oldest.get(done) {
+            done += if self.is_worth_keeping(first) {
+                self.adopt(first)?;
+                1
+            } else {
+                let run = oldest[done..].iter().take_while(|segment| !self.is_worth_keeping(segment)).count();
+                self.copy_segments(&oldest[done..done + run])?
+            };
+        }
+        Ok(done)
+    }
+
+    /// The oldest segments that are not packed and that nothing more is written to or published from.
+    fn sealed_segments(&self, count: usize) -> Vec<SegmentInfo> {
+        let segments = self.ring.segments();
+        let state = self.core.state();
+        let is_done = |segment: &SegmentInfo| segment.is_sealed && segment.last.get() <= state.published;
+        let is_packed = |segment: &SegmentInfo| segment.last.get() <= state.packed_through;
+        segments.into_iter().take_while(is_done).filter(|segment| !is_packed(segment)).take(count).collect()
+    }
+
+    /// Whether three quarters of a segment, and of its records, are needed: then copying would cost more than the room that is lost.
+    fn is_worth_keeping(&self, segment: &SegmentInfo) -> bool {
+        let records = segment.last.get() - segment.first.get() + 1;
+        let needed = self.core.state().needed_count(segment.first.get()..=segment.last.get());
+        segment.bytes_used * 4 >= segment.segment_bytes * 3 && needed * 4 >= records * 3
+    }
+
+    /// Makes a pack of a segment as it is: the file gets a second name, and keeps it when the ring lets go of its own.
+    fn adopt(&self, segment: &SegmentInfo) -> Result<(), CheckpointError> {
+        let (first, last) = (segment.first.get(), segment.last.get());
+        let (id, needed) = self.begin_pack(first, last);
+        let path = pack_path(self.packs.dir(), id);
+        let adopted = (|| {
+            self.ring.link(segment.number, &path)?;
+            let needed: HashSet<u64> = needed.iter().map(|(lsn, _)| *lsn).collect();
+            let mut entries = Vec::new();
+            SegmentReader::open(&path)?.scan(&mut |located| {
+                let header = located.header;
+                if needed.contains(&header.lsn.get()) {
+                    entries.push(IndexEntry {
+                        lsn: header.lsn.get(),
+                        offset: located.offset.into(),
+                        head_len: header.head_len,
+                        body_len: header.body_len,
+                        head_crc: header.head_crc,
+                        body_crc: header.body_crc,
+                    });
+                }
+                ControlFlow::Continue(())
+            })?;
+            // This makes the second name durable, too.
+            write_index(self.packs.dir(), id, &entries)?;
+            Ok(PackRow { id, first, last, records: entries.len() as u64, bytes: segment.segment_bytes })
+        })();
+        let row = self.packed(id, adopted)?;
+        self.enter_pack(row, last);
+        Ok(())
+    }
+
+    /// Copies what is needed of some segments into one pack, or of as many of them as fill it. Says how many.
+    fn copy_segments(&self, segments: &[SegmentInfo]) -> Result<usize, CheckpointError> {
+        let (first, last) = (segments[0].first.get(), segments[segments.len() - 1].last.get());
+        let (id, needed) = self.begin_pack(first, last);
+        let mut done = 0;
+        let copied = (|| {
+            let mut writer = None;
+            for segment in segments {
+                let of_segment = |lsn: u64| (segment.first.get()..=segment.last.get()).contains(&lsn);
+                for &(lsn, is_body_needed) in needed.iter().filter(|(lsn, _)| of_segment(*lsn)) {
+                    let record = self.record_of_ring(lsn, is_body_needed)?;
+                    self.copy_into(&mut writer, id, lsn, record)?;
+                }
+                done += 1;
+                if writer.as_ref().is_some_and(|writer: &PackWriter| writer.bytes() >= self.config.pack_bytes) {
+                    break;
+                }
+            }
+            finish(writer, id)
+        })();
+        let row = self.packed(id, copied)?;
+        self.enter_pack(row, segments[done - 1].last.get());
+        Ok(done)
+    }
+
+    /// An id that is never used again, and what is needed of the batches that the pack is for.
+    fn begin_pack(&self, first: u64, last: u64) -> (u64, Vec<(u64, bool)>) {
+        let mut state = self.core.state();
+        state.next_pack += 1;
+        (state.next_pack - 1, state.needed(first..=last))
+    }
+
+    fn enter_pack(&self, row: PackRow, packed_through: u64) {
+        let mut state = self.core.state();
+        if row.records > 0 {
+            state.packs.push(row);
+        } else {
+            state.doomed.packs.push(row.id);
+        }
+        state.packed_through = packed_through;
+        state.is_changed_otherwise = true;
+    }
+
+    /// After a failure nothing of the pack is left, as far as it can be removed.
+    fn packed<T>(&self, id: u64, outcome: io::Result<T>) -> Result<T, CheckpointError> {
+        if outcome.is_err() {
+            self.packs.remove(id);
+        }
+        let outcome = self.watch("a pack could not be written", outcome);
+        if let Err(error) = &outcome {
+            self.config.events.tell(Event::PackingFailed { error: error.to_string() });
+        }
+        outcome.map_err(CheckpointError::io("cannot write a pack"))
+    }
+
+    fn copy_into(&self, writer: &mut Option<PackWriter>, id: u64, lsn: u64, record: Copied) -> io::Result<()> {
+        let writer = match writer {
+            Some(writer) => writer,
+            None => writer.insert(PackWriter::create(self.packs.dir(), id)?),
+        };
+        let damage = |what: &str| {
+            let (lsn, place, what) = (Some(Lsn::new(lsn)), "found while packing".to_owned(), what.to_owned());
+            self.config.events.tell(Event::Damage(Damage { lsn, place, what }));
+        };
+        match record {
+            Copied::Whole { head, body } => writer.append(lsn, &head, Some(&body)),
+            Copied::BodyDamaged { head } => {
+                damage("its body is damaged");
+                writer.append(lsn, &head, None)
+            }
+            // It stays needed, and whoever looks for it hears that it is damaged.
+            Copied::Damaged => {
+                damage("it is damaged");
+                Ok(())
+            }
+        }
+    }
+
+    fn record_of_ring(&self, lsn: u64, is_body_needed: bool) -> io::Result<Copied> {
+        let head = match self.ring.read_head(Lsn::new(lsn)) {
+            Err(ReadError::Io(_, error)) => return Err(error),
+            Err(_) => return Ok(Copied::Damaged),
+            Ok(head) => head,
+        };
+        if !is_body_needed {
+            return Ok(Copied::Whole { head: without_body(head), body: Bytes::new() });
+        }
+        match self.ring.read_body(Lsn::new(lsn), 0..u32::MAX) {
+            Err(ReadError::Io(_, error)) => Err(error),
+            Err(_) => Ok(Copied::BodyDamaged { head }),
+            Ok(body) => Ok(Copied::Whole { head, body }),
+        }
+    }
+
+    pub fn clean_packs(&self) -> Result<usize, CheckpointError> {
+        let _one_at_a_time = self.work.lock().expect("packing does not panic");
+        self.not_poisoned()?;
+        let before = self.core.state().packs.len();
+        let mut less = self.drop_empty_packs();
+        // Merging goes on until nothing is worth it; the bound is for a mistake in that.
+        for _ in 0..=before {
+            let packs: Vec<(PackRow, u64)> = {
+                let state = self.core.state();
+                state.packs.iter().map(|pack| (*pack, state.needed_count(pack.first..=pack.last))).collect()
+            };
+            let Some(run) = worth_merging(&packs, self.config.pack_bytes) else { break };
+            let rows: Vec<PackRow> = packs[run].iter().map(|(row, _)| *row).collect();
+            self.merge(&rows)?;
+            less += rows.len() - 1;
+        }
+        Ok(less)
+    }
+
+    fn drop_empty_packs(&self) -> usize {
+        let mut state = self.core.state();
+        let is_needed: Vec<bool> = state.packs.iter().map(|pack| state.is_any_needed(pack.first..=pack.last)).collect();
+        let mut each = is_needed.into_iter();
+        let (kept, empty): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.packs).into_iter().partition(|_| each.next().expect("one for each"));
+        state.packs = kept;
+        state.is_changed_otherwise |= !empty.is_empty();
+        state.doomed.packs.extend(empty.iter().map(|pack| pack.id));
+        empty.len()
+    }
+
+    /// Writes neighbouring packs anew as one, with what is still needed of them.
+    fn merge(&self, rows: &[PackRow]) -> Result<(), CheckpointError> {
+        let (first, last) = (rows[0].first, rows[rows.len() - 1].last);
+        let (id, needed) = self.begin_pack(first, last);
+        let merged = (|| {
+            let mut writer = None;
+            for row in rows {
+                let reader = self.packs.get(row.id).map_err(io::Error::from)?;
+                for &(lsn, is_body_needed) in needed.iter().filter(|(lsn, _)| (row.first..=row.last).contains(lsn)) {
+                    let record = record_of_pack(&reader, lsn, is_body_needed)?;
+                    self.copy_into(&mut writer, id, lsn, record)?;
+                }
+            }
+            finish(writer, id)
+        })();
+        let row = self.packed(id, merged)?;
+        let mut state = self.core.state();
+        let at = state.packs.iter().position(|pack| pack.id == rows[0].id).expect("only this thread changes packs");
+        let new = (row.records > 0).then_some(PackRow { first, last, ..row });
+        state.packs.splice(at..at + rows.len(), new);
+        state.doomed.packs.extend(rows.iter().map(|row| row.id));
+        if row.records == 0 {
+            state.doomed.packs.push(row.id);
+        }
+        state.is_changed_otherwise = true;
+        Ok(())
+    }
+}
+
+/// Makes a pack durable; without a writer nothing was needed.
+fn finish(writer: Option<PackWriter>, id: u64) -> io::Result<PackRow> {
+    let Some(writer) = writer else { return Ok(PackRow { id, first: 0, last: 0, records: 0, bytes: 0 }) };
+    let (records, bytes, first, last) = (writer.records(), writer.bytes(), writer.first(), writer.last());
+    writer.finish()?;
+    Ok(PackRow { id, first, last, records, bytes })
+}
+
+fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> io::Result<Copied> {
+    let outcome = (|| {
+        let Some(entry) = reader.find(lsn)? else { return Ok(Copied::Damaged) };
+        let head = reader.head(&entry)?;
+        if !is_body_needed {
+            return Ok(Copied::Whole { head: without_body(head), body: Bytes::new() });
+        }
+        match reader.body(&entry) {
+            Ok(body) => Ok(Copied::Whole { head, body }),
+            Err(PackError::Damaged(_)) => Ok(Copied::BodyDamaged { head }),
+            Err(error) => Err(error),
+        }
+    })();
+    match outcome {
+        Err(PackError::Damaged(_)) => Ok(Copied::Damaged),
+        outcome => outcome.map_err(io::Error::from),
+    }
+}
+
+/// The head of a batch whose body nobody needs any more: the body stays behind.
+fn without_body(head: Bytes) -> Bytes {
+    match Head::decode(head.clone()) {
+        Some(decoded) if matches!(decoded.body, BodyPlace::Record { .. }) => {
+            Head { body: BodyPlace::None, ..decoded }.encode().into()
+        }
+        _ => head,
+    }
+}
+
+/// Neighbours that are worth being one pack: those of which less than 30 % is needed, with others that are small; or many small ones.
+fn worth_merging(packs: &[(PackRow, u64)], pack_bytes: u64) -> Option<std::ops::Range<usize>> {
+    let bytes = |&(row, needed): &(PackRow, u64)| row.bytes * needed / row.records.max(1);
+    let is_poor = |&(row, needed): &(PackRow, u64)| needed * 10 < row.records * 3;
+    let is_small = |pack: &(PackRow, u64)| bytes(pack) < pack_bytes / SMALL_PACKS as u64;
+    let mut start = 0;
+    while start < packs.len() {
+        let (mut end, mut sum) = (start, 0);
+        while let Some(pack) = packs.get(end).filter(|pack| is_poor(pack) || is_small(pack)) {
+            sum += bytes(pack);
+            if end > start && sum > pack_bytes {
+                break;
+            }
+            end += 1;
+        }
+        let run = &packs[start..end];
+        if run.iter().any(is_poor) || run.len() >= SMALL_PACKS {
+            return Some(start..end);
+        }
+        start = end.max(start + 1);
+    }
+    None
+}
+
+/// So many small packs in a row become one: each record is written anew once for each power of this that the packs grow by.
+const SMALL_PACKS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packs(of: &[(u64, u64, u64)]) -> Vec<(PackRow, u64)> {
+        let row = |(n, &(bytes, records, needed)): (usize, &(u64, u64, u64))| {
+            let first = n as u64 * 100;
+            (PackRow { id: n as u64, first, last: first + 99, records, bytes }, needed)
+        };
+        of.iter().enumerate().map(row).collect()
+    }
+
+    #[test]
+    fn poor_packs_are_merged_with_small_neighbours_and_many_small_ones_become_one() {
+        let check = |of: &[(u64, u64, u64)], expected| assert_eq!(worth_merging(&packs(of), 800), expected);
+        check(&[], None);
+        check(&[(800, 100, 30)], None);
+        check(&[(800, 100, 29)], Some(0..1));
+        check(&[(800, 100, 90), (90, 9, 9), (800, 100, 20), (800, 100, 50)], Some(1..3));
+        check(&[(800, 100, 29); 5], Some(0..3));
+        check(&[(90, 9, 9); SMALL_PACKS - 1], None);
+        check(&[(90, 9, 9); SMALL_PACKS], Some(0..SMALL_PACKS));
+        check(&[(2000, 100, 29)], Some(0..1));
+    }
+
+    #[test]
+    fn merging_comes_to_an_end() {
+        let mut all = packs(&[(800, 100, 7); 100]);
+        for _ in 0..100 {
+            let Some(run) = worth_merging(&all, 800) else { return };
+            let needed = all[run.clone()].iter().map(|(_, needed)| needed).sum();
+            let bytes = all[run.clone()].iter().map(|(row, needed)| row.bytes * needed / row.records).sum();
+            let first = all[run.start].0;
+            all.splice(run, [(PackRow { records: needed, bytes, ..first }, needed)]);
+        }
+        panic!("{all:?}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Shows a stream what lies behind its position, and attaches it to what comes.
+
+use std::sync::Arc;
+
+use posthaste_ring::Lsn;
+
+use crate::batch::{BodyPlace, Head};
+use crate::events::{Damage, Event};
+use crate::pack::PackError;
+use crate::spool::{MOVES_MAX, Shared};
+use crate::{Consumer, Published, PublishedBody, ReplayError, Replayed, StreamId};
+
+/// A batch as it is found again.
+pub(crate) enum Found {
+    Batch {
+        head: Head,
+    },
+    Damaged(String),
+    /// Nobody needs it any more.
+    Gone,
+}
+
+impl Shared {
+    pub fn replay(&self, stream: StreamId, visitor: &mut dyn FnMut(Replayed<'_>)) -> Result<Lsn, ReplayError> {
+        let mut after = 0;
+        loop {
+            let (some, published) = {
+                let state = self.core.state();
+                let found = state.streams.get(&stream.0).ok_or(ReplayError::NoStream(stream))?;
+                if found.consumer.is_some() {
+                    return Err(ReplayError::Attached(stream));
+                }
+                (found.entries.iter(after + 1..=u64::MAX).take(AT_ONCE).collect::<Vec<_>>(), state.published)
+            };
+            for &lsn in &some {
+                match self.find(lsn)? {
+                    Found::Batch { head } => {
+                        let (lsn, body_len) = (Lsn::new(lsn), head.body_len());
+                        for entry in head.entries.iter().filter(|entry| entry.stream == stream.0) {
+                            let (payload, needs_body) = (&entry.payload, entry.needs_body);
+                            visitor(Replayed::Entry { lsn, payload, needs_body, body_len });
+                        }
+                    }
+                    Found::Damaged(_) => visitor(Replayed::Damaged { lsn: Lsn::new(lsn) }),
+                    Found::Gone => {}
+                }
+            }
+            match some.last() {
+                Some(last) => after = *last,
+                None => return Ok(Lsn::new(published)),
+            }
+        }
+    }
+
+    pub fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError> {
+        let mut after = after.get();
+        loop {
+            let some = {
+                let mut state = self.core.state();
+                let found = state.streams.get_mut(&stream.0).ok_or(ReplayError::NoStream(stream))?;
+                if found.consumer.is_some() {
+                    return Err(ReplayError::Attached(stream));
+                }
+                let some: Vec<_> = found.entries.iter(after + 1..=u64::MAX).take(AT_ONCE).collect();
+                if some.is_empty() {
+                    // Under one lock with the look: what is published next goes to the consumer.
+                    found.consumer = Some(consumer);
+                    return Ok(());
+                }
+                some
+            };
+            for lsn in some {
+                match self.find(lsn)? {
+                    Found::Batch { head } => {
+                        let body_len = head.body_len();
+                        let body = match head.body {
+                            BodyPlace::None => PublishedBody::None,
+                            _ => PublishedBody::Stored { len: body_len },
+                        };
+                        for entry in head.entries.into_iter().filter(|entry| entry.stream == stream.0) {
+                            let (lsn, body) = (Lsn::new(lsn), body.clone());
+                            consumer.published(Published { lsn, payload: entry.payload, body });
+                        }
+                    }
+                    Found::Damaged(what) => self.config.events.tell(Event::Damage(Damage {
+                        lsn: Some(Lsn::new(lsn)),
+                        place: format!("stream {stream}"),
+                        what,
+                    })),
+                    Found::Gone => {}
+                }
+                after = lsn;
+            }
+        }
+    }
+
+    /// A batch that some stream needs, from the ring or a pack.
+    pub fn find(&self, lsn: u64) -> Result<Found, ReplayError> {
+        for _ in 0..MOVES_MAX {
+            let place = {
+                let state = self.core.state();
+                if lsn > state.packed_through { None } else { Some(state.pack_of(lsn)) }
+            };
+            let found = match place {
+                None => self.find_in_ring(lsn),
+                Some(None) => Ok(Found::Damaged("it lies nowhere".to_owned())),
+                Some(Some(pack)) => self.find_in_pack(pack, lsn),
+            };
+            if matches!(found, Ok(Found::Batch { .. })) {
+                return found;
+            }
+            let state = self.core.state();
+            let is_there_still = match place {
+                None => lsn > state.packed_through,
+                Some(pack) => state.pack_of(lsn) == pack,
+            };
+            if !state.is_any_needed(lsn..=lsn) {
+                return Ok(Found::Gone);
+            }
+            if is_there_still {
+                return found;
+            }
+        }
+        Ok(Found::Gone)
+    }
+
+    fn find_in_pack(&self, pack: u64, lsn: u64) -> Result<Found, ReplayError> {
+        let outcome = (|| {
+            let reader = self.packs.get(pack)?;
+            let entry = reader.find(lsn)?.ok_or(PackError::Damaged("its pack does not have it"))?;
+            let head = Head::decode(reader.head(&entry)?).ok_or(PackError::Damaged("its head cannot be read"))?;
+            Ok(Found::Batch { head })
+        })();
+        outcome.or_else(|error| match error {
+            PackError::Damaged(what) => Ok(Found::Damaged(what.to_owned())),
+            PackError::Io(error) => Err(ReplayError::Io { lsn: Lsn::new(lsn), error }),
+        })
+    }
+}
+
+/// Batches that are looked up while the state is held once.
+const AT_ONCE: usize = 1024;

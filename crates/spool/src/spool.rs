@@ -1,0 +1,356 @@
+//! A spool in a directory: what goes in, and what is read back.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use posthaste_ring::{Lsn, Ring};
+
+use crate::batch::{BodyPlace, ENTRIES_MAX, Head, HeadEntry};
+use crate::bodies::{Bodies, BodyError, BodyFile};
+use crate::checkpointing::Work;
+use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
+use crate::keeper::Keeper;
+use crate::pack::{PackCache, PackError};
+use crate::replay::Found;
+use crate::snapshots::{SnapshotName, Snapshots};
+use crate::state::Stream;
+use crate::{
+    AppendError, Batch, Body, CheckpointError, Config, Consumer, ReadError, Released, ReplayError, Replayed, Spool,
+    Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
+};
+
+/// A spool in a directory of a file system.
+///
+/// Dropped, it makes a last checkpoint. What had been acknowledged is safe without it.
+pub struct FileSpool {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) keeper: Option<Keeper>,
+    pub(crate) is_abandoned: bool,
+}
+
+pub(crate) struct Shared {
+    pub config: Config,
+    pub ring: Ring,
+    pub core: Arc<Core>,
+    pub bodies: Arc<Bodies>,
+    pub snapshots: Snapshots,
+    pub packs: PackCache,
+    pub dir: PathBuf,
+    /// Held by whoever makes checkpoints or packs: one at a time.
+    pub work: Mutex<Work>,
+    pub is_short_of_space: AtomicBool,
+    pub checkpoints: AtomicU64,
+    pub checkpoints_failed: AtomicU64,
+    // Held for its lock.
+    pub _lock: std::fs::File,
+}
+
+impl FileSpool {
+    /// Writes a snapshot of a stream; durable when this returns. Its name is for [`Spool::advance`]: until then nothing leads there.
+    ///
+    /// # Errors
+    /// Those of writing and syncing; EIO of a sync closes the spool to writing.
+    pub fn write_snapshot(&self, name: &SnapshotName, content: &[u8]) -> std::io::Result<()> {
+        let written = self.shared.snapshots.write(name, content);
+        self.shared.watch("a snapshot could not be written", written)
+    }
+
+    /// Reads a snapshot that [`write_snapshot`](Self::write_snapshot) wrote.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is damaged, else those of reading.
+    pub fn read_snapshot(&self, name: &SnapshotName) -> std::io::Result<Vec<u8>> {
+        self.shared.snapshots.read(name)
+    }
+
+    /// Ends without a last checkpoint, as a kill would: what was advanced since the last one is forgotten.
+    pub fn abandon(mut self) {
+        drop(self.keeper.take());
+        self.is_abandoned = true;
+    }
+
+    /// Makes a checkpoint: what was advanced and released takes effect, and space is freed.
+    ///
+    /// # Errors
+    /// See [`CheckpointError`]; nothing is freed then.
+    pub fn checkpoint(&self) -> Result<(), CheckpointError> {
+        self.shared.checkpoint()
+    }
+
+    /// Moves what is still needed of the oldest segments of the ring, at most so many, into a pack. Says how many. They can be used again after the
+    /// next checkpoint.
+    ///
+    /// # Errors
+    /// See [`CheckpointError`]; everything stays where it is then.
+    pub fn pack_oldest(&self, segments: usize) -> Result<usize, CheckpointError> {
+        self.shared.pack_oldest(segments)
+    }
+
+    /// Merges packs of which little is needed, and drops those of which nothing is. Says how many there are less; the files go after the next checkpoint.
+    ///
+    /// # Errors
+    /// See [`CheckpointError`]; everything stays where it is then.
+    pub fn clean_packs(&self) -> Result<usize, CheckpointError> {
+        self.shared.clean_packs()
+    }
+}
+
+impl Drop for FileSpool {
+    fn drop(&mut self) {
+        // Everything that has an LSN gets its answer first.
+        let _ = self.shared.ring.flush();
+        drop(self.keeper.take());
+        if self.is_abandoned {
+            return;
+        }
+        // It fails where others would have failed, and was told about then.
+        let _ = self.shared.checkpoint();
+    }
+}
+
+impl Spool for FileSpool {
+    fn stream(&self, name: &str) -> Result<StreamId, StreamError> {
+        if name.is_empty() || name.len() > 200 || name.contains(char::is_control) {
+            return Err(StreamError::Name(name.to_owned()));
+        }
+        let (id, is_new) = {
+            let mut state = self.shared.core.state();
+            let known = state.streams.iter().find(|(_, stream)| stream.name == name).map(|(id, _)| *id);
+            let id = known.unwrap_or(state.next_stream);
+            if known.is_none() {
+                state.next_stream = id.checked_add(1).ok_or(StreamError::TooMany)?;
+                let position = state.published;
+                state.streams.insert(id, Stream::new(name, position));
+                state.undurable_streams.insert(id);
+            }
+            // Whoever asks for a new name meanwhile must wait for a checkpoint, too.
+            (id, state.undurable_streams.contains(&id))
+        };
+        if is_new {
+            self.shared.checkpoint()?;
+            self.shared.core.state().undurable_streams.remove(&id);
+        }
+        Ok(StreamId(id))
+    }
+
+    fn position(&self, stream: StreamId) -> (Lsn, Option<SnapshotName>) {
+        let state = self.shared.core.state();
+        let found = state.streams.get(&stream.0);
+        found.map(|stream| (Lsn::new(stream.position), stream.snapshot.clone())).unwrap_or_default()
+    }
+
+    fn append(&self, batch: Batch, then: Then) -> Ticket {
+        let shared = &self.shared;
+        let entries = batch.entries;
+        let (place, body, parts) = match batch.body {
+            Body::None => (BodyPlace::None, AppendedBody::None, Vec::new()),
+            Body::Inline(parts) => {
+                let len = parts.iter().map(Bytes::len).sum::<usize>();
+                // Longer than any segment: the ring refuses it.
+                let len = u32::try_from(len).unwrap_or(u32::MAX);
+                (BodyPlace::Record { len }, AppendedBody::Memory(parts.clone().into()), parts)
+            }
+            Body::File(upload) => {
+                let place = BodyPlace::File(upload.body);
+                (place, AppendedBody::File(FileOfBatch::new(upload, shared.core.clone())), Vec::new())
+            }
+        };
+        if let Err(error) = shared.may_append(&entries, place) {
+            then(Err(error));
+            return Ticket(None);
+        }
+        let head = |entry: &crate::Entry| HeadEntry {
+            stream: entry.stream.0,
+            needs_body: entry.needs_body,
+            payload: entry.payload.clone(),
+        };
+        let head = Head { entries: entries.iter().map(head).collect(), body: place }.encode();
+        let bytes = (head.len() + parts.iter().map(Bytes::len).sum::<usize>()) as u64;
+        let (core, appended) = (shared.core.clone(), Appended { entries, body, bytes });
+        let ticket = shared.ring.append(vec![head.into()], parts, move |outcome| {
+            let outcome = outcome.map_err(AppendError::from);
+            match &outcome {
+                Ok(lsn) => core.publish(*lsn, appended),
+                Err(AppendError::Full(_)) => core.bell.ring(Wanted::Room),
+                Err(AppendError::Poisoned(_)) => {
+                    if let AppendedBody::File(file) = &appended.body {
+                        file.leave();
+                    }
+                    core.bell.ring(Wanted::Look);
+                }
+                Err(_) => {}
+            }
+            then(outcome);
+        });
+        Ticket(Some(ticket))
+    }
+
+    fn upload(&self) -> std::io::Result<Upload> {
+        self.shared.bodies.upload()
+    }
+
+    fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {
+        self.shared.read(body, range)
+    }
+
+    fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released) {
+        self.shared.core.state().advance(stream.0, position.get(), snapshot, &released);
+    }
+
+    fn replay(&self, stream: StreamId, visitor: &mut dyn FnMut(Replayed<'_>)) -> Result<Lsn, ReplayError> {
+        self.shared.replay(stream, visitor)
+    }
+
+    fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError> {
+        self.shared.attach(stream, after, consumer)
+    }
+
+    fn detach(&self, stream: StreamId) {
+        if let Some(stream) = self.shared.core.state().streams.get_mut(&stream.0) {
+            stream.consumer = None;
+        }
+    }
+
+    fn streams(&self) -> Vec<StreamStats> {
+        self.shared.streams()
+    }
+
+    fn stats(&self) -> Stats {
+        let state = self.shared.core.state();
+        Stats {
+            ring: self.shared.ring.stats(),
+            published: Lsn::new(state.published),
+            streams: state.streams.len(),
+            packs: state.packs.len(),
+            pack_bytes: state.packs.iter().map(|pack| pack.bytes).sum(),
+            large_bodies: state.large.len(),
+            large_bytes: state.large.values().map(|body| body.len).sum(),
+            checkpoints: self.shared.checkpoints.load(Ordering::Relaxed),
+            checkpoints_failed: self.shared.checkpoints_failed.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Shared {
+    fn streams(&self) -> Vec<StreamStats> {
+        let stats = |(id, stream): (&u16, &Stream)| StreamStats {
+            id: StreamId(*id),
+            name: stream.name.clone(),
+            position: Lsn::new(stream.position),
+            is_attached: stream.consumer.is_some(),
+            entries: stream.entries.len(),
+            first: stream.entries.first().map(Lsn::new),
+            bodies: stream.bodies.len(),
+        };
+        self.core.state().streams.iter().map(stats).collect()
+    }
+
+    /// Hands on the outcome of something that writes or syncs; EIO closes the spool to writing.
+    pub fn watch<T>(&self, what: &str, outcome: std::io::Result<T>) -> std::io::Result<T> {
+        self.bodies.device().watch(what, outcome)
+    }
+
+    fn may_append(&self, entries: &[crate::Entry], body: BodyPlace) -> Result<(), AppendError> {
+        if entries.is_empty() || entries.len() > ENTRIES_MAX {
+            return Err(AppendError::Entries(entries.len()));
+        }
+        let state = self.core.state();
+        let is_known = |entry: &&crate::Entry| state.streams.contains_key(&entry.stream.0);
+        if let Some(entry) = entries.iter().find(|entry| !is_known(entry)) {
+            return Err(AppendError::NoStream(entry.stream));
+        }
+        if body != BodyPlace::None && self.is_short_of_space.load(Ordering::Relaxed) {
+            return Err(AppendError::Full("the file system has too little space or too few inodes left".into()));
+        }
+        Ok(())
+    }
+
+    fn read(&self, lsn: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {
+        let large = self.core.state().large.get(&lsn.get()).copied();
+        if let Some(body) = large {
+            return self.read_large(lsn, body, range);
+        }
+        // Between the look-up and the reading a batch may have moved from the ring into a pack, or from one pack into another.
+        for _ in 0..MOVES_MAX {
+            let place = {
+                let state = self.core.state();
+                if lsn.get() > state.packed_through { None } else { Some(state.pack_of(lsn.get())) }
+            };
+            let read = match place {
+                None => self.read_ring(lsn, &range),
+                Some(None) => return Err(ReadError::NotFound(lsn)),
+                Some(Some(pack)) => self.read_pack(pack, lsn, &range),
+            };
+            let is_there_still = {
+                let state = self.core.state();
+                match place {
+                    None => lsn.get() > state.packed_through,
+                    Some(pack) => state.pack_of(lsn.get()) == pack,
+                }
+            };
+            if read.is_ok() || is_there_still {
+                return read;
+            }
+        }
+        Err(ReadError::NotFound(lsn))
+    }
+
+    fn read_large(&self, lsn: Lsn, body: BodyFile, range: Range<u64>) -> Result<Bytes, ReadError> {
+        check_range(lsn, &range, body.len)?;
+        self.bodies.read(body, range).map_err(|error| match error {
+            BodyError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
+            BodyError::Io(error) => ReadError::Io { lsn, error },
+        })
+    }
+
+    fn read_pack(&self, pack: u64, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
+        let failed = |error: PackError| match error {
+            PackError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
+            PackError::Io(error) => ReadError::Io { lsn, error },
+        };
+        let reader = self.packs.get(pack).map_err(failed)?;
+        let entry = reader.find(lsn.get()).map_err(failed)?.ok_or(ReadError::NotFound(lsn))?;
+        let whole = reader.body(&entry).map_err(failed)?;
+        check_range(lsn, range, whole.len() as u64)?;
+        Ok(whole.slice(range.start as usize..range.end as usize))
+    }
+
+    pub fn find_in_ring(&self, lsn: u64) -> Result<Found, ReplayError> {
+        match self.ring.read_head(Lsn::new(lsn)) {
+            Ok(head) => Ok(match Head::decode(head) {
+                Some(head) => Found::Batch { head },
+                None => Found::Damaged("its head has a format that is not known".to_owned()),
+            }),
+            Err(posthaste_ring::ReadError::Io(lsn, error)) => Err(ReplayError::Io { lsn, error }),
+            Err(error) => Ok(Found::Damaged(error.to_string())),
+        }
+    }
+
+    fn read_ring(&self, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
+        // The ring cuts off what reaches beyond the body.
+        let read = |end: u64| {
+            let range = u32::try_from(range.start).unwrap_or(u32::MAX)..u32::try_from(end).unwrap_or(u32::MAX);
+            self.ring.read_body(lsn, range).map_err(|error| match error {
+                posthaste_ring::ReadError::NotFound(lsn) => ReadError::NotFound(lsn),
+                posthaste_ring::ReadError::Io(lsn, error) => ReadError::Io { lsn, error },
+                error => ReadError::Damaged { lsn, what: error.to_string() },
+            })
+        };
+        let bytes = read(range.end)?;
+        if range.start <= range.end && bytes.len() as u64 == range.end - range.start {
+            return Ok(bytes);
+        }
+        let len = self.ring.read_body(lsn, 0..u32::MAX).map_or(0, |body| body.len() as u64);
+        Err(ReadError::OutOfRange { lsn, len })
+    }
+}
+
+fn check_range(lsn: Lsn, range: &Range<u64>, len: u64) -> Result<(), ReadError> {
+    if range.start <= range.end && range.end <= len { Ok(()) } else { Err(ReadError::OutOfRange { lsn, len }) }
+}
+
+/// A batch moves once from the ring and then with each cleaning; nobody reads so slowly as to see more of that.
+pub(crate) const MOVES_MAX: usize = 8;

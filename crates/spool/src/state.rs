@@ -1,0 +1,337 @@
+//! What the spool knows in memory: what each stream still needs, and in which pack it lies.
+//!
+//! Memory runs ahead of the disk: it holds what the next checkpoint will say. Whatever cannot be taken back (a segment is used again, a file is unlinked) is noted here
+//! and done only after a checkpoint that was taken later has become durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use crate::bodies::BodyFile;
+use crate::checkpoint::{Checkpoint, PackRow, StreamRow};
+use crate::live::{Window, window_of};
+use crate::lsn_set::LsnSet;
+use crate::snapshots::SnapshotName;
+use crate::{Consumer, Released};
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// Every batch up to here is published or cancelled.
+    pub published: u64,
+    pub streams: BTreeMap<u16, Stream>,
+    pub next_stream: u16,
+    /// By their LSNs, which do not overlap.
+    pub packs: Vec<PackRow>,
+    pub next_pack: u64,
+    /// Up to here batches are read from packs, behind it from the ring.
+    pub packed_through: u64,
+    /// Bodies in files of their own, those that a stream needs.
+    pub large: BTreeMap<u64, BodyFile>,
+    /// Generations of the live files that the last checkpoint names.
+    pub windows: BTreeMap<u64, u64>,
+    /// Windows that have changed since.
+    pub dirty: BTreeSet<u64>,
+    /// Cancelled batches of which no entry tells yet.
+    pub cancelled: Vec<u64>,
+    /// Body files of refused or cancelled batches: doomed by the next checkpoint, so that they go after the one behind it.
+    pub unripe_uploads: Vec<u64>,
+    /// Streams that no durable checkpoint names yet.
+    pub undurable_streams: BTreeSet<u16>,
+    /// Something has changed since the last checkpoint that [`is_changed`](Self::is_changed) would not see otherwise.
+    pub is_changed_otherwise: bool,
+    /// Of the last checkpoint.
+    pub through: u64,
+    pub doomed: Doomed,
+}
+
+/// What nobody needs any more once the next checkpoint is durable.
+#[derive(Debug, Default)]
+pub(crate) struct Doomed {
+    pub packs: Vec<u64>,
+    pub uploads: Vec<u64>,
+    pub snapshots: Vec<SnapshotName>,
+    /// Live files that a failed checkpoint has named: it may be on the disk all the same.
+    pub live: Vec<(u64, u64)>,
+}
+
+impl Doomed {
+    fn is_empty(&self) -> bool {
+        self.packs.is_empty() && self.uploads.is_empty() && self.snapshots.is_empty() && self.live.is_empty()
+    }
+
+    pub fn extend(&mut self, other: Doomed) {
+        self.packs.extend(other.packs);
+        self.uploads.extend(other.uploads);
+        self.snapshots.extend(other.snapshots);
+        self.live.extend(other.live);
+    }
+}
+
+/// An ordered consumer of entries.
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub name: String,
+    /// What it said last: it has what it needs of everything up to here.
+    pub position: u64,
+    pub snapshot: Option<SnapshotName>,
+    /// Batches behind the position that have an entry for it.
+    pub entries: LsnSet,
+    /// Batches whose body it has not released.
+    pub bodies: LsnSet,
+    /// Releases of bodies behind the position: they count when it has passed them.
+    early: BTreeSet<u64>,
+    early_below: u64,
+    pub consumer: Option<Arc<dyn Consumer>>,
+    /// How far it was last asked to advance.
+    pub asked: u64,
+}
+
+impl Stream {
+    /// One that starts behind this LSN.
+    pub fn new(name: &str, position: u64) -> Self {
+        Stream { name: name.to_owned(), position, ..Stream::default() }
+    }
+
+    /// The lowest batch of which it needs anything in a range.
+    fn first_needed(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        let (entry, body) = (self.entries.first_in(range.clone()), self.bodies.first_in(range));
+        entry.into_iter().chain(body).min()
+    }
+}
+
+impl State {
+    /// A stream has an entry in a batch that is durable now.
+    pub fn add_entry(&mut self, lsn: u64, stream: u16, needs_body: bool) {
+        let Some(stream) = self.streams.get_mut(&stream) else { return };
+        stream.entries.insert(lsn);
+        if needs_body {
+            stream.bodies.insert(lsn);
+        }
+        self.dirty.insert(window_of(lsn));
+    }
+
+    /// The body of a batch lies in a file; without a stream that needs it the file goes.
+    pub fn add_large(&mut self, lsn: u64, body: BodyFile) {
+        if self.is_body_needed(lsn) {
+            self.large.insert(lsn, body);
+        } else {
+            self.doomed.uploads.push(body.upload);
+        }
+    }
+
+    pub fn advance(&mut self, stream: u16, position: u64, snapshot: Option<SnapshotName>, released: &Released) {
+        let published = self.published;
+        self.is_changed_otherwise = true;
+        let Some(stream) = self.streams.get_mut(&stream) else { return };
+        // Nothing that it cannot have seen.
+        stream.position = stream.position.max(position.min(published));
+        let passed = stream.entries.take(0..=stream.position);
+        if stream.snapshot != snapshot {
+            self.doomed.snapshots.extend(std::mem::replace(&mut stream.snapshot, snapshot));
+        }
+        stream.early.extend(released.also.iter().map(|lsn| lsn.get()));
+        stream.early_below = stream.early_below.max(released.below.get());
+        // An entry that is seen again after a power cut must find its body: so nothing is released before the position has passed it.
+        let mut freed = match stream.early_below.min(stream.position + 1).checked_sub(1) {
+            Some(last) => stream.bodies.take(0..=last),
+            None => LsnSet::default(),
+        };
+        let behind = stream.early.split_off(&(stream.position + 1));
+        for lsn in std::mem::replace(&mut stream.early, behind) {
+            if stream.bodies.remove(lsn) {
+                freed.insert(lsn);
+            }
+        }
+        for set in [&passed, &freed] {
+            self.dirty.extend(set.words_in(0..=u64::MAX).map(|(word, _)| window_of(word * 64)));
+        }
+        // As few look-ups as there are large bodies or freed ones, whatever is less.
+        let gone: Vec<u64> = if freed.len() < self.large.len() as u64 {
+            freed.iter(0..=u64::MAX).filter(|lsn| self.large.contains_key(lsn)).collect()
+        } else {
+            self.large.keys().copied().filter(|lsn| freed.contains(*lsn)).collect()
+        };
+        for lsn in gone {
+            if !self.is_body_needed(lsn) {
+                self.doomed.uploads.extend(self.large.remove(&lsn).map(|body| body.upload));
+            }
+        }
+    }
+
+    /// Whether a checkpoint would say anything new.
+    pub fn is_changed(&self) -> bool {
+        let has_doomed = !self.unripe_uploads.is_empty() || !self.doomed.is_empty();
+        self.is_changed_otherwise || self.published != self.through || !self.dirty.is_empty() || has_doomed
+    }
+
+    pub fn is_body_needed(&self, lsn: u64) -> bool {
+        self.streams.values().any(|stream| stream.bodies.contains(lsn))
+    }
+
+    /// Whether any stream needs anything of these batches.
+    pub fn is_any_needed(&self, range: RangeInclusive<u64>) -> bool {
+        self.streams.values().any(|stream| stream.first_needed(range.clone()).is_some())
+    }
+
+    /// What is still needed of these batches, in order, and whether the body is.
+    pub fn needed(&self, range: RangeInclusive<u64>) -> Vec<(u64, bool)> {
+        let (mut all, mut bodies) = (LsnSet::default(), LsnSet::default());
+        for stream in self.streams.values() {
+            stream.entries.words_in(range.clone()).for_each(|(key, word)| all.insert_word(key, word));
+            stream.bodies.words_in(range.clone()).for_each(|(key, word)| bodies.insert_word(key, word));
+        }
+        bodies.words_in(range.clone()).for_each(|(key, word)| all.insert_word(key, word));
+        all.iter(range).map(|lsn| (lsn, bodies.contains(lsn))).collect()
+    }
+
+    /// How many of these batches are still needed.
+    pub fn needed_count(&self, range: RangeInclusive<u64>) -> u64 {
+        let mut all = LsnSet::default();
+        for stream in self.streams.values() {
+            for set in [&stream.entries, &stream.bodies] {
+                set.words_in(range.clone()).for_each(|(key, word)| all.insert_word(key, word));
+            }
+        }
+        all.len()
+    }
+
+    /// The pack that a batch lies in, if it lies in one.
+    pub fn pack_of(&self, lsn: u64) -> Option<u64> {
+        let at = self.packs.partition_point(|pack| pack.first <= lsn).checked_sub(1)?;
+        Some(&self.packs[at]).filter(|pack| lsn <= pack.last).map(|pack| pack.id)
+    }
+
+    /// What the live file of a window is to say.
+    pub fn window(&self, window: u64) -> Window {
+        let mut content = Window::default();
+        for (id, stream) in &self.streams {
+            content.add(window, *id, false, &stream.entries);
+            content.add(window, *id, true, &stream.bodies);
+        }
+        content.large = self.large.range(crate::live::lsns_of(window)).map(|(lsn, body)| (*lsn, *body)).collect();
+        content
+    }
+
+    /// Takes in what a live file says.
+    pub fn add_window(&mut self, content: Window) {
+        for (id, is_body, key, word) in content.words {
+            if let Some(stream) = self.streams.get_mut(&id) {
+                if is_body { &mut stream.bodies } else { &mut stream.entries }.insert_word(key, word);
+            }
+        }
+        self.large.extend(content.large);
+    }
+
+    /// What a checkpoint taken now says, but for its counter, the ring and the windows.
+    pub fn rows(&self) -> Checkpoint {
+        let row = |(&id, stream): (&u16, &Stream)| StreamRow {
+            id,
+            name: stream.name.clone(),
+            position: stream.position,
+            snapshot: stream.snapshot.as_ref().map(|name| name.as_str().to_owned()),
+        };
+        Checkpoint {
+            through: self.published,
+            next_stream: self.next_stream,
+            next_pack: self.next_pack,
+            streams: self.streams.iter().map(row).collect(),
+            packs: self.packs.clone(),
+            ..Checkpoint::default()
+        }
+    }
+
+    /// The streams, packs and numbers of a checkpoint; what is needed comes from the live files it names.
+    pub fn of_rows(checkpoint: &Checkpoint) -> Self {
+        let stream = |row: &StreamRow| Stream {
+            name: row.name.clone(),
+            position: row.position,
+            snapshot: row.snapshot.as_deref().and_then(SnapshotName::new),
+            ..Stream::default()
+        };
+        State {
+            published: checkpoint.through,
+            through: checkpoint.through,
+            streams: checkpoint.streams.iter().map(|row| (row.id, stream(row))).collect(),
+            next_stream: checkpoint.next_stream.max(1),
+            packs: checkpoint.packs.clone(),
+            next_pack: checkpoint.next_pack,
+            windows: checkpoint.windows.iter().copied().collect(),
+            ..State::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_ring::Lsn;
+
+    use super::*;
+
+    fn released(below: u64, also: &[u64]) -> Released {
+        Released { below: Lsn::new(below), also: also.iter().copied().map(Lsn::new).collect() }
+    }
+
+    fn state() -> State {
+        let mut state = State { published: 10, next_stream: 3, ..State::default() };
+        for id in [1, 2] {
+            state.streams.insert(id, Stream::default());
+        }
+        for lsn in 1..=10 {
+            state.add_entry(lsn, 1, true);
+            state.add_entry(lsn, 2, lsn % 2 == 0);
+        }
+        state
+    }
+
+    #[test]
+    fn a_body_is_needed_until_the_last_stream_has_released_it() {
+        let mut state = state();
+        state.advance(1, 10, None, &released(11, &[]));
+        assert_eq!(
+            state.needed(1..=4),
+            [(1, false), (2, true), (3, false), (4, true)],
+            "stream 2's entries and bodies"
+        );
+        state.advance(2, 4, None, &released(0, &[4]));
+        assert_eq!(state.needed(0..=6), [(2, true), (5, false), (6, true)]);
+        assert_eq!(state.needed_count(0..=6), 3);
+        assert!(!state.is_any_needed(3..=4) && state.is_any_needed(2..=2));
+    }
+
+    #[test]
+    fn a_release_behind_the_position_waits_for_it() {
+        let mut state = state();
+        state.advance(1, 3, None, &released(6, &[8]));
+        let bodies = |state: &State| state.streams[&1].bodies.iter(0..=99).collect::<Vec<_>>();
+        assert_eq!(bodies(&state), [4, 5, 6, 7, 8, 9, 10], "an entry that is replayed finds its body");
+        state.advance(1, 9, None, &released(0, &[]));
+        assert_eq!(bodies(&state), [6, 7, 9, 10]);
+    }
+
+    #[test]
+    fn a_position_never_goes_back_and_never_beyond_what_was_published() {
+        let mut state = state();
+        state.advance(1, 99, None, &released(0, &[]));
+        state.advance(1, 5, None, &released(0, &[]));
+        assert_eq!(state.streams[&1].position, 10);
+    }
+
+    #[test]
+    fn large_bodies_and_old_snapshots_are_doomed_once() {
+        let mut state = state();
+        let body = |upload| BodyFile { upload, len: 5, table_crc: 6 };
+        state.add_large(2, body(20));
+        state.add_large(3, body(30));
+        state.add_large(99, body(40));
+        assert_eq!(std::mem::take(&mut state.doomed.uploads), [40], "nobody needs it");
+        let name = |name| SnapshotName::new(name);
+        state.advance(1, 10, name("a"), &released(11, &[]));
+        assert_eq!(std::mem::take(&mut state.doomed.uploads), [30]);
+        state.advance(1, 10, name("b"), &released(11, &[]));
+        state.advance(1, 10, name("b"), &released(11, &[]));
+        assert_eq!(state.doomed.snapshots, [name("a").unwrap()]);
+        state.advance(2, 10, None, &released(0, &[2]));
+        assert_eq!(state.doomed.uploads, [20]);
+        assert!(state.large.is_empty());
+    }
+}

@@ -1,0 +1,391 @@
+//! What a spool promises, one thing at a time.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_spool::{
+    AppendError, Batch, Body, Config, Consumer, Damage, Entry, Event, Events, FileSpool, Lsn, OpenError, Published,
+    PublishedBody, ReadError, Released, Replayed, SnapshotName, Spool, StreamId,
+};
+
+fn config() -> Config {
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 8, ..Default::default() };
+    Config { ring, keeper: false, ..Config::default() }
+}
+
+fn open(dir: &Path, config: Config) -> FileSpool {
+    let (spool, report) = FileSpool::open(dir, config).unwrap();
+    assert_eq!(report.damage, []);
+    spool
+}
+
+fn start(spool: &FileSpool, batch: Batch) -> Receiver<Result<Lsn, AppendError>> {
+    let (tell, told) = channel();
+    spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+    told
+}
+
+fn append(spool: &FileSpool, streams: &[StreamId], body: &[u8]) -> Result<Lsn, AppendError> {
+    let entry = |stream: &StreamId| Entry { stream: *stream, needs_body: true, payload: "for you".into() };
+    let entries = streams.iter().map(entry).collect();
+    let batch = Batch { entries, body: Body::Inline(vec![Bytes::copy_from_slice(body)]) };
+    start(spool, batch).recv().unwrap()
+}
+
+fn note(spool: &FileSpool, stream: StreamId, payload: &str) -> Result<Lsn, AppendError> {
+    let entry = Entry { stream, needs_body: false, payload: Bytes::copy_from_slice(payload.as_bytes()) };
+    start(spool, Batch { entries: vec![entry], body: Body::None }).recv().unwrap()
+}
+
+fn replayed(spool: &FileSpool, stream: StreamId) -> Vec<u64> {
+    let mut seen = Vec::new();
+    spool
+        .replay(stream, &mut |replayed| match replayed {
+            Replayed::Entry { lsn, .. } => seen.push(lsn.get()),
+            Replayed::Damaged { .. } => seen.push(0),
+        })
+        .unwrap();
+    seen
+}
+
+fn release_all(spool: &FileSpool, stream: StreamId) {
+    let last = spool.stats().published;
+    let released = Released { below: Lsn::new(last.get() + 1), also: Vec::new() };
+    spool.advance(stream, last, None, released);
+}
+
+/// Keeps what it is handed.
+#[derive(Default)]
+struct Keeps {
+    seen: Mutex<Vec<Published>>,
+    wanted: AtomicU64,
+}
+
+impl Consumer for Keeps {
+    fn published(&self, entry: Published) {
+        self.seen.lock().unwrap().push(entry);
+    }
+
+    fn advance_wanted(&self, through: Lsn) {
+        self.wanted.store(through.get(), Ordering::Relaxed);
+    }
+}
+
+fn events() -> (Events, Receiver<Event>) {
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    (Events::new(move |event| drop(tell.lock().unwrap().send(event))), told)
+}
+
+#[test]
+fn a_consumer_gets_what_came_before_it_was_attached_and_then_each_new_entry_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let (one, other) = (spool.stream("one").unwrap(), spool.stream("other").unwrap());
+    let first = append(&spool, &[one, other], b"first").unwrap();
+    let shown = spool.replay(one, &mut |_| ()).unwrap();
+    assert_eq!(shown, first);
+    let second = append(&spool, &[one], b"second").unwrap();
+    append(&spool, &[other], b"not for it").unwrap();
+    let keeps = Arc::new(Keeps::default());
+    spool.attach(one, shown, keeps.clone()).unwrap();
+    assert!(spool.attach(one, shown, keeps.clone()).is_err(), "one at a time");
+    let third = append(&spool, &[one], b"third").unwrap();
+    spool.detach(one);
+    append(&spool, &[one], b"nobody is there").unwrap();
+    let seen = keeps.seen.lock().unwrap();
+    assert_eq!(seen.iter().map(|entry| entry.lsn).collect::<Vec<_>>(), [second, third]);
+    assert!(matches!(seen[0].body, PublishedBody::Stored { len: 6 }), "{:?}", seen[0].body);
+    assert!(matches!(&seen[1].body, PublishedBody::Memory(parts) if parts[0] == "third"));
+    assert_eq!(replayed(&spool, one).len(), 4);
+}
+
+#[test]
+fn an_id_of_a_stream_is_durable_and_belongs_to_one_name_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let ids = ["a", "b", "c"].map(|name| spool.stream(name).unwrap());
+    let lsn = append(&spool, &[ids[1]], b"x").unwrap();
+    spool.abandon();
+    let spool = open(dir.path(), config());
+    assert_eq!(["c", "b", "a", "d"].map(|name| spool.stream(name).unwrap())[..3], [ids[2], ids[1], ids[0]]);
+    assert!(!ids.contains(&spool.stream("d").unwrap()));
+    assert_eq!(replayed(&spool, ids[1]), [lsn.get()]);
+    assert!(spool.stream("").is_err() && spool.stream("a\nb").is_err());
+}
+
+#[test]
+fn batches_that_cannot_be_are_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let stream = spool.stream("a").unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let elsewhere = open(other.path(), config());
+    let [.., unknown] = ["a", "b", "c"].map(|name| elsewhere.stream(name).unwrap());
+    assert!(matches!(start(&spool, Batch::default()).recv().unwrap(), Err(AppendError::Entries(0))));
+    assert!(matches!(note(&spool, unknown, ""), Err(AppendError::NoStream(_))));
+    assert!(matches!(append(&spool, &[stream], &[0; 70_000]), Err(AppendError::TooLarge { .. })));
+    assert!(matches!(FileSpool::open(dir.path(), config()), Err(OpenError::Locked)));
+}
+
+#[test]
+fn a_stuck_stream_holds_its_own_and_the_ring_goes_round() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { keeper: true, ..config() };
+    let spool = open(dir.path(), config.clone());
+    let (stuck, quick) = (spool.stream("stuck").unwrap(), spool.stream("quick").unwrap());
+    let mut held = Vec::new();
+    let mut full = 0;
+    // Several times the ring's size.
+    for n in 0u32..400 {
+        let body = n.to_le_bytes().repeat(2000);
+        let streams = if n % 8 == 0 { &[stuck, quick][..] } else { &[quick] };
+        let lsn = loop {
+            match append(&spool, streams, &body) {
+                Ok(lsn) => break lsn,
+                // The keeper has been called; how long it takes is its own business.
+                Err(AppendError::Full(_)) => full += 1,
+                Err(error) => panic!("{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        if n % 8 == 0 {
+            held.push((lsn, body));
+        }
+        release_all(&spool, quick);
+    }
+    println!("refused {full} times");
+    assert!(spool.stats().packs > 0);
+    drop(spool);
+    let spool = open(dir.path(), config);
+    assert_eq!(replayed(&spool, stuck), held.iter().map(|(lsn, _)| lsn.get()).collect::<Vec<_>>());
+    for (lsn, body) in held {
+        assert_eq!(spool.read(lsn, 0..body.len() as u64).unwrap(), body);
+    }
+    assert!(replayed(&spool, quick).is_empty());
+}
+
+#[test]
+fn laggards_are_asked_before_their_entries_are_packed() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), Config { keeper: true, ..config() });
+    let stream = spool.stream("slow").unwrap();
+    let keeps = Arc::new(Keeps::default());
+    spool.attach(stream, Lsn::ZERO, keeps.clone()).unwrap();
+    let mut sent = 0;
+    while keeps.wanted.load(Ordering::Relaxed) == 0 {
+        match append(&spool, &[stream], &[1; 20_000]) {
+            Ok(_) => sent += 1,
+            Err(AppendError::Full(_)) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(sent >= 6, "not before half of the ring is in use: {sent}");
+}
+
+#[test]
+fn without_room_notes_still_get_through_and_room_comes_with_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let stream = spool.stream("a").unwrap();
+    while append(&spool, &[stream], &[1; 30_000]).is_ok() {}
+    assert!(matches!(append(&spool, &[stream], &[1; 30_000]), Err(AppendError::Full(_))));
+    note(&spool, stream, "done").unwrap();
+    release_all(&spool, stream);
+    spool.checkpoint().unwrap();
+    append(&spool, &[stream], &[1; 30_000]).unwrap();
+}
+
+#[test]
+fn a_segment_that_is_needed_becomes_a_pack_as_it_is() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let stream = spool.stream("a").unwrap();
+    let lsns: Vec<Lsn> = (0..40).map(|n| append(&spool, &[stream], &[n; 7000]).unwrap()).collect();
+    let inodes = |of: &str| -> Vec<u64> {
+        let files = std::fs::read_dir(dir.path().join(of)).unwrap().map(|entry| entry.unwrap());
+        files
+            .filter(|entry| entry.path().extension().is_some_and(|e| e != "index"))
+            .map(|e| e.metadata().unwrap().ino())
+            .collect()
+    };
+    let before = inodes("ring");
+    assert!(spool.pack_oldest(2).unwrap() == 2);
+    spool.checkpoint().unwrap();
+    let packs = inodes("packs");
+    assert!(packs.len() == 2 && packs.iter().all(|inode| before.contains(inode)), "{packs:?} of {before:?}");
+    assert!(inodes("ring").iter().all(|inode| !packs.contains(inode)), "the ring has let go of them");
+    drop(spool);
+    let spool = open(dir.path(), config());
+    for (n, lsn) in lsns.iter().enumerate() {
+        assert_eq!(spool.read(*lsn, 0..7000).unwrap(), [n as u8; 7000][..]);
+    }
+    assert_eq!(replayed(&spool, stream).len(), 40);
+}
+
+#[test]
+fn a_snapshot_goes_when_a_checkpoint_names_its_successor() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let stream = spool.stream("a").unwrap();
+    let lsn = append(&spool, &[stream], b"x").unwrap();
+    let names = ["s.1", "s.2", "s.3"].map(|name| SnapshotName::new(name).unwrap());
+    for name in &names[..2] {
+        spool.write_snapshot(name, name.as_str().as_bytes()).unwrap();
+        spool.advance(stream, lsn, Some(name.clone()), Released::default());
+        spool.checkpoint().unwrap();
+    }
+    // Not yet in a checkpoint: after a kill the one before counts.
+    spool.write_snapshot(&names[2], b"too late").unwrap();
+    spool.advance(stream, lsn, Some(names[2].clone()), Released::default());
+    spool.abandon();
+    let spool = open(dir.path(), config());
+    assert_eq!(spool.position(stream), (lsn, Some(names[1].clone())));
+    assert_eq!(spool.read_snapshot(&names[1]).unwrap(), b"s.2");
+    let left: Vec<_> = std::fs::read_dir(dir.path().join("snapshots")).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn without_a_checkpoint_that_can_be_read_nothing_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path(), config()));
+    std::fs::write(dir.path().join("checkpoint.0"), b"torn").unwrap();
+    // Opens with the other one, and ends with a new one in its place.
+    drop(open(dir.path(), config()));
+    ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| std::fs::write(dir.path().join(name), b"torn").unwrap());
+    assert!(matches!(FileSpool::open(dir.path(), config()), Err(OpenError::NoCheckpoint)));
+    std::fs::remove_file(dir.path().join("checkpoint.0")).unwrap();
+    std::fs::remove_file(dir.path().join("checkpoint.1")).unwrap();
+    assert!(matches!(FileSpool::open(dir.path(), config()), Err(OpenError::NoCheckpoint)));
+}
+
+/// Changes a byte in the middle of what holds these bytes, in any file of a directory; says in which.
+fn damage(dir: &Path, holding: &[u8]) -> PathBuf {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        if let Some(at) = bytes.windows(holding.len()).position(|window| window == holding) {
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            let at = at + holding.len() / 2;
+            file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
+            return path;
+        }
+    }
+    panic!("nothing in {} holds it", dir.display());
+}
+
+fn upload(spool: &FileSpool, stream: StreamId, bytes: &[u8]) -> Lsn {
+    let mut upload = spool.upload().unwrap();
+    upload.write(bytes).unwrap();
+    let body = Body::File(upload.finish().unwrap());
+    let entry = Entry { stream, needs_body: true, payload: "large".into() };
+    start(spool, Batch { entries: vec![entry], body }).recv().unwrap().unwrap()
+}
+
+#[test]
+fn a_changed_byte_anywhere_is_found_by_a_scrub_and_never_read_as_mail() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let stream = spool.stream("a").unwrap();
+    let copied = append(&spool, &[stream], &[0xC0; 999]).unwrap();
+    let gone = append(&spool, &[stream], &[0xC1; 999]).unwrap();
+    // The rest of the segment nobody needs, so what is needed is copied.
+    while spool.stats().ring.segments_in_service < 2 {
+        append(&spool, &[stream], &[1; 7000]).unwrap();
+    }
+    let last = spool.stats().published;
+    let also = (copied.get() + 2..=last.get()).map(Lsn::new).collect();
+    spool.advance(stream, last, None, Released { below: Lsn::ZERO, also });
+    assert_eq!(spool.pack_oldest(1).unwrap(), 1);
+    spool.checkpoint().unwrap();
+    let in_ring = append(&spool, &[stream], &[0xC2; 999]).unwrap();
+    let large = upload(&spool, stream, &[0xC3; 300_000]);
+    let sound = spool.scrub(&mut || std::ops::ControlFlow::Continue(())).unwrap();
+    assert!(sound.damage.is_empty() && sound.read >= 4, "{sound:?}");
+    for (dir_of, byte) in [("packs", 0xC0), ("packs", 0xC1), ("ring", 0xC2), ("bodies", 0xC3)] {
+        damage(&dir.path().join(dir_of), &[byte; 999]);
+    }
+    for lsn in [copied, gone, in_ring, large] {
+        let read = spool.read(lsn, 0..10);
+        assert!(matches!(read, Err(ReadError::Damaged { .. })), "{lsn}: {read:?}");
+    }
+    spool.advance(stream, last, None, Released { below: Lsn::ZERO, also: vec![gone] });
+    let found = spool.scrub(&mut || std::ops::ControlFlow::Continue(())).unwrap();
+    let lsns: Vec<_> = found.damage.iter().map(|damage| damage.lsn.unwrap()).collect();
+    assert_eq!(lsns, [copied, in_ring, large], "nobody needs the other one");
+}
+
+#[test]
+fn a_damaged_body_is_still_damaged_when_it_has_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let (events, told) = events();
+    let spool = open(dir.path(), Config { events, ..config() });
+    let stream = spool.stream("a").unwrap();
+    let lsn = append(&spool, &[stream], &[0xC0; 999]).unwrap();
+    while spool.stats().ring.segments_in_service < 2 {
+        append(&spool, &[stream], &[1; 7000]).unwrap();
+    }
+    damage(&dir.path().join("ring"), &[0xC0; 999]);
+    let last = spool.stats().published;
+    let also = (lsn.get() + 1..=last.get()).map(Lsn::new).collect();
+    spool.advance(stream, last, None, Released { below: Lsn::ZERO, also });
+    spool.pack_oldest(1).unwrap();
+    spool.checkpoint().unwrap();
+    assert!(matches!(spool.read(lsn, 0..9), Err(ReadError::Damaged { .. })));
+    assert!(told.try_iter().any(|event| matches!(event, Event::Damage(Damage { lsn: Some(of), .. }) if of == lsn)));
+}
+
+#[test]
+fn what_a_lost_live_file_said_is_found_again_and_nothing_needed_is_let_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let (one, other) = (spool.stream("one").unwrap(), spool.stream("other").unwrap());
+    let lsns: Vec<Lsn> = (0..30).map(|n| append(&spool, &[one, other], &[n; 5000]).unwrap()).collect();
+    let large = upload(&spool, one, &[7; 9000]);
+    let also = vec![lsns[2], lsns[5]];
+    spool.advance(one, lsns[10], None, Released { below: Lsn::ZERO, also });
+    spool.pack_oldest(1).unwrap();
+    let unnamed = dir.path().join("bodies/00000000000000aa.body");
+    drop(spool);
+    std::fs::write(&unnamed, b"of a batch that may be the lost one").unwrap();
+    let live: Vec<_> = std::fs::read_dir(dir.path().join("live")).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(live.len(), 1);
+    std::fs::write(&live[0], b"damaged").unwrap();
+    let (spool, report) = FileSpool::open(dir.path(), config()).unwrap();
+    assert_eq!(report.damage.len(), 1, "{:?}", report.damage);
+    assert_eq!(report.unnamed_bodies, ["00000000000000aa.body"]);
+    let behind = |from: usize| lsns[from..].iter().map(|lsn| lsn.get());
+    assert_eq!(replayed(&spool, one), behind(11).chain([large.get()]).collect::<Vec<_>>());
+    assert_eq!(replayed(&spool, other), behind(0).collect::<Vec<_>>());
+    for (n, lsn) in lsns.iter().enumerate() {
+        assert_eq!(spool.read(*lsn, 0..5000).unwrap(), [n as u8; 5000][..]);
+    }
+    assert_eq!(spool.read(large, 0..9000).unwrap(), [7; 9000][..]);
+    drop(spool);
+    let (_, report) = FileSpool::open(dir.path(), config()).unwrap();
+    assert_eq!(report.damage, []);
+    assert!(!unnamed.exists(), "now it is certain that nobody needs it");
+}
+
+#[test]
+fn below_the_floors_bodies_are_refused_and_notes_get_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let (events, told) = events();
+    let bytes = Config { free_bytes_min: u64::MAX, events, ..config() };
+    let spool = open(dir.path(), bytes);
+    let stream = spool.stream("a").unwrap();
+    assert!(matches!(append(&spool, &[stream], b"x"), Err(AppendError::Full(_))));
+    note(&spool, stream, "done").unwrap();
+    assert!(told.try_iter().any(|event| matches!(event, Event::ShortOfSpace { is_short: true, .. })));
+    drop(spool);
+    let spool = open(dir.path(), Config { free_inodes_min: u64::MAX - 1, ..config() });
+    let has_inodes = rustix::fs::statvfs(dir.path()).unwrap().f_files > 0;
+    assert_eq!(append(&spool, &[stream], b"x").is_err(), has_inodes);
+}

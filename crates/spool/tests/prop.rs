@@ -1,0 +1,365 @@
+//! Any interleaving of appends, cancels, advances, packing, cleaning, checkpoints and reopening equals a list of batches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_spool::{
+    AppendError, Batch, Body, Cancelled, Config, Entry, FileSpool, Lsn, ReadError, Released, Replayed, Spool, StreamId,
+};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Entries for these of the streams, with or without the body; the body's kind and size.
+    Append {
+        entries: Vec<(usize, bool)>,
+        body: BodyKind,
+        cancel: bool,
+    },
+    /// How far along what it has seen, of 100, and which bodies it lets go: below that share, and each so-many-th.
+    Advance {
+        stream: usize,
+        share: u64,
+        below: u64,
+        each: u64,
+    },
+    Checkpoint,
+    Pack(usize),
+    Clean,
+    Reopen,
+    /// Without a last checkpoint.
+    Kill,
+    Look,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum BodyKind {
+    None,
+    Inline(usize),
+    File(usize),
+}
+
+const STREAMS: usize = 3;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let entries = prop::collection::vec((0..STREAMS, any::<bool>()), 1..4);
+    let body = prop_oneof![
+        1 => Just(BodyKind::None),
+        5 => (0usize..30_000).prop_map(BodyKind::Inline),
+        1 => (1usize..300_000).prop_map(BodyKind::File),
+    ];
+    let append = (entries, body, prop::bool::weighted(0.1)).prop_map(|(entries, body, cancel)| Step::Append {
+        entries,
+        body,
+        cancel,
+    });
+    let advance = (0..STREAMS, 0u64..120, 0u64..120, 1u64..5).prop_map(|(stream, share, below, each)| Step::Advance {
+        stream,
+        share,
+        below,
+        each,
+    });
+    let step = prop_oneof![
+        20 => append,
+        4 => advance,
+        2 => Just(Step::Checkpoint),
+        2 => (1usize..4).prop_map(Step::Pack),
+        1 => Just(Step::Clean),
+        1 => Just(Step::Reopen),
+        1 => Just(Step::Kill),
+        1 => Just(Step::Look),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+/// A batch as it was appended.
+struct Expected {
+    entries: Vec<(usize, bool, Bytes)>,
+    body: Vec<u8>,
+}
+
+/// What a stream needs.
+#[derive(Clone, Default, Debug, PartialEq)]
+struct Needs {
+    position: u64,
+    entries: BTreeSet<u64>,
+    bodies: BTreeSet<u64>,
+    early: BTreeSet<u64>,
+    below: u64,
+}
+
+impl Needs {
+    fn advance(&mut self, position: u64, released: &Released) {
+        self.position = self.position.max(position);
+        self.entries = self.entries.split_off(&(self.position + 1));
+        self.early.extend(released.also.iter().map(|lsn| lsn.get()));
+        self.below = self.below.max(released.below.get());
+        let (position, below, early) = (self.position, self.below, &self.early);
+        self.bodies.retain(|lsn| *lsn > position || *lsn >= below && !early.contains(lsn));
+    }
+}
+
+struct Run {
+    dir: tempfile::TempDir,
+    spool: Option<FileSpool>,
+    streams: Vec<StreamId>,
+    batches: BTreeMap<u64, Expected>,
+    needs: Vec<Needs>,
+    /// As the last checkpoint says.
+    durable: Vec<Needs>,
+    through: u64,
+    /// Written and cancelled, and no checkpoint has come since.
+    cancelled: BTreeMap<u64, Expected>,
+    count: usize,
+}
+
+fn config() -> Config {
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 8, ..Default::default() };
+    Config { ring, keeper: false, pack_bytes: 200 << 10, ..Config::default() }
+}
+
+impl Run {
+    fn new() -> Self {
+        // In memory if there is such a place: power cuts are another test's business.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
+        let streams = (0..STREAMS).map(|n| spool.stream(&format!("stream {n}")).unwrap()).collect();
+        Run {
+            dir,
+            spool: Some(spool),
+            streams,
+            batches: BTreeMap::new(),
+            needs: vec![Needs::default(); STREAMS],
+            durable: vec![Needs::default(); STREAMS],
+            through: 0,
+            cancelled: BTreeMap::new(),
+            count: 0,
+        }
+    }
+
+    fn spool(&self) -> &FileSpool {
+        self.spool.as_ref().unwrap()
+    }
+
+    fn append(&mut self, entries: &[(usize, bool)], body: BodyKind, cancel: bool) {
+        self.count += 1;
+        let count = self.count;
+        let bytes = |len| (0..len).map(|at: usize| (at * 31 + count * 7 + at / 256) as u8).collect::<Vec<u8>>();
+        let (body, content) = match body {
+            BodyKind::None => (Body::None, Vec::new()),
+            BodyKind::Inline(len) => {
+                let content = bytes(len);
+                let (one, two) = content.split_at(len / 3);
+                (Body::Inline(vec![Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)]), content)
+            }
+            BodyKind::File(len) => {
+                let (mut upload, content) = (self.spool().upload().unwrap(), bytes(len));
+                upload.write(&content).unwrap();
+                (Body::File(upload.finish().unwrap()), content)
+            }
+        };
+        let entries: Vec<_> = entries
+            .iter()
+            .enumerate()
+            .map(|(nth, (stream, needs))| (*stream, *needs, Bytes::from(format!("{count}.{nth}"))))
+            .collect();
+        let batch = Batch {
+            entries: entries
+                .iter()
+                .map(|(stream, needs_body, payload)| Entry {
+                    stream: self.streams[*stream],
+                    needs_body: *needs_body,
+                    payload: payload.clone(),
+                })
+                .collect(),
+            body,
+        };
+        let (tell, told) = channel();
+        let ticket = self.spool().append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+        match if cancel { ticket.cancel() } else { Cancelled::TooLate } {
+            Cancelled::TooLate => {}
+            cancelled => {
+                assert!(told.recv().is_err(), "a cancelled batch is not told");
+                if let Cancelled::Written(lsn) = cancelled {
+                    self.cancelled.insert(lsn.get(), Expected { entries, body: content });
+                    // The ring's thread says that it was written; the next checkpoint is to know.
+                    while self.spool().stats().published < lsn {
+                        std::thread::yield_now();
+                    }
+                }
+                return;
+            }
+        }
+        match told.recv().unwrap() {
+            Ok(lsn) => {
+                let lsn = lsn.get();
+                for (stream, needs_body, _) in &entries {
+                    self.needs[*stream].entries.insert(lsn);
+                    if *needs_body {
+                        self.needs[*stream].bodies.insert(lsn);
+                    }
+                }
+                self.batches.insert(lsn, Expected { entries, body: content });
+            }
+            Err(AppendError::Full(_)) => {
+                self.spool().pack_oldest(2).unwrap();
+                self.checkpoint();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn checkpoint(&mut self) {
+        self.spool().checkpoint().unwrap();
+        self.durable = self.needs.clone();
+        self.through = self.spool().stats().published.get();
+        self.cancelled.clear();
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Append { entries, body, cancel } => self.append(entries, *body, *cancel),
+            Step::Advance { stream, share, below, each } => {
+                let lsns: Vec<u64> = self.batches.keys().copied().collect();
+                let at = |share: u64| match lsns.get((lsns.len() as u64 * share / 100) as usize) {
+                    Some(lsn) => *lsn,
+                    None => self.spool().stats().published.get(),
+                };
+                let position = if lsns.is_empty() { 0 } else { at(*share) };
+                let also = lsns.iter().copied().filter(|lsn| (lsn + 1).is_multiple_of(*each + 1)).map(Lsn::new);
+                let released = Released { below: Lsn::new(at(*below)), also: also.collect() };
+                self.spool().advance(self.streams[*stream], Lsn::new(position), None, released.clone());
+                self.needs[*stream].advance(position, &released);
+            }
+            Step::Checkpoint => self.checkpoint(),
+            Step::Pack(count) => drop(self.spool().pack_oldest(*count).unwrap()),
+            Step::Clean => drop(self.spool().clean_packs().unwrap()),
+            Step::Reopen => {
+                self.through = self.spool().stats().published.get();
+                self.spool = None;
+                self.durable = self.needs.clone();
+                self.cancelled.clear();
+                self.reopen();
+            }
+            Step::Kill => {
+                self.spool.take().unwrap().abandon();
+                // A kill before the cancel entry is durable brings the batch back: the window that is documented.
+                self.batches.append(&mut self.cancelled);
+                // What came behind the checkpoint is there again; what was let go since is needed again.
+                for (stream, needs) in self.durable.iter().enumerate() {
+                    let mut needs = needs.clone();
+                    // Of what a stream was not ready to let go the spool knows nothing any more: it will hear of it again.
+                    (needs.early, needs.below) = (BTreeSet::new(), 0);
+                    for (lsn, batch) in self.batches.range(self.through + 1..) {
+                        for (_, needs_body, _) in batch.entries.iter().filter(|entry| entry.0 == stream) {
+                            needs.entries.insert(*lsn);
+                            if *needs_body {
+                                needs.bodies.insert(*lsn);
+                            }
+                        }
+                    }
+                    self.needs[stream] = needs;
+                }
+                self.reopen();
+            }
+            Step::Look => self.look(),
+        }
+    }
+
+    fn reopen(&mut self) {
+        let (spool, report) = FileSpool::open(self.dir.path(), config()).unwrap();
+        assert_eq!(report.damage, []);
+        for needs in self.needs.iter_mut().chain(&mut self.durable) {
+            (needs.early, needs.below) = (BTreeSet::new(), 0);
+        }
+        self.spool = Some(spool);
+        self.look();
+    }
+
+    fn look(&self) {
+        let spool = self.spool();
+        for (stream, needs) in self.needs.iter().enumerate() {
+            let mut seen = Vec::new();
+            spool
+                .replay(self.streams[stream], &mut |replayed| match replayed {
+                    Replayed::Entry { lsn, payload, needs_body, body_len } => {
+                        seen.push((lsn.get(), payload.clone(), needs_body, body_len));
+                    }
+                    Replayed::Damaged { lsn } => panic!("{lsn} is damaged"),
+                })
+                .unwrap();
+            let of_batch = |lsn: &u64| {
+                let batch = &self.batches[lsn];
+                let of_stream = batch.entries.iter().filter(move |entry| entry.0 == stream);
+                let len = if self.is_body_needed(*lsn) { Some(batch.body.len() as u64) } else { None };
+                of_stream.map(|(_, needs, payload)| (*lsn, payload.clone(), *needs, len)).collect::<Vec<_>>()
+            };
+            let expected: Vec<_> = needs.entries.iter().flat_map(of_batch).collect();
+            assert_eq!(seen.len(), expected.len());
+            for (seen, expected) in seen.iter().zip(&expected) {
+                assert_eq!((seen.0, &seen.1, seen.2), (expected.0, &expected.1, expected.2));
+                assert!(expected.3.is_none_or(|len| len == seen.3), "{seen:?} {expected:?}");
+            }
+            let stats = &spool.streams()[stream];
+            assert_eq!((stats.position.get(), stats.bodies), (needs.position, needs.bodies.len() as u64));
+            for lsn in &needs.bodies {
+                let body = &self.batches[lsn].body;
+                let len = body.len() as u64;
+                for range in [0..len, len / 3..len / 2] {
+                    let read = spool.read(Lsn::new(*lsn), range.clone()).unwrap();
+                    assert_eq!(read, body[range.start as usize..range.end as usize], "{lsn}");
+                }
+                let beyond = spool.read(Lsn::new(*lsn), 0..len + 1);
+                assert!(matches!(beyond, Err(ReadError::OutOfRange { len: told, .. }) if told == len), "{beyond:?}");
+            }
+        }
+    }
+
+    fn is_body_needed(&self, lsn: u64) -> bool {
+        self.needs.iter().any(|needs| needs.bodies.contains(&lsn))
+    }
+
+    /// When nobody needs anything, nothing is left.
+    fn end(mut self) {
+        self.look();
+        let last = self.spool().stats().published;
+        for stream in 0..STREAMS {
+            let released = Released { below: Lsn::new(last.get() + 1), also: Vec::new() };
+            self.spool().advance(self.streams[stream], last, None, released.clone());
+            self.needs[stream].advance(last.get(), &released);
+        }
+        self.spool().clean_packs().unwrap();
+        // What was refused or cancelled waits for a second one.
+        (0..3).for_each(|_| self.checkpoint());
+        let stats = self.spool().stats();
+        assert_eq!((stats.packs, stats.large_bodies, stats.ring.segments_in_service <= 1), (0, 0, true), "{stats:?}");
+        for dir in ["packs", "bodies", "live", "snapshots"] {
+            let left: Vec<_> = std::fs::read_dir(self.dir.path().join(dir)).unwrap().collect();
+            assert!(left.is_empty(), "{dir}: {left:?}");
+        }
+    }
+}
+
+fn cases() -> u32 {
+    std::env::var("POSTHASTE_SPOOL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_time: 60_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_interleaving_equals_a_list_of_batches(steps in steps()) {
+        let mut run = Run::new();
+        steps.iter().for_each(|step| run.step(step));
+        run.end();
+    }
+}
+
+#[test]
+fn a_default_configuration_is_one_that_a_checkpoint_can_follow() {
+    let config = Config::default();
+    let ring = config.ring.segment_bytes * config.ring.max_segments as u64;
+    assert!(config.checkpoint_bytes <= ring / 4 && config.checkpoint_every >= Duration::from_secs(1));
+}
