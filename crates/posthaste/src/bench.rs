@@ -12,9 +12,9 @@ use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_bench::report::Report;
 use posthaste_bench::run::{Step, run};
-use posthaste_bench::scratch::Scratch;
 use posthaste_bench::suite::{Settings, Suite};
 use posthaste_bench::{LONG_SUITES, SUITES, checks};
+use posthaste_loadgen::scratch::Scratch;
 use posthaste_loadgen::values::duration;
 
 use crate::{command_line, print, stop_on_signals};

@@ -12,8 +12,6 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use posthaste_bench::scratch::Scratch;
-use posthaste_bench::server::Server;
 use posthaste_loadgen::live::{self, Live};
 use posthaste_loadgen::load::{
     Arrivals, Auth, AuthMechanism, Outages, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as LoadServer,
@@ -21,6 +19,8 @@ use posthaste_loadgen::load::{
 };
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::{process_exists, raise_file_limit};
+use posthaste_loadgen::scratch::Scratch;
+use posthaste_loadgen::server::ScratchServer;
 use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 use posthaste_server::config::{self, Config};
 
@@ -290,7 +290,7 @@ const CORPUS_OCTETS_MAX: usize = 1 << 30;
 
 /// A server of ours for one run; ended before its directory is removed.
 struct OwnServer {
-    server: Server,
+    server: ScratchServer,
     /// What it has promised and not delivered.
     journal: PathBuf,
     _scratch: Scratch,
@@ -299,7 +299,7 @@ struct OwnServer {
 impl OwnServer {
     fn start(config: Option<&Path>, will_be_killed: bool) -> Result<Self, AnyError> {
         let scratch = Scratch::new_in(Path::new("."))?;
-        let start = if will_be_killed { Server::start_to_kill } else { Server::start };
+        let start = if will_be_killed { ScratchServer::start_to_kill } else { ScratchServer::start };
         let server = start(&std::env::current_exe()?, scratch.path(), config)?;
         let made = scratch.path().join(config::DEFAULT_FILE);
         let storage = Config::load(Some(config.unwrap_or(&made)))?.storage;

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_bench::executor::bodies;
-use posthaste_bench::scratch::Scratch;
 use posthaste_delivery::{Body, Journaled, JournaledConfig, LineEnds, Message, Target};
 use posthaste_loadgen::measure::Latencies;
+use posthaste_loadgen::scratch::Scratch;
 
 const TASKS: usize = 50;
 const MAILBOXES: usize = 64;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::process::program;
+use crate::peers::program;
 use crate::suite::{Settings, SideError};
 
 /// Making or updating an index may take this many times as long as a round is meant to.

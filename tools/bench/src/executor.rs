@@ -17,8 +17,8 @@ use posthaste_loadgen::measure::Latencies;
 use self::sides::{Executor, Kind};
 use crate::published;
 use crate::run::sample;
-use crate::scratch::subdirectory;
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Start, Suite, Unit, Workload};
+use posthaste_loadgen::scratch::subdirectory;
 
 pub const SUITE: Suite = Suite {
     name: "executor",

@@ -5,11 +5,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use posthaste_loadgen::resources::{Sampler, anonymous_octets};
+use posthaste_loadgen::server::ScratchServer;
 
 use crate::peers::SmtpSink;
 use crate::published;
 use crate::run::{sample, wait_until_idle};
-use crate::server::{Server, Sink};
+use crate::sink::Sink;
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Suite, Unit, Workload};
 
 pub const SUITE: Suite = Suite {
@@ -31,9 +32,10 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
     let ours = Side {
         name: "posthaste",
         is_ours: true,
-        durability: Server::DURABILITY,
+        durability: ScratchServer::DURABILITY,
         start: Box::new(move |settings, dir| {
-            let server = Server::start(&settings.program, dir, None).map_err(SideError::failed("posthaste serve"))?;
+            let server =
+                ScratchServer::start(&settings.program, dir, None).map_err(SideError::failed("posthaste serve"))?;
             Ok(Box::new(Rounds { connections, pid: server.pid(), address: server.address, _holds: server }))
         }),
     };

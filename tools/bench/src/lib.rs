@@ -10,7 +10,7 @@
 //!
 //! - [`suite`]: what a suite, a workload and a side are;
 //! - [`run`](mod@run): rounds in alternation, gathered into a [`report::Report`];
-//! - [`server`], [`peers`]: our server and others' as processes on a scratch directory.
+//! - [`peers`]: other servers as processes on a scratch directory.
 #![forbid(unsafe_code)]
 
 pub mod checks;
@@ -21,15 +21,13 @@ pub mod journal;
 mod maildirs;
 mod memory;
 pub mod peers;
-mod process;
 pub mod published;
 pub mod receive;
 pub mod report;
 pub mod run;
 pub mod scan;
-pub mod scratch;
 pub mod search;
-pub mod server;
+mod sink;
 pub mod suite;
 
 use suite::Suite;

@@ -17,13 +17,14 @@ use posthaste_loadgen::load::{
 };
 use posthaste_loadgen::report::{About, Cost, PlanSummary, Report};
 use posthaste_loadgen::resources::{Sampler, Usage};
+use posthaste_loadgen::server::ScratchServer;
 use posthaste_loadgen::values::{Address, PerConnection, Sizes, TlsStart};
 use posthaste_smtp::Protocol;
 
 use crate::peers::{PROCESSES_MAX, Postfix, SmtpSink};
 use crate::published;
 use crate::run::wait_until_idle;
-use crate::server::{Server, Sink};
+use crate::sink::Sink;
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Start, Suite, Unit, Workload};
 
 pub const SUITE: Suite = Suite {
@@ -155,9 +156,9 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
         published: published::about(&shape.name),
         writes_octets: shape.octets(settings),
         sides: vec![
-            side("posthaste", true, Server::DURABILITY, |_, settings, dir| {
+            side("posthaste", true, ScratchServer::DURABILITY, |_, settings, dir| {
                 let server =
-                    Server::start(&settings.program, dir, None).map_err(SideError::failed("posthaste serve"))?;
+                    ScratchServer::start(&settings.program, dir, None).map_err(SideError::failed("posthaste serve"))?;
                 Ok(Opened { mail: Some(server.mail.clone()), ..Opened::new(server.address, server.pid(), server) })
             }),
             side("posthaste sink", true, Sink::DURABILITY, |_, settings, dir| {
@@ -242,7 +243,7 @@ trait Serving {
     }
 }
 
-impl Serving for Server {}
+impl Serving for ScratchServer {}
 impl Serving for Sink {}
 impl Serving for SmtpSink {}
 impl Serving for Postfix {

@@ -7,8 +7,8 @@ use crate::report::{Row, RowState, SuiteReport, WorkloadReport};
 use posthaste_loadgen::resources::Sampler;
 
 use crate::memory;
-use crate::scratch::{subdirectory, write_back};
 use crate::suite::{Running, Sample, Settings, Side, SideError, Suite, Workload};
+use posthaste_loadgen::scratch::{subdirectory, write_back};
 
 /// What a run tells while it goes on.
 #[derive(Debug, Clone, Copy)]

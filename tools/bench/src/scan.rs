@@ -8,8 +8,8 @@ use crate::engines::{Engine, Index, Indexes, Task};
 use crate::maildirs::Maildirs;
 use crate::published;
 use crate::run::sample;
-use crate::scratch::write_back;
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Start, Suite, Unit, Workload};
+use posthaste_loadgen::scratch::write_back;
 
 pub const SUITE: Suite = Suite {
     name: "scan",

@@ -7,6 +7,7 @@
 //! - [`sink`] takes or refuses mail by rule;
 //! - [`account`] compares what was acknowledged with what stores hold;
 //! - [`report`] puts the figures into JSON, Markdown and a page with plots, and compares reports;
+//! - [`process`], [`server`], [`scratch`]: servers as processes on a directory of their own, for `posthaste load --serve`, benchmarks and tests;
 //! - [`stamp`] is the field by which a message is found again.
 #![forbid(unsafe_code)]
 
@@ -16,8 +17,11 @@ pub mod live;
 pub mod load;
 pub mod mailfiles;
 pub mod measure;
+pub mod process;
 pub mod report;
 pub mod resources;
+pub mod scratch;
+pub mod server;
 pub mod sink;
 pub mod stamp;
 pub mod values;

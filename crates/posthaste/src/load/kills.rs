@@ -3,14 +3,14 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use posthaste_bench::server::Server;
 use posthaste_loadgen::load::{Outages, Stop, kill_pauses};
+use posthaste_loadgen::server::ScratchServer;
 use posthaste_loadgen::values::{ValueError, duration};
 
 /// Does `work` and kills `server` meanwhile, about `every` after each start. At the end the server runs. Returns what `work` did,
 /// and what is wrong if the server could not be started again, which ends the work.
 pub fn while_killing<T>(
-    server: &mut Server,
+    server: &mut ScratchServer,
     outages: &Outages,
     every: Duration,
     seed: u64,

@@ -5,3 +5,24 @@ mod smtp_sink;
 
 pub use postfix::{PROCESSES_MAX, Postfix};
 pub use smtp_sink::SmtpSink;
+
+use std::path::{Path, PathBuf};
+
+use posthaste_loadgen::process::find_program;
+
+use crate::suite::SideError;
+
+/// Where a program is.
+pub(crate) fn program(name: &str, package: &str) -> Result<PathBuf, SideError> {
+    find_program(name).ok_or_else(|| SideError::Absent(format!("{name} is not installed (package {package})")))
+}
+
+/// Some peers are run as another user by root and as ourselves otherwise.
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Writes a file of configuration.
+fn write(path: &Path, text: &str) -> Result<(), SideError> {
+    std::fs::write(path, text).map_err(SideError::failed(&path.display().to_string()))
+}

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::process::{Guard, free_address, is_root, listens, program, write};
+use posthaste_loadgen::process::{Guard, free_address, listens};
+
+use super::{is_root, program, write};
 use crate::suite::SideError;
 
 /// A running Postfix; stopped when dropped.

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::process::{Process, free_address, is_root, program};
+use posthaste_loadgen::process::{Process, free_address};
+
+use super::{is_root, program};
 use crate::suite::SideError;
 
 /// A running smtp-sink.
@@ -31,8 +33,8 @@ impl SmtpSink {
         // 256 connections unless it is told; what is behind the address is the backlog.
         command.args(["-m", &connections.max(256).to_string(), &address.to_string(), "4096"]);
         let failed = SideError::failed("smtp-sink");
-        let mut process = Process::start(&mut command, dir.join("smtp-sink.log")).map_err(failed)?;
-        process.wait_for(address)?;
+        let mut process = Process::start(&mut command, &dir.join("smtp-sink")).map_err(failed)?;
+        process.wait_until_it_listens(address).map_err(SideError::failed("smtp-sink"))?;
         Ok(Self { process, address })
     }
 

@@ -39,7 +39,7 @@ impl Scratch {
 ///
 /// # Errors
 /// When it cannot be made.
-pub(crate) fn subdirectory(base: &Path, name: &str) -> io::Result<PathBuf> {
+pub fn subdirectory(base: &Path, name: &str) -> io::Result<PathBuf> {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let prefix: String = name.chars().map(plain).collect();
     let dir = tempfile::Builder::new().prefix(&format!("{prefix}-")).tempdir_in(base)?.keep();
@@ -56,7 +56,7 @@ fn spread(dir: &Path) {
 }
 
 /// Lets everything written so far reach the disk, so that the next round does not pay for it.
-pub(crate) fn write_back(dir: &Path) {
+pub fn write_back(dir: &Path) {
     if let Ok(dir) = std::fs::File::open(dir) {
         // An error shows in what is measured next, or in the account.
         let _ = rustix::fs::syncfs(&dir);

@@ -1,0 +1,42 @@
+//! Our own sink, as a process of its own.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use posthaste_loadgen::process::Process;
+
+use crate::suite::SideError;
+
+/// A running `posthaste sink`; ended when dropped.
+#[derive(Debug)]
+pub struct Sink {
+    process: Process,
+    pub address: SocketAddr,
+}
+
+impl Sink {
+    pub const DURABILITY: &str = "discards";
+
+    /// Starts `program sink` on a free port.
+    ///
+    /// # Errors
+    /// When it does not come to listen.
+    pub fn start(program: &Path, dir: &Path) -> Result<Self, SideError> {
+        let mut command = Command::new(program);
+        command.args(["sink", "127.0.0.1:0"]);
+        let mut process =
+            Process::start(&mut command, &dir.join("sink")).map_err(SideError::failed("posthaste sink"))?;
+        let listening = |process: &Process| -> Option<SocketAddr> {
+            let log = process.log();
+            let (_, behind) = log.split_once("sink listens on ")?;
+            behind.split_once('\n')?.0.parse().ok()
+        };
+        let address = process.wait_until(listening).map_err(SideError::failed("posthaste sink"))?;
+        Ok(Self { process, address })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+}
