@@ -21,11 +21,12 @@ use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::{process_exists, raise_file_limit};
 use posthaste_loadgen::scratch::Scratch;
 use posthaste_loadgen::server::ScratchServer;
+use posthaste_loadgen::signals::ending_signals;
 use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 use posthaste_server::config::{self, Config};
 
 use self::options::{AuthOption, MailOptions, PaceOptions, PipeliningOption, ResultOptions, SessionOptions};
-use crate::{command_line, ending_signals, print};
+use crate::{command_line, print};
 
 type AnyError = Box<dyn std::error::Error>;
 

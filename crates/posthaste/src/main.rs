@@ -4,7 +4,6 @@
 
 mod account;
 mod addresses;
-mod bench;
 mod cfind;
 mod change;
 mod chosen;
@@ -43,8 +42,6 @@ mod view;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use posthaste_server::config::{self, Config, Loaded, LogFormat};
@@ -114,8 +111,6 @@ enum Command {
     Load(Box<load::Load>),
     /// Compare what a run of `load` was acknowledged with what stores hold; exit status 1 if anything is amiss
     Account(account::AccountOfRun),
-    /// Run published mail benchmarks: ours and each peer's, beside the published figures
-    Bench(Box<bench::Bench>),
     /// Look at reports of `load`
     #[command(subcommand)]
     Report(report::ReportCommand),
@@ -248,7 +243,6 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         }
         Command::Load(load) => return load.run(),
         Command::Account(account) => return account.run(),
-        Command::Bench(bench) => return bench.run(),
         Command::Report(command) => return command.run(),
     }
     Ok(ExitCode::SUCCESS)
@@ -263,28 +257,4 @@ fn command_line() -> Vec<String> {
         false => word,
     };
     std::iter::once("posthaste".to_owned()).chain(std::env::args().skip(1).map(word)).collect()
-}
-
-/// The first SIGINT, SIGTERM or SIGHUP sets `stop`, so that a run ends with its figures; the second ends the process.
-/// Before anything is started that would be left behind.
-fn stop_on_signals(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
-    for signal in ending_signals() {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(stop))?;
-        signal_hook::flag::register(signal, Arc::clone(stop))?;
-    }
-    Ok(())
-}
-
-/// SIGINT, SIGTERM and SIGHUP, but this not where it is ignored: who starts us with nohup wants us to go on without the
-/// terminal.
-fn ending_signals() -> impl Iterator<Item = i32> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    [SIGINT, SIGTERM].into_iter().chain((!is_ignored(SIGHUP)).then_some(SIGHUP))
-}
-
-/// Whether we were started with a signal ignored (proc_pid_status(5)).
-fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

@@ -22,6 +22,7 @@ pub mod report;
 pub mod resources;
 pub mod scratch;
 pub mod server;
+pub mod signals;
 pub mod sink;
 pub mod stamp;
 pub mod values;

@@ -1,6 +1,5 @@
 //! Tests through the real server process. One program, so that what they share is compiled once.
 
-mod bench;
 mod bounds;
 mod cli;
 mod compare;

@@ -1,9 +1,16 @@
-//! `posthaste bench` as a person uses it, tiny: that it works, not how fast.
+//! `posthaste-bench` as a person uses it, tiny: that it works, not how fast.
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
-use crate::support::command;
+/// What is measured lies beside this program, as `cargo build` and `cargo test --workspace` put it.
+fn command(dir: &Path, args: &[&str]) -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_posthaste-bench"));
+    assert!(program.with_file_name("posthaste").is_file(), "what is measured is not built: cargo build -p posthaste");
+    let mut command = Command::new(program);
+    command.current_dir(dir).args(args);
+    command
+}
 
 /// On the disk that the project lies on, for a benchmark refuses memory.
 fn disk() -> tempfile::TempDir {
@@ -13,7 +20,7 @@ fn disk() -> tempfile::TempDir {
 /// `--force`, as a machine that is busy with other tests is not fit for figures.
 fn bench(dir: &Path, options: &[&str]) -> Output {
     let tiny = ["--quick", "--scale", "0.001", "--round-max", "400ms", "--force"];
-    command(dir, &[&["bench"], options, &tiny].concat()).output().expect("run bench")
+    command(dir, &[options, &tiny].concat()).output().expect("run posthaste-bench")
 }
 
 fn rows<'a>(report: &'a serde_json::Value, workload: &str) -> &'a [serde_json::Value] {
@@ -60,7 +67,7 @@ fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figur
     assert_eq!(round["total"]["rate"], rate, "the load tool's own report of that round");
     assert_eq!(round["server"]["cpu_us_per_message"], ours["rounds"][0]["server_cpu_us"], "one cost of a message");
     let command: Vec<&str> = round["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
-    assert!(command.starts_with(&["posthaste", "bench", "receive", "--only"]), "as it was given: {command:?}");
+    assert!(command.starts_with(&["posthaste-bench", "receive", "--only"]), "as it was given: {command:?}");
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["out"], "the scratch directory is removed");
 }
@@ -107,9 +114,9 @@ fn a_peer_alone_is_a_good_run() {
 fn searching_shows_how_much_was_found() {
     let dir = disk();
     // Longer rounds than the others': the index is made within them.
-    let options = ["bench", "search", "--only", "common,absent", "--side", "posthaste", "--json"];
+    let options = ["search", "--only", "common,absent", "--side", "posthaste", "--json"];
     let tiny = ["--quick", "--scale", "0.001", "--round-max", "20s", "--force"];
-    let output = command(dir.path(), &[&options[..], &tiny].concat()).output().expect("run bench");
+    let output = command(dir.path(), &[&options[..], &tiny].concat()).output().expect("run posthaste-bench");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let hits = |workload| rows(&report, workload)[0]["summary"]["hits"]["median"].as_f64().unwrap();
@@ -129,7 +136,7 @@ fn tables_are_markdown_and_everything_listed_is_in_the_manual() {
 
     let output = bench(dir.path(), &["all", "--list"]);
     let list = String::from_utf8_lossy(&output.stdout);
-    let manual = include_str!("../../../../docs/bench.md");
+    let manual = include_str!("../../../docs/bench.md");
     let names: Vec<&str> = list
         .lines()
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
@@ -149,13 +156,14 @@ fn misuse_is_told() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{args:?}: {output:?}");
     };
-    check(&["bench"], "SUITE");
-    check(&["bench", "everything"], "receive");
-    check(&["bench", "journal", "--scale", "0"], "factor");
-    check(&["bench", "journal", "--only", "callers"], "known are: callers-1, callers-4");
-    check(&["bench", "journal", "--side", "post"], "known are: posthaste journal, overwrite + fdatasync");
+    check(&[], "SUITE");
+    check(&["everything"], "receive");
+    check(&["journal", "--scale", "0"], "factor");
+    check(&["journal", "--only", "callers"], "known are: callers-1, callers-4");
+    check(&["journal", "--side", "post"], "known are: posthaste journal, overwrite + fdatasync");
     std::fs::write(dir.path().join("file"), "").unwrap();
-    check(&["bench", "journal", "--report", "file/out"], "file/out");
-    check(&["bench", "journal", "--dir", "absent"], "absent");
-    check(&["bench", "journal", "--dir", "/dev/shm"], "--force");
+    check(&["journal", "--report", "file/out"], "file/out");
+    check(&["journal", "--dir", "absent"], "absent");
+    check(&["journal", "--server", "absent"], "cargo build --release -p posthaste");
+    check(&["journal", "--dir", "/dev/shm"], "--force");
 }

@@ -1,13 +1,14 @@
-//! `posthaste bench`: options in, tables out.
+//! `posthaste-bench`: options in, tables out.
+#![forbid(unsafe_code)]
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use clap::Args;
+use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_bench::report::Report;
@@ -15,14 +16,16 @@ use posthaste_bench::run::{Step, run};
 use posthaste_bench::suite::{Settings, Suite};
 use posthaste_bench::{LONG_SUITES, SUITES, checks};
 use posthaste_loadgen::scratch::Scratch;
+use posthaste_loadgen::signals::stop_on_signals;
 use posthaste_loadgen::values::duration;
 
-use crate::{command_line, print, stop_on_signals};
-
+/// Runs published mail benchmarks: ours and each peer's, beside the published figures.
+///
 /// Starts what it needs on loopback and in a scratch directory, runs ours and each peer in turns, and removes all of it.
 /// Exit status: 0 done, 1 a side failed or the run was stopped, 2 nothing can be measured here.
-#[derive(Args)]
-pub struct Bench {
+#[derive(Parser)]
+#[command(name = "posthaste-bench", version)]
+struct Bench {
     /// Which suites to run
     #[arg(required = true, value_name = "SUITE", value_parser = suite_names())]
     suites: Vec<String>,
@@ -44,6 +47,9 @@ pub struct Bench {
     /// Only these sides, likewise
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     side: Vec<String>,
+    /// The program to measure; without it the `posthaste` beside this one
+    #[arg(long, value_name = "FILE")]
+    server: Option<PathBuf>,
     /// The scratch directory is made here; it has to be on a real disk
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
@@ -82,8 +88,28 @@ fn scale(text: &str) -> Result<f64, String> {
     }
 }
 
+/// As in `posthaste`: what runs in this process is measured with the allocator that it has there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    Bench::parse().run().unwrap_or_else(|error| {
+        eprintln!("posthaste-bench: {error}");
+        ExitCode::from(2)
+    })
+}
+
+/// Prints to standard output. That nobody reads any more is no error.
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
 impl Bench {
-    pub fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error>> {
         let suites = self.suites();
         let settings = self.settings()?;
         if self.list {
@@ -91,6 +117,13 @@ impl Bench {
             return Ok(ExitCode::SUCCESS);
         }
         settings.check_names(&suites)?;
+        if !settings.program.is_file() {
+            let missing = settings.program.display();
+            return Err(format!(
+                "there is no {missing}: build it (cargo build --release -p posthaste), or name it with --server"
+            )
+            .into());
+        }
         if let Some(dir) = &self.report {
             std::fs::create_dir_all(dir).map_err(|error| format!("--report {}: {error}", dir.display()))?;
         }
@@ -107,7 +140,7 @@ impl Bench {
         let report = Report::new(results, &settings, started, found.found);
         print(&if self.json { report.to_json() } else { report.to_markdown() })?;
         if self.keep {
-            eprintln!("posthaste: everything is left in {}", scratch.keep().display());
+            eprintln!("posthaste-bench: everything is left in {}", scratch.keep().display());
         }
         if let Some(dir) = &self.report {
             report.write_to(dir).map_err(|error| format!("--report {}: {error}", dir.display()))?;
@@ -122,7 +155,9 @@ impl Bench {
     }
 
     fn settings(&self) -> std::io::Result<Settings> {
-        let whole = Settings::new(std::env::current_exe()?);
+        let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("posthaste"));
+        let program = self.server.as_deref().map_or_else(beside, std::path::absolute)?;
+        let whole = Settings::new(program);
         let (scale, rounds, round_max) =
             if self.quick { (0.03, 1, Duration::from_secs(1)) } else { (whole.scale, whole.rounds, whole.round_max) };
         Ok(Settings {
@@ -130,7 +165,7 @@ impl Bench {
             rounds: self.rounds.unwrap_or(rounds),
             round_max: self.round_max.unwrap_or(round_max),
             warms_memory: !self.quick,
-            command: command_line(),
+            command: std::iter::once("posthaste-bench".to_owned()).chain(std::env::args().skip(1)).collect(),
             only: self.only.clone(),
             sides: self.side.clone(),
             report: self.report.clone(),
