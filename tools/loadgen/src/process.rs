@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// Nothing here takes longer to start or to end unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -90,7 +90,12 @@ impl Process {
     /// # Errors
     /// See [`WaitError`].
     pub fn wait_until_it_listens(&mut self, address: SocketAddr) -> Result<(), WaitError> {
-        self.wait_until(|_| listens(address).then_some(()))
+        self.wait_until(|_| listens(address).then_some(()))?;
+        match self.child.try_wait() {
+            // Then it is a stranger who listens there.
+            Ok(Some(status)) => Err(WaitError::Ended { status, said: self.last_words() }),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until `seen` finds what it looks for.
@@ -116,10 +121,12 @@ impl Process {
     }
 
     /// Sends a signal; nothing happens if it has ended.
-    pub fn signal(&mut self, signal: Signal) {
-        // Until its end has been looked at, its number is given to nobody else.
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = kill_process(Pid::from_child(&self.child), signal);
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        // Until somebody has waited for its end, its number is given to nobody else.
+        if waitid(WaitId::Pid(pid), looks).is_ok() {
+            let _ = kill_process(pid, signal);
         }
     }
 

@@ -3,12 +3,13 @@
 //! Fair by construction: they get an easier run than Posthaste does (no kill, no blocked mailbox, no cut in recovery), and only what they have
 //! acknowledged is asked of them.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
+
+use posthaste_loadgen::process::{Guard, PATIENCE, Process, free_address, listens};
 
 use crate::account::{Account, account};
 use crate::campaign::{Finding, Outcome, Plan, Recorded, positions};
@@ -16,7 +17,7 @@ use crate::load::{Load, Protocol, Sent, send_over, user};
 use crate::log::Cutter;
 use crate::mount::{Mounted, run};
 use crate::rig::{Environment, Rig, RigError, is_installed};
-use crate::server::{DOMAIN, dies_with_us};
+use crate::server::DOMAIN;
 
 /// A system that takes mail and puts it into Maildirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -170,23 +171,23 @@ impl Place<'_> {
         // So that the mailboxes' own directories do not depend on the run.
         run(Command::new("sync").arg("-f").arg(&mail))?;
         // None of them can be told to take a free one and say which.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let child = match self.peer {
+        let address = free_address()?;
+        let held = match self.peer {
             Peer::Postfix => self.start_postfix(address)?,
             Peer::DovecotOptimized => self.start_dovecot(address, "optimized")?,
             Peer::DovecotAlways => self.start_dovecot(address, "always")?,
             Peer::Mailrs => {
-                let mut command = dies_with_us();
-                command.arg(mailrs_program()?).arg(address.to_string()).arg(mail.join(DOMAIN));
-                command.stdin(Stdio::null()).spawn()?
+                let mut command = Command::new(mailrs_program()?);
+                command.arg(address.to_string()).arg(mail.join(DOMAIN));
+                Held::Process(Process::start(&mut command, &self.scratch.join("mailrs"))?)
             }
         };
-        let mut running = Running { place: self, address, child };
+        let mut running = Running { place: self, address, held };
         running.wait_until_it_listens()?;
         Ok(running)
     }
 
-    fn start_dovecot(&self, address: SocketAddr, fsync: &str) -> Result<Child, RigError> {
+    fn start_dovecot(&self, address: SocketAddr, fsync: &str) -> Result<Held, RigError> {
         give_to(&self.mail(), "dovecot")?;
         let config = self.scratch.join("dovecot.conf");
         let text = DOVECOT
@@ -195,13 +196,13 @@ impl Place<'_> {
             .replace("{port}", &address.port().to_string())
             .replace("{fsync}", fsync);
         std::fs::write(&config, text)?;
-        let log = std::fs::File::create(self.scratch.join("dovecot.out"))?;
-        let mut command = dies_with_us();
-        Ok(command.args(["dovecot", "-F", "-c"]).arg(config).stdin(Stdio::null()).stderr(log).spawn()?)
+        let mut command = Command::new("dovecot");
+        command.args(["-F", "-c"]).arg(config);
+        Ok(Held::Process(Process::start(&mut command, &self.scratch.join("dovecot"))?))
     }
 
-    /// What is returned is not Postfix, which has no parent, but what kills it if we are killed.
-    fn start_postfix(&self, address: SocketAddr) -> Result<Child, RigError> {
+    /// Postfix has no parent: what is returned kills its group if we are killed.
+    fn start_postfix(&self, address: SocketAddr) -> Result<Held, RigError> {
         give_to(&self.mail(), "nobody")?;
         let (config, data, queue) = (self.scratch.join("postfix"), self.scratch.join("postfix-data"), self.queue());
         for dir in [&config, &data, &queue] {
@@ -220,20 +221,12 @@ impl Place<'_> {
         std::fs::write(config.join("users"), map)?;
         run(Command::new("postfix").arg("-c").arg(config).arg("start"))?;
         let master = std::fs::read_to_string(queue.join("pid/master.pid"))?;
-        Ok(killed_with_us(master.trim())?)
+        Ok(Held::Postfix(Guard::new("kill", &["-KILL", "--", &format!("-{}", master.trim())])?))
     }
 
     fn queue(&self) -> PathBuf {
         self.disk.join("queue")
     }
-}
-
-/// A process that reads a pipe of ours: the kernel closes it however we end, and then it kills the group of `process`. Killed itself, it
-/// does nothing.
-fn killed_with_us(process: &str) -> std::io::Result<Child> {
-    let mut command = Command::new("sh");
-    command.args(["-c", "read -r _; kill -s KILL -- \"-$0\"", process]).process_group(0);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
 fn give_to(dir: &Path, owner: &str) -> Result<(), RigError> {
@@ -243,18 +236,22 @@ fn give_to(dir: &Path, owner: &str) -> Result<(), RigError> {
 struct Running<'a> {
     place: &'a Place<'a>,
     address: SocketAddr,
-    child: Child,
+    held: Held,
+}
+
+/// What ends a peer with us.
+enum Held {
+    Process(Process),
+    Postfix(#[expect(dead_code, reason = "held for its drop")] Guard),
 }
 
 impl Running<'_> {
     fn wait_until_it_listens(&mut self) -> Result<(), RigError> {
-        let mut ended = None;
-        wait_until("begun to listen", || {
-            ended = self.child.try_wait().ok().flatten();
-            ended.is_some() || TcpStream::connect(self.address).is_ok()
-        })?;
-        // Then whoever listens there is a stranger.
-        ended.map_or(Ok(()), |status| Err(std::io::Error::other(format!("the peer ended at once: {status}")).into()))
+        match &mut self.held {
+            // One that has ended is told from a stranger who listens there.
+            Held::Process(process) => Ok(process.wait_until_it_listens(self.address).map_err(std::io::Error::other)?),
+            Held::Postfix(_) => wait_until("begun to listen", || listens(self.address)),
+        }
     }
 
     fn settle_and_stop(mut self) -> Result<(), RigError> {
@@ -267,20 +264,17 @@ impl Running<'_> {
             })?;
             postfix("stop")?;
             let pid = self.place.queue().join("pid/master.pid");
-            return wait_until("ended", || TcpStream::connect(self.address).is_err() && !is_running(&pid));
+            return wait_until("ended", || !listens(self.address) && !is_running(&pid));
         }
-        let process = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
-        self.child.wait()?;
-        wait_until("ended", || TcpStream::connect(self.address).is_err())
+        if let Held::Process(process) = &mut self.held {
+            process.stop().map_err(std::io::Error::other)?;
+        }
+        wait_until("ended", || !listens(self.address))
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Both fail only if it is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         if self.place.peer == Peer::Postfix {
             // Fails if it has been stopped already, which is the rule.
             let config = self.place.scratch.join("postfix");
@@ -315,8 +309,6 @@ fn wait_until(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(),
     }
     Ok(())
 }
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Nothing but what it takes to run beside the system's own, no delays, and no header fields added, so that the octets sent can be known again.
 const POSTFIX_MAIN: &str = "\

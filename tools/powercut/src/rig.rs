@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use posthaste_loadgen::process::find_program;
+
 use crate::account::Account;
 use crate::disk::Disk;
 use crate::fuse::Served;
@@ -104,9 +106,7 @@ impl Environment {
 
 /// Whether a program is in the directories where the system's tools are.
 pub fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).any(|dir| dir.join(program).is_file())
+    find_program(program).is_some()
 }
 
 /// One disk and its place. Fields are dropped in this order: the disk is taken away before its directory.

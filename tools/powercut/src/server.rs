@@ -1,14 +1,11 @@
 //! The server under test: a program, started as an operator would start it.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal};
+use posthaste_loadgen::process::{PATIENCE, Process, WaitError};
+use posthaste_loadgen::server::{Server, StartError};
 
 use crate::load::Protocol;
 
@@ -63,7 +60,11 @@ impl Setup {
 
     /// What it writes to its log.
     pub fn log(&self) -> PathBuf {
-        self.scratch.join("server.log")
+        self.place().with_added_extension("log")
+    }
+
+    fn place(&self) -> PathBuf {
+        self.scratch.join("server")
     }
 
     /// Small segments and frequent checkpoints, so that a short run turns the journal over several times.
@@ -87,37 +88,34 @@ impl Setup {
         )
     }
 
-    /// Starts it on free ports and waits until it says where it listens and that it is ready. It does not outlive the thread that
-    /// calls this.
+    /// Starts it on free ports and waits until it says where it listens and that it is ready.
     ///
     /// # Errors
     /// See [`ServerError`].
     pub fn start(&self) -> Result<Running, ServerError> {
-        let mut child = self.spawn()?;
-        let stdout = child.stdout.take().expect("its output is piped");
-        // From here on whatever goes wrong ends it.
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut running = Running { child, address: nowhere, lmtp: nowhere, log: self.log() };
-        [running.address, running.lmtp] = running.wait_until_ready(stdout)?;
-        Ok(running)
-    }
-
-    fn spawn(&self) -> Result<Child, ServerError> {
         let config = self.scratch.join("posthaste.toml");
         std::fs::write(&config, self.config()).map_err(ServerError::Start)?;
-        let log = std::fs::File::create(self.log()).map_err(ServerError::Start)?;
-        let mut command = dies_with_us();
-        command.args(&self.through).arg(&self.program).arg("serve").arg("--config").arg(&config);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().map_err(ServerError::Start)
+        let mut words = self.through.iter().map(AsRef::as_ref).chain([self.program.as_os_str()]);
+        let mut command = Command::new(words.next().expect("a program is a word"));
+        command.args(words).arg("serve").arg("--config").arg(&config);
+        let started = Server::launch(&mut command, &self.place());
+        let Server { process, addresses, .. } = started.map_err(|error| self.explain(error))?;
+        let silent = |_| ServerError::Start(std::io::Error::other("the server listens elsewhere than it was told to"));
+        let [address, lmtp] = addresses.try_into().map_err(silent)?;
+        Ok(Running { process, address, lmtp })
     }
-}
 
-/// The command in front of a program that has the kernel kill it when the thread that started it ends, so that a rig that is
-/// killed leaves no server behind. Ctrl-C is for us, who then end it in order.
-pub(crate) fn dies_with_us() -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).process_group(0);
-    command
+    fn explain(&self, error: StartError) -> ServerError {
+        let log = std::fs::read_to_string(self.log()).unwrap_or_default().trim().to_owned();
+        match error {
+            StartError::NotReady(WaitError::Ended { status, .. }) => {
+                ServerError::Ended { status: status.to_string(), log }
+            }
+            StartError::NotReady(_) => ServerError::Slow { what: "become ready", log },
+            StartError::Program { source, .. } => ServerError::Start(source),
+            other => ServerError::Start(std::io::Error::other(other)),
+        }
+    }
 }
 
 /// Why the server did not do what was asked of it.
@@ -148,12 +146,11 @@ pub enum ServerError {
 /// A running server; dropping it kills it.
 #[derive(Debug)]
 pub struct Running {
-    child: Child,
+    process: Process,
     /// Where it takes mail by SMTP.
     pub address: SocketAddr,
     /// Where it takes mail by LMTP.
     pub lmtp: SocketAddr,
-    log: PathBuf,
 }
 
 impl Running {
@@ -162,36 +159,9 @@ impl Running {
         [(Protocol::Smtp, self.address), (Protocol::Chunking, self.address), (Protocol::Lmtp, self.lmtp)]
     }
 
-    /// Its addresses, in the order in which the configuration has its listeners.
-    fn wait_until_ready(&mut self, stdout: ChildStdout) -> Result<[SocketAddr; 2], ServerError> {
-        let (say, said) = mpsc::channel();
-        // Reads on after it is ready, so that the server never writes into a closed pipe; ends with the server.
-        std::thread::spawn(move || {
-            let mut addresses = Vec::new();
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if let Some(listening) = line.trim_start().strip_prefix("listening") {
-                    addresses.extend(listening.trim().parse::<SocketAddr>().ok());
-                }
-                if let (true, &[smtp, lmtp]) = (line.starts_with("Ready"), &addresses[..])
-                    && say.send([smtp, lmtp]).is_err()
-                {
-                    return;
-                }
-            }
-        });
-        match said.recv_timeout(PATIENCE) {
-            Ok(addresses) => Ok(addresses),
-            Err(RecvTimeoutError::Timeout) => Err(ServerError::Slow { what: "become ready", log: self.read_log() }),
-            Err(RecvTimeoutError::Disconnected) => {
-                let status = self.child.wait().map_err(ServerError::Start)?.to_string();
-                Err(ServerError::Ended { status, log: self.read_log() })
-            }
-        }
-    }
-
     /// What it has written to its log.
     pub fn read_log(&self) -> String {
-        read_log(&self.log)
+        self.process.log().trim().to_owned()
     }
 
     /// Tells it to end (SIGTERM) and waits until it has.
@@ -199,58 +169,35 @@ impl Running {
     /// # Errors
     /// [`ServerError::Slow`] if it does not; it is killed then.
     pub fn stop(mut self) -> Result<(), ServerError> {
-        let _ = rustix::process::kill_process(self.pid(), Signal::TERM);
-        let deadline = Instant::now() + PATIENCE;
-        while self.child.try_wait().map_err(ServerError::Start)?.is_none() {
-            if Instant::now() > deadline {
-                return Err(ServerError::Slow { what: "ended", log: self.read_log() });
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        match self.process.stop() {
+            Ok(_) => Ok(()),
+            Err(_) => Err(ServerError::Slow { what: "ended", log: self.read_log() }),
         }
-        Ok(())
     }
 
     /// kill -9, and waits until it is gone.
     pub fn kill(mut self) {
-        self.end();
+        self.process.kill();
     }
 
     /// Its process.
-    pub fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// Whether one of its threads whose names begin with `name` waits for a disk (state D).
     pub fn waits_for_disk(&self, name: &str) -> bool {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
         tasks.into_iter().flatten().flatten().any(|task| {
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             let is_it = stat.split_once('(').is_some_and(|(_, rest)| rest.starts_with(name));
             is_it && stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
         })
     }
-
-    fn end(&mut self) {
-        // Both fail only if it is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn read_log(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
 /// All mail goes to users of this domain.
 pub const DOMAIN: &str = "rig.example";
-/// Far more than any step takes; who waits longer has found a server that hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -266,24 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn where_it_listens_is_what_it_says_and_it_ends_with_whoever_started_it() {
+    fn where_it_listens_is_what_it_says() {
         let dir = tempfile::tempdir().unwrap();
-        let setup = pretended(
-            dir.path(),
-            "echo '  listening  127.0.0.1:4711'; echo '  listening  127.0.0.1:4712'; echo Ready; exec sleep 600",
-        );
-        let starter = std::thread::spawn(move || {
-            let running = setup.start().expect("it starts");
-            let (address, pid) = ([running.address, running.lmtp], running.pid());
-            // As if the rig were killed: nothing is dropped.
-            std::mem::forget(running);
-            (address, pid)
-        });
-        let (address, pid) = starter.join().unwrap();
-        assert_eq!(address, [4711, 4712].map(|port| SocketAddr::from(([127, 0, 0, 1], port))));
-        let (ended, status) =
-            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap().unwrap();
-        assert_eq!((ended, status.terminating_signal()), (pid, Some(Signal::KILL.as_raw())));
+        let says = "echo '  listening  127.0.0.1:4711'; echo '  listening  127.0.0.1:4712'; echo Ready; exec sleep 600";
+        let running = pretended(dir.path(), says).start().expect("it starts");
+        assert_eq!([running.address, running.lmtp], [4711, 4712].map(|port| SocketAddr::from(([127, 0, 0, 1], port))));
     }
 
     #[test]
@@ -291,5 +225,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ended = pretended(dir.path(), "echo no such disk >&2; exit 3").start().unwrap_err();
         assert!(matches!(&ended, ServerError::Ended { log, .. } if log == "no such disk"), "{ended}");
+        let absent = Setup::plain(dir.path().join("absent"), dir.path());
+        assert!(matches!(absent.start(), Err(ServerError::Start(_))));
     }
 }

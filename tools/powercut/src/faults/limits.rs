@@ -120,7 +120,7 @@ pub fn descriptors_exhausted(environment: &Environment) -> Result<Problems, RigE
 
 /// Whether all descriptors are in use, or somebody was told that.
 fn have_run_out(server: &Running, idle: &[TcpStream]) -> Result<bool, RigError> {
-    let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid().as_raw_nonzero()))?.count();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count();
     let was_told = idle.iter().any(|stream| {
         let mut reply = [0; 3];
         let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut reply));

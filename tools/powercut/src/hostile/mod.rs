@@ -273,7 +273,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 fn peak_memory_kib(server: &Running) -> Result<u64, RigError> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero()))?;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
     line.trim().trim_end_matches(" kB").parse().map_err(|_| std::io::Error::other("no VmHWM in status").into())
 }
@@ -306,7 +306,7 @@ fn still_open(server: &Running, before: usize) -> Result<Option<String>, RigErro
 
 /// Sockets that the server has open. Mailboxes that it keeps open do not count.
 fn sockets(server: &Running) -> Result<usize, RigError> {
-    let dir = Path::new("/proc").join(server.pid().as_raw_nonzero().to_string()).join("fd");
+    let dir = Path::new("/proc").join(server.pid().to_string()).join("fd");
     let links = std::fs::read_dir(dir)?.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     Ok(links.filter(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:")).count())
 }
