@@ -5,14 +5,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-
-/// Nothing here takes longer unless it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub use posthaste_loadgen::process::PATIENCE;
+use posthaste_loadgen::process::Process;
+use posthaste_loadgen::server;
+use rustix::process::Signal;
 
 /// The configuration most tests use: any user at `example.org`, a free port.
 pub const ANYBODY: &str = r#"
@@ -26,19 +25,14 @@ users = "any"
 
 /// A server process; killed when dropped.
 pub struct Server {
-    child: Child,
+    process: Process,
     /// Where it listens, in the order of the configuration.
     pub addresses: Vec<SocketAddr>,
     /// What it printed before it was ready.
     pub banner: String,
-    log: Arc<Lines>,
     dir: PathBuf,
-}
-
-#[derive(Default)]
-struct Lines {
-    lines: Mutex<Vec<String>>,
-    more: Condvar,
+    /// Its log.
+    _own: tempfile::TempDir,
 }
 
 impl Server {
@@ -50,43 +44,10 @@ impl Server {
 
     /// Starts `posthaste serve` in `dir` and waits until it is ready.
     pub fn start_as_it_is(dir: &Path) -> Self {
-        let mut child = command(dir, &["serve"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("start the server");
-        let log = Arc::new(Lines::default());
-        let stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
-        let writer = Arc::clone(&log);
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                writer.lines.lock().unwrap().push(line);
-                writer.more.notify_all();
-            }
-        });
-        let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
-        let mut server = Self { child, addresses: Vec::new(), banner: String::new(), log, dir: dir.to_owned() };
-        let mut line = String::new();
-        while stdout.read_line(&mut line).expect("read the banner") > 0 {
-            server.banner.push_str(&line);
-            if let Some(("listening", on)) = line.trim().split_once(' ')
-                && let Some(address) = on.split_whitespace().last().and_then(|last| last.parse().ok())
-            {
-                server.addresses.push(address);
-            }
-            if let Ok(ready) = serde_json::from_str::<serde_json::Value>(&line) {
-                let listening = ready["listening"].as_array().expect("a list").iter();
-                server.addresses.extend(listening.filter_map(|place| place.as_str()?.parse::<SocketAddr>().ok()));
-            }
-            if line.starts_with("Ready") || line.starts_with('{') {
-                std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
-                return server;
-            }
-            line.clear();
-        }
-        let status = server.child.wait().expect("wait for the server");
-        panic!("the server ended with {status} before it was ready\n{}\n{}", server.banner, server.log_text());
+        let own = tempfile::tempdir().expect("a directory for its log");
+        let started = server::Server::launch(&mut command(dir, &["serve"]), &own.path().join("server"));
+        let server::Server { process, banner, addresses, .. } = started.unwrap_or_else(|error| panic!("{error}"));
+        Self { process, addresses, banner, dir: dir.to_owned(), _own: own }
     }
 
     /// A client that has read the greeting.
@@ -99,24 +60,17 @@ impl Server {
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("signal the server");
+        self.process.signal(signal);
     }
 
     /// Waits for the process to end.
     pub fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("wait for the server") {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "the server does not end\n{}", self.log_text());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        self.process.wait().unwrap_or_else(|error| panic!("the server does not end: {error}"))
     }
 
     /// Ends the server as an operator does and expects that it ends well.
@@ -128,20 +82,27 @@ impl Server {
 
     /// The log so far.
     pub fn log_text(&self) -> String {
-        self.log.lines.lock().unwrap().join("\n")
+        self.process.log()
     }
 
     /// Waits until a line of the log holds `text` and returns it.
     pub fn wait_for_log(&self, text: &str) -> String {
-        let lines = self.log.lines.lock().unwrap();
-        let found = |lines: &Vec<String>| lines.iter().find(|line| line.contains(text)).cloned();
-        let (lines, _) = self.log.more.wait_timeout_while(lines, PATIENCE, |lines| found(lines).is_none()).unwrap();
-        found(&lines).unwrap_or_else(|| panic!("the log does not tell of {text:?}:\n{}", lines.join("\n")))
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let log = self.log_text();
+            // Not half a line that is being written.
+            let mut lines = log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            if let Some(line) = lines.find(|line| line.contains(text)) {
+                return line.to_owned();
+            }
+            assert!(Instant::now() < deadline, "the log does not tell of {text:?}:\n{log}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Memory that the process asked for.
     pub fn memory_bytes(&self) -> usize {
-        let octets = posthaste_loadgen::resources::anonymous_octets(self.child.id()).expect("read smaps");
+        let octets = posthaste_loadgen::resources::anonymous_octets(self.pid()).expect("read smaps");
         usize::try_from(octets).expect("it fits into memory")
     }
 
@@ -171,13 +132,6 @@ impl Server {
             assert!(Instant::now() < deadline, "{} messages, {count} expected\n{}", found.len(), self.log_text());
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
