@@ -25,7 +25,7 @@ struct Held {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     share: SpoolShare,
-    /// One message of the largest size always has room, as far as this is concerned.
+    /// One message of the largest size always has room, as far as this is concerned. 0: messages have no bound.
     least: u64,
 }
 
@@ -96,7 +96,8 @@ impl Held {
     fn check(&self, network: IpAddr, own: u64, bytes: u64, allowance: Allowance) -> Result<(), TooMuch> {
         let held = self.by_network.get(&network).copied().unwrap_or(0) - own;
         let allowed = allowance.of(self.space);
-        match held.saturating_add(bytes) > allowed {
+        // Where messages have no bound, one alone has none here either.
+        match held > 0 && held.saturating_add(bytes) > allowed {
             true => Err(TooMuch { network, held, wanted: bytes, allowed }),
             false => Ok(()),
         }
@@ -195,6 +196,8 @@ mod tests {
         shares.begin(network("2001:db8::"), allowance).grow(50 * MIB).unwrap();
         let mut two = [0, 1].map(|_| shares.begin(network("2001:db8::"), allowance));
         two[0].grow(50 * MIB).unwrap();
+        let unbounded = Allowance { least: 0, ..allowance };
+        shares.begin(network("192.0.2.1"), unbounded).grow(50 * MIB).unwrap();
         assert!(two[1].grow(1).unwrap_err().to_string().contains("2001:db8::/64"));
     }
 }

@@ -77,7 +77,8 @@ fn a_message_that_cannot_fit_is_refused_before_it_is_sent() {
 #[test]
 fn space_that_stalled_uploads_have_announced_is_kept_from_nobody() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[limits]\nmessage_bytes = 0\n"));
+    let limits = "\n[limits]\nmessage_bytes = 0\nspool_per_address = \"100%\"\n";
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{limits}"));
     let space = rustix::fs::statvfs(dir.path()).unwrap();
     let third = space.f_bavail * space.f_frsize / 3;
     let chunk = [b"Subject: x\r\n\r\n".to_vec(), vec![b'x'; 1_200_000]].concat();

@@ -3,11 +3,12 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::{AtFlags, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use tokio::net::{TcpListener, UnixListener};
@@ -59,12 +60,38 @@ impl Default for UnixAccess {
 }
 
 impl UnixAccess {
-    fn apply(self, path: &Path) -> io::Result<()> {
-        if self.group.is_some() {
-            // It is no link, and if it has become one, another who may write to the directory has seen to that.
-            std::os::unix::fs::lchown(path, None, self.group)?;
+    /// To the file itself, whatever has its name by now.
+    fn apply(self, file: &File) -> io::Result<()> {
+        if let Some(group) = self.group {
+            rustix::fs::chownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
         }
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(self.mode))
+        // Of a socket there is no other descriptor than one of its path, and fchmod(2) takes none of those.
+        Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), Mode::from_raw_mode(self.mode))?)
+    }
+}
+
+/// A socket with a name, to which nobody may connect; and the file that has the name.
+fn bind_closed(path: &Path) -> io::Result<(OwnedFd, File)> {
+    let socket = unix_socket()?;
+    // What bind(2) makes has no more permission bits than the socket.
+    rustix::fs::fchmod(&socket, Mode::empty())?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok((socket, open_closed(path)?))
+}
+
+/// Opens the file that was just made. Who else may write to the directory could have put another in its place, but none like this: a socket of
+/// ours that nobody may use.
+fn open_closed(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let found = file.metadata()?;
+    let is_it = found.file_type().is_socket()
+        && found.mode() & 0o777 == 0
+        && found.nlink() == 1
+        && found.uid() == rustix::process::geteuid().as_raw();
+    match is_it {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::AddrInUse, "another file has just taken this name")),
     }
 }
 
@@ -94,11 +121,10 @@ impl Bound {
     /// Listens on a UNIX socket. A socket at `path` that nobody listens on is replaced; any other file stays.
     pub fn unix(path: &Path, access: UnixAccess, backlog: Backlog) -> io::Result<Self> {
         let bind = || -> io::Result<Self> {
-            let socket = unix_socket()?;
-            rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-            let name = SocketFile::new(path)?;
+            let (socket, file) = bind_closed(path)?;
+            let name = SocketFile { path: path.to_owned(), inode: inode_of(&file.metadata()?) };
             // Before it listens, so that nobody connects who may not.
-            access.apply(path)?;
+            access.apply(&file)?;
             backlog.apply(&socket)?;
             Ok(Self::Unix(Some(name), socket.into()))
         };
@@ -167,13 +193,6 @@ pub(super) enum Listener {
 pub(super) struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),
-}
-
-impl SocketFile {
-    /// `path` has just been bound.
-    fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), inode: inode_of(&std::fs::symlink_metadata(path)?) })
-    }
 }
 
 /// What tells a file from any other, whatever its name: device and number.
@@ -265,5 +284,41 @@ impl Reserve {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_closed_to_all_until_it_has_its_group_and_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lmtp");
+        let mode = || std::fs::symlink_metadata(&path).unwrap().mode() & 0o777;
+        let (_socket, file) = bind_closed(&path).unwrap();
+        assert_eq!(mode(), 0);
+        let group = rustix::process::getegid().as_raw();
+        // More than the umask of this process may allow.
+        UnixAccess { mode: 0o666, group: Some(group) }.apply(&file).unwrap();
+        assert_eq!((mode(), std::fs::symlink_metadata(&path).unwrap().gid()), (0o666, group));
+    }
+
+    #[test]
+    fn what_took_the_name_of_a_socket_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lmtp");
+        let (_socket, file) = bind_closed(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let precious = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let before = std::fs::symlink_metadata(&path).unwrap().mode();
+        // Too late for one who looked before, and refused to one who looks now.
+        UnixAccess { mode: 0o606, group: None }.apply(&file).unwrap();
+        assert_eq!(open_closed(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().mode(), before);
+        drop(precious);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+        assert_eq!(open_closed(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 }
