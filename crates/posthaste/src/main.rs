@@ -134,7 +134,7 @@ enum Format {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Say whether a configuration can be used, and where it is wrong
+    /// Say whether a configuration can be used, and where it is wrong; exit status 0 if it can, with notes and warnings too, 2 if not
     Check {
         /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
         file: Option<PathBuf>,

@@ -41,6 +41,16 @@ pub enum PrivilegeError {
         /// Whom it should belong to.
         user: String,
     },
+    /// A server within another program does not change that program's user.
+    #[error(
+        "the process runs as user number {uid} and not as `{user}`, which the configuration asks for: become that user before, or leave `user` out"
+    )]
+    OtherUser {
+        /// Whom it should be.
+        user: String,
+        /// Who it is.
+        uid: u32,
+    },
     /// Mail is to belong to others than the server, which could not give it to them.
     #[error("{0}: start as root and without `user`, or leave `owner` out")]
     Ungivable(String),
@@ -78,6 +88,19 @@ pub(crate) fn give_up(config: &Config) -> Result<(), PrivilegeError> {
     }
     become_user(&identity).map_err(|error| PrivilegeError::Kernel { user: identity.name.clone(), error })?;
     check_directories(&directories, &identity)
+}
+
+/// Sees that the process is the user of the configuration, if it names one.
+///
+/// # Errors
+/// [`PrivilegeError::OtherUser`].
+pub(crate) fn check_user(config: &Config) -> Result<(), PrivilegeError> {
+    let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    match identity.filter(|identity| (identity.uid, identity.gid) != (uid, gid)) {
+        Some(identity) => Err(PrivilegeError::OtherUser { user: identity.name, uid }),
+        None => Ok(()),
+    }
 }
 
 /// The group that a server started as root will have: what it makes before is for that one.
@@ -201,6 +224,24 @@ mod tests {
         let expected = geteuid().is_root().then_some(65533);
         assert_eq!(group_to_be(&parse("user = 65534\ngroup = 65533\n")), expected);
         assert_eq!(group_to_be(&parse("")), None);
+    }
+
+    #[tokio::test]
+    async fn a_server_in_another_program_does_not_ignore_the_user_that_it_should_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let start = |uid: u32| {
+            let data = dir.path().join("data");
+            let text = format!(
+                "user = {uid}\ngroup = {gid}\n[storage]\ndata = \"{}\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n",
+                data.display()
+            );
+            crate::Server::start(Config::parse(Path::new("x"), &text).unwrap())
+        };
+        let error = start(uid + 1).await.err().expect("it is somebody else").to_string();
+        assert!(error.contains(&format!("user number {uid} and not as `{}`", uid + 1)), "{error}");
+        assert!(!dir.path().join("data").exists());
+        start(uid).await.expect("it is the user").shutdown().await;
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::body::{Gathered, Refusal, gather};
 use crate::config::Config;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
-use crate::repeats::{Kind, LeftOut, Repeats};
+use crate::repeats::{About, Kind, LeftOut, Repeats};
 use crate::routing::{RouteError, Routes};
 use crate::shares::{Allowance, SpoolShares};
 use crate::transaction::{Full, Transaction};
@@ -147,8 +147,8 @@ impl Handler for Receiver {
     async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
         if let Err(too_much) = self.0.shares.check(session.peer.network(), size, self.settings().allowance) {
-            let (peer, why, client) = (session.peer.to_string(), too_much.to_string(), client(session));
-            match self.0.repeats.is_told(Kind::Refused, &client, Instant::now()) {
+            let (peer, why) = (session.peer.to_string(), too_much.to_string());
+            match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
                 true => tracing::info!(peer, size, why, "no room for a large message"),
                 false => tracing::debug!(peer, size, why, "no room for a large message"),
             }
@@ -163,7 +163,7 @@ impl Handler for Receiver {
         };
         let help = self.help(Kind::NoSpace);
         let (peer, error_text) = (session.peer.to_string(), error.to_string());
-        match self.0.repeats.is_told(Kind::NoSpace, &self.0.journal, Instant::now()) {
+        match self.0.repeats.is_told(Kind::NoSpace, About::Name(&self.0.journal), Instant::now()) {
             true => tracing::warn!(peer, size, error = error_text, help, "no room for a large message"),
             false => tracing::debug!(peer, size, error = error_text, "no room for a large message"),
         }
@@ -177,13 +177,17 @@ impl Handler for Receiver {
         _: &Envelope,
         rcpt: &RcptTo,
     ) -> Result<(), Reply> {
-        let Err((kind, mailbox, reply)) = self.take_recipient(transaction, rcpt) else { return Ok(()) };
-        let about = mailbox.unwrap_or_else(|| client(session));
-        let told = self.0.repeats.is_told(kind, &about, Instant::now());
+        let Err((kind, ours, reply)) = self.take_recipient(transaction, rcpt) else { return Ok(()) };
+        let about = ours.as_deref().map_or_else(|| client(session), About::Name);
+        let told = self.0.repeats.is_told(kind, about, Instant::now());
+        if !told && !tracing::enabled!(tracing::Level::DEBUG) {
+            return Err(reply);
+        }
         let (to, reply_text) = (rcpt.forward_path.to_string(), reply.to_string());
         let peer = session.peer.to_string();
         match (told, kind.is_ours()) {
             (true, true) => {
+                let about = about.to_string();
                 tracing::warn!(peer, to, about, reply = reply_text, help = self.help(kind), "recipient refused");
             }
             (true, false) => tracing::info!(peer, to, reply = reply_text, "recipient refused"),
@@ -257,20 +261,21 @@ impl Receiver {
             Some(trouble) => trouble,
             None => Kind::Refused,
         };
-        let about = if kind.is_ours() { self.0.journal.clone() } else { client(session) };
-        let severity = match self.0.repeats.is_told(kind, &about, Instant::now()) {
+        let about = if kind.is_ours() { About::Name(&self.0.journal) } else { client(session) };
+        let severity = match self.0.repeats.is_told(kind, about, Instant::now()) {
             false => Severity::Debug,
             true if kind == Kind::Broken => Severity::Error,
             true if kind.is_ours() => Severity::Warn,
             true => Severity::Info,
         };
-        line.write(severity, self.help(kind), session, envelope, outcome, begun);
+        let help = if severity == Severity::Debug { String::new() } else { self.help(kind) };
+        line.write(severity, help, session, envelope, outcome, begun);
     }
 }
 
 /// Whom lines about a client are counted for.
-fn client(session: &Session) -> String {
-    session.peer.ip().map_or_else(|| session.peer.to_string(), |address| address.to_string())
+fn client(session: &Session) -> About<'static> {
+    About::Client(session.peer.ip())
 }
 
 fn refusal(error: RouteError) -> Reply {

@@ -4,6 +4,9 @@
 //! lines that are left out are logged at the level `debug`.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -53,12 +56,47 @@ impl Kind {
     }
 }
 
-/// What repeats, and of whom: a mailbox, a directory, a client's address.
-type Subject = (Kind, String);
+/// Of whom, or what, something repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum About<'a> {
+    /// A client: its address, or none from a UNIX socket.
+    Client(Option<IpAddr>),
+    /// A mailbox, a directory, a key of the configuration.
+    Name(&'a str),
+}
 
-/// Counts what repeats.
+impl fmt::Display for About<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(Some(address)) => address.fmt(f),
+            Self::Client(None) => f.write_str("unix socket"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Counts what repeats. Who is refused again costs one short lock that few others want, and no memory.
+#[derive(Debug)]
+pub(crate) struct Repeats {
+    hasher: RandomState,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl Default for Repeats {
+    fn default() -> Self {
+        Self { hasher: RandomState::new(), shards: Default::default() }
+    }
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Repeats(Mutex<HashMap<Subject, Seen>>);
+struct Shard {
+    clients: HashMap<(Kind, Option<IpAddr>), Seen>,
+    names: HashMap<Kind, HashMap<Box<str>, Seen>>,
+    /// Of those that there is no room for.
+    others: HashMap<Kind, Seen>,
+    /// Entries in `clients` and `names`.
+    subjects: usize,
+}
 
 #[derive(Debug)]
 struct Seen {
@@ -80,41 +118,86 @@ pub(crate) struct LeftOut {
 
 impl Repeats {
     /// Whether this one is to be logged by itself. Otherwise it is counted.
-    pub fn is_told(&self, kind: Kind, about: &str, now: Instant) -> bool {
-        let mut all = self.all();
-        let known = all.contains_key(&(kind, about.to_owned()));
-        let about = if known || all.len() < SUBJECTS_MAX { about } else { OTHERS };
-        let seen = all.entry((kind, about.to_owned())).or_insert(Seen { since: now, told: 0, left_out: 0 });
-        if seen.told < kind.allowed() {
-            seen.told += 1;
-            return true;
-        }
-        seen.left_out += 1;
-        false
+    pub fn is_told(&self, kind: Kind, about: About<'_>, now: Instant) -> bool {
+        let shard = self.hasher.hash_one((kind, about)) as usize % SHARDS;
+        lock(&self.shards[shard]).seen(kind, about, now).is_told(kind)
     }
 
     /// What was left out of intervals that are over, the most frequent first. `all`: also of those that are not.
     pub fn left_out(&self, now: Instant, all: bool) -> Vec<LeftOut> {
-        let mut left_out = Vec::new();
-        self.all().retain(|(kind, about), seen| {
-            if !all && now.saturating_duration_since(seen.since) < INTERVAL {
-                return true;
-            }
-            let count = std::mem::take(&mut seen.left_out);
-            if count > 0 {
-                left_out.push(LeftOut { kind: *kind, about: about.clone(), count });
-            }
-            // As long as it goes on, only the count is told.
-            seen.since = now;
-            count > 0
-        });
+        let mut counts: HashMap<(Kind, String), u64> = HashMap::new();
+        for shard in &self.shards {
+            lock(shard).take_left_out(now, all, |kind, about, count| {
+                *counts.entry((kind, about)).or_default() += count;
+            });
+        }
+        let mut left_out: Vec<_> =
+            counts.into_iter().map(|((kind, about), count)| LeftOut { kind, about, count }).collect();
         left_out.sort_by_key(|kind| std::cmp::Reverse(kind.count));
         left_out
     }
+}
 
-    fn all(&self) -> MutexGuard<'_, HashMap<Subject, Seen>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shard {
+    fn seen(&mut self, kind: Kind, about: About<'_>, now: Instant) -> &mut Seen {
+        let is_known = match about {
+            About::Client(address) => self.clients.contains_key(&(kind, address)),
+            About::Name(name) => self.names.get(&kind).is_some_and(|names| names.contains_key(name)),
+        };
+        let fresh = || Seen { since: now, told: 0, left_out: 0 };
+        if !is_known && self.subjects >= SUBJECTS_MAX / SHARDS {
+            return self.others.entry(kind).or_insert_with(fresh);
+        }
+        self.subjects += usize::from(!is_known);
+        match about {
+            About::Client(address) => self.clients.entry((kind, address)).or_insert_with(fresh),
+            About::Name(name) => {
+                let names = self.names.entry(kind).or_default();
+                if !is_known {
+                    names.insert(name.into(), fresh());
+                }
+                names.get_mut(name).expect("known, or just inserted")
+            }
+        }
     }
+
+    fn take_left_out(&mut self, now: Instant, all: bool, mut tell: impl FnMut(Kind, String, u64)) {
+        let mut keep = |kind: Kind, about: &dyn fmt::Display, seen: &mut Seen| {
+            let over = seen.end_interval(now, all);
+            if let Some(count) = over.filter(|count| *count > 0) {
+                tell(kind, about.to_string(), count);
+            }
+            // As long as it goes on, only the count is told.
+            over != Some(0)
+        };
+        self.clients.retain(|(kind, address), seen| keep(*kind, &About::Client(*address), seen));
+        for (kind, names) in &mut self.names {
+            names.retain(|name, seen| keep(*kind, name, seen));
+        }
+        self.others.retain(|kind, seen| keep(*kind, &OTHERS, seen));
+        self.subjects = self.clients.len() + self.names.values().map(HashMap::len).sum::<usize>();
+    }
+}
+
+impl Seen {
+    fn is_told(&mut self, kind: Kind) -> bool {
+        let is_told = self.told < kind.allowed();
+        *(if is_told { &mut self.told } else { &mut self.left_out }) += 1;
+        is_told
+    }
+
+    /// How many were left out, and a new interval begins; `None`: this one is not over.
+    fn end_interval(&mut self, now: Instant, all: bool) -> Option<u64> {
+        if !all && now.saturating_duration_since(self.since) < INTERVAL {
+            return None;
+        }
+        self.since = now;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes what was left out: each of the most frequent, and how much there was of the rest.
@@ -134,8 +217,9 @@ pub(crate) fn log(left_out: &[LeftOut]) {
 
 /// How often a count is told.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Mailboxes and clients that are counted apart.
-const SUBJECTS_MAX: usize = 1000;
+/// Mailboxes and clients that are counted apart, about.
+const SUBJECTS_MAX: usize = 1024;
+const SHARDS: usize = 16;
 const OTHERS: &str = "others";
 /// Counts that are told at a time.
 const LINES_MAX: usize = 10;
@@ -149,17 +233,20 @@ mod tests {
         let repeats = Repeats::default();
         let begun = Instant::now();
         let at = |secs| begun + Duration::from_secs(secs);
-        let told = (0..5000).filter(|_| repeats.is_told(Kind::NoSpace, "journal", at(0))).count();
+        let told = (0..5000).filter(|_| repeats.is_told(Kind::NoSpace, About::Name("journal"), at(0))).count();
         assert_eq!(told, 1);
-        assert!(repeats.is_told(Kind::MailboxFull, "a", at(0)) && repeats.is_told(Kind::MailboxFull, "b", at(0)));
+        assert!(
+            repeats.is_told(Kind::MailboxFull, About::Name("a"), at(0))
+                && repeats.is_told(Kind::MailboxFull, About::Name("b"), at(0))
+        );
         assert_eq!(repeats.left_out(at(9), false), []);
         let left_out = |count| vec![LeftOut { kind: Kind::NoSpace, about: "journal".to_owned(), count }];
         assert_eq!(repeats.left_out(at(10), false), left_out(4999));
-        assert!(!repeats.is_told(Kind::NoSpace, "journal", at(11)), "it goes on");
+        assert!(!repeats.is_told(Kind::NoSpace, About::Name("journal"), at(11)), "it goes on");
         assert_eq!(repeats.left_out(at(20), false), left_out(1));
         assert_eq!(repeats.left_out(at(30), false), []);
-        assert!(repeats.is_told(Kind::NoSpace, "journal", at(31)), "it is over, and begins anew");
-        assert!(!repeats.is_told(Kind::NoSpace, "journal", at(31)));
+        assert!(repeats.is_told(Kind::NoSpace, About::Name("journal"), at(31)), "it is over, and begins anew");
+        assert!(!repeats.is_told(Kind::NoSpace, About::Name("journal"), at(31)));
         assert_eq!(repeats.left_out(at(32), true), left_out(1), "at the end nothing is kept back");
     }
 
@@ -167,19 +254,32 @@ mod tests {
     fn a_client_may_be_refused_some_times_before_it_is_only_counted() {
         let repeats = Repeats::default();
         let now = Instant::now();
-        let told = (0..100).filter(|_| repeats.is_told(Kind::RefusedRecipient, "192.0.2.1", now)).count();
+        let client = |last| About::Client(Some(IpAddr::from([192, 0, 2, last])));
+        let told = (0..100).filter(|_| repeats.is_told(Kind::RefusedRecipient, client(1), now)).count();
         assert_eq!(told, 20);
-        assert!(repeats.is_told(Kind::RefusedRecipient, "192.0.2.2", now));
+        assert!(repeats.is_told(Kind::RefusedRecipient, client(2), now));
+        assert!(repeats.is_told(Kind::Abandoned, client(1), now), "each thing is counted apart");
+        let left_out = LeftOut { kind: Kind::RefusedRecipient, about: "192.0.2.1".to_owned(), count: 80 };
+        assert_eq!(repeats.left_out(now, true), [left_out]);
     }
 
     #[test]
     fn there_is_a_bound_to_what_is_remembered() {
         let repeats = Repeats::default();
         let now = Instant::now();
-        for number in 0..10_000 {
-            repeats.is_told(Kind::MailboxFull, &number.to_string(), now);
+        for number in 0..10_000_u32 {
+            repeats.is_told(Kind::MailboxFull, About::Name(&number.to_string()), now);
+            repeats.is_told(Kind::Refused, About::Client(Some(IpAddr::from(number.to_be_bytes()))), now);
         }
-        assert_eq!(repeats.all().len(), SUBJECTS_MAX + 1);
-        assert_eq!(repeats.left_out(now, true)[0].count, 10_000 - SUBJECTS_MAX as u64 - 1);
+        let subjects: usize = repeats.shards.iter().map(|shard| lock(shard).subjects).sum();
+        assert_eq!(subjects, SUBJECTS_MAX);
+        let left_out = repeats.left_out(now, true);
+        assert!(
+            left_out.iter().take(2).all(|left_out| left_out.about == OTHERS && left_out.count > 8000),
+            "{left_out:?}"
+        );
+        // Nothing is logged of them any more.
+        repeats.left_out(now, true);
+        assert!(repeats.shards.iter().all(|shard| lock(shard).subjects == 0));
     }
 }

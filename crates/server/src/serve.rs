@@ -74,11 +74,13 @@ pub struct Server {
 impl Server {
     /// Listens, opens the store and finishes what an earlier run left, and serves. Needs a tokio runtime.
     ///
-    /// The process stays the user that it is: `user` and `group` of the configuration are for [`serve`], which owns the process.
+    /// The process stays the user that it is. `user` and `group` of the configuration are for [`serve`], which owns the process: where they name somebody
+    /// else, this is an error and not a server with more rights than it was to have.
     ///
     /// # Errors
     /// See [`ServeError`]; nothing listens then.
     pub async fn start(config: Config) -> Result<Self, ServeError> {
+        crate::privileges::check_user(&config)?;
         crate::privileges::check_owners(&config)?;
         let settings = config.clone();
         let bound =
@@ -351,7 +353,7 @@ fn reload(server: &mut Server, source: &mut Source) {
                 tracing::warn!(keys = restart.join(", "), "changed, but needs a restart");
             }
         }
-        Err(error) => tracing::error!(error = error.to_string(), "configuration not reloaded, the old one stays"),
+        Err(error) => tracing::error!(error = error.in_one_line(), "configuration not reloaded, the old one stays"),
     }
 }
 

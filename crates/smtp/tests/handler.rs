@@ -126,10 +126,51 @@ async fn a_session_has_a_state_and_an_end() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_dropped_has_an_end_too() {
+async fn a_session_that_says_nothing_times_out() {
     let mut fixture = start(|config| config.limits.timeouts.command = Duration::from_millis(200)).await;
     let _silent = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
     assert_eq!(fixture.end().await, ("connect".into(), SessionEnd::TimedOut));
+}
+
+/// Never returns from `message`; tells when it is there, when that future is dropped, and when the session ends.
+struct Stuck(mpsc::UnboundedSender<&'static str>);
+
+struct Dropped<'a>(&'a Stuck);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        self.0.0.send("dropped").unwrap();
+    }
+}
+
+impl Handler for Stuck {
+    type State = ();
+    type Transaction = ();
+
+    async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+        Ok(())
+    }
+    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+        let _dropped = Dropped(self);
+        self.0.send("at work").unwrap();
+        std::future::pending().await
+    }
+    fn ended(&self, _: Session, end: SessionEnd) {
+        assert_eq!(end, SessionEnd::ShutDown);
+        self.0.send("ended").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_dropped_has_an_end_too() {
+    let (events, mut received) = mpsc::unbounded_channel();
+    let server = Server::builder().listen("127.0.0.1:0").start(Stuck(events)).await.unwrap();
+    let mut stream = TcpStream::connect(server.local_addrs()[0]).await.unwrap();
+    stream.write_all(message("c.example", 6).as_bytes()).await.unwrap();
+    assert_eq!(timeout(LONG, received.recv()).await.expect("in time"), Some("at work"));
+    assert!(!timeout(LONG, server.shutdown(Duration::ZERO)).await.expect("a handler that hangs holds no shutdown"));
+    assert_eq!([received.recv().await, received.recv().await], [Some("dropped"), Some("ended")]);
+    assert_eq!(received.recv().await, None, "told once");
 }
 
 #[tokio::test]

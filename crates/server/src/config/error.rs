@@ -36,6 +36,15 @@ impl ConfigError {
         self.position.as_ref()
     }
 
+    /// As it displays, but for the line of the file and the mark below it.
+    pub fn in_one_line(&self) -> String {
+        let file = self.file.display();
+        match &self.position {
+            Some(at) => format!("{file}:{}:{}: {}", at.line, at.column, self.message),
+            None => format!("{file}: {}", self.message),
+        }
+    }
+
     /// What is wrong is at no place in the file.
     pub(super) fn whole(file: &Path, message: String) -> Self {
         Self { file: file.to_owned(), position: None, message }
@@ -72,16 +81,13 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = self.file.display();
-        let Some(at) = &self.position else {
-            return write!(f, "{file}: {}", self.message);
-        };
+        f.write_str(&self.in_one_line())?;
+        let Some(at) = &self.position else { return Ok(()) };
         let number = at.line.to_string();
         let margin = " ".repeat(number.len());
         let indent = " ".repeat(at.column - 1);
         let marks = "^".repeat(at.marks);
-        writeln!(f, "{file}:{}:{}: {}", at.line, at.column, self.message)?;
-        writeln!(f, " {number} | {}", at.text)?;
+        writeln!(f, "\n {number} | {}", at.text)?;
         write!(f, " {margin} | {indent}{marks}")
     }
 }

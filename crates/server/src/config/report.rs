@@ -8,7 +8,7 @@ use rustix::fs::{Access, access};
 
 use crate::owners::{OwnerRules, Rights};
 
-use super::{Config, DEFAULT_FILE, Listener, Loaded};
+use super::{Config, DEFAULT_FILE, Listener, Loaded, Users};
 
 /// Says that it can be used, what is left to the defaults, and what on this machine would stop a server all the same.
 pub fn check(loaded: &Loaded) -> String {
@@ -24,6 +24,12 @@ pub fn check(loaded: &Loaded) -> String {
     if !loaded.names_domains {
         let domains: Vec<&str> = config.domains.iter().map(|domain| domain.name.as_str()).collect();
         let _ = writeln!(out, "note: no [[domain]], so mail for any user at {}", domains.join(" and "));
+    }
+    for domain in &config.domains {
+        if domain.users == Users::Listed(Vec::new()) && domain.catch_all.is_none() {
+            let only = if domain.aliases.is_empty() { "postmaster is" } else { "its aliases and postmaster are" };
+            let _ = writeln!(out, "note: `{}` has no users and no catch_all, so only {only} taken there", domain.name);
+        }
     }
     for warning in warnings(config) {
         let _ = writeln!(out, "warning, on this machine and for this user: {warning}");
@@ -42,18 +48,28 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push(why.to_string());
     }
     warnings.extend(owners.barred(&storage.mail));
-    for (key, path) in [("journal", &storage.journal), ("mail", &storage.mail)] {
+    let index = Some(("search.dir", &config.search.dir)).filter(|_| config.search.index);
+    for (key, path) in [("storage.journal", &storage.journal), ("storage.mail", &storage.mail)].into_iter().chain(index)
+    {
         // It is made with all that lies above it.
         let Some(there) = path.ancestors().find(|path| here(path).exists()) else { continue };
-        if access(here(there), Access::WRITE_OK | Access::EXEC_OK).is_err() {
-            warnings.push(format!(
-                "storage.{key} = {}: {} cannot be written to",
-                path.display(),
-                here(there).display()
-            ));
+        if let Err(why) = takes_directories(here(there)) {
+            warnings.push(format!("{key} = {}: {} {why}", path.display(), here(there).display()));
         }
     }
     warnings
+}
+
+/// Whether directories can be made in this one: tried, as that tells of /proc and the like as well.
+fn takes_directories(dir: &Path) -> Result<(), String> {
+    match std::fs::metadata(dir) {
+        Ok(metadata) if !metadata.is_dir() => return Err("is not a directory".to_owned()),
+        _ if access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err() => return Err("cannot be written to".to_owned()),
+        _ => {}
+    }
+    let probe = dir.join(format!(".posthaste-check-{}", std::process::id()));
+    std::fs::create_dir(&probe).map_err(|error| format!("takes no directories: {error}"))?;
+    std::fs::remove_dir(&probe).map_err(|error| format!("does not let go of {}: {error}", probe.display()))
 }
 
 fn listener(listener: &Listener) -> Option<String> {

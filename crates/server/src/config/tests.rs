@@ -330,3 +330,42 @@ fn a_tab_or_a_wide_character_does_not_move_the_mark() {
     assert!(shown.contains(":3:2: there is no key `x` here; "), "{shown}");
     assert!(shown.ends_with(" 3 |  x = 1 # ü\n   |  ^"), "{shown}");
 }
+
+#[test]
+fn a_number_beyond_all_numbers_is_too_large_in_plain_words() {
+    let large = "99999999999999999999999";
+    for (text, expected) in [
+        (format!("[limits]\nmessage_bytes = {large}\n"), format!("`{large}` is too large")),
+        (format!("[storage]\ncheckpoint_secs = {large}\n"), format!("`{large}` is too large")),
+        (format!("user = {large}\n"), format!("`{large}` is too large")),
+        (format!("[[domain]]\nname = {large}\n"), format!("this has to be text in quotes; it is `{large}`")),
+        (format!("[limits]\nrecipients = {large}{large}\n"), "the number is too large".to_owned()),
+    ] {
+        let said = error_of(&text);
+        assert!(said.lines().next().unwrap().ends_with(&expected), "{said}");
+    }
+}
+
+#[test]
+fn a_check_tells_of_directories_that_cannot_be_made_and_of_domains_that_take_nobody() {
+    let said = |text: &str| check_of(text);
+    let out = said("[storage]\ndata = \"/proc/nope\"\n[[domain]]\nname = \"a.example\"\n");
+    for expected in [
+        "storage.journal = /proc/nope/journal: /proc ",
+        "storage.mail = /proc/nope/mail: /proc ",
+        "note: `a.example` has no users and no catch_all, so only postmaster is taken there",
+    ] {
+        assert!(out.contains(expected), "{out}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let out = said(&format!("[storage]\ndata = \"{}\"\n", dir.path().join("file/data").display()));
+    assert!(out.contains("file is not a directory"), "{out}");
+    let out = said(&format!("[storage]\ndata = \"{}\"\n", dir.path().join("a/b").display()));
+    assert!(!out.contains("storage"), "{out}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left of what was tried");
+}
+
+fn check_of(text: &str) -> String {
+    super::check(&Loaded::parse(Path::new("x"), text).unwrap())
+}

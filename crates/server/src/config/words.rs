@@ -16,6 +16,8 @@ pub(super) fn plain(message: &str) -> String {
             "name" => "a domain needs a name, such as name = \"example.org\"".to_owned(),
             _ => format!("`{name}` is missing"),
         })
+    } else if message == "integer number overflowed" {
+        Some("the number is too large".to_owned())
     } else if message == "wanted string or table" {
         Some("this has to be text in quotes".to_owned())
     } else {
@@ -79,6 +81,15 @@ fn home_of(name: &str) -> Option<String> {
 }
 
 fn wrong_type(found: &str, wanted: &str) -> String {
+    // More than a number of TOML can be has a type of its own there.
+    if let Some(number) = found.strip_suffix(" as i128").or_else(|| found.strip_suffix(" as u128")) {
+        let number = number.trim_start_matches("integer ");
+        let is_number = ["a size", "a time", "a whole number", "a share", "a name in quotes, or a number"];
+        return match is_number.iter().any(|kind| wanted.starts_with(kind)) {
+            true => format!("{number} is too large"),
+            false => wrong_type(number, wanted),
+        };
+    }
     let wanted = match wanted {
         "a string" | "path string" => "text in quotes",
         "a boolean" => "true or false, without quotes",

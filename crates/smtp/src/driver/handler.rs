@@ -105,8 +105,8 @@ pub trait Handler: Send + Sync + 'static {
         body: &mut Body<'_>,
     ) -> impl Future<Output = MessageOutcome> + Send;
 
-    /// A session is over, for whatever reason, and its connection closed. Called once for each call of [`Handler::connect`], also when
-    /// the session was dropped in the middle of something. It must not block.
+    /// A session is over: called once after each call of [`Handler::connect`], whatever ended it. No other method is called for this session any more; one
+    /// that was at work has returned, panicked, or its future has been dropped. The connection is closed, or is about to be. It must not block.
     fn ended(&self, session: Session<Self::State>, end: SessionEnd) {
         let _ = (session, end);
     }
