@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
@@ -37,9 +38,18 @@ pub fn directory_name(name: &str) -> Result<String, UnusableName> {
     if directory.len() > MAX_DIRECTORY_NAME { Err(UnusableName) } else { Ok(directory) }
 }
 
-/// The form in which domains are compared: as [`folded`], without a final dot. A-labels and U-labels of one domain differ.
-pub fn folded_domain(name: &str) -> Cow<'_, str> {
-    folded(name.strip_suffix('.').unwrap_or(name))
+/// The form in which domains are compared, and their directories named: that of DNS, in small letters and A-labels (`xn--bcher-kva.example`), without a final
+/// dot. What is written in letters (U-labels) becomes that as UTS 46 has it, so there is one form for all ways to write a domain. `None`: it can be no domain, such as an
+/// A-label that stands for nothing.
+pub fn folded_domain(name: &str) -> Option<Cow<'_, str>> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let has_a_label =
+        || name.split('.').any(|label| label.get(..4).is_some_and(|tag| tag.eq_ignore_ascii_case("xn--")));
+    if name.is_ascii() && !has_a_label() {
+        return Some(ascii_lower_case(name));
+    }
+    // Underscores and the like are tolerated as in every other domain.
+    Uts46::new().to_ascii(name.as_bytes(), AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Ignore).ok()
 }
 
 /// The form in which names are compared, whether they come from the configuration or from a client: as [`user_name`] has it. A name that can be
@@ -151,7 +161,7 @@ mod tests {
         for bad in ["", ".", "a..b", "-a.example", "a b.example", "a/b", "[127.0.0.1]", "a.example.", "a\r\nb"] {
             assert!(!is_domain(bad), "{bad}");
         }
-        assert_eq!(folded_domain("MX.Example.ORG."), "mx.example.org");
+        assert_eq!(folded_domain("MX.Example.ORG.").as_deref(), Some("mx.example.org"));
     }
 
     #[test]

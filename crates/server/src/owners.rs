@@ -39,7 +39,8 @@ impl OwnerRules {
         let mut domains = HashMap::new();
         for (index, domain) in config.domains.iter().enumerate() {
             let rules = DomainRules::new(domain).map_err(|problem| problem.within(["domain".into(), index.into()]))?;
-            let directory = directory_name(&folded_domain(&domain.name)).ok();
+            // A name that cannot be one is found where the routes are made.
+            let directory = folded_domain(&domain.name).and_then(|name| directory_name(&name).ok());
             domains.extend(directory.zip(rules));
         }
         Ok(Self { domains })

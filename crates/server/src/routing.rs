@@ -64,6 +64,8 @@ pub struct Routes {
 
 #[derive(Debug)]
 struct DomainRoutes {
+    /// In its one form.
+    name: String,
     directory: String,
     /// `None`: anybody.
     users: Option<HashSet<String>>,
@@ -86,12 +88,16 @@ impl Routes {
         let mut domains = HashMap::new();
         for (index, domain) in config.domains.iter().enumerate() {
             let routes = DomainRoutes::new(domain).map_err(|problem| within(index, problem))?;
-            if domains.insert(folded_domain(&domain.name).into_owned(), routes).is_some() {
-                let problem = Problem::new(["name".into()], format!("there is a domain `{}` already", domain.name));
-                return Err(within(index, problem));
+            let name = routes.name.clone();
+            if domains.insert(name.clone(), routes).is_some() {
+                let message = match name == domain.name.to_ascii_lowercase() {
+                    true => format!("there is a domain `{}` already", domain.name),
+                    false => format!("`{}` is another way to write `{name}`, which is there already", domain.name),
+                };
+                return Err(within(index, Problem::new(["name".into()], message)));
             }
         }
-        let first = config.domains.first().map(|domain| folded_domain(&domain.name).into_owned()).unwrap_or_default();
+        let first = config.domains.first().map(|domain| domain_of(domain).into_owned()).unwrap_or_default();
         let mut routes = Self { domains, first };
         let expanded = Expander::new(config, &routes).all()?;
         for (domain, (aliases, catch_all)) in expanded {
@@ -123,7 +129,10 @@ impl Routes {
     /// # Errors
     /// [`RouteError`] says which reply the client gets.
     pub fn resolve(&self, local_part: &str, domain: Option<&str>) -> Result<Mailboxes, RouteError> {
-        let name = domain.map_or(Cow::Borrowed(&*self.first), folded_domain);
+        let name = match domain {
+            Some(domain) => folded_domain(domain).ok_or(RouteError::Relay)?,
+            None => Cow::Borrowed(&*self.first),
+        };
         let routes = self.domains.get(&*name).ok_or(RouteError::Relay)?;
         routes.resolve(local_part, &name)
     }
@@ -134,7 +143,10 @@ impl DomainRoutes {
         if !is_domain(&domain.name) {
             return Err(Problem::new(["name".into()], "not a domain"));
         }
-        let directory = directory_name(&folded_domain(&domain.name))
+        let name = folded_domain(&domain.name)
+            .filter(|name| is_domain(name))
+            .ok_or_else(|| Problem::new(["name".into()], "not a domain: DNS has no form of this name"))?;
+        let directory = directory_name(&name)
             .map_err(|_| Problem::new(["name".into()], "the domain is too long to be a directory"))?;
         let mut separator = domain.sub_addressing.chars();
         let separator = match (separator.next(), separator.next()) {
@@ -146,7 +158,8 @@ impl DomainRoutes {
             Users::Any => None,
             Users::Listed(users) => Some(listed(users)?),
         };
-        Ok(Self { directory, users, aliases: HashMap::new(), catch_all: None, separator })
+        let name = name.into_owned();
+        Ok(Self { name, directory, users, aliases: HashMap::new(), catch_all: None, separator })
     }
 
     /// Exact names come first, then the part before the separator, then whoever takes the rest.
@@ -189,6 +202,11 @@ impl DomainRoutes {
     }
 }
 
+/// The one form of a domain whose routes have been made, so that it has one.
+fn domain_of(domain: &Domain) -> Cow<'_, str> {
+    folded_domain(&domain.name).expect("routes have been made for it")
+}
+
 fn listed(users: &[String]) -> Result<HashSet<String>, Problem> {
     let mut found = HashSet::new();
     for (index, user) in users.iter().enumerate() {
@@ -221,7 +239,7 @@ impl<'a> Expander<'a> {
         let folded = |domain: &'a Domain| {
             let aliases =
                 domain.aliases.iter().map(|(name, targets)| (self::folded(name).into_owned(), targets.0.as_slice()));
-            (folded_domain(&domain.name).into_owned(), (domain, aliases.collect()))
+            (domain_of(domain).into_owned(), (domain, aliases.collect()))
         };
         Self { config, routes, by_name: config.domains.iter().map(folded).collect() }
     }
@@ -230,13 +248,13 @@ impl<'a> Expander<'a> {
         let mut all = Vec::new();
         for (index, domain) in self.config.domains.iter().enumerate() {
             let expanded = self.domain(domain).map_err(|problem| within(index, problem))?;
-            all.push((folded_domain(&domain.name).into_owned(), expanded));
+            all.push((domain_of(domain).into_owned(), expanded));
         }
         Ok(all)
     }
 
     fn domain(&self, domain: &Domain) -> Result<Expanded, Problem> {
-        let name = folded_domain(&domain.name);
+        let name = domain_of(domain);
         let mut aliases = HashMap::new();
         for (alias, targets) in &domain.aliases {
             let at = vec!["aliases".into(), Key::Name(alias.clone())];
@@ -281,7 +299,10 @@ impl<'a> Expander<'a> {
         found: &mut Found,
     ) -> Result<(), String> {
         let (local, domain) = match target.rsplit_once('@') {
-            Some((local, domain)) => (local, folded_domain(domain).into_owned()),
+            Some((local, domain)) => {
+                let name = folded_domain(domain).ok_or_else(|| format!("`{domain}` is not a domain"))?;
+                (local, name.into_owned())
+            }
             None => (target, domain.to_owned()),
         };
         let Some((_, aliases)) = self.by_name.get(&domain) else {
@@ -445,7 +466,53 @@ mod tests {
         check("\u{212a}arl", "any.example", Err(RouteError::BadName));
         check("a b", "any.example", Err(RouteError::BadName));
         check("karl+\u{212a}", "any.example", Ok("any.example/karl/Maildir"));
-        check("karl", "li\u{17f}ted.example", Err(RouteError::Relay));
+        // A sender who looks this domain up asks DNS for the same.
+        check("karl", "li\u{17f}ted.example", Ok("listed.example/karl/Maildir"));
+    }
+
+    #[test]
+    fn letters_and_a_labels_of_a_domain_are_one_domain() {
+        const MAILBOX: &str = "xn--bcher-kva.example/ann/Maildir";
+        for (name, target) in
+            [("b\u{fc}cher.example", "xn--bcher-kva.example"), ("XN--bcher-KVA.example", "B\u{dc}CHER.example")]
+        {
+            let text = format!(
+                "host_name = \"mx.example\"\n[[domain]]\nname = \"{name}\"\nusers = [\"ann\"]\n\
+                 aliases = {{ all = \"ann@{target}\" }}\n[[domain]]\nname = \"other.example\"\ncatch_all = \"ann@{target}\"\n"
+            );
+            let routes = Routes::new(&Config::parse(Path::new("test.toml"), &text).unwrap()).unwrap();
+            for domain in [
+                "b\u{fc}cher.example",
+                "B\u{dc}CHER.Example.",
+                "bu\u{308}cher.example",
+                "xn--bcher-kva.example",
+                "Xn--Bcher-Kva.EXAMPLE",
+                "\u{ff42}\u{fc}cher\u{3002}example",
+            ] {
+                for local in ["ann", "all"] {
+                    let found =
+                        routes.resolve(local, Some(domain)).unwrap_or_else(|error| panic!("{domain}: {error:?}"));
+                    assert_eq!(&*found[0].directory, MAILBOX, "{domain}");
+                    assert_eq!(found[0].address, "ann@xn--bcher-kva.example");
+                }
+            }
+            assert_eq!(&*routes.resolve("x", Some("other.example")).unwrap()[0].directory, MAILBOX);
+            // One A-label that stands for nothing, and one that no letters are written as.
+            for domain in
+                ["bucher.example", "xn--a.example", "xn--bcher-kv.example", "xn--.example", "xn--abc-.example"]
+            {
+                assert_eq!(routes.resolve("ann", Some(domain)).unwrap_err(), RouteError::Relay, "{domain}");
+            }
+        }
+        let error = |names: [&str; 2]| {
+            let [first, second] = names.map(|name| format!("[[domain]]\nname = \"{name}\"\n"));
+            Config::parse(Path::new("x"), &(first + &second)).unwrap_err().in_one_line()
+        };
+        assert!(error(["xn--bcher-kva.example", "b\u{fc}cher.example"]).ends_with(
+            "`b\u{fc}cher.example` is another way to write `xn--bcher-kva.example`, which is there already"
+        ));
+        assert!(error(["a.example", "A.example"]).ends_with("there is a domain `A.example` already"));
+        assert!(error(["a.example", "xn--a.example"]).ends_with("not a domain: DNS has no form of this name"));
     }
 
     #[test]
