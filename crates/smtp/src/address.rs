@@ -74,9 +74,9 @@ impl Address {
     /// # Errors
     /// Any [`AddressError`] but those about brackets.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
-        match parse_mailbox(text)? {
-            (local_part, Some(domain)) => Ok(Self { local_part, domain }),
-            (_, None) => Err(AddressError::NoDomain),
+        match ForwardPath::read(text)? {
+            ForwardPath::Address(address) => Ok(address),
+            ForwardPath::Local(_) => Err(AddressError::NoDomain),
         }
     }
 
@@ -137,15 +137,18 @@ impl ReversePath {
 
     /// Reads a path at the start of `text` and returns what follows it.
     pub(crate) fn split(text: &str) -> Result<(Self, &str), AddressError> {
-        if let Some(rest) = text.strip_prefix("<>") {
-            return Ok((Self::Null, rest));
+        match text.strip_prefix("<>") {
+            Some(rest) => Ok((Self::Null, rest)),
+            None => ForwardPath::split(text).map(|(path, rest)| (Self::of(path), rest)),
         }
-        let (local_part, domain, rest) = split_path(text)?;
-        let path = match domain {
-            Some(domain) => Self::Address(Address { local_part, domain }),
-            None => Self::Local(local_part),
-        };
-        Ok((path, rest))
+    }
+
+    /// Whatever can receive can send.
+    fn of(path: ForwardPath) -> Self {
+        match path {
+            ForwardPath::Local(local_part) => Self::Local(local_part),
+            ForwardPath::Address(address) => Self::Address(address),
+        }
     }
 
     /// The address, unless this is the null path or has no domain.
@@ -170,17 +173,7 @@ impl ReversePath {
 impl std::str::FromStr for ReversePath {
     type Err = AddressError;
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        if text.starts_with('<') {
-            return Self::parse(text);
-        }
-        if text.len() + 2 > PATH_BYTES_MAX {
-            return Err(AddressError::PathTooLong);
-        }
-        let (local_part, domain) = parse_mailbox(text)?;
-        Ok(match domain {
-            Some(domain) => Self::Address(Address { local_part, domain }),
-            None => Self::Local(local_part),
-        })
+        if text.starts_with('<') { Self::parse(text) } else { text.parse().map(Self::of) }
     }
 }
 
@@ -223,12 +216,19 @@ impl ForwardPath {
 
     /// Reads a path at the start of `text` and returns what follows it.
     pub(crate) fn split(text: &str) -> Result<(Self, &str), AddressError> {
-        let (local_part, domain, rest) = split_path(text)?;
-        let path = match domain {
-            Some(domain) => Self::Address(Address { local_part, domain }),
-            None => Self::Local(local_part),
-        };
-        Ok((path, rest))
+        let (inner, rest) = split_brackets(text)?;
+        Ok((Self::read(drop_source_route(inner)?)?, rest))
+    }
+
+    /// Reads `local@domain` or `local`.
+    fn read(text: &str) -> Result<Self, AddressError> {
+        let (local_part, rest) = split_local_part(text)?;
+        let local_part = LocalPart(local_part);
+        match rest.strip_prefix('@') {
+            Some(domain) => Ok(Self::Address(Address { local_part, domain: parse_domain(domain)? })),
+            None if rest.is_empty() => Ok(Self::Local(local_part)),
+            None => Err(AddressError::LocalPart),
+        }
     }
 
     /// The address, unless it has no domain.
@@ -266,11 +266,7 @@ impl std::str::FromStr for ForwardPath {
         if text.len() + 2 > PATH_BYTES_MAX {
             return Err(AddressError::PathTooLong);
         }
-        let (local_part, domain) = parse_mailbox(text)?;
-        Ok(match domain {
-            Some(domain) => Self::Address(Address { local_part, domain }),
-            None => Self::Local(local_part),
-        })
+        Self::read(text)
     }
 }
 
@@ -326,13 +322,6 @@ pub enum AddressError {
     Trailing,
 }
 
-/// Reads a path that is not null at the start of `text` and returns what follows it as well.
-fn split_path(text: &str) -> Result<(LocalPart, Option<Domain>, &str), AddressError> {
-    let (inner, rest) = split_brackets(text)?;
-    let (local_part, domain) = parse_mailbox(drop_source_route(inner)?)?;
-    Ok((local_part, domain, rest))
-}
-
 /// Finds the `>` that ends the path; one inside a quoted local part does not.
 fn split_brackets(text: &str) -> Result<(&str, &str), AddressError> {
     let inner = text.strip_prefix('<').ok_or(AddressError::Brackets)?;
@@ -365,17 +354,6 @@ fn drop_source_route(inner: &str) -> Result<&str, AddressError> {
         parse_domain(hop.strip_prefix('@').ok_or(AddressError::SourceRoute)?)?;
     }
     Ok(address)
-}
-
-/// Reads `local@domain` or `local`.
-fn parse_mailbox(text: &str) -> Result<(LocalPart, Option<Domain>), AddressError> {
-    let (local_part, rest) = split_local_part(text)?;
-    let domain = match rest.strip_prefix('@') {
-        Some(domain) => Some(parse_domain(domain)?),
-        None if rest.is_empty() => None,
-        None => return Err(AddressError::LocalPart),
-    };
-    Ok((LocalPart(local_part), domain))
 }
 
 /// Returns the unquoted local part and what follows it.

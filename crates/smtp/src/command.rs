@@ -1,9 +1,17 @@
 //! Commands: one line in, one [`Command`] out (RFC 5321 section 4.1.1 and the extensions this crate speaks).
 
-use std::fmt;
+mod envelope;
+mod params;
+mod xtext;
 
 use crate::address::{AddressError, Domain, ForwardPath, ReversePath, parse_literal};
 use crate::reply::Reply;
+
+pub use envelope::{BodyType, MailFrom, Notify, RcptTo, Ret};
+pub(crate) use params::is_orcpt;
+use params::{Param, Params, parse_body, parse_notify, parse_number, parse_orcpt, parse_ret, parse_size, set};
+use xtext::checked_xtext;
+pub use xtext::{decode_xtext, encode_xtext, is_xtext};
 
 /// One command line, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,142 +117,6 @@ impl CommandError {
             Self::UnknownParameter => (555, "5.5.4"),
         };
         Reply::new(code, enhanced, self.to_string())
-    }
-}
-
-/// What BODY= announces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BodyType {
-    /// Nothing said, or 7BIT.
-    #[default]
-    SevenBit,
-    /// 8BITMIME (RFC 6152).
-    EightBitMime,
-}
-
-/// RET= (RFC 3461 section 4.3): what a failure notification returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ret {
-    /// The whole message.
-    Full,
-    /// The header only.
-    Headers,
-}
-
-/// A MAIL command: the sender and what was said about the message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MailFrom {
-    /// The sender.
-    pub reverse_path: ReversePath,
-    /// SIZE=: octets that the client means to send (RFC 1870).
-    pub size: Option<u64>,
-    /// BODY=.
-    pub body: BodyType,
-    /// SMTPUTF8 (RFC 6531).
-    pub smtputf8: bool,
-    /// RET=.
-    pub ret: Option<Ret>,
-    /// ENVID=, validated xtext, still encoded (RFC 3461 section 4.4).
-    pub envid: Option<String>,
-    /// AUTH=, validated xtext, still encoded (RFC 4954 section 5).
-    pub auth: Option<String>,
-}
-
-impl MailFrom {
-    /// A MAIL command without parameters, from a path or an [`Address`](crate::Address).
-    pub fn new(reverse_path: impl Into<ReversePath>) -> Self {
-        Self {
-            reverse_path: reverse_path.into(),
-            size: None,
-            body: BodyType::default(),
-            smtputf8: false,
-            ret: None,
-            envid: None,
-            auth: None,
-        }
-    }
-
-    /// Whether anything is said that only an extension allows. BODY=7BIT says nothing.
-    pub fn has_parameters(&self) -> bool {
-        self.body != BodyType::SevenBit
-            || self.smtputf8
-            || self.size.is_some()
-            || self.ret.is_some()
-            || self.envid.is_some()
-            || self.auth.is_some()
-    }
-}
-
-/// The command line without CRLF.
-impl fmt::Display for MailFrom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MAIL FROM:{}", self.reverse_path)?;
-        if let Some(size) = self.size {
-            write!(f, " SIZE={size}")?;
-        }
-        if self.body == BodyType::EightBitMime {
-            f.write_str(" BODY=8BITMIME")?;
-        }
-        if self.smtputf8 {
-            f.write_str(" SMTPUTF8")?;
-        }
-        match self.ret {
-            Some(Ret::Full) => f.write_str(" RET=FULL")?,
-            Some(Ret::Headers) => f.write_str(" RET=HDRS")?,
-            None => {}
-        }
-        if let Some(envid) = &self.envid {
-            write!(f, " ENVID={envid}")?;
-        }
-        self.auth.as_ref().map_or(Ok(()), |auth| write!(f, " AUTH={auth}"))
-    }
-}
-
-/// NOTIFY= (RFC 3461 section 4.1). All three false means NEVER.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Notify {
-    /// Tell the sender of success.
-    pub success: bool,
-    /// Tell the sender of failure.
-    pub failure: bool,
-    /// Tell the sender of delay.
-    pub delay: bool,
-}
-
-impl fmt::Display for Notify {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [(self.success, "SUCCESS"), (self.failure, "FAILURE"), (self.delay, "DELAY")];
-        let chosen: Vec<_> = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
-        f.write_str(if chosen.is_empty() { "NEVER".to_owned() } else { chosen.join(",") }.as_str())
-    }
-}
-
-/// A RCPT command: a recipient and what was said about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RcptTo {
-    /// The recipient.
-    pub forward_path: ForwardPath,
-    /// NOTIFY=.
-    pub notify: Option<Notify>,
-    /// ORCPT=, `type;xtext`, validated, still encoded (RFC 3461 section 4.2).
-    pub orcpt: Option<String>,
-}
-
-impl RcptTo {
-    /// A RCPT command without parameters, for a path or an [`Address`](crate::Address).
-    pub fn new(forward_path: impl Into<ForwardPath>) -> Self {
-        Self { forward_path: forward_path.into(), notify: None, orcpt: None }
-    }
-}
-
-/// The command line without CRLF.
-impl fmt::Display for RcptTo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RCPT TO:{}", self.forward_path)?;
-        if let Some(notify) = self.notify {
-            write!(f, " NOTIFY={notify}")?;
-        }
-        self.orcpt.as_ref().map_or(Ok(()), |orcpt| write!(f, " ORCPT={orcpt}"))
     }
 }
 
@@ -397,153 +269,6 @@ fn parse_rcpt(rest: &str) -> Result<RcptTo, CommandError> {
 fn after_keyword<'a>(text: &'a str, keyword: &str) -> Option<&'a str> {
     let (head, rest) = text.split_at_checked(keyword.len())?;
     head.eq_ignore_ascii_case(keyword).then(|| rest.trim_start_matches([' ', '\t']))
-}
-
-fn set<T>(slot: &mut Option<T>, name: &'static str, value: Option<T>) -> Result<(), CommandError> {
-    match (&slot, value) {
-        (None, Some(value)) => {
-            *slot = Some(value);
-            Ok(())
-        }
-        _ => Err(CommandError::Parameter(name)),
-    }
-}
-
-/// `KEYWORD` or `KEYWORD=value`; a keyword of this crate in upper case, anything else as `""`.
-struct Param<'a>(&'static str, Option<&'a str>);
-
-struct Params<'a>(&'a str);
-
-impl<'a> Params<'a> {
-    /// What follows the path must be nothing or begin with a blank.
-    fn new(text: &'a str) -> Result<Self, ()> {
-        if text.is_empty() || text.starts_with([' ', '\t']) { Ok(Self(text)) } else { Err(()) }
-    }
-}
-
-impl<'a> Iterator for Params<'a> {
-    type Item = Param<'a>;
-    fn next(&mut self) -> Option<Param<'a>> {
-        const KNOWN: [&str; 8] = ["SIZE", "BODY", "SMTPUTF8", "RET", "ENVID", "AUTH", "NOTIFY", "ORCPT"];
-        let text = self.0.trim_start_matches([' ', '\t']);
-        let end = text.find([' ', '\t']).unwrap_or(text.len());
-        let (word, rest) = text.split_at(end);
-        self.0 = rest;
-        if word.is_empty() {
-            return None;
-        }
-        let (keyword, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
-        let known = KNOWN.into_iter().find(|name| keyword.eq_ignore_ascii_case(name));
-        Some(Param(known.unwrap_or(""), value))
-    }
-}
-
-/// At most twenty digits (RFC 1870 section 4); what no `u64` holds is more than any message may have.
-fn parse_size(text: &str) -> Option<u64> {
-    let fits = (1..=20).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-    fits.then(|| text.parse().unwrap_or(u64::MAX))
-}
-
-/// Digits only, at most twenty of them (RFC 3030 section 2).
-fn parse_number(text: &str) -> Option<u64> {
-    (text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
-}
-
-fn parse_body(value: &str) -> Option<BodyType> {
-    match value {
-        _ if value.eq_ignore_ascii_case("7BIT") => Some(BodyType::SevenBit),
-        _ if value.eq_ignore_ascii_case("8BITMIME") => Some(BodyType::EightBitMime),
-        _ => None,
-    }
-}
-
-fn parse_ret(value: &str) -> Option<Ret> {
-    match value {
-        _ if value.eq_ignore_ascii_case("FULL") => Some(Ret::Full),
-        _ if value.eq_ignore_ascii_case("HDRS") => Some(Ret::Headers),
-        _ => None,
-    }
-}
-
-fn parse_notify(value: &str) -> Option<Notify> {
-    if value.eq_ignore_ascii_case("NEVER") {
-        return Some(Notify::default());
-    }
-    let mut notify = Notify::default();
-    for word in value.split(',') {
-        match word.to_ascii_uppercase().as_str() {
-            "SUCCESS" => notify.success = true,
-            "FAILURE" => notify.failure = true,
-            "DELAY" => notify.delay = true,
-            _ => return None,
-        }
-    }
-    Some(notify)
-}
-
-fn parse_orcpt(value: &str) -> Option<String> {
-    is_orcpt(value).then(|| value.to_owned())
-}
-
-/// Whether `value` may stand behind ORCPT= (RFC 3461 section 4.2).
-pub(crate) fn is_orcpt(value: &str) -> bool {
-    let Some((kind, address)) = value.split_once(';') else { return false };
-    let kind_fits = !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    // RFC 6533 lets the utf-8 type carry UTF-8 as it is.
-    let ascii: String = address.chars().filter(char::is_ascii).collect();
-    let utf8_fits = address.is_ascii() || kind.eq_ignore_ascii_case("utf-8");
-    let controls = address.contains(char::is_control);
-    kind_fits && utf8_fits && !controls && value.len() <= 500 && !address.is_empty() && is_xtext(&ascii)
-}
-
-fn checked_xtext(value: &str) -> Option<String> {
-    (!value.is_empty() && is_xtext(value)).then(|| value.to_owned())
-}
-
-/// Whether `text` is xtext (RFC 3461 section 4): printable ASCII but `+` and `=`, or `+` and two upper-case hex digits.
-pub fn is_xtext(text: &str) -> bool {
-    let mut bytes = text.bytes();
-    let hex = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b));
-    while let Some(byte) = bytes.next() {
-        let fits = match byte {
-            b'+' => hex(bytes.next()) && hex(bytes.next()),
-            b'=' => false,
-            _ => byte.is_ascii_graphic(),
-        };
-        if !fits {
-            return false;
-        }
-    }
-    true
-}
-
-/// Encodes bytes as xtext.
-pub fn encode_xtext(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        match byte {
-            b'+' | b'=' => out.push_str(&format!("+{byte:02X}")),
-            _ if byte.is_ascii_graphic() => out.push(char::from(byte)),
-            _ => out.push_str(&format!("+{byte:02X}")),
-        }
-    }
-    out
-}
-
-/// Decodes xtext; `None` when it is not xtext.
-pub fn decode_xtext(text: &str) -> Option<Vec<u8>> {
-    if !is_xtext(text) {
-        return None;
-    }
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('+') {
-        out.extend_from_slice(&rest.as_bytes()[..at]);
-        out.push(u8::from_str_radix(&rest[at + 1..at + 3], 16).ok()?);
-        rest = &rest[at + 3..];
-    }
-    out.extend_from_slice(rest.as_bytes());
-    Some(out)
 }
 
 fn parse_bdat(rest: &str) -> Result<Command<'static>, CommandError> {

@@ -6,6 +6,9 @@
 //! sets a limit or the protocol.
 
 mod common;
+#[cfg(feature = "tokio")]
+#[path = "common/rules.rs"]
+mod rules;
 
 use std::path::Path;
 
@@ -137,34 +140,12 @@ fn dialogues_on_the_state_machine() {
 
 #[cfg(feature = "tokio")]
 mod over_a_socket {
+    use super::rules::Rules;
     use super::*;
-    use posthaste_smtp::driver::{Body, Handler, Server, Session};
-    use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo};
+    use posthaste_smtp::driver::Server;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
-
-    struct Rules;
-
-    impl Handler for Rules {
-        type State = ();
-        type Transaction = ();
-
-        async fn mail(&self, _: &mut Session, _: &mut (), mail: &MailFrom) -> Result<(), Reply> {
-            common::judge_mail(mail)
-        }
-        async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
-            common::judge_rcpt(rcpt)
-        }
-        async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
-            while let Some(chunk) = body.chunk().await {
-                if let Err(error) = chunk {
-                    return error.reply().into();
-                }
-            }
-            common::judge_message(&envelope)
-        }
-    }
 
     #[tokio::test]
     async fn dialogues_over_tcp() {

@@ -1,10 +1,13 @@
 //! A server that has run out of file descriptors still tells its clients so. Alone in its process, whose limit it lowers.
 #![cfg(feature = "tokio")]
 
+#[path = "common/nobody.rs"]
+mod nobody;
+
 use std::time::Duration;
 
-use posthaste_smtp::driver::{Body, Handler, Server, Session};
-use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
+use nobody::Nobody;
+use posthaste_smtp::driver::Server;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -12,20 +15,6 @@ use tokio::time::timeout;
 
 /// Nothing here takes longer unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
-
-struct Nobody;
-
-impl Handler for Nobody {
-    type State = ();
-    type Transaction = ();
-
-    async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
-        Ok(())
-    }
-    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
-        MessageOutcome::accepted("dropped")
-    }
-}
 
 async fn first_words(stream: &mut TcpStream) -> String {
     let mut heard = Vec::new();

@@ -1,30 +1,18 @@
 //! What a server does to the names of its UNIX sockets, and what it says when it cannot listen.
 #![cfg(feature = "tokio")]
 
+#[path = "common/nobody.rs"]
+mod nobody;
+
 use std::io::ErrorKind;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use posthaste_smtp::driver::{Body, Handler, Server, Session};
-use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
+use nobody::Nobody;
+use posthaste_smtp::driver::Server;
 
 /// Nothing here takes longer unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
-
-struct Nobody;
-
-impl Handler for Nobody {
-    type State = ();
-    type Transaction = ();
-
-    async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
-        Ok(())
-    }
-
-    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
-        MessageOutcome::accepted("dropped")
-    }
-}
 
 #[test]
 fn a_file_that_is_not_a_socket_is_never_replaced() {

@@ -4,6 +4,8 @@
 mod common;
 #[path = "common/matrix.rs"]
 mod matrix;
+#[path = "common/rules.rs"]
+mod rules;
 #[path = "common/tcp_talk.rs"]
 mod tcp_talk;
 
@@ -13,11 +15,10 @@ use std::time::Duration;
 
 use common::Host;
 use matrix::{Matrix, Talk};
-use posthaste_smtp::driver::{Body, Handler, Server, Session};
-use posthaste_smtp::sasl::Credentials;
+use posthaste_smtp::driver::Server;
 use posthaste_smtp::server::Config;
 use posthaste_smtp::tls::{TlsTrust, client_config, server_config_from};
-use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
+use rules::Rules;
 use tcp_talk::TcpTalk;
 
 fn matrices() -> Vec<Matrix> {
@@ -64,31 +65,6 @@ fn tables_on_the_state_machine() {
         });
     }
     assert!(cells > 800, "{cells}");
-}
-
-struct Rules;
-
-impl Handler for Rules {
-    type State = ();
-    type Transaction = ();
-
-    async fn authenticate(&self, _: &mut Session, credentials: Credentials) -> Result<String, Reply> {
-        common::judge_credentials(&credentials)
-    }
-    async fn mail(&self, _: &mut Session, _: &mut (), mail: &MailFrom) -> Result<(), Reply> {
-        common::judge_mail(mail)
-    }
-    async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
-        common::judge_rcpt(rcpt)
-    }
-    async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
-        while let Some(chunk) = body.chunk().await {
-            if let Err(error) = chunk {
-                return error.reply().into();
-            }
-        }
-        common::judge_message(&envelope)
-    }
 }
 
 fn replay_over_tcp(implicit_tls: bool) {

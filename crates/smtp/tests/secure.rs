@@ -1,9 +1,13 @@
 //! TLS and AUTH between the two tokio drivers, and against those who play foul.
 #![cfg(feature = "tls")]
 
+#[path = "common/nobody.rs"]
+mod nobody;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use nobody::Nobody;
 use posthaste_smtp::client::{self, ClientError, Step};
 use posthaste_smtp::driver::{
     Body, Client, ClientBuilder, ConnectError, Handler, RunningServer, Server, ServerBuilder, Session, SessionEnd,
@@ -352,17 +356,6 @@ async fn a_handshake_takes_no_longer_than_a_command() {
 
 #[tokio::test]
 async fn settings_that_cannot_be_kept_to_are_refused() {
-    struct Nobody;
-    impl Handler for Nobody {
-        type State = ();
-        type Transaction = ();
-        async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
-            Ok(())
-        }
-        async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
-            MessageOutcome::accepted("OK")
-        }
-    }
     let refused = async |builder: ServerBuilder| {
         let error = builder.listen("127.0.0.1:0").start(Nobody).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);

@@ -59,6 +59,7 @@
 //! [`Config::auth_mechanisms`](crate::server::Config::auth_mechanisms) the server asks [`Handler::authenticate`].
 
 mod body;
+mod builder;
 mod client;
 mod connection;
 mod gate;
@@ -70,8 +71,9 @@ mod setup;
 mod stream;
 
 pub use body::Body;
+pub use builder::{ListenError, Server, ServerBuilder};
 pub use client::{Client, ClientBuilder, ClientTimeouts, ConnectError, SendError};
 pub use handler::{Handler, Peer, Session, SessionEnd, TlsFacts};
 pub use listen::{Backlog, UnixAccess};
-pub use server::{BoundServer, ListenError, RunningServer, Server, ServerBuilder};
+pub use server::{BoundServer, RunningServer};
 pub use setup::SetupError;

@@ -1,0 +1,18 @@
+//! A handler for tests that look at everything else: takes all and keeps nothing.
+
+use posthaste_smtp::driver::{Body, Handler, Session};
+use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
+
+pub struct Nobody;
+
+impl Handler for Nobody {
+    type State = ();
+    type Transaction = ();
+
+    async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+        Ok(())
+    }
+    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+        MessageOutcome::accepted("dropped")
+    }
+}
