@@ -53,9 +53,14 @@ impl Bodies {
         Ok(Bodies { dir, device })
     }
 
+    /// For whoever only reads.
+    pub fn at(dir: PathBuf) -> Self {
+        Bodies { dir, device: Arc::default() }
+    }
+
     pub fn upload(self: &Arc<Self>) -> io::Result<Upload> {
         loop {
-            let upload = fastrand::u64(..);
+            let upload = files::random();
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             match posthaste_fsops::open(self.path(upload), flags, files::OWNER) {
                 Err(Errno::EXIST) => {}

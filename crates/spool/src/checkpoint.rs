@@ -157,15 +157,28 @@ impl CheckpointFiles {
         Ok((CheckpointFiles { dir: dir.to_owned(), good, is_sound }, found, is_there != is_sound))
     }
 
+    /// Makes the one that was found durable. Whoever wrote it may have been killed before the sync, or the sync has failed: then it is whole in the page cache and
+    /// not on the disk. Written once more, the same bytes in the same place, it takes no space and leaves the other file as it is.
+    pub fn make_durable(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
+        let (slot, bytes) = (self.good, checkpoint.encode());
+        self.write_in_place(slot, &bytes)?;
+        files::sync_dir(&self.dir)
+    }
+
+    fn write_in_place(&self, slot: usize, bytes: &[u8]) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = File::from(posthaste_fsops::open(path_of(&self.dir, slot), flags, files::OWNER)?);
+        posthaste_fsops::write_all_parts(&file, &mut [IoSlice::new(bytes)], Some(0))?;
+        Ok(posthaste_fsops::fsync(&file)?)
+    }
+
     /// Writes it in place of the older one. When this returns without an error it is durable.
     pub fn write(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
         let slot = 1 - self.good;
         let in_place = std::mem::replace(&mut self.is_sound[slot], false);
         let (bytes, path) = (checkpoint.encode(), path_of(&self.dir, slot));
         if in_place {
-            let file = File::from(posthaste_fsops::open(&path, OFlags::WRONLY | OFlags::CLOEXEC, files::OWNER)?);
-            posthaste_fsops::write_all_parts(&file, &mut [IoSlice::new(&bytes)], Some(0))?;
-            posthaste_fsops::fsync(&file)?;
+            self.write_in_place(slot, &bytes)?;
         } else {
             let unfinished = self.dir.join(format!("checkpoint.{slot}.new"));
             files::write_new(&unfinished, &bytes)?;

@@ -1,6 +1,7 @@
 //! Small files that are written once and whole, and the directories they lie in.
 
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -67,6 +68,11 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
         Err(Errno::NOENT) => Ok(()),
         removed => Ok(removed?),
     }
+}
+
+/// A number that nobody guesses and that is not drawn twice. By way of the standard library's own source, which a test can give its seed.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 /// The names in a directory, in order.

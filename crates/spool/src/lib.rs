@@ -11,6 +11,7 @@ mod batch;
 mod bodies;
 mod checkpoint;
 mod checkpointing;
+mod closed;
 mod codec;
 mod core;
 mod device;
@@ -34,6 +35,7 @@ pub use api::{
 };
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
+pub use closed::{ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport};
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, StreamError};
 pub use events::{Damage, Event, Events};
 pub use open::OpenReport;

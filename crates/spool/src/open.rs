@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, OFlags};
 
 use crate::batch::{BodyPlace, Head};
 use crate::bodies::{self, Bodies};
-use crate::checkpoint::{Checkpoint, CheckpointFiles, Found};
+use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
 use crate::checkpointing::Work;
 use crate::core::{Core, Wanted};
 use crate::device::Device;
@@ -130,7 +130,11 @@ fn first_checkpoint(dir: &Path) -> Result<(CheckpointFiles, Checkpoint), OpenErr
     // That one of the two cannot be read is what a power cut leaves of a checkpoint.
     let (mut files, found, _) = CheckpointFiles::open(dir)?;
     let checkpoint = match found {
-        Found::Valid(checkpoint) => checkpoint,
+        Found::Valid(checkpoint) => {
+            // Before anything is removed or used again that only an older one names.
+            files.make_durable(&checkpoint)?;
+            checkpoint
+        }
         Found::Nothing if !dir.join(RING).exists() => {
             let first = Checkpoint { counter: 1, ring_low: 0, next_stream: 1, ..Checkpoint::default() };
             files.write(&first)?;
@@ -170,11 +174,12 @@ fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &S
             live.remove(window, generation)?;
         }
     }
-    let named: BTreeSet<u64> = state.packs.iter().map(|pack| pack.id).collect();
     let packs = pack::dir_of(dir);
-    for name in files::list(&packs)? {
-        if pack::id_of(&name).is_some_and(|id| !named.contains(&id)) {
-            files::remove(&packs.join(name))?;
+    let paths = |row: &PackRow| [pack::pack_path(&packs, row.id), pack::index_path(&packs, row.id)];
+    let named: BTreeSet<PathBuf> = state.packs.iter().flat_map(paths).collect();
+    for path in files::list(&packs)?.into_iter().map(|name| packs.join(name)) {
+        if !named.contains(&path) {
+            files::remove(&path)?;
         }
     }
     let named: Vec<SnapshotName> = state.streams.values().filter_map(|stream| stream.snapshot.clone()).collect();
@@ -285,19 +290,7 @@ fn find_again(
         true
     })?;
     for (lsn, head) in found.into_iter().filter(|(lsn, _)| !cancelled.contains(lsn)) {
-        for entry in &head.entries {
-            if let Some(stream) = state.streams.get_mut(&entry.stream) {
-                if lsn > stream.position {
-                    stream.entries.insert(lsn);
-                }
-                if entry.needs_body {
-                    stream.bodies.insert(lsn);
-                }
-            }
-        }
-        if let BodyPlace::File(body) = head.body {
-            state.add_large(lsn, body);
-        }
+        state.find_again(lsn, &head);
     }
     state.doomed.uploads.clear();
     state.dirty.insert(window);

@@ -75,14 +75,7 @@ impl Shared {
             SegmentReader::open(&path)?.scan(&mut |located| {
                 let header = located.header;
                 if needed.contains(&header.lsn.get()) {
-                    entries.push(IndexEntry {
-                        lsn: header.lsn.get(),
-                        offset: located.offset.into(),
-                        head_len: header.head_len,
-                        body_len: header.body_len,
-                        head_crc: header.head_crc,
-                        body_crc: header.body_crc,
-                    });
+                    entries.push(IndexEntry::of(located.offset, &header));
                 }
                 ControlFlow::Continue(())
             })?;

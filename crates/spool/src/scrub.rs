@@ -31,7 +31,7 @@ impl ScrubReport {
         self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
     }
 
-    fn count(&mut self, bytes: u64) {
+    pub(crate) fn count(&mut self, bytes: u64) {
         self.read += 1;
         self.bytes += bytes;
     }

@@ -236,15 +236,7 @@ impl Spool for FileSpool {
 
 impl Shared {
     fn streams(&self) -> Vec<StreamStats> {
-        let stats = |(id, stream): (&u16, &Stream)| StreamStats {
-            id: StreamId(*id),
-            name: stream.name.clone(),
-            position: Lsn::new(stream.position),
-            is_attached: stream.consumer.is_some(),
-            entries: stream.entries.len(),
-            first: stream.entries.first().map(Lsn::new),
-            bodies: stream.bodies.len(),
-        };
+        let stats = |(id, stream): (&u16, &Stream)| stream.stats(StreamId(*id));
         self.core.state().streams.iter().map(stats).collect()
     }
 

@@ -7,12 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use posthaste_ring::Lsn;
+
+use crate::batch::{BodyPlace, Head};
 use crate::bodies::BodyFile;
 use crate::checkpoint::{Checkpoint, PackRow, StreamRow};
 use crate::live::{Window, window_of};
 use crate::lsn_set::LsnSet;
 use crate::snapshots::SnapshotName;
-use crate::{Consumer, Released};
+use crate::{Consumer, Released, StreamId, StreamStats};
 
 #[derive(Default)]
 pub(crate) struct State {
@@ -92,6 +95,18 @@ impl Stream {
         Stream { name: name.to_owned(), position, ..Stream::default() }
     }
 
+    pub fn stats(&self, id: StreamId) -> StreamStats {
+        StreamStats {
+            id,
+            name: self.name.clone(),
+            position: Lsn::new(self.position),
+            is_attached: self.consumer.is_some(),
+            entries: self.entries.len(),
+            first: self.entries.first().map(Lsn::new),
+            bodies: self.bodies.len(),
+        }
+    }
+
     /// The lowest batch of which it needs anything in a range.
     fn first_needed(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let (entry, body) = (self.entries.first_in(range.clone()), self.bodies.first_in(range));
@@ -116,6 +131,22 @@ impl State {
             self.large.insert(lsn, body);
         } else {
             self.doomed.uploads.push(body.upload);
+        }
+    }
+
+    /// What a batch says of who needs it, where no live file says so any more: entries behind the position, and no body is let go.
+    pub fn find_again(&mut self, lsn: u64, head: &Head) {
+        for entry in &head.entries {
+            let Some(stream) = self.streams.get_mut(&entry.stream) else { continue };
+            if lsn > stream.position {
+                stream.entries.insert(lsn);
+            }
+            if entry.needs_body {
+                stream.bodies.insert(lsn);
+            }
+        }
+        if let BodyPlace::File(body) = head.body {
+            self.add_large(lsn, body);
         }
     }
 
@@ -263,8 +294,6 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_ring::Lsn;
-
     use super::*;
 
     fn released(below: u64, also: &[u64]) -> Released {

@@ -7,6 +7,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use posthaste_ring::layout::RecordHeader;
+
 use crate::codec::{Fields, Put, seal, unseal};
 use crate::pack::PackError;
 
@@ -20,6 +22,20 @@ pub(crate) struct IndexEntry {
     pub body_len: u32,
     pub head_crc: u32,
     pub body_crc: u32,
+}
+
+impl IndexEntry {
+    /// Of a record whose header lies there.
+    pub fn of(offset: u32, header: &RecordHeader) -> Self {
+        IndexEntry {
+            lsn: header.lsn.get(),
+            offset: offset.into(),
+            head_len: header.head_len,
+            body_len: header.body_len,
+            head_crc: header.head_crc,
+            body_crc: header.body_crc,
+        }
+    }
 }
 
 const MAGIC: [u8; 8] = *b"PHINDEX\x01";

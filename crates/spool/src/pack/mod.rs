@@ -21,6 +21,14 @@ pub(crate) fn write_index(dir: &Path, id: u64, entries: &[IndexEntry]) -> std::i
     crate::files::sync_dir(dir)
 }
 
+/// Writes an index in place of one that cannot be read: under another name first.
+pub(crate) fn replace_index(dir: &Path, id: u64, entries: &[IndexEntry]) -> std::io::Result<()> {
+    let unfinished = dir.join(format!("{id:016x}.index.new"));
+    crate::files::write_new(&unfinished, &index::encode(id, entries))?;
+    posthaste_fsops::rename(&unfinished, index_path(dir, id))?;
+    crate::files::sync_dir(dir)
+}
+
 pub(crate) fn dir_of(spool: &Path) -> PathBuf {
     spool.join("packs")
 }
@@ -31,10 +39,4 @@ pub(crate) fn pack_path(dir: &Path, id: u64) -> PathBuf {
 
 pub(crate) fn index_path(dir: &Path, id: u64) -> PathBuf {
     dir.join(format!("{id:016x}.index"))
-}
-
-/// The id in the name of a pack or of an index, finished or not.
-pub(crate) fn id_of(name: &str) -> Option<u64> {
-    let (id, _) = name.split_once('.')?;
-    u64::from_str_radix(id, 16).ok()
 }

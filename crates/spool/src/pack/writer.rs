@@ -24,7 +24,7 @@ pub(crate) struct PackWriter {
 
 impl PackWriter {
     pub fn create(dir: &Path, id: u64) -> io::Result<Self> {
-        let header = SegmentHeader { number: id, epoch: 0, salt: fastrand::u64(..) };
+        let header = SegmentHeader { number: id, epoch: 0, salt: files::random() };
         let mut output = Aligned::create(&pack_path(dir, id))?;
         output.write(&header.encode_blocks())?;
         Ok(PackWriter { dir: dir.to_owned(), id, header, output, entries: Vec::new() })

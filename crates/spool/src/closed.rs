@@ -1,0 +1,410 @@
+//! A look at a spool that nobody has open: what it holds, whether it is sound, and what is in it. Changes nothing but in [`repair`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use posthaste_ring::layout::RecordHeader;
+use posthaste_ring::{Lsn, SegmentReader};
+use rustix::fs::FlockOperation;
+
+use crate::batch::{BodyPlace, Head};
+use crate::bodies::{self, Bodies, BodyError, BodyFile};
+use crate::checkpoint::{Checkpoint, CheckpointFiles, Found};
+use crate::events::Damage;
+use crate::live::{LiveFiles, lsns_of};
+use crate::open::{LOCK, RING};
+use crate::pack::{self, IndexEntry, PackCache, PackError};
+use crate::scrub::{ScrubReport, scrub_pack};
+use crate::state::State;
+use crate::{OpenError, StreamId, StreamStats, files};
+
+/// A spool that nobody has open; nobody can open it meanwhile.
+pub struct ClosedSpool {
+    dir: PathBuf,
+    checkpoint: Checkpoint,
+    state: State,
+    ring: Vec<Segment>,
+    /// Where in the ring each batch lies: number in `ring`, offset, header.
+    places: BTreeMap<u64, (usize, u32, RecordHeader)>,
+    packs: PackCache,
+    bodies: Bodies,
+    damage: Vec<Damage>,
+    _lock: File,
+}
+
+struct Segment {
+    name: String,
+    number: u64,
+    reader: SegmentReader,
+}
+
+/// What a spool holds.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// Of the last checkpoint: its number, and the last batch that it covers.
+    pub checkpoint: u64,
+    /// See `checkpoint`.
+    pub through: Lsn,
+    /// The last batch.
+    pub last: Lsn,
+    /// The streams and what they need.
+    pub streams: Vec<StreamStats>,
+    /// Segments of the ring that are in service, in order.
+    pub segments: Vec<PlaceReport>,
+    /// Packs, in order.
+    pub packs: Vec<PlaceReport>,
+    /// Large bodies: batch, file, bytes.
+    pub large: Vec<(Lsn, String, u64)>,
+    /// Body files that no batch names.
+    pub unnamed_bodies: Vec<String>,
+    /// What the look itself has found damaged; [`ClosedSpool::verify`] reads all.
+    pub damage: Vec<Damage>,
+}
+
+/// A segment or a pack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlaceReport {
+    /// File name.
+    pub name: String,
+    /// First and last batch; zero if there is none.
+    pub first: Lsn,
+    /// See `first`.
+    pub last: Lsn,
+    /// Batches in it.
+    pub records: u64,
+    /// Those that are needed.
+    pub needed: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// A batch that some stream needs.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ExportedBatch {
+    /// Its name.
+    pub lsn: Lsn,
+    /// The entries that are needed: the stream's name, and what the entry says.
+    pub entries: Vec<(String, Bytes)>,
+    /// The body, if any stream needs it; or why it cannot be read.
+    pub body: Option<Result<ExportedBody, String>>,
+}
+
+/// The body of an exported batch.
+#[derive(Debug)]
+pub enum ExportedBody {
+    /// All of it.
+    Memory(Bytes),
+    /// In a file: its first so many bytes. It was read, and its checksums are right.
+    File(PathBuf, u64),
+}
+
+impl ClosedSpool {
+    /// Reads what is where.
+    ///
+    /// # Errors
+    /// [`OpenError::Locked`] while somebody has it open; `NotFound` if there is no spool; see [`OpenError`].
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let lock = File::open(dir.join(LOCK)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::new(io::ErrorKind::NotFound, "there is no spool in this directory"),
+            _ => error,
+        })?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked),
+            locked => locked.map_err(io::Error::from)?,
+        }
+        let (_, Found::Valid(checkpoint), _) = CheckpointFiles::open(dir)? else { return Err(OpenError::NoCheckpoint) };
+        let mut closed = ClosedSpool {
+            dir: dir.to_owned(),
+            state: State::of_rows(&checkpoint),
+            checkpoint,
+            ring: Vec::new(),
+            places: BTreeMap::new(),
+            packs: PackCache::new(pack::dir_of(dir)),
+            bodies: Bodies::at(bodies::dir_of(dir)),
+            damage: Vec::new(),
+            _lock: lock,
+        };
+        let heads = closed.read_ring()?;
+        closed.take_in(&heads);
+        closed.read_windows(&heads)?;
+        Ok(closed)
+    }
+
+    fn note(&mut self, lsn: Option<u64>, place: impl Into<String>, what: impl Into<String>) {
+        self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
+    }
+
+    /// Finds the batches in the ring; returns their heads.
+    fn read_ring(&mut self) -> io::Result<BTreeMap<u64, Head>> {
+        let dir = self.dir.join(RING);
+        let (mut heads, mut mark, mut lost) = (BTreeMap::new(), 0, Vec::new());
+        let names = files::list(&dir)?.into_iter().filter(|name| name.ends_with(".seg"));
+        for name in names {
+            let reader = match SegmentReader::open(&dir.join(&name)) {
+                // Of one that was never used it is no damage; the ring tells them apart when it is opened.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
+                reader => reader?,
+            };
+            let number = reader.header().number;
+            if number < self.checkpoint.ring_low {
+                continue;
+            }
+            let at = self.ring.len();
+            let mut unknown = Vec::new();
+            let gaps = reader.scan(&mut |located| {
+                let lsn = located.header.lsn.get();
+                mark = mark.max(located.header.durable.get());
+                match Head::decode(Bytes::copy_from_slice(located.head)) {
+                    Some(head) => {
+                        heads.insert(lsn, head);
+                        self.places.insert(lsn, (at, located.offset, located.header));
+                    }
+                    None => unknown.push(lsn),
+                }
+                ControlFlow::Continue(())
+            })?;
+            for lsn in unknown {
+                self.note(Some(lsn), &name, "its head has a format that is not known");
+            }
+            lost.extend(gaps.into_iter().filter_map(|gap| Some((name.clone(), gap.lsns?))));
+            self.ring.push(Segment { name, number, reader });
+        }
+        for (name, (first, last)) in lost {
+            if first.get() <= u64::max(mark, self.checkpoint.through) {
+                self.note(Some(first.get()), name, format!("batches {first} to {last} are lost"));
+            }
+        }
+        // What lies behind the mark may be torn, and then it does not exist.
+        let behind: Vec<_> = self.places.range(mark + 1..).map(|(lsn, place)| (*lsn, *place)).collect();
+        for (lsn, (at, offset, header)) in behind {
+            if self.ring[at].reader.body(offset, &header, 0..0).is_err() {
+                heads.remove(&lsn);
+                self.places.remove(&lsn);
+            }
+        }
+        let first = self.places.keys().next();
+        self.state.packed_through = first.map_or(self.checkpoint.through, |first| first - 1);
+        self.state.published = self.checkpoint.through.max(self.places.keys().next_back().copied().unwrap_or(0));
+        Ok(heads)
+    }
+
+    /// Every batch behind the checkpoint is needed.
+    fn take_in(&mut self, heads: &BTreeMap<u64, Head>) {
+        let cancelled: BTreeSet<u64> = heads.values().flat_map(Head::cancels).collect();
+        for (lsn, head) in heads.range(self.checkpoint.through + 1..).filter(|(lsn, _)| !cancelled.contains(lsn)) {
+            for entry in &head.entries {
+                self.state.add_entry(*lsn, entry.stream, entry.needs_body);
+            }
+            if let BodyPlace::File(body) = head.body {
+                self.state.add_large(*lsn, body);
+            }
+        }
+    }
+
+    fn read_windows(&mut self, heads: &BTreeMap<u64, Head>) -> io::Result<()> {
+        let live = LiveFiles::at(&self.dir);
+        for (window, generation) in self.state.windows.clone() {
+            if let Some(content) = live.read(window, generation)? {
+                self.state.add_window(content);
+                continue;
+            }
+            let (first, last) = lsns_of(window).into_inner();
+            self.note(
+                None,
+                format!("live/{window:x}.{generation:x}"),
+                "cannot be read: the next opening finds again what is needed; of packs this look shows nothing of it",
+            );
+            for (lsn, head) in heads.range(first..=last.min(self.checkpoint.through)) {
+                self.state.find_again(*lsn, head);
+            }
+        }
+        Ok(())
+    }
+
+    /// What it holds.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn inspect(&self) -> io::Result<Inspection> {
+        let state = &self.state;
+        let stats = |(id, stream): (&u16, &crate::state::Stream)| stream.stats(StreamId(*id));
+        let named: BTreeSet<u64> = state.large.values().map(|body| body.upload).collect();
+        let mut segments: Vec<&Segment> = self.ring.iter().collect();
+        segments.sort_by_key(|segment| segment.number);
+        let segment = |segment: &Segment| -> io::Result<PlaceReport> {
+            let of_it = self.places.iter().filter(|(_, (at, ..))| self.ring[*at].number == segment.number);
+            let lsns: Vec<u64> = of_it.map(|(lsn, _)| *lsn).collect();
+            let ends = lsns.first().zip(lsns.last()).map_or((0, 0), |(first, last)| (*first, *last));
+            Ok(PlaceReport {
+                name: segment.name.clone(),
+                first: Lsn::new(ends.0),
+                last: Lsn::new(ends.1),
+                records: lsns.len() as u64,
+                needed: lsns.iter().filter(|lsn| state.is_any_needed(**lsn..=**lsn)).count() as u64,
+                bytes: std::fs::metadata(self.dir.join(RING).join(&segment.name))?.len(),
+            })
+        };
+        let pack = |row: &crate::checkpoint::PackRow| PlaceReport {
+            name: format!("{:016x}.pack", row.id),
+            first: Lsn::new(row.first),
+            last: Lsn::new(row.last),
+            records: row.records,
+            needed: state.needed_count(row.first..=row.last),
+            bytes: row.bytes,
+        };
+        let unnamed = self.bodies.list()?.into_iter().filter(|upload| !named.contains(upload));
+        Ok(Inspection {
+            checkpoint: self.checkpoint.counter,
+            through: Lsn::new(self.checkpoint.through),
+            last: Lsn::new(state.published),
+            streams: state.streams.iter().map(stats).collect(),
+            segments: segments.into_iter().map(segment).collect::<io::Result<_>>()?,
+            packs: state.packs.iter().map(pack).collect(),
+            large: state.large.iter().map(|(lsn, b)| (Lsn::new(*lsn), self.bodies.name(b.upload), b.len)).collect(),
+            unnamed_bodies: unnamed.map(|upload| self.bodies.name(upload)).collect(),
+            damage: self.damage.clone(),
+        })
+    }
+
+    /// Reads everything that is needed and compares the checksums. The report has also what [`inspect`](Self::inspect) calls damaged.
+    ///
+    /// # Errors
+    /// Those of reading, but for what is damaged.
+    pub fn verify(&self) -> io::Result<ScrubReport> {
+        let mut report = ScrubReport { damage: self.damage.clone(), ..ScrubReport::default() };
+        let is_needed = |lsn: u64| self.state.is_any_needed(lsn..=lsn);
+        for row in &self.state.packs {
+            let place = pack::pack_path(self.packs.dir(), row.id).display().to_string();
+            let mut found = BTreeSet::new();
+            let outcome = self.packs.get(row.id).and_then(|reader| {
+                scrub_pack(&reader, &mut |lsn, read| {
+                    found.insert(lsn);
+                    match read {
+                        Ok(bytes) => report.count(bytes),
+                        Err(what) if is_needed(lsn) => report.note(Some(lsn), &place, what),
+                        Err(_) => {}
+                    }
+                    ControlFlow::Continue(())
+                })
+            });
+            match outcome {
+                Err(PackError::Damaged(what)) => report.note(None, &place, what),
+                outcome => outcome?,
+            }
+        }
+        for (lsn, (at, offset, header)) in &self.places {
+            let segment = &self.ring[*at];
+            match segment.reader.body(*offset, header, 0..0) {
+                Ok(_) => report.count(u64::from(header.head_len) + u64::from(header.body_len)),
+                Err(posthaste_ring::ReadError::Io(_, error)) => return Err(error),
+                Err(error) if is_needed(*lsn) => report.note(Some(*lsn), &segment.name, error.to_string()),
+                Err(_) => {}
+            }
+        }
+        for (lsn, body) in &self.state.large {
+            match self.bodies.verify(*body) {
+                Ok(()) => report.count(body.len),
+                Err(BodyError::Damaged(what)) => report.note(Some(*lsn), self.bodies.name(body.upload), what),
+                Err(BodyError::Io(error)) => return Err(error),
+            }
+        }
+        Ok(report)
+    }
+
+    /// Shows every batch that is needed, in order, with what is needed of it, until `each` says no.
+    ///
+    /// # Errors
+    /// Those of reading; what is damaged is told in the batch, or left out if its head is.
+    pub fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
+        for (lsn, is_body_needed) in self.state.needed(0..=u64::MAX) {
+            let Some((head, body)) = self.read(lsn)? else { continue };
+            let streams = &self.state.streams;
+            let needed = |entry: &&crate::batch::HeadEntry| {
+                let needs = |stream: &crate::state::Stream| stream.entries.contains(lsn) || stream.bodies.contains(lsn);
+                streams.get(&entry.stream).is_some_and(needs)
+            };
+            let entry = |entry: &crate::batch::HeadEntry| (streams[&entry.stream].name.clone(), entry.payload.clone());
+            let entries = head.entries.iter().filter(needed).map(entry).collect();
+            let body = match head.body {
+                BodyPlace::File(file) => self.exported(file),
+                BodyPlace::Record { .. } => body.map(ExportedBody::Memory),
+                BodyPlace::None => Ok(ExportedBody::Memory(Bytes::new())),
+            };
+            let body = (is_body_needed && head.body != BodyPlace::None).then_some(body);
+            if each(ExportedBatch { lsn: Lsn::new(lsn), entries, body }).is_break() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn exported(&self, file: BodyFile) -> Result<ExportedBody, String> {
+        match self.bodies.verify(file) {
+            Ok(()) => Ok(ExportedBody::File(bodies::dir_of(&self.dir).join(self.bodies.name(file.upload)), file.len)),
+            Err(BodyError::Damaged(what)) => Err(what.to_owned()),
+            Err(BodyError::Io(error)) => Err(error.to_string()),
+        }
+    }
+
+    /// Head and inline body of a batch; `None` if its head is lost.
+    fn read(&self, lsn: u64) -> io::Result<Option<(Head, Result<Bytes, String>)>> {
+        if let Some((at, offset, header)) = self.places.get(&lsn) {
+            let reader = &self.ring[*at].reader;
+            let head = reader.head(*offset, header).ok().and_then(Head::decode);
+            let body = reader.body(*offset, header, 0..u32::MAX).map_err(|error| error.to_string());
+            return Ok(head.map(|head| (head, body)));
+        }
+        let Some(id) = self.state.pack_of(lsn) else { return Ok(None) };
+        let read = (|| {
+            let reader = self.packs.get(id)?;
+            let Some(entry) = reader.find(lsn)? else { return Ok(None) };
+            let head = Head::decode(reader.head(&entry)?);
+            let body = match reader.body(&entry) {
+                Err(PackError::Io(error)) => return Err(PackError::Io(error)),
+                Err(PackError::Damaged(what)) => Err(what.to_owned()),
+                Ok(body) => Ok(body),
+            };
+            Ok(head.map(|head| (head, body)))
+        })();
+        match read {
+            Err(PackError::Damaged(_)) => Ok(None),
+            read => Ok(read?),
+        }
+    }
+
+    /// Writes the index of each pack anew whose index is damaged or missing, from the pack itself. Says which.
+    ///
+    /// # Errors
+    /// Those of reading and writing.
+    pub fn repair(&self) -> io::Result<Vec<String>> {
+        let mut repaired = Vec::new();
+        for row in &self.state.packs {
+            let is_whole = self.packs.get(row.id).and_then(|reader| reader.each(|_| Ok::<_, PackError>(())));
+            match is_whole {
+                Ok(()) => continue,
+                Err(PackError::Io(error)) => return Err(error),
+                Err(PackError::Damaged(_)) => {}
+            }
+            let path = pack::pack_path(self.packs.dir(), row.id);
+            let mut entries = Vec::new();
+            SegmentReader::open(&path)?.scan(&mut |located| {
+                let header = located.header;
+                // A segment that was adopted has others, too: cancelled ones must not come back.
+                if self.state.is_any_needed(header.lsn.get()..=header.lsn.get()) {
+                    entries.push(IndexEntry::of(located.offset, &header));
+                }
+                ControlFlow::Continue(())
+            })?;
+            pack::replace_index(self.packs.dir(), row.id, &entries)?;
+            repaired.push(format!("{:016x}.index", row.id));
+        }
+        Ok(repaired)
+    }
+}

@@ -1,0 +1,190 @@
+//! What must be, may be and must not be in a spool after a cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use posthaste_spool::{FileSpool, Lsn, Released, Replayed, Spool};
+
+use crate::life::{Letter, Mark, STREAMS, config, left_over, number, streams};
+
+/// What a stream has let go.
+#[derive(Default, Clone)]
+struct LetGo {
+    position: u64,
+    /// Up to where each counts (`None`: up to the position), everything below, and these.
+    releases: Vec<(Option<u64>, Released)>,
+}
+
+impl LetGo {
+    fn advance(&mut self, position: u64, released: &Released) {
+        self.position = self.position.max(position);
+        self.releases.push((None, released.clone()));
+    }
+
+    fn has_body(&self, lsn: u64) -> bool {
+        let counts = |(through, released): &(Option<u64>, Released)| {
+            let is_named = lsn < released.below.get() || released.also.contains(&Lsn::new(lsn));
+            is_named && lsn <= through.unwrap_or(self.position)
+        };
+        self.releases.iter().any(counts)
+    }
+
+    /// A release behind the position is forgotten when the process ends.
+    fn begin(&mut self) {
+        let position = self.position;
+        for (through, _) in &mut self.releases {
+            through.get_or_insert(position);
+        }
+    }
+}
+
+/// All that was promised before a cut.
+pub struct Promised {
+    letters: Vec<Arc<Letter>>,
+    /// Letters by LSN, those that were acknowledged.
+    acknowledged: BTreeMap<u64, usize>,
+    /// Letters whose cancellation is durable.
+    cancelled: BTreeSet<usize>,
+    /// Of each stream: what it has asked for, and what of that a checkpoint holds.
+    asked: Vec<LetGo>,
+    durable: Vec<LetGo>,
+}
+
+impl Promised {
+    pub fn new(letters: &[Arc<Letter>], marks: &[Mark], reached: impl Iterator<Item = u64>) -> Self {
+        let reached: Vec<u64> = reached.collect();
+        // A mark is durable if a checkpoint of the same process began behind it.
+        let is_durable = |index: u64| {
+            let later = reached.iter().filter(|other| **other > index).map(|other| &marks[*other as usize]);
+            later
+                .take_while(|mark| !matches!(mark, Mark::Begun))
+                .any(|mark| matches!(mark, Mark::Durable { marks } if *marks as u64 > index))
+        };
+        let mut promised = Promised {
+            letters: letters.to_vec(),
+            acknowledged: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
+            asked: vec![LetGo::default(); STREAMS],
+            durable: vec![LetGo::default(); STREAMS],
+        };
+        for &index in &reached {
+            match &marks[index as usize] {
+                Mark::Acknowledged { letter, lsn } => drop(promised.acknowledged.insert(*lsn, *letter)),
+                Mark::Cancelled { letter } if is_durable(index) => drop(promised.cancelled.insert(*letter)),
+                Mark::Advanced { stream, position, released } => {
+                    promised.asked[*stream].advance(*position, released);
+                    if is_durable(index) {
+                        promised.durable[*stream].advance(*position, released);
+                    }
+                }
+                Mark::Begun => promised.durable.iter_mut().for_each(LetGo::begin),
+                Mark::Cancelled { .. } | Mark::Durable { .. } => {}
+            }
+        }
+        promised
+    }
+
+    /// # Errors
+    /// Says what is not as it was promised.
+    pub fn check(&self, spool: &FileSpool) -> Result<(), String> {
+        let Some(ids) = streams(spool) else { return Err("the streams are not there".into()) };
+        // By LSN: the letter and the streams that it is shown to.
+        let mut found: BTreeMap<u64, (usize, BTreeSet<usize>)> = BTreeMap::new();
+        for (stream, id) in ids.iter().enumerate() {
+            let mut wrong = None;
+            let shown = spool.replay(*id, &mut |replayed| match replayed {
+                Replayed::Entry { lsn, payload, .. } => {
+                    let letter = number(payload);
+                    let entry = found.entry(lsn.get()).or_insert((letter, BTreeSet::new()));
+                    if entry.0 != letter || !entry.1.insert(stream) {
+                        wrong = Some(format!("batch {lsn} is shown twice or as two letters"));
+                    }
+                }
+                Replayed::Damaged { lsn } => wrong = Some(format!("batch {lsn} is damaged")),
+            });
+            shown.map_err(|error| error.to_string())?;
+            wrong.map_or(Ok(()), Err)?;
+            let durable = self.durable[stream].position;
+            if let Some((lsn, _)) = found.iter().find(|(lsn, (_, seen))| **lsn <= durable && seen.contains(&stream)) {
+                return Err(format!("batch {lsn} comes back to stream {stream}, which had passed {durable}"));
+            }
+        }
+        let mut letters_found = BTreeSet::new();
+        for (lsn, (letter, _)) in &found {
+            if self.cancelled.contains(letter) {
+                return Err(format!("letter {letter} was cancelled and is shown"));
+            }
+            if !letters_found.insert(*letter) || self.acknowledged.get(lsn).is_some_and(|other| other != letter) {
+                return Err(format!("letter {letter} is there twice, or under another LSN"));
+            }
+        }
+        for (lsn, letter) in self.acknowledged.iter().map(|(lsn, letter)| (*lsn, *letter)) {
+            found.entry(lsn).or_insert((letter, BTreeSet::new()));
+        }
+        for (lsn, (letter, seen)) in &found {
+            self.check_letter(spool, *lsn, *letter, seen)?;
+        }
+        for (stream, stats) in spool.streams().iter().enumerate() {
+            // Of letters that were never acknowledged nobody knows the LSN.
+            let lsns: BTreeMap<usize, u64> = found.iter().map(|(lsn, (letter, _))| (*letter, *lsn)).collect();
+            let may_need = |letter: &usize| {
+                let needs = self.letters[*letter].entries.contains(&(stream, true));
+                needs && lsns.get(letter).is_none_or(|lsn| !self.durable[stream].has_body(*lsn))
+            };
+            let most = (0..self.letters.len()).filter(may_need).count() as u64;
+            if stats.bodies > most {
+                return Err(format!("stream {stream} has {} bodies, and can need {most}", stats.bodies));
+            }
+        }
+        Ok(())
+    }
+
+    /// All of a batch is there for every stream that has not let it go.
+    fn check_letter(&self, spool: &FileSpool, lsn: u64, number: usize, seen: &BTreeSet<usize>) -> Result<(), String> {
+        let letter = &self.letters[number];
+        for &(stream, needs_body) in &letter.entries {
+            let asked = &self.asked[stream];
+            if lsn > asked.position && !seen.contains(&stream) {
+                return Err(format!("stream {stream} has lost batch {lsn}, letter {number}"));
+            }
+            if needs_body && !asked.has_body(lsn) {
+                match spool.read(Lsn::new(lsn), 0..letter.body.len() as u64) {
+                    Ok(read) if read == letter.body => {}
+                    Ok(_) => return Err(format!("batch {lsn}, letter {number}, has another body")),
+                    Err(error) => return Err(format!("letter {number} for stream {stream}: {error}")),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A scrub finds nothing, and when nobody needs anything nothing is left.
+pub fn check_end(spool: &FileSpool, dir: &std::path::Path) -> Result<(), String> {
+    let scrubbed = spool.scrub(&mut || std::ops::ControlFlow::Continue(())).map_err(|error| error.to_string())?;
+    if let Some(damage) = scrubbed.damage.first() {
+        return Err(format!("a scrub finds {damage}"));
+    }
+    let last = spool.stats().published;
+    for id in streams(spool).ok_or("the streams are not there")? {
+        let released = Released { below: Lsn::new(last.get() + 1), also: Vec::new() };
+        spool.advance(id, last, None, released);
+    }
+    for _ in 0..3 {
+        spool.clean_packs().map_err(|error| error.to_string())?;
+        spool.checkpoint().map_err(|error| error.to_string())?;
+    }
+    match left_over(dir).first() {
+        Some(left) => Err(format!("{left} is left")),
+        None => Ok(()),
+    }
+}
+
+/// Opens what a cut has left.
+pub fn opened(dir: &std::path::Path) -> Result<FileSpool, String> {
+    let (spool, report) = FileSpool::open(dir, config(false)).map_err(|error| format!("it does not open: {error}"))?;
+    match report.damage.first() {
+        Some(damage) => Err(format!("damage: {damage}")),
+        None => Ok(spool),
+    }
+}

@@ -1,0 +1,144 @@
+//! What a failed sync or a full disk does, at each call of what the keeper and the streams do.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use posthaste_fsops::{Faults, Machine};
+use posthaste_spool::{
+    AppendError, Batch, Body, Config, Entry, Event, Events, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool,
+    StreamId,
+};
+use rustix::io::Errno;
+
+struct Fixture {
+    machine: Machine,
+    spool: FileSpool,
+    stream: StreamId,
+    told: Receiver<Event>,
+    lsns: Vec<Lsn>,
+}
+
+fn config() -> Config {
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 6, ..Default::default() };
+    Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() }
+}
+
+fn append(spool: &FileSpool, stream: StreamId, body: Body) -> Result<Lsn, AppendError> {
+    let (tell, told) = channel();
+    let entry = Entry { stream, needs_body: true, payload: "x".into() };
+    spool.append(Batch { entries: vec![entry], body }, Box::new(move |outcome| drop(tell.send(outcome))));
+    told.recv().unwrap()
+}
+
+impl Fixture {
+    /// Two segments, of the older of which a part is needed.
+    fn new() -> Self {
+        let machine = Machine::new().unwrap();
+        let (tell, told) = channel();
+        let tell = Arc::new(Mutex::new(tell));
+        let events = Events::new(move |event| drop(tell.lock().unwrap().send(event)));
+        let (spool, _) = FileSpool::open(&machine.path().join("spool"), Config { events, ..config() }).unwrap();
+        let stream = spool.stream("a").unwrap();
+        let body = |n: u8| Body::Inline(vec![Bytes::from(vec![n; 9000])]);
+        let lsns: Vec<Lsn> = (0..10).map(|n| append(&spool, stream, body(n)).unwrap()).collect();
+        spool.advance(stream, lsns[3], None, Released { below: lsns[2], also: Vec::new() });
+        // The ring makes segments ahead, at its own time: not while faults are counted.
+        let mut before = machine.counts();
+        loop {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            if std::mem::replace(&mut before, machine.counts()) == machine.counts() {
+                break;
+            }
+        }
+        Fixture { machine, spool, stream, told, lsns }
+    }
+
+    /// Everything acknowledged is there after the next start.
+    fn check(self) {
+        self.machine.set_faults(Faults::default());
+        self.spool.abandon();
+        let (spool, report) = FileSpool::open(&self.machine.path().join("spool"), config()).unwrap();
+        assert_eq!(report.damage, []);
+        let mut shown = Vec::new();
+        spool
+            .replay(self.stream, &mut |replayed| match replayed {
+                Replayed::Entry { lsn, .. } => shown.push(lsn),
+                Replayed::Damaged { lsn } => panic!("{lsn}"),
+            })
+            .unwrap();
+        // Before it what no checkpoint says that it was passed, behind it what was tried afterwards.
+        assert!(shown.windows(6).any(|some| some == &self.lsns[4..]), "{shown:?}");
+        for (n, lsn) in self.lsns.iter().enumerate().skip(2) {
+            assert_eq!(spool.read(*lsn, 0..9000).unwrap(), [n as u8; 9000][..]);
+        }
+    }
+}
+
+/// Says whether it succeeded.
+type Act = fn(&Fixture) -> bool;
+
+/// What a spool does beside its ring.
+fn acts() -> [(&'static str, Act); 4] {
+    [
+        ("checkpoint", |it| it.spool.checkpoint().is_ok()),
+        ("pack", |it| it.spool.pack_oldest(1).is_ok()),
+        ("snapshot", |it| it.spool.write_snapshot(&SnapshotName::new("s").unwrap(), b"all").is_ok()),
+        ("upload", |it| {
+            let Ok(mut upload) = it.spool.upload() else { return false };
+            upload.write(&[1; 5000]).is_ok() && upload.finish().is_ok()
+        }),
+    ]
+}
+
+#[test]
+fn eio_of_any_sync_closes_the_spool_to_writing() {
+    for (name, act) in acts() {
+        let mut nth = 1;
+        loop {
+            let it = Fixture::new();
+            let (syncs, _) = it.machine.counts();
+            it.machine.set_faults(Faults { fail_syncs: vec![syncs + nth], ..Faults::default() });
+            if act(&it) {
+                break;
+            }
+            let refused = append(&it.spool, it.stream, Body::None);
+            assert!(matches!(refused, Err(AppendError::Poisoned(_))), "{name}, sync {nth}: {refused:?}");
+            assert!(it.spool.checkpoint().is_err() && it.spool.pack_oldest(1).is_err());
+            let told: Vec<_> = it.told.try_iter().collect();
+            assert!(told.iter().any(|event| matches!(event, Event::Poisoned { .. })), "{told:?}");
+            it.check();
+            nth += 1;
+        }
+        assert!(nth > 2, "{name} has syncs");
+    }
+}
+
+#[test]
+fn a_full_disk_fails_what_is_done_and_nothing_else() {
+    for (name, act) in acts() {
+        let mut nth = 1;
+        loop {
+            let it = Fixture::new();
+            let (_, changes) = it.machine.counts();
+            let first = changes + nth;
+            it.machine.set_faults(Faults { fail_changes: Some((first..first + 2, Errno::NOSPC)), ..Faults::default() });
+            let done = act(&it);
+            let (_, after) = it.machine.counts();
+            it.machine.set_faults(Faults::default());
+            if done && after < first {
+                break;
+            }
+            let told: Vec<_> = it.told.try_iter().collect();
+            if !done && name == "checkpoint" {
+                assert!(told.iter().any(|event| matches!(event, Event::CheckpointFailed { .. })), "{told:?}");
+            }
+            append(&it.spool, it.stream, Body::None).unwrap();
+            assert!(act(&it), "{name} again, change {nth}");
+            it.spool.checkpoint().unwrap();
+            it.check();
+            nth += 1;
+        }
+        assert!(nth > 2, "{name} has changes");
+    }
+}
