@@ -187,7 +187,10 @@ pub(crate) struct Ungivable {
 impl std::fmt::Display for Ungivable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { domain, to } = self;
-        write!(f, "mail of `{domain}` is to belong to {to}, and only root may give files away")
+        write!(
+            f,
+            "mail of `{domain}` is to belong to {to}, and giving files away takes root, or CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER"
+        )
     }
 }
 
@@ -285,7 +288,7 @@ mod tests {
         assert_eq!(check("5000:12", &server), None);
         assert_eq!(check(":12", &server), None);
         assert_eq!(check("1000:12", &rights(0, &[0], true)), None);
-        let said = "mail of `example.org` is to belong to user number 1000, and only root may give files away";
+        let said = "mail of `example.org` is to belong to user number 1000, and giving files away takes root, or CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER";
         assert_eq!(check("1000:12", &server).as_deref(), Some(said));
         assert!(check(":13", &server).is_some_and(|said| said.contains("group number 13")));
     }

@@ -52,7 +52,7 @@ pub enum PrivilegeError {
         uid: u32,
     },
     /// Mail is to belong to others than the server, which could not give it to them.
-    #[error("{0}: start as root and without `user`, or leave `owner` out")]
+    #[error("{0}; or leave `owner` out")]
     Ungivable(String),
     /// The kernel refuses, or did not do what it said.
     #[error("cannot become `{user}`: {error}")]

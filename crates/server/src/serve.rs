@@ -31,13 +31,13 @@ pub enum ServeError {
     /// The journal or the mail directory cannot be used, for example because another server uses it.
     #[error("{}: {error}", dir.display())]
     Storage {
-        /// The data directory.
+        /// The journal's directory, or the data directory.
         dir: PathBuf,
         /// What is wrong with it.
         error: OpenError,
     },
     /// An address or path cannot be listened on; nothing was touched.
-    #[error("cannot listen on {0}")]
+    #[error("cannot listen on {0}{hint}", hint = hint(.0))]
     Listen(#[from] ListenError),
     /// The server cannot run as the user that it should; no mail was touched.
     #[error(transparent)]
@@ -45,6 +45,13 @@ pub enum ServeError {
     /// The system refuses something that every server needs.
     #[error("{0}")]
     System(#[from] std::io::Error),
+}
+
+fn hint(error: &ListenError) -> String {
+    let port = error.place.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let is_refused = error.error.kind() == std::io::ErrorKind::PermissionDenied;
+    port.filter(|&port| is_refused && config::is_low(port))
+        .map_or(String::new(), |_| format!(": {}", config::LOW_PORTS))
 }
 
 /// How a server has ended.
@@ -383,8 +390,11 @@ async fn open_store(config: &Config, owners: Owners) -> Result<(Journaled, Repla
         open_when_free(&journaled)
     };
     let opened = tokio::task::spawn_blocking(open).await;
-    let dir = storage.data.clone();
-    let (store, report) = opened.map_err(std::io::Error::from)?.map_err(|error| ServeError::Storage { dir, error })?;
+    let (journal, data) = (storage.journal.clone(), storage.data.clone());
+    let (store, report) = opened.map_err(std::io::Error::from)?.map_err(|error| {
+        let dir = if matches!(error, OpenError::Journal(_)) { journal } else { data };
+        ServeError::Storage { dir, error }
+    })?;
     for damage in &report.damage {
         let (segment, offset, what) = (damage.segment.as_str(), damage.offset, damage.what);
         let (first, last) = damage.seqs.unzip();

@@ -24,6 +24,7 @@ pub use error::{ConfigError, Position};
 pub use limits::Limits;
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
 pub use report::check;
+pub(crate) use report::{LOW_PORTS, is_low};
 use values::Table;
 pub use values::{SpoolShare, Targets, Users};
 

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 use std::net::ToSocketAddrs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Access, access};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::owners::{OwnerRules, Rights};
 
@@ -67,7 +69,9 @@ fn takes_directories(dir: &Path) -> Result<(), String> {
         _ if access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err() => return Err("cannot be written to".to_owned()),
         _ => {}
     }
-    let probe = dir.join(format!(".posthaste-check-{}", std::process::id()));
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let probe = dir.join(format!(".posthaste-check-{}-{number}", std::process::id()));
     std::fs::create_dir(&probe).map_err(|error| format!("takes no directories: {error}"))?;
     std::fs::remove_dir(&probe).map_err(|error| format!("does not let go of {}: {error}", probe.display()))
 }
@@ -75,7 +79,11 @@ fn takes_directories(dir: &Path) -> Result<(), String> {
 fn listener(listener: &Listener) -> Option<String> {
     if let Some(address) = &listener.address {
         return match address.to_socket_addrs() {
-            Ok(_) => None,
+            Ok(found) => found
+                .map(|address| address.port())
+                .find(|&port| is_low(port))
+                .filter(|_| !may_take_low_ports())
+                .map(|_| format!("listener {address}: {LOW_PORTS}")),
             Err(error) => Some(format!("listener {address}: {error}")),
         };
     }
@@ -90,6 +98,19 @@ fn listener(listener: &Listener) -> Option<String> {
         }
         Ok(_) => None,
     }
+}
+
+/// What a process without the right to a port is told.
+pub(crate) const LOW_PORTS: &str = "ports below 1024 take root, which `user` gives up again, or CAP_NET_BIND_SERVICE";
+
+/// Whether only some may listen on this port: the kernel's limit can be moved.
+pub(crate) fn is_low(port: u16) -> bool {
+    let limit = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
+    port != 0 && port < limit.and_then(|limit| limit.trim().parse().ok()).unwrap_or(1024)
+}
+
+fn may_take_low_ports() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_BIND_SERVICE))
 }
 
 /// The directory that a relative path begins in has an empty name.

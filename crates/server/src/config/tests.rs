@@ -369,3 +369,15 @@ fn a_check_tells_of_directories_that_cannot_be_made_and_of_domains_that_take_nob
 fn check_of(text: &str) -> String {
     super::check(&Loaded::parse(Path::new("x"), text).unwrap())
 }
+
+#[test]
+fn a_port_that_takes_privileges_is_told_of_where_they_are_missing() {
+    let limit = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let limit: u16 = limit.ok().and_then(|limit| limit.trim().parse().ok()).unwrap_or(1024);
+    assert_eq!([0, limit, 65_535].map(is_low), [false; 3]);
+    assert!(limit == 0 || is_low(limit - 1));
+    let sets = rustix::thread::capabilities(None).unwrap();
+    let has_right = sets.effective.contains(rustix::thread::CapabilitySet::NET_BIND_SERVICE);
+    let said = check_of("[[listener]]\naddress = \"127.0.0.1:25\"\n");
+    assert_eq!(said.contains("listener 127.0.0.1:25: ports below 1024 take root"), is_low(25) && !has_right, "{said}");
+}
