@@ -109,11 +109,15 @@ impl Machine {
     pub fn boot(tree: &Tree, syncfs_trusted: bool, ordered_log: bool) -> io::Result<Self> {
         let dir = temporary()?;
         let mut nodes = vec![(identity(dir.path())?, ROOT)];
+        let mut paths: BTreeMap<NodeId, PathBuf> = BTreeMap::new();
         tree.walk(ROOT, dir.path(), &mut |path, id, node| {
-            match node {
-                Node::Dir(_) => std::fs::create_dir(path)?,
-                Node::File(bytes) => std::fs::write(path, bytes)?,
+            match (node, paths.get(&id)) {
+                (Node::Dir(_), _) => std::fs::create_dir(path)?,
+                // Another name of a file that is there.
+                (Node::File(_), Some(first)) => return std::fs::hard_link(first, path),
+                (Node::File(bytes), None) => std::fs::write(path, bytes)?,
             }
+            paths.insert(id, path.to_owned());
             nodes.push((identity(path)?, id));
             Ok(())
         })?;
@@ -431,6 +435,24 @@ mod tests {
         let again = Machine::boot(&left, true, false).unwrap();
         assert_eq!(std::fs::read(again.path().join("dir/c")).unwrap(), b"One two");
         crate::unlink(again.path().join("dir/c")).unwrap();
+        assert_eq!(again.unrecorded().unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_file_with_two_names_is_one_file_after_a_cut() {
+        let machine = Machine::new().unwrap();
+        let file = crate::open(machine.path().join("a"), NEW, Mode::RUSR | Mode::WUSR).unwrap();
+        crate::write_all(&file, b"one").unwrap();
+        let dir = File::open(machine.path()).unwrap();
+        crate::linkat(&dir, "a", &dir, "b", AtFlags::empty()).unwrap();
+        crate::syncfs(&dir).unwrap();
+        let recording = machine.recording();
+        let left = recording.cut(Cut { position: recording.events.len(), choice: Choice::Bits(0) });
+        let again = Machine::boot(&left, true, false).unwrap();
+        assert_eq!(again.path().join("a").metadata().unwrap().nlink(), 2);
+        let file = crate::open(again.path().join("b"), OFlags::WRONLY, Mode::empty()).unwrap();
+        crate::write_all(&file, b"two").unwrap();
+        assert_eq!(std::fs::read(again.path().join("a")).unwrap(), b"two");
         assert_eq!(again.unrecorded().unwrap(), Vec::<PathBuf>::new());
     }
 

@@ -151,6 +151,7 @@ impl Pool {
         let ready = random_salt().map_err(MakeError::from).and_then(|salt| {
             let header = SegmentHeader { number, epoch: self.epoch, salt };
             file.write_all_at(&mut [IoSlice::new(&header.encode_blocks())], 0)?;
+            // Before any record: a cut that left records and no header would look like damage to all of them.
             file.sync().map_err(MakeError::Sync)?;
             Ok(Segment { name: name.clone(), file, header })
         });

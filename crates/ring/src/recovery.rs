@@ -91,7 +91,7 @@ pub(crate) fn read_all(storage: &Storage, low: u64) -> io::Result<Contents> {
             continue;
         }
         if copies == 1 {
-            // It was durable before the first record was written.
+            // Both were durable before the first record was written.
             let (segment, what) = (segment.name.clone(), "one copy of the segment header is damaged, the other serves");
             out.damage.push(Damage { segment, offset: 0, lsns: None, promised: false, what });
         }
