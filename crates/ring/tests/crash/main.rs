@@ -91,22 +91,23 @@ fn soak(scenario: Scenario, default: u64) {
 
 #[test]
 fn nothing_is_lost_wherever_the_power_goes() {
-    soak(Scenario::Healthy, 1500);
+    soak(Scenario::Healthy, 700);
 }
 
 #[test]
 fn nothing_is_lost_after_a_sync_that_failed() {
-    soak(Scenario::FailingSync, 1000);
+    soak(Scenario::FailingSync, 500);
 }
 
 #[test]
 fn nothing_is_lost_after_a_write_that_failed() {
-    soak(Scenario::FailingWrite, 1000);
+    soak(Scenario::FailingWrite, 500);
 }
 
 #[test]
 fn a_run_loses_nothing_with_any_of_all_cuts() {
-    let run = Run::record(Scenario::Healthy, 4);
+    let runs = (1..30).map(|seed| Run::record(Scenario::Healthy, seed));
+    let run = runs.min_by_key(|run| run.recording.events.len()).expect("there are some");
     println!("{} cuts", cut_all(&run, &cuts_of(&run)));
 }
 
