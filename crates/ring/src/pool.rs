@@ -281,3 +281,148 @@ fn random_salt() -> io::Result<u64> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_le_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use posthaste_fsops::{Faults, Machine};
+
+    use super::*;
+    use crate::shared::Shared;
+    use crate::table::Table;
+    use crate::{Config, Event};
+
+    /// Longer than any of these tests.
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+    /// For what would otherwise never happen.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Filled in four pieces.
+    const LARGE: u64 = 4 * crate::file::PIECE_BYTES;
+
+    fn pool_in(dir: &std::path::Path, segment_bytes: u64) -> Pool {
+        let found = Found { next_number: 1, ..Found::default() };
+        Pool::new(Storage::open(dir).expect("a directory"), (segment_bytes, 8), 1, found)
+    }
+
+    /// What `act` returns, as long as it does.
+    fn returns<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+        let (told, outcome) = channel();
+        std::thread::spawn(move || told.send(act()));
+        outcome
+    }
+
+    /// Until the first piece of a file is written.
+    fn until_begun(dir: &std::path::Path) {
+        let begun = Instant::now();
+        let is_begun = |entry: std::fs::DirEntry| entry.metadata().is_ok_and(|metadata| metadata.len() > 0);
+        while !std::fs::read_dir(dir).unwrap().flatten().any(is_begun) {
+            assert!(begun.elapsed() < PATIENCE, "it never began");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_segment_made_ahead_of_need_leaves_time_to_others() {
+        assert_eq!(pause_after(Duration::from_millis(2)), Duration::from_millis(2));
+        assert_eq!(pause_after(Duration::from_secs(9)), PAUSE_MAX);
+        let dir = tempfile::tempdir().unwrap();
+        let pause = Duration::from_millis(5);
+        let pool = Pool { pause_after: |_| Duration::from_millis(5), ..pool_in(dir.path(), LARGE) };
+        let begun = Instant::now();
+        pool.prepare_ahead(1).expect("made");
+        assert!(begun.elapsed() >= pause * 3);
+    }
+
+    #[test]
+    fn whoever_needs_a_segment_waits_for_no_pause() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = Arc::new(Pool { pause_after: |_| FOR_EVER, ..pool_in(dir.path(), LARGE) });
+        let ahead = pool.clone();
+        let prepared = returns(move || ahead.prepare_ahead(1).is_ok());
+        until_begun(dir.path());
+        // This one it joins in the midst, and the second it makes itself.
+        let takes = pool.clone();
+        let taken = returns(move || takes.take(Need::Body).is_ok());
+        assert_eq!(taken.recv_timeout(PATIENCE), Ok(true));
+        assert_eq!(prepared.recv_timeout(PATIENCE), Ok(true));
+        assert_eq!(pool.ready(), 1);
+        // Nobody waits any more.
+        assert_eq!(*pool.hurry.waiting.lock().unwrap(), 0);
+    }
+
+    #[test]
+    fn closing_waits_for_no_pause() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = Pool { pause_after: |_| FOR_EVER, ..pool_in(dir.path(), LARGE) };
+        let shared = Arc::new(Shared::new(Config::default(), pool, Table::default(), 0));
+        shared.want_segment();
+        let preparer = shared.clone();
+        let ended = returns(move || preparer.prepare_segments());
+        until_begun(dir.path());
+        shared.close();
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(()));
+    }
+
+    #[test]
+    fn whatever_sync_of_a_segment_fails_the_device_is_not_believed() {
+        // Of its zeros, of its name, of its header.
+        for nth in 1..=3 {
+            let machine = Machine::new().unwrap();
+            let pool = pool_in(&machine.path().join("ring"), 64 << 10);
+            let fail_syncs = vec![machine.counts().0 + nth];
+            machine.set_faults(Faults { fail_syncs, ..Faults::default() });
+            let made = pool.prepare_ahead(1);
+            assert!(matches!(made, Err(PoolError::Device(_))), "sync {nth}: {made:?}");
+            // Nothing of it stays.
+            assert_eq!((pool.total(), pool.storage.list().unwrap()), (0, Vec::new()));
+        }
+    }
+
+    #[test]
+    fn what_hinders_making_a_segment_is_told_apart() {
+        let outcome = |errno: Errno| {
+            let (mut outcomes, machine) = (Vec::new(), Machine::new().unwrap());
+            let pool = pool_in(&machine.path().join("ring"), 64 << 10);
+            // Making the file, filling it, naming it, writing its header.
+            for nth in 1..=4 {
+                let changes = machine.counts().1;
+                // The first write that fails takes half of its bytes first.
+                let due = if nth == 2 { changes + nth + 1..changes + 9 } else { changes + nth..changes + 9 };
+                machine.set_faults(Faults { fail_changes: Some((due, errno)), ..Faults::default() });
+                outcomes.push(match pool.prepare_ahead(1).expect_err("it is hindered") {
+                    PoolError::NoSpace(_) => "no space",
+                    PoolError::Device(_) => "device",
+                    PoolError::Other(_) => "other",
+                    PoolError::NoneFree => "none free",
+                });
+            }
+            machine.set_faults(Faults::default());
+            pool.prepare_ahead(1).expect("nothing hinders it now");
+            assert_eq!(pool.take(Need::NoBody).unwrap().header.number, 1, "numbers have no gaps");
+            outcomes.dedup();
+            outcomes
+        };
+        assert_eq!([Errno::NOSPC, Errno::DQUOT].map(outcome), [["no space"]; 2]);
+        assert_eq!([Errno::MFILE, Errno::NFILE, Errno::ROFS, Errno::ACCESS].map(outcome), [["other"]; 4]);
+        assert_eq!(outcome(Errno::IO), ["device"]);
+    }
+
+    #[test]
+    fn as_many_segments_as_there_may_be_is_no_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tell, told) = channel();
+        let tell = Mutex::new(tell);
+        let events: crate::Events = Arc::new(move |event| drop(tell.lock().unwrap().send(event)));
+        let pool = Pool { max_segments: 1, ..pool_in(dir.path(), 64 << 10) };
+        let config = Config { events, ..Config::default() };
+        let shared = Shared::new(config, pool, Table::default(), 0);
+        shared.pool.prepare_ahead(2).unwrap();
+        let error = shared.pool.prepare_ahead(2).unwrap_err();
+        assert!(matches!(shared.report(error), crate::AppendError::Full(_)));
+        assert!(matches!(told.try_recv(), Ok(Event::RoomWanted)));
+        let segment = shared.pool.take(Need::NoBody).unwrap();
+        shared.pool.give_back(&segment);
+        assert_eq!(shared.pool.take(Need::NoBody).unwrap().header.number, 2, "at once, from the same file");
+    }
+}
