@@ -146,6 +146,13 @@ impl Bell {
         self.changed.notify_one();
     }
 
+    /// Waits so long, or until the end is wanted: then it says so. What else is wanted meanwhile stays.
+    pub fn wait_for_stop(&self, timeout: Duration) -> bool {
+        let now = self.wanted.lock().expect("nothing panics while it is held");
+        let waited = self.changed.wait_timeout_while(now, timeout, |wanted| *wanted != Some(Wanted::Stop));
+        *waited.expect("nothing panics while it is held").0 == Some(Wanted::Stop)
+    }
+
     /// What was wanted most since the last call, or `None` when time is up.
     pub fn wait(&self, timeout: Duration) -> Option<Wanted> {
         let now = self.wanted.lock().expect("nothing panics while it is held");

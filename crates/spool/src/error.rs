@@ -50,7 +50,7 @@ pub enum OpenError {
     #[error("the spool is in use by another process")]
     Locked,
     /// Both checkpoints are damaged or gone, and there is something to lose.
-    #[error("no checkpoint of the spool can be read; keep its directory as it is and see `posthaste spool repair`")]
+    #[error("no checkpoint of the spool can be read: both files are damaged or missing; keep its directory as it is")]
     NoCheckpoint,
     /// The file system failed.
     #[error("cannot open the spool: {0}")]

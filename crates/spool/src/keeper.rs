@@ -37,9 +37,14 @@ impl Drop for Keeper {
 
 fn run(shared: &Shared) {
     let mut due = Instant::now() + shared.config.checkpoint_every;
+    let mut has_failed = false;
     loop {
         let wanted = shared.core.bell.wait(LOOK_EVERY);
         if wanted == Some(Wanted::Stop) {
+            return;
+        }
+        // On a full disk every refused batch asks for room: what has failed is tried once in a while, and told as often.
+        if std::mem::take(&mut has_failed) && shared.core.bell.wait_for_stop(LOOK_EVERY) {
             return;
         }
         shared.append_cancels();
@@ -50,6 +55,7 @@ fn run(shared: &Shared) {
         }
         let is_due = Instant::now() >= due;
         let outcome = shared.keep(is_due, wanted == Some(Wanted::Room));
+        has_failed = outcome.is_err();
         if is_due || outcome.is_ok_and(|made_checkpoint| made_checkpoint) {
             due = Instant::now() + shared.config.checkpoint_every;
         }
@@ -61,14 +67,16 @@ impl Shared {
     pub fn keep(&self, is_due: bool, is_room_wanted: bool) -> Result<bool, crate::CheckpointError> {
         let ring = self.ring.stats();
         let (in_use, max) = (ring.segments_in_service, ring.max_segments);
-        let is_short = is_room_wanted || in_use * 4 >= max * 3;
-        if is_short || in_use * 2 > max {
+        let is_pressed = in_use * 2 > max;
+        // A ring of which little is in use is full because its disk is, and packs would not help.
+        let is_short = is_pressed && (is_room_wanted || in_use * 4 >= max * 3);
+        if is_pressed {
             self.ask_laggards(in_use.saturating_sub(max / 2).max(1));
         }
         let is_full = self.core.bytes.load(Ordering::Relaxed) >= self.config.checkpoint_bytes;
         let is_changed = self.core.state().is_changed();
         let mut made = false;
-        if is_changed && (is_due || is_full) || (is_short || in_use * 2 > max) && self.is_oldest_free() {
+        if is_changed && (is_due || is_full) || (is_pressed || is_room_wanted) && self.is_oldest_free() {
             self.checkpoint()?;
             made = true;
         }

@@ -1,5 +1,6 @@
 //! Shows a stream what lies behind its position, and attaches it to what comes.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use posthaste_ring::Lsn;
@@ -32,19 +33,17 @@ impl Shared {
                 }
                 (found.entries.iter(after + 1..=u64::MAX).take(AT_ONCE).collect::<Vec<_>>(), state.published)
             };
-            for &lsn in &some {
-                match self.find(lsn)? {
-                    Found::Batch { head } => {
-                        let (lsn, body_len) = (Lsn::new(lsn), head.body_len());
-                        for entry in head.entries.iter().filter(|entry| entry.stream == stream.0) {
-                            let (payload, needs_body) = (&entry.payload, entry.needs_body);
-                            visitor(Replayed::Entry { lsn, payload, needs_body, body_len });
-                        }
+            self.find_all(&some, &mut |lsn, found| match found {
+                Found::Batch { head } => {
+                    let (lsn, body_len) = (Lsn::new(lsn), head.body_len());
+                    for entry in head.entries.iter().filter(|entry| entry.stream == stream.0) {
+                        let (payload, needs_body) = (&entry.payload, entry.needs_body);
+                        visitor(Replayed::Entry { lsn, payload, needs_body, body_len });
                     }
-                    Found::Damaged(_) => visitor(Replayed::Damaged { lsn: Lsn::new(lsn) }),
-                    Found::Gone => {}
                 }
-            }
+                Found::Damaged(_) => visitor(Replayed::Damaged { lsn: Lsn::new(lsn) }),
+                Found::Gone => {}
+            })?;
             match some.last() {
                 Some(last) => after = *last,
                 None => return Ok(Lsn::new(published)),
@@ -94,6 +93,31 @@ impl Shared {
         }
     }
 
+    /// Finds batches that some stream needs, in order. Neighbours in the ring are read in one go.
+    fn find_all(&self, lsns: &[u64], each: &mut dyn FnMut(u64, Found)) -> Result<(), ReplayError> {
+        let packed_through = self.core.state().packed_through;
+        let (packed, in_ring) = lsns.split_at(lsns.partition_point(|lsn| *lsn <= packed_through));
+        packed.iter().try_for_each(|lsn| self.find(*lsn).map(|found| each(*lsn, found)))?;
+        let mut left = in_ring.iter().copied().peekable();
+        let is_dense = |(first, last): (&u64, &u64)| last - first < SPARSE * in_ring.len() as u64;
+        if let Some(first) = in_ring.first().zip(in_ring.last()).filter(|ends| is_dense(*ends)).map(|(first, _)| *first)
+        {
+            // It shows whole ones alone. One that it has to leave out is looked for by itself, which tells why; and so are all behind it if it fails.
+            let _ = self.ring.visit(Lsn::new(first), &mut |record| {
+                match (left.peek(), Head::decode(record.head)) {
+                    (Some(lsn), Some(head)) if *lsn == record.lsn.get() => {
+                        each(*lsn, Found::Batch { head });
+                        left.next();
+                    }
+                    (Some(lsn), _) if *lsn > record.lsn.get() => {}
+                    _ => return ControlFlow::Break(()),
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        left.try_for_each(|lsn| self.find(lsn).map(|found| each(lsn, found)))
+    }
+
     /// A batch that some stream needs, from the ring or a pack.
     pub fn find(&self, lsn: u64) -> Result<Found, ReplayError> {
         for _ in 0..MOVES_MAX {
@@ -138,5 +162,7 @@ impl Shared {
     }
 }
 
+/// One look-up in the ring costs as much as passing by so many heads.
+const SPARSE: u64 = 16;
 /// Batches that are looked up while the state is held once.
 const AT_ONCE: usize = 1024;

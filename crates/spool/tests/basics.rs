@@ -389,3 +389,93 @@ fn below_the_floors_bodies_are_refused_and_notes_get_through() {
     let has_inodes = rustix::fs::statvfs(dir.path()).unwrap().f_files > 0;
     assert_eq!(append(&spool, &[stream], b"x").is_err(), has_inodes);
 }
+
+#[test]
+fn the_keeper_makes_a_checkpoint_for_bytes_and_for_time_and_tells_of_slow_ones() {
+    for by_time in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (events, told) = events();
+        let far = Duration::from_secs(3600);
+        let config = Config {
+            keeper: true,
+            checkpoint_every: if by_time { Duration::from_millis(10) } else { far },
+            checkpoint_bytes: if by_time { u64::MAX } else { 1000 },
+            checkpoint_slow: Duration::ZERO,
+            events,
+            ..config()
+        };
+        let spool = open(dir.path(), config);
+        let stream = spool.stream("a").unwrap();
+        let before = spool.stats().checkpoints;
+        append(&spool, &[stream], &[1; 5000]).unwrap();
+        while spool.stats().checkpoints == before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(told.try_iter().any(|event| matches!(event, Event::CheckpointSlow { .. })));
+    }
+}
+
+#[test]
+fn a_batch_reads_the_same_while_it_moves() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = Arc::new(open(dir.path(), Config { pack_bytes: 400 << 10, ..config() }));
+    let [held, passing] = ["held", "passing"].map(|name| spool.stream(name).unwrap());
+    let known: Arc<Mutex<Vec<(Lsn, u8)>>> = Arc::default();
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let readers: Vec<_> = (0..2)
+        .map(|nth: usize| {
+            let (spool, known, is_over) = (spool.clone(), known.clone(), is_over.clone());
+            std::thread::spawn(move || {
+                let mut reads = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let all = known.lock().unwrap().clone();
+                    for (lsn, byte) in all.into_iter().skip(nth).step_by(2) {
+                        let read = spool.read(lsn, 100..900).unwrap_or_else(|error| panic!("{error}"));
+                        assert_eq!(read, [byte; 800][..], "{lsn}");
+                        reads += 1;
+                    }
+                    std::thread::yield_now();
+                }
+                reads
+            })
+        })
+        .collect();
+    for round in 0u8..25 {
+        let mut also = Vec::new();
+        for n in 0..12 {
+            let to: &[StreamId] = if n % 6 == 0 { &[held, passing] } else { &[passing] };
+            let lsn = append(&spool, to, &[round; 6000]).unwrap();
+            if n % 6 == 0 {
+                known.lock().unwrap().push((lsn, round));
+            } else {
+                also.push(lsn);
+            }
+        }
+        release_all(&spool, passing);
+        spool.advance(held, spool.stats().published, None, Released { below: Lsn::ZERO, also });
+        spool.pack_oldest(3).unwrap();
+        spool.clean_packs().unwrap();
+        spool.checkpoint().unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let reads: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+    assert!(reads > 0 && spool.stats().packs > 0, "{reads} reads");
+    assert!(spool.stats().packs < 20, "they were merged: {}", spool.stats().packs);
+}
+
+#[test]
+fn of_a_damaged_entry_its_stream_hears_and_all_others_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let stream = spool.stream("a").unwrap();
+    let lsns: Vec<u64> =
+        (0..40).map(|n| note(&spool, stream, &format!("this is entry {n:03}")).unwrap().get()).collect();
+    spool.checkpoint().unwrap();
+    damage(&dir.path().join("ring"), b"this is entry 017");
+    let expected: Vec<u64> = lsns.iter().enumerate().map(|(n, lsn)| if n == 17 { 0 } else { *lsn }).collect();
+    assert_eq!(replayed(&spool, stream), expected);
+    spool.abandon();
+    let (spool, report) = FileSpool::open(dir.path(), config()).unwrap();
+    assert!(report.damage.iter().any(|damage| damage.lsn == Some(Lsn::new(lsns[17]))), "{:?}", report.damage);
+    assert_eq!(replayed(&spool, stream), expected, "it stays known that there was one");
+}

@@ -3,9 +3,11 @@
 //! Block 0 is the header; behind it lie blocks of 127 entries and, at the end, the first LSN of each block (the fences). A look-up keeps the fences in memory and
 //! reads one block.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use posthaste_ring::layout::RecordHeader;
 
@@ -25,6 +27,21 @@ pub(crate) struct IndexEntry {
 }
 
 impl IndexEntry {
+    /// That number of a block whose checksum was right.
+    fn decode(block: &[u8; BLOCK], nth: usize) -> Self {
+        let at = nth * ENTRY;
+        let u64_at = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
+        let u32_at = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
+        IndexEntry {
+            lsn: u64_at(at),
+            offset: u64_at(at + 8),
+            head_len: u32_at(at + 16),
+            body_len: u32_at(at + 20),
+            head_crc: u32_at(at + 24),
+            body_crc: u32_at(at + 28),
+        }
+    }
+
     /// Of a record whose header lies there.
     pub fn of(offset: u32, header: &RecordHeader) -> Self {
         IndexEntry {
@@ -78,6 +95,8 @@ pub(crate) struct Index {
     file: File,
     entries: u64,
     fences: Vec<u64>,
+    /// The block that was read last, and its number: a replay reads one after the other.
+    last_block: Mutex<Option<(usize, Arc<[u8; BLOCK]>)>>,
 }
 
 impl Index {
@@ -97,7 +116,7 @@ impl Index {
         read_at(&file, &mut fences, ((1 + blocks) * BLOCK) as u64)?;
         let fences = unseal(&fences).ok_or(PackError::Damaged("the fences of its index are damaged"))?;
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        Ok(Index { file, entries, fences: fences.chunks_exact(8).map(number).collect() })
+        Ok(Index { file, entries, fences: fences.chunks_exact(8).map(number).collect(), last_block: Mutex::default() })
     }
 
     pub fn blocks(&self) -> usize {
@@ -106,29 +125,44 @@ impl Index {
 
     /// The entries of one block, in order.
     pub fn block(&self, number: usize) -> Result<Vec<IndexEntry>, PackError> {
-        let mut bytes = [0; BLOCK];
-        read_at(&self.file, &mut bytes, ((1 + number) * BLOCK) as u64)?;
-        let damaged = || PackError::Damaged("a block of its index is damaged");
-        let mut fields = Fields::of(unseal(&bytes).ok_or_else(damaged)?.to_vec());
-        let count = (self.entries as usize - number * ENTRIES_IN_BLOCK).min(ENTRIES_IN_BLOCK);
-        let mut entry = || {
-            Some(IndexEntry {
-                lsn: fields.u64()?,
-                offset: fields.u64()?,
-                head_len: fields.u32()?,
-                body_len: fields.u32()?,
-                head_crc: fields.u32()?,
-                body_crc: fields.u32()?,
-            })
-        };
-        (0..count).map(|_| entry().ok_or_else(damaged)).collect()
+        let bytes = self.read_block(number)?;
+        Ok((0..self.entries_in(number)).map(|nth| IndexEntry::decode(&bytes, nth)).collect())
     }
 
     /// Where the record lies; `None` if the pack has none of that LSN.
     pub fn find(&self, lsn: u64) -> Result<Option<IndexEntry>, PackError> {
         let Some(number) = self.fences.partition_point(|fence| *fence <= lsn).checked_sub(1) else { return Ok(None) };
-        let block = self.block(number)?;
-        Ok(block.binary_search_by_key(&lsn, |entry| entry.lsn).ok().map(|at| block[at]))
+        let last = self.last_block.lock().expect("nothing panics while it is held").clone();
+        let bytes = match last {
+            Some((other, bytes)) if other == number => bytes,
+            _ => {
+                let bytes = self.read_block(number)?;
+                *self.last_block.lock().expect("nothing panics while it is held") = Some((number, bytes.clone()));
+                bytes
+            }
+        };
+        let (mut low, mut high) = (0, self.entries_in(number));
+        while low < high {
+            let middle = low.midpoint(high);
+            let entry = IndexEntry::decode(&bytes, middle);
+            match entry.lsn.cmp(&lsn) {
+                Ordering::Equal => return Ok(Some(entry)),
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+            }
+        }
+        Ok(None)
+    }
+
+    fn entries_in(&self, block: usize) -> usize {
+        (self.entries as usize - block * ENTRIES_IN_BLOCK).min(ENTRIES_IN_BLOCK)
+    }
+
+    fn read_block(&self, number: usize) -> Result<Arc<[u8; BLOCK]>, PackError> {
+        let mut bytes = [0; BLOCK];
+        read_at(&self.file, &mut bytes, ((1 + number) * BLOCK) as u64)?;
+        unseal(&bytes).ok_or(PackError::Damaged("a block of its index is damaged"))?;
+        Ok(Arc::new(bytes))
     }
 }
 
