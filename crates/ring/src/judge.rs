@@ -125,3 +125,98 @@ impl Epoch {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::file::SegmentFile;
+    use crate::layout::SegmentHeader;
+    use crate::pool::Segment;
+    use crate::scan::{Gap, Scan};
+
+    /// A segment with records from `first` to `last` that says: durable up to `mark`, found up to `found`.
+    fn segment(number: u64, epoch: u64, (first, last): (u64, u64), mark: u64, found: u64) -> (u64, Read) {
+        let file = Arc::new(SegmentFile::open_to_read(std::path::Path::new("/dev/null")).unwrap());
+        let header = SegmentHeader { number, epoch, salt: 0 };
+        let [first, last, mark, found] = [first, last, mark, found].map(Lsn::new);
+        let scan = Scan { first, last, whole: last, mark, found, end: 9000, ..Scan::default() };
+        (number, Read { segment: Segment { name: format!("{number}"), file, header }, scan })
+    }
+
+    fn with_gap((number, mut read): (u64, Read), lsns: Option<(u64, u64)>) -> (u64, Read) {
+        let lsns = lsns.map(|(first, last)| (Lsn::new(first), Lsn::new(last)));
+        read.scan.gaps.push(Gap { range: 100..200, lsns, what: "a gap" });
+        (number, read)
+    }
+
+    /// Segment, first and last LSN, whether it was promised.
+    type Told = (&'static str, Option<(u64, u64)>, bool);
+
+    #[track_caller]
+    fn check<const N: usize>(low: u64, segments: [(u64, Read); N], expected: &[Told], found: u64) {
+        let segments = BTreeMap::from(segments);
+        let (damage, upto) = judge(&segments, &epochs(&segments), low);
+        let told: Vec<_> = damage
+            .iter()
+            .map(|damage| {
+                let lsns = damage.lsns.map(|(first, last)| (first.get(), last.get()));
+                (&damage.segment[..], lsns, damage.promised)
+            })
+            .collect();
+        assert_eq!(told, expected);
+        assert_eq!(upto, Lsn::new(found));
+    }
+
+    /// LSNs of the second opening begin here.
+    const SECOND: u64 = 3_000_000;
+
+    #[test]
+    fn what_is_whole_is_no_damage() {
+        check(1, [segment(1, 1, (10, 20), 19, 0), segment(2, 1, (21, 30), 29, 0)], &[], 30);
+        check(
+            2,
+            [segment(2, 1, (21, 30), 29, 0), segment(3, 2, (SECOND, SECOND + 5), SECOND + 4, 30)],
+            &[],
+            SECOND + 5,
+        );
+        // The epoch that it speaks of was freed, and so were its first segments.
+        check(9, [segment(9, 2, (SECOND + 5, SECOND + 8), SECOND + 7, 0)], &[], SECOND + 8);
+        check(0, [], &[], 0);
+    }
+
+    #[test]
+    fn a_gap_is_promised_up_to_the_mark_of_its_epoch() {
+        let whole = || segment(1, 1, (10, 20), 15, 0);
+        check(1, [with_gap(whole(), Some((15, 15)))], &[("1", Some((15, 15)), true)], 20);
+        check(1, [with_gap(whole(), Some((16, 16)))], &[("1", Some((16, 16)), false)], 15);
+        // What the next opening has found is promised, too, and what it has not found is not.
+        let next = |found| segment(2, 2, (SECOND, SECOND + 1), 0, found);
+        check(1, [with_gap(whole(), Some((16, 16))), next(20)], &[("1", Some((16, 16)), true)], SECOND + 1);
+        check(1, [with_gap(whole(), Some((16, 16))), next(15)], &[("1", Some((16, 16)), false)], SECOND + 1);
+    }
+
+    #[test]
+    fn missing_records_are_told_by_those_around_them() {
+        let first = || segment(1, 1, (10, 20), 19, 0);
+        let third = || segment(3, 1, (31, 40), 39, 0);
+        check(1, [first(), third()], &[("1", Some((21, 30)), true)], 40);
+        // Damage at the beginning of a segment gets its name from the segment before it.
+        let second = || with_gap(segment(2, 1, (23, 30), 29, 0), None);
+        check(1, [first(), second()], &[("2", Some((21, 22)), true)], 30);
+        // Without one before it nothing tells.
+        check(2, [second()], &[("2", None, true)], 30);
+        // The end of an epoch, by what the next one has found.
+        let next = segment(2, 2, (SECOND, SECOND + 1), 0, 25);
+        check(1, [first(), next], &[("1", Some((21, 25)), true)], SECOND + 1);
+    }
+
+    #[test]
+    fn a_missing_segment_is_told_by_its_number() {
+        check(1, [segment(2, 1, (21, 30), 29, 0)], &[("", None, true)], 30);
+        check(0, [segment(2, 1, (21, 30), 29, 0)], &[], 30);
+        let second_epoch = segment(3, 2, (SECOND + 9, SECOND + 10), SECOND + 9, 0);
+        check(1, [segment(1, 1, (10, 20), 19, 0), second_epoch], &[("", None, true)], SECOND + 10);
+    }
+}

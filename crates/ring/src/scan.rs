@@ -258,3 +258,127 @@ const LARGE_BODY: u32 = 64 << 10;
 const READ_AHEAD_SMALL: usize = 16 << 10;
 
 const _: () = assert!(FIRST_RECORD.is_multiple_of(ALIGN));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::SegmentReader;
+
+    const SEGMENT: SegmentHeader = SegmentHeader { number: 7, epoch: 3, salt: 0x5a17 };
+
+    /// Commits of records with these lengths of head and body, from LSN 100 on, in a file of 16 blocks.
+    fn segment(commits: &[&[(usize, usize)]]) -> (Vec<u8>, Vec<(usize, RecordHeader)>) {
+        let (mut bytes, mut records) = (SEGMENT.encode_blocks(), Vec::new());
+        for commit in commits {
+            for (head, body) in *commit {
+                let (head, body) = (vec![b'h'; *head], vec![b'b'; *body]);
+                let header = RecordHeader {
+                    lsn: Lsn::new(100 + records.len() as u64),
+                    durable: Lsn::new(99),
+                    head_len: head.len() as u32,
+                    body_len: body.len() as u32,
+                    head_crc: crc32c::crc32c(&head),
+                    body_crc: crc32c::crc32c(&body),
+                };
+                records.push((bytes.len(), header));
+                bytes.extend([&header.encode(&SEGMENT)[..], &head, &body].concat());
+                bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+            }
+            bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
+        }
+        bytes.resize(16 * BLOCK, 0);
+        (bytes, records)
+    }
+
+    /// What a scan finds, and what was shown.
+    fn scanned(bytes: &[u8]) -> (Scan, Vec<(usize, Lsn)>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        let (file, mut shown) = (SegmentFile::open_to_read(file.path()).unwrap(), Vec::new());
+        let range = FIRST_RECORD as u64..u64::MAX;
+        let scan = scan(&file, &SEGMENT, range, &mut |located| {
+            assert!(located.head.iter().all(|byte| *byte == b'h'));
+            shown.push((located.offset as usize, located.header.lsn));
+            ControlFlow::Continue(())
+        });
+        (scan.unwrap(), shown)
+    }
+
+    fn lsns(first: u64, last: u64) -> Option<(Lsn, Lsn)> {
+        Some((Lsn::new(first), Lsn::new(last)))
+    }
+
+    #[test]
+    fn records_are_found_within_commits_and_across_them_and_bodies_are_hopped_over() {
+        let (bytes, records) = segment(&[&[(3, 0), (10, 5000)], &[(0, 1)], &[(4000, 4096), (1, 1), (8, 8)]]);
+        let (scan, shown) = scanned(&bytes);
+        let expected: Vec<_> = records.iter().map(|(offset, header)| (*offset, header.lsn)).collect();
+        assert_eq!((shown, scan.gaps), (expected, Vec::new()));
+        assert_eq!((scan.first, scan.last, scan.whole), (Lsn::new(100), Lsn::new(105), Lsn::new(105)));
+        assert_eq!(scan.end, records[5].0 as u64 + records[5].1.span());
+        // A body that looks like a record, even one of this segment, is one only where the record before it is damaged.
+        let mut forged = bytes;
+        let inside = records[1].0 + RECORD_HEADER + 10 + 6;
+        let other = RecordHeader { lsn: Lsn::new(900), head_len: 0, head_crc: 0, ..records[0].1 };
+        forged[inside..inside + RECORD_HEADER].copy_from_slice(&other.encode(&SEGMENT));
+        assert_eq!(scanned(&forged).1.len(), 6);
+    }
+
+    #[test]
+    fn a_damaged_header_or_head_hides_its_record_and_no_other() {
+        let commits: [&[(usize, usize)]; 2] = [&[(3, 100), (10, 50), (7, 20)], &[(5, 5), (6, 6)]];
+        let (bytes, records) = segment(&commits);
+        for (nth, (offset, header)) in records.iter().enumerate() {
+            for at in [0, 9, 30, 47, RECORD_HEADER] {
+                let mut damaged = bytes.clone();
+                damaged[offset + at] ^= 8;
+                let (scan, shown) = scanned(&damaged);
+                let left: Vec<Lsn> = shown.iter().map(|(_, lsn)| *lsn).collect();
+                let expected: Vec<Lsn> =
+                    records.iter().map(|(_, header)| header.lsn).filter(|lsn| *lsn != header.lsn).collect();
+                assert_eq!(left, expected, "record {nth}, byte {at}");
+                let [gap] = &scan.gaps[..] else { panic!("{:?}", scan.gaps) };
+                // Nothing in a segment tells the name of its first record but its own header.
+                let is_named = nth > 0 || at == RECORD_HEADER;
+                assert_eq!(gap.lsns, is_named.then_some((header.lsn, header.lsn)), "record {nth}, byte {at}");
+                assert!(gap.range.contains(&(*offset as u64)), "{gap:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_cut_leaves_of_a_commit_is_a_gap_and_free_space_is_none() {
+        let (bytes, records) = segment(&[&[(3, 100)], &[(10, 50)]]);
+        let mut torn = bytes.clone();
+        torn[records[1].0 + 16..records[1].0 + 512].fill(0);
+        let gaps = scanned(&torn).0.gaps;
+        assert_eq!(gaps.iter().map(|gap| gap.lsns).collect::<Vec<_>>(), [lsns(101, 101)]);
+        // From an earlier use of the file.
+        let mut stale = bytes.clone();
+        let older = SegmentHeader { number: 2, salt: 99, ..SEGMENT };
+        stale[records[1].0..][..RECORD_HEADER].copy_from_slice(&records[1].1.encode(&older)[..]);
+        stale[records[1].0 + 8] ^= 1;
+        assert_eq!(scanned(&stale).0.gaps, []);
+        assert!(!scanned(&segment(&[]).0).0.has_any());
+    }
+
+    #[test]
+    fn every_record_is_found_by_way_of_its_anchor() {
+        let commit: Vec<(usize, usize)> = (0..40).map(|n| (n, 3 * n)).collect();
+        let (mut bytes, records) = segment(&[&commit, &commit[..20], &commit]);
+        let gone = records[50].0;
+        bytes[gone] ^= 1;
+        let (scan, shown) = scanned(&bytes);
+        assert_eq!(shown.len(), records.len() - 1);
+        assert!(scan.anchors.len() <= records.len() / ANCHOR_EACH as usize + 3, "{:?}", scan.anchors);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &bytes).unwrap();
+        let reader = SegmentReader::open(file.path()).unwrap();
+        for (offset, header) in &records {
+            let from = scan.anchor(header.lsn).unwrap();
+            let expected = (*offset != gone).then_some((*offset as u32, *header));
+            assert_eq!(reader.find(from, header.lsn).unwrap(), expected, "{}", header.lsn);
+        }
+        assert_eq!(scan.anchor(Lsn::new(99)), None);
+    }
+}

@@ -89,12 +89,12 @@ fn any_flipped_byte_costs_what_it_names_and_nothing_else() {
         let is_tried = |at: &usize| match (number, at / BLOCK, at % BLOCK) {
             (1, 3, 0..150) => true,
             (_, _, 0..150) => at % 7 == number as usize,
-            _ => at % 1021 == 0,
+            _ => at.is_multiple_of(1021),
         };
         for at in (0..used).filter(is_tried).chain([used + 1, used + 5000, whole.len() - 1]) {
             let damaged = copy(dir.path());
             let mut bytes = whole.clone();
-            bytes[at] ^= if at % 2 == 0 { 0x40 } else { 1 };
+            bytes[at] ^= if at.is_multiple_of(2) { 0x40 } else { 1 };
             std::fs::write(damaged.path().join(path.file_name().unwrap()), bytes).unwrap();
             let (ring, recovery) = open(damaged.path(), 0);
             let left = found(&ring);
@@ -239,7 +239,7 @@ fn what_a_long_life_lost_in_its_midst_is_named_and_the_rest_is_read_by_lsn() {
         let (segment, offset) = places[&lsns[nth]];
         let mut bytes = std::fs::read(&paths[&segment]).unwrap();
         // In turns its header and its head.
-        bytes[offset + if nth % 2 == 0 { 20 } else { RECORD_HEADER + 3 }] ^= 0x10;
+        bytes[offset + if nth.is_multiple_of(2) { 20 } else { RECORD_HEADER + 3 }] ^= 0x10;
         std::fs::write(&paths[&segment], bytes).unwrap();
     }
     let (ring, recovery) = open(dir.path(), 0);

@@ -150,9 +150,10 @@ pub fn live(machine: &Arc<Machine>, known: &mut Known, scenario: Scenario, rando
     machine.set_faults(faults.clone());
     let cancelled: Arc<Mutex<Vec<Lsn>>> = Arc::default();
     let told = cancelled.clone();
-    let config = config(move |event| match event {
-        Event::Cancelled(lsn) => told.lock().unwrap().push(lsn),
-        _ => {}
+    let config = config(move |event| {
+        if let Event::Cancelled(lsn) = event {
+            told.lock().unwrap().push(lsn);
+        }
     });
     let begun = machine.position();
     match Ring::open(&machine.path().join("ring"), config, known.low().0, Lsn::ZERO) {
