@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use posthaste_search::settings::{Settings, add_headers};
-use posthaste_search::{Indexer, Progress, Report, UpdateOptions, Way, nothing_to_do, run_hook};
+use posthaste_search::{Indexer, MEMORY_BYTES, Progress, Report, UpdateOptions, Way, nothing_to_do, run_hook};
+use rustix::thread::disable_transparent_huge_pages;
 use serde_json::json;
 
 use crate::index_watch;
@@ -133,7 +134,7 @@ impl Update {
             into_noupdate: self.noupdate,
             believe_missing: self.believe_missing,
             threads: self.threads,
-            memory_bytes: self.memory.clamp(32, 1 << 20) << 20,
+            memory_bytes: self.memory.clamp(MEMORY_MIB_MIN, 1 << 20) << 20,
             way: match self.io {
                 Io::Best => Way::Best,
                 Io::Calls => Way::OneByOne,
@@ -144,8 +145,10 @@ impl Update {
     }
 }
 
+/// With less, a first index becomes so many segments that it has to merge them.
+const MEMORY_MIB_MIN: usize = 32;
 /// Where `--memory` says nothing.
-const MEMORY_MIB: usize = 512;
+const MEMORY_MIB: usize = MEMORY_BYTES >> 20;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Io {
@@ -218,7 +221,12 @@ fn run_update(args: &Update, rebuild: bool) -> Result<Report, Failure> {
     {
         complain(&format!("the index is built again: {why}"));
     }
-    let report = indexer.update(&args.roots, &options, &|progress| show(&bar, progress))?;
+    // A page of 2 MiB counts whole however little of it is used: they were a sixth of the memory of a first index.
+    let _ = disable_transparent_huge_pages(true);
+    let report = indexer.update(&args.roots, &options, &|progress| show(&bar, progress));
+    // What the hook runs is not to have less of them.
+    let _ = disable_transparent_huge_pages(false);
+    let report = report?;
     bar.finish_and_clear();
     Ok(report)
 }

@@ -54,6 +54,8 @@ pub use posthaste_maildir::tree::Way;
 pub use scan::scan;
 pub use search::{AddressFields, Bitmap, Message, Searcher, Sort, TreeLine, split_addresses, tree};
 pub use text_index::Head;
-pub use update::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, Touched, UpdateOptions, nothing_to_do};
+pub use update::{
+    IndexError, Indexer, MEMORY_BYTES, Progress, ROUND_MESSAGES, Report, Touched, UpdateOptions, nothing_to_do,
+};
 pub use verify::{Verdict, verify};
 pub use watch::{Stop, WatchEvent, WatchOptions, WatchStatus, watch, watched};

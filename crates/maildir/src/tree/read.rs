@@ -38,7 +38,7 @@ const _: () = {
 
 impl FileReader {
     /// Files of one batch at most.
-    pub const BATCH: usize = 128;
+    pub const BATCH: usize = 32;
 
     /// A reader that goes about it in a given way, if that is possible.
     #[cfg_attr(not(feature = "io-uring"), expect(unused_variables, reason = "there is one way"))]

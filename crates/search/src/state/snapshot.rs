@@ -28,6 +28,9 @@ pub struct Directory {
     pub messages: u32,
     /// Messages that are there: numbers without those of gone messages.
     pub present: u64,
+    /// How many of these have no date that can be read; `None` in an index from before it was counted.
+    #[serde(default)]
+    pub undated: Option<u64>,
     pub(super) chunks: Vec<ChunkPlace>,
     /// The commit of the text index that this one goes with.
     pub text_commit: u64,

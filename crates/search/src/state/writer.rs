@@ -113,6 +113,20 @@ impl StateWriter {
         number
     }
 
+    /// Adds records under the next numbers.
+    pub fn extend(&mut self, records: Vec<Record>) {
+        let first = self.records.len();
+        if records.is_empty() {
+            return;
+        }
+        match first {
+            0 => self.records = records,
+            _ => self.records.extend(records),
+        }
+        u32::try_from(self.records.len()).expect("fewer than 2^32 message numbers");
+        self.dirty.extend(first / CHUNK_MESSAGES..self.records.len().div_ceil(CHUNK_MESSAGES));
+    }
+
     /// The index of a set of tags, which is added if it is new. `tags` is sorted.
     pub fn tag_set(&mut self, tags: Vec<String>) -> u32 {
         let sets = &mut self.directory.tag_sets;
@@ -169,8 +183,10 @@ impl StateWriter {
             at += u64::from(length);
         }
         self.directory.messages = u32::try_from(self.records.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        self.directory.present =
-            self.records.iter().filter(|record| record.flags & chunk::bits::GONE == 0).count() as u64;
+        let present = || self.records.iter().filter(|record| record.flags & chunk::bits::GONE == 0);
+        self.directory.present = present().count() as u64;
+        self.directory.undated =
+            Some(present().filter(|record| record.flags & chunk::bits::UNDATED != 0).count() as u64);
         let bytes = serde_json::to_vec(&self.directory)?;
         disk::write_all_at(&file, &path, &bytes, at)?;
         disk::sync(&file, &path)?;

@@ -216,16 +216,14 @@ const NEW_WORDS_SHARE: usize = 20;
 fn says_more(html: &str, plain: &str) -> bool {
     let mut token = String::new();
     let mut known = HashSet::new();
-    let mut words = Tokens::new(plain);
-    while words.next_into(&mut token).is_some() {
-        known.insert(xxhash_rust::xxh3::xxh3_64(token.as_bytes()));
-    }
+    Tokens::new(plain).for_each(&mut token, |word| {
+        known.insert(xxhash_rust::xxh3::xxh3_64(word));
+    });
     let (mut all, mut new) = (0, 0);
-    let mut words = Tokens::new(html);
-    while words.next_into(&mut token).is_some() {
+    Tokens::new(html).for_each(&mut token, |word| {
         all += 1;
-        new += usize::from(!known.contains(&xxhash_rust::xxh3::xxh3_64(token.as_bytes())));
-    }
+        new += usize::from(!known.contains(&xxhash_rust::xxh3::xxh3_64(word)));
+    });
     new * NEW_WORDS_SHARE > all
 }
 

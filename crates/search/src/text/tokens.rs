@@ -83,6 +83,39 @@ impl<'a> Tokens<'a> {
         }
     }
 
+    /// Calls `each` with every token that is left. `token` as in [`next_into`](Self::next_into).
+    ///
+    /// Most words are short and ASCII: these are put into lower case as they are looked for.
+    pub fn for_each(mut self, token: &mut String, mut each: impl FnMut(&[u8])) {
+        let bytes = self.text.as_bytes();
+        let mut word = [0; TOKEN_BYTES_MAX];
+        loop {
+            while self.gram.is_none() && bytes.get(self.at).is_some_and(|&byte| byte < 128) {
+                let mut length = 0;
+                while length < word.len()
+                    && let Some(&byte) = bytes.get(self.at + length)
+                    && byte < 128
+                    && LOWER[usize::from(byte)] != 0
+                {
+                    word[length] = LOWER[usize::from(byte)];
+                    length += 1;
+                }
+                if length == 0 {
+                    self.at += 1;
+                } else if length == word.len() || bytes.get(self.at + length).is_some_and(|&byte| byte >= 128) {
+                    break;
+                } else {
+                    each(&word[..length]);
+                    self.at += length + 1;
+                }
+            }
+            if self.next_into(token).is_none() {
+                return;
+            }
+            each(token.as_bytes());
+        }
+    }
+
     /// Byte offset in the text at which the token last returned begins (exact for words).
     pub fn start(&self) -> usize {
         self.start
@@ -135,14 +168,15 @@ impl<'a> Tokens<'a> {
         let bytes = self.text.as_bytes();
         while let Some(&byte) = bytes.get(self.at) {
             if byte < 128 {
-                let lower = LOWER[usize::from(byte)];
-                if lower == 0 {
+                let length =
+                    bytes[self.at..].iter().take_while(|&&byte| byte < 128 && LOWER[usize::from(byte)] != 0).count();
+                if length == 0 {
                     return;
                 }
-                if token.len() < TOKEN_BYTES_MAX {
-                    token.push(char::from(lower));
-                }
-                self.at += 1;
+                let (from, kept) = (token.len(), length.min(TOKEN_BYTES_MAX.saturating_sub(token.len())));
+                token.push_str(&self.text[self.at..self.at + kept]);
+                token[from..].make_ascii_lowercase();
+                self.at += length;
                 continue;
             }
             let c = self.char_here();
@@ -178,6 +212,9 @@ mod tests {
     fn check(text: &str, expected: &[&str]) {
         let found: Vec<String> = tokens(text).into_iter().map(|(token, _)| token).collect();
         assert_eq!(found, expected, "{text:?}");
+        let mut each = Vec::new();
+        Tokens::new(text).for_each(&mut String::new(), |token| each.push(String::from_utf8(token.to_vec()).unwrap()));
+        assert_eq!(each, expected, "{text:?}");
     }
 
     #[test]
@@ -187,6 +224,9 @@ mod tests {
         check("co-operate naïve  Straße", &["co", "operate", "naive", "strasse"]);
         check("", &[]);
         check(" ---\n", &[]);
+        check("Ab aé-éa, 字b b字 \u{ad}a\u{ad}b 1é", &["ab", "ae", "ea", "字", "b", "b", "字", "ab", "1e"]);
+        let long = "Y".repeat(TOKEN_BYTES_MAX);
+        check(&format!("{long} {long}Z {long}é."), &[&*long.to_lowercase(); 3]);
     }
 
     #[test]

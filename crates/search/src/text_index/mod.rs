@@ -7,8 +7,9 @@ mod build;
 mod files;
 mod gone;
 mod head;
+mod inverted;
 mod merge;
-mod words;
+mod pool;
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,6 @@ use tantivy::indexer::NoMergePolicy;
 use tantivy::schema::{
     BytesOptions, FAST, Field, IndexRecordOption, NumericOptions, Schema, TextFieldIndexing, TextOptions,
 };
-use tantivy::tokenizer::TokenizerManager;
 use tantivy::{Index, IndexSettings, IndexWriter, ReloadPolicy, SegmentReader};
 
 use crate::header_names::HeaderNames;
@@ -30,8 +30,8 @@ pub use head::Head;
 
 use files::Files;
 use gone::Gone;
-use words::Words;
 
+/// Names [`Tokens`](crate::text::Tokens) in the schema. The engine itself cuts no text.
 const TOKENIZER: &str = "posthaste";
 /// Bytes of stored values that are compressed together. Small, because a page of hits comes from all over.
 const STORE_BLOCK_BYTES: usize = 8 << 10;
@@ -112,14 +112,14 @@ impl TextIndex {
             docstore_compress_dedicated_thread: false,
             ..IndexSettings::default()
         };
-        let builder = Index::builder().schema(schema).settings(settings).tokenizers(tokenizers());
+        let builder = Index::builder().schema(schema).settings(settings);
         let index = builder.open_or_create(Files::in_dir(dir)?)?;
         Ok(Self { dir: dir.to_owned(), index, fields, headers: headers.clone() })
     }
 
     /// Opens the index in `dir`.
     pub fn open(dir: &Path) -> tantivy::Result<Self> {
-        let mut index = Index::open(Files::in_dir(dir)?)?;
+        let index = Index::open(Files::in_dir(dir)?)?;
         let found = index.schema();
         let names = found.fields().filter_map(|(_, entry)| entry.name().strip_prefix(HEADER_PREFIX));
         let headers = HeaderNames::of(names.collect());
@@ -127,7 +127,6 @@ impl TextIndex {
         if found != schema {
             return Err(tantivy::TantivyError::SchemaError("written by another version: rebuild it".to_owned()));
         }
-        index.set_tokenizers(tokenizers());
         Ok(Self { dir: dir.to_owned(), index, fields, headers })
     }
 
@@ -221,10 +220,4 @@ impl Mark {
     fn write(self) -> String {
         format!("{} {}", self.next_number, self.commit)
     }
-}
-
-fn tokenizers() -> TokenizerManager {
-    let manager = TokenizerManager::default();
-    manager.register(TOKENIZER, Words::default());
-    manager
 }

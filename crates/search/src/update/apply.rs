@@ -7,6 +7,7 @@ use super::read::{Done, Missing, Moved, NANOS, read};
 use super::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions, bits};
 use crate::search::Bitmap;
 use crate::state::Record;
+use crate::tags::TagStore;
 use crate::text_index::FinishedSegment;
 use crate::watch::Stop;
 
@@ -75,9 +76,11 @@ impl<'a> Run<'a> {
         let indexer = &mut *self.indexer;
         let first = indexer.state.records().len();
         let (done, total, progress) = (self.done, self.total, self.progress);
-        let round = read(&indexer.text, &indexer.state, batch, missing, self.options, first, &|messages, bytes| {
+        let with_tag_ids = TagStore::exists(&indexer.dir);
+        let step = |messages, bytes| {
             progress(Progress::Reading { done: done.messages + messages, total, bytes: done.bytes + bytes });
-        });
+        };
+        let round = read(&indexer.text, &indexer.state, batch, missing, self.options, first, with_tag_ids, &step);
         let round = round.map_err(|error| indexer.text_error(error))?;
         self.done.messages += round.done.messages;
         self.done.bytes += round.done.bytes;
@@ -85,19 +88,16 @@ impl<'a> Run<'a> {
         self.report.troubles.extend(round.troubles);
         self.report.moved += round.moved.len() as u64;
         round.moved.into_iter().for_each(|moved| indexer.take_over(moved));
-        for new in round.new {
-            while indexer.state.records().len() < new.number as usize {
-                indexer.state.push(Record { flags: bits::GONE, ..Record::default() });
-            }
-            if let Some(problem) = new.problem {
-                indexer.state.directory.problems.insert(new.number, problem.to_owned());
-                self.report.problems.push((new.path, problem.to_owned()));
-            }
-            let number = indexer.state.push(new.record);
-            indexer.unthreaded.numbers.push(number);
-            indexer.untagged.push((number, new.tag_id));
-            self.report.added += 1;
+        for (number, path, problem) in round.problems {
+            indexer.state.directory.problems.insert(number, problem.to_owned());
+            self.report.problems.push((path, problem.to_owned()));
         }
+        let is_new = |record: &Record| record.flags & bits::GONE == 0;
+        let numbers = (first as u32..).zip(&round.new).filter(|(_, record)| is_new(record)).map(|(number, _)| number);
+        indexer.unthreaded.numbers.extend(numbers);
+        self.report.added += round.new.iter().filter(|record| is_new(record)).count() as u64;
+        indexer.untagged.extend(round.tag_ids);
+        indexer.state.extend(round.new);
         if round.segments.is_empty() {
             return Ok(());
         }

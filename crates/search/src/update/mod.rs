@@ -42,7 +42,7 @@ use crate::watch::Stop;
 pub use diff::Touched;
 pub use error::IndexError;
 pub(crate) use error::text_error;
-pub use report::{Progress, Report, UpdateOptions};
+pub use report::{MEMORY_BYTES, Progress, Report, UpdateOptions};
 
 use apply::Run;
 pub(crate) use tagging::PENDING;

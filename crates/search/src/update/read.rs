@@ -65,20 +65,15 @@ pub(super) struct Moved {
     pub facts: FileFacts,
 }
 
-pub(super) struct New {
-    pub number: u32,
-    pub record: Record,
-    /// The id under which it may have been tagged before it came.
-    pub tag_id: String,
-    pub problem: Option<&'static str>,
-    pub path: PathBuf,
-}
-
 /// What one round of reading found.
 #[derive(Default)]
 pub(super) struct Round {
-    /// By number, ascending; some numbers may be left out.
-    pub new: Vec<New>,
+    /// From the first number on; a number that was not used is [`GONE`](bits::GONE).
+    pub new: Vec<Record>,
+    /// The ids under which new messages may have been tagged before they came, if they were asked for.
+    pub tag_ids: Vec<(u32, String)>,
+    /// New messages that were not read whole, and why.
+    pub problems: Vec<(u32, PathBuf, &'static str)>,
     pub moved: Vec<Moved>,
     pub segments: Vec<FinishedSegment>,
     pub troubles: Vec<(PathBuf, String)>,
@@ -86,6 +81,7 @@ pub(super) struct Round {
 }
 
 /// Reads all of `batch`. The first new message gets the number `first`. `step` is told messages and bytes done.
+#[expect(clippy::too_many_arguments, reason = "each is another thing")]
 pub(super) fn read(
     text: &TextIndex,
     state: &StateWriter,
@@ -93,6 +89,7 @@ pub(super) fn read(
     missing: &Missing,
     options: &UpdateOptions,
     first: usize,
+    with_tag_ids: bool,
     step: &(dyn Fn(u64, u64) + Sync),
 ) -> tantivy::Result<Round> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
@@ -102,7 +99,10 @@ pub(super) fn read(
         dirs: directories(state),
         batch: &batch,
         taken: AtomicUsize::new(0),
+        first,
         next_number: AtomicU32::new(u32::try_from(first).unwrap_or(u32::MAX)),
+        new: Mutex::new(Vec::with_capacity(batch.len())),
+        with_tag_ids,
         messages: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         missing,
@@ -111,17 +111,18 @@ pub(super) fn read(
         stop: options.stop.as_ref(),
         headers: text.headers(),
     };
-    let stamp = AtomicU64::new(1);
     let memory_bytes = options.memory_bytes / threads;
     let mut round = Round::default();
-    for part in on_threads(threads, || shared.work(SegmentBuilder::new(text, memory_bytes, &stamp))) {
+    for part in on_threads(threads, || shared.work(SegmentBuilder::new(text, memory_bytes))) {
         let part = part?;
-        round.new.extend(part.new);
+        round.tag_ids.extend(part.tag_ids);
+        round.problems.extend(part.problems);
         round.moved.extend(part.moved);
         round.segments.extend(part.segments);
         round.troubles.extend(part.troubles);
     }
-    round.new.sort_unstable_by_key(|new| new.number);
+    round.new = shared.new.into_inner().unwrap_or_else(PoisonError::into_inner);
+    round.problems.sort_unstable_by_key(|(number, ..)| *number);
     round.done = Done { messages: shared.messages.into_inner(), bytes: shared.bytes.into_inner() };
     Ok(round)
 }
@@ -136,7 +137,11 @@ struct Shared<'a> {
     dirs: Vec<PathBuf>,
     batch: &'a [Candidate],
     taken: AtomicUsize,
+    first: usize,
     next_number: AtomicU32,
+    /// By number, of all threads: a record is moved once from where it was made to where it stays.
+    new: Mutex<Vec<Record>>,
+    with_tag_ids: bool,
     messages: AtomicU64,
     bytes: AtomicU64,
     missing: &'a Missing,
@@ -213,16 +218,27 @@ impl Shared<'_> {
         }
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         builder.add(number, &message)?;
-        let record = record(candidate, digest, file.facts, &message, file.bytes, number);
-        let tag_id = id_of(&message.message_id, digest);
-        round.new.push(New { number, record, tag_id, problem: message.problem, path: self.path(candidate) });
+        self.keep(number, record(candidate, digest, file.facts, &message, file.bytes, number));
+        if self.with_tag_ids {
+            round.tag_ids.push((number, id_of(&message.message_id, digest)));
+        }
+        round.problems.extend(message.problem.map(|problem| (number, self.path(candidate), problem)));
         Ok(())
+    }
+
+    fn keep(&self, number: u32, record: Record) {
+        let mut new = self.new.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = number as usize - self.first;
+        if new.len() <= at {
+            new.resize_with(at + 1, || Record { flags: bits::GONE, ..Record::default() });
+        }
+        new[at] = record;
     }
 }
 
 /// The content's digest: XXH3-128 with CRLF counted as LF, so that a message keeps it when another program stores it with other line ends.
 fn digest(bytes: &[u8]) -> u128 {
-    if !bytes.contains(&b'\r') {
+    if memchr::memchr(b'\r', bytes).is_none() {
         return xxh3_128(bytes);
     }
     let mut plain = Vec::with_capacity(bytes.len());

@@ -30,6 +30,9 @@ pub struct UpdateOptions {
     pub stop: Option<Stop>,
 }
 
+/// Of [`UpdateOptions::memory_bytes`]: with half as much a first index has twice as many segments, and each costs every query something.
+pub const MEMORY_BYTES: usize = 64 << 20;
+
 impl Default for UpdateOptions {
     fn default() -> Self {
         Self {
@@ -38,7 +41,7 @@ impl Default for UpdateOptions {
             into_noupdate: false,
             believe_missing: false,
             threads: 0,
-            memory_bytes: 512 << 20,
+            memory_bytes: MEMORY_BYTES,
             way: Way::default(),
             stop: None,
         }

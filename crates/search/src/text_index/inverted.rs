@@ -1,0 +1,365 @@
+//! The words of a segment that is being built, and where each stands: packed in little memory, then written in the engine's format.
+//!
+//! The engine's own writer looks a word up and appends to its list at every place where it stands. Here the places of one message are collected
+//! first, so that a list grows once for each message; and a word that stands in one message, as most do, has its place in its record.
+
+use tantivy::index::Segment;
+use tantivy::postings::{FieldSerializer, InvertedIndexSerializer};
+use tantivy::schema::{Field, IndexRecordOption, Schema};
+use tantivy::tokenizer::MAX_TOKEN_LEN;
+
+use super::pool::{NOWHERE, Pool, first_octets};
+use crate::text::Tokens;
+
+/// Places in the table to begin with.
+const TABLE_MIN: usize = 1 << 12;
+
+/// Words by field, with the documents and positions where they stand.
+pub(super) struct Inverted {
+    pool: Pool,
+    /// Open addressing; a power of two.
+    table: Vec<Entry>,
+    words: usize,
+    fields: Vec<FieldState>,
+    /// The words of the message that is being added, each once.
+    here: Vec<Here>,
+    /// Its positions; those of one word are linked.
+    positions: Vec<(u32, u32)>,
+    /// Words that are looked up together, and their octets one after the other.
+    words_next: Vec<Word>,
+    octets_next: Vec<u8>,
+    token: String,
+    packed: Vec<u8>,
+}
+
+const WORDS_AT_ONCE: usize = 512;
+
+struct Word {
+    hash: u32,
+    field: u8,
+    first: u64,
+    start: usize,
+    position: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    hash: u32,
+    /// Where the word's record is, or [`NOWHERE`].
+    record: u32,
+}
+
+const FREE: Entry = Entry { hash: 0, record: NOWHERE };
+
+#[derive(Debug, Clone, Copy, Default)]
+struct FieldState {
+    has_positions: bool,
+    tokens: u64,
+    /// Where the next value of the same message begins.
+    next: u32,
+}
+
+struct Here {
+    record: u32,
+    field: u8,
+    /// Documents since the last one with this word.
+    gap: u32,
+    count: u32,
+    /// Places in `positions`.
+    first: u32,
+    last: u32,
+}
+
+impl Inverted {
+    pub fn new(schema: &Schema) -> Self {
+        let field = |(_, entry): (Field, &tantivy::schema::FieldEntry)| FieldState {
+            has_positions: entry.field_type().index_record_option().is_some_and(IndexRecordOption::has_positions),
+            ..FieldState::default()
+        };
+        Self {
+            pool: Pool::default(),
+            table: vec![FREE; TABLE_MIN],
+            words: 0,
+            fields: schema.fields().map(field).collect(),
+            here: Vec::new(),
+            positions: Vec::new(),
+            words_next: Vec::new(),
+            octets_next: Vec::new(),
+            token: String::new(),
+            packed: Vec::new(),
+        }
+    }
+
+    /// Bytes that are in use, with those that writing the segment takes.
+    pub fn memory(&self) -> usize {
+        self.pool.memory() + self.table.len() * size_of::<Entry>() + self.words * size_of::<(u64, u32)>()
+    }
+
+    /// Adds all words of a value in a field. Between two values of a field is a gap, so that no phrase goes across.
+    pub fn add_text(&mut self, document: u32, field: Field, text: &str) {
+        let at = field.field_id() as usize;
+        let mut token = std::mem::take(&mut self.token);
+        let mut position = self.fields[at].next;
+        Tokens::new(text).for_each(&mut token, |word| {
+            self.collect(at as u8, word, position);
+            position += 1;
+            if self.words_next.len() == WORDS_AT_ONCE {
+                self.add_collected(document);
+            }
+        });
+        self.add_collected(document);
+        self.fields[at].next = position + 1;
+        self.token = token;
+    }
+
+    #[inline]
+    fn collect(&mut self, field: u8, octets: &[u8], position: u32) {
+        let first = first_octets(octets);
+        let start = self.octets_next.len();
+        self.octets_next.extend_from_slice(octets);
+        self.words_next.push(Word { hash: hash(field, octets, first), field, first, start, position });
+    }
+
+    /// Each word is somewhere else in memory, and to wait for one after the other would take longer than all else. So all are asked for first:
+    /// the processor fetches what does not depend on each other at the same time.
+    fn add_collected(&mut self, document: u32) {
+        let mask = self.table.len() - 1;
+        let entries = self.words_next.iter().map(|word| self.table[word.hash as usize & mask].record);
+        std::hint::black_box(entries.fold(0, |all, record| all ^ record));
+        let records = self.words_next.iter().map(|word| self.table[word.hash as usize & mask].record);
+        let touched = records.filter(|record| *record != NOWHERE).map(|record| self.pool.touch(record));
+        std::hint::black_box(touched.fold(0, |all, octet| all ^ octet));
+        let (words, octets) = (std::mem::take(&mut self.words_next), std::mem::take(&mut self.octets_next));
+        let ends = words.iter().skip(1).map(|word| word.start).chain([octets.len()]);
+        for (word, end) in words.iter().zip(ends) {
+            self.add(document, word, &octets[word.start..end]);
+        }
+        (self.words_next, self.octets_next) = (words, octets);
+        self.words_next.clear();
+        self.octets_next.clear();
+    }
+
+    /// Adds a value as one word.
+    pub fn add_value(&mut self, document: u32, field: Field, value: &str) {
+        if value.len() <= MAX_TOKEN_LEN {
+            self.collect(field.field_id() as u8, value.as_bytes(), 0);
+            self.add_collected(document);
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, document: u32, word: &Word, octets: &[u8]) {
+        let state = &mut self.fields[usize::from(word.field)];
+        state.tokens += 1;
+        let has_positions = state.has_positions;
+        let place = self.positions.len() as u32;
+        let record = self.find_or_make(word, octets);
+        let list = self.pool.list(record);
+        if list.last_document() == Some(document) {
+            if has_positions {
+                let here = &mut self.here[list.here as usize];
+                self.positions[here.last as usize].1 = place;
+                (here.last, here.count) = (place, here.count + 1);
+                self.positions.push((word.position, NOWHERE));
+            }
+            return;
+        }
+        let gap = document - list.last_document().unwrap_or(0);
+        self.pool.see(record, document, self.here.len() as u32);
+        self.here.push(Here { record, field: word.field, gap, count: 1, first: place, last: place });
+        self.positions.push((word.position, NOWHERE));
+    }
+
+    #[inline]
+    fn find_or_make(&mut self, word: &Word, octets: &[u8]) -> u32 {
+        let Word { hash, field, first, .. } = *word;
+        let mask = self.table.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let entry = self.table[at];
+            if entry.record == NOWHERE {
+                let record = self.pool.make(field, octets);
+                self.table[at] = Entry { hash, record };
+                self.words += 1;
+                if self.words * 5 > self.table.len() * 3 {
+                    self.grow();
+                }
+                return record;
+            }
+            if entry.hash == hash && self.pool.is(entry.record, field, octets, first) {
+                return entry.record;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    fn grow(&mut self) {
+        let larger = vec![FREE; self.table.len() * 2];
+        let mask = larger.len() - 1;
+        for entry in std::mem::replace(&mut self.table, larger) {
+            if entry.record != NOWHERE {
+                let mut at = entry.hash as usize & mask;
+                while self.table[at].record != NOWHERE {
+                    at = (at + 1) & mask;
+                }
+                self.table[at] = entry;
+            }
+        }
+    }
+
+    /// Ends a message: what was found in it is appended to the words' lists.
+    pub fn end_document(&mut self) {
+        let mut packed = std::mem::take(&mut self.packed);
+        // As in `add_collected`.
+        let touched = self.here.iter().map(|here| self.pool.touch_tail(here.record));
+        std::hint::black_box(touched.fold(0, |all, octet| all ^ octet));
+        for here in self.here.drain(..) {
+            let most = (here.count as usize + 2) * VALUE_BYTES_MAX;
+            if packed.len() < most {
+                packed.resize(most, 0);
+            }
+            let mut length = 0;
+            if self.fields[usize::from(here.field)].has_positions {
+                put(&mut packed, &mut length, u64::from(here.gap) << 1 | u64::from(here.count == 1));
+                if here.count > 1 {
+                    put(&mut packed, &mut length, u64::from(here.count));
+                }
+                let (mut at, mut before) = (here.first, 0);
+                while let Some(&(position, next)) = self.positions.get(at as usize) {
+                    put(&mut packed, &mut length, u64::from(position - before));
+                    (at, before) = (next, position);
+                }
+            } else {
+                put(&mut packed, &mut length, u64::from(here.gap));
+            }
+            self.pool.append(here.record, &packed[..length]);
+        }
+        self.packed = packed;
+        self.positions.clear();
+        self.fields.iter_mut().for_each(|field| field.next = 0);
+    }
+
+    /// Writes all words into the segment's files, and forgets them.
+    pub fn write(&mut self, segment: &Segment) -> tantivy::Result<()> {
+        let mut serializer = InvertedIndexSerializer::open(segment)?;
+        let order = self.in_order();
+        let mut packed = std::mem::take(&mut self.packed);
+        let mut deltas = Vec::new();
+        let mut rest = order.as_slice();
+        while let Some((_, first)) = rest.first() {
+            let field = self.pool.field(*first);
+            let end = rest.partition_point(|(_, record)| self.pool.field(*record) == field);
+            let state = self.fields[usize::from(field)];
+            let mut out = serializer.new_field(Field::from_field_id(u32::from(field)), state.tokens, None)?;
+            for (_, record) in &rest[..end] {
+                self.pool.read(*record, &mut packed);
+                out.new_term(self.pool.word(*record), 0, state.has_positions)?;
+                if state.has_positions {
+                    write_places(&packed, &mut deltas, &mut out);
+                } else {
+                    write_documents(&packed, &mut out);
+                }
+                out.close_term()?;
+            }
+            out.close()?;
+            rest = &rest[end..];
+        }
+        serializer.close()?;
+        self.packed = packed;
+        self.clear();
+        Ok(())
+    }
+
+    /// The words by field and then by their octets, with the beginning of that beside them.
+    fn in_order(&self) -> Vec<(u64, u32)> {
+        let beginning = |record: u32| {
+            let word = self.pool.word(record);
+            let mut octets = [0; 8];
+            octets[0] = self.pool.field(record);
+            let length = word.len().min(7);
+            octets[1..=length].copy_from_slice(&word[..length]);
+            u64::from_be_bytes(octets)
+        };
+        let mut order = Vec::with_capacity(self.words);
+        let records = self.table.iter().map(|entry| entry.record).filter(|record| *record != NOWHERE);
+        order.extend(records.map(|record| (beginning(record), record)));
+        order.sort_unstable_by(|(a, a_record), (b, b_record)| {
+            a.cmp(b).then_with(|| self.pool.word(*a_record).cmp(self.pool.word(*b_record)))
+        });
+        order
+    }
+
+    /// The memory is kept for the next segment.
+    fn clear(&mut self) {
+        self.pool.clear();
+        self.table.fill(FREE);
+        self.words = 0;
+        self.fields.iter_mut().for_each(|field| (field.tokens, field.next) = (0, 0));
+    }
+}
+
+fn write_places(packed: &[u8], deltas: &mut Vec<u32>, out: &mut FieldSerializer<'_>) {
+    let (mut at, mut document) = (0, 0);
+    while at < packed.len() {
+        let first = get(packed, &mut at);
+        document += (first >> 1) as u32;
+        let count = if first & 1 == 1 { 1 } else { get(packed, &mut at) };
+        deltas.clear();
+        deltas.extend((0..count).map(|_| get(packed, &mut at) as u32));
+        out.write_doc(document, count as u32, deltas);
+    }
+}
+
+fn write_documents(packed: &[u8], out: &mut FieldSerializer<'_>) {
+    let (mut at, mut document) = (0, 0);
+    while at < packed.len() {
+        document += get(packed, &mut at) as u32;
+        out.write_doc(document, 0, &[]);
+    }
+}
+
+/// For the table only.
+#[inline]
+fn hash(field: u8, word: &[u8], first: u64) -> u32 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |hash: u64, value: u64| {
+        let product = u128::from(hash ^ value) * u128::from(FACTOR);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let mut hash = mix((word.len() as u64) << 8 | u64::from(field), first);
+    let mut rest = word.get(8..).unwrap_or_default();
+    while !rest.is_empty() {
+        hash = mix(hash, first_octets(rest));
+        rest = rest.get(8..).unwrap_or_default();
+    }
+    mix(hash, FACTOR) as u32
+}
+
+/// Octets of one number.
+const VALUE_BYTES_MAX: usize = 10;
+
+/// Seven bits an octet, the lowest first; the last octet has its highest bit clear.
+#[inline]
+fn put(out: &mut [u8], at: &mut usize, mut value: u64) {
+    while value >= 0x80 {
+        out[*at] = value as u8 | 0x80;
+        *at += 1;
+        value >>= 7;
+    }
+    out[*at] = value as u8;
+    *at += 1;
+}
+
+#[inline]
+fn get(packed: &[u8], at: &mut usize) -> u64 {
+    let (mut value, mut shift) = (0, 0);
+    while let Some(&octet) = packed.get(*at) {
+        *at += 1;
+        value |= u64::from(octet & 0x7f) << shift;
+        if octet < 0x80 {
+            break;
+        }
+        shift += 7;
+    }
+    value
+}

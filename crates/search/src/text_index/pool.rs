@@ -1,0 +1,307 @@
+//! Memory for many small records and lists that grow, given back all at once.
+//!
+//! A record is a word and the end of its list:
+//!
+//! | offset | octets | what |
+//! | --- | --- | --- |
+//! | 0 | 4 each | first block, next free octet, last document + 1, place among the words of the message |
+//! | 16 | 8 | beginning of the list |
+//! | 24 | 2 each | length of the word, octets left in the last block |
+//! | 28 | 1 each | which block it is (0: in the record), field, 0, 0 |
+//! | 32 | | the word, with zeros up to a multiple of 8 |
+//!
+//! A block ends with the address of the next one.
+
+const PAGE_BITS: u32 = 18;
+const PAGE_BYTES: usize = 1 << PAGE_BITS;
+const RECORD_BYTES: usize = 32;
+const INLINE_BYTES: u16 = 8;
+/// Octets of the blocks of one list, one after the other; all later ones are as large as the last.
+const BLOCK_BYTES: [u16; 15] = [INLINE_BYTES, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048];
+const LINK_BYTES: usize = 4;
+
+/// No address.
+pub(super) const NOWHERE: u32 = u32::MAX;
+
+#[derive(Default)]
+pub(super) struct Pool {
+    pages: Vec<Box<[u8]>>,
+    /// Pages that are in use, and octets of the last one.
+    used: usize,
+    at: usize,
+}
+
+/// The part of a record that changes most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List {
+    /// The last document with this word, plus one; 0 if there is none yet.
+    document_after: u32,
+    /// Where the word is among those of that document.
+    pub here: u32,
+}
+
+impl List {
+    #[inline]
+    pub fn last_document(&self) -> Option<u32> {
+        self.document_after.checked_sub(1)
+    }
+}
+
+impl Pool {
+    pub fn memory(&self) -> usize {
+        self.used * PAGE_BYTES
+    }
+
+    /// The pages stay.
+    pub fn clear(&mut self) {
+        (self.used, self.at) = (0, 0);
+    }
+
+    #[inline]
+    fn allocate(&mut self, bytes: usize) -> u32 {
+        if self.used == 0 || self.at + bytes > PAGE_BYTES {
+            self.next_page();
+        }
+        // 16,384 pages are 4 GiB, which is more than a segment may have.
+        let address = ((self.used - 1) << PAGE_BITS | self.at) as u32;
+        self.at += bytes;
+        address
+    }
+
+    #[cold]
+    fn next_page(&mut self) {
+        if self.used == self.pages.len() {
+            self.pages.push(vec![0; PAGE_BYTES].into());
+        }
+        (self.used, self.at) = (self.used + 1, 0);
+    }
+
+    #[inline]
+    fn behind(&self, address: u32) -> &[u8] {
+        &self.pages[(address >> PAGE_BITS) as usize][address as usize % PAGE_BYTES..]
+    }
+
+    #[inline]
+    fn behind_mut(&mut self, address: u32) -> &mut [u8] {
+        &mut self.pages[(address >> PAGE_BITS) as usize][address as usize % PAGE_BYTES..]
+    }
+
+    #[inline]
+    fn record(&self, address: u32) -> &[u8; RECORD_BYTES] {
+        self.behind(address).first_chunk().expect("a record is as long")
+    }
+
+    #[inline]
+    fn record_mut(&mut self, address: u32) -> &mut [u8; RECORD_BYTES] {
+        self.behind_mut(address).first_chunk_mut().expect("a record is as long")
+    }
+
+    /// A record for a word, with an empty list. The word is shorter than 64 KiB.
+    pub fn make(&mut self, field: u8, word: &[u8]) -> u32 {
+        let padded = word.len().next_multiple_of(8);
+        let address = self.allocate(RECORD_BYTES + padded);
+        let record = self.behind_mut(address);
+        record[..RECORD_BYTES + padded].fill(0);
+        record[..4].copy_from_slice(&NOWHERE.to_le_bytes());
+        record[24..26].copy_from_slice(&(word.len() as u16).to_le_bytes());
+        record[26..28].copy_from_slice(&INLINE_BYTES.to_le_bytes());
+        record[29] = field;
+        record[RECORD_BYTES..][..word.len()].copy_from_slice(word);
+        address
+    }
+
+    /// Whether the record is of this word, whose first 8 octets (zeros behind a shorter one) are also given as a number.
+    #[inline]
+    pub fn is(&self, record: u32, field: u8, word: &[u8], first: u64) -> bool {
+        let octets = self.behind(record);
+        let Some(record) = octets.first_chunk::<{ RECORD_BYTES + 8 }>() else {
+            // An empty word at the end of a page.
+            return word.is_empty() && octets[29] == field && u16_at(octets, 24) == 0;
+        };
+        let length = usize::from(u16_at(record, 24));
+        let is_begun = length == word.len() && record[29] == field && (length == 0 || u64_at(record, 32) == first);
+        is_begun && (length <= 8 || octets[RECORD_BYTES + 8..][..length - 8] == word[8..])
+    }
+
+    /// Reads something of a record, so that the rest is near.
+    #[inline]
+    pub fn touch(&self, record: u32) -> u8 {
+        self.behind(record)[0]
+    }
+
+    /// Reads something of where a list goes on.
+    #[inline]
+    pub fn touch_tail(&self, record: u32) -> u8 {
+        let header = self.record(record);
+        // One at the end of a page is that of a full block.
+        if header[28] == 0 { 0 } else { self.behind(u32_at(header, 4)).first().copied().unwrap_or(0) }
+    }
+
+    pub fn word(&self, record: u32) -> &[u8] {
+        let record = self.behind(record);
+        &record[RECORD_BYTES..][..usize::from(u16_at(record, 24))]
+    }
+
+    pub fn field(&self, record: u32) -> u8 {
+        self.record(record)[29]
+    }
+
+    #[inline]
+    pub fn list(&self, record: u32) -> List {
+        let both = u64_at(self.record(record), 8);
+        List { document_after: both as u32, here: (both >> 32) as u32 }
+    }
+
+    /// Notes that the word was seen in a document, and where it is among that document's words.
+    #[inline]
+    pub fn see(&mut self, record: u32, document: u32, here: u32) {
+        let both = u64::from(document + 1) | u64::from(here) << 32;
+        self.record_mut(record)[8..16].copy_from_slice(&both.to_le_bytes());
+    }
+
+    /// Appends octets to a record's list.
+    #[inline]
+    pub fn append(&mut self, record: u32, octets: &[u8]) {
+        let header = self.record_mut(record);
+        let room = u16_at(header, 26);
+        let left = usize::from(room).checked_sub(octets.len());
+        match (header[28], left) {
+            (0, Some(left)) => {
+                let at = 24 - usize::from(room);
+                octets.iter().enumerate().for_each(|(n, octet)| header[(at + n) % 24] = *octet);
+                header[26..28].copy_from_slice(&(left as u16).to_le_bytes());
+            }
+            (1.., Some(left)) => {
+                let tail = u32_at(header, 4);
+                header[4..8].copy_from_slice(&(tail + octets.len() as u32).to_le_bytes());
+                header[26..28].copy_from_slice(&(left as u16).to_le_bytes());
+                self.behind_mut(tail)[..octets.len()].copy_from_slice(octets);
+            }
+            (_, None) => self.append_across(record, octets),
+        }
+    }
+
+    fn append_across(&mut self, record: u32, mut octets: &[u8]) {
+        let header = *self.record(record);
+        let (mut head, mut tail) = (u32_at(&header, 0), u32_at(&header, 4));
+        let (mut block, mut room) = (header[28], usize::from(u16_at(&header, 26)));
+        loop {
+            let count = octets.len().min(room);
+            let at = if block == 0 { record + 24 - room as u32 } else { tail };
+            self.behind_mut(at)[..count].copy_from_slice(&octets[..count]);
+            octets = &octets[count..];
+            room -= count;
+            tail = at + count as u32;
+            if octets.is_empty() {
+                break;
+            }
+            let next = usize::from(block + 1).min(BLOCK_BYTES.len() - 1);
+            let bytes = usize::from(BLOCK_BYTES[next]);
+            let address = self.allocate(bytes + LINK_BYTES);
+            match block {
+                0 => head = address,
+                // The tail is at the end of the block, where the link is.
+                _ => self.behind_mut(tail)[..LINK_BYTES].copy_from_slice(&address.to_le_bytes()),
+            }
+            (block, room, tail) = (next as u8, bytes, address);
+        }
+        let header = self.record_mut(record);
+        header[..4].copy_from_slice(&head.to_le_bytes());
+        header[4..8].copy_from_slice(&tail.to_le_bytes());
+        header[26..28].copy_from_slice(&(room as u16).to_le_bytes());
+        header[28] = block;
+    }
+
+    /// Puts a record's whole list into `out`.
+    pub fn read(&self, record: u32, out: &mut Vec<u8>) {
+        out.clear();
+        let header = self.record(record);
+        let room = usize::from(u16_at(header, 26));
+        if header[28] == 0 {
+            out.extend_from_slice(&header[16..24 - room]);
+            return;
+        }
+        out.extend_from_slice(&header[16..24]);
+        let (mut address, tail, mut block) = (u32_at(header, 0), u32_at(header, 4), 1);
+        loop {
+            let bytes = usize::from(BLOCK_BYTES[block]);
+            // The tail is in this block or at its end; no other block begins there.
+            if (address..=address + bytes as u32).contains(&tail) {
+                out.extend_from_slice(&self.behind(address)[..(tail - address) as usize]);
+                return;
+            }
+            let octets = self.behind(address);
+            out.extend_from_slice(&octets[..bytes]);
+            address = u32_at(octets, bytes);
+            block = (block + 1).min(BLOCK_BYTES.len() - 1);
+        }
+    }
+}
+
+#[inline]
+fn u16_at(octets: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([octets[at], octets[at + 1]])
+}
+
+#[inline]
+fn u32_at(octets: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])
+}
+
+#[inline]
+fn u64_at(octets: &[u8], at: usize) -> u64 {
+    octets[at..].first_chunk().map_or(0, |octets| u64::from_le_bytes(*octets))
+}
+
+/// The first 8 octets of a word, with zeros behind a shorter one.
+#[inline]
+pub(super) fn first_octets(word: &[u8]) -> u64 {
+    match word.first_chunk() {
+        Some(octets) => u64::from_le_bytes(*octets),
+        None => word.iter().rev().fold(0, |first, octet| first << 8 | u64::from(*octet)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(n: usize) -> String {
+        "word".repeat(n % 4) + &n.to_string()
+    }
+
+    #[test]
+    fn lists_grow_beside_each_other() {
+        let mut pool = Pool::default();
+        // Used twice: the second time over what the first has left.
+        for _ in 0..2 {
+            let mut random = random_numbers(7);
+            let records: Vec<u32> = (0..500).map(|n| pool.make(n as u8 % 3, word(n).as_bytes())).collect();
+            let mut expected = vec![Vec::new(); records.len()];
+            for round in 0..20_000 {
+                let at = random() % if round % 2 == 0 { 500 } else { 5 };
+                let octets: Vec<u8> = (0..random() % 7).map(|n| (n + round) as u8).collect();
+                pool.append(records[at], &octets);
+                expected[at].extend(octets);
+            }
+            let mut list = Vec::new();
+            for (n, record) in records.iter().enumerate() {
+                pool.read(*record, &mut list);
+                assert_eq!(list, expected[n], "{n}");
+                let is =
+                    |field: u8, word: &str| pool.is(*record, field, word.as_bytes(), first_octets(word.as_bytes()));
+                assert!(is(n as u8 % 3, &word(n)) && !is(n as u8 % 3 + 1, &word(n)));
+                assert!(!is(n as u8 % 3, &word(n + 1)) && !is(n as u8 % 3, &(word(n) + "x")));
+            }
+            assert!(expected[0].len() > 5000);
+            pool.clear();
+        }
+    }
+
+    fn random_numbers(mut state: u64) -> impl FnMut() -> usize {
+        move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize
+        }
+    }
+}
