@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use tantivy::schema::document::{DeserializeError, DocumentDeserialize, DocumentDeserializer};
 
-use super::{Bitmap, Result, Searcher};
+use super::{Bitmap, Result, Searcher, Segment};
 use crate::state::{Column, bits};
 use crate::text_index::Head;
 
 /// Reading a column costs about as much as reading single values of this share of its rows.
-const ROWS_IN_COLUMN: usize = 100;
+pub(super) const ROWS_IN_COLUMN: usize = 100;
 
 /// A message as the side store knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,16 +93,16 @@ impl Searcher {
     /// [`IndexError::Text`](crate::IndexError::Text).
     pub fn heads(&self, numbers: &[u32]) -> Result<Vec<Head>> {
         let mut heads = vec![Head::default(); numbers.len()];
-        let mut is_wanted = Bitmap::empty(self.len());
-        numbers.iter().for_each(|&number| is_wanted.set(number));
-        let places: HashMap<u32, usize> = numbers.iter().enumerate().map(|(at, &number)| (number, at)).collect();
-        for segment in &self.segments {
-            let mut wanted: Vec<(u32, usize)> = Vec::new();
-            segment.for_each_number(|document, number| {
-                if is_wanted.get(number) {
-                    wanted.extend(places.get(&number).map(|&at| (document, at)));
-                }
-            });
+        let mut wanted: Vec<(u32, usize)> = numbers.iter().copied().zip(0..).collect();
+        wanted.sort_unstable();
+        let places: Vec<Vec<(u32, usize)>> = match self.look_up(&wanted) {
+            Some(places) => places,
+            None => self.segments.iter().map(|segment| segment.documents_of(&wanted)).collect(),
+        };
+        for (segment, wanted) in self.segments.iter().zip(places) {
+            if wanted.is_empty() {
+                continue;
+            }
             // In the order they are stored, so that each block is unpacked once.
             let store = segment.reader.get_store_reader(2).map_err(|error| self.fail(error.into()))?;
             for (document, at) in wanted {
@@ -111,6 +111,23 @@ impl Searcher {
             }
         }
         Ok(heads)
+    }
+
+    /// For each segment the documents of a few messages, with their places. `None` if that takes a look at all documents: segments that were
+    /// merged may not be in the order of numbers.
+    fn look_up(&self, wanted: &[(u32, usize)]) -> Option<Vec<Vec<(u32, usize)>>> {
+        if wanted.len() > self.len() as usize / ROWS_IN_COLUMN {
+            return None;
+        }
+        let mut left = wanted.len();
+        let in_segment = |segment: &Segment| {
+            let found = wanted.iter().filter_map(|(number, at)| Some((segment.document_of(*number)?, *at)));
+            let found: Vec<(u32, usize)> = found.collect();
+            left -= left.min(found.len());
+            found
+        };
+        let places = self.segments.iter().map(in_segment).collect();
+        (left == 0).then_some(places)
     }
 
     /// Calls `each` with the stored header fields of every message.

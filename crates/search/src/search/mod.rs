@@ -15,6 +15,7 @@ mod relevance;
 mod terms;
 mod tree;
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -304,6 +305,9 @@ impl Searcher {
     }
 
     fn alive(&self) -> Result<Bitmap> {
+        if self.directory().present == u64::from(self.len()) {
+            return Ok(Bitmap::full(self.len()));
+        }
         Ok(self.flags()?.matching(|flags| flags & bits::GONE == 0))
     }
 
@@ -364,6 +368,37 @@ impl<T: Copy> Matching<T> for Vec<T> {
 }
 
 impl Segment {
+    /// The document with this number, if documents are in the order of their numbers.
+    fn document_of(&self, number: u32) -> Option<u32> {
+        let (mut from, mut to) = (0, self.reader.max_doc());
+        if !(self.numbers.min_value()..=self.numbers.max_value()).contains(&u64::from(number)) {
+            return None;
+        }
+        while from < to {
+            let middle = from + (to - from) / 2;
+            match self.numbers.get_val(middle).cmp(&u64::from(number)) {
+                Ordering::Less => from = middle + 1,
+                Ordering::Equal => return Some(middle),
+                Ordering::Greater => to = middle,
+            }
+        }
+        None
+    }
+
+    /// The documents with these numbers, which are sorted, and the places beside them.
+    fn documents_of(&self, wanted: &[(u32, usize)]) -> Vec<(u32, usize)> {
+        let (Some((first, _)), Some((last, _))) = (wanted.first(), wanted.last()) else { return Vec::new() };
+        let mut found = Vec::new();
+        self.for_each_number(|document, number| {
+            if (first..=last).contains(&&number)
+                && let Ok(at) = wanted.binary_search_by_key(&number, |(number, _)| *number)
+            {
+                found.push((document, wanted[at].1));
+            }
+        });
+        found
+    }
+
     fn for_each_number(&self, mut each: impl FnMut(u32, u32)) {
         let mut numbers = [0; 256];
         for first in (0..self.reader.max_doc()).step_by(numbers.len()) {

@@ -1,7 +1,9 @@
 //! The order of what was found, and a page of it.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::sync::OnceLock;
 
+use super::messages::ROWS_IN_COLUMN;
 use super::{Bitmap, Result, Searcher};
 use crate::state::{Column, bits};
 use crate::text::fold;
@@ -27,59 +29,117 @@ impl Searcher {
     /// # Errors
     /// [`IndexError::State`](crate::IndexError::State), [`IndexError::Text`](crate::IndexError::Text).
     pub fn page(&self, found: &Bitmap, sort: Sort, reverse: bool, offset: usize, limit: usize) -> Result<Vec<u32>> {
-        let mut numbers: Vec<u32> = found.iter().collect();
         match sort {
-            Sort::Date => {
-                let dates = self.wide(&self.columns.date, Column::Date)?;
-                let flags = self.flags()?;
-                // Their files' times say when they were copied here, which may be today.
-                let is_undated = |number: u32| (flags[number as usize] & bits::UNDATED != 0) != reverse;
-                let date = |number: u32| std::cmp::Reverse(dates[number as usize].cast_signed());
-                keep_page(&mut numbers, offset, limit, reverse, |number| (is_undated(number), date(number), number));
-            }
-            Sort::Size => {
-                let sizes = self.wide(&self.columns.size, Column::Size)?;
-                keep_page(&mut numbers, offset, limit, reverse, |number| {
-                    (std::cmp::Reverse(sizes[number as usize]), number)
-                });
-            }
+            Sort::Date => self.newest(found, reverse, offset, limit),
+            Sort::Size => self.greatest(found, &self.columns.size, Column::Size, reverse, offset, limit),
             Sort::Subject | Sort::From => {
+                let numbers: Vec<u32> = found.iter().collect();
                 let heads = self.heads(&numbers)?;
                 let text = |head: &Head| match sort {
                     Sort::From => fold(&head.from),
                     _ => fold(&crate::text::base_subject(&head.subject).text),
                 };
-                let keys: HashMap<u32, String> = numbers.iter().copied().zip(heads.iter().map(text)).collect();
-                numbers.sort_by(|a, b| (&keys[a], a).cmp(&(&keys[b], b)));
-                if reverse {
-                    numbers.reverse();
-                }
-                numbers = numbers.into_iter().skip(offset).take(limit).collect();
+                let keys = heads.iter().map(text).zip(numbers);
+                Ok(numbers_of(page_of(keys, reverse, offset, limit)))
             }
         }
-        Ok(numbers)
+    }
+
+    fn newest(&self, found: &Bitmap, reverse: bool, offset: usize, limit: usize) -> Result<Vec<u32>> {
+        // The times of their files say when they were copied here, which may be today.
+        let is_undated = |flags: u64| (flags & bits::UNDATED != 0) != reverse;
+        let undated = self.directory().undated.filter(|undated| *undated <= UNDATED_FEW);
+        let Some(undated) = undated else {
+            let dates = self.wide(&self.columns.date, Column::Date)?;
+            let flags = self.flags()?;
+            let key = |number: u32| {
+                let at = number as usize;
+                ((is_undated(flags[at]), Reverse(dates[at].cast_signed())), number)
+            };
+            return Ok(numbers_of(page_of(found.iter().map(key), reverse, offset, limit)));
+        };
+        if undated == 0 {
+            return self.greatest(found, &self.columns.date, Column::Date, reverse, offset, limit);
+        }
+        // So many more hold all with a date that the page needs.
+        let count = offset.saturating_add(limit).saturating_add(undated as usize);
+        let first = self.greatest(found, &self.columns.date, Column::Date, reverse, 0, count)?;
+        let mut keys = Vec::with_capacity(first.len());
+        for number in first {
+            let flags = self.snapshot.value(Column::Flags, number)?;
+            let date = self.wide_value(&self.columns.date, Column::Date, number)?;
+            keys.push(((is_undated(flags), Reverse(date.cast_signed())), number));
+        }
+        Ok(numbers_of(page_of(keys.into_iter(), reverse, offset, limit)))
+    }
+
+    /// By a column of signed values, of which the whole is read only for many messages.
+    fn greatest(
+        &self,
+        found: &Bitmap,
+        cell: &OnceLock<Vec<u64>>,
+        column: Column,
+        reverse: bool,
+        offset: usize,
+        limit: usize,
+    ) -> Result<Vec<u32>> {
+        let key = |value: u64, number| (Reverse(value.cast_signed()), number);
+        if found.count() as usize > self.len() as usize / ROWS_IN_COLUMN {
+            let values = self.wide(cell, column)?;
+            let keys = found.iter().map(|number| key(values[number as usize], number));
+            return Ok(numbers_of(page_of(keys, reverse, offset, limit)));
+        }
+        let mut keys = Vec::new();
+        for number in found.iter() {
+            keys.push(key(self.wide_value(cell, column, number)?, number));
+        }
+        Ok(numbers_of(page_of(keys.into_iter(), reverse, offset, limit)))
+    }
+
+    fn wide_value(&self, cell: &OnceLock<Vec<u64>>, column: Column, number: u32) -> Result<u64> {
+        match cell.get() {
+            Some(values) => Ok(values[number as usize]),
+            None => Ok(self.snapshot.value(column, number)?),
+        }
     }
 }
 
-pub(super) fn keep_page<K: Ord>(
-    numbers: &mut Vec<u32>,
-    offset: usize,
-    limit: usize,
-    reverse: bool,
-    key: impl Fn(u32) -> K,
-) {
-    let compare = |a: &u32, b: &u32| {
-        let order = key(*a).cmp(&key(*b));
-        if reverse { order.reverse() } else { order }
-    };
-    let end = offset.saturating_add(limit).min(numbers.len());
-    if end < numbers.len() && end > 0 {
-        numbers.select_nth_unstable_by(end - 1, compare);
-    }
-    numbers.truncate(end);
-    numbers.sort_unstable_by(compare);
-    numbers.drain(..offset.min(end));
+/// With more messages without a date, the flags of all are read to know which these are.
+const UNDATED_FEW: u64 = 100;
+
+fn numbers_of<K>(keys: Vec<(K, u32)>) -> Vec<u32> {
+    keys.into_iter().map(|(_, number)| number).collect()
 }
+
+/// A page of the sorted whole. Each is looked at once, and about twice as many as the page needs are kept at a time.
+pub(super) fn page_of<K: Ord>(keys: impl Iterator<Item = K>, reverse: bool, offset: usize, limit: usize) -> Vec<K> {
+    let compare = |a: &K, b: &K| if reverse { b.cmp(a) } else { a.cmp(b) };
+    let end = offset.saturating_add(limit);
+    if end == 0 {
+        return Vec::new();
+    }
+    let most = end.saturating_mul(2).max(KEPT_MIN);
+    let mut kept: Vec<K> = Vec::new();
+    let mut is_cut = false;
+    for key in keys {
+        // Once there are enough, the last of them stands where the page ends.
+        if is_cut && compare(&key, &kept[end - 1]).is_ge() {
+            continue;
+        }
+        kept.push(key);
+        if kept.len() == most {
+            kept.select_nth_unstable_by(end - 1, compare);
+            kept.truncate(end);
+            is_cut = true;
+        }
+    }
+    kept.sort_unstable_by(compare);
+    kept.truncate(end);
+    kept.drain(..offset.min(kept.len()));
+    kept
+}
+
+const KEPT_MIN: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -87,11 +147,20 @@ mod tests {
 
     #[test]
     fn a_page_is_a_part_of_the_sorted_whole() {
-        for (offset, limit) in [(0, 3), (2, 3), (9, 5), (20, 5), (0, 100), (0, 0)] {
-            let mut numbers: Vec<u32> = vec![5, 3, 9, 1, 7, 0, 2, 8, 6, 4];
-            keep_page(&mut numbers, offset, limit, true, |n| n);
-            let expected: Vec<u32> = (0..10).rev().skip(offset).take(limit).collect();
-            assert_eq!(numbers, expected);
+        let mut numbers: Vec<u32> = (0..3000).map(|n| n * 1_237 % 3001).collect();
+        numbers.extend(2000..2500);
+        for (offset, limit) in [(0, 3), (2, 3), (9, 5), (120, 9), (140, 140), (3490, 50), (4000, 5), (0, 5000), (0, 0)]
+        {
+            for reverse in [false, true] {
+                let page = page_of(numbers.iter().copied(), reverse, offset, limit);
+                let mut expected = numbers.clone();
+                expected.sort_unstable();
+                if reverse {
+                    expected.reverse();
+                }
+                let expected: Vec<u32> = expected.into_iter().skip(offset).take(limit).collect();
+                assert_eq!(page, expected, "{offset} {limit} {reverse}");
+            }
         }
     }
 }

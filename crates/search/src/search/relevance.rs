@@ -3,7 +3,7 @@
 //! A message gets for each word or phrase of the query that it has: how rare that is (the logarithm of one in how many messages have it), times the weight of
 //! the field where it stands. How often it stands there is not asked: mail quotes itself. Among equals the newest comes first.
 
-use super::order::keep_page;
+use super::order::page_of;
 use super::{Bitmap, Result, Searcher};
 use crate::query::{Leaf, Query, TextField};
 use crate::state::Column;
@@ -28,13 +28,13 @@ impl Searcher {
             self.score(field, text, prefix, &mut scores)?;
         }
         let dates = self.wide(&self.columns.date, Column::Date)?;
-        let mut numbers: Vec<u32> = found.iter().collect();
-        keep_page(&mut numbers, offset, limit, reverse, |number| {
+        let key = |number: u32| {
             let at = number as usize;
             // Scores are sums of logarithms: never negative, never NaN, so their bits order as they do.
             std::cmp::Reverse((scores[at].to_bits(), dates[at].cast_signed(), number))
-        });
-        Ok(numbers)
+        };
+        let page = page_of(found.iter().map(key), reverse, offset, limit);
+        Ok(page.into_iter().map(|key| key.0.2).collect())
     }
 
     fn score(&self, field: TextField, text: &str, prefix: bool, scores: &mut [f32]) -> Result<()> {
