@@ -101,7 +101,17 @@ impl Epoch {
                     }
                 }
                 (Some(_), Some(_)) => {}
-                _ => damage.extend(at_the_beginning),
+                (Some(end), None) => {
+                    let promised = end.lsn < self.mark;
+                    damage.extend(at_the_beginning.map(|here| Damage { promised, ..here }));
+                }
+                // The segment before it was freed. If what lies right before its first whole record was not durable, a cut has torn that.
+                (None, Some((first, _))) if first.get() > self.mark.get() + 1 => {
+                    let torn = (Lsn::new(self.mark.get() + 1), Lsn::new(first.get() - 1));
+                    let lsns = Some(torn).filter(|_| self.mark > Lsn::ZERO);
+                    damage.extend(at_the_beginning.map(|here| Damage { promised: false, lsns, ..here }));
+                }
+                (None, _) => damage.extend(at_the_beginning),
             }
             damage.extend(within.filter(|damage| damage.lsns.is_some()));
             if let Some((_, lsn)) = lsns {
@@ -207,6 +217,12 @@ mod tests {
         check(1, [first(), second()], &[("2", Some((21, 22)), true)], 30);
         // Without one before it nothing tells.
         check(2, [second()], &[("2", None, true)], 30);
+        // What was not durable when the first whole record was written a cut has torn, also where the segment before was freed.
+        check(2, [with_gap(segment(2, 1, (23, 30), 20, 0), None)], &[("2", Some((21, 22)), false)], 20);
+        check(2, [with_gap(segment(2, 1, (23, 30), 0, 0), None)], &[("2", None, false)], 0);
+        // Nor is the remains of a first record that nothing follows more than a torn tail.
+        let torn = || with_gap(segment(2, 1, (0, 0), 0, 0), None);
+        check(1, [first(), torn()], &[("2", None, false)], 0);
         // The end of an epoch, by what the next one has found.
         let next = segment(2, 2, (SECOND, SECOND + 1), 0, 25);
         check(1, [first(), next], &[("1", Some((21, 25)), true)], SECOND + 1);

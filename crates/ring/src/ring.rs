@@ -118,7 +118,7 @@ impl Ring {
     /// Opens the ring in `dir`, creating it if there is none, and recovers what a crash left.
     ///
     /// `low` is the first segment that is still needed: all below it are free, and damage to them is none. 0 if that is not known.
-    /// LSNs begin above `next_lsn_min`. Takes no space; whatever is appended belongs to a new epoch, which is durable before the first of it.
+    /// LSNs begin above `next_lsn_min`: the highest that the caller knows, for a ring of which all was freed does not know it any more. Takes no space; whatever is appended belongs to a new epoch, which is durable before the first of it.
     ///
     /// # Errors
     /// [`OpenError::Locked`] if somebody else has it; [`OpenError::Io`] if the file system fails.

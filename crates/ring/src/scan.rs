@@ -134,7 +134,9 @@ pub(crate) fn scan(
     visit: &mut dyn FnMut(Located<'_>) -> ControlFlow<()>,
 ) -> io::Result<Scan> {
     let mut window = Window::new(file, READ_AHEAD)?;
-    let to = range.end.min(window.file_len());
+    // Nothing is read ahead into blocks that are being written.
+    window.end_at(range.end);
+    let to = window.file_len();
     let mut found = Scan { end: range.start, ..Scan::default() };
     let mut at = range.start;
     let mut previous: Option<Lsn> = None;

@@ -31,6 +31,11 @@ impl<'a> Window<'a> {
         self.len
     }
 
+    /// From now on the file ends here, at the latest.
+    pub fn end_at(&mut self, end: u64) {
+        self.len = self.len.min(end);
+    }
+
     /// Changes how much is read at a time from now on.
     pub fn set_ahead(&mut self, ahead: usize) {
         self.ahead = ahead;
