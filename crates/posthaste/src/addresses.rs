@@ -65,7 +65,7 @@ pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
         (false, true) => AddressFields::Recipients,
         _ => AddressFields::All,
     };
-    let mut rows = searcher.addresses(&args.exclude.find(&searcher, &query)?, fields)?;
+    let mut rows = searcher.addresses(&args.exclude.rule().find(&searcher, &query)?, fields)?;
     if let Some(text) = &args.matching {
         let text = posthaste_search::text::fold(text);
         rows.retain(|(name, address, _)| posthaste_search::text::fold(&format!("{name} <{address}>")).contains(&text));

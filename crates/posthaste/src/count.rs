@@ -48,7 +48,7 @@ pub fn run(args: Count) -> Result<ExitCode, Failure> {
 }
 
 fn count(args: &Count, searcher: &Searcher, words: &[String]) -> Result<u64, Failure> {
-    let found = args.exclude.find(searcher, &parse(words, searcher)?)?;
+    let found = args.exclude.rule().find(searcher, &parse(words, searcher)?)?;
     Ok(match args.output {
         Output::Files => found.count(),
         Output::Messages => searcher.without_duplicates(&found)?.count(),

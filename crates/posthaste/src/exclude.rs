@@ -1,10 +1,7 @@
-//! Messages that are passed over because of a tag, as notmuch does with `search.exclude_tags`.
+//! The options for messages that are passed over because of a tag.
 
 use clap::{Args, ValueEnum};
-use posthaste_search::query::{Leaf, Pattern, Query};
-use posthaste_search::{Bitmap, Searcher};
-
-use crate::search_common::Failure;
+use posthaste_search::Exclusion;
 
 #[derive(Args)]
 pub struct Exclude {
@@ -30,28 +27,9 @@ enum Which {
 }
 
 impl Exclude {
-    /// What matches and is not left out.
-    pub fn find(&self, searcher: &Searcher, query: &Query) -> Result<Bitmap, Failure> {
-        let found = searcher.find(query)?;
-        if self.exclude == Which::False { Ok(found) } else { self.without(searcher, query, found) }
-    }
-
-    /// All messages of the threads that have one of these, which `query` found.
-    pub fn whole_threads(&self, searcher: &Searcher, query: &Query, found: &Bitmap) -> Result<Bitmap, Failure> {
-        let all = searcher.whole_threads(found)?;
-        if self.exclude == Which::All { self.without(searcher, query, all) } else { Ok(all) }
-    }
-
-    fn without(&self, searcher: &Searcher, query: &Query, mut found: Bitmap) -> Result<Bitmap, Failure> {
-        let sets = &searcher.directory().tag_sets;
-        for tag in &self.exclude_tags {
-            // A tag that no message has costs no look at the messages.
-            if sets.iter().any(|set| set.contains(tag)) && !query.names_tag(tag) {
-                let mut others = searcher.find(&Query::Leaf(Leaf::Tag(Pattern::Is(tag.clone()))))?;
-                others.not();
-                found.and(&others);
-            }
-        }
-        Ok(found)
+    /// What the options ask for.
+    pub fn rule(&self) -> Exclusion {
+        let tags = if self.exclude == Which::False { Vec::new() } else { self.exclude_tags.clone() };
+        Exclusion { tags, from_threads: self.exclude == Which::All }
     }
 }

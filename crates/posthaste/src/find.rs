@@ -211,9 +211,9 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
 }
 
 fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Failure> {
-    let mut found = args.exclude.find(searcher, query)?;
+    let mut found = args.exclude.rule().find(searcher, query)?;
     if args.include_related {
-        found = args.exclude.whole_threads(searcher, query, &found)?;
+        found = args.exclude.rule().whole_threads(searcher, query, &found)?;
     }
     if args.skip_dups {
         found = searcher.without_duplicates(&found)?;

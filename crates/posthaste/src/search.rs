@@ -77,9 +77,9 @@ pub fn run(args: Search) -> Result<ExitCode, Failure> {
     }
     let searcher = args.index.open()?;
     let query = parse(&args.query, &searcher)?;
-    let matched = args.exclude.find(&searcher, &query)?;
+    let matched = args.exclude.rule().find(&searcher, &query)?;
     let is_empty = if args.output == Output::Summary {
-        let all = args.exclude.whole_threads(&searcher, &query, &matched)?;
+        let all = args.exclude.rule().whole_threads(&searcher, &query, &matched)?;
         write_summaries(&args, summaries(&searcher, &args, &matched, &all)?)?
     } else {
         write_values(&args, values(&searcher, &args, &matched)?)?

@@ -76,7 +76,7 @@ const DEPTH_MAX: usize = 100;
 pub fn run(args: Show) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     let query = parse(&args.query, &searcher)?;
-    let matched = args.exclude.find(&searcher, &query)?;
+    let matched = args.exclude.rule().find(&searcher, &query)?;
     if matched.count() == 0 {
         return Ok(nothing_found());
     }
@@ -87,7 +87,7 @@ pub fn run(args: Show) -> Result<ExitCode, Failure> {
     }
     let entire = args.entire_thread.unwrap_or(matches!(format, Format::Json | Format::Sexp));
     let shown = match entire {
-        true => args.exclude.whole_threads(&searcher, &query, &matched)?,
+        true => args.exclude.rule().whole_threads(&searcher, &query, &matched)?,
         false => matched.clone(),
     };
     let threads = Threads::read(&searcher, &shown, &matched, args.sort)?;

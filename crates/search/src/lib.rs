@@ -52,7 +52,7 @@ pub use header_names::{HEADERS_MAX, HeaderNames, check_header_name};
 pub use hook::{HookRunner, run_hook};
 pub use posthaste_maildir::tree::Way;
 pub use scan::scan;
-pub use search::{AddressFields, Bitmap, Message, Searcher, Sort, TreeLine, split_addresses, tree};
+pub use search::{AddressFields, Bitmap, Exclusion, Message, Searcher, Sort, TreeLine, split_addresses, tree};
 pub use text_index::Head;
 pub use update::{
     IndexError, Indexer, MEMORY_BYTES, Progress, ROUND_MESSAGES, Report, Touched, UpdateOptions, nothing_to_do,

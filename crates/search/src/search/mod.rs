@@ -5,6 +5,7 @@
 
 mod bitmap;
 mod dictionary;
+mod exclusion;
 mod headers;
 mod matcher;
 mod messages;
@@ -34,6 +35,7 @@ use crate::update::{IndexError, id_hash, text_error};
 use terms::has_word;
 
 pub use bitmap::Bitmap;
+pub use exclusion::Exclusion;
 pub use messages::{AddressFields, Message, split_addresses};
 pub use order::Sort;
 pub use tree::{TreeLine, tree};

@@ -1,0 +1,46 @@
+//! Messages that are passed over because of a tag, as notmuch does with `search.exclude_tags`.
+
+use super::{Bitmap, Result, Searcher};
+use crate::query::{Leaf, Pattern, Query};
+
+/// Which messages a search passes over.
+#[derive(Debug, Clone, Default)]
+pub struct Exclusion {
+    /// Messages with one of these tags are not found unless the query names the tag.
+    pub tags: Vec<String>,
+    /// They are also left out of threads that were found.
+    pub from_threads: bool,
+}
+
+impl Exclusion {
+    /// What matches and is not left out.
+    ///
+    /// # Errors
+    /// Those of [`Searcher::find`].
+    pub fn find(&self, searcher: &Searcher, query: &Query) -> Result<Bitmap> {
+        let found = searcher.find(query)?;
+        self.without(searcher, query, found)
+    }
+
+    /// All messages of the threads that have one of `found`, which `query` found.
+    ///
+    /// # Errors
+    /// Those of [`Searcher::find`].
+    pub fn whole_threads(&self, searcher: &Searcher, query: &Query, found: &Bitmap) -> Result<Bitmap> {
+        let all = searcher.whole_threads(found)?;
+        if self.from_threads { self.without(searcher, query, all) } else { Ok(all) }
+    }
+
+    fn without(&self, searcher: &Searcher, query: &Query, mut found: Bitmap) -> Result<Bitmap> {
+        let sets = &searcher.directory().tag_sets;
+        for tag in &self.tags {
+            // A tag that no message has costs no look at the messages.
+            if sets.iter().any(|set| set.contains(tag)) && !query.names_tag(tag) {
+                let mut others = searcher.find(&Query::Leaf(Leaf::Tag(Pattern::Is(tag.clone()))))?;
+                others.not();
+                found.and(&others);
+            }
+        }
+        Ok(found)
+    }
+}
