@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
+use posthaste_random::Random;
+
 use crate::tree::{Mounts, NodeId, Tree};
 
 /// Bytes that a disk writes whole or not at all.
@@ -415,7 +417,7 @@ impl Chooser {
             Choice::Bits(_) => 0,
         };
         // By position too, so that one seed does not do the same everywhere.
-        let mut random = Random(seed ^ (cut.position as u64) << 32);
+        let mut random = Random::new(seed ^ (cut.position as u64) << 32);
         let way = match random.below(8) {
             0 => Way::Kept,
             1 => Way::Dropped,
@@ -473,19 +475,6 @@ impl Chooser {
 
 /// What lay in a block before it was this file's.
 const GARBAGE: u8 = 0xDB;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 #[cfg(test)]
 mod tests {

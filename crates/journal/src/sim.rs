@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use posthaste_random::{Random, mix};
+
 use crate::storage::{SEGMENT, SegmentFile, Storage};
 
 /// Bytes that a device writes whole or not at all.
@@ -96,7 +98,7 @@ impl SimDisk {
     pub fn power_cut(&self) -> Self {
         let mut inner = self.lock();
         inner.off = true;
-        let mut random = inner.random ^ (inner.syncs << 32) ^ inner.writes;
+        let mut random = Random::new(inner.random ^ (inner.syncs << 32) ^ inner.writes);
         let mut files = inner.files.clone();
         for content in files.values_mut() {
             let unsynced = std::mem::take(&mut content.unsynced);
@@ -105,7 +107,7 @@ impl SimDisk {
             }
             content.cached = content.durable.clone();
         }
-        let next = next_random(&mut random);
+        let next = random.next();
         let inner = Inner { files, random: next, syncs: 0, writes: 0, faults: Faults::default(), off: false };
         SimDisk { inner: Arc::new(Mutex::new(inner)) }
     }
@@ -154,8 +156,8 @@ impl SimDisk {
 }
 
 /// Applies a write to what is durable, or part of it, or nothing.
-fn survive(durable: &mut [u8], at: usize, bytes: &[u8], random: &mut u64) {
-    match next_random(random) % 3 {
+fn survive(durable: &mut [u8], at: usize, bytes: &[u8], random: &mut Random) {
+    match random.below(3) {
         0 => {}
         1 => durable[at..at + bytes.len()].copy_from_slice(bytes),
         _ => {
@@ -163,22 +165,13 @@ fn survive(durable: &mut [u8], at: usize, bytes: &[u8], random: &mut u64) {
             let mut from = 0;
             while from < bytes.len() {
                 let to = (from + SECTOR - (at + from) % SECTOR).min(bytes.len());
-                if next_random(random).is_multiple_of(2) {
+                if random.below(2) == 0 {
                     durable[at + from..at + to].copy_from_slice(&bytes[from..to]);
                 }
                 from = to;
             }
         }
     }
-}
-
-/// SplitMix64.
-fn next_random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 impl Storage for SimDisk {
@@ -193,7 +186,7 @@ impl Storage for SimDisk {
         }
         if inner.count_sync() == Verdict::Failed {
             // The cut may have come right behind it.
-            if inner.off && next_random(&mut inner.random).is_multiple_of(2) {
+            if inner.off && mix(inner.random).is_multiple_of(2) {
                 inner.files.insert(name.to_owned(), Content::zeros(len));
             }
             return Err(eio());

@@ -16,7 +16,7 @@ mod schedule;
 
 use std::sync::Arc;
 
-pub use schedule::Random;
+pub use posthaste_random::Random;
 use schedule::{Member, Turns};
 
 /// Runs `act` and every thread that it starts in turns that `seed` decides. Threads that are left when `act` ends go on like any others.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libc::pthread_t;
+use posthaste_random::Random;
 
 pub struct Turns {
     state: Mutex<State>,
@@ -263,24 +264,5 @@ impl Member {
         }
         let until = until(state.now);
         if self.wait(state, Waits::ForWord { word, expected, until }) { Ok(()) } else { Err(libc::ETIMEDOUT) }
-    }
-}
-
-/// SplitMix64: numbers that follow from a seed.
-pub struct Random(u64);
-
-impl Random {
-    /// All that it gives follows from `seed`.
-    pub fn new(seed: u64) -> Self {
-        Random(seed)
-    }
-
-    /// A number below `bound`, which is not 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
     }
 }

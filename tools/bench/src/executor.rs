@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_loadgen::measure::Latencies;
+use posthaste_loadgen::scratch::subdirectory;
+use posthaste_random::Random;
 
 use self::sides::{Executor, Kind};
 use crate::published;
 use crate::run::sample;
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Start, Suite, Unit, Workload};
-use posthaste_loadgen::scratch::subdirectory;
 
 pub const SUITE: Suite = Suite {
     name: "executor",
@@ -182,14 +183,8 @@ impl Body {
 
 /// 64 bodies of printable text in lines, always the same.
 pub fn bodies(bytes: usize) -> Vec<Vec<u8>> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    let mut octet = |at| if at % 72 == 71 { b'\n' } else { b' ' + (next() % 95) as u8 };
+    let mut random = Random::new(1);
+    let mut octet = |at| if at % 72 == 71 { b'\n' } else { b' ' + random.below(95) as u8 };
     (0..64).map(|_| (0..bytes).map(&mut octet).collect()).collect()
 }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_journal::{Config, Journal, KIND_USER};
+use posthaste_loadgen::scratch::subdirectory;
 
 use crate::executor::{BODY_BYTES, bodies};
 use crate::published;
 use crate::run::sample;
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Suite, Unit, Workload};
-use posthaste_loadgen::scratch::subdirectory;
 
 pub const SUITE: Suite = Suite {
     name: "journal",

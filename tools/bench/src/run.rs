@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::report::{Row, RowState, SuiteReport, WorkloadReport};
 use posthaste_loadgen::resources::Sampler;
+use posthaste_loadgen::scratch::{subdirectory, write_back};
 
 use crate::memory;
 use crate::suite::{Running, Sample, Settings, Side, SideError, Suite, Workload};
-use posthaste_loadgen::scratch::{subdirectory, write_back};
 
 /// What a run tells while it goes on.
 #[derive(Debug, Clone, Copy)]

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use posthaste_loadgen::scratch::write_back;
+
 use crate::engines::{Engine, Index, Indexes, Task};
 use crate::maildirs::Maildirs;
 use crate::published;
 use crate::run::sample;
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Start, Suite, Unit, Workload};
-use posthaste_loadgen::scratch::write_back;
 
 pub const SUITE: Suite = Suite {
     name: "scan",

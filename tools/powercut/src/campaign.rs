@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use posthaste_random::Random;
 use serde::Serialize;
 
 use crate::account::{Account, account};
@@ -11,7 +12,6 @@ use crate::load::{Load, Sent, message_of, messages, send_over, user};
 use crate::log::{Cutter, Event, Recording};
 use crate::mount::FileSystem;
 use crate::rig::{Environment, Rig, RigError};
-use crate::rng::Rng;
 use crate::server::DOMAIN;
 
 /// How large a campaign is.
@@ -209,7 +209,7 @@ pub fn cut_at(
         let image = cutter.cut(position, seed);
         if let Some(recovery) = examine(rig, recorded, image, (position, seed, None), &mut outcome) {
             outcome.cuts_in_recovery += 1;
-            let again = Rng::of(seed, 1).below(recovery.events.len() as u64 + 1) as usize;
+            let again = Random::of(seed, 1).below(recovery.events.len() as u64 + 1) as usize;
             let image = Cutter::new(&recovery).sectors_of(plan.sector).cut(again, seed);
             let is_clean = examine(rig, recorded, image, (position, seed, Some(again)), &mut outcome).is_some();
             let kept = outcome.findings.iter().filter(|finding| finding.recovery.is_some()).count();
@@ -230,7 +230,7 @@ pub fn positions(recording: &Recording, plan: &Plan) -> Vec<(usize, u64)> {
     };
     let marks = places(|event| matches!(event, Event::Mark(_)));
     let flushes = places(|event| matches!(event, Event::Flush));
-    let mut rng = Rng::new(plan.seed);
+    let mut rng = Random::new(plan.seed);
     let mut pick = |from: &[usize]| match from.is_empty() {
         true => 0,
         false => from[rng.below(from.len() as u64) as usize],

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use posthaste_random::Random;
+
 use crate::image::Image;
 use crate::log::{Cutter, Event, Recording, Unflushed};
-use crate::rng::Rng;
 
 /// What goes wrong with the disk from now on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,7 +88,7 @@ impl Disk {
     pub fn after_a_cut(&self) -> Image {
         let state = self.state();
         let recording = state.recording.as_ref().expect("record() was called");
-        Cutter::new(recording).cut_with(recording.events.len(), Unflushed::Dropped, &mut Rng::new(0))
+        Cutter::new(recording).cut_with(recording.events.len(), Unflushed::Dropped, &mut Random::new(0))
     }
 
     /// The client has been told that this message is safe.

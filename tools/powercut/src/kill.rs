@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use posthaste_random::Random;
+
 use crate::account::{Account, account};
 use crate::load::{Load, Sent, messages, send_over};
 use crate::rig::{Environment, RigError};
-use crate::rng::Rng;
 use crate::server::Setup;
 
 /// What the loop has shown.
@@ -32,7 +33,7 @@ pub fn kill(
     mut progress: impl FnMut(&Killed),
 ) -> Result<Killed, RigError> {
     let mut killed = Killed::default();
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     while killed.times < times && environment.go_on().is_ok() {
         let load = Load { body_bytes_max: 16 << 10, ..Load::mixed(rng.next()) };
         let before = killed.times;
@@ -51,7 +52,7 @@ pub fn kill(
 fn series(
     environment: &Environment,
     load: &Load,
-    rng: &mut Rng,
+    rng: &mut Random,
     times: u64,
     killed: &mut Killed,
     progress: &mut impl FnMut(&Killed),

@@ -23,6 +23,5 @@ pub mod log;
 pub mod mount;
 pub mod peers;
 pub mod rig;
-pub mod rng;
 pub mod selftest;
 pub mod server;

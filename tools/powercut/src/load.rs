@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use posthaste_loadgen::stamp;
+use posthaste_random::Random;
 
 use crate::account::Entry;
-use crate::rng::Rng;
 use crate::server::DOMAIN;
 
 /// What mail there is.
@@ -37,7 +37,7 @@ impl Load {
 
     /// One message.
     pub fn letter(&self, number: u64) -> Letter {
-        let mut rng = Rng::of(self.seed, number);
+        let mut rng = Random::of(self.seed, number);
         let recipients = self.recipients_by(&mut rng);
         let bytes = match rng.one_in(self.large_one_in) {
             true => (1 << 20) + rng.below(1 << 20),
@@ -52,7 +52,7 @@ impl Load {
 
     /// The mailboxes of one message: numbers, each once, ascending.
     pub fn recipients(&self, number: u64) -> Vec<u64> {
-        self.recipients_by(&mut Rng::of(self.seed, number))
+        self.recipients_by(&mut Random::of(self.seed, number))
     }
 
     /// The entries in mailboxes that a mark promises: see [`mark`].
@@ -70,7 +70,7 @@ impl Load {
         marks.iter().map(|&mark| self.promised(mark).len() as u64).sum()
     }
 
-    fn recipients_by(&self, rng: &mut Rng) -> Vec<u64> {
+    fn recipients_by(&self, rng: &mut Random) -> Vec<u64> {
         let mut recipients = vec![rng.below(self.mailboxes)];
         if rng.one_in(self.several_one_in) {
             recipients.extend((0..1 + rng.below(3)).map(|_| rng.below(self.mailboxes)));
@@ -111,7 +111,7 @@ pub fn user(number: u64) -> String {
 }
 
 /// A header and lines of all lengths up to 78, some of which begin with a dot.
-fn text(rng: &mut Rng, number: u64, bytes: usize) -> Vec<u8> {
+fn text(rng: &mut Random, number: u64, bytes: usize) -> Vec<u8> {
     let mut out = format!("From: rig@{DOMAIN}\r\nSubject: message {number}\r\n\r\n").into_bytes();
     while out.len() < bytes {
         let mut left = rng.below(77);

@@ -3,8 +3,9 @@
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
+use posthaste_random::Random;
+
 use crate::image::Image;
-use crate::rng::Rng;
 
 /// The smallest sector that a disk writes whole or not at all, and so the hardest for what lies on it.
 pub const SECTOR: usize = 512;
@@ -46,7 +47,7 @@ pub enum Unflushed {
 }
 
 impl Unflushed {
-    fn by(rng: &mut Rng) -> Self {
+    fn by(rng: &mut Random) -> Self {
         match rng.below(10) {
             0 => Unflushed::Kept,
             1 | 2 => Unflushed::Dropped,
@@ -89,13 +90,13 @@ impl<'a> Cutter<'a> {
 
     /// A disk as the power goes before event `position`; `seed` decides what is left of what no flush had covered.
     pub fn cut(&mut self, position: usize, seed: u64) -> Image {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let unflushed = Unflushed::by(&mut rng);
         self.cut_with(position, unflushed, &mut rng)
     }
 
     /// As [`Cutter::cut`], and says what becomes of the writes that no flush had covered.
-    pub fn cut_with(&mut self, position: usize, unflushed: Unflushed, rng: &mut Rng) -> Image {
+    pub fn cut_with(&mut self, position: usize, unflushed: Unflushed, rng: &mut Random) -> Image {
         assert!(position >= self.applied, "cuts must be asked for in order");
         let believed = &self.events[..position.min(self.lies_from)];
         if let Some(flush) = believed.iter().rposition(|event| matches!(event, Event::Flush))
@@ -136,7 +137,7 @@ fn apply(image: &mut Image, event: &Event) {
 }
 
 /// Keeps each sector of a write or not.
-fn tear(image: &mut Image, event: &Event, sector: usize, rng: &mut Rng) {
+fn tear(image: &mut Image, event: &Event, sector: usize, rng: &mut Random) {
     match event {
         Event::Write { offset, data } => {
             let mut from = 0;
@@ -314,7 +315,7 @@ mod tests {
     #[test]
     fn a_lying_disk_keeps_nothing_behind_its_first_lie() {
         let recording = recording();
-        let image = Cutter::new(&recording).lying_from(3).cut_with(6, Unflushed::Dropped, &mut Rng::new(1));
+        let image = Cutter::new(&recording).lying_from(3).cut_with(6, Unflushed::Dropped, &mut Random::new(1));
         assert_eq!(sectors(&image), [1, 1, 0, 0, 0, 0]);
     }
 

@@ -6,13 +6,14 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 
+use posthaste_random::Random;
+
 use crate::account::Account;
 use crate::campaign::{NotRecovered, Plan, Recorded, record, recover};
 use crate::load::message_of;
 use crate::log::{Cutter, Event, Unflushed};
 use crate::mount::{FileSystem, run};
 use crate::rig::{Environment, Rig, RigError};
-use crate::rng::Rng;
 
 /// What the self-test has shown.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -70,7 +71,7 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
     };
     let events = &recorded.recording.events;
     let mut marks: Vec<usize> = (0..events.len()).filter(|&at| matches!(events[at], Event::Mark(_))).collect();
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     while test.dropped_flushes < DROPPED_FLUSHES && !marks.is_empty() {
         environment.go_on()?;
         let mark = marks.swap_remove(rng.below(marks.len() as u64) as usize);
@@ -143,7 +144,7 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
 /// What is found after a cut at `position` when the disk lies about flushes from `lies_from` on and nothing unflushed is kept.
 fn cut(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> Result<Account, NotRecovered> {
     let mut cutter = Cutter::new(&recorded.recording).lying_from(lies_from);
-    let image = cutter.cut_with(position, Unflushed::Dropped, &mut Rng::new(0));
+    let image = cutter.cut_with(position, Unflushed::Dropped, &mut Random::new(0));
     let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
     recover(rig, &recorded.load, image, &acknowledged).map(|(_, found)| found)
 }

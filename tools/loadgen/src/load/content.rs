@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use posthaste_message::DateTime;
+use posthaste_random::mix;
 use posthaste_smtp::client::Stuffer;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -143,14 +144,6 @@ impl Pool {
 
 /// Divisible by every number of variants up to 16, and by 64 closely enough.
 const VARIANT_WEIGHT: u64 = 720_720 * 64;
-
-/// SplitMix64: spreads consecutive numbers evenly, so that picks look random and are the same each time.
-pub(super) fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 /// Octets of a stamp and a Message-ID whose numbers have six digits.
 const FRONT_OCTETS: usize = 18 + 16 + 1 + 6 + 1 + 16 + 2 + 13 + 16 + 1 + 6 + 14 + 2;

@@ -4,9 +4,10 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_random::mix;
 use posthaste_smtp::Protocol;
 
-use super::content::{Pool, mix};
+use super::content::Pool;
 use super::outages::Outages;
 use super::schedule::Pace;
 use crate::values::{Address, PerConnection, TlsStart, WeightedDomain};

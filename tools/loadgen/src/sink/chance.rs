@@ -1,5 +1,7 @@
 //! Percentages that come out exactly, in an order that looks random and that a seed repeats.
 
+use posthaste_random::mix;
+
 /// Decisions of one kind are numbered; of each run of this many, a percentage takes its exact share.
 pub const BLOCK: u64 = 10_000;
 
@@ -38,14 +40,6 @@ fn feistel(key: u64, value: u32) -> u32 {
         (left, right) = (right, left ^ noise);
     }
     left << HALF_BITS | right
-}
-
-/// The finaliser of SplitMix64.
-fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]
