@@ -213,7 +213,7 @@ fn greylisting_lets_in_whoever_comes_back() {
     assert_eq!(client.say("MAIL FROM:<a@c.example>"), 250);
     assert_eq!(client.say("RCPT TO:<b@x.example>"), 450);
     while client.say("RCPT TO:<b@x.example>") != 250 {
-        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(started.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(started.elapsed() >= Duration::from_millis(300));
@@ -395,7 +395,7 @@ fn connections_and_messages_are_bounded() {
     let started = Instant::now();
     // The place of the first becomes free a moment after it was closed.
     while Client::connect(sink.local_addr()).code() != 220 {
-        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(started.elapsed() < Duration::from_secs(60));
     }
 }
 
@@ -436,7 +436,7 @@ fn hostile_input_gets_its_reply_and_the_session_goes_on() {
     drop(client);
     let started = Instant::now();
     while sink.counts().aborted < 3 {
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", sink.counts());
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", sink.counts());
         std::thread::sleep(Duration::from_millis(5));
     }
     let counts = sink.stop().unwrap().counts;
