@@ -143,7 +143,7 @@ impl Bench {
             eprintln!("posthaste-bench: everything is left in {}", scratch.keep().display());
         }
         if let Some(dir) = &self.report {
-            report.write_to(dir).map_err(|error| format!("--report {}: {error}", dir.display()))?;
+            report.write_to(dir).map_err(|error| format!("--report {error}"))?;
         }
         Ok(ExitCode::from(u8::from(!report.is_good())))
     }

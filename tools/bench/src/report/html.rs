@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use posthaste_loadgen::report::{escape, page};
+use posthaste_loadgen::report::{escape, footer, page};
 
 use super::markdown::{figures_shown, remarks, table};
 use super::{Kind, Report, Row, WorkloadReport};
@@ -25,18 +25,7 @@ impl Report {
             suite.workloads.iter().for_each(|workload| card(&mut body, &suite.name, workload));
             body.push_str("</section>\n");
         }
-        let host = &self.host;
-        writeln!(
-            body,
-            "<footer><p>{}, {} cores ({}), Linux {}, Posthaste {}</p><pre>{}</pre></footer>",
-            escape(&self.started),
-            host.cores,
-            escape(&host.cpu),
-            escape(&host.kernel),
-            escape(&self.version),
-            escape(&self.command.join(" "))
-        )
-        .expect(NO_ERROR);
+        body.push_str(&footer(&self.started, &self.host, &self.version, &self.command));
         let names: Vec<&str> = self.suites.iter().map(|suite| suite.name.as_str()).collect();
         let lead = format!("{} × the published amount, rounds in turns: {}", self.scale, self.rounds);
         page(&format!("Posthaste bench: {}", names.join(", ")), &lead, &body)

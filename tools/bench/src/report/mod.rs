@@ -4,12 +4,11 @@ mod html;
 mod markdown;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
 use posthaste_loadgen::measure::Spread;
-use posthaste_loadgen::report::{Host, rfc3339};
+use posthaste_loadgen::report::{Host, ReportError, rfc3339, write_files};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::Check;
@@ -216,11 +215,8 @@ impl Report {
     ///
     /// # Errors
     /// When one of them cannot be written.
-    pub fn write_to(&self, dir: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(dir)?;
-        std::fs::write(dir.join("bench.json"), self.to_json())?;
-        std::fs::write(dir.join("bench.md"), self.to_markdown())?;
-        std::fs::write(dir.join("bench.html"), self.to_html())
+    pub fn write_to(&self, dir: &Path) -> Result<(), ReportError> {
+        write_files(dir, "bench", &self.to_json(), &self.to_markdown(), &self.to_html())
     }
 }
 

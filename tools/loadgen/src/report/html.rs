@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::plot::{Axis, BAD, COLOURS, Mark, Marks, Plot, Point, Scale, Series, Spans, escape};
 use super::text::{latency, octets};
-use super::{Cost, Report, Table, rig};
+use super::{Cost, Host, Report, Table, rig};
 use crate::account::Account;
 use crate::live::{millis, thousands};
 use crate::load::{Kill, Round};
@@ -29,7 +29,8 @@ impl Report {
         }
         body.push_str("</section>\n");
         self.tables(&mut body);
-        self.machine(&mut body);
+        let version = format!("{}, run {}", self.version, self.run);
+        body.push_str(&footer(&self.started, &self.host, &version, &self.command));
         page(&self.name(), &self.plan_text(), &body)
     }
 
@@ -270,23 +271,20 @@ impl Report {
         }
         page.push_str("</section>\n");
     }
+}
 
-    fn machine(&self, page: &mut String) {
-        let host = &self.host;
-        writeln!(
-            page,
-            "<footer><p>{}, {} cores ({}), {} of memory, Linux {}, Posthaste {}, run {}</p><pre>{}</pre></footer>",
-            escape(&self.started),
-            host.cores,
-            escape(&host.cpu),
-            octets(host.memory_octets as f64),
-            escape(&host.kernel),
-            escape(&self.version),
-            escape(&self.run),
-            escape(&self.command.join(" "))
-        )
-        .expect(NO_ERROR);
-    }
+/// The end of a page: when and where a run was made, by which version, with which command.
+pub fn footer(started: &str, host: &Host, version: &str, command: &[String]) -> String {
+    format!(
+        "<footer><p>{}, {} cores ({}), {} of memory, Linux {}, Posthaste {}</p><pre>{}</pre></footer>\n",
+        escape(started),
+        host.cores,
+        escape(&host.cpu),
+        octets(host.memory_octets as f64),
+        escape(&host.kernel),
+        escape(version),
+        escape(&command.join(" "))
+    )
 }
 
 /// A page that needs nothing else, light or dark as its reader has it: `title` and `lead` are text, `body` is HTML.

@@ -16,7 +16,7 @@ use posthaste_smtp::Protocol;
 use serde::{Deserialize, Serialize};
 
 pub use compare::{Comparison, Row};
-pub use html::page;
+pub use html::{footer, page};
 pub use plot::escape;
 pub use rig::{RigKind, RigRun};
 pub use table::Table;
@@ -265,18 +265,7 @@ impl Report {
     /// # Errors
     /// When one of them cannot be written.
     pub fn write_to(&self, dir: &Path) -> Result<(), ReportError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| ReportError::Io { path, source }
-        };
-        fs::create_dir_all(dir).map_err(failed(dir))?;
-        for (name, text) in
-            [(REPORT_FILE, self.to_json()), ("report.md", self.to_markdown()), ("report.html", self.to_html())]
-        {
-            let path = dir.join(name);
-            fs::write(&path, text).map_err(failed(&path))?;
-        }
-        Ok(())
+        write_files(dir, "report", &self.to_json(), &self.to_markdown(), &self.to_html())
     }
 
     /// All of it as JSON.
@@ -296,6 +285,23 @@ impl Report {
     pub fn name(&self) -> String {
         self.title.clone().unwrap_or_else(|| self.plan.title(&self.plan.target_names()))
     }
+}
+
+/// Writes `NAME.json`, `NAME.md` and `NAME.html` into `dir`, which is made if need be.
+///
+/// # Errors
+/// When one of them cannot be written.
+pub fn write_files(dir: &Path, name: &str, json: &str, markdown: &str, html: &str) -> Result<(), ReportError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ReportError::Io { path, source }
+    };
+    fs::create_dir_all(dir).map_err(failed(dir))?;
+    for (extension, text) in [("json", json), ("md", markdown), ("html", html)] {
+        let path = dir.join(format!("{name}.{extension}"));
+        fs::write(&path, text).map_err(failed(&path))?;
+    }
+    Ok(())
 }
 
 impl Host {
