@@ -14,8 +14,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use posthaste_loadgen::live::{self, Live};
 use posthaste_loadgen::load::{
-    Arrivals, Auth, AuthMechanism, Outages, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as LoadServer,
-    Stop, TlsTrust, client_config, fresh_run, read_corpus, run,
+    Arrivals, Auth, Outages, Pace, Plan, Pool, Progress, Recipients, Server as LoadServer, Stop, TlsTrust,
+    client_config, fresh_run, read_corpus, run,
 };
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::{process_exists, raise_file_limit};
@@ -25,7 +25,7 @@ use posthaste_loadgen::signals::ending_signals;
 use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 use posthaste_server::config::{self, Config};
 
-use self::options::{AuthOption, MailOptions, PaceOptions, PipeliningOption, ResultOptions, SessionOptions};
+use self::options::{MailOptions, PaceOptions, ResultOptions, SessionOptions};
 use crate::{command_line, print};
 
 type AnyError = Box<dyn std::error::Error>;
@@ -163,11 +163,7 @@ impl Load {
             },
             rounds: pace.rounds,
             per_connection: session.per_connection,
-            pipelining: match session.pipelining {
-                PipeliningOption::Off => Pipelining::Off,
-                PipeliningOption::On => Pipelining::On,
-                PipeliningOption::Ahead => Pipelining::Ahead,
-            },
+            pipelining: session.pipelining,
             bdat: session.bdat,
             sender: mail.from.clone(),
             recipients,
@@ -222,10 +218,7 @@ impl Load {
         let from_environment = || std::env::var("POSTHASTE_LOAD_PASSWORD").ok();
         let password = self.session.auth_password.clone().or_else(from_environment);
         Ok(Some(Auth {
-            mechanism: match mechanism {
-                AuthOption::Plain => AuthMechanism::Plain,
-                AuthOption::Login => AuthMechanism::Login,
-            },
+            mechanism,
             user: self.session.auth_user.clone().unwrap_or_default(),
             password: password.ok_or("--auth: give POSTHASTE_LOAD_PASSWORD or --auth-password")?,
         }))

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use posthaste_loadgen::values::{self, PerConnection, Sizes, WeightedDomain, address, duration, header_field};
-
+use clap::Args;
 use posthaste_loadgen::account::MESSAGES_MAX;
+use posthaste_loadgen::load::{AuthMechanism, Pipelining};
+use posthaste_loadgen::values::{self, PerConnection, Sizes, WeightedDomain, address, duration, header_field};
 
 use crate::account::Accounting;
 
@@ -57,8 +57,8 @@ pub struct SessionOptions {
     #[arg(long, value_name = "N", default_value = "all")]
     pub per_connection: PerConnection,
     /// Commands sent without waiting for replies, where the server offers it
-    #[arg(long, value_enum, default_value_t = PipeliningOption::On)]
-    pub pipelining: PipeliningOption,
+    #[arg(long, value_enum, default_value_t = Pipelining::On)]
+    pub pipelining: Pipelining,
     /// Send bodies with BDAT instead of DATA
     #[arg(long)]
     pub bdat: bool,
@@ -76,7 +76,7 @@ pub struct SessionOptions {
     pub tls_name: Option<String>,
     /// Authenticate
     #[arg(long, value_enum, requires = "auth_user", value_name = "MECHANISM")]
-    pub auth: Option<AuthOption>,
+    pub auth: Option<AuthMechanism>,
     /// User name for --auth
     #[arg(long, value_name = "NAME", requires = "auth")]
     pub auth_user: Option<String>,
@@ -86,22 +86,6 @@ pub struct SessionOptions {
     /// Our name for EHLO
     #[arg(long, value_name = "NAME", default_value = "load.invalid", value_parser = address)]
     pub helo: String,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum PipeliningOption {
-    /// One command, one reply
-    Off,
-    /// MAIL, RCPT and DATA together
-    On,
-    /// Also the next message's behind the message before: one round trip a message
-    Ahead,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum AuthOption {
-    Plain,
-    Login,
 }
 
 #[derive(Args)]

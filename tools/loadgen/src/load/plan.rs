@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use posthaste_random::mix;
 use posthaste_smtp::Protocol;
 
@@ -13,13 +14,13 @@ use super::schedule::Pace;
 use crate::values::{Address, PerConnection, TlsStart, WeightedDomain};
 
 /// How many commands go out without waiting for the reply to the one before (RFC 2920).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pipelining {
-    /// One command, one reply.
+    /// One command, one reply
     Off,
-    /// MAIL, RCPT and DATA together, where the server offers it.
+    /// MAIL, RCPT and DATA together
     On,
-    /// Also the next message's MAIL, RCPT and DATA right behind the message before: one round trip for each message.
+    /// Also the next message's behind the message before: one round trip a message
     Ahead,
 }
 
@@ -31,7 +32,7 @@ pub struct Auth {
     pub password: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AuthMechanism {
     Plain,
     Login,
