@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use posthaste_fsops::{Faults, Machine};
+use posthaste_fsops::{Choice, Cut, Faults, Machine};
 use posthaste_spool::{
     AppendError, Batch, Body, Config, Entry, Event, Events, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool,
     StreamId,
@@ -43,31 +43,43 @@ impl Fixture {
         let stream = spool.stream("a").unwrap();
         let body = |n: u8| Body::Inline(vec![Bytes::from(vec![n; 9000])]);
         let lsns: Vec<Lsn> = (0..10).map(|n| append(&spool, stream, body(n)).unwrap()).collect();
+        // With a live file, which the next one replaces.
+        spool.checkpoint().unwrap();
         spool.advance(stream, lsns[3], None, Released { below: lsns[2], also: Vec::new() });
         // The ring makes segments ahead: not while faults are counted. This clock goes on when all others have nothing to do.
         std::thread::sleep(std::time::Duration::from_secs(60));
         Fixture { machine, spool, stream, told, lsns }
     }
 
-    /// Everything acknowledged is there after the next start.
+    /// Everything acknowledged is there after the next start, and after a power cut behind that.
     fn check(self) {
         self.machine.set_faults(Faults::default());
         self.spool.abandon();
-        let (spool, report) = FileSpool::open(&self.machine.path().join("spool"), config()).unwrap();
-        assert_eq!(report.damage, []);
-        let mut shown = Vec::new();
-        spool
-            .replay(self.stream, &mut |replayed| match replayed {
-                Replayed::Entry { lsn, .. } => shown.push(lsn),
-                Replayed::Damaged { lsn } => panic!("{lsn}"),
-            })
-            .unwrap();
-        // Before it what no checkpoint says that it was passed, behind it what was tried afterwards.
-        assert!(shown.windows(6).any(|some| some == &self.lsns[4..]), "{shown:?}");
-        for (n, lsn) in self.lsns.iter().enumerate().skip(2) {
-            assert_eq!(spool.read(*lsn, 0..9000).unwrap(), [n as u8; 9000][..]);
+        check_opened(&self.machine, self.stream, &self.lsns);
+        let recording = self.machine.recording();
+        for seed in 0..6 {
+            let tree = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(seed) });
+            check_opened(&Machine::boot(&tree, true, false).unwrap(), self.stream, &self.lsns);
         }
     }
+}
+
+fn check_opened(machine: &Machine, stream: StreamId, lsns: &[Lsn]) {
+    let (spool, report) = FileSpool::open(&machine.path().join("spool"), config()).unwrap();
+    assert_eq!(report.damage, []);
+    let mut shown = Vec::new();
+    spool
+        .replay(stream, &mut |replayed| match replayed {
+            Replayed::Entry { lsn, .. } => shown.push(lsn),
+            Replayed::Damaged { lsn } => panic!("{lsn}"),
+        })
+        .unwrap();
+    // Before it what no checkpoint says that it was passed, behind it what was tried afterwards.
+    assert!(shown.windows(6).any(|some| some == &lsns[4..]), "{shown:?}");
+    for (n, lsn) in lsns.iter().enumerate().skip(2) {
+        assert_eq!(spool.read(*lsn, 0..9000).unwrap(), [n as u8; 9000][..]);
+    }
+    spool.abandon();
 }
 
 /// Says whether it succeeded.
