@@ -1,5 +1,10 @@
-//! PLAIN and LOGIN, both sides: who somebody is and the password that shows it (RFC 4616, RFC 4954).
+//! SCRAM-SHA-256 (with feature `scram`), PLAIN and LOGIN, both sides: who somebody is and the password that shows it (RFC 4616, RFC 4954, RFC 7677).
 
+#[cfg(feature = "scram")]
+#[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
+pub mod scram;
+
+use std::borrow::Cow;
 use std::fmt;
 
 use base64::Engine as _;
@@ -9,7 +14,11 @@ use crate::reply::Reply;
 use crate::server::AuthStep;
 
 /// The mechanisms that this module knows, the better one first.
-pub const MECHANISMS: [&str; 2] = ["PLAIN", "LOGIN"];
+#[cfg(feature = "scram")]
+pub const MECHANISMS: &[&str] = &[scram::NAME, "PLAIN", "LOGIN"];
+/// The mechanisms that this module knows, the better one first.
+#[cfg(not(feature = "scram"))]
+pub const MECHANISMS: &[&str] = &["PLAIN", "LOGIN"];
 
 /// What a client gives to show who it is.
 #[derive(Clone, PartialEq, Eq)]
@@ -57,13 +66,26 @@ pub(crate) fn encode(text: &str) -> String {
     BASE64.encode(text)
 }
 
+/// What a server's challenge says.
+#[cfg(feature = "scram")]
+pub(crate) fn decode(base64: &str) -> Option<String> {
+    BASE64.decode(base64).ok().and_then(|octets| String::from_utf8(octets).ok())
+}
+
 /// What a server does with what the client sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Step {
     /// Send this challenge, in base64 already: [`Machine::auth_challenge`](crate::server::Machine::auth_challenge).
-    Challenge(&'static str),
+    Challenge(Cow<'static, str>),
     /// Check these, then [`Machine::auth_done`](crate::server::Machine::auth_done).
     Check(Credentials),
+    /// Find the keys of this user, and go on with [`Exchange::keys`].
+    #[cfg(feature = "scram")]
+    Lookup(String),
+    /// This user has shown the password: [`Machine::auth_done`](crate::server::Machine::auth_done).
+    #[cfg(feature = "scram")]
+    Proven(String),
     /// Give this error to [`Machine::auth_done`](crate::server::Machine::auth_done).
     Refuse(Reply),
 }
@@ -81,6 +103,17 @@ enum Asked {
     LoginPassword {
         user: String,
     },
+    #[cfg(feature = "scram")]
+    ScramFirst,
+    #[cfg(feature = "scram")]
+    ScramKeys(scram::ClientFirst),
+    #[cfg(feature = "scram")]
+    ScramLast(Box<scram::Server>),
+    /// The answer to the server's last message, which is empty.
+    #[cfg(feature = "scram")]
+    ScramEnd {
+        user: String,
+    },
 }
 
 impl Exchange {
@@ -90,6 +123,8 @@ impl Exchange {
         let (asked, answer) = match step {
             AuthStep::Begin { mechanism, initial } => {
                 let (asked, challenge) = match mechanism.as_str() {
+                    #[cfg(feature = "scram")]
+                    scram::NAME => (Asked::ScramFirst, ""),
                     "PLAIN" => (Asked::Plain, ""),
                     // `User Name` would be as good; old clients want these very words, in base64.
                     "LOGIN" => (Asked::LoginUser, LOGIN_USER),
@@ -98,7 +133,7 @@ impl Exchange {
                 match initial {
                     None => {
                         self.0 = asked;
-                        return Step::Challenge(challenge);
+                        return Step::Challenge(challenge.into());
                     }
                     // An empty initial response (RFC 4954 section 4).
                     Some(initial) if initial == "=" => (asked, String::new()),
@@ -115,13 +150,52 @@ impl Exchange {
             Asked::LoginUser if text.is_empty() => None,
             Asked::LoginUser => {
                 self.0 = Asked::LoginPassword { user: text };
-                return Step::Challenge(LOGIN_PASSWORD);
+                return Step::Challenge(LOGIN_PASSWORD.into());
             }
             Asked::LoginPassword { user } => Some(Credentials::new(user, text)),
+            #[cfg(feature = "scram")]
+            Asked::ScramFirst => {
+                let Some(first) = scram::ClientFirst::parse(&text) else { return ill_formed() };
+                let user = first.user.clone();
+                self.0 = Asked::ScramKeys(first);
+                return Step::Lookup(user);
+            }
+            #[cfg(feature = "scram")]
+            Asked::ScramLast(server) => return self.scram_last(*server, &text),
+            #[cfg(feature = "scram")]
+            Asked::ScramEnd { user } if text.is_empty() => return Step::Proven(user),
+            #[cfg(feature = "scram")]
+            Asked::ScramKeys(_) | Asked::ScramEnd { .. } => None,
             Asked::Nothing => None,
         };
-        checked.map_or_else(|| Step::Refuse(Reply::new(501, "5.5.2", "Not what the mechanism asks for")), Step::Check)
+        checked.map_or_else(ill_formed, Step::Check)
     }
+
+    /// Goes on after [`Step::Lookup`] with the user's keys; `None` where there are none, which the client is not told.
+    #[cfg(feature = "scram")]
+    pub fn keys(&mut self, keys: Option<scram::ScramKeys>) -> Step {
+        let Asked::ScramKeys(first) = std::mem::take(&mut self.0) else { return ill_formed() };
+        let Some(chance) = scram::process_secret().and_then(scram::Chance::new) else {
+            return Step::Refuse(Reply::new(454, "4.7.0", "Temporary authentication failure"));
+        };
+        let server = scram::Server::new(first, keys, &chance);
+        let challenge = encode(server.message()).into();
+        self.0 = Asked::ScramLast(Box::new(server));
+        Step::Challenge(challenge)
+    }
+
+    #[cfg(feature = "scram")]
+    fn scram_last(&mut self, server: scram::Server, message: &str) -> Step {
+        let Some(last) = server.finish(message) else {
+            return Step::Refuse(Reply::new(535, "5.7.8", "Authentication credentials invalid"));
+        };
+        self.0 = Asked::ScramEnd { user: server.into_user() };
+        Step::Challenge(encode(&last).into())
+    }
+}
+
+fn ill_formed() -> Step {
+    Step::Refuse(Reply::new(501, "5.5.2", "Not what the mechanism asks for"))
 }
 
 /// `Username:`
@@ -150,7 +224,7 @@ mod tests {
         let ann = Credentials::new("ann", "secret");
         let mut exchange = Exchange::default();
         assert_eq!(exchange.step(begin("PLAIN", Some(&ann.plain()))), Step::Check(ann.clone()));
-        assert_eq!(exchange.step(begin("PLAIN", None)), Step::Challenge(""));
+        assert_eq!(exchange.step(begin("PLAIN", None)), Step::Challenge("".into()));
         let for_bob = Credentials { acts_for: Some("bob".into()), ..ann };
         assert_eq!(exchange.step(AuthStep::Response(for_bob.plain())), Step::Check(for_bob));
     }
@@ -158,10 +232,10 @@ mod tests {
     #[test]
     fn login_asks_for_name_and_password() {
         let mut exchange = Exchange::default();
-        assert_eq!(exchange.step(begin("LOGIN", None)), Step::Challenge(LOGIN_USER));
-        assert_eq!(exchange.step(answer("ann")), Step::Challenge(LOGIN_PASSWORD));
+        assert_eq!(exchange.step(begin("LOGIN", None)), Step::Challenge(LOGIN_USER.into()));
+        assert_eq!(exchange.step(answer("ann")), Step::Challenge(LOGIN_PASSWORD.into()));
         assert_eq!(exchange.step(answer("secret")), Step::Check(Credentials::new("ann", "secret")));
-        assert_eq!(exchange.step(begin("LOGIN", Some("YW5u"))), Step::Challenge(LOGIN_PASSWORD));
+        assert_eq!(exchange.step(begin("LOGIN", Some("YW5u"))), Step::Challenge(LOGIN_PASSWORD.into()));
         assert_eq!(exchange.step(answer("")), Step::Check(Credentials::new("ann", "")));
     }
 

@@ -14,6 +14,7 @@ use posthaste_smtp::driver::{
     SetupError,
 };
 use posthaste_smtp::sasl::Credentials;
+use posthaste_smtp::sasl::scram::ScramKeys;
 use posthaste_smtp::server::Config;
 use posthaste_smtp::tls::{TlsTrust, client_config, server_config, server_config_from};
 use posthaste_smtp::{Address, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
@@ -43,6 +44,10 @@ impl Handler for Strict {
             ("ann", "go away") => Err(Reply::new(421, "4.7.0", "Too many guesses")),
             _ => Err(Reply::new(535, "5.7.8", "Authentication credentials invalid")),
         }
+    }
+    async fn scram_keys(&self, session: &mut Session, user: &str) -> Result<Option<ScramKeys>, Reply> {
+        assert!(session.helo.is_some());
+        Ok((user == "ann").then(|| ScramKeys::new("secret", 0).unwrap()))
     }
     async fn mail(&self, session: &mut Session, _: &mut (), _: &MailFrom) -> Result<(), Reply> {
         match session.identity {
@@ -201,6 +206,63 @@ async fn mail_goes_over_starttls_from_those_who_authenticate() {
         assert_eq!(fixture.end().await, SessionEnd::Quit);
         assert!(fixture.server.shutdown(LONG).await);
     }
+}
+
+#[tokio::test]
+async fn scram_shows_the_password_without_sending_it() {
+    let mut fixture = start(offering(&["PLAIN", "SCRAM-SHA-256"]), false).await;
+    let mut client = fixture.connect(fixture.client().credentials(ann())).await.unwrap();
+    let (mail, rcpts) = envelope();
+    assert!(client.send(mail, rcpts, vec!["x\r\n".into()]).await.unwrap().recipients[0].is_delivered());
+    assert_eq!(fixture.messages.recv().await.unwrap().0.identity.as_deref(), Some("ann"));
+    client.quit().await.unwrap();
+    let for_bob = Credentials { acts_for: Some("bob".into()), ..ann() };
+    for (credentials, code) in
+        [(Credentials::new("ann", "guess"), 535), (Credentials::new("nobody", "secret"), 535), (for_bob, 501)]
+    {
+        match fixture.connect(fixture.client().credentials(credentials)).await.unwrap_err() {
+            ConnectError::Protocol(ClientError::Auth(reply)) => assert_eq!(reply.code(), code),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Steps in the wrong order, and two exchanges on one connection.
+    let mut talk = shake_hands(&fixture, {
+        let mut talk = fixture.talk().await;
+        talk.hear("220").await;
+        talk.say("EHLO c.example\r\n").await.hear("250").await;
+        talk.say("STARTTLS\r\n").await.hear("220").await;
+        talk
+    })
+    .await;
+    talk.say("EHLO c.example\r\n").await.hear("250").await;
+    talk.say("AUTH SCRAM-SHA-256\r\n").await.hear("334").await;
+    talk.say("\r\n").await.hear("501").await;
+    // n,,n=ann,r=abc
+    talk.say("AUTH SCRAM-SHA-256 biwsbj1hbm4scj1hYmM=\r\n").await.hear("334").await;
+    talk.say("*\r\n").await.hear("501").await;
+    talk.say("AUTH SCRAM-SHA-256 biwsbj1hbm4scj1hYmM=\r\n").await.hear("334").await;
+    talk.say("\r\n").await.hear("535").await;
+    talk.say("AUTH PLAIN AGFubgBzZWNyZXQ=\r\n").await.hear("235").await;
+}
+
+#[test]
+fn a_server_that_does_not_know_the_password_is_not_believed() {
+    let after = |replies: &[&str]| {
+        let mut machine = client::Machine::new(client::Config::new("c.example")).unwrap();
+        let mut input = bytes::BytesMut::from("220 x\r\n250-x\r\n250 AUTH PLAIN SCRAM-SHA-256\r\n");
+        assert!(matches!(machine.step(&mut input), Ok(client::Event::Ready)));
+        machine.take_output();
+        assert!(machine.authenticate(&ann()));
+        let said = machine.take_output().concat();
+        assert!(said.starts_with(b"AUTH SCRAM-SHA-256 "), "{said:?}");
+        let mut input = bytes::BytesMut::from(replies.concat().as_bytes());
+        machine.step(&mut input).unwrap_err()
+    };
+    for reply in ["235 2.7.0 welcome\r\n", "334 ?\r\n", "334 cj14\r\n", "334 \r\n"] {
+        let error = after(&[reply]);
+        assert!(matches!(error, ClientError::NotShown(_)), "{reply}: {error:?}");
+    }
+    assert!(matches!(after(&["535 5.7.8 no\r\n"]), ClientError::Auth(reply) if reply.code() == 535));
 }
 
 #[tokio::test]

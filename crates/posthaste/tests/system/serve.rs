@@ -306,7 +306,7 @@ fn a_second_server_on_the_same_data_refuses() {
     let second = command(dir.path(), &["serve"]).output().unwrap();
     assert_eq!(second.status.code(), Some(2), "{second:?}");
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.starts_with("posthaste: posthaste-data: "), "{said}");
+    assert!(said.starts_with("posthaste: posthaste-data/journal: the journal is in use"), "{said}");
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["a@example.org"], MESSAGE);

@@ -31,6 +31,8 @@ pub struct Machine {
     closed: bool,
     /// For the questions of LOGIN.
     login: Option<Credentials>,
+    #[cfg(feature = "scram")]
+    scram: Option<sasl::scram::Client>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,12 @@ enum Expect {
     AuthUser,
     /// LOGIN's question for the password.
     AuthPassword,
+    /// The server's first message of SCRAM.
+    #[cfg(feature = "scram")]
+    ScramFirst,
+    /// The server's last message of SCRAM.
+    #[cfg(feature = "scram")]
+    ScramLast,
     Auth,
     Reset,
     Mail,
@@ -94,6 +102,8 @@ impl Machine {
             needs_reset: false,
             closed: false,
             login: None,
+            #[cfg(feature = "scram")]
+            scram: None,
         })
     }
 
@@ -187,13 +197,23 @@ impl Machine {
         self.idle_command(b"STARTTLS\r\n", Expect::Tls);
     }
 
-    /// Says AUTH with PLAIN, or with LOGIN where only that was offered; [`Event::Ready`] follows. `false`: neither was offered, and
-    /// nothing was said. Both show the password to whoever reads along, so have TLS first.
+    /// Says AUTH with SCRAM-SHA-256 (feature `scram`), or with PLAIN, or with LOGIN, the first of them that was offered; [`Event::Ready`] follows. `false`: none was offered,
+    /// and nothing was said. PLAIN and LOGIN show the password to whoever reads along, so have TLS first.
     ///
     /// # Panics
     /// When the session is not idle.
     pub fn authenticate(&mut self, credentials: &Credentials) -> bool {
         let offers = |name: &str| self.extensions.auth.iter().any(|offered| offered.eq_ignore_ascii_case(name));
+        #[cfg(feature = "scram")]
+        if offers(sasl::scram::NAME)
+            && let Some(nonce) = sasl::scram::nonce()
+        {
+            let scram = sasl::scram::Client::new(credentials, nonce);
+            let line = format!("AUTH {} {}\r\n", sasl::scram::NAME, sasl::encode(&scram.first()));
+            self.scram = Some(scram);
+            self.idle_command(line.as_bytes(), Expect::ScramFirst);
+            return true;
+        }
         let (plain, login) = (offers("PLAIN"), offers("LOGIN"));
         if plain {
             self.idle_command(format!("AUTH PLAIN {}\r\n", credentials.plain()).as_bytes(), Expect::Auth);
@@ -212,6 +232,8 @@ impl Machine {
             Some(Expect::Hello | Expect::Helo) => Step::Hello,
             Some(Expect::Tls) => Step::StartTls,
             Some(Expect::AuthUser | Expect::AuthPassword | Expect::Auth) => Step::Auth,
+            #[cfg(feature = "scram")]
+            Some(Expect::ScramFirst | Expect::ScramLast) => Step::Auth,
             Some(Expect::Reset) => Step::Reset,
             Some(Expect::Mail) => Step::Mail,
             Some(Expect::Rcpt(_)) => Step::Rcpt,
@@ -301,6 +323,8 @@ impl Machine {
                 let password = self.login.take().map_or(String::new(), |login| sasl::encode(&login.password));
                 self.command(format!("{password}\r\n").as_bytes(), Expect::Auth);
             }
+            #[cfg(feature = "scram")]
+            Expect::ScramFirst | Expect::ScramLast => self.scram_reply(expected, reply)?,
             Expect::Auth if reply.is_positive() => return Ok(Some(Event::Ready)),
             Expect::AuthUser | Expect::AuthPassword | Expect::Auth => return Err(ClientError::Auth(reply)),
             Expect::Tls if !reply.is_positive() => return Err(ClientError::Tls(reply)),
@@ -321,6 +345,29 @@ impl Machine {
             }
         }
         Ok(None)
+    }
+
+    #[cfg(feature = "scram")]
+    fn scram_reply(&mut self, expected: Expect, reply: Reply) -> Result<(), ClientError> {
+        let mut scram = self.scram.take().expect("SCRAM has begun");
+        if reply.is_positive() {
+            return Err(ClientError::NotShown("it accepts without a proof of its own"));
+        }
+        if reply.code() != 334 {
+            return Err(ClientError::Auth(reply));
+        }
+        let message = sasl::decode(reply.text()).ok_or(ClientError::NotShown("its message is not base64"))?;
+        if expected == Expect::ScramFirst {
+            let last = scram.last(&message).map_err(ClientError::NotShown)?;
+            self.scram = Some(scram);
+            self.command(format!("{}\r\n", sasl::encode(&last)).as_bytes(), Expect::ScramLast);
+            return Ok(());
+        }
+        if !scram.is_shown(&message) {
+            return Err(ClientError::NotShown("its proof is wrong"));
+        }
+        self.command(b"\r\n", Expect::Auth);
+        Ok(())
     }
 
     fn hello(&mut self) {

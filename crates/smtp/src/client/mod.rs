@@ -261,6 +261,9 @@ pub enum ClientError {
     /// AUTH was refused: the password is wrong if the code is 535, otherwise the server says why.
     #[error("server refused AUTH: {0}")]
     Auth(Reply),
+    /// In SCRAM the server has to show that it knows the password, and this one did not: it is not the one that the password is for, or it is broken.
+    #[error("server did not show that it knows the password: {0}")]
+    NotShown(&'static str),
     /// [`Config::helo_name`] is empty or has blanks or control characters.
     #[error("bad name for EHLO: {0:?}")]
     BadName(String),

@@ -74,7 +74,7 @@ impl ServerBuilder {
     pub const MAX_CONNECTIONS: usize = 20_000;
 
     /// Host name, limits, policies and protocol, STARTTLS and AUTH, and whether the handler is asked about hello and DATA. Default:
-    /// those of [`Config::new`], under the name `localhost`. What cannot be kept to is a [`SetupError`] at the start.
+    /// those of [`Config::new`], under the name `localhost`. What cannot be kept to is a [`SetupError`](super::SetupError) at the start.
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
@@ -185,7 +185,7 @@ impl ServerBuilder {
     /// Binds all listeners and serves on the current tokio runtime until [`RunningServer::shutdown`].
     ///
     /// # Errors
-    /// What binding reports, with the listener's name; nothing listens then. Without any listener, or with a [`SetupError`] inside:
+    /// What binding reports, with the listener's name; nothing listens then. Without any listener, or with a [`SetupError`](super::SetupError) inside:
     /// `InvalidInput`.
     pub async fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
         // Resolving a name may take its time.

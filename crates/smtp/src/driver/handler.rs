@@ -42,7 +42,7 @@ pub trait Handler: Send + Sync + 'static {
         ready(Ok(()))
     }
 
-    /// The client shows who it is, by PLAIN or LOGIN. Returns the identity that the session has from then on,
+    /// The client shows who it is, by PLAIN or LOGIN; of SCRAM see `scram_keys`. Returns the identity that the session has from then on,
     /// [`Session::identity`]. An error is sent as it is, usually 535 5.7.8; a 421 closes the session. Whether the user may act for
     /// [`Credentials::acts_for`] is to be decided here too.
     ///
@@ -55,6 +55,19 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<String, Reply>> + Send {
         let _ = (session, credentials);
         ready(Err(Reply::new(535, "5.7.8", "Authentication credentials invalid")))
+    }
+
+    /// A client wants to authenticate as `user` by SCRAM-SHA-256: what is kept of the password; `None` if there is no such user, which the client cannot tell from a
+    /// wrong password where all keys have [`ITERATIONS_MIN`](crate::sasl::scram::ITERATIONS_MIN). Once it has shown the password, `user` is [`Session::identity`], and [`Handler::authenticate`] is not asked. An error is sent as it is.
+    #[cfg(feature = "scram")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
+    fn scram_keys(
+        &self,
+        session: &mut Session<Self::State>,
+        user: &str,
+    ) -> impl Future<Output = Result<Option<crate::sasl::scram::ScramKeys>, Reply>> + Send {
+        let _ = (session, user);
+        ready(Ok(None))
     }
 
     /// The client names a sender.

@@ -188,31 +188,10 @@ async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H
                     Err(stop) => Err(stop),
                 }
             }
-            Event::Auth(step) => match exchange.step(step) {
-                Step::Challenge(challenge) => {
-                    connection.machine.auth_challenge(challenge);
-                    Ok(())
-                }
-                Step::Refuse(reply) => {
-                    connection.machine.auth_done(Err(reply));
-                    Ok(())
-                }
-                Step::Check(credentials) => {
-                    connection.describe(session);
-                    let work = async { handler.authenticate(session, credentials).await };
-                    match Box::pin(sheltered(id, "authenticate", work)).await {
-                        Some(verdict) => {
-                            let verdict = verdict.map(|identity| session.identity = Some(identity));
-                            connection.machine.auth_done(verdict);
-                            Ok(())
-                        }
-                        None => {
-                            connection.machine.auth_done(Err(internal_error()));
-                            Err(Stop::Panicked)
-                        }
-                    }
-                }
-            },
+            Event::Auth(step) => {
+                let step = exchange.step(step);
+                Box::pin(authenticate(connection, handler, session, &mut exchange, step)).await
+            }
             // Nobody reads the rest of a message that was aborted.
             Event::Body(_) | Event::BodyAborted(_) => Ok(()),
             Event::Close => return Over::Closed,
@@ -222,6 +201,55 @@ async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H
             return stop.into();
         }
     }
+}
+
+/// Answers one step of AUTH.
+async fn authenticate<H: Handler>(
+    connection: &mut Connection,
+    handler: &H,
+    session: &mut Session<H::State>,
+    exchange: &mut Exchange,
+    step: Step,
+) -> Result<(), Stop> {
+    connection.describe(session);
+    let id = session.id;
+    let verdict = match step {
+        Step::Challenge(challenge) => {
+            connection.machine.auth_challenge(&challenge);
+            return Ok(());
+        }
+        Step::Refuse(reply) => Some(Err(reply)),
+        Step::Check(credentials) => {
+            let work = async { handler.authenticate(session, credentials).await };
+            sheltered(id, "authenticate", work).await
+        }
+        #[cfg(feature = "scram")]
+        Step::Lookup(user) => {
+            let work = async { handler.scram_keys(session, &user).await };
+            match sheltered(id, "scram_keys", work).await {
+                Some(Ok(keys)) => match exchange.keys(keys) {
+                    Step::Challenge(challenge) => {
+                        connection.machine.auth_challenge(&challenge);
+                        return Ok(());
+                    }
+                    Step::Refuse(reply) => Some(Err(reply)),
+                    other => unreachable!("{other:?} for keys"),
+                },
+                Some(Err(reply)) => Some(Err(reply)),
+                None => None,
+            }
+        }
+        #[cfg(feature = "scram")]
+        Step::Proven(user) => Some(Ok(user)),
+    };
+    #[cfg(not(feature = "scram"))]
+    let _ = exchange;
+    let Some(verdict) = verdict else {
+        connection.machine.auth_done(Err(internal_error()));
+        return Err(Stop::Panicked);
+    };
+    connection.machine.auth_done(verdict.map(|identity| session.identity = Some(identity)));
+    Ok(())
 }
 
 pub(super) fn internal_error() -> Reply {

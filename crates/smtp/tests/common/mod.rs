@@ -126,9 +126,10 @@ impl Host {
                 }
                 Event::StartTls => self.machine.tls_started(),
                 Event::Auth(step) => match self.exchange.step(step) {
-                    Step::Challenge(challenge) => self.machine.auth_challenge(challenge),
+                    Step::Challenge(challenge) => self.machine.auth_challenge(&challenge),
                     Step::Refuse(reply) => self.machine.auth_done(Err(reply)),
                     Step::Check(credentials) => self.machine.auth_done(judge_credentials(&credentials).map(drop)),
+                    other => panic!("{other:?} is not offered"),
                 },
                 Event::Close => {
                     self.closed = true;

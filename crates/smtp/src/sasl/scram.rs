@@ -1,0 +1,444 @@
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677): both sides show that they know the password, and neither it nor anything that could be used in its place is sent. A server
+//! keeps [`ScramKeys`], from which no password can be read.
+//!
+//! Without channel binding (`-PLUS`). Passwords are taken as they are: whoever has ones beyond ASCII prepares them with SASLprep (RFC 4013) before.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use ring::rand::{SecureRandom, SystemRandom};
+use ring::{digest, hmac, pbkdf2};
+
+use super::BASE64;
+
+/// Rounds of PBKDF2 that RFC 7677 section 4 asks for at least.
+pub const ITERATIONS_MIN: u32 = 4096;
+/// A client does no more of them than this, so that no server can keep it at work.
+pub const ITERATIONS_MAX: u32 = 600_000;
+
+type Key = [u8; 32];
+
+/// What a server keeps of a password. Written and read as `SCRAM-SHA-256$4096:salt$StoredKey:ServerKey` with the last three in base64, as PostgreSQL and others do.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ScramKeys {
+    salt: Vec<u8>,
+    iterations: NonZeroU32,
+    stored_key: Key,
+    server_key: Key,
+}
+
+impl ScramKeys {
+    /// Those of a new password: with a random salt. Takes milliseconds for each ten thousand `iterations`, of which there are [`ITERATIONS_MIN`] at least.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn new(password: &str, iterations: u32) -> Result<Self, NoRandomness> {
+        let mut salt = [0; 16];
+        SystemRandom::new().fill(&mut salt).map_err(|_| NoRandomness)?;
+        let iterations = NonZeroU32::new(iterations.max(ITERATIONS_MIN)).expect("not less than the minimum");
+        Ok(Self::derived(password, &salt, iterations))
+    }
+
+    fn derived(password: &str, salt: &[u8], iterations: NonZeroU32) -> Self {
+        let keys = Keys::derived(password, salt, iterations);
+        let stored_key = hash(&keys.client_key);
+        Self { salt: salt.to_vec(), iterations, stored_key, server_key: keys.server_key }
+    }
+
+    /// For a user that there is not, so that the answers do not tell: the same each time, and no password fits.
+    fn of_nobody(user: &str, secret: &Key) -> Self {
+        let salt = sign(secret, user.as_bytes())[..16].to_vec();
+        let key = sign(secret, &[user.as_bytes(), b"\0"].concat());
+        let iterations = NonZeroU32::new(ITERATIONS_MIN).expect("not zero");
+        Self { salt, iterations, stored_key: key, server_key: key }
+    }
+}
+
+/// The system has no random numbers to give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the system has no random numbers")]
+pub struct NoRandomness;
+
+impl fmt::Display for ScramKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [salt, stored, server] =
+            [&self.salt[..], &self.stored_key, &self.server_key].map(|octets| BASE64.encode(octets));
+        write!(f, "{NAME}${}:{salt}${stored}:{server}", self.iterations)
+    }
+}
+
+/// Without the keys.
+impl fmt::Debug for ScramKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScramKeys").field("iterations", &self.iterations).finish_non_exhaustive()
+    }
+}
+
+/// The text has another form than [`ScramKeys`] are written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not of the form SCRAM-SHA-256$4096:salt$StoredKey:ServerKey")]
+pub struct BadKeys;
+
+impl FromStr for ScramKeys {
+    type Err = BadKeys;
+
+    fn from_str(text: &str) -> Result<Self, BadKeys> {
+        let read = || {
+            let rest = text.strip_prefix(NAME)?.strip_prefix('$')?;
+            let (how, keys) = rest.split_once('$')?;
+            let ((iterations, salt), (stored, server)) = (how.split_once(':')?, keys.split_once(':')?);
+            Some(Self {
+                salt: BASE64.decode(salt).ok()?,
+                iterations: iterations.parse().ok()?,
+                stored_key: BASE64.decode(stored).ok()?.try_into().ok()?,
+                server_key: BASE64.decode(server).ok()?.try_into().ok()?,
+            })
+        };
+        read().ok_or(BadKeys)
+    }
+}
+
+/// The server's secret for users that there are not, and its part of each nonce.
+#[derive(Debug, Clone)]
+pub(super) struct Chance {
+    pub nonce: String,
+    pub secret: Key,
+}
+
+impl Chance {
+    pub fn new(secret: Key) -> Option<Self> {
+        nonce().map(|nonce| Self { nonce, secret })
+    }
+}
+
+/// Random, printable and without commas.
+pub(crate) fn nonce() -> Option<String> {
+    let mut octets = [0; 18];
+    SystemRandom::new().fill(&mut octets).ok()?;
+    Some(BASE64.encode(octets))
+}
+
+/// One secret for the life of the process.
+pub(super) fn process_secret() -> Option<Key> {
+    static SECRET: std::sync::OnceLock<Key> = std::sync::OnceLock::new();
+    if SECRET.get().is_none() {
+        let mut secret = [0; 32];
+        SystemRandom::new().fill(&mut secret).ok()?;
+        // Whoever was faster has made one as good.
+        let _ = SECRET.set(secret);
+    }
+    SECRET.get().copied()
+}
+
+/// The client's first message, understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClientFirst {
+    pub user: String,
+    gs2_header: String,
+    bare: String,
+    nonce: String,
+}
+
+impl ClientFirst {
+    /// `None`: not well formed, or it asks for what is not offered: channel binding, an extension, acting for somebody else.
+    pub fn parse(message: &str) -> Option<Self> {
+        // `y`: the client could do channel binding and believes that we cannot, which is so.
+        let rest = message.strip_prefix("n,").or_else(|| message.strip_prefix("y,"))?;
+        let (acts_for, bare) = rest.split_once(',')?;
+        let mut parts = bare.split(',');
+        let user = unescaped(parts.next()?.strip_prefix("n=")?)?;
+        let nonce = parts.next()?.strip_prefix("r=").filter(|nonce| is_printable(nonce))?;
+        let acts_for_self = acts_for.is_empty() || unescaped(acts_for.strip_prefix("a=")?)? == user;
+        (acts_for_self && !user.is_empty()).then(|| Self {
+            gs2_header: message[..message.len() - bare.len()].to_owned(),
+            bare: bare.to_owned(),
+            nonce: nonce.to_owned(),
+            user,
+        })
+    }
+}
+
+/// The server's side, from its first message on.
+#[derive(Debug)]
+pub(super) struct Server {
+    first: ClientFirst,
+    keys: ScramKeys,
+    message: String,
+    nonce: String,
+}
+
+impl Server {
+    pub fn new(first: ClientFirst, keys: Option<ScramKeys>, chance: &Chance) -> Self {
+        let keys = keys.unwrap_or_else(|| ScramKeys::of_nobody(&first.user, &chance.secret));
+        let nonce = format!("{}{}", first.nonce, chance.nonce);
+        let message = format!("r={nonce},s={},i={}", BASE64.encode(&keys.salt), keys.iterations);
+        Self { first, keys, message, nonce }
+    }
+
+    /// The server's first message.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The server's last message for the client's last, if that shows the password.
+    pub fn finish(&self, client_final: &str) -> Option<String> {
+        let (without_proof, proof) = client_final.rsplit_once(",p=")?;
+        let (binding, nonce) = without_proof.split_once(',')?;
+        let proof: Key = BASE64.decode(proof).ok()?.try_into().ok()?;
+        let is_bound = binding.strip_prefix("c=")? == BASE64.encode(&self.first.gs2_header);
+        // No extension is known that could stand behind the nonce.
+        let is_ours = nonce.strip_prefix("r=")? == self.nonce;
+        let said = format!("{},{},{without_proof}", self.first.bare, self.message);
+        let client_key = xor(&proof, &sign(&self.keys.stored_key, said.as_bytes()));
+        let shows_password = is_same(&hash(&client_key), &self.keys.stored_key);
+        let shown = BASE64.encode(sign(&self.keys.server_key, said.as_bytes()));
+        (is_bound && is_ours && shows_password).then(|| format!("v={shown}"))
+    }
+
+    pub fn into_user(self) -> String {
+        self.first.user
+    }
+}
+
+/// The client's side.
+#[derive(Clone)]
+pub(crate) struct Client {
+    password: String,
+    acts_for: String,
+    bare: String,
+    nonce: String,
+    /// What the server has to show at the end.
+    server_signature: Option<Key>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("bare", &self.bare).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub fn new(credentials: &super::Credentials, nonce: String) -> Self {
+        Self {
+            password: credentials.password.clone(),
+            acts_for: credentials.acts_for.as_deref().map_or(String::new(), |name| format!("a={}", escaped(name))),
+            bare: format!("n={},r={nonce}", escaped(&credentials.user)),
+            nonce,
+            server_signature: None,
+        }
+    }
+
+    fn gs2_header(&self) -> String {
+        format!("n,{},", self.acts_for)
+    }
+
+    pub fn first(&self) -> String {
+        self.gs2_header() + &self.bare
+    }
+
+    /// The client's last message for the server's first.
+    ///
+    /// # Errors
+    /// What is wrong with the latter.
+    pub fn last(&mut self, server_first: &str) -> Result<String, &'static str> {
+        let mut parts = server_first.split(',');
+        let mut part = |name: &str| parts.next().and_then(|part| part.strip_prefix(name));
+        let (Some(nonce), Some(salt), Some(iterations)) = (part("r="), part("s="), part("i=")) else {
+            return Err("its first message is not one of SCRAM");
+        };
+        if !nonce.starts_with(&self.nonce) || nonce.len() == self.nonce.len() || !is_printable(nonce) {
+            return Err("its nonce does not go on from ours");
+        }
+        let salt = BASE64.decode(salt).map_err(|_| "its salt is not base64")?;
+        let iterations = iterations.parse().ok().filter(|count| (ITERATIONS_MIN..=ITERATIONS_MAX).contains(count));
+        let iterations = iterations.and_then(NonZeroU32::new).ok_or("it asks for too few or too many iterations")?;
+        let keys = Keys::derived(&self.password, &salt, iterations);
+        let without_proof = format!("c={},r={nonce}", BASE64.encode(self.gs2_header()));
+        let said = format!("{},{server_first},{without_proof}", self.bare);
+        let proof = xor(&keys.client_key, &sign(&hash(&keys.client_key), said.as_bytes()));
+        self.server_signature = Some(sign(&keys.server_key, said.as_bytes()));
+        Ok(format!("{without_proof},p={}", BASE64.encode(proof)))
+    }
+
+    /// Whether the server's last message shows that it knows the password.
+    pub fn is_shown(&self, server_final: &str) -> bool {
+        let shown = server_final.strip_prefix("v=").and_then(|shown| BASE64.decode(shown).ok());
+        match (shown.and_then(|shown| Key::try_from(shown).ok()), self.server_signature) {
+            (Some(shown), Some(expected)) => is_same(&shown, &expected),
+            _ => false,
+        }
+    }
+}
+
+struct Keys {
+    client_key: Key,
+    server_key: Key,
+}
+
+impl Keys {
+    fn derived(password: &str, salt: &[u8], iterations: NonZeroU32) -> Self {
+        let mut salted = Key::default();
+        pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, iterations, salt, password.as_bytes(), &mut salted);
+        Self { client_key: sign(&salted, b"Client Key"), server_key: sign(&salted, b"Server Key") }
+    }
+}
+
+fn sign(key: &Key, message: &[u8]) -> Key {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+    hmac::sign(&key, message).as_ref().try_into().expect("SHA-256 has 32 octets")
+}
+
+fn hash(key: &Key) -> Key {
+    digest::digest(&digest::SHA256, key).as_ref().try_into().expect("SHA-256 has 32 octets")
+}
+
+fn xor(a: &Key, b: &Key) -> Key {
+    std::array::from_fn(|at| a[at] ^ b[at])
+}
+
+/// Looks at all of it, wherever they differ first.
+fn is_same(a: &Key, b: &Key) -> bool {
+    a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+fn is_printable(nonce: &str) -> bool {
+    !nonce.is_empty() && nonce.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
+}
+
+/// RFC 5802 section 5.1: a name has no comma and no equals sign as they are.
+fn escaped(name: &str) -> String {
+    name.replace('=', "=3D").replace(',', "=2C")
+}
+
+fn unescaped(name: &str) -> Option<String> {
+    let mut parts = name.split('=');
+    let mut out = parts.next()?.to_owned();
+    for part in parts {
+        let (c, rest) = match part.split_at_checked(2)? {
+            ("2C", rest) => (',', rest),
+            ("3D", rest) => ('=', rest),
+            _ => return None,
+        };
+        out.push(c);
+        out.push_str(rest);
+    }
+    Some(out)
+}
+
+/// The mechanism.
+pub(crate) const NAME: &str = "SCRAM-SHA-256";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sasl::Credentials;
+
+    // The exchange of RFC 7677 section 3.
+    const FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
+    const SERVER_NONCE: &str = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
+    const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+    const LAST: &str =
+        "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
+    const SERVER_LAST: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
+
+    fn client() -> Client {
+        Client::new(&Credentials::new("user", "pencil"), "rOprNGfwEbeRWgbNEkqO".into())
+    }
+
+    fn keys() -> ScramKeys {
+        let salt = BASE64.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
+        ScramKeys::derived("pencil", &salt, NonZeroU32::new(4096).unwrap())
+    }
+
+    fn server(keys: Option<ScramKeys>) -> Server {
+        let chance = Chance { nonce: SERVER_NONCE.into(), secret: [7; 32] };
+        Server::new(ClientFirst::parse(FIRST).unwrap(), keys, &chance)
+    }
+
+    #[test]
+    fn both_sides_say_what_the_rfc_says() {
+        let mut client = client();
+        assert_eq!(client.first(), FIRST);
+        assert!(!client.is_shown(SERVER_LAST), "not before anything was asked");
+        let server = server(Some(keys()));
+        assert_eq!(server.message(), SERVER_FIRST);
+        assert_eq!(client.last(SERVER_FIRST).as_deref(), Ok(LAST));
+        assert_eq!(server.finish(LAST).as_deref(), Some(SERVER_LAST));
+        assert!(client.is_shown(SERVER_LAST));
+        assert!(
+            !client.is_shown("v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") && !client.is_shown("e=other-error")
+        );
+    }
+
+    #[test]
+    fn what_differs_anywhere_shows_nothing() {
+        let server = server(Some(keys()));
+        for at in 0..LAST.len() {
+            let mut octets = LAST.as_bytes().to_vec();
+            octets[at] ^= 1;
+            let changed = String::from_utf8(octets).unwrap();
+            assert_eq!(server.finish(&changed), None, "{changed}");
+        }
+        let mut other = Client::new(&Credentials::new("user", "pencils"), "rOprNGfwEbeRWgbNEkqO".into());
+        assert_eq!(server.finish(&other.last(SERVER_FIRST).unwrap()), None);
+    }
+
+    #[test]
+    fn a_user_that_there_is_not_looks_like_one_and_has_no_password() {
+        let (one, again) = (server(None), server(None));
+        assert_eq!(one.message(), again.message());
+        assert_ne!(one.message(), SERVER_FIRST);
+        assert_eq!(one.finish(&client().last(one.message()).unwrap()), None);
+    }
+
+    #[test]
+    fn a_server_that_wants_too_much_or_plays_foul_gets_nothing() {
+        for message in [
+            "",
+            "e=invalid-proof",
+            "m=ext,r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+            "r=rOprNGfwEbeRWgbNEkqO,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+            "r=other,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+            "r=rOprNGfwEbeRWgbNEkqOx,s=?,i=4096",
+            "r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4095",
+            "r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=600001",
+        ] {
+            assert!(client().last(message).is_err(), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_first_message_that_is_not_one_is_refused() {
+        for message in [
+            "",
+            "n,,",
+            "p=tls-unique,,n=user,r=abc",
+            "n,a=other,n=user,r=abc",
+            "n,,m=ext,n=user,r=abc",
+            "n,,n=,r=abc",
+            "n,,n=us=er,r=abc",
+            "n,,n=user,r=",
+            "n,,n=user,r=a c",
+            "n,,n=user",
+        ] {
+            assert_eq!(ClientFirst::parse(message), None, "{message}");
+        }
+        let odd = Credentials { acts_for: Some("a=b,c".into()), ..Credentials::new("a=b,c", "x") };
+        let first = Client::new(&odd, "abc".into()).first();
+        assert_eq!(first, "n,a=a=3Db=2Cc,n=a=3Db=2Cc,r=abc");
+        assert_eq!(ClientFirst::parse(&first).unwrap().user, "a=b,c");
+    }
+
+    #[test]
+    fn keys_are_written_and_read_and_not_shown() {
+        let text = keys().to_string();
+        assert!(text.starts_with("SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$"), "{text}");
+        assert_eq!(text.parse(), Ok(keys()));
+        assert_eq!("SCRAM-SHA-256$0:YQ==$YQ==:YQ==".parse::<ScramKeys>(), Err(BadKeys));
+        assert_eq!(format!("{:?}", keys()), "ScramKeys { iterations: 4096, .. }");
+        let [one, other] = [0, 1].map(|_| ScramKeys::new("pencil", 1).unwrap());
+        assert!(one != other && one.iterations.get() == ITERATIONS_MIN);
+    }
+}
