@@ -17,8 +17,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Args)]
 pub struct SinkArgs {
-    /// Address and port to listen on; port 0 takes a free one
-    #[arg(default_value = "127.0.0.1:2525", value_name = "ADDRESS")]
+    /// Address and port to listen on, or a port of 127.0.0.1 alone; port 0 takes a free one
+    #[arg(default_value = "127.0.0.1:2525", value_name = "ADDRESS", value_parser = listen_address)]
     listen: String,
     /// Speak LMTP instead of SMTP
     #[arg(long)]
@@ -160,10 +160,7 @@ fn options(args: SinkArgs) -> Result<Options, Box<dyn std::error::Error>> {
 /// The rule file with the options put over its `[default]`.
 fn rules(args: &SinkArgs) -> Result<RuleFile, Box<dyn std::error::Error>> {
     let mut rules = match &args.rules {
-        Some(file) => RuleFile::load(file).map_err(|error| match error {
-            error @ posthaste_loadgen::sink::RuleError::Read { .. } => error.to_string(),
-            error => format!("{}: {error}", file.display()),
-        })?,
+        Some(file) => RuleFile::load(file)?,
         None => RuleFile::default(),
     };
     let mut set = |stage, change: &dyn Fn(&mut StageRule)| {
@@ -275,6 +272,18 @@ impl Rate {
     }
 }
 
+/// `2525` is a port of this machine alone.
+fn listen_address(text: &str) -> Result<String, String> {
+    if text.parse::<u16>().is_ok() {
+        return Ok(format!("127.0.0.1:{text}"));
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err("write an address and a port, such as 127.0.0.1:2525, [::1]:2525 or localhost:2525, or a port alone"
+            .to_owned()),
+    }
+}
+
 fn at_stage(text: &str) -> Result<(Stage, &str), String> {
     let (stage, value) = text.split_once('=').ok_or("a stage, = and a value are needed")?;
     Ok((stage.parse().map_err(|error| format!("{error}"))?, value))
@@ -282,8 +291,9 @@ fn at_stage(text: &str) -> Result<(Stage, &str), String> {
 
 fn percent(text: &str) -> Result<(Stage, f64), String> {
     let (stage, value) = at_stage(text)?;
-    let percent = value.strip_suffix('%').unwrap_or(value).parse();
-    Ok((stage, percent.map_err(|_| format!("{value} is no percentage"))?))
+    let percent = value.strip_suffix('%').unwrap_or(value).parse().ok();
+    let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+    Ok((stage, percent.ok_or_else(|| format!("{value} is no percentage between 0 and 100"))?))
 }
 
 fn delay(text: &str) -> Result<(Stage, Delay), String> {

@@ -1,12 +1,14 @@
 //! What a person wants of an index: `config.toml` in its directory, beside the tags. There need be none.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
+use posthaste_units::words::{Mistake, Position, plain};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -85,13 +87,36 @@ pub struct Hooks {
 }
 
 /// Why the settings could not be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {why}", path.display())]
+#[derive(Debug)]
 pub struct SettingsError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong, with its place.
+    /// Where in it, if that is not part of `why`.
+    pub position: Option<Position>,
+    /// What is wrong.
     pub why: String,
+}
+
+impl std::error::Error for SettingsError {}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Mistake { file: &self.path, position: self.position.as_ref(), message: &self.why }.fmt(f)
+    }
+}
+
+impl SettingsError {
+    fn new(path: &Path, why: String) -> Self {
+        Self { path: path.to_owned(), position: None, why }
+    }
+
+    /// What is wrong, on one line.
+    pub(crate) fn in_short(&self) -> String {
+        match &self.position {
+            Some(at) => format!("line {}: {}", at.line, self.why),
+            None => self.why.clone(),
+        }
+    }
 }
 
 /// The file as it is written, with the places of what is looked at later.
@@ -120,6 +145,20 @@ struct FileRule {
     add: Vec<Spanned<String>>,
     #[serde(default)]
     remove: Vec<Spanned<String>>,
+}
+
+/// Where a key belongs that stands elsewhere.
+fn home_of(key: &str) -> Option<String> {
+    let table = match key {
+        "headers" => return Some("to the top of the file, before the first table".to_owned()),
+        "name" | "addresses" => "[user]",
+        "tags" | "rule" => "[new]",
+        "query" | "add" | "remove" => "[[new.rule]]",
+        "synchronize_flags" => "[maildir]",
+        "after_index" => "[hook]",
+        _ => return None,
+    };
+    Some(format!("below {table}"))
 }
 
 impl File {
@@ -171,7 +210,7 @@ fn headers(names: Vec<Spanned<String>>, line: impl Fn(usize) -> usize) -> Result
 /// [`SettingsError`]: the file cannot be read or written, or a name is no header's.
 pub fn add_headers(dir: &Path, names: &[String]) -> Result<(), SettingsError> {
     let settings = Settings::load(dir)?;
-    let fail = |why: String| SettingsError { path: settings.path.clone(), why };
+    let fail = |why: String| SettingsError::new(&settings.path, why);
     names.iter().try_for_each(|name| check_header_name(name)).map_err(fail)?;
     let new: Vec<&String> = names.iter().filter(|name| settings.headers.known_as(name).is_none()).collect();
     if new.is_empty() {
@@ -221,13 +260,14 @@ impl Settings {
         let path = dir.join(SETTINGS_FILE);
         let text = match std::fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self { path, ..Self::default() }),
-            read => read.map_err(|error| error.to_string()),
+            read => read.map_err(|error| SettingsError::new(&path, error.to_string()))?,
         };
-        let settings = text.and_then(|text| {
-            let file: File = toml::from_str(&text).map_err(|error| error.to_string().trim_end().to_owned())?;
-            file.checked(&text, path.clone())
-        });
-        settings.map_err(|why| SettingsError { path, why })
+        let file: File = toml::from_str(&text).map_err(|error| SettingsError {
+            path: path.clone(),
+            position: error.span().map(|span| Position::of(&text, span)),
+            why: plain(error.message(), home_of),
+        })?;
+        file.checked(&text, path.clone()).map_err(|why| SettingsError::new(&path, why))
     }
 
     /// As [`load`](Self::load), and reads the rules' queries too: for whoever wants to hear of a mistake before it begins.
@@ -252,8 +292,7 @@ impl Settings {
     pub(crate) fn queries(&self, saved: &SavedQueries) -> Result<Vec<Query>, SettingsError> {
         let now = Zoned::now();
         let query = |rule: &Rule| {
-            let fail =
-                |why: String| SettingsError { path: self.path.clone(), why: format!("line {}: {why}", rule.line) };
+            let fail = |why: String| SettingsError::new(&self.path, format!("line {}: {why}", rule.line));
             let query = parse_with(&rule.query, &now, saved).map_err(|error| fail(error.show(&rule.query)))?;
             if let Some(name) = query.headers().iter().find(|name| self.headers.known_as(name).is_none()) {
                 return Err(fail(format!(
@@ -267,7 +306,7 @@ impl Settings {
 
     /// Something that is wrong with them.
     pub(crate) fn error(&self, why: String) -> SettingsError {
-        SettingsError { path: self.path.clone(), why }
+        SettingsError::new(&self.path, why)
     }
 
     /// Whether new messages get tags.
@@ -298,7 +337,6 @@ mod tests {
         assert!(all.has_rules() && all.maildir.synchronize_flags && all.user.name == "Ann");
         assert!(!load("").unwrap().has_rules());
         assert!(!Settings::check(Path::new("/nowhere")).unwrap().has_rules());
-        assert!(load("[new]\ntag = []\n").unwrap_err().contains("line 2, column 1"));
         assert!(load("[new]\ntags = [\"unread\"]\n").unwrap().new.tags.contains("unread"));
         let check = |text: &str, line: &str, why: &str| {
             let error = load(text).unwrap_err();
@@ -308,6 +346,25 @@ mod tests {
         check(flags, "line 5: ", "is a flag of the message's file");
         check("[new]\ntags = [\"-x\"]\n", "line 2: ", "cannot be a tag");
         check("[[new.rule]]\n\nquery = \"from:ann\"\n", "line 3: ", "needs `add");
+    }
+
+    #[test]
+    fn what_is_no_setting_is_told_in_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(SETTINGS_FILE);
+        for (text, told) in [
+            ("[new]\ntag = []\n", ":2:1: there is no key `tag` here; did you mean `tags`?\n 2 | tag = []\n   | ^^^"),
+            ("[new]\ntags = \"x\"\n", ":2:8: this has to be a list in brackets, such as [\"a\", \"b\"]; it is \"x\"\n"),
+            ("[[new.rule]]\nadd = [\"x\"]\n", ":1:1: `query` is missing"),
+            ("[hook]\nheaders = []\n", ":2:1: there is no key `headers` here; it belongs to the top of the file"),
+            ("[maildir]\nsynchronize_flags = \"yes\"\n", "true or false, without quotes"),
+            ("headers = [\"X-A:\"]\n", "line 1: `X-A:` is no header name"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = Settings::load(dir.path()).unwrap_err().to_string();
+            let error = error.strip_prefix(&file.display().to_string()).unwrap();
+            assert!(error.contains(told), "{error}");
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Sizes and times as people write them, in a configuration or on a command line.
+//! What people write in a configuration or on a command line: sizes and times, and [mistakes](words) told in their words.
 //!
 //! For any program that has such values. It knows no keys and no limits of theirs; it reads no file.
 #![forbid(unsafe_code)]
+
+pub mod words;
 
 use std::time::Duration;
 
@@ -9,6 +11,15 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnitError(String);
+
+/// One thing, or several: `1 message`, `2 messages`, `0 messages`. The plural has an `s`.
+///
+/// ```
+/// assert_eq!(posthaste_units::count(1, "message"), "1 message");
+/// ```
+pub fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
 
 /// Reads a number of octets: `10240`, `10k`, `10 MB`, `1.5GiB`, in any case. Units are powers of 1024, as mail servers take them.
 ///

@@ -63,7 +63,8 @@ impl Indexer {
                 self.commit()
             }
             Err(RuleError::Settings(error)) => {
-                report.troubles.push((error.path, error.why));
+                let why = error.in_short();
+                report.troubles.push((error.path, why));
                 Ok(())
             }
             Err(RuleError::Index(error)) => Err(error),

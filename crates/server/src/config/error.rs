@@ -8,6 +8,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::check::{Key, Problem};
 use super::words;
+use posthaste_units::words::Mistake;
+pub use posthaste_units::words::Position;
 
 /// Why a configuration cannot be used. Displays as `file:line:column: what`, the line, and a mark below it.
 #[derive(Debug)]
@@ -15,17 +17,6 @@ pub struct ConfigError {
     file: PathBuf,
     position: Option<Position>,
     message: String,
-}
-
-/// A place in a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Position {
-    /// Counted from 1.
-    pub line: usize,
-    /// Counted from 1, in characters.
-    pub column: usize,
-    text: String,
-    marks: usize,
 }
 
 impl std::error::Error for ConfigError {}
@@ -38,11 +29,11 @@ impl ConfigError {
 
     /// As it displays, but for the line of the file and the mark below it.
     pub fn in_one_line(&self) -> String {
-        let file = self.file.display();
-        match &self.position {
-            Some(at) => format!("{file}:{}:{}: {}", at.line, at.column, self.message),
-            None => format!("{file}: {}", self.message),
-        }
+        self.mistake().in_one_line()
+    }
+
+    fn mistake(&self) -> Mistake<'_> {
+        Mistake { file: &self.file, position: self.position.as_ref(), message: &self.message }
     }
 
     /// What is wrong is at no place in the file.
@@ -81,30 +72,7 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.in_one_line())?;
-        let Some(at) = &self.position else { return Ok(()) };
-        let number = at.line.to_string();
-        let margin = " ".repeat(number.len());
-        let indent = " ".repeat(at.column - 1);
-        let marks = "^".repeat(at.marks);
-        writeln!(f, "\n {number} | {}", at.text)?;
-        write!(f, " {margin} | {indent}{marks}")
-    }
-}
-
-impl Position {
-    fn of(text: &str, span: Range<usize>) -> Self {
-        let start = span.start.min(text.len());
-        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
-        let line_end = text[start..].find('\n').map_or(text.len(), |offset| start + offset);
-        let marked = &text[start..span.end.clamp(start, line_end)];
-        Self {
-            line: text[..start].matches('\n').count() + 1,
-            column: text[line_start..start].chars().count() + 1,
-            // A tab would put the marks elsewhere than the terminal puts the text.
-            text: text[line_start..line_end].trim_end().replace('\t', " "),
-            marks: marked.trim_end().chars().count().max(1),
-        }
+        self.mistake().fmt(f)
     }
 }
 

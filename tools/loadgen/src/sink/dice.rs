@@ -42,21 +42,24 @@ impl Dice {
         if rule.delay.to < rule.delay.from {
             return Err(RuleError::Delay(place.to_owned()));
         }
-        if drop + tempfail + permfail == 0 && rule.delay.to.is_zero() {
-            return Ok(None);
-        }
         let own = |texts: &[String], standard: &[&str], transient: bool| -> Result<Vec<Reply>, RuleError> {
             let texts: Vec<&str> =
                 if texts.is_empty() { standard.to_vec() } else { texts.iter().map(String::as_str).collect() };
             texts.iter().map(|text| wanted_reply(text, transient, place)).collect()
         };
+        // Also of a rule that does nothing yet.
+        let tempfail_replies = own(&rule.tempfail_replies, replies::tempfail(provider, stage), true)?;
+        let permfail_replies = own(&rule.permfail_replies, replies::permfail(provider, stage), false)?;
+        if drop + tempfail + permfail == 0 && rule.delay.to.is_zero() {
+            return Ok(None);
+        }
         Ok(Some(Self {
             drop,
             tempfail,
             permfail,
             delay: rule.delay,
-            tempfail_replies: own(&rule.tempfail_replies, replies::tempfail(provider, stage), true)?,
-            permfail_replies: own(&rule.permfail_replies, replies::permfail(provider, stage), false)?,
+            tempfail_replies,
+            permfail_replies,
             key: chance::key(seed, place),
             rolled: AtomicU64::new(0),
         }))

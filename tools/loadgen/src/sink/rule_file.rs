@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use posthaste_units::words::{Mistake, Position, plain};
 use serde::Deserialize;
 
 use super::replies::Provider;
@@ -67,8 +68,15 @@ pub enum RuleError {
         error: std::io::Error,
     },
     /// It is not TOML, or has an unknown key or a value of the wrong kind.
-    #[error("{0}")]
-    Syntax(#[from] toml::de::Error),
+    #[error("{}", Mistake { file: path, position: position.as_ref(), message })]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        position: Option<Position>,
+        /// What is wrong.
+        message: String,
+    },
     /// There is no such stage.
     #[error("no stage is called {0}; there are connect, ehlo, mail, rcpt, data, end-of-data")]
     Stage(String),
@@ -190,7 +198,7 @@ pub struct Delay {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a time such as \"50ms\", or a list of two")]
 enum WrittenDelay {
     Fixed(String),
     Range(String, String),
@@ -243,6 +251,22 @@ fn duration<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Duration, D::E
     values::duration(&text).map_err(serde::de::Error::custom)
 }
 
+/// Where a key belongs that stands elsewhere.
+fn home_of(key: &str) -> Option<String> {
+    let home = match key {
+        "tempfail" | "permfail" | "drop" | "delay" | "tempfail-replies" | "permfail-replies" => {
+            "below a stage, such as [default.rcpt] or [domain.\"a.example\".rcpt]"
+        }
+        "connect" | "ehlo" => "below [default]",
+        "provider" | "mail" | "rcpt" | "data" | "end-of-data" => "below [default] or [domain.\"a.example\"]",
+        "wait" | "entries" => "below [greylist]",
+        "octets" | "pause" => "below [slow-read]",
+        "seed" | "messages-max" => "to the top of the file, before the first table",
+        _ => return None,
+    };
+    Some(home.to_owned())
+}
+
 impl RuleFile {
     /// Reads a file.
     ///
@@ -250,7 +274,7 @@ impl RuleFile {
     /// [`RuleError::Read`], [`RuleError::Syntax`].
     pub fn load(path: &Path) -> Result<Self, RuleError> {
         let text = std::fs::read_to_string(path).map_err(|error| RuleError::Read { path: path.to_owned(), error })?;
-        Self::parse(&text)
+        Self::parse_file(path, &text)
     }
 
     /// Reads a file's text.
@@ -258,6 +282,14 @@ impl RuleFile {
     /// # Errors
     /// [`RuleError::Syntax`].
     pub fn parse(text: &str) -> Result<Self, RuleError> {
-        Ok(toml::from_str(text)?)
+        Self::parse_file(Path::new("rules"), text)
+    }
+
+    fn parse_file(path: &Path, text: &str) -> Result<Self, RuleError> {
+        toml::from_str(text).map_err(|error| RuleError::Syntax {
+            path: path.to_owned(),
+            position: error.span().map(|span| Position::of(text, span)),
+            message: plain(error.message(), home_of),
+        })
     }
 }

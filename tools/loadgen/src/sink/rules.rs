@@ -318,6 +318,20 @@ mod tests {
     }
 
     #[test]
+    fn a_mistake_in_the_file_is_told_in_words() {
+        for (text, told) in [
+            ("[default.rcpt]\ntempfial = 5\n", "rules:2:1: there is no key `tempfial` here; did you mean `tempfail`?"),
+            ("[default.rcpt]\ntempfail = \"5\"\n", "rules:2:12: this has to be a number; it is \"5\""),
+            ("[default.rcpt]\ndelay = 5\n", "a time such as \"50ms\", or a list of two"),
+            ("[default]\ndrop = 5\n", "there is no key `drop` here; it belongs below a stage"),
+            ("[greylist]\nentries = 5\n", "`wait` is missing"),
+        ] {
+            let error = RuleFile::parse(text).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_refused() {
         for (text, word) in [
             ("[default.rcpt]\ntempfail = 60\npermfail = 41", "between 0 and 100"),
@@ -325,6 +339,7 @@ mod tests {
             ("[default.rcpt]\ntempfail = nan", "between 0 and 100"),
             ("[default.rcpt]\ntempfail = 1\ntempfail-replies = [\"550 5.1.1 no\"]", "is no 4yz reply"),
             ("[default.rcpt]\npermfail = 1\npermfail-replies = [\"so sorry\"]", "is no 5yz reply"),
+            ("[default.rcpt]\ntempfail-replies = [\"550 x\"]", "is no 4yz reply"),
             ("[default.rcpt]\ndelay = [\"2s\", \"1s\"]", "before its beginning"),
             ("[domain.\"a.example\"]\nehlo.tempfail = 1", "no domain is known"),
             ("slow-read = { octets = 0, pause = \"1s\" }", "must be more than 0"),
@@ -335,7 +350,7 @@ mod tests {
             assert!(error.contains(word), "{text}: {error}");
         }
         for text in ["[default.rcpt]\ntempfial = 1", "[default.rcpt]\ndelay = \"soon\"", "domain = 3"] {
-            assert!(matches!(RuleFile::parse(text), Err(RuleError::Syntax(_))), "{text}");
+            assert!(matches!(RuleFile::parse(text), Err(RuleError::Syntax { .. })), "{text}");
         }
     }
 }

@@ -1,0 +1,160 @@
+//! Mistakes in a TOML file: what its reader says, in words of the file instead of the program's, and the place.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+/// The message of an error of the crates `serde` and `toml`, for whoever wrote the file.
+///
+/// `home_of` says, of a key that is not known where it stands, where it belongs: `below [log]`.
+///
+/// ```
+/// let said = posthaste_units::words::plain("unknown field `nam`, expected `name` or `addresses`", |_| None);
+/// assert_eq!(said, "there is no key `nam` here; did you mean `name`?");
+/// ```
+pub fn plain(message: &str, home_of: impl Fn(&str) -> Option<String>) -> String {
+    let message = message.trim_end().replace('\n', ", ");
+    let said = if let Some(rest) = message.strip_prefix("unknown field `") {
+        split_name(rest, "`, ").map(|(name, expected)| unknown_key(name, &quoted(expected), home_of))
+    } else if let Some(rest) = message.strip_prefix("unknown variant `") {
+        split_name(rest, "`, ").map(|(name, expected)| unknown_word(name, &quoted(expected)))
+    } else if let Some(rest) = message.strip_prefix("missing field `") {
+        split_name(rest, "`").map(|(name, _)| format!("`{name}` is missing"))
+    } else if message == "integer number overflowed" {
+        Some("the number is too large".to_owned())
+    } else if message == "wanted string or table" {
+        Some("this has to be text in quotes".to_owned())
+    } else {
+        let typed = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
+        typed.and_then(|rest| rest.rsplit_once(", expected ")).map(|(found, wanted)| wrong_type(found, wanted))
+    };
+    said.unwrap_or(message)
+}
+
+fn split_name<'a>(rest: &'a str, mark: &str) -> Option<(&'a str, &'a str)> {
+    // A key may hold anything; what is expected may not.
+    rest.rsplit_once("`, expected ").filter(|_| mark == "`, ").or_else(|| rest.rsplit_once(mark))
+}
+
+/// What stands between back quotes.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+fn unknown_key(name: &str, known: &[&str], home_of: impl Fn(&str) -> Option<String>) -> String {
+    if let Some(near) = nearest(name, known) {
+        return format!("there is no key `{name}` here; did you mean `{near}`?");
+    }
+    if let Some(home) = home_of(name) {
+        return format!("there is no key `{name}` here; it belongs {home}");
+    }
+    format!("there is no key `{name}` here; there are {}", known.join(", "))
+}
+
+fn unknown_word(name: &str, known: &[&str]) -> String {
+    let all = known.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+    match nearest(name, known) {
+        Some(near) => format!("\"{name}\" is not possible here; did you mean \"{near}\"? There are {all}"),
+        None => format!("\"{name}\" is not possible here; there are {all}"),
+    }
+}
+
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    const ALIKE: f64 = 0.8;
+    let scored = known.iter().map(|word| (strsim::jaro_winkler(&name.to_lowercase(), word), *word));
+    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
+    best.filter(|(score, _)| *score > ALIKE).map(|(_, word)| word)
+}
+
+fn wrong_type(found: &str, wanted: &str) -> String {
+    // More than a number of TOML can be has a type of its own there.
+    if let Some(number) = found.strip_suffix(" as i128").or_else(|| found.strip_suffix(" as u128")) {
+        let number = number.trim_start_matches("integer ");
+        let is_number = ["a size", "a time", "a whole number", "a share", "a name in quotes, or a number"];
+        return match is_number.iter().any(|kind| wanted.starts_with(kind)) {
+            true => format!("{number} is too large"),
+            false => wrong_type(number, wanted),
+        };
+    }
+    let wanted = match wanted {
+        "a string" | "path string" => "text in quotes",
+        "a boolean" => "true or false, without quotes",
+        "a sequence" => "a list in brackets, such as [\"a\", \"b\"]",
+        "a map" => "a table",
+        "f64" => "a number",
+        "u64" | "u32" | "usize" => "a whole number, not negative",
+        other => other,
+    };
+    let found = match found {
+        "map" => "a table",
+        "sequence" => "a list",
+        other => ["string ", "integer ", "boolean ", "floating point "]
+            .iter()
+            .find_map(|kind| other.strip_prefix(kind))
+            .unwrap_or(other),
+    };
+    format!("this has to be {wanted}; it is {found}")
+}
+
+/// A mistake at a place of a file. Displays as `file:line:column: what`, the line, and a mark below it.
+#[derive(Debug, Clone, Copy)]
+pub struct Mistake<'a> {
+    /// The file.
+    pub file: &'a Path,
+    /// Where, if it is at one place.
+    pub position: Option<&'a Position>,
+    /// What is wrong.
+    pub message: &'a str,
+}
+
+impl Mistake<'_> {
+    /// As it displays, but for the line of the file and the mark below it.
+    pub fn in_one_line(&self) -> String {
+        let file = self.file.display();
+        match self.position {
+            Some(at) => format!("{file}:{}:{}: {}", at.line, at.column, self.message),
+            None => format!("{file}: {}", self.message),
+        }
+    }
+}
+
+impl fmt::Display for Mistake<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.in_one_line())?;
+        let Some(at) = self.position else { return Ok(()) };
+        let number = at.line.to_string();
+        let margin = " ".repeat(number.len());
+        let indent = " ".repeat(at.column - 1);
+        let marks = "^".repeat(at.marks);
+        writeln!(f, "\n {number} | {}", at.text)?;
+        write!(f, " {margin} | {indent}{marks}")
+    }
+}
+
+/// A place in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position {
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1, in characters.
+    pub column: usize,
+    text: String,
+    marks: usize,
+}
+
+impl Position {
+    /// Where `span`, in bytes, stands in a file's text.
+    pub fn of(text: &str, span: Range<usize>) -> Self {
+        let start = span.start.min(text.len());
+        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |offset| start + offset);
+        let marked = &text[start..span.end.clamp(start, line_end)];
+        Self {
+            line: text[..start].matches('\n').count() + 1,
+            column: text[line_start..start].chars().count() + 1,
+            // A tab would put the marks elsewhere than the terminal puts the text.
+            text: text[line_start..line_end].trim_end().replace('\t', " "),
+            marks: marked.trim_end().chars().count().max(1),
+        }
+    }
+}
