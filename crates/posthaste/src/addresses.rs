@@ -56,6 +56,11 @@ enum Format {
     MuttAb,
 }
 
+/// What mutt shows above the addresses.
+pub fn addresses_found(count: usize) -> String {
+    if count == 1 { "1 address".to_owned() } else { format!("{count} addresses") }
+}
+
 /// Exit status 1: nothing was found.
 pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
     let searcher = args.source.open(&args.query)?;
@@ -86,7 +91,7 @@ pub fn run(args: Addresses) -> Result<ExitCode, Failure> {
         Format::MuttAb => {
             let row = |(name, address, count): &Row| format!("{}\t{}\t{count}\n", harmless(address), harmless(name));
             // mutt shows the first line as a heading.
-            format!("{} addresses\n", rows.len()) + &rows.iter().map(row).collect::<String>()
+            addresses_found(rows.len()) + "\n" + &rows.iter().map(row).collect::<String>()
         }
     };
     print(&text)?;

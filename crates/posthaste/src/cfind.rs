@@ -7,6 +7,7 @@ use posthaste_search::AddressFields;
 use posthaste_search::query::{Leaf, Query};
 use serde_json::json;
 
+use crate::addresses::addresses_found;
 use crate::search_common::{Failure, IndexDir, nothing_found};
 use crate::terminal::{harmless, harmless_json, print};
 
@@ -68,7 +69,7 @@ pub fn run(args: Cfind) -> Result<ExitCode, Failure> {
         format => rows.iter().map(|(name, address, _)| line(format, &harmless(name), &harmless(address))).collect(),
     };
     // mutt shows the first line as a heading.
-    print(&if let Format::MuttAb = args.format { format!("{} addresses\n{lines}", rows.len()) } else { lines })?;
+    print(&if let Format::MuttAb = args.format { format!("{}\n{lines}", addresses_found(rows.len())) } else { lines })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_search::text::{Part, parts, safe_file_name};
+use posthaste_units::count;
 use serde_json::json;
 
 use crate::chosen::{Choice, files};
@@ -58,6 +59,10 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
     let wanted = |number: usize, part: &Part<'_>| {
         args.save_all || args.save_attachments && part.is_attachment || args.parts.contains(&number)
     };
+    if let Some(number) = args.parts.iter().find(|number| !(1..=all.len()).contains(number)) {
+        complain(&format!("there is no part {number}; the message has {}", count(all.len(), "part")));
+        return Ok(ExitCode::from(1));
+    }
     let (mut saved, mut refused) = (0, 0);
     let mut names = HashSet::new();
     for (number, part) in (1..).zip(&all).filter(|(number, part)| wanted(*number, part)) {
@@ -82,6 +87,9 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
             }
             Err(error) => return Err(format!("{}: {error}", path.display()).into()),
         }
+    }
+    if saved == 0 && refused == 0 {
+        complain(&format!("no attachment; the message has {}, which --save-all saves", count(all.len(), "part")));
     }
     Ok(ExitCode::from(u8::from(refused > 0 || saved == 0)))
 }

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use posthaste_maildir::Flags;
 use posthaste_search::query::{Leaf, Query};
 use posthaste_search::{Bitmap, Message, Searcher, Sort};
+use posthaste_units::count;
 
 use crate::change::{Change, Task, change, parse_flags};
 use crate::columns;
@@ -16,7 +17,7 @@ use crate::find_lines::{Style, plain, trees};
 use crate::find_output::{self, Field, ordered};
 use crate::pager::PagerOption;
 use crate::search_common::{Failure, Source, nothing_found, parse};
-use crate::terminal::{harmless, is_colourful, print, print_json};
+use crate::terminal::{complain, harmless, is_colourful, print, print_json};
 
 /// What is shown unless `--fields` says otherwise.
 const FIELDS: &str = "date,from,subject,tags";
@@ -205,7 +206,17 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
     }
     match args.output {
         None | Some(Output::Summary) => write(&args, &fields, &messages)?,
-        Some(output) => write_values(&args, values(output, &messages, args.threads))?,
+        Some(output) => {
+            let values = values(output, &messages, args.threads);
+            let has_none = values.is_empty() && !messages.is_empty();
+            write_values(&args, values)?;
+            if has_none {
+                let what = if let Output::Tags = output { "tag" } else { "Message-ID" };
+                let found = count(messages.len(), "message");
+                complain(&format!("{found} found, none with a {what}"));
+                return Ok(ExitCode::from(1));
+            }
+        }
     }
     Ok(if messages.is_empty() { nothing_found() } else { ExitCode::SUCCESS })
 }
@@ -267,7 +278,7 @@ fn change_all(args: &Find, searcher: &Searcher, messages: &[Message]) -> Result<
     let how = Change { folder: args.folder.as_deref(), dry_run: args.dry_run };
     let outcome = change(args.source.index()?, searcher, &tasks, &how)?;
     let done = if args.dry_run { "would be changed" } else { "changed" };
-    print(&format!("{} messages {done}\n", outcome.changed))?;
+    print(&format!("{} {done}\n", count(outcome.changed, "message")))?;
     Ok(ExitCode::from(u8::from(outcome.failed > 0)))
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use posthaste_search::settings::{Settings, add_headers};
 use posthaste_search::{Indexer, MEMORY_BYTES, Progress, Report, UpdateOptions, Way, nothing_to_do, run_hook};
+use posthaste_units::count;
 use rustix::thread::disable_transparent_huge_pages;
 use serde_json::json;
 
@@ -29,7 +30,13 @@ pub struct Index {
 #[derive(clap::Subcommand)]
 enum Action {
     /// Build the index again from the mail (tags are kept); until that is done the old one answers
-    Rebuild(Update),
+    Rebuild {
+        #[command(flatten)]
+        update: Update,
+        /// Leave out this tree, which was indexed until now; may be given several times
+        #[arg(long, value_name = "MAILDIR")]
+        forget: Vec<PathBuf>,
+    },
     /// Check every part of the index against its checksum; exit status 1 if one is wrong
     Verify {
         #[command(flatten)]
@@ -163,25 +170,28 @@ pub fn run(args: Index) -> Result<ExitCode, Failure> {
     }
     match args.action {
         None if args.watch => index_watch::run(&args.update),
-        None => update(&args.update, false),
-        Some(Action::Rebuild(options)) => update(&options, true),
+        None => update(&args.update, None),
+        Some(Action::Rebuild { update: options, forget }) => update(&options, Some(&forget)),
         Some(Action::Verify { index, json }) => verify(&index.path()?, json),
     }
 }
 
 /// An update that is told in other words.
 pub fn update_with(args: &Update, say: impl Fn(&Report) -> std::io::Result<()>) -> Result<ExitCode, Failure> {
-    let report = run_update(args, false)?;
+    let report = run_update(args, None)?;
     tell_troubles(&report);
+    tell_without_maildirs(args, &report);
     if !args.quiet {
         say(&report)?;
     }
     after(args, &report)
 }
 
-fn update(args: &Update, rebuild: bool) -> Result<ExitCode, Failure> {
+/// With `rebuild` all anew, without these trees.
+fn update(args: &Update, rebuild: Option<&[PathBuf]>) -> Result<ExitCode, Failure> {
     let report = run_update(args, rebuild)?;
     tell_troubles(&report);
+    tell_without_maildirs(args, &report);
     if args.json {
         print(&(json_report(&report).to_string() + "\n"))?;
     } else if !args.quiet {
@@ -190,10 +200,26 @@ fn update(args: &Update, rebuild: bool) -> Result<ExitCode, Failure> {
     after(args, &report)
 }
 
-fn tell_troubles(report: &Report) {
+/// What could not be read.
+pub fn tell_troubles(report: &Report) {
     for (path, trouble) in &report.troubles {
         complain(&format!("{}: {trouble}", path.display()));
     }
+}
+
+/// Directories that were named and hold no mail.
+pub fn tell_without_maildirs(args: &Update, report: &Report) {
+    for root in args.roots.iter().filter(|root| is_among(root, &report.without_maildirs)) {
+        complain(&format!(
+            "{0}: there is no Maildir in it, no directory with cur/ or new/; it is looked at each time from now on, until `posthaste index rebuild \
+             --forget {0}`",
+            root.display()
+        ));
+    }
+}
+
+fn is_among(root: &Path, roots: &[PathBuf]) -> bool {
+    std::path::absolute(root).is_ok_and(|root| roots.contains(&root))
 }
 
 /// The hook's failure is told, and is not the index's.
@@ -201,21 +227,27 @@ fn after(args: &Update, report: &Report) -> Result<ExitCode, Failure> {
     if !args.no_hooks {
         run_hook(&args.index.path()?, report).unwrap_or_else(|why| complain(&why));
     }
-    Ok(ExitCode::from(u8::from(!report.troubles.is_empty())))
+    let has_no_mail = args.roots.iter().any(|root| is_among(root, &report.without_maildirs));
+    Ok(ExitCode::from(u8::from(!report.troubles.is_empty() || has_no_mail)))
 }
 
-fn run_update(args: &Update, rebuild: bool) -> Result<Report, Failure> {
+fn run_update(args: &Update, rebuild: Option<&[PathBuf]>) -> Result<Report, Failure> {
     let dir = args.index.path()?;
     args.prepare(&dir)?;
     let bar = progress_bar();
     let options = args.options();
-    if let Some(report) = (!rebuild).then(|| nothing_to_do(&dir, &args.roots, &options)).flatten() {
+    if let Some(report) = rebuild.is_none().then(|| nothing_to_do(&dir, &args.roots, &options)).flatten() {
         return Ok(report);
     }
     let wait = || waiting(&dir);
-    let mut indexer =
-        if rebuild { Indexer::rebuild(&dir, Some(&wait))? } else { Indexer::open_to_update(&dir, Some(&wait))? };
-    if !rebuild
+    let mut indexer = match rebuild {
+        Some(_) => Indexer::rebuild(&dir, Some(&wait))?,
+        None => Indexer::open_to_update(&dir, Some(&wait))?,
+    };
+    if let Some(root) = rebuild.unwrap_or_default().iter().find(|root| !indexer.forget(root)) {
+        return Err(format!("{}: is not in the index; `posthaste info` lists what is", root.display()).into());
+    }
+    if rebuild.is_none()
         && !args.quiet
         && let Some(why) = indexer.rebuilds_because()
     {
@@ -252,16 +284,29 @@ pub fn show(bar: &ProgressBar, progress: Progress) {
     }
 }
 
+/// What a run changed, as `5 new, 1 gone`; `with_bytes` how much mail was new, too.
+pub fn changes(report: &Report, with_bytes: bool) -> String {
+    let size = match with_bytes && report.added > 0 {
+        true => format!(" ({:.1} MB)", report.bytes as f64 / 1e6),
+        false => String::new(),
+    };
+    let kinds = [
+        (report.added, format!("new{size}")),
+        (report.moved, "moved".to_owned()),
+        (report.renamed, "changed flags".to_owned()),
+        (report.removed, "gone".to_owned()),
+    ];
+    let some: Vec<String> =
+        kinds.iter().filter(|(number, _)| *number > 0).map(|(number, what)| format!("{number} {what}")).collect();
+    if some.is_empty() { "nothing new".to_owned() } else { some.join(", ") }
+}
+
 pub fn text_report(report: &Report) -> String {
     let mut text = format!(
-        "{} messages in {} folders: {} new ({:.1} MB), {} moved, {} changed flags, {} gone; {:.2} s\n",
-        report.messages,
-        report.folders,
-        report.added,
-        report.bytes as f64 / 1e6,
-        report.moved,
-        report.renamed,
-        report.removed,
+        "{} in {}: {}; {:.2} s\n",
+        count(report.messages, "message"),
+        count(report.folders, "folder"),
+        changes(report, true),
         report.took.as_secs_f64()
     );
     for (path, problem) in &report.problems {
@@ -296,7 +341,7 @@ fn verify(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
     }
     let needs_rebuild = verdict.damage.iter().any(|(part, _)| part != "tags.redb");
     if is_sound {
-        text.push_str(&format!("{}: {} messages, sound\n", dir.display(), verdict.messages));
+        text.push_str(&format!("{}: {}, sound\n", dir.display(), count(verdict.messages, "message")));
     } else if needs_rebuild {
         let before = if verdict.are_tags_damaged { "damaged: restore the tags first, then " } else { "damaged: " };
         text.push_str(&format!("{before}`posthaste index rebuild` builds it again; tags are kept\n"));

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use posthaste_search::{HookRunner, Report, Stop, WatchEvent, WatchOptions, watch};
+use posthaste_units::count;
 use serde_json::Value;
 
-use crate::index::{Update, json_report, text_report};
+use crate::index::{Update, changes, json_report, tell_troubles, tell_without_maildirs, text_report};
 use crate::search_common::{Failure, waiting};
 use crate::terminal::{complain, print};
 
@@ -66,8 +67,9 @@ fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
 
 /// A line for each commit.
 fn say(args: &Update, report: &Report, lag: Option<Duration>) -> std::io::Result<()> {
-    for (path, trouble) in &report.troubles {
-        complain(&format!("{}: {trouble}", path.display()));
+    tell_troubles(report);
+    if lag.is_none() {
+        tell_without_maildirs(args, report);
     }
     if args.json {
         let mut value = json_report(report);
@@ -81,12 +83,9 @@ fn say(args: &Update, report: &Report, lag: Option<Duration>) -> std::io::Result
     match lag {
         None => print(&format!("{now}  {}{now}  watching; Ctrl-C ends it\n", text_report(report))),
         Some(lag) => print(&format!(
-            "{now}  {} new, {} moved, {} changed flags, {} gone; {} messages; {:.1} s behind\n",
-            report.added,
-            report.moved,
-            report.renamed,
-            report.removed,
-            report.messages,
+            "{now}  {}; {}; {:.1} s behind\n",
+            changes(report, false),
+            count(report.messages, "message"),
             lag.as_secs_f64()
         )),
     }

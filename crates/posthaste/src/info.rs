@@ -9,6 +9,7 @@ use posthaste_search::query::Query;
 use posthaste_search::settings::{SETTINGS_FILE, Settings};
 use posthaste_search::state::Directory;
 use posthaste_search::watched;
+use posthaste_units::count;
 use serde_json::json;
 
 use crate::search_common::{Failure, IndexDir, local};
@@ -29,6 +30,9 @@ pub struct Info {
     json: bool,
 }
 
+/// With less mail, the index's size is not compared with it.
+const SHARE_BYTES_MIN: u64 = 10_000_000;
+
 pub fn run(args: Info) -> Result<ExitCode, Failure> {
     let dir = args.index.path()?;
     let searcher = args.index.open()?;
@@ -42,7 +46,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
     if args.json {
         let value = json!({
             "index": dir.to_string_lossy(), "roots": roots.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>(),
-            "messages": all.count(), "mail_bytes": mail_bytes, "folders": directory.folders.len(), "folder_names": folders(directory).into_iter().map(|path| format!("/{path}")).collect::<Vec<_>>(), "text_bytes": text, "state_bytes": state,
+            "messages": all.count(), "mail_bytes": mail_bytes, "folders": folders(directory).len(), "folder_names": folders(directory).into_iter().map(|path| format!("/{path}")).collect::<Vec<_>>(), "text_bytes": text, "state_bytes": state,
             "headers": searcher.headers().iter().collect::<Vec<_>>(), "settings": settings_json(&dir), "watched": watched(&dir), "updated": directory.updated, "not_fully_indexed": problems.len(),
         });
         print_json(&(value.to_string() + "\n"))?;
@@ -51,18 +55,14 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
     let mega = |bytes: u64| bytes as f64 / 1e6;
     let mut out = format!("index     {}\n", dir.display());
     roots.iter().for_each(|root| out.push_str(&format!("mail      {}\n", root.display())));
-    let share = if mail_bytes > 0 { 100.0 * (text + state) as f64 / mail_bytes as f64 } else { 0.0 };
-    out.push_str(&format!(
-        "messages  {} in {} folders, {:.1} MB\n",
-        all.count(),
-        directory.folders.len(),
-        mega(mail_bytes)
-    ));
-    out.push_str(&format!(
-        "size      text {:.1} MB, side store and tags {:.1} MB: {share:.1} % of the mail\n",
-        mega(text),
-        mega(state)
-    ));
+    // Of little mail the share says nothing: an empty index has its size, too.
+    let share = match mail_bytes {
+        0..SHARE_BYTES_MIN => String::new(),
+        bytes => format!(": {:.1} % of the mail", 100.0 * (text + state) as f64 / bytes as f64),
+    };
+    let (messages, folders_there) = (count(all.count(), "message"), count(folders(directory).len(), "folder"));
+    out.push_str(&format!("messages  {messages} in {folders_there}, {:.1} MB\n", mega(mail_bytes)));
+    out.push_str(&format!("size      text {:.1} MB, side store and tags {:.1} MB{share}\n", mega(text), mega(state)));
     out.push_str(&format!("updated   {}\n", updated.strftime("%Y-%m-%d %H:%M:%S")));
     if let Some(watch) = watched(&dir) {
         let lag = watch.lag_ms as f64 / 1e3;
@@ -75,7 +75,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
         out.push_str(&format!("headers   {}\n", searcher.headers()));
     }
     settings_lines(&dir).iter().for_each(|line| out.push_str(&format!("settings  {}\n", harmless(line))));
-    out.push_str(&format!("problems  {} messages are not fully indexed\n", problems.len()));
+    out.push_str(&format!("problems  {} not fully indexed\n", count(problems.len(), "message")));
     if args.folders {
         for path in folders(directory) {
             out.push_str(&format!("folder    /{}\n", harmless(path)));

@@ -35,7 +35,7 @@ type AnyError = Box<dyn std::error::Error>;
 #[derive(Args)]
 pub struct Load {
     /// HOST:PORT, smtp://HOST[:25], smtps://HOST[:465], lmtp://HOST[:24], lmtp+unix:PATH; several are loaded in turn
-    #[arg(required_unless_present = "serve", value_name = "TARGET")]
+    #[arg(value_name = "TARGET")]
     targets: Vec<Target>,
     /// Start a server of ours on loopback and a scratch directory below the working directory, load it, watch what it
     /// uses, look for everything it acknowledged and end it; with a configuration of your own where one is given
@@ -60,6 +60,9 @@ pub struct Load {
 
 impl Load {
     pub fn run(&self) -> Result<ExitCode, AnyError> {
+        if self.targets.is_empty() && self.serve.is_none() {
+            return Err("name a server, such as 127.0.0.1:2525, or let `load --serve` start one of ours".into());
+        }
         let stop = Stop::default();
         stop_by_steps(&stop)?;
         self.results.check_paths()?;

@@ -187,13 +187,38 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let line: Vec<OsString> = std::env::args_os().collect();
     let line = options_first(Cli::command, &line).unwrap_or(line);
-    match run(Cli::parse_from(line).command) {
+    match run(parse(line).command) {
         Ok(code) => code,
         Err(error) => {
             complain(&error.to_string());
             ExitCode::from(2)
         }
     }
+}
+
+/// Reads the command line, or ends with what is wrong with it.
+fn parse(line: Vec<OsString>) -> Cli {
+    Cli::try_parse_from(line).unwrap_or_else(|error| {
+        if error.kind() != clap::error::ErrorKind::ValueValidation {
+            error.exit();
+        }
+        eprint!("{}", in_words(error.render().to_string()));
+        std::process::exit(2)
+    })
+}
+
+/// What the standard library says of numbers that are none, in other words.
+fn in_words(text: String) -> String {
+    [
+        ("invalid digit found in string", "write a whole number"),
+        ("cannot parse integer from empty string", "write a whole number"),
+        ("number too large to fit in target type", "the number is too large"),
+        ("number too small to fit in target type", "the number is too small"),
+        ("invalid float literal", "write a number, such as 1.5"),
+        ("cannot parse float from empty string", "write a number, such as 1.5"),
+    ]
+    .iter()
+    .fold(text, |text, (said, words)| text.replace(said, words))
 }
 
 fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {

@@ -93,9 +93,20 @@ fn answer(mail: &Mail<'_>, bytes: &[u8], user: &User, args: &Reply) -> Fields {
     own.extend(env);
     own.extend(args.from.clone());
     let is_own = |address: &str| own.iter().any(|own| own.eq_ignore_ascii_case(address));
-    let list = |name: &str| addresses(mail, &header, name);
+    // Whoever has a name alone gets no answer.
+    let list = |name: &str| -> Vec<(String, String)> {
+        addresses(mail, &header, name).into_iter().filter(|(_, address)| !address.is_empty()).collect()
+    };
     // To whoever wants the answers, and where that was oneself, to those it went to.
     let mut to = list("Reply-To");
+    // A list that puts itself there would keep the answer from who wrote: it is among To and Cc anyway.
+    let went_to =
+        |wanted: &str| list("To").iter().chain(&list("Cc")).any(|(_, address)| address.eq_ignore_ascii_case(wanted));
+    if let [(_, address)] = to.as_slice()
+        && went_to(address)
+    {
+        to.clear();
+    }
     if to.is_empty() {
         to = list("From");
         if args.reply_to == ReplyTo::Sender && to.iter().all(|(_, address)| is_own(address)) {
@@ -145,7 +156,30 @@ fn sender(mail: &Mail<'_>, header: &Header<'_>, user: &User, own: &[String], arg
 }
 
 fn lines(fields: &Fields) -> String {
-    fields.iter().map(|(name, text)| format!("{name}: {}\n", harmless(text))).collect()
+    fields.iter().map(|(name, text)| folded(&format!("{name}: {}", harmless(text))) + "\n").collect()
+}
+
+/// Broken at blanks where no server would take the line otherwise (RFC 5322 section 2.1.1).
+fn folded(line: &str) -> String {
+    const LINE_BYTES_MAX: usize = 998;
+    const WANTED: usize = 78;
+    if line.len() <= LINE_BYTES_MAX {
+        return line.to_owned();
+    }
+    let (mut out, mut used) = (String::new(), 0);
+    for word in line.split(' ') {
+        if used > 0 && used + 1 + word.len() > WANTED {
+            out.push('\n');
+            used = 0;
+        }
+        if !out.is_empty() {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += word.len();
+    }
+    out
 }
 
 /// `On ... wrote:` and the text with `>` in front.
@@ -195,4 +229,53 @@ fn json_of(mail: &Mail<'_>, bytes: &[u8], file: &Path, fields: &Fields) -> Value
             "duplicate": 1, "crypto": {}, "headers": headers(mail, &mail.root().header()), "body": body(mail, Contents { html: false }),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer_to(header: &str, reply_to: ReplyTo) -> Fields {
+        let bytes = format!("{header}\n\nx\n").into_bytes();
+        let user = User { name: "Me".to_owned(), addresses: vec!["me@example.org".to_owned()] };
+        let args = Reply {
+            query: Vec::new(),
+            index: crate::search_common::IndexDir::default(),
+            format: Format::Default,
+            format_version: None,
+            reply_to,
+            from: None,
+        };
+        answer(&Mail::parse(&bytes), &bytes, &user, &args)
+    }
+
+    fn field(fields: &Fields, name: &str) -> String {
+        fields.iter().find(|(known, _)| *known == name).map(|(_, text)| text.clone()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_list_that_asks_for_the_answer_does_not_keep_it_from_who_wrote() {
+        let header = "From: Ann <ann@example.org>\nTo: list@example.org\nReply-To: List <LIST@example.org>\nSubject: x";
+        let all = answer_to(header, ReplyTo::All);
+        assert_eq!(field(&all, "To"), "Ann <ann@example.org>, list@example.org");
+        assert_eq!(field(&answer_to(header, ReplyTo::Sender), "To"), "Ann <ann@example.org>");
+        let elsewhere = header.replace("LIST@", "other@");
+        assert_eq!(field(&answer_to(&elsewhere, ReplyTo::Sender), "To"), "List <other@example.org>");
+    }
+
+    #[test]
+    fn who_has_a_name_alone_gets_no_answer() {
+        let all = answer_to("From: ann@example.org\nTo: John Doe, me@example.org\nSubject: x", ReplyTo::All);
+        assert_eq!(field(&all, "To"), "ann@example.org");
+    }
+
+    #[test]
+    fn no_line_is_longer_than_servers_take() {
+        let ids: Vec<String> = (0..200).map(|n| format!("<{n}.of.many@example.org>")).collect();
+        let references = ids.join(" ");
+        let header = format!("From: ann@example.org\nSubject: x\nReferences: {}", ids.join("\n "));
+        let text = lines(&answer_to(&header, ReplyTo::All));
+        assert!(text.lines().all(|line| line.len() <= 998), "{text}");
+        assert!(text.replace('\n', "").contains(&references), "{text}");
+    }
 }

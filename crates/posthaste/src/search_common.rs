@@ -15,7 +15,7 @@ use crate::terminal::complain;
 /// What ends a command. `main` prints it and exits with 2.
 pub type Failure = Box<dyn std::error::Error>;
 
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default)]
 pub struct IndexDir {
     /// Directory of the index and the tags; by default posthaste/search in $XDG_DATA_HOME (~/.local/share)
     // Global: `index --index DIR rebuild` means the same as `index rebuild --index DIR`.

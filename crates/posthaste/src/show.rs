@@ -189,7 +189,25 @@ impl Threads {
                 (None, None) => {}
             }
         }
+        all.cut_circles(&places);
         Ok(all)
+    }
+
+    /// Where one message stands for several files, one file may answer what answers another: such a circle hangs at no top, and none of it would be
+    /// shown. Its oldest message becomes a top.
+    fn cut_circles(&mut self, places: &HashMap<u32, usize>) {
+        loop {
+            let shown: HashSet<usize> = self.ordered().into_iter().map(|(index, _)| index).collect();
+            let hidden = (0..self.messages.len()).filter(|index| !shown.contains(index));
+            let oldest = hidden.min_by_key(|&index| (self.messages[index].date, self.messages[index].number));
+            let Some((oldest, place)) =
+                oldest.and_then(|oldest| Some((oldest, *places.get(&self.messages[oldest].thread)?)))
+            else {
+                return;
+            };
+            self.children.iter_mut().for_each(|children| children.retain(|&child| child != oldest));
+            self.tops[place].push(oldest);
+        }
     }
 
     /// Messages in the order of the trees, with their depths; also those that hang deeper than [`DEPTH_MAX`].
@@ -314,4 +332,37 @@ fn part_text(out: &mut String, mail: &Mail<'_>, part: Part<'_, '_>, mark: &str, 
         }
     }
     let _ = writeln!(out, "{mark}{kind}}}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_circle_of_answers_is_shown() {
+        let message = |number: u32| Message {
+            number,
+            date: i64::from(number),
+            size: 0,
+            flags: 0,
+            thread: 7,
+            parent: NO_PARENT,
+            tags: Vec::new(),
+            folder: String::new(),
+            path: PathBuf::new(),
+            head: posthaste_search::Head::default(),
+        };
+        // 1 answers 2, which answers 1; 3 answers 2. 0 stands alone.
+        let mut threads = Threads {
+            messages: (0..4).map(message).collect(),
+            is_hit: vec![true; 4],
+            files: vec![Vec::new(); 4],
+            tops: vec![vec![0]],
+            children: vec![vec![], vec![2], vec![1, 3], vec![]],
+        };
+        threads.cut_circles(&HashMap::from([(7, 0)]));
+        assert_eq!(threads.ordered(), [(0, 0), (1, 0), (2, 1), (3, 2)]);
+    }
 }

@@ -11,6 +11,7 @@ use posthaste_search::flag_tags::FLAG_TAGS;
 use posthaste_search::query::Query;
 use posthaste_search::tags::{Restore, Restored, check_tag};
 use posthaste_search::{Indexer, Searcher};
+use posthaste_units::count;
 use serde_json::json;
 
 use crate::change::change_flags;
@@ -54,6 +55,16 @@ pub struct Tag {
 pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     let dir = args.index.path()?;
     let writer = || Indexer::open(&dir, Some(&|| waiting(&dir)));
+    if (args.list || args.dump || args.restore.is_some()) && !args.words.is_empty() {
+        let word = &args.words[0];
+        return Err(match args.dump {
+            true => {
+                format!("a dump is of all tags, and is printed: `posthaste tag --dump > {word}` writes it to a file")
+                    .into()
+            }
+            false => format!("`{word}` is too much: --list and --restore are about all messages").into(),
+        });
+    }
     if args.list {
         return list(&args.index.open()?, args.json);
     }
@@ -78,7 +89,9 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         if replaced > 0 {
             let verb = if args.dry_run { "would lose" } else { "lost" };
             complain(&format!(
-                "{replaced} messages {verb} {tags_lost} tags that the dump does not give them; `--accumulate` keeps such tags"
+                "{} {verb} {} that the dump does not give; `--accumulate` keeps such tags",
+                count(replaced, "message"),
+                count(tags_lost, "tag")
             ));
         }
         print(&if args.json {
@@ -89,12 +102,19 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
                 + "\n"
         } else {
             let done = if args.dry_run { "would be changed" } else { "changed" };
-            let saved = if queries == 0 { String::new() } else { format!(", {queries} saved queries {done}") };
+            let saved = if queries == 0 {
+                String::new()
+            } else {
+                format!(
+                    ", {} {done}",
+                    if queries == 1 { "1 saved query".to_owned() } else { format!("{queries} saved queries") }
+                )
+            };
             let later = match restored.not_here {
                 0 => String::new(),
-                count => format!("; {count} in the dump are not here, their tags are kept for when they come"),
+                number => format!("; the dump has {number} that are not here: their tags wait for them"),
             };
-            format!("{changed} messages {done}{saved}{later}\n")
+            format!("{} {done}{saved}{later}\n", count(changed, "message"))
         })?;
         return Ok(ExitCode::from(u8::from(failed > 0)));
     }
@@ -181,7 +201,7 @@ fn report(changed: u64, as_json: bool) -> Result<(), Failure> {
     print(&if as_json {
         json!({"changed": changed}).to_string() + "\n"
     } else {
-        format!("{changed} messages changed\n")
+        count(changed, "message") + " changed\n"
     })?;
     Ok(())
 }

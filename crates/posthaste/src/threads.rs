@@ -129,9 +129,11 @@ fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool, line_cells
     };
     let Some(cells) = line_cells else { return line(&names_of(WRITERS_MAX), &subject, &tags, is_colourful()) };
     let left = cells.saturating_sub(columns::cells(line("", "", "", false).trim_end_matches('\n')));
-    // Of many tags and names as much is shown as leaves the subject half of what is left; what they do not need is the subject's too.
+    // Of many tags and names as much is shown as leaves the subject half of what is left; what one does not need is the other's.
     let tags = columns::cut(&tags, left / 4);
-    let names_cells = (left / 3).min(left.saturating_sub(columns::cells(&tags) + SUBJECT_CELLS_MIN));
+    let beside_tags = left.saturating_sub(columns::cells(&tags));
+    let unused = beside_tags.saturating_sub(columns::cells(&subject));
+    let names_cells = (left / 3).min(beside_tags.saturating_sub(SUBJECT_CELLS_MIN)).max(unused);
     let fits = (1..=WRITERS_MAX).rev().map(names_of).find(|names| columns::cells(names) <= names_cells);
     let names = fits.unwrap_or_else(|| columns::cut(&harmless(&writers[0]), names_cells));
     subject = columns::cut(&subject, left.saturating_sub(columns::cells(&tags) + columns::cells(&names)));

@@ -8,6 +8,7 @@ use std::path::Path;
 use posthaste_delivery::inspect::{Trouble, Undelivered, inspect};
 use posthaste_journal::inspect::Report;
 use posthaste_message::DateTime;
+use posthaste_units::count;
 use serde_json::{Value, json};
 
 /// What is known about a journal, ready to print.
@@ -42,12 +43,12 @@ impl JournalReport {
             let place = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
             let _ = writeln!(
                 out,
-                "{}  {:>11} bytes  number {:>6}  epoch {:>4}  {:>7} records to byte {:>10}  {:>6} live, {} bytes  {state}",
+                "{}  {state}, {} bytes, number {}, epoch {}\n    {} to byte {}, {} live, {} bytes",
                 segment.name,
                 segment.bytes,
                 place(segment.number),
                 place(segment.epoch),
-                segment.records,
+                count(segment.records, "record"),
                 segment.used,
                 segment.live_records,
                 segment.live_bytes,
@@ -56,22 +57,24 @@ impl JournalReport {
         let live_bytes: u64 = report.live.iter().map(|&(_, _, bytes)| u64::from(bytes)).sum();
         let _ = writeln!(
             out,
-            "live: {} records, {live_bytes} bytes; {} messages have not reached all of their mailboxes",
-            report.live.len(),
-            self.undelivered.len()
+            "live: {}, {live_bytes} bytes; {} not in all mailboxes yet",
+            count(report.live.len(), "record"),
+            count(self.undelivered.len(), "message")
         );
         for total in self.by_mailbox() {
             let oldest = date(total.oldest_secs);
             let _ = write!(
                 out,
-                "waiting {}  {} messages, {} bytes, oldest {oldest}",
-                total.mailbox, total.messages, total.bytes
+                "waiting {}  {}, {} bytes, oldest {oldest}",
+                total.mailbox,
+                count(total.messages, "message"),
+                total.bytes
             );
             let _ = match total.trouble {
                 None => writeln!(out, "  on its way"),
                 Some(Trouble { attempts, next_try_secs, error }) => {
                     let next = date(*next_try_secs);
-                    writeln!(out, "  tried in vain {attempts} times  next try {next}  {error}")
+                    writeln!(out, "\n    tried in vain {}, next try {next}: {error}", count(*attempts, "time"))
                 }
             };
         }

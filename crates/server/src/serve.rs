@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use posthaste_delivery::{Journaled, JournaledConfig, OpenError, Owners, ReplayReport};
 use posthaste_smtp::driver::{BoundServer, ListenError, RunningServer, Server as SmtpServer, ServerBuilder};
 use posthaste_smtp::server::Config as SmtpConfig;
+use posthaste_units::wrapped;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -191,15 +192,27 @@ impl Server {
         if backlog.is_limited_by_somaxconn() {
             let _ = writeln!(
                 out,
-                "  note       {} connections may wait to be accepted, not {}: raise net.core.somaxconn",
-                backlog.granted, backlog.wanted
+                "  note       {}",
+                wrapped(
+                    &format!(
+                        "{} connections may wait to be accepted, not {}: raise net.core.somaxconn",
+                        backlog.granted, backlog.wanted
+                    ),
+                    13
+                )
             );
         }
         let connections = self.config.limits.connections;
         if let Some(files) = files_max().filter(|&files| files < connections as u64) {
             let _ = writeln!(
                 out,
-                "  note       {files} files may be open, so there will be no {connections} connections: raise LimitNOFILE (ulimit -Hn)"
+                "  note       {}",
+                wrapped(
+                    &format!(
+                        "{files} files may be open, so there will be no {connections} connections: raise LimitNOFILE (ulimit -Hn)"
+                    ),
+                    13
+                )
             );
         }
         for path in self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref()) {

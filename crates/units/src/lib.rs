@@ -5,6 +5,7 @@
 
 pub mod words;
 
+use std::fmt;
 use std::time::Duration;
 
 /// Why a value cannot be read; says what was expected.
@@ -17,8 +18,30 @@ pub struct UnitError(String);
 /// ```
 /// assert_eq!(posthaste_units::count(1, "message"), "1 message");
 /// ```
-pub fn count(number: u64, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+pub fn count<N: fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == N::from(1) { "" } else { "s" })
+}
+
+/// A text for people in lines of at most 80 columns, broken at blanks: `indent` blanks stand before each line but the first, for which the caller
+/// has used as many columns already. A longer word has a line of its own. Ends without a line feed.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    const COLUMNS: usize = 80;
+    let mut out = String::new();
+    let mut used = indent;
+    for word in text.split(' ') {
+        let width = word.chars().count();
+        if used > indent && used + 1 + width > COLUMNS {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            used = indent;
+        } else if used > indent {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += width;
+    }
+    out
 }
 
 /// Reads a number of octets: `10240`, `10k`, `10 MB`, `1.5GiB`, in any case. Units are powers of 1024, as mail servers take them.
@@ -116,6 +139,21 @@ fn digits_of(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_broken_at_blanks() {
+        let text = "word ".repeat(40) + &"x".repeat(100);
+        let out = wrapped(&text, 8);
+        let lines: Vec<&str> = out.split('\n').collect();
+        assert!(lines.iter().skip(1).all(|line| line.starts_with("        ")), "{out}");
+        assert!(lines[..lines.len() - 1].iter().all(|line| line.len() <= 80), "{out}");
+        assert_eq!(out.split_whitespace().collect::<Vec<_>>(), text.split_whitespace().collect::<Vec<_>>());
+        assert_eq!((wrapped("", 4), wrapped("one", 4)), (String::new(), "one".to_owned()));
+        assert_eq!(
+            (count(1u64, "message"), count(0, "message"), count(12usize, "message")),
+            ("1 message".into(), "0 messages".into(), "12 messages".into())
+        );
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

@@ -5,6 +5,7 @@
 mod disk;
 mod kernel;
 
+use posthaste_units::wrapped;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -95,9 +96,11 @@ impl Report {
                 Severity::Advice => "advice",
                 Severity::Serious => "SERIOUS",
             };
-            out += &format!("{mark:<8}{:<38}{}\n", finding.name, finding.value);
+            let value = wrapped(&finding.value, 46);
+            out += format!("{mark:<8}{:<38}{value}", finding.name).trim_end();
+            out.push('\n');
             if !finding.why.is_empty() {
-                out += &format!("{:<8}{}\n", "", finding.why);
+                out += &format!("{:<8}{}\n", "", wrapped(&finding.why, 8));
             }
         }
         let of = |severity| self.findings.iter().filter(|finding| finding.severity == severity).count();

@@ -1,7 +1,9 @@
 //! The command line: what is printed where, and the exit status.
 
+use std::fs;
 use std::path::Path;
 
+use crate::search::Place;
 use crate::support::{ANYBODY, Server, command};
 
 #[test]
@@ -150,5 +152,31 @@ fn the_examples_of_the_documents_are_valid() {
         std::fs::write(dir.path().join("posthaste.toml"), example).unwrap();
         let checked = command(dir.path(), &["config", "check"]).output().unwrap();
         assert!(checked.status.success(), "document {number}: {checked:?}");
+    }
+}
+
+#[test]
+fn what_is_left_out_or_too_much_is_said() {
+    let place = Place::new();
+    fs::write(place.path().join("mail/cur/3.c.host:2,S"), "From: c@x.example\n\nno id\n").unwrap();
+    assert!(place.says(0, &["index", "mail"]).starts_with("3 messages in 2 folders: 3 new (0.0 MB); "));
+    assert!(place.says(0, &["index", "--list-all"]).contains(": nothing new; "));
+    assert!(!place.says(0, &["info"]).contains('%'), "an index of three messages is larger than they are");
+    for (line, code, told) in [
+        (&["tag", "--dump", "out.txt"][..], 2, "`posthaste tag --dump > out.txt`"),
+        (&["tag", "--list", "rye"], 2, "`rye` is too much"),
+        (&["extract", "--parts", "9", "oven"], 1, "there is no part 9; the message has 2 parts"),
+        (&["extract", "-a", "flour"], 1, "no attachment; the message has 1 part, which --save-all saves"),
+        (&["find", "--output", "messages", "from:c"], 1, "1 message found, none with a Message-ID"),
+        (&["find", "--output", "tags", "rye"], 1, "2 messages found, none with a tag"),
+        (&["load"], 2, "`load --serve`"),
+        (&["doctor", "--connections", "x"], 2, "write a whole number"),
+        (&["sink", "localhost"], 2, "or a port alone"),
+        (&["sink", "--tempfail", "rcpt=500"], 2, "500 is no percentage between 0 and 100"),
+    ] {
+        let output = place.run(line);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{line:?}: {said}");
+        assert!(said.contains(told) && output.stdout.is_empty(), "{line:?}: {said}");
     }
 }

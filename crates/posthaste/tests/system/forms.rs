@@ -112,7 +112,7 @@ fn contacts_are_printed_as_mu_prints_them() {
         "alias Ann Ann <ann@example.org>\nalias Bob Bob <bob@example.net>\n"
     );
     assert_eq!(place.says(0, &["cfind", "--format=csv", "-n1", "^me@|<me@"]), ",\"me@example.org\"\n");
-    assert_eq!(place.says(0, &["cfind", "--format=mutt-ab", "bob"]), "1 addresses\nbob@example.net\tBob\t\n");
+    assert_eq!(place.says(0, &["cfind", "--format=mutt-ab", "bob"]), "1 address\nbob@example.net\tBob\t\n");
     place.says(1, &["cfind", "nobody"]);
     assert_eq!(place.run(&["cfind", "(x"]).status.code(), Some(2));
     place.says(1, &["cfind", "--after", "9999999999"]);

@@ -1,5 +1,6 @@
 //! An index that follows the mail: `index --watch`, and `serve` with `[search] index = true`.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::search::Place;
 use crate::support::{ANYBODY, Server, command};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,15 +78,12 @@ fn a_watch_says_what_it_does_and_ends_when_told() {
     let mut child = command(dir.path(), &["index", "--watch", "--index", "idx", "mail"]);
     let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.next().unwrap().contains("0 messages in 1 folders"));
+    assert!(lines.next().unwrap().contains("0 messages in 1 folder:"));
     assert!(lines.next().unwrap().ends_with("watching; Ctrl-C ends it"));
     std::fs::write(dir.path().join("mail/tmp/1.a.h"), "Subject: rye\n\nx\n").unwrap();
     std::fs::rename(dir.path().join("mail/tmp/1.a.h"), dir.path().join("mail/new/1.a.h")).unwrap();
     let line = lines.next().unwrap();
-    assert!(
-        line.contains("1 new, 0 moved, 0 changed flags, 0 gone; 1 messages;") && line.ends_with("s behind"),
-        "{line}"
-    );
+    assert!(line.contains("1 new; 1 message;") && line.ends_with("s behind"), "{line}");
     assert_eq!(count(dir.path(), "idx", "rye"), "1");
     let info = command(dir.path(), &["info", "--index", "idx", "--json"]).output().unwrap();
     let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
@@ -134,4 +133,36 @@ fn an_index_survives_kills() {
     }
     // A child that is killed before it has begun counts too: it cannot have ended.
     assert!(kills_that_hit > 0);
+}
+
+#[test]
+fn a_directory_without_mail_is_told_and_can_be_forgotten() {
+    let place = Place::new();
+    fs::create_dir(place.path().join("empty")).unwrap();
+    let run = |line: &[&str]| {
+        let output = place.run(line);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    place.says(0, &["index", "--quiet", "mail"]);
+    for _ in 0..2 {
+        let (code, said) = run(&["index", "empty"]);
+        assert!(code == Some(1) && said.contains("empty: there is no Maildir in it"), "{said}");
+    }
+    assert_eq!(run(&["index"]), (Some(0), String::new()), "it was said when it was named");
+    assert_eq!(place.says(0, &["info"]).matches("\nmail ").count(), 2);
+    let (code, said) = run(&["index", "rebuild", "--forget", "nowhere"]);
+    assert!(code == Some(2) && said.contains("nowhere: is not in the index"), "{said}");
+    assert_eq!(run(&["index", "rebuild", "--forget", "empty"]), (Some(0), String::new()));
+    assert_eq!(place.says(0, &["info"]).matches("\nmail ").count(), 1);
+    assert_eq!(place.says(0, &["find", "--count", "rye"]), "2\n");
+
+    // A tree that is away, or has another name.
+    place.says(0, &["tag", "+todo", "--", "flour"]);
+    fs::rename(place.path().join("mail"), place.path().join("post")).unwrap();
+    let (code, said) = run(&["index"]);
+    assert!(code == Some(1) && said.contains("mail: is not there; its messages stay in the index"), "{said}");
+    assert_eq!(run(&["index", "rebuild"]).0, Some(2), "its messages would be lost");
+    assert_eq!(run(&["index", "--believe-missing", "post"]).0, Some(0));
+    assert!(place.says(0, &["find", "--output", "files", "tag:todo"]).ends_with("/post/cur/1.a.host:2,S\n"));
+    assert_eq!(run(&["index"]), (Some(0), String::new()));
 }

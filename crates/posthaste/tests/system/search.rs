@@ -176,7 +176,7 @@ fn messages_are_shown_and_attachments_saved_without_harm() {
         "      1  Ann <ann@example.org>\n"
     );
     let for_mutt = place.says(0, &["addresses", "-o", "mutt-ab", "--output=recipients", "oven"]);
-    assert_eq!(for_mutt, "1 addresses\nann@example.org\tAnn\t1\n");
+    assert_eq!(for_mutt, "1 address\nann@example.org\tAnn\t1\n");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn tags_are_kept_dumped_and_restored() {
     let place = Place::new();
     place.says(0, &["index", "--quiet", "mail"]);
     assert_eq!(place.says(0, &["tag", "+baking", "+todo", "--", "rye"]), "2 messages changed\n");
-    assert_eq!(place.says(0, &["tag", "-todo", "from:ann"]), "1 messages changed\n");
+    assert_eq!(place.says(0, &["tag", "-todo", "from:ann"]), "1 message changed\n");
     assert_eq!(place.says(0, &["find", "-f", "s,x", "tag:todo"]), "Re: Rye bread  (baking todo)\n");
     assert_eq!(place.says(0, &["tag", "--list"]), "      2  baking\n      1  todo\n");
     let dump = place.says(0, &["tag", "--dump"]);
@@ -195,7 +195,9 @@ fn tags_are_kept_dumped_and_restored() {
     place.says(0, &["index", "rebuild", "--quiet"]);
     assert_eq!(place.says(0, &["find", "--count", "tag:baking"]), "2\n");
     fs::write(place.path().join("dump"), "+later -- id:1@example.org\n+early -- id:9@example.org\n").unwrap();
-    assert!(place.says(0, &["tag", "--restore", "dump"]).starts_with("1 messages changed; 1 in the dump are not here"));
+    assert!(
+        place.says(0, &["tag", "--restore", "dump"]).starts_with("1 message changed; the dump has 1 that are not here")
+    );
     assert_eq!(place.says(0, &["find", "-f", "x", "from:ann"]), "(later)\n");
     assert_eq!(place.says(0, &["tag", "--remove-all", "+one", "*"]), "2 messages changed\n");
     assert_eq!(place.says(0, &["tag", "--list"]), "      2  one\n");
@@ -230,7 +232,7 @@ fn mail_with_a_tag_for_it_is_left_out_unless_it_is_asked_for() {
     assert_eq!(place.says(0, &["addresses", "--output=sender"]), "      1  Bob <bob@example.net>\n");
     // What names a message or changes it looks at all of them.
     assert!(place.says(0, &["view", "msgid:1@example.org"]).contains("Two days of work."));
-    assert_eq!(place.says(0, &["tag", "-spam", "rye"]), "1 messages changed\n");
+    assert_eq!(place.says(0, &["tag", "-spam", "rye"]), "1 message changed\n");
     assert_eq!(count(&["rye"]), "2\n");
 }
 
@@ -275,7 +277,7 @@ fn queries_are_saved_used_dumped_and_restored() {
     assert_eq!(place.says(0, &["find", "-f", "s", "not query:mine"]), "Re: Rye bread\n");
     assert_eq!(place.says(0, &["find", "-b", "mine", "-f", "s"]), "Rye bread\n");
     place.says(1, &["find", "--bookmark", "mine", "oven"]);
-    assert_eq!(place.says(0, &["tag", "+done", "query:mine"]), "1 messages changed\n");
+    assert_eq!(place.says(0, &["tag", "+done", "query:mine"]), "1 message changed\n");
     place.says(1, &["find", "query:\"my reading\""]);
     // What cannot be read, or leads back to itself, is refused where it is saved, and changes nothing.
     for (line, said) in [

@@ -45,7 +45,10 @@ fn rules_that_make_no_sense_are_misuse() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("sink.toml"), "[default.rcpt]\ntempfial = 5\n").unwrap();
     for (args, word) in [
-        (&["sink", "--rules", "sink.toml"][..], "sink.toml: TOML parse error at line 2"),
+        (
+            &["sink", "--rules", "sink.toml"][..],
+            "sink.toml:2:1: there is no key `tempfial` here; did you mean `tempfail`?",
+        ),
         (&["sink", "--rules", "missing.toml"], "posthaste: missing.toml: No such file"),
         (&["sink", "--tempfail", "rcpt=101"], "between 0 and 100"),
         (&["sink", "--tempfail", "helo=1"], "there are connect, ehlo, mail"),

@@ -39,7 +39,7 @@ fn new_mail_gets_tags_by_rule_once() {
     assert_eq!((tags("from:ann"), tags("from:bob")), ("\n".to_owned(), "(bob)\n".to_owned()));
     // Tags that were restored before a message came are what it gets.
     fs::write(place.path().join("dump"), "+early -- id:8@example.org\n").unwrap();
-    assert!(place.says(0, &["tag", "--restore", "dump"]).contains("1 in the dump are not here"));
+    assert!(place.says(0, &["tag", "--restore", "dump"]).contains("the dump has 1 that are not here"));
     place.add("8.h.host:2,S", "Message-ID: <8@example.org>\nSubject: eight\n\nx\n");
     place.add("9.h.host:2,S", "Message-ID: <9@example.org>\nSubject: nine\n\nx\n");
     place.says(0, &["index", "--quiet"]);
@@ -121,13 +121,12 @@ fn a_dump_replaces_or_adds_and_says_what_is_lost() {
         assert_eq!(String::from_utf8_lossy(&output.stderr), said);
         String::from_utf8(output.stdout).unwrap()
     };
-    let would =
-        "posthaste: 1 messages would lose 2 tags that the dump does not give them; `--accumulate` keeps such tags\n";
-    assert_eq!(warning(&["tag", "--restore", "dump", "--dry-run"], would), "1 messages would be changed\n");
+    let would = "posthaste: 1 message would lose 2 tags that the dump does not give; `--accumulate` keeps such tags\n";
+    assert_eq!(warning(&["tag", "--restore", "dump", "--dry-run"], would), "1 message would be changed\n");
     assert_eq!(tags(), "(a b)\n");
-    assert_eq!(warning(&["tag", "--restore", "dump", "--accumulate"], ""), "1 messages changed\n");
+    assert_eq!(warning(&["tag", "--restore", "dump", "--accumulate"], ""), "1 message changed\n");
     assert_eq!(tags(), "(a b c)\n");
-    assert_eq!(warning(&["tag", "--restore", "dump"], &would.replace("would lose", "lost")), "1 messages changed\n");
+    assert_eq!(warning(&["tag", "--restore", "dump"], &would.replace("would lose", "lost")), "1 message changed\n");
     assert_eq!(tags(), "(c)\n");
     assert_eq!(warning(&["tag", "--restore", "dump"], ""), "0 messages changed\n");
 }
@@ -143,7 +142,7 @@ fn tags_are_flags_where_that_is_wanted() {
     );
     assert_eq!(place.names(".Sent/new"), ["2.b.host"], "nothing was asked for");
     place.settings("[maildir]\nsynchronize_flags = true\n");
-    assert_eq!(place.says(0, &["tag", "-unread", "+replied", "+todo", "--", "from:bob"]), "1 messages changed\n");
+    assert_eq!(place.says(0, &["tag", "-unread", "+replied", "+todo", "--", "from:bob"]), "1 message changed\n");
     assert_eq!((place.names(".Sent/new").len(), place.names(".Sent/cur")), (0, vec!["2.b.host:2,RS".to_owned()]));
     assert_eq!(place.says(0, &["find", "-f", "g,x", "from:bob"]), "replied,seen,attach  (mine replied todo)\n");
     place.says(1, &["find", "tag:unread"]);
@@ -159,7 +158,7 @@ fn tags_are_flags_where_that_is_wanted() {
     assert!(place.says(0, &["tag", "--dump"]).ends_with(dump));
     // A dump brings flags, too, and takes them away.
     fs::write(place.path().join("dump"), "+unread -- id:1@example.org\n+todo -- id:2@example.net\n").unwrap();
-    assert_eq!(place.says(0, &["tag", "--restore", "dump", "--accumulate"]), "1 messages changed\n");
+    assert_eq!(place.says(0, &["tag", "--restore", "dump", "--accumulate"]), "1 message changed\n");
     assert_eq!(
         (place.names("cur"), place.names(".Sent/cur")),
         (vec!["1.a.host:2,F".into()], vec!["2.b.host:2,F".into()])
@@ -188,7 +187,7 @@ fn a_file_that_was_renamed_or_has_gone_is_found_again_or_told() {
     fs::remove_file(place.path().join("mail/.Sent/new/2.b.host")).unwrap();
     let told = place.run(&["find", "--flag", "+F", "rye"]);
     assert_eq!(told.status.code(), Some(1), "{told:?}");
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "1 messages changed\n");
+    assert_eq!(String::from_utf8_lossy(&told.stdout), "1 message changed\n");
     assert!(String::from_utf8_lossy(&told.stderr).contains("2.b.host: is not there any more"), "{told:?}");
     assert_eq!(place.names("cur"), ["1.a.host:2,FRS"]);
 }
@@ -208,15 +207,15 @@ fn flags_are_set_and_messages_moved_only_where_asked() {
         (place.names("cur"), place.names(".Sent/new")),
         (vec!["1.a.host:2,S".to_owned()], vec!["2.b.host".to_owned()])
     );
-    assert_eq!(place.says(0, &["find", "from:bob", "--flag", "+SF"]), "1 messages changed\n");
+    assert_eq!(place.says(0, &["find", "from:bob", "--flag", "+SF"]), "1 message changed\n");
     assert_eq!(place.names(".Sent/cur"), ["2.b.host:2,FS"]);
-    assert_eq!(place.says(0, &["find", "from:bob", "--flag=-F"]), "1 messages changed\n");
-    assert_eq!(place.says(0, &["find", "rye", "--move", "/.Sent"]), "1 messages changed\n", "the other lies there");
+    assert_eq!(place.says(0, &["find", "from:bob", "--flag=-F"]), "1 message changed\n");
+    assert_eq!(place.says(0, &["find", "rye", "--move", "/.Sent"]), "1 message changed\n", "the other lies there");
     assert_eq!(place.names(".Sent/cur"), ["1.a.host:2,S", "2.b.host:2,S"]);
     assert_eq!(place.names("cur").len(), 0);
     // The index knows, and tags go along.
     assert_eq!(place.says(0, &["find", "-f", "m,x", "rye"]), "/.Sent  (kept)\n/.Sent  (kept)\n");
-    assert_eq!(place.says(0, &["find", "--move", "/", "from:ann"]), "1 messages changed\n");
+    assert_eq!(place.says(0, &["find", "--move", "/", "from:ann"]), "1 message changed\n");
     // The same message is there already under another flag.
     fs::copy(place.path().join("mail/cur/1.a.host:2,S"), place.path().join("mail/.Sent/cur/1.a.host:2,R")).unwrap();
     place.says(0, &["index", "--quiet"]);

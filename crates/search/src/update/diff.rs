@@ -105,7 +105,9 @@ pub(super) fn compare(
     for (root, tree) in (0u32..).zip(trees) {
         let root_path = state.directory.roots[root as usize].clone();
         report.folders += tree.folders.len();
-        report.troubles.extend(tree.troubles.iter().map(|(path, error)| (root_path.join(path), error.to_string())));
+        // Joined with nothing a path would end in a slash.
+        let place = |path: &String| if path.is_empty() { root_path.clone() } else { root_path.join(path) };
+        report.troubles.extend(tree.troubles.iter().map(|(path, error)| (place(path), error.to_string())));
         for folder in &tree.folders {
             let folders = &mut state.directory.folders;
             let index = *known.entry((root, folder.path.clone())).or_insert_with(|| {

@@ -89,6 +89,7 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
         folders,
         listed: if options.list_all { 2 * folders } else { 0 },
         messages: directory.present,
+        without_maildirs: trees::without_maildirs(&directory.roots, &trees),
         took: started.elapsed(),
         ..Report::default()
     })
@@ -245,6 +246,7 @@ impl Indexer {
         progress(Progress::Looking);
         let trees = self.walk(roots, options)?;
         let mut run = Run::new(self, options, progress);
+        run.report.without_maildirs = trees::without_maildirs(run.indexer.roots(), &trees);
         let changes = diff::compare(&mut run.indexer.state, &trees, options, looked_at, &mut run.report);
         run.apply(changes)?;
         run.finish(started)

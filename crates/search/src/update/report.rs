@@ -69,6 +69,8 @@ pub enum Progress {
 /// What an update found and did.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Report {
+    /// Trees that hold no Maildir: they are looked at each time all the same.
+    pub without_maildirs: Vec<PathBuf>,
     /// Folders there are.
     pub folders: usize,
     /// Directories (`new/`, `cur/`) whose names were read, because they changed or settled only now.

@@ -24,17 +24,19 @@ impl Indexer {
             let tree = match walk(&root, &tree_options) {
                 // One that was just named must be there; an earlier one without messages is nobody's loss.
                 Err(TreeError::Root { error, .. }) if !named.contains(&root) => {
-                    if had_folders && !options.believe_missing { away(error) } else { Tree::default() }
+                    if had_folders && !options.believe_missing { away(&is_not_there(&error)) } else { Tree::default() }
                 }
                 walked => walked?,
             };
             let device = device(&root);
             let is_away = had_folders && !options.believe_missing && self.is_away(index, &tree, device);
-            let tree = if is_away { away(io::Error::other(EMPTY)) } else { tree };
+            let tree = if is_away { away(EMPTY) } else { tree };
             let trouble = tree.troubles.iter().find(|(path, _)| path.is_empty());
             match trouble {
                 Some((_, why)) if self.is_rebuilding() => {
-                    return Err(IndexError::Away { root, why: why.to_string() });
+                    // What else is to be said is said by the error.
+                    let why = why.to_string();
+                    return Err(IndexError::Away { root, why: why.split(';').next().unwrap_or("").to_owned() });
                 }
                 Some(_) => {}
                 None => self.state.directory.devices[index] = device,
@@ -57,6 +59,20 @@ impl Indexer {
         tree.folders.is_empty() || is_elsewhere && known.any(|folder| !is_there(&folder.path))
     }
 
+    /// Leaves a tree out of an index that is built again ([`rebuild`](Self::rebuild)); call it before the update. `false` if the index does not
+    /// cover it.
+    pub fn forget(&mut self, root: &Path) -> bool {
+        let directory = &mut self.state.directory;
+        let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+        // Folders name their tree by its place in the list.
+        let place = directory.roots.iter().position(|known| *known == root).filter(|_| directory.folders.is_empty());
+        if let Some(place) = place {
+            directory.roots.remove(place);
+            directory.devices.remove(place);
+        }
+        place.is_some()
+    }
+
     /// A tree inside one that is known needs no place of its own.
     fn add_root(&mut self, root: &Path) -> Result<(), IndexError> {
         let directory = &mut self.state.directory;
@@ -74,10 +90,27 @@ impl Indexer {
     }
 }
 
-const EMPTY: &str = "its folders are gone, as if a disk were not mounted; its messages stay in the index";
+const EMPTY: &str = "its folders are gone, as if a disk were not mounted; its messages stay in the index. If they are gone for good, say so: \
+                     `posthaste index --believe-missing`";
 
-fn away(error: io::Error) -> Tree {
-    Tree { troubles: vec![(String::new(), error)], ..Tree::default() }
+fn is_not_there(error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "is not there".to_owned(),
+        _ => format!("cannot be read ({error})"),
+    };
+    format!(
+        "{why}; its messages stay in the index. If it is gone for good, or has another name now, say so: `posthaste index --believe-missing [NEW NAME]`"
+    )
+}
+
+fn away(why: &str) -> Tree {
+    Tree { troubles: vec![(String::new(), io::Error::other(why))], ..Tree::default() }
+}
+
+/// Of these roots those in which there is no Maildir, as far as can be told.
+pub(super) fn without_maildirs(roots: &[PathBuf], trees: &[Tree]) -> Vec<PathBuf> {
+    let is_empty = |tree: &Tree| tree.folders.is_empty() && tree.troubles.is_empty() && tree.frozen.is_empty();
+    roots.iter().zip(trees).filter(|(_, tree)| is_empty(tree)).map(|(root, _)| root.clone()).collect()
 }
 
 fn device(root: &Path) -> u64 {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use posthaste_units::count;
+
 use super::compare::Account;
 
 const NO_ERROR: &str = "a String takes everything";
@@ -10,8 +12,11 @@ impl Account {
     /// For people: the sums, and at most `list_max` findings of each kind.
     pub fn to_text(&self, list_max: usize) -> String {
         let mut text = format!(
-            "account of run {}: {} messages acknowledged, {} copies expected, {} found\n",
-            self.run, self.acked, self.expected, self.found
+            "account of run {}: {} acknowledged, {} expected, {} found\n",
+            self.run,
+            count(self.acked, "message"),
+            if self.expected == 1 { "1 copy".to_owned() } else { format!("{} copies", self.expected) },
+            self.found
         );
         let sums: Vec<_> = self.lists().iter().map(|(name, list)| format!("{} {name}", list.len())).collect();
         writeln!(text, "  {}", sums.join(", ")).expect(NO_ERROR);
