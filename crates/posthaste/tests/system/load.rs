@@ -388,7 +388,7 @@ fn misuse_is_told_from_failure() {
         assert!(text.contains(said), "{args:?}: {text}");
     };
     check(&["load", "192.0.2.1:25"], 2, "--allow-public");
-    check(&["load"], 2, "TARGET");
+    check(&["load"], 2, "let `load --serve` start one of ours");
     check(&["load", "127.0.0.1:1", "--serve"], 2, "cannot be used with");
     check(&["load", "127.0.0.1:1", "--kill-every", "1s"], 2, "cannot be used with");
     check(&["load", "--kill-every", "1s"], 2, "--serve");
