@@ -40,6 +40,7 @@ mod flusher;
 pub mod inspect;
 mod journaled;
 mod lanes;
+pub mod local;
 mod log;
 mod places;
 mod record;
@@ -68,6 +69,7 @@ pub use log::Log;
 #[doc(hidden)]
 pub use record::rewritten_record;
 pub use record::{Body, LineEnds, Message, Spooled, Target};
+pub use session::SessionTag;
 pub use spool::SpoolWriter;
 pub use stats::Stats;
 

@@ -9,13 +9,16 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 ///
 /// A tag is the kernel's boot id and the mount's unique id, which is never reused within a boot (Linux 6.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SessionTag(pub [u8; TAG_BYTES]);
+pub struct SessionTag(pub [u8; TAG_BYTES]);
 
 pub(crate) const TAG_BYTES: usize = 24;
 
 impl SessionTag {
     /// The present one for this directory. Where the kernel cannot tell, one that equals no other: then mail is looked
     /// for rather than trusted to be there.
+    ///
+    /// # Errors
+    /// Those of opening the directory and of asking for random bytes.
     pub fn of(dir: &Path) -> std::io::Result<Self> {
         let mut tag = [0; TAG_BYTES];
         if let Some(declared) = posthaste_fsops::declared(std::fs::File::open(dir)?) {

@@ -1,0 +1,384 @@
+//! What a batch of the spool says to the stream of a mail mount, as bytes. ARCHITECTURE.md has the table.
+//!
+//! Every entry begins with a version and a kind; numbers are little-endian.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use posthaste_spool::Lsn;
+
+use crate::record::{LineEnds, Target};
+use crate::session::{SessionTag, TAG_BYTES};
+
+/// An entry in the stream of a mail mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocalEntry {
+    /// A message is to be delivered.
+    Deliver(Deliver),
+    /// Targets became visible. Nobody waits for this entry; without it each kill would bring back mail that its owner has removed.
+    Visible(Visible),
+    /// A sync of the mount begins; durable before it does. Unless the sync is known to have succeeded, what was visible may be in the page cache alone.
+    SyncBegun {
+        /// The life of the page cache that the sync is about.
+        session: SessionTag,
+    },
+    /// A sync has succeeded. Nobody waits for this entry: without it mail is written once more.
+    Synced {
+        /// The entry with which it began.
+        begun: Lsn,
+    },
+    /// A mailbox was tried in vain, for whoever looks at the spool from outside. A later one for the same mailbox takes its place.
+    Trouble(Trouble),
+}
+
+/// A message for the mailboxes of one mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deliver {
+    /// When it was received, in seconds since 1970; part of the file names.
+    pub secs: u64,
+    /// Random for each opening and part of the file names, so that no two spools make the same one.
+    pub nonce: u32,
+    /// Host name in the file names.
+    pub host: Arc<str>,
+    /// What to do with its line ends.
+    pub line_ends: LineEnds,
+    /// The number in its file names. `None`: the LSN of its body.
+    pub name_id: Option<u64>,
+    /// The batch that has its body. `None`: this one. An entry that takes the place of an older one names that one's body.
+    pub body: Option<Lsn>,
+    /// What is known of a large body, so that its sizes on disk need not be counted again.
+    pub large: Option<LargeBody>,
+    /// The mailboxes that it is still to reach, each with its number among all targets of the message.
+    pub targets: Vec<(u16, Target)>,
+}
+
+/// Facts of a body that was never in memory as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LargeBody {
+    /// CRLF pairs in it, if it is lossless.
+    pub crlfs: u64,
+    /// Whether all its CRs and LFs are in such pairs.
+    pub is_lossless: bool,
+    /// LFs, if it has no CR at all; otherwise 0. What it has more on the wire when it is kept as it is.
+    pub lone_lfs: u64,
+}
+
+/// Targets that became visible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Visible {
+    /// In this life of the page cache.
+    pub session: SessionTag,
+    /// The batches that have their bodies, and numbers of targets.
+    pub targets: Vec<(Lsn, u16)>,
+}
+
+/// Why mail for a mailbox waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Attempts in a row that failed, of whichever message.
+    pub attempts: u32,
+    /// When it is tried next, in seconds since 1970.
+    pub next_try_secs: u64,
+    /// What the last attempt ended with.
+    pub error: Arc<str>,
+}
+
+const VERSION: u8 = 1;
+
+const DELIVER: u8 = 1;
+const VISIBLE: u8 = 2;
+const SYNC_BEGUN: u8 = 3;
+const SYNCED: u8 = 4;
+const TROUBLE: u8 = 5;
+
+const TO_LF: u8 = 1;
+const HAS_NAME_ID: u8 = 2;
+const HAS_BODY: u8 = 4;
+const IS_LARGE: u8 = 8;
+const IS_LOSSLESS: u8 = 16;
+const FLAGS: u8 = TO_LF | HAS_NAME_ID | HAS_BODY | IS_LARGE | IS_LOSSLESS;
+
+impl LocalEntry {
+    /// The entry's payload.
+    ///
+    /// # Panics
+    /// A host name, a mailbox or an error of more than 65,535 bytes, or more than 65,535 targets: all of them are checked when they come in.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(256);
+        out.put_u8(VERSION);
+        match self {
+            LocalEntry::Deliver(deliver) => deliver.put(&mut out),
+            LocalEntry::Visible(Visible { session, targets }) => {
+                out.reserve(TAG_BYTES + targets.len() * VISIBLE_BYTES);
+                out.put_u8(VISIBLE);
+                out.put_slice(&session.0);
+                for (lsn, number) in targets {
+                    out.put_u64_le(lsn.get());
+                    out.put_u16_le(*number);
+                }
+            }
+            LocalEntry::SyncBegun { session } => {
+                out.put_u8(SYNC_BEGUN);
+                out.put_slice(&session.0);
+            }
+            LocalEntry::Synced { begun } => {
+                out.put_u8(SYNCED);
+                out.put_u64_le(begun.get());
+            }
+            LocalEntry::Trouble(Trouble { mailbox, attempts, next_try_secs, error }) => {
+                out.put_u8(TROUBLE);
+                out.put_u32_le(*attempts);
+                out.put_u64_le(*next_try_secs);
+                put_text(&mut out, mailbox);
+                put_text(&mut out, error);
+            }
+        }
+        out.freeze()
+    }
+
+    /// Reads a payload; `None` if this version does not know it.
+    pub fn decode(payload: Bytes) -> Option<Self> {
+        let mut rest = Fields(payload);
+        if rest.u8()? != VERSION {
+            return None;
+        }
+        let entry = match rest.u8()? {
+            DELIVER => LocalEntry::Deliver(Deliver::take(&mut rest)?),
+            VISIBLE => {
+                let session = rest.session()?;
+                let count = rest.0.len() / VISIBLE_BYTES;
+                let mut targets = Vec::with_capacity(count);
+                for _ in 0..count {
+                    targets.push((rest.lsn()?, rest.u16()?));
+                }
+                LocalEntry::Visible(Visible { session, targets })
+            }
+            SYNC_BEGUN => LocalEntry::SyncBegun { session: rest.session()? },
+            SYNCED => LocalEntry::Synced { begun: rest.lsn()? },
+            TROUBLE => LocalEntry::Trouble(Trouble {
+                attempts: rest.u32()?,
+                next_try_secs: rest.u64()?,
+                mailbox: rest.text()?,
+                error: rest.text()?,
+            }),
+            _ => return None,
+        };
+        rest.0.is_empty().then_some(entry)
+    }
+}
+
+impl Deliver {
+    fn put(&self, out: &mut BytesMut) {
+        let flag = |holds: bool, flag: u8| if holds { flag } else { 0 };
+        out.put_u8(DELIVER);
+        out.put_u8(
+            flag(self.line_ends == LineEnds::ToLf, TO_LF)
+                | flag(self.name_id.is_some(), HAS_NAME_ID)
+                | flag(self.body.is_some(), HAS_BODY)
+                | flag(self.large.is_some(), IS_LARGE)
+                | flag(self.large.is_some_and(|large| large.is_lossless), IS_LOSSLESS),
+        );
+        out.put_u64_le(self.secs);
+        out.put_u32_le(self.nonce);
+        put_text(out, &self.host);
+        for number in [self.name_id, self.body.map(Lsn::get)].into_iter().flatten() {
+            out.put_u64_le(number);
+        }
+        if let Some(large) = self.large {
+            out.put_u64_le(large.crlfs);
+            out.put_u64_le(large.lone_lfs);
+        }
+        out.put_u16_le(u16::try_from(self.targets.len()).expect("the number of targets is checked"));
+        for (number, target) in &self.targets {
+            out.put_u16_le(*number);
+            put_text(out, &target.mailbox);
+            out.put_u32_le(u32::try_from(target.prefix.len()).expect("a prefix is a few header fields"));
+            out.put_slice(&target.prefix);
+        }
+    }
+
+    fn take(rest: &mut Fields) -> Option<Self> {
+        let flags = rest.u8()?;
+        let has = |flag: u8| flags & flag != 0;
+        if flags & !FLAGS != 0 {
+            return None;
+        }
+        let line_ends = if has(TO_LF) { LineEnds::ToLf } else { LineEnds::AsGiven };
+        let (secs, nonce, host) = (rest.u64()?, rest.u32()?, rest.text()?);
+        let name_id = if has(HAS_NAME_ID) { Some(rest.u64()?) } else { None };
+        let body = if has(HAS_BODY) { Some(rest.lsn()?) } else { None };
+        let large = match has(IS_LARGE) {
+            true => Some(LargeBody { crlfs: rest.u64()?, lone_lfs: rest.u64()?, is_lossless: has(IS_LOSSLESS) }),
+            false => None,
+        };
+        let mut targets = Vec::new();
+        for _ in 0..rest.u16()? {
+            let (number, mailbox, prefix) = (rest.u16()?, rest.text()?, rest.u32()?);
+            targets.push((number, Target { mailbox, prefix: rest.bytes(prefix as usize)? }));
+        }
+        Some(Deliver { secs, nonce, host, line_ends, name_id, body, large, targets })
+    }
+}
+
+/// Bytes of a target in [`Visible`].
+const VISIBLE_BYTES: usize = 10;
+
+fn put_text(out: &mut BytesMut, text: &str) {
+    out.put_u16_le(u16::try_from(text.len()).expect("its length is checked when it comes in"));
+    out.put_slice(text.as_bytes());
+}
+
+/// Takes fields from the front; `None` where the bytes end too early.
+struct Fields(Bytes);
+
+impl Fields {
+    fn bytes(&mut self, len: usize) -> Option<Bytes> {
+        (len <= self.0.len()).then(|| self.0.split_to(len))
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?[..].try_into().ok()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn lsn(&mut self) -> Option<Lsn> {
+        self.u64().map(Lsn::new)
+    }
+
+    fn session(&mut self) -> Option<SessionTag> {
+        self.array().map(SessionTag)
+    }
+
+    fn text(&mut self) -> Option<Arc<str>> {
+        let len = self.u16()?;
+        Some(std::str::from_utf8(&self.bytes(len.into())?).ok()?.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deliver(name_id: Option<u64>, body: Option<Lsn>, large: Option<LargeBody>) -> LocalEntry {
+        let target = |mailbox: &str, prefix: &'static [u8]| Target {
+            mailbox: mailbox.into(),
+            prefix: Bytes::from_static(prefix),
+        };
+        let targets = vec![(0, target("a/Maildir", b"Delivered-To: a\r\n")), (7, target("b", b""))];
+        LocalEntry::Deliver(Deliver {
+            secs: 1_700_000_000,
+            nonce: 0xfeed,
+            host: "mx.example".into(),
+            line_ends: LineEnds::ToLf,
+            name_id,
+            body,
+            large,
+            targets,
+        })
+    }
+
+    fn samples() -> Vec<LocalEntry> {
+        let large = |is_lossless| LargeBody { crlfs: 9, lone_lfs: 1 << 40, is_lossless };
+        let mut samples = vec![
+            LocalEntry::Visible(Visible {
+                session: SessionTag([7; TAG_BYTES]),
+                targets: vec![(Lsn::new(1), 0), (Lsn::new(1 << 40), 9)],
+            }),
+            LocalEntry::Visible(Visible { session: SessionTag([0; TAG_BYTES]), targets: Vec::new() }),
+            LocalEntry::SyncBegun { session: SessionTag([3; TAG_BYTES]) },
+            LocalEntry::Synced { begun: Lsn::new(77) },
+            LocalEntry::Trouble(Trouble {
+                mailbox: "a/Maildir".into(),
+                attempts: 3,
+                next_try_secs: 1 << 40,
+                error: "no space".into(),
+            }),
+        ];
+        for name_id in [None, Some(5)] {
+            for body in [None, Some(Lsn::new(6))] {
+                samples
+                    .extend([None, Some(large(true)), Some(large(false))].map(|large| deliver(name_id, body, large)));
+            }
+        }
+        samples
+    }
+
+    #[test]
+    fn every_entry_reads_back_as_written() {
+        for entry in samples() {
+            assert_eq!(LocalEntry::decode(entry.encode()), Some(entry));
+        }
+    }
+
+    #[test]
+    fn an_entry_cut_short_or_with_something_behind_it_is_refused() {
+        for entry in samples() {
+            let whole = entry.encode();
+            for len in 0..whole.len() {
+                let cut = LocalEntry::decode(whole.slice(..len));
+                // Whole pairs less are a shorter list.
+                let is_list = matches!((&entry, &cut), (LocalEntry::Visible(_), Some(LocalEntry::Visible(_))));
+                assert!(cut.is_none() || is_list, "{entry:?}: length {len}");
+            }
+            let longer = [&whole[..], b"x"].concat();
+            assert_eq!(LocalEntry::decode(longer.into()), None, "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_later_version_writes_is_not_guessed_at() {
+        let whole = deliver(None, None, None).encode();
+        // Version, kind and flags.
+        for (at, value) in [(0, VERSION + 1), (1, TROUBLE + 1), (2, FLAGS + 1)] {
+            let mut changed = whole.to_vec();
+            changed[at] = value;
+            assert_eq!(LocalEntry::decode(changed.into()), None, "byte {at}");
+        }
+    }
+
+    /// The bytes on disk, which no later version may read otherwise.
+    #[test]
+    fn the_bytes_are_those_of_the_table() {
+        let target = Target { mailbox: "a".into(), prefix: Bytes::from_static(b"P") };
+        let deliver = LocalEntry::Deliver(Deliver {
+            secs: 1,
+            nonce: 2,
+            host: "h".into(),
+            line_ends: LineEnds::ToLf,
+            name_id: Some(3),
+            body: Some(Lsn::new(4)),
+            large: Some(LargeBody { crlfs: 5, is_lossless: true, lone_lfs: 6 }),
+            targets: vec![(8, target)],
+        });
+        let expected = [
+            &[1, 1, 31][..],
+            &[1, 0, 0, 0, 0, 0, 0, 0],
+            &[2, 0, 0, 0],
+            &[1, 0, b'h'],
+            &[3, 0, 0, 0, 0, 0, 0, 0],
+            &[4, 0, 0, 0, 0, 0, 0, 0],
+            &[5, 0, 0, 0, 0, 0, 0, 0],
+            &[6, 0, 0, 0, 0, 0, 0, 0],
+            &[1, 0],
+            &[8, 0, 1, 0, b'a', 1, 0, 0, 0, b'P'],
+        ];
+        assert_eq!(deliver.encode()[..], expected.concat());
+    }
+}
