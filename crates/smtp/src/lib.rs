@@ -1,7 +1,7 @@
 //! SMTP and LMTP, both sides, as state machines without IO; with feature `tokio` an embeddable server and client, with `tls` encrypted.
 //!
 //! Who else would use it: any program that wants to receive or send mail. What it must not be able to do: outside the
-//! modules `driver` and `tls` nothing here reads a clock, opens a file or a socket. Bytes go in, events and reply bytes come out.
+//! module `driver` nothing here reads a clock, opens a file or a socket. Bytes go in, events and reply bytes come out.
 //!
 //! - `driver::Server` and `driver::Client` (feature `tokio`) are where most programs begin;
 //! - [`server::Machine`] is the receiving side, [`client::Machine`] the sending side, for drivers of one's own;
@@ -24,13 +24,13 @@ pub mod reply;
 pub mod sasl;
 mod scan;
 pub mod server;
-#[cfg(feature = "tls")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
-pub mod tls;
 
 pub use address::{Address, Domain, ForwardPath, LocalPart, ReversePath};
 pub use command::{BodyType, MailFrom, Notify, RcptTo, Ret};
 pub use limits::{BareNewlines, Limits, LongLines, NulOctets, Timeouts};
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub use posthaste_net::tls;
 pub use reply::{EnhancedCode, Reply};
 pub use scan::BodyError;
 pub use server::{Envelope, MessageOutcome, Protocol};

@@ -6,9 +6,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_net::after;
 use tokio::time::Instant;
 
-use super::connection::{Connection, Stop, after};
+use super::connection::{Connection, Stop};
 use crate::scan::BodyError;
 use crate::server::Event;
 

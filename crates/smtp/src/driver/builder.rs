@@ -1,18 +1,15 @@
 //! What a server is to be, and the binding of its listeners.
 
-use std::fmt;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 #[cfg(feature = "tls")]
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use posthaste_net::{Backlog, Certificate, Limits, ListenError, Place, UnixAccess, bind};
 
 use super::Handler;
-use super::listen::{Backlog, Bound, UnixAccess};
 use super::server::{BoundServer, RunningServer};
-use super::setup::{Certificate, Door};
+use super::setup::Door;
 use crate::server::{Config, Protocol};
 
 /// Where a server begins: [`Server::builder`].
@@ -25,8 +22,7 @@ impl Server {
         ServerBuilder {
             config: Config::new("localhost"),
             places: Vec::new(),
-            max_connections: ServerBuilder::MAX_CONNECTIONS,
-            max_connections_per_address: usize::MAX,
+            limits: Limits::default(),
             implicit_tls: false,
             certificate: Certificate::default(),
         }
@@ -37,36 +33,10 @@ impl Server {
 #[derive(Debug)]
 pub struct ServerBuilder {
     config: Config,
-    places: Vec<Place>,
-    max_connections: usize,
-    max_connections_per_address: usize,
+    places: Vec<(Place, Door)>,
+    limits: Limits,
     implicit_tls: bool,
     certificate: Certificate,
-}
-
-/// A listener to be, and what is spoken there.
-#[derive(Debug)]
-struct Place {
-    at: At,
-    door: Door,
-}
-
-#[derive(Debug)]
-enum At {
-    Tcp(String),
-    Unix(PathBuf, UnixAccess),
-    BoundTcp(std::net::TcpListener),
-    BoundUnix(std::os::unix::net::UnixListener),
-}
-
-impl fmt::Display for At {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => f.write_str(address),
-            Self::Unix(path, _) => write!(f, "{}", path.display()),
-            Self::BoundTcp(_) | Self::BoundUnix(_) => f.write_str("a socket that was handed over"),
-        }
-    }
 }
 
 impl ServerBuilder {
@@ -91,7 +61,7 @@ impl ServerBuilder {
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn tls(mut self, config: Arc<rustls::ServerConfig>) -> Self {
-        self.certificate.acceptor = Some(config.into());
+        self.certificate = Certificate::new(config);
         self
     }
 
@@ -105,19 +75,19 @@ impl ServerBuilder {
     /// Connections served at once, over all listeners. Above it a client is accepted, told 421 4.3.2 and closed.
     /// Default [`ServerBuilder::MAX_CONNECTIONS`].
     pub fn max_connections(mut self, max: usize) -> Self {
-        self.max_connections = max;
+        self.limits.connections = max;
         self
     }
 
     /// Connections served at once for one IPv4 address or one IPv6 /64. Above it: 421 4.7.0. Default: no such limit.
     pub fn max_connections_per_address(mut self, max: usize) -> Self {
-        self.max_connections_per_address = max;
+        self.limits.connections_per_address = max;
         self
     }
 
     /// Listens on `host:port`; port 0 takes a free one. A name with several addresses listens on each.
     pub fn listen(self, address: impl Into<String>) -> Self {
-        self.place(At::Tcp(address.into()))
+        self.place(Place::Tcp(address.into()))
     }
 
     /// Listens on a UNIX socket. A socket left behind by a dead server is replaced, any other file is an error; our name is removed
@@ -129,22 +99,22 @@ impl ServerBuilder {
 
     /// As [`ServerBuilder::listen_unix`], open to whom `access` says.
     pub fn listen_unix_with(self, path: impl Into<PathBuf>, access: UnixAccess) -> Self {
-        self.place(At::Unix(path.into(), access))
+        self.place(Place::Unix(path.into(), access))
     }
 
     /// Listens on a socket that is already bound and listening.
     pub fn listener(self, listener: std::net::TcpListener) -> Self {
-        self.place(At::BoundTcp(listener))
+        self.place(Place::BoundTcp(listener))
     }
 
     /// Listens on a UNIX socket that is already bound and listening.
     pub fn unix_listener(self, listener: std::os::unix::net::UnixListener) -> Self {
-        self.place(At::BoundUnix(listener))
+        self.place(Place::BoundUnix(listener))
     }
 
-    fn place(mut self, at: At) -> Self {
+    fn place(mut self, at: Place) -> Self {
         let door = Door { protocol: self.config.protocol, implicit_tls: self.implicit_tls };
-        self.places.push(Place { at, door });
+        self.places.push((at, door));
         self
     }
 
@@ -154,32 +124,10 @@ impl ServerBuilder {
     /// # Errors
     /// [`ListenError`] names the listener; then nothing is left bound.
     pub fn bind(self) -> Result<BoundServer, ListenError> {
-        let Self { config, places, max_connections, max_connections_per_address, certificate, .. } = self;
-        let backlog = Backlog::for_connections(max_connections);
-        let mut tcp = Vec::new();
-        let mut listeners = Vec::new();
-        for Place { at, door } in places {
-            let place = at.to_string();
-            let bound = match at {
-                At::Tcp(address) => match address.to_socket_addrs() {
-                    Ok(addresses) => {
-                        tcp.push((place, addresses.collect::<Vec<_>>(), door));
-                        continue;
-                    }
-                    Err(error) => Err(error),
-                },
-                At::Unix(path, access) => Bound::unix(&path, access, backlog),
-                At::BoundTcp(listener) => Bound::from_tcp(listener, backlog),
-                At::BoundUnix(listener) => Bound::from_unix(listener, backlog),
-            };
-            listeners.push((bound.map_err(|error| ListenError { place, error })?, door));
-        }
-        let all: Vec<SocketAddr> = tcp.iter().flat_map(|(_, addresses, _)| addresses).copied().collect();
-        for (place, addresses, door) in tcp {
-            let bound = bind_each(&addresses, &all, backlog).map_err(|error| ListenError { place, error })?;
-            listeners.extend(bound.into_iter().map(|bound| (bound, door)));
-        }
-        Ok(BoundServer { config, listeners, certificate, backlog, max_connections, max_connections_per_address })
+        let Self { config, places, limits, certificate, .. } = self;
+        let listeners = bind(places, &limits)?;
+        let backlog = Backlog::for_connections(limits.connections);
+        Ok(BoundServer { config, listeners, certificate, backlog, limits })
     }
 
     /// Binds all listeners and serves on the current tokio runtime until [`RunningServer::shutdown`].
@@ -191,38 +139,5 @@ impl ServerBuilder {
         // Resolving a name may take its time.
         let bound = tokio::task::spawn_blocking(|| self.bind()).await.map_err(io::Error::from)??;
         bound.start(handler)
-    }
-}
-
-/// Binds each address of one place. A host name such as `localhost` may have addresses that this machine has not, such as those of IPv6:
-/// one is enough.
-fn bind_each(addresses: &[SocketAddr], all: &[SocketAddr], backlog: Backlog) -> io::Result<Vec<Bound>> {
-    let mut listeners = Vec::new();
-    let mut not_here = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
-    for &address in addresses {
-        match Bound::tcp(address, all, backlog) {
-            Ok(bound) => listeners.push(bound),
-            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT)) => {
-                not_here = error;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    if listeners.is_empty() { Err(not_here) } else { Ok(listeners) }
-}
-
-/// A listener that cannot be had.
-#[derive(Debug, thiserror::Error)]
-#[error("{place}: {error}")]
-pub struct ListenError {
-    /// Its address or path.
-    pub place: String,
-    /// What the system said.
-    pub error: io::Error,
-}
-
-impl From<ListenError> for io::Error {
-    fn from(error: ListenError) -> Self {
-        Self::new(error.error.kind(), error)
     }
 }

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use posthaste_net::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio::time::timeout;
 
-use super::stream::Stream;
 use crate::client::{ClientError, Config, Event, Extensions, Machine, MessageBody, Outcome, Step};
 use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;

@@ -4,59 +4,19 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use posthaste_net::{Certificate, Phase, PhaseNow, Stream, TlsFacts, after};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::setup::{Certificate, Door};
-use super::stream::Stream;
-use super::{Session, SessionEnd, TlsFacts};
+use super::setup::Door;
+use super::{Session, SessionEnd};
 use crate::limits::Timeouts;
 use crate::reply::Reply;
 use crate::scan::BodyError;
 use crate::server::{Config, Event, Machine, Protocol, Waiting};
-
-/// What the whole server is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
-    /// Serving.
-    Running,
-    /// No new connections, no new transactions; open transactions go on.
-    Draining,
-    /// Nothing more is read.
-    Ending,
-    /// Whatever is left is dropped.
-    Gone,
-}
-
-/// The phase to look at, which every session does on every wait: a load and no lock.
-#[derive(Debug)]
-pub(super) struct PhaseNow(AtomicU8);
-
-impl PhaseNow {
-    pub fn new(phase: Phase) -> Self {
-        Self(AtomicU8::new(phase as u8))
-    }
-
-    pub fn set(&self, phase: Phase) {
-        self.0.store(phase as u8, Ordering::Release);
-    }
-
-    /// Whether `phase` or a later one has begun.
-    pub fn reached(&self, phase: Phase) -> bool {
-        self.0.load(Ordering::Acquire) >= phase as u8
-    }
-}
-
-/// `now + wait`, or a time that nobody lives to see.
-pub(super) fn after(now: Instant, wait: Duration) -> Instant {
-    const THIRTY_YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
-    now + wait.min(THIRTY_YEARS)
-}
 
 /// Why a session cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -385,17 +345,15 @@ impl Connection {
     }
 
     /// Does the server's side of a TLS handshake. Until it succeeds there is no stream.
-    #[cfg(feature = "tls")]
     pub async fn start_tls(&mut self, certificate: &Certificate) -> Result<Box<TlsFacts>, Stop> {
-        let acceptor = certificate.acceptor.as_ref().expect("TLS is not offered without a certificate");
-        let mut accepting = pin!(acceptor.accept(std::mem::replace(&mut self.stream, Stream::Gone)));
+        let mut accepting = pin!(certificate.accept(std::mem::replace(&mut self.stream, Stream::Gone)));
         let deadline = after(Instant::now(), self.timeouts().command);
         let accepted = poll_fn(|cx| {
             if self.phase.reached(Phase::Draining) {
                 return Poll::Ready(Err(Stop::ShuttingDown));
             }
             match accepting.as_mut().poll(cx) {
-                Poll::Ready(Ok(stream)) => Poll::Ready(Ok(stream)),
+                Poll::Ready(Ok(accepted)) => Poll::Ready(Ok(accepted)),
                 Poll::Ready(Err(error)) => {
                     tracing::debug!(error = error.to_string(), "TLS handshake failed");
                     Poll::Ready(Err(Stop::Tls))
@@ -403,35 +361,8 @@ impl Connection {
                 Poll::Pending => self.alarm.poll(deadline, cx).map(|()| Err(Stop::TimedOut)),
             }
         });
-        let stream = accepted.await?;
-        let tls = stream.get_ref().1;
-        let facts = TlsFacts {
-            version: tls.protocol_version().map_or(String::new(), |version| format!("{version:?}")),
-            cipher: tls.negotiated_cipher_suite().map_or(String::new(), |suite| format!("{:?}", suite.suite())),
-            server_name: tls.server_name().map(String::from),
-        };
-        self.stream = Stream::Tls(Box::new(stream.into()));
+        let (stream, facts) = accepted.await?;
+        self.stream = stream;
         Ok(Box::new(facts))
-    }
-
-    /// Without the feature there is no certificate, and [`SetupError`](super::SetupError) keeps TLS from being offered.
-    #[cfg(not(feature = "tls"))]
-    pub async fn start_tls(&mut self, _: &Certificate) -> Result<Box<TlsFacts>, Stop> {
-        Err(Stop::Tls)
-    }
-}
-
-/// Writes the last replies, says that nothing more will come, and reads until the client has closed too, for at most `linger`:
-/// closing with unread input would reset the connection, and the client might never see the replies that it has not read yet.
-/// That goes for QUIT as well, as more may have come behind it.
-pub(super) async fn close(mut stream: Stream, last: Vec<u8>, linger: Duration) {
-    let deadline = after(Instant::now(), linger);
-    let Ok(Ok(())) = timeout_at(deadline, stream.write_all(&last)).await else { return };
-    if !matches!(timeout_at(deadline, stream.shutdown()).await, Ok(Ok(()))) {
-        return;
-    }
-    let mut scratch = Vec::with_capacity(READ_BYTES_MIN);
-    while let Ok(Ok(1..)) = timeout_at(deadline, stream.read_buf(&mut scratch)).await {
-        scratch.clear();
     }
 }

@@ -1,12 +1,11 @@
 //! What the program that embeds the server decides, and what it is told.
 
-use std::fmt;
 use std::future::{Future, ready};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+
+use posthaste_net::{Peer, TlsFacts};
 
 use super::Body;
-use super::gate::network;
 use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;
 use crate::sasl::Credentials;
@@ -145,55 +144,6 @@ pub enum SessionEnd {
     Tls,
     /// A method of the handler panicked.
     Panicked,
-}
-
-/// The two ends of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Peer {
-    /// Over TCP.
-    Tcp {
-        /// The client.
-        remote: SocketAddr,
-        /// Our address that it connected to.
-        local: SocketAddr,
-    },
-    /// Over a UNIX socket; such clients have no address.
-    Unix,
-}
-
-impl Peer {
-    /// The client's IP address. An IPv4 address that came through an IPv6 socket is given as IPv4.
-    pub fn ip(&self) -> Option<IpAddr> {
-        match self {
-            Self::Tcp { remote, .. } => Some(remote.ip().to_canonical()),
-            Self::Unix => None,
-        }
-    }
-
-    /// What limits for each client count by: the IPv4 address, or the /64 of the IPv6 address, which is one customer's.
-    pub fn network(&self) -> Option<IpAddr> {
-        self.ip().map(network)
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { remote, .. } => remote.fmt(f),
-            Self::Unix => f.write_str("unix socket"),
-        }
-    }
-}
-
-/// How a session is encrypted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsFacts {
-    /// Such as `TLSv1_3`.
-    pub version: String,
-    /// Such as `TLS13_AES_256_GCM_SHA384`.
-    pub cipher: String,
-    /// The name that the client asked for (SNI), if it did.
-    pub server_name: Option<String>,
 }
 
 /// What is known about a session, and what the handler has noted about it.

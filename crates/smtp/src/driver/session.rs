@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
+use posthaste_net::{Certificate, close};
 use tokio::task::yield_now;
 
 use super::body::{Body, End};
-use super::connection::{Connection, Stop, close};
-use super::setup::Certificate;
+use super::connection::{Connection, Stop};
 use super::{Handler, Peer, Session, SessionEnd};
 use crate::reply::Reply;
 use crate::sasl::{Exchange, Step};
@@ -87,6 +87,7 @@ pub(super) async fn serve<H: Handler>(
     if matches!(life.end, SessionEnd::Disconnected | SessionEnd::Failed(_)) || connection.stream.is_gone() {
         return;
     }
+    // After QUIT too, as more may have come behind it.
     let linger = connection.timeouts().linger;
     Box::pin(close(connection.stream, std::mem::take(connection.machine.output_mut()), linger)).await;
 }

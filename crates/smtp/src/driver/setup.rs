@@ -1,5 +1,7 @@
 //! Which settings can be served, and how sessions of a listener begin.
 
+use posthaste_net::Certificate;
+
 use crate::sasl::MECHANISMS;
 use crate::server::{Config, Protocol};
 
@@ -24,28 +26,6 @@ pub(super) struct Door {
     pub protocol: Protocol,
     /// TLS from the first octet on.
     pub implicit_tls: bool,
-}
-
-/// What the server shows to those who want TLS.
-#[derive(Clone, Default)]
-pub(super) struct Certificate {
-    #[cfg(feature = "tls")]
-    pub acceptor: Option<tokio_rustls::TlsAcceptor>,
-}
-
-impl Certificate {
-    fn is_there(&self) -> bool {
-        #[cfg(feature = "tls")]
-        return self.acceptor.is_some();
-        #[cfg(not(feature = "tls"))]
-        return false;
-    }
-}
-
-impl std::fmt::Debug for Certificate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.is_there() { "Certificate" } else { "no certificate" })
-    }
 }
 
 /// What of the settings of a server stays as it is.

@@ -1,28 +1,37 @@
-//! The kinds of sockets that a session runs over.
+//! The kinds of sockets that a session runs over, how TLS begins and how a connection is closed.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 #[cfg(feature = "tls")]
 use tokio::io::AsyncBufRead;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, timeout_at};
 
+use crate::after;
+
+/// A connection's octets, encrypted or not.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub enum Stream {
+    /// Over TCP.
     Tcp(TcpStream),
+    /// Over a UNIX socket.
     Unix(UnixStream),
     /// One of the others, encrypted.
     #[cfg(feature = "tls")]
     Tls(Box<tokio_rustls::TlsStream<Stream>>),
     /// Taken away for a handshake, or lost in it.
-    #[cfg(feature = "tls")]
     Gone,
 }
 
 impl Stream {
     /// Waits until there may be something to read, without needing a buffer for it.
+    ///
+    /// # Errors
+    /// What the socket says; reading will say the same.
     pub fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx),
@@ -30,7 +39,6 @@ impl Stream {
             // What has come may be no more than a part of a record: there is something to read once a record is whole.
             #[cfg(feature = "tls")]
             Self::Tls(stream) => Pin::new(&mut **stream).poll_fill_buf(cx).map_ok(drop),
-            #[cfg(feature = "tls")]
             Self::Gone => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -41,7 +49,6 @@ impl Stream {
             Self::Tcp(_) | Self::Unix(_) => true,
             #[cfg(feature = "tls")]
             Self::Tls(stream) => !stream.get_ref().1.wants_write(),
-            #[cfg(feature = "tls")]
             Self::Gone => true,
         }
     }
@@ -52,18 +59,21 @@ impl Stream {
             Self::Tcp(_) | Self::Unix(_) => false,
             #[cfg(feature = "tls")]
             Self::Tls(_) => false,
-            #[cfg(feature = "tls")]
             Self::Gone => true,
         }
     }
 
     /// Writes without waiting; for replies to clients that are turned away.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it cannot be written now; what the socket says.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
             Self::Unix(stream) => stream.try_write(bytes),
             #[cfg(feature = "tls")]
-            Self::Tls(_) | Self::Gone => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Gone => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 }
@@ -75,7 +85,6 @@ impl AsyncRead for Stream {
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buf),
-            #[cfg(feature = "tls")]
             Self::Gone => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -88,7 +97,6 @@ impl AsyncWrite for Stream {
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => Pin::new(&mut **stream).poll_write(cx, bytes),
-            #[cfg(feature = "tls")]
             Self::Gone => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -103,7 +111,6 @@ impl AsyncWrite for Stream {
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, slices),
-            #[cfg(feature = "tls")]
             Self::Gone => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -118,7 +125,6 @@ impl AsyncWrite for Stream {
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
-            #[cfg(feature = "tls")]
             Self::Gone => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -129,8 +135,89 @@ impl AsyncWrite for Stream {
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
-            #[cfg(feature = "tls")]
             Self::Gone => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
+    }
+}
+
+/// How a session is encrypted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFacts {
+    /// Such as `TLSv1_3`.
+    pub version: String,
+    /// Such as `TLS13_AES_256_GCM_SHA384`.
+    pub cipher: String,
+    /// The name that the client asked for (SNI), if it did.
+    pub server_name: Option<String>,
+}
+
+/// What the server shows to those who want TLS. Without the feature `tls` there is none.
+#[derive(Clone, Default)]
+pub struct Certificate {
+    #[cfg(feature = "tls")]
+    acceptor: Option<tokio_rustls::TlsAcceptor>,
+}
+
+impl Certificate {
+    /// What `config` has. See [`tls::server_config`](crate::tls::server_config) for one from PEM files.
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn new(config: std::sync::Arc<rustls::ServerConfig>) -> Self {
+        Self { acceptor: Some(config.into()) }
+    }
+
+    /// Whether there is one.
+    pub fn is_there(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.acceptor.is_some();
+        #[cfg(not(feature = "tls"))]
+        return false;
+    }
+
+    /// Does the server's side of a TLS handshake. The caller sees to it that this does not take for ever.
+    ///
+    /// # Errors
+    /// The handshake failed, or there is no certificate. The connection is closed.
+    #[cfg(feature = "tls")]
+    pub async fn accept(&self, stream: Stream) -> io::Result<(Stream, TlsFacts)> {
+        let acceptor = self.acceptor.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let stream = acceptor.accept(stream).await?;
+        let tls = stream.get_ref().1;
+        let facts = TlsFacts {
+            version: tls.protocol_version().map_or(String::new(), |version| format!("{version:?}")),
+            cipher: tls.negotiated_cipher_suite().map_or(String::new(), |suite| format!("{:?}", suite.suite())),
+            server_name: tls.server_name().map(String::from),
+        };
+        Ok((Stream::Tls(Box::new(stream.into())), facts))
+    }
+
+    /// There is none.
+    ///
+    /// # Errors
+    /// Always. The connection is closed.
+    #[cfg(not(feature = "tls"))]
+    pub async fn accept(&self, _: Stream) -> io::Result<(Stream, TlsFacts)> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl std::fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.is_there() { "Certificate" } else { "no certificate" })
+    }
+}
+
+/// Writes the last replies, says that nothing more will come, and reads until the client has closed too, for at most `linger`:
+/// closing with unread input would reset the connection, and the client might never see the replies that it has not read yet.
+pub async fn close(mut stream: Stream, last: Vec<u8>, linger: Duration) {
+    const READ_BYTES: usize = 1 << 10;
+    let deadline = after(Instant::now(), linger);
+    let Ok(Ok(())) = timeout_at(deadline, stream.write_all(&last)).await else { return };
+    if !matches!(timeout_at(deadline, stream.shutdown()).await, Ok(Ok(()))) {
+        return;
+    }
+    let mut scratch = Vec::with_capacity(READ_BYTES);
+    while let Ok(Ok(1..)) = timeout_at(deadline, stream.read_buf(&mut scratch)).await {
+        scratch.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! Sockets that wait for clients, and the descriptors kept back so that a client can be told when there are no more.
+//! Sockets that wait for clients.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -6,15 +6,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use tokio::net::{TcpListener, UnixListener};
 
-use super::Peer;
-use super::stream::Stream;
+use crate::{Peer, Stream};
 
 /// How many connections may wait to be accepted. A burst beyond that meets a silent SYN timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +29,8 @@ impl Backlog {
         self.granted < self.wanted
     }
 
-    pub(super) fn for_connections(max_connections: usize) -> Self {
+    /// For a server of so many connections.
+    pub fn for_connections(max_connections: usize) -> Self {
         const LINUX_DEFAULT: u32 = 4096;
         let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
         let granted = text.trim().parse().unwrap_or(LINUX_DEFAULT);
@@ -95,16 +94,19 @@ fn open_closed(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A socket that is bound and listens, and belongs to no runtime yet.
+/// A socket that is bound, so that clients may connect, and belongs to no runtime yet. Dropping it closes it.
 #[derive(Debug)]
-pub(super) enum Bound {
+pub struct Bound(Socket);
+
+#[derive(Debug)]
+enum Socket {
     Tcp(std::net::TcpListener),
     Unix(Option<SocketFile>, std::os::unix::net::UnixListener),
 }
 
 impl Bound {
     /// Listens on `address`, which is one of `all` that are listened on.
-    pub fn tcp(address: SocketAddr, all: &[SocketAddr], backlog: Backlog) -> io::Result<Self> {
+    pub(crate) fn tcp(address: SocketAddr, all: &[SocketAddr], backlog: Backlog) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = rustix::net::socket_with(family, SocketType::STREAM, NEW_SOCKET, None)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -115,18 +117,18 @@ impl Bound {
         }
         rustix::net::bind(&socket, &address)?;
         backlog.apply(&socket)?;
-        Ok(Self::Tcp(socket.into()))
+        Ok(Self(Socket::Tcp(socket.into())))
     }
 
     /// Listens on a UNIX socket. A socket at `path` that nobody listens on is replaced; any other file stays.
-    pub fn unix(path: &Path, access: UnixAccess, backlog: Backlog) -> io::Result<Self> {
+    pub(crate) fn unix(path: &Path, access: UnixAccess, backlog: Backlog) -> io::Result<Self> {
         let bind = || -> io::Result<Self> {
             let (socket, file) = bind_closed(path)?;
             let name = SocketFile { path: path.to_owned(), inode: inode_of(&file.metadata()?) };
             // Before it listens, so that nobody connects who may not.
             access.apply(&file)?;
             backlog.apply(&socket)?;
-            Ok(Self::Unix(Some(name), socket.into()))
+            Ok(Self(Socket::Unix(Some(name), socket.into())))
         };
         match bind() {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -137,34 +139,40 @@ impl Bound {
         }
     }
 
-    pub fn from_tcp(listener: std::net::TcpListener, backlog: Backlog) -> io::Result<Self> {
+    pub(crate) fn from_tcp(listener: std::net::TcpListener, backlog: Backlog) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         backlog.apply(&listener)?;
-        Ok(Self::Tcp(listener))
+        Ok(Self(Socket::Tcp(listener)))
     }
 
-    pub fn from_unix(listener: std::os::unix::net::UnixListener, backlog: Backlog) -> io::Result<Self> {
+    pub(crate) fn from_unix(listener: std::os::unix::net::UnixListener, backlog: Backlog) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         backlog.apply(&listener)?;
-        Ok(Self::Unix(None, listener))
+        Ok(Self(Socket::Unix(None, listener)))
     }
 
+    /// The TCP address that it listens on, with the port that was taken.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix(..) => None,
+        match &self.0 {
+            Socket::Tcp(listener) => listener.local_addr().ok(),
+            Socket::Unix(..) => None,
         }
     }
 
     /// Hands the socket to the current runtime.
-    pub fn into_listener(self) -> io::Result<Listener> {
-        Ok(match self {
-            Self::Tcp(listener) => {
+    ///
+    /// # Errors
+    /// What the system says, such as that there are too many open files.
+    pub fn listen(self) -> io::Result<Listener> {
+        Ok(Listener(match self.0 {
+            Socket::Tcp(listener) => {
                 let local = Some(listener.local_addr()?).filter(|local| !local.ip().is_unspecified());
-                Listener::Tcp { listener: TcpListener::from_std(listener)?, local }
+                Accepting::Tcp { listener: TcpListener::from_std(listener)?, local }
             }
-            Self::Unix(name, listener) => Listener::Unix { _name: name, listener: UnixListener::from_std(listener)? },
-        })
+            Socket::Unix(name, listener) => {
+                Accepting::Unix { _name: name, listener: UnixListener::from_std(listener)? }
+            }
+        }))
     }
 }
 
@@ -174,8 +182,12 @@ fn unix_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW_SOCKET, None)?)
 }
 
+/// A socket that clients are accepted from.
 #[derive(Debug)]
-pub(super) enum Listener {
+pub struct Listener(Accepting);
+
+#[derive(Debug)]
+enum Accepting {
     Tcp {
         listener: TcpListener,
         /// Our address on every connection, unless it listens on all of them.
@@ -190,7 +202,7 @@ pub(super) enum Listener {
 
 /// The name of a UNIX socket that this server has made. Removed on drop, unless another file has the name by then.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),
 }
@@ -235,9 +247,9 @@ fn remove_dead_socket(path: &Path) -> io::Result<()> {
 }
 
 impl Listener {
-    pub async fn accept(&self) -> io::Result<(Stream, Peer)> {
-        match self {
-            Self::Tcp { listener, local } => {
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, Peer)> {
+        match &self.0 {
+            Accepting::Tcp { listener, local } => {
                 let (stream, remote) = listener.accept().await?;
                 // Replies are written whole; waiting to fill a segment would only delay them. A client that is already
                 // gone makes these two fail; reading it will tell.
@@ -245,45 +257,10 @@ impl Listener {
                 let local = local.or_else(|| stream.local_addr().ok()).unwrap_or(remote);
                 Ok((Stream::Tcp(stream), Peer::Tcp { remote, local }))
             }
-            Self::Unix { listener, .. } => {
+            Accepting::Unix { listener, .. } => {
                 listener.accept().await.map(|(stream, _)| (Stream::Unix(stream), Peer::Unix))
             }
         }
-    }
-}
-
-/// Open descriptors that are given up when the process has no other left, so that a client can still be accepted, told
-/// 421 and closed, instead of hanging in the backlog.
-#[derive(Debug, Clone)]
-pub(super) struct Reserve(Arc<Mutex<Vec<File>>>);
-
-impl Reserve {
-    const DESCRIPTORS: usize = 8;
-
-    pub fn new() -> io::Result<Self> {
-        let files = (0..Self::DESCRIPTORS).map(|_| Self::open()).collect::<io::Result<Vec<_>>>()?;
-        Ok(Self(Arc::new(Mutex::new(files))))
-    }
-
-    fn open() -> io::Result<File> {
-        File::open("/dev/null")
-    }
-
-    /// Frees one descriptor. `false`: all are in use already.
-    pub fn give(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().is_some()
-    }
-
-    /// Takes back what can be had; `true` if that is all of it.
-    pub fn refill(&self) -> bool {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while files.len() < Self::DESCRIPTORS {
-            match Self::open() {
-                Ok(file) => files.push(file),
-                Err(_) => return false,
-            }
-        }
-        true
     }
 }
 

@@ -1,0 +1,54 @@
+//! Listeners for any protocol: sockets, limits on connections, an orderly shutdown, TLS.
+//!
+//! Who else would use it: any server on tokio. What it must not do: know a protocol's replies. A protocol is a [`Service`], which serves
+//! a [`Connection`] and says what a client is told that is turned away.
+//!
+//! ```
+//! use posthaste_net::{Bound, Connection, Goodbye, Limits, Listeners, Peer, Place, Refusal, Service};
+//! use tokio::io::AsyncWriteExt;
+//!
+//! struct Hello;
+//!
+//! impl Service for Hello {
+//!     async fn serve(&self, mut connection: Connection) {
+//!         // The client may be gone already.
+//!         let _ = connection.stream.write_all(b"hello\n").await;
+//!     }
+//!     fn refuse(&self, _: &Peer, _: &Refusal) -> Goodbye {
+//!         Goodbye::new(b"too busy\n")
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! let mut listeners = Listeners::new(Limits::default())?;
+//! for (bound, ()) in posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default())? {
+//!     listeners.serve(bound.listen()?, Hello);
+//! }
+//! listeners.shutdown(std::time::Duration::from_secs(5)).await;
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod accept;
+mod bind;
+mod gate;
+mod listen;
+mod peer;
+mod phase;
+mod reserve;
+mod stream;
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub mod tls;
+
+pub use accept::{Connection, Goodbye, Listeners, Service};
+pub use bind::{ListenError, Place, bind};
+pub use gate::{Limits, Refusal};
+pub use listen::{Backlog, Bound, Listener, UnixAccess};
+pub use peer::Peer;
+pub use phase::{Phase, PhaseNow, after};
+pub use stream::{Certificate, Stream, TlsFacts, close};

@@ -1,0 +1,50 @@
+//! Who is connected, and to what.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// The two ends of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peer {
+    /// Over TCP.
+    Tcp {
+        /// The client.
+        remote: SocketAddr,
+        /// Our address that it connected to.
+        local: SocketAddr,
+    },
+    /// Over a UNIX socket; such clients have no address.
+    Unix,
+}
+
+impl Peer {
+    /// The client's IP address. An IPv4 address that came through an IPv6 socket is given as IPv4.
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp { remote, .. } => Some(remote.ip().to_canonical()),
+            Self::Unix => None,
+        }
+    }
+
+    /// What limits for each client count by: the IPv4 address, or the /64 of the IPv6 address, which is one customer's.
+    pub fn network(&self) -> Option<IpAddr> {
+        self.ip().map(customer)
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { remote, .. } => remote.fmt(f),
+            Self::Unix => f.write_str("unix socket"),
+        }
+    }
+}
+
+/// One customer has a whole /64 of IPv6.
+pub(crate) fn customer(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        ip => ip,
+    }
+}

@@ -1,0 +1,89 @@
+//! How far a shutdown has come, and how tasks hear of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+/// What all listeners and connections are doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Serving.
+    Running,
+    /// No new connections, no new transactions; open transactions go on.
+    Draining,
+    /// Nothing more is read.
+    Ending,
+    /// Whatever is left is dropped.
+    Gone,
+}
+
+/// The phase to look at, which every connection does on every wait: a load and no lock. Whoever polls a connection wakes it when the phase
+/// changes.
+#[derive(Debug)]
+pub struct PhaseNow(AtomicU8);
+
+/// Serving: for a connection that comes from elsewhere than from [`Listeners`](crate::Listeners).
+impl Default for PhaseNow {
+    fn default() -> Self {
+        Self(AtomicU8::new(Phase::Running as u8))
+    }
+}
+
+impl PhaseNow {
+    /// Whether `phase` or a later one has begun.
+    pub fn reached(&self, phase: Phase) -> bool {
+        self.0.load(Ordering::Acquire) >= phase as u8
+    }
+}
+
+/// What a task waits with for a phase. Each task keeps one, so that a shutdown can tell when all have ended.
+pub(crate) type PhaseWatch = watch::Receiver<Phase>;
+
+/// Moves from phase to phase.
+#[derive(Debug, Clone)]
+pub(crate) struct Phases {
+    sender: Arc<watch::Sender<Phase>>,
+    now: Arc<PhaseNow>,
+}
+
+impl Phases {
+    pub fn new() -> Self {
+        Self { sender: Arc::new(watch::Sender::new(Phase::Running)), now: Arc::default() }
+    }
+
+    pub fn watch(&self) -> PhaseWatch {
+        self.sender.subscribe()
+    }
+
+    pub fn now(&self) -> &Arc<PhaseNow> {
+        &self.now
+    }
+
+    pub fn enter(&self, phase: Phase) {
+        // In this order: whom the second wakes finds the first.
+        self.now.0.store(phase as u8, Ordering::Release);
+        self.sender.send_replace(phase);
+    }
+
+    /// Goes on to the end once all tasks have ended, or `grace` is over. Returns whether all ended within `grace`.
+    pub async fn end(&self, grace: Duration) -> bool {
+        const LAST_WORDS: Duration = Duration::from_secs(1);
+        let in_time = timeout(grace, self.sender.closed()).await.is_ok();
+        if !in_time {
+            self.enter(Phase::Ending);
+            let _ = timeout(LAST_WORDS, self.sender.closed()).await;
+            self.enter(Phase::Gone);
+            self.sender.closed().await;
+        }
+        in_time
+    }
+}
+
+/// `now + wait`, or a time that nobody lives to see.
+pub fn after(now: Instant, wait: Duration) -> Instant {
+    const THIRTY_YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
+    now + wait.min(THIRTY_YEARS)
+}

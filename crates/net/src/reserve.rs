@@ -1,0 +1,40 @@
+//! Descriptors kept back, so that a client can be told when there are no more.
+
+use std::fs::File;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+/// Open descriptors that are given up when the process has no other left, so that a client can still be accepted, told
+/// 421 and closed, instead of hanging in the backlog.
+#[derive(Debug)]
+pub(crate) struct Reserve(Mutex<Vec<File>>);
+
+impl Reserve {
+    const DESCRIPTORS: usize = 8;
+
+    pub fn new() -> io::Result<Self> {
+        let files = (0..Self::DESCRIPTORS).map(|_| Self::open()).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self(Mutex::new(files)))
+    }
+
+    fn open() -> io::Result<File> {
+        File::open("/dev/null")
+    }
+
+    /// Frees one descriptor. `false`: all are in use already.
+    pub fn give(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().is_some()
+    }
+
+    /// Takes back what can be had; `true` if that is all of it.
+    pub fn refill(&self) -> bool {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while files.len() < Self::DESCRIPTORS {
+            match Self::open() {
+                Ok(file) => files.push(file),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
