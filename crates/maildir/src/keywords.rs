@@ -1,158 +1,297 @@
 //! Keywords: user-defined flags, as letters `a`-`z` in file names and a table in the file `dovecot-keywords`.
 //!
 //! The file has a line for each letter in use: its index (`a` is 0) and its name, `0 $Forwarded`. This is Dovecot's
-//! layout and locking, so both can serve the same Maildir: whoever changes the table makes `dovecot-keywords.lock`
-//! (exclusively), writes the new table into it and renames it into place.
+//! layout and locking, so both can serve the same Maildir. Dovecot guards the table with `dovecot-uidlist.lock`, and removes
+//! a `dovecot-keywords.lock` that it finds. So whoever changes the table makes `dovecot-uidlist.lock` (exclusively), reads the table again,
+//! writes the new one into `dovecot-keywords.lock` and renames it into place. Dovecot reads the table again when its time, in whole seconds, is another.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use crate::flags::Flags;
-use crate::maildir::Maildir;
+use crate::maildir::{Maildir, Subdir};
 use crate::root::open_parent;
+use crate::tree::Stamp;
 
 /// Keywords a Maildir can have: the letters `a` to `z`.
 pub const KEYWORDS_MAX: usize = 26;
 /// The longest keyword, in bytes.
 pub const KEYWORD_BYTES_MAX: usize = 200;
 
-const FILE: &str = "dovecot-keywords";
-const LOCK: &str = "dovecot-keywords.lock";
-/// A table with 26 of the longest keywords is much shorter; what is beyond is not read.
+/// The table's name in a Maildir.
+pub const KEYWORDS_FILE: &str = "dovecot-keywords";
+const NEXT: &str = "dovecot-keywords.lock";
+const LOCK: &str = "dovecot-uidlist.lock";
+/// A table with 26 of the longest keywords is much shorter; a longer one is none.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// A lock older than this has lost its owner.
-const LOCK_AGE_MAX: Duration = Duration::from_secs(60);
+/// A lock older than this has lost its owner (Dovecot's own limit).
+const LOCK_AGE_MAX: Duration = Duration::from_secs(120);
 
 /// The keywords of one Maildir.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Keywords(BTreeMap<u8, String>);
+pub struct Keywords(BTreeMap<u8, Vec<u8>>);
 
 impl Keywords {
     /// The letter of a keyword, as a flag; upper and lower case are the same (RFC 9051 section 2.3.2).
     pub fn flag(&self, keyword: &str) -> Option<Flags> {
-        let (index, _) = self.0.iter().find(|(_, name)| name.eq_ignore_ascii_case(keyword))?;
-        Flags::letter(char::from(b'a' + index))
+        // Of two lines with one name the last one counts, as for Dovecot.
+        self.named(keyword).next_back()
+    }
+
+    /// All letters that stand for a keyword. A damaged table can have several.
+    pub fn flags(&self, keyword: &str) -> Flags {
+        self.named(keyword).fold(Flags::NONE, Flags::with)
+    }
+
+    fn named(&self, keyword: &str) -> impl DoubleEndedIterator<Item = Flags> {
+        let named = self.0.iter().filter(move |(_, name)| name.eq_ignore_ascii_case(keyword.as_bytes()));
+        named.filter_map(|(index, _)| Flags::letter(char::from(b'a' + index)))
+    }
+
+    /// All letters that have a keyword, and the keywords.
+    pub fn all(&self) -> impl Iterator<Item = (char, &str)> {
+        self.0.iter().filter_map(|(index, name)| Some((char::from(b'a' + index), keyword_of(name)?)))
     }
 
     /// The keywords that a message's flags stand for; letters without an entry are passed over.
     pub fn names(&self, flags: Flags) -> impl Iterator<Item = &str> {
-        self.0
-            .iter()
-            .filter(move |(index, _)| {
-                Flags::letter(char::from(b'a' + **index)).is_some_and(|flag| flags.contains(flag))
-            })
-            .map(|(_, name)| name.as_str())
+        let has = move |letter: char| Flags::letter(letter).is_some_and(|flag| flags.contains(flag));
+        self.all().filter(move |(letter, _)| has(*letter)).map(|(_, name)| name)
     }
 
-    /// Reads the table; lines that make no sense are passed over.
-    fn parse(text: &str) -> Self {
-        let line = |line: &str| {
-            let (index, name) = line.split_once(' ')?;
-            let index = index.parse().ok().filter(|index| usize::from(*index) < KEYWORDS_MAX)?;
-            is_keyword(name).then(|| (index, name.to_owned()))
+    /// Reads the table. Lines that make no sense are passed over; a name that is no keyword keeps its letter.
+    fn parse(text: &[u8]) -> Self {
+        let line = |line: &[u8]| {
+            let blank = line.iter().position(|b| *b == b' ')?;
+            let (index, name) = (&line[..blank], &line[blank + 1..]);
+            let name = name.strip_suffix(b"\r").unwrap_or(name);
+            let index = str::from_utf8(index).ok().filter(|index| index.bytes().all(|b| b.is_ascii_digit()))?;
+            let index: u8 = index.parse().ok().filter(|index| usize::from(*index) < KEYWORDS_MAX)?;
+            (!name.is_empty()).then(|| (index, name.to_owned()))
         };
-        Self(text.lines().filter_map(line).collect())
+        Self(text.split(|b| *b == b'\n').filter_map(line).collect())
     }
 
-    fn to_text(&self) -> String {
-        self.0.iter().map(|(index, name)| format!("{index} {name}\n")).collect()
+    fn to_bytes(&self) -> Vec<u8> {
+        let line = |(index, name): (&u8, &Vec<u8>)| [format!("{index} ").as_bytes(), name, b"\n"].concat();
+        self.0.iter().flat_map(line).collect()
     }
 
-    fn insert(&mut self, keyword: &str) -> Option<Flags> {
-        let free = (0..KEYWORDS_MAX as u8).find(|index| !self.0.contains_key(index))?;
-        self.0.insert(free, keyword.to_owned());
-        self.flag(keyword)
+    /// Gives a keyword the first letter that neither the table nor a message has: what a letter without a name once meant is not known.
+    fn insert(&mut self, keyword: &str, in_use: Flags) -> Option<Flags> {
+        let flag = |index: u8| Flags::letter(char::from(b'a' + index));
+        let is_free =
+            |index: &u8| !self.0.contains_key(index) && flag(*index).is_some_and(|flag| !in_use.contains(flag));
+        let free = (0..KEYWORDS_MAX as u8).find(is_free)?;
+        self.0.insert(free, keyword.as_bytes().to_owned());
+        flag(free)
     }
 }
 
-/// An IMAP keyword: an atom (RFC 9051 section 9, `flag-keyword`), so no blanks, controls or specials.
-fn is_keyword(name: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_graphic() && !b"(){%*\"\\]".contains(&b);
-    (1..=KEYWORD_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
+/// Whether this can be an IMAP keyword: an atom (RFC 9051 section 9, `flag-keyword`), so no blanks, controls or specials, of at most [`KEYWORD_BYTES_MAX`].
+pub fn is_keyword(name: &str) -> bool {
+    keyword_of(name.as_bytes()).is_some()
+}
+
+fn keyword_of(name: &[u8]) -> Option<&str> {
+    let allowed = |b: &u8| b.is_ascii_graphic() && !b"(){%*\"\\]".contains(b);
+    let is_keyword = (1..=KEYWORD_BYTES_MAX).contains(&name.len()) && name.iter().all(allowed);
+    str::from_utf8(name).ok().filter(|_| is_keyword)
+}
+
+/// Which table the Maildir in `dir` has: it is another one once it has been changed. `None` if it has none.
+///
+/// # Errors
+/// Those of `stat`.
+pub fn keywords_stamp(dir: &Path) -> io::Result<Option<Stamp>> {
+    match rustix::fs::stat(dir.join(KEYWORDS_FILE)) {
+        Ok(stat) => Ok(Some(Stamp::of(&stat))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The table of the Maildir in `dir`, which another program may keep, and links in which are followed; and which one it is.
+///
+/// # Errors
+/// `InvalidData` if it is no regular file, or longer than 64 KiB; those of `open` and `read`.
+pub fn read_keywords(dir: &Path) -> io::Result<(Keywords, Option<Stamp>)> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let opened = rustix::fs::open(dir.join(KEYWORDS_FILE), flags, Mode::empty());
+    Ok(match read(opened)? {
+        Some((keywords, stat)) => (keywords, Some(Stamp::of(&stat))),
+        None => (Keywords::default(), None),
+    })
+}
+
+fn read(opened: rustix::io::Result<OwnedFd>) -> io::Result<Option<(Keywords, Stat)>> {
+    let file = match opened {
+        Err(Errno::NOENT) => return Ok(None),
+        file => File::from(file?),
+    };
+    let stat = rustix::fs::fstat(&file)?;
+    let mut text = Vec::new();
+    if FileType::from_raw_mode(stat.st_mode).is_file() {
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
+    }
+    if !FileType::from_raw_mode(stat.st_mode).is_file() || text.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no table of keywords"));
+    }
+    Ok(Some((Keywords::parse(&text), stat)))
 }
 
 impl Maildir {
     /// The keywords of this Maildir; none if it has no table.
     ///
     /// # Errors
-    /// Those of `open` and `read`.
+    /// As [`read_keywords`]; a symbolic link is not followed.
     pub fn keywords(&self) -> io::Result<Keywords> {
-        self.keywords_in(&open_parent(self.new_dir())?)
+        Ok(self.keywords_in(&open_parent(self.new_dir())?)?.map(|(keywords, _)| keywords).unwrap_or_default())
     }
 
     /// The letter of a keyword, given to it now if it has none. The changed table is fsynced.
     ///
     /// # Errors
     /// `InvalidInput` if it is no IMAP keyword; `QuotaExceeded` when all 26 letters are taken; `WouldBlock` while another program changes
-    /// the table (try again soon; a lock older than a minute before `now` is broken); others of `open`, `write`, `fsync`, `rename`.
+    /// the table or the list of UIDs (try again soon; a lock whose process has ended, or older than two minutes before `now`, is broken);
+    /// `InvalidData` if the table is none; others of `open`, `write`, `fsync`, `rename`.
     pub fn keyword_flag(&self, keyword: &str, now: SystemTime) -> io::Result<Flags> {
         if !is_keyword(keyword) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let base = open_parent(self.new_dir())?;
-        if let Some(flag) = self.keywords_in(&base)?.flag(keyword) {
+        if let Some(flag) = self.keywords_in(&base)?.and_then(|(keywords, _)| keywords.flag(keyword)) {
             return Ok(flag);
         }
         self.sync_way()?;
-        let mut lock = take_lock(&base, now)?;
-        let changed = self.add_locked(&base, &mut lock, keyword);
-        if changed.is_err() {
-            let _ = posthaste_fsops::unlinkat(&base, LOCK, AtFlags::empty());
-        }
-        changed
-    }
-
-    /// Reads the table again, now that nobody else changes it, and renames the lock file with the new one over it.
-    fn add_locked(&self, base: &OwnedFd, lock: &mut File, keyword: &str) -> io::Result<Flags> {
-        let mut keywords = self.keywords_in(base)?;
-        if let Some(flag) = keywords.flag(keyword) {
-            posthaste_fsops::unlinkat(base, LOCK, AtFlags::empty())?;
-            return Ok(flag);
-        }
-        let flag = keywords.insert(keyword).ok_or(io::ErrorKind::QuotaExceeded)?;
-        self.ownership().apply_to_file(&*lock)?;
-        posthaste_fsops::write_all(&*lock, keywords.to_text().as_bytes())?;
-        posthaste_fsops::fsync(&*lock)?;
-        posthaste_fsops::renameat(base, LOCK, base, FILE)?;
-        posthaste_fsops::fsync(base)?;
+        take_lock(&base, now)?;
+        let flag = self.add_locked(&base, keyword, now);
+        let unlocked = posthaste_fsops::unlinkat(&base, LOCK, AtFlags::empty());
+        let flag = flag?;
+        unlocked?;
         Ok(flag)
     }
 
-    fn keywords_in(&self, base: &OwnedFd) -> io::Result<Keywords> {
+    /// Reads the table again, now that nobody else changes it, and puts another in its place.
+    fn add_locked(&self, base: &OwnedFd, keyword: &str, now: SystemTime) -> io::Result<Flags> {
+        let (mut keywords, old) =
+            self.keywords_in(base)?.map_or((Keywords::default(), None), |(k, stat)| (k, Some(stat)));
+        if let Some(flag) = keywords.flag(keyword) {
+            return Ok(flag);
+        }
+        let mut in_use = Flags::NONE;
+        for dir in [Subdir::New, Subdir::Cur] {
+            self.for_each_name(dir, |name| in_use = in_use.with(Flags::of_name(name)))?;
+        }
+        let flag = keywords.insert(keyword, in_use).ok_or(io::ErrorKind::QuotaExceeded)?;
+        // Litter of somebody who was killed: whoever has the lock may remove it.
+        match posthaste_fsops::unlinkat(base, NEXT, AtFlags::empty()) {
+            Err(Errno::NOENT) => {}
+            removed => removed?,
+        }
+        let next = posthaste_fsops::openat(base, NEXT, CREATE, Mode::RUSR | Mode::WUSR)?;
+        let replaced = self.replace_table(base, &next, &keywords, old.as_ref(), now);
+        if replaced.is_err() {
+            let _ = posthaste_fsops::unlinkat(base, NEXT, AtFlags::empty());
+        }
+        replaced.map(|()| flag)
+    }
+
+    fn replace_table(
+        &self,
+        base: &OwnedFd,
+        next: &OwnedFd,
+        keywords: &Keywords,
+        old: Option<&Stat>,
+        now: SystemTime,
+    ) -> io::Result<()> {
+        self.make_alike(base, next, old)?;
+        posthaste_fsops::write_all(next, &keywords.to_bytes())?;
+        set_later(next, old, now)?;
+        posthaste_fsops::fsync(next)?;
+        posthaste_fsops::renameat(base, NEXT, base, KEYWORDS_FILE)?;
+        Ok(posthaste_fsops::fsync(base)?)
+    }
+
+    /// Whoever could read the table, or can read the Maildir, can read the new one: it may be root who changes it.
+    fn make_alike(&self, base: &OwnedFd, next: &OwnedFd, old: Option<&Stat>) -> io::Result<()> {
+        let model = old.copied().map_or_else(|| rustix::fs::fstat(base), Ok)?;
+        let stat = rustix::fs::fstat(next)?;
+        if (stat.st_uid, stat.st_gid) != (model.st_uid, model.st_gid) {
+            let (uid, gid) = (rustix::fs::Uid::from_raw(model.st_uid), rustix::fs::Gid::from_raw(model.st_gid));
+            match posthaste_fsops::fchown(next, Some(uid), Some(gid)) {
+                Err(Errno::PERM) => {}
+                changed => changed?,
+            }
+        }
+        posthaste_fsops::fchmod(next, Mode::from_raw_mode(model.st_mode & 0o666))?;
+        self.ownership().apply_to_file(next)
+    }
+
+    fn keywords_in(&self, base: &OwnedFd) -> io::Result<Option<(Keywords, Stat)>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = match rustix::fs::openat(base, FILE, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(Keywords::default()),
-            file => File::from(file?),
-        };
-        let mut text = Vec::new();
-        file.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
-        Ok(Keywords::parse(&String::from_utf8_lossy(&text)))
+        read(rustix::fs::openat(base, KEYWORDS_FILE, flags, Mode::empty()))
     }
 }
 
-fn take_lock(base: &OwnedFd, now: SystemTime) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let make = || posthaste_fsops::openat(base, LOCK, flags, Mode::RUSR | Mode::WUSR);
-    match make() {
+const CREATE: OFlags =
+    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The table's time must grow by a whole second each time, or Dovecot takes it for the one that it has read.
+fn set_later(next: &OwnedFd, old: Option<&Stat>, now: SystemTime) -> io::Result<()> {
+    let Some(old) = old else { return Ok(()) };
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(0));
+    let time = Timespec { tv_sec: now.max(old.st_mtime.saturating_add(1)), tv_nsec: 0 };
+    Ok(rustix::fs::futimens(next, &Timestamps { last_access: time, last_modification: time })?)
+}
+
+/// Makes the lock file, which says whose it is.
+fn take_lock(base: &OwnedFd, now: SystemTime) -> io::Result<()> {
+    let make = || posthaste_fsops::openat(base, LOCK, CREATE, Mode::RUSR | Mode::WUSR);
+    let lock = match make() {
         Err(Errno::EXIST) => {
-            let stat = rustix::fs::statat(base, LOCK, AtFlags::SYMLINK_NOFOLLOW)?;
-            let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
-            if now.duration_since(changed).unwrap_or_default() <= LOCK_AGE_MAX {
+            if !is_stale(base, now)? {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             posthaste_fsops::unlinkat(base, LOCK, AtFlags::empty())?;
-            make()
-                .map(File::from)
-                .map_err(|e| if e == Errno::EXIST { io::ErrorKind::WouldBlock.into() } else { e.into() })
+            make().map_err(|e| if e == Errno::EXIST { io::ErrorKind::WouldBlock.into() } else { io::Error::from(e) })?
         }
-        made => Ok(File::from(made?)),
+        made => made?,
+    };
+    let said = posthaste_fsops::write_all(&lock, format!("{}:{}", std::process::id(), host_name()).as_bytes());
+    if said.is_err() {
+        let _ = posthaste_fsops::unlinkat(base, LOCK, AtFlags::empty());
     }
+    said
+}
+
+/// Whether a lock has lost its owner: `process:host` has ended on this host, or it is old.
+fn is_stale(base: &OwnedFd, now: SystemTime) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match rustix::fs::openat(base, LOCK, flags, Mode::empty()) {
+        // Given back since we saw it.
+        Err(Errno::NOENT) => return Ok(false),
+        file => File::from(file?),
+    };
+    let changed = file.metadata()?.modified()?;
+    let mut owner = String::new();
+    let _ = file.take(1024).read_to_string(&mut owner);
+    let process = owner.split_once(':').filter(|(_, host)| *host == host_name()).and_then(|(id, _)| id.parse().ok());
+    let has_ended = process
+        .and_then(rustix::process::Pid::from_raw)
+        .is_some_and(|process| matches!(rustix::process::test_kill_process(process), Err(Errno::SRCH)));
+    Ok(has_ended || now.duration_since(changed).unwrap_or_default() > LOCK_AGE_MAX)
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -161,10 +300,35 @@ mod tests {
 
     #[test]
     fn the_table_reads_and_writes_dovecots_layout() {
-        let table = Keywords::parse("0 $Forwarded\n2 Junk\nnonsense\n26 Beyond\n3 bad name\n");
-        assert_eq!(table.to_text(), "0 $Forwarded\n2 Junk\n");
+        let table = Keywords::parse(
+            b"0 $Forwarded\n2 Junk\r\nnonsense\n26 Beyond\n+4 Sign\n-1 Below\n300 Far\n5 \n3 bad name\n7 \xff\n",
+        );
+        assert_eq!(table.to_bytes(), b"0 $Forwarded\n2 Junk\n3 bad name\n7 \xff\n");
         assert_eq!(table.flag("junk"), Flags::letter('c'));
-        let flags = Flags::of_name("x:2,Sac");
+        let flags = Flags::of_name("x:2,Sacdhz");
         assert_eq!(table.names(flags).collect::<Vec<_>>(), ["$Forwarded", "Junk"]);
+        let mut table = table;
+        // `d` and `h` have names that we do not understand, `b` is in use by a message.
+        let letters = ["x", "y", "z"].map(|name| table.insert(name, Flags::of_name("x:2,b")).unwrap().to_string());
+        assert_eq!(letters, ["e", "f", "g"]);
+        assert_eq!(table.insert("w", Flags::NONE), Flags::letter('b'));
+    }
+
+    #[test]
+    fn of_doubles_the_last_line_counts_and_all_letters_mean_the_name() {
+        let table = Keywords::parse(b"0 a\n1 old\n1 b\n2 A\n");
+        assert_eq!((table.flag("a"), table.flags("a")), (Flags::letter('c'), Flags::of_name(":2,ac")));
+        assert_eq!(table.all().collect::<Vec<_>>(), [('a', "a"), ('b', "b"), ('c', "A")]);
+    }
+
+    #[test]
+    fn what_is_no_table_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read_keywords(dir.path()).unwrap(), (Keywords::default(), None));
+        std::fs::write(dir.path().join(KEYWORDS_FILE), "0 a\n".repeat(20_000)).unwrap();
+        assert_eq!(read_keywords(dir.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        std::fs::remove_file(dir.path().join(KEYWORDS_FILE)).unwrap();
+        std::fs::create_dir(dir.path().join(KEYWORDS_FILE)).unwrap();
+        assert_eq!(read_keywords(dir.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -38,7 +38,9 @@ pub use cleanup::TMP_AGE_MAX;
 pub use draft::Draft;
 pub use flags::Flags;
 pub use folders::FolderName;
-pub use keywords::{KEYWORD_BYTES_MAX, KEYWORDS_MAX, Keywords};
+pub use keywords::{
+    KEYWORD_BYTES_MAX, KEYWORDS_FILE, KEYWORDS_MAX, Keywords, is_keyword, keywords_stamp, read_keywords,
+};
 pub use maildir::{Found, Maildir, Subdir};
 pub use mount::{Mount, MountFacts};
 pub use moves::Keys;

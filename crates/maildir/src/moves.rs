@@ -173,7 +173,7 @@ impl Move<'_> {
         }
         let keywords = self.from.keywords()?;
         let mut there = flags;
-        keywords.names(flags).filter_map(|keyword| keywords.flag(keyword)).for_each(|old| there = there.without(old));
+        keywords.names(flags).for_each(|keyword| there = there.without(keywords.flags(keyword)));
         for keyword in keywords.names(flags) {
             there = there.with(self.target.keyword_flag(keyword, SystemTime::now())?);
         }

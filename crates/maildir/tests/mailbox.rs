@@ -52,16 +52,47 @@ fn keywords_get_letters_and_the_table_is_locked_as_dovecot_does() {
     let table = std::fs::read_to_string(dir.path().join("ann/dovecot-keywords")).expect("readable");
     assert_eq!(table, "0 $Forwarded\n1 Junk\n");
     assert_eq!(maildir.keyword_flag("two words", now).expect_err("no keyword").kind(), ErrorKind::InvalidInput);
-    // Somebody else's lock is respected, and broken once it is old.
-    std::fs::write(dir.path().join("ann/dovecot-keywords.lock"), b"").expect("written");
-    assert_eq!(maildir.keyword_flag("Todo", now).expect_err("locked").kind(), ErrorKind::WouldBlock);
-    let later = now + Duration::from_secs(120);
+    // Dovecot's lock is respected, and broken once it is old or its process has ended; what somebody left who was killed is no lock.
+    let lock = dir.path().join("ann/dovecot-uidlist.lock");
+    std::fs::write(dir.path().join("ann/dovecot-keywords.lock"), b"0 half").expect("written");
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for owner in [String::new(), format!("{}:{host}", std::process::id()), "1999999999:elsewhere.example".to_owned()] {
+        std::fs::write(&lock, owner).expect("written");
+        assert_eq!(maildir.keyword_flag("Todo", now).expect_err("locked").kind(), ErrorKind::WouldBlock);
+    }
+    let later = now + Duration::from_secs(240);
     assert_eq!(maildir.keyword_flag("Todo", later).expect("added").to_string(), "c");
+    // Beyond what a process can have for its number.
+    std::fs::write(&lock, format!("1999999999:{host}")).expect("written");
+    assert_eq!(maildir.keyword_flag("k3", now).expect("added").to_string(), "d");
+    assert!(!lock.exists());
     for n in 3..KEYWORDS_MAX {
         maildir.keyword_flag(&format!("k{n}"), later).expect("added");
     }
     assert_eq!(maildir.keyword_flag("one-more", later).expect_err("full").kind(), ErrorKind::QuotaExceeded);
     assert!(!dir.path().join("ann/dovecot-keywords.lock").exists());
+    assert!(!lock.exists());
+}
+
+#[test]
+fn a_changed_table_keeps_its_other_lines_and_its_mode_and_has_a_later_time() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let (dir, root, inbox) = place();
+    let maildir = root.mailbox(&inbox).expect("opens");
+    let table = dir.path().join("ann/dovecot-keywords");
+    std::fs::write(&table, b"0 two words\n1 \xff\n1 b\n").expect("written");
+    std::fs::set_permissions(&table, std::fs::Permissions::from_mode(0o640)).expect("set");
+    std::fs::write(dir.path().join("ann/cur/1.a.h:2,c"), b"x").expect("written");
+    let before = std::fs::metadata(&table).expect("there").mtime();
+    assert_eq!(maildir.keyword_flag("todo", SystemTime::UNIX_EPOCH).expect("added").to_string(), "d");
+    assert_eq!(std::fs::read(&table).expect("readable"), b"0 two words\n1 b\n3 todo\n");
+    let metadata = std::fs::metadata(&table).expect("there");
+    assert_eq!((metadata.mode() & 0o777, metadata.mtime()), (0o640, before + 1));
+    // A link leads to somebody else's file.
+    std::fs::rename(&table, dir.path().join("elsewhere")).expect("renamed");
+    std::os::unix::fs::symlink(dir.path().join("elsewhere"), &table).expect("linked");
+    assert!(maildir.keyword_flag("more", SystemTime::now()).is_err());
+    assert!(!dir.path().join("ann/dovecot-uidlist.lock").exists());
 }
 
 #[test]

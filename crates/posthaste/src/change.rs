@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
-use posthaste_maildir::{Flags, Found, Keys, Maildir, Subdir};
+use posthaste_maildir::{Flags, Found, KEYWORDS_MAX, Keys, Maildir, Subdir};
 use posthaste_search::flag_tags::FlagChange;
 use posthaste_search::{Indexer, Message, Searcher, UpdateOptions};
 
@@ -17,6 +19,9 @@ pub struct Task<'a> {
     pub message: &'a Message,
     pub add: Flags,
     pub remove: Flags,
+    /// Keywords by name; one that is added and has no letter in the folder is given one.
+    pub add_keywords: &'a [String],
+    pub remove_keywords: &'a [String],
 }
 
 /// What to do with all of them.
@@ -62,8 +67,15 @@ pub fn change_flags(index: &IndexDir, searcher: &Searcher, changes: &[FlagChange
     let numbers: Vec<u32> = changes.iter().map(|change| change.number).collect();
     let messages = searcher.messages(&numbers)?;
     let tasks = messages.iter().zip(changes);
-    let tasks: Vec<Task> =
-        tasks.map(|(message, change)| Task { message, add: change.add, remove: change.remove }).collect();
+    let tasks: Vec<Task> = tasks
+        .map(|(message, change)| Task {
+            message,
+            add: change.add,
+            remove: change.remove,
+            add_keywords: &change.add_keywords,
+            remove_keywords: &change.remove_keywords,
+        })
+        .collect();
     self::change(index, searcher, &tasks, &Change::default())
 }
 
@@ -151,11 +163,44 @@ impl Open {
         }
         Ok(&self.maildirs[path])
     }
+
+    /// The letter of a keyword, which is given one if it has none.
+    fn keyword(&mut self, path: &Path, keyword: &str) -> io::Result<Flags> {
+        let maildir = self.at(path)?;
+        unlocked(|| maildir.keyword_flag(keyword, SystemTime::now())).map_err(|error| match error.kind() {
+            io::ErrorKind::QuotaExceeded => io::Error::other(format!(
+                "the folder has {KEYWORDS_MAX} keywords, and `{keyword}` would be one more: without it in `new_keywords` it is a tag of the index alone"
+            )),
+            _ => error,
+        })
+    }
 }
+
+/// Tries again while another program has the folder's lists locked, which it has for moments.
+fn unlocked<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let started = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if started.elapsed() > LOCKED_MAX {
+                    return Err(io::Error::other(
+                        "another program has locked the folder's keywords (dovecot-uidlist.lock)",
+                    ));
+                }
+                thread::sleep(LOCKED_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// How long a lock is waited for.
+const LOCKED_MAX: Duration = Duration::from_secs(10);
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where the message lies then; `None` if that is where it lies.
 fn one(open: &mut Open, task: &Task, target: Option<&Path>, dry_run: bool) -> io::Result<Option<PathBuf>> {
-    let &Task { message, add, remove } = task;
+    let &Task { message, mut add, mut remove, .. } = task;
     let invalid = || io::Error::from(io::ErrorKind::InvalidFilename);
     let name = message.path.file_name().and_then(|name| name.to_str()).ok_or_else(invalid)?;
     let sub = message.path.parent().ok_or_else(invalid)?;
@@ -164,6 +209,12 @@ fn one(open: &mut Open, task: &Task, target: Option<&Path>, dry_run: bool) -> io
     let mut found =
         Found { dir: if is_new { Subdir::New } else { Subdir::Cur }, name: name.to_owned(), size: message.size };
     let flags = Flags::of_name(name);
+    for keyword in task.add_keywords {
+        add = add.with(open.keyword(home, keyword)?);
+    }
+    for keyword in task.remove_keywords {
+        remove = remove.with(open.at(home)?.keywords()?.flags(keyword));
+    }
     // In `new/` a message is not seen, whatever its name says.
     let changes_flags = flags.with(add).without(remove) != flags || is_new && add.contains(Flags::SEEN);
     let target = target.filter(|target| *target != home);
@@ -190,7 +241,8 @@ fn one(open: &mut Open, task: &Task, target: Option<&Path>, dry_run: bool) -> io
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(empty) => empty.insert(there.keys()?),
         };
-        found = open.maildirs[home].move_to(&found, there, taken)?;
+        let from = &open.maildirs[home];
+        found = unlocked(|| from.move_to(&found, there, taken))?;
     }
     Ok(Some(target.unwrap_or(home).join(found.dir.as_str()).join(found.name)))
 }

@@ -2,7 +2,6 @@
 
 use clap::Args;
 use posthaste_search::Searcher;
-use posthaste_search::flag_tags::FLAG_TAGS;
 
 use crate::info::folders;
 use crate::search_common::{Failure, IndexDir};
@@ -89,9 +88,7 @@ impl Known {
     fn of(searcher: &Searcher) -> Self {
         let directory = searcher.directory();
         let mut tags: Vec<String> = directory.tag_sets.iter().flatten().cloned().collect();
-        if directory.flags_are_tags {
-            tags.extend(FLAG_TAGS.iter().map(|(tag, _)| (*tag).to_owned()));
-        }
+        tags.extend(directory.tags_of_files().into_iter().map(str::to_owned));
         tags.sort_unstable();
         tags.dedup();
         let folders = folders(directory).into_iter().map(|path| format!("/{path}")).collect();

@@ -274,7 +274,8 @@ fn change_all(args: &Find, searcher: &Searcher, messages: &[Message]) -> Result<
         return Ok(nothing_found());
     }
     let (add, remove) = args.flag.unwrap_or_default();
-    let tasks: Vec<Task> = messages.iter().map(|message| Task { message, add, remove }).collect();
+    let tasks: Vec<Task> =
+        messages.iter().map(|message| Task { message, add, remove, add_keywords: &[], remove_keywords: &[] }).collect();
     let how = Change { folder: args.folder.as_deref(), dry_run: args.dry_run };
     let outcome = change(args.source.index()?, searcher, &tasks, &how)?;
     let done = if args.dry_run { "would be changed" } else { "changed" };

@@ -118,6 +118,11 @@ fn settings_lines(dir: &Path) -> Vec<String> {
     if settings.maildir.synchronize_flags {
         lines.push("the tags draft, flagged, passed, replied and unread are the flags of the files".to_owned());
     }
+    if settings.maildir.synchronize_keywords {
+        let new = settings.maildir.new_keywords.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let new = if new.is_empty() { new } else { format!("; new ones: {new}") };
+        lines.push(format!("the keywords of files (dovecot-keywords) are tags{new}"));
+    }
     lines.extend(settings.hook.after_index.map(|command| format!("hook after indexing: {command}")));
     lines
 }
@@ -130,7 +135,8 @@ fn settings_json(dir: &Path) -> serde_json::Value {
             let rules = rules.map(|rule| json!({"query": rule.query, "add": rule.add, "remove": rule.remove}));
             json!({
                 "new_tags": settings.new.tags, "rules": rules.collect::<Vec<_>>(),
-                "synchronize_flags": settings.maildir.synchronize_flags, "after_index": settings.hook.after_index,
+                "synchronize_flags": settings.maildir.synchronize_flags,
+                "synchronize_keywords": settings.maildir.synchronize_keywords, "new_keywords": settings.maildir.new_keywords, "after_index": settings.hook.after_index,
             })
         }
     }

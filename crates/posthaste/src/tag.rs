@@ -71,7 +71,7 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     if args.dump {
         args.index.open()?;
         let mut indexer = writer()?;
-        let ids = if indexer.are_flags_tags() { ids(&args.index.open()?, &Query::All)? } else { Vec::new() };
+        let ids = if indexer.has_tags_of_files() { ids(&args.index.open()?, &Query::All)? } else { Vec::new() };
         print(&indexer.dump_tags(&ids)?)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -133,8 +133,8 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     let (add, mut remove) = (wanted('+'), wanted('-'));
     if args.remove_all {
         let all = searcher.directory().tag_sets.iter().flatten().cloned();
-        let flags = FLAG_TAGS.iter().map(|(tag, _)| (*tag).to_owned()).filter(|_| indexer.are_flags_tags());
-        remove.extend(all.chain(flags).filter(|tag| !add.contains(tag)).collect::<BTreeSet<String>>());
+        let of_files = searcher.directory().tags_of_files().into_iter().map(str::to_owned);
+        remove.extend(all.chain(of_files).filter(|tag| !add.contains(tag)).collect::<BTreeSet<String>>());
     }
     if !indexer.are_flags_tags() {
         hint_at_flags(&add, &remove);

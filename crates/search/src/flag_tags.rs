@@ -1,19 +1,25 @@
-//! Tags that are flags of a message's file, as in notmuch's `maildir.synchronize_flags`.
+//! Tags that are in the name of a message's file: its flags, as in notmuch's `maildir.synchronize_flags`, and its keywords.
 //!
-//! Where that is wanted, the file is the only truth: these tags are read from its flags and never from the tag store, and to change them
+//! Where flags are wanted as tags, the file is the only truth: these tags are read from its flags and never from the tag store, and to change them
 //! is to change the file's name. So there is nothing to bring together, and no change that could come back.
+//!
+//! Keywords have the names that the table of the folder gives to the letters `a` to `z` (Dovecot's `dovecot-keywords`). The file is the truth for
+//! them too, but a name can become a keyword at any time, when people have used it for a tag for years: what the tag store has of it counts beside the
+//! file, until it is taken away or the file has it too when the message is tagged next.
 
-use posthaste_maildir::Flags;
+use std::collections::BTreeSet;
+
+use posthaste_maildir::{Flags, Keywords};
 
 use crate::state::bits;
-use crate::tags::Tags;
+use crate::tags::{Tags, check_tag};
 
 /// The tags, with the letters of a Maildir. `S` is seen: what is not seen is unread.
 pub const FLAG_TAGS: [(&str, char); 5] =
     [("draft", 'D'), ("flagged", 'F'), ("passed", 'P'), ("replied", 'R'), ("unread", 'S')];
 
-/// Flags that a message's file shall get and lose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Flags and keywords that a message's file shall get and lose. Keywords go by name: which letter one has is for the folder's table to say at that moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagChange {
     /// The message.
     pub number: u32,
@@ -21,6 +27,10 @@ pub struct FlagChange {
     pub add: Flags,
     /// To lose.
     pub remove: Flags,
+    /// To get; one that has no letter in the folder is given one.
+    pub add_keywords: Vec<String>,
+    /// To lose.
+    pub remove_keywords: Vec<String>,
 }
 
 /// What tagging did, and what is left to do.
@@ -28,7 +38,7 @@ pub struct FlagChange {
 pub struct Tagged {
     /// Messages whose tags are others now, or are when their files have the flags.
     pub changed: u64,
-    /// For the caller, who may change files: only where tags are flags.
+    /// For the caller, who may change files: only where tags are flags or keywords.
     pub flags: Vec<FlagChange>,
 }
 
@@ -38,7 +48,7 @@ pub fn is_flag_tag(tag: &str) -> bool {
 }
 
 /// The tags that a message has by the flags of its file ([`Record::flags`](crate::state::Record::flags)).
-pub(crate) fn tags_of_flags(flags: u64) -> impl Iterator<Item = &'static str> {
+fn tags_of_flags<'a>(flags: u64) -> impl Iterator<Item = &'a str> {
     let has = move |tag: &str, letter: char| match tag {
         "unread" => bits::is_unread(flags),
         _ => bits::letter(letter).is_some_and(|bit| flags & bit != 0),
@@ -46,40 +56,118 @@ pub(crate) fn tags_of_flags(flags: u64) -> impl Iterator<Item = &'static str> {
     FLAG_TAGS.into_iter().filter(move |(tag, letter)| has(tag, *letter)).map(|(tag, _)| tag)
 }
 
-/// Stored tags with those of the file's flags in the place of their copies.
-pub(crate) fn with_flags(stored: &Tags, flags: u64) -> Tags {
-    let mut tags = without_flags(stored);
-    tags.extend(tags_of_flags(flags).map(str::to_owned));
-    tags
+/// Which tags are in the names of a folder's files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileTags<'a> {
+    /// Whether [`FLAG_TAGS`] are.
+    pub flags: bool,
+    /// The names of the letters from `a` on, empty for those without one.
+    pub keywords: &'a [String],
 }
 
-/// Tags that are no flags.
-pub(crate) fn without_flags(tags: &Tags) -> Tags {
-    tags.iter().filter(|tag| !is_flag_tag(tag)).cloned().collect()
-}
-
-/// How the flags of a message must change for it to have these tags; `None` if they need not.
-pub(crate) fn change_for(number: u32, flags: u64, tags: &Tags) -> Option<FlagChange> {
-    let mut change = FlagChange { number, add: Flags::NONE, remove: Flags::NONE };
-    for (tag, letter) in FLAG_TAGS {
-        let (has, wants) = (tags_of_flags(flags).any(|name| name == tag), tags.contains(tag));
-        let Some(flag) = Flags::letter(letter).filter(|_| has != wants) else { continue };
-        let side = if wants != (tag == "unread") { &mut change.add } else { &mut change.remove };
-        *side = side.with(flag);
+impl<'a> FileTags<'a> {
+    fn letters(self) -> impl Iterator<Item = (u64, &'a str)> {
+        let named = ('a'..='z').zip(self.keywords).filter(|(_, name)| !name.is_empty());
+        named.filter_map(|(letter, name)| Some((bits::letter(letter)?, name.as_str())))
     }
-    (change.add != Flags::NONE || change.remove != Flags::NONE).then_some(change)
+
+    /// The letters whose keywords these are.
+    pub fn letters_that(self, accepts: impl Fn(&str) -> bool) -> u64 {
+        self.letters().filter(|(_, name)| accepts(name)).fold(0, |all, (bit, _)| all | bit)
+    }
+
+    /// The tags that a file with these flags has.
+    pub fn of(self, flags: u64) -> impl Iterator<Item = &'a str> {
+        let by_flags = tags_of_flags(flags).filter(move |_| self.flags);
+        by_flags.chain(self.letters().filter(move |(bit, _)| flags & bit != 0).map(|(_, name)| name))
+    }
+
+    fn is_keyword(self, tag: &str) -> bool {
+        self.letters().any(|(_, name)| name == tag)
+    }
+
+    /// What a person sees: stored tags, but for copies of flags, and those of the file.
+    pub fn seen(self, stored: &Tags, flags: u64) -> Tags {
+        let counts = |tag: &&String| !self.flags || !is_flag_tag(tag);
+        stored.iter().filter(counts).cloned().chain(self.of(flags).map(str::to_owned)).collect()
+    }
+
+    /// What is to be stored of the tags that a message shall have, and how its file must change for it to have the others. `asked`: whether
+    /// a person names the tag now. `new_keywords` are given a letter where they have none.
+    pub fn split(
+        self,
+        number: u32,
+        flags: u64,
+        stored: &Tags,
+        wanted: &Tags,
+        asked: &dyn Fn(&str) -> bool,
+        new_keywords: &BTreeSet<String>,
+    ) -> (Tags, Option<FlagChange>) {
+        let mut change = FlagChange {
+            number,
+            add: Flags::NONE,
+            remove: Flags::NONE,
+            add_keywords: Vec::new(),
+            remove_keywords: Vec::new(),
+        };
+        let has: BTreeSet<&str> = self.of(flags).collect();
+        for (tag, letter) in FLAG_TAGS.into_iter().filter(|_| self.flags) {
+            let wants = wanted.contains(tag);
+            let Some(flag) = Flags::letter(letter).filter(|_| has.contains(tag) != wants) else { continue };
+            let side = if wants != (tag == "unread") { &mut change.add } else { &mut change.remove };
+            *side = side.with(flag);
+        }
+        let keywords = self.letters().map(|(_, name)| name).collect::<BTreeSet<_>>();
+        let may_be_new =
+            |tag: &str| new_keywords.contains(tag) && !self.letters().any(|(_, name)| name.eq_ignore_ascii_case(tag));
+        let mut store = Tags::new();
+        for tag in wanted.iter().filter(|tag| !self.flags || !is_flag_tag(tag)) {
+            if !keywords.contains(tag.as_str()) && !may_be_new(tag) {
+                store.insert(tag.clone());
+                continue;
+            }
+            let (is_stored, is_in_file) = (stored.contains(tag), has.contains(tag.as_str()));
+            if !is_in_file && (asked(tag) || !is_stored) {
+                change.add_keywords.push(tag.clone());
+            }
+            // The file is changed later than the store: until then nothing is taken away.
+            if is_stored && !is_in_file {
+                store.insert(tag.clone());
+            }
+        }
+        let lost = has.iter().filter(|tag| self.is_keyword(tag) && !wanted.contains(**tag));
+        change.remove_keywords.extend(lost.map(|tag| (*tag).to_owned()));
+        let is_none = change.add == Flags::NONE && change.remove == Flags::NONE;
+        let is_none = is_none && change.add_keywords.is_empty() && change.remove_keywords.is_empty();
+        (store, Some(change).filter(|_| !is_none))
+    }
+}
+
+/// The keywords of a folder as tags, by letter from `a` on. What cannot be a tag, or is the name of a flag, is none.
+pub(crate) fn keyword_tags(keywords: &Keywords) -> Vec<String> {
+    let mut all = Vec::new();
+    for (letter, name) in keywords.all().filter(|(_, name)| check_tag(name).is_ok() && !is_flag_tag(name)) {
+        let at = letter as usize - 'a' as usize;
+        all.resize(all.len().max(at + 1), String::new());
+        name.clone_into(&mut all[at]);
+    }
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn tags(names: &str) -> Tags {
+        names.split_whitespace().map(str::to_owned).collect()
+    }
+
     #[test]
     fn tags_become_flags_and_flags_tags() {
-        let tags = |names: &str| names.split_whitespace().map(str::to_owned).collect::<Tags>();
+        let file = FileTags { flags: true, keywords: &[] };
         let check = |letters: &str, wanted: &str, add: &str, remove: &str| {
             let flags = bits::letters(letters);
-            let change = change_for(7, flags, &tags(wanted));
+            let (_, change) = file.split(7, flags, &Tags::new(), &tags(wanted), &|_| true, &BTreeSet::new());
             let found = change.map_or((String::new(), String::new()), |c| (c.add.to_string(), c.remove.to_string()));
             assert_eq!(found, (add.to_owned(), remove.to_owned()), "{letters} {wanted}");
         };
@@ -87,7 +175,39 @@ mod tests {
         check("", "", "S", "");
         check("S", "unread flagged other", "F", "S");
         check("DFPRSa", "replied", "", "DFP");
-        assert_eq!(with_flags(&tags("inbox unread flagged"), bits::letters("RS")), tags("inbox replied"));
-        assert_eq!(with_flags(&tags(""), bits::letters("S") | bits::NEW), tags("unread"), "a file in new/ is unread");
+        assert_eq!(file.seen(&tags("inbox unread flagged"), bits::letters("RSa")), tags("inbox replied"));
+        assert_eq!(file.seen(&tags(""), bits::letters("S") | bits::NEW), tags("unread"), "a file in new/ is unread");
+    }
+
+    #[test]
+    fn tags_become_keywords_and_keywords_tags() {
+        let keywords = ["todo", "", "$Junk", "todo"].map(str::to_owned);
+        let file = FileTags { flags: false, keywords: &keywords };
+        // Stored and wanted tags and the file's letters; what is stored then, and what the file gets and loses.
+        let check = |letters: &str, stored: &str, wanted: &str, store: &str, add: &[&str], remove: &[&str]| {
+            let asked = |tag: &str| tag != "old";
+            let new = BTreeSet::from(["work".to_owned(), "TODO".to_owned()]);
+            let (found, change) = file.split(7, bits::letters(letters), &tags(stored), &tags(wanted), &asked, &new);
+            assert_eq!(found, tags(store), "{letters} {stored} {wanted}");
+            let (added, removed) =
+                change.map(|change| (change.add_keywords, change.remove_keywords)).unwrap_or_default();
+            assert_eq!(
+                (added, removed),
+                (add.iter().map(|s| (*s).to_owned()).collect(), remove.iter().map(|s| (*s).to_owned()).collect()),
+                "{letters} {stored} {wanted}"
+            );
+        };
+        check("S", "", "todo flagged", "flagged", &["todo"], &[]);
+        check("Sd", "", "todo", "", &[], &[]);
+        check("a", "", "", "", &[], &["todo"]);
+        check("c", "x", "x work", "x", &["work"], &["$Junk"]);
+        // A name that the folder has in another case cannot be one more keyword.
+        check("", "", "TODO junk", "TODO junk", &[], &[]);
+        // A copy from before is kept until the file has it.
+        check("", "todo", "todo", "todo", &["todo"], &[]);
+        check("a", "todo", "todo x", "x", &[], &[]);
+        check("a", "todo", "", "", &[], &["todo"]);
+        assert_eq!(file.seen(&tags("x todo"), bits::letters("bcz")), tags("x todo $Junk"));
+        assert_eq!(file.letters_that(|name| name == "todo"), bits::letters("ad"));
     }
 }

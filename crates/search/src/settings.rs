@@ -8,6 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
+use posthaste_maildir::{KEYWORD_BYTES_MAX, KEYWORDS_MAX, is_keyword};
 use posthaste_units::words::{Mistake, Position, plain};
 use serde::Deserialize;
 use toml::Spanned;
@@ -71,11 +72,14 @@ pub struct Rule {
 }
 
 /// How tags and Maildirs go together.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaildirSettings {
     /// Whether the tags of [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the flags of the file, as notmuch's `maildir.synchronize_flags`.
     pub synchronize_flags: bool,
+    /// Whether keywords in the file's name, as the folder's `dovecot-keywords` names them, are tags.
+    pub synchronize_keywords: bool,
+    /// Tags that become a keyword where a folder has none of that name.
+    pub new_keywords: BTreeSet<String>,
 }
 
 /// Commands.
@@ -126,8 +130,16 @@ struct File {
     headers: Vec<Spanned<String>>,
     user: User,
     new: FileNewMail,
-    maildir: MaildirSettings,
+    maildir: FileMaildir,
     hook: Hooks,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct FileMaildir {
+    synchronize_flags: bool,
+    synchronize_keywords: bool,
+    new_keywords: Vec<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -154,7 +166,7 @@ fn home_of(key: &str) -> Option<String> {
         "name" | "addresses" => "[user]",
         "tags" | "rule" => "[new]",
         "query" | "add" | "remove" => "[[new.rule]]",
-        "synchronize_flags" => "[maildir]",
+        "synchronize_flags" | "synchronize_keywords" | "new_keywords" => "[maildir]",
         "after_index" => "[hook]",
         _ => return None,
     };
@@ -190,7 +202,35 @@ impl File {
         let rules = self.new.rule.into_iter().map(rule).collect::<Result<_, String>>()?;
         let new = NewMail { tags: tags(self.new.tags)?, rule: rules };
         let headers = headers(self.headers, line)?;
-        Ok(Settings { headers, user: self.user, new, maildir: self.maildir, hook: self.hook, path })
+        let maildir = self.maildir.checked(line)?;
+        Ok(Settings { headers, user: self.user, new, maildir, hook: self.hook, path })
+    }
+}
+
+impl FileMaildir {
+    fn checked(self, line: impl Fn(usize) -> usize) -> Result<MaildirSettings, String> {
+        let mut new_keywords = BTreeSet::new();
+        for name in self.new_keywords {
+            let line = line(name.span().start);
+            let name = name.into_inner();
+            if !self.synchronize_keywords {
+                return Err(format!("line {line}: new_keywords is for `synchronize_keywords = true`"));
+            }
+            if check_tag(&name).is_err() || !is_keyword(&name) {
+                return Err(format!(
+                    "line {line}: `{name}` cannot be a keyword: at most {KEYWORD_BYTES_MAX} ASCII letters, digits and other characters, but no blank and none of (){{%*\"\\]"
+                ));
+            }
+            if is_flag_tag(&name) {
+                return Err(format!("line {line}: `{name}` is a flag and no keyword: synchronize_flags is for flags"));
+            }
+            new_keywords.insert(name);
+        }
+        if new_keywords.len() > KEYWORDS_MAX {
+            return Err(format!("new_keywords: a folder can have {KEYWORDS_MAX} keywords"));
+        }
+        let Self { synchronize_flags, synchronize_keywords, .. } = self;
+        Ok(MaildirSettings { synchronize_flags, synchronize_keywords, new_keywords })
     }
 }
 
@@ -345,6 +385,11 @@ mod tests {
         let flags = "[maildir]\nsynchronize_flags = true\n[new]\ntags = [\"inbox\",\n\"unread\"]\n";
         check(flags, "line 5: ", "is a flag of the message's file");
         check("[new]\ntags = [\"-x\"]\n", "line 2: ", "cannot be a tag");
+        let keywords = |name: &str| format!("[maildir]\nsynchronize_keywords = true\nnew_keywords = [\"{name}\"]\n");
+        assert_eq!(load(&keywords("$Work")).unwrap().maildir.new_keywords, BTreeSet::from(["$Work".to_owned()]));
+        check(&keywords("two words"), "line 3: ", "cannot be a keyword");
+        check(&keywords("unread"), "line 3: ", "is a flag and no keyword");
+        check("[maildir]\nnew_keywords = [\"x\"]\n", "line 2: ", "is for `synchronize_keywords = true`");
         check("[[new.rule]]\n\nquery = \"from:ann\"\n", "line 3: ", "needs `add");
     }
 

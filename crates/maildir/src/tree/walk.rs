@@ -78,7 +78,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    fn of(stat: &Stat) -> Self {
+    pub(crate) fn of(stat: &Stat) -> Self {
         let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
         Self { inode: stat.st_ino, mtime_ns: stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(nanos) }
     }

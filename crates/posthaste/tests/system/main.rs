@@ -9,6 +9,7 @@ mod corpus;
 mod crash;
 mod forms;
 mod indexing;
+mod keywords;
 mod load;
 mod reading;
 mod search;

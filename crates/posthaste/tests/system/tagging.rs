@@ -5,17 +5,17 @@ use std::fs;
 use crate::search::Place;
 
 impl Place {
-    fn settings(&self, text: &str) {
+    pub fn settings(&self, text: &str) {
         let dir = self.path().join("data/posthaste/search");
         fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join("config.toml"), text).unwrap();
     }
 
-    fn add(&self, name: &str, text: &str) {
+    pub fn add(&self, name: &str, text: &str) {
         fs::write(self.path().join("mail/cur").join(name), text).unwrap();
     }
 
-    fn names(&self, dir: &str) -> Vec<String> {
+    pub fn names(&self, dir: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path().join("mail").join(dir)).unwrap();
         let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();

@@ -78,7 +78,7 @@ impl Searcher {
                 flags,
                 thread: narrow(&columns.thread, Column::Thread, number)?,
                 parent: narrow(&columns.parent, Column::Parent, number)?,
-                tags: self.tags_of(tags, flags),
+                tags: self.tags_of(tags, flags, folder),
                 folder: format!("/{}", self.snapshot.folder(folder)?.path),
                 path: self.snapshot.path(number, folder, flags & bits::NEW != 0)?,
                 head,

@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 use tantivy::columnar::ColumnValues;
 use tantivy::{ReloadPolicy, SegmentReader};
 
-use crate::flag_tags::{FLAG_TAGS, is_flag_tag, tags_of_flags, with_flags};
+use crate::flag_tags::{FLAG_TAGS, FileTags, is_flag_tag};
 use crate::header_names::HeaderNames;
 use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
@@ -249,24 +249,38 @@ impl Searcher {
     }
 
     fn tagged(&self, pattern: &Pattern) -> Result<Bitmap> {
-        let are_flags = self.directory().flags_are_tags;
+        let directory = self.directory();
+        let are_flags = directory.flags_are_tags;
         let has = |set: &Vec<String>| set.iter().any(|tag| pattern.accepts(tag) && !(are_flags && is_flag_tag(tag)));
-        let wanted: Vec<bool> = self.directory().tag_sets.iter().map(has).collect();
+        let wanted: Vec<bool> = directory.tag_sets.iter().map(has).collect();
         let sets = self.narrow(&self.columns.tags, Column::Tags)?;
         let mut found = sets.matching(|set| wanted.get(set as usize).copied().unwrap_or(false));
         if are_flags && FLAG_TAGS.iter().any(|(tag, _)| pattern.accepts(tag)) {
-            found.or(&self.flags()?.matching(|flags| tags_of_flags(flags).any(|tag| pattern.accepts(tag))));
+            let file = FileTags { flags: true, keywords: &[] };
+            found.or(&self.flags()?.matching(|flags| file.of(flags).any(|tag| pattern.accepts(tag))));
+        }
+        let folders = 0..u32::try_from(directory.folders.len()).unwrap_or(u32::MAX);
+        let letters: Vec<u64> =
+            folders.map(|folder| directory.file_tags(folder).letters_that(|tag| pattern.accepts(tag))).collect();
+        if letters.iter().any(|letters| *letters != 0) {
+            let folders = self.narrow(&self.columns.folder, Column::Folder)?;
+            let rows = (0..).zip(folders).zip(self.flags()?);
+            rows.filter(|((_, folder), flags)| {
+                letters.get(**folder as usize).is_some_and(|letters| *flags & letters != 0)
+            })
+            .for_each(|((number, _), _)| found.set(number));
         }
         Ok(found)
     }
 
-    /// The tags of a message with this set of stored tags and these flags, sorted.
-    fn tags_of(&self, set: u32, flags: u64) -> Vec<String> {
+    /// The tags of a message with this set of stored tags and these flags in this folder, sorted.
+    fn tags_of(&self, set: u32, flags: u64, folder: u32) -> Vec<String> {
         let stored = self.directory().tag_sets.get(set as usize).cloned().unwrap_or_default();
-        if !self.directory().flags_are_tags {
+        let file = self.directory().file_tags(folder);
+        if !file.flags && file.keywords.is_empty() {
             return stored;
         }
-        with_flags(&stored.into_iter().collect(), flags).into_iter().collect()
+        file.seen(&stored.into_iter().collect(), flags).into_iter().collect()
     }
 
     /// All tags and how many messages have each.
@@ -275,15 +289,16 @@ impl Searcher {
     /// [`IndexError::State`].
     pub fn tag_counts(&self) -> Result<BTreeMap<String, u64>> {
         let sets = self.narrow(&self.columns.tags, Column::Tags)?;
+        let folders = self.narrow(&self.columns.folder, Column::Folder)?;
         let flags = self.flags()?;
-        // There are few different pairs of a set and flags.
-        let mut pairs: HashMap<(u32, u64), u64> = HashMap::new();
-        for number in self.alive()?.iter() {
-            *pairs.entry((sets[number as usize], flags[number as usize] & bits::MUTABLE)).or_default() += 1;
+        // There are few different triples of a set, flags and a folder.
+        let mut triples: HashMap<(u32, u64, u32), u64> = HashMap::new();
+        for number in self.alive()?.iter().map(|number| number as usize) {
+            *triples.entry((sets[number], flags[number] & bits::MUTABLE, folders[number])).or_default() += 1;
         }
         let mut counts = BTreeMap::new();
-        for ((set, flags), count) in pairs {
-            self.tags_of(set, flags).into_iter().for_each(|tag| *counts.entry(tag).or_default() += count);
+        for ((set, flags, folder), count) in triples {
+            self.tags_of(set, flags, folder).into_iter().for_each(|tag| *counts.entry(tag).or_default() += count);
         }
         Ok(counts)
     }

@@ -1,6 +1,6 @@
 //! Reading the side store: one commit, as it was when it was opened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StateError;
 use super::chunk::{self, CHUNK_MESSAGES, Column, Record};
+use crate::flag_tags::{FLAG_TAGS, FileTags};
 use crate::query::SavedQueries;
 
 /// Names the newest commit.
@@ -56,6 +57,9 @@ pub struct Directory {
     /// Whether [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the flags of the files; as the settings said at the last commit.
     #[serde(default)]
     pub flags_are_tags: bool,
+    /// Whether keywords in the files' names are tags; as the settings said at the last commit.
+    #[serde(default)]
+    pub keywords_are_tags: bool,
     /// Seconds since 1970 of the last completed update.
     pub updated: i64,
 }
@@ -80,6 +84,12 @@ pub struct FolderState {
     pub new: Option<Seen>,
     /// As `new`.
     pub cur: Option<Seen>,
+    /// While [`Directory::keywords_are_tags`]: the keywords of the letters from `a` on, empty for those that have none which can be a tag.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keywords: Vec<String>,
+    /// The table that they were read from; `None` if there is none, or if it must be read again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keywords_seen: Option<Seen>,
 }
 
 /// A directory's inode and mtime in nanoseconds.
@@ -144,6 +154,21 @@ impl Directory {
     /// Messages in a chunk.
     fn count(&self, index: usize) -> usize {
         (self.messages as usize).saturating_sub(index * CHUNK_MESSAGES).min(CHUNK_MESSAGES)
+    }
+
+    /// Which tags are in the names of the files in a folder.
+    pub(crate) fn file_tags(&self, folder: u32) -> FileTags<'_> {
+        let folder = self.folders.get(folder as usize).filter(|_| self.keywords_are_tags);
+        let keywords = folder.map_or(&[][..], |folder| &folder.keywords);
+        FileTags { flags: self.flags_are_tags, keywords }
+    }
+
+    /// Names of tags that files have, or can have, by flags and keywords.
+    pub fn tags_of_files(&self) -> BTreeSet<&str> {
+        let flags = FLAG_TAGS.iter().map(|(tag, _)| *tag).filter(|_| self.flags_are_tags);
+        let folders = self.folders.iter().filter(|folder| folder.present && self.keywords_are_tags);
+        let keywords = folders.flat_map(|folder| &folder.keywords).filter(|name| !name.is_empty());
+        flags.chain(keywords.map(String::as_str)).collect()
     }
 
     /// Whether a tree had folders when it was last looked at.

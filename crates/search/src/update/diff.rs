@@ -111,7 +111,7 @@ pub(super) fn compare(
         for folder in &tree.folders {
             let folders = &mut state.directory.folders;
             let index = *known.entry((root, folder.path.clone())).or_insert_with(|| {
-                folders.push(FolderState { root, path: folder.path.clone(), present: true, new: None, cur: None });
+                folders.push(FolderState { root, path: folder.path.clone(), present: true, ..FolderState::default() });
                 folders.len() - 1
             });
             found.insert(index);

@@ -13,6 +13,7 @@
 mod apply;
 mod diff;
 mod error;
+mod keywords;
 #[cfg(test)]
 pub(crate) mod kills;
 mod listing;
@@ -67,13 +68,14 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
     let text = TextIndex::open(&snapshot.text_dir()).ok()?;
     let waits_for_tags = directory.ruled.is_some_and(|ruled| ruled < directory.messages)
         || settings.maildir.synchronize_flags != directory.flags_are_tags
+        || settings.maildir.synchronize_keywords != directory.keywords_are_tags
         || settings.headers != *text.headers();
     if asks_for_more || waits_for_tags || directory.roots.is_empty() || dir.join(PENDING).exists() {
         return None;
     }
     let walked = directory.roots.iter().map(|root| walk(root, &TreeOptions::default()).ok());
     let trees: Vec<Tree> = walked.collect::<Option<_>>()?;
-    if !diff::has_same_folders(directory, &trees, options.list_all) {
+    if !diff::has_same_folders(directory, &trees, options.list_all) || !keywords::are_same(directory) {
         return None;
     }
     // A crash between the two commits has left something to mend.
@@ -248,6 +250,7 @@ impl Indexer {
         let mut run = Run::new(self, options, progress);
         run.report.without_maildirs = trees::without_maildirs(run.indexer.roots(), &trees);
         let changes = diff::compare(&mut run.indexer.state, &trees, options, looked_at, &mut run.report);
+        keywords::read_changed(&mut run.indexer.state.directory, looked_at, &mut run.report);
         run.apply(changes)?;
         run.finish(started)
     }

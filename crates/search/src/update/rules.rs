@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use super::{IndexError, Indexer, Report};
 use crate::search::Searcher;
-use crate::settings::{Settings, SettingsError};
+use crate::settings::{MaildirSettings, Settings, SettingsError};
 use crate::state::bits;
 use crate::tags::{self, TagStore, Tags};
 
@@ -27,7 +27,7 @@ impl Indexer {
             self.state.directory.ruled = Some(u32::try_from(count).unwrap_or(ALL));
         }
         if let Ok(settings) = Settings::load(&self.dir) {
-            self.state.directory.flags_are_tags = settings.maildir.synchronize_flags;
+            self.follow(&settings.maildir);
         }
     }
 
@@ -40,8 +40,13 @@ impl Indexer {
             self.state.directory.ruled = Some(u32::try_from(self.state.records().len()).unwrap_or(ALL));
         }
         if let Ok(settings) = settings {
-            self.state.directory.flags_are_tags = settings.maildir.synchronize_flags;
+            self.follow(&settings.maildir);
         }
+    }
+
+    fn follow(&mut self, settings: &MaildirSettings) {
+        self.state.directory.flags_are_tags = settings.synchronize_flags;
+        self.state.directory.keywords_are_tags = settings.synchronize_keywords;
     }
 
     /// After messages were committed. What is wrong with the settings is told in the report, and the messages wait for better ones.

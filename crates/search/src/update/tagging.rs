@@ -1,11 +1,12 @@
 //! Tags and saved queries: changed in the tag store, which is the truth, and copied into the side store, where queries look.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{IndexError, Indexer, id_hash};
 use crate::disk;
-use crate::flag_tags::{FlagChange, Tagged, change_for, with_flags, without_flags};
+use crate::flag_tags::{FileTags, Tagged};
 use crate::query::SavedQueries;
+use crate::settings::Settings;
 use crate::state::{Record, StateError, bits};
 use crate::tags::{self, AllTags, Dump, Restore, Restored, TagError, TagStore, Tags, check_query_name};
 
@@ -24,17 +25,20 @@ impl Indexer {
         let known = self.tags()?.about(ids.iter().map(|(id, _)| id.as_str()))?;
         let mut changes: Vec<(&str, u128, Tags)> = Vec::new();
         let mut tagged = Tagged::default();
+        let new_keywords = self.new_keywords()?;
         for ((id, digest), (number, _)) in ids.iter().zip(messages) {
             let stored = known.of(id, *digest);
-            let old = self.tags_seen(*number, &stored);
+            let (file, flags) = self.file_tags(*number);
+            let old = file.seen(&stored, flags);
             let mut new = old.clone();
             new.extend(add.iter().cloned());
             new.retain(|tag| !remove.contains(tag));
-            tagged.changed += u64::from(new != old);
-            tagged.flags.extend(self.flag_change(*number, &new));
-            let new = self.tags_to_store(&new);
-            if new != stored {
-                changes.push((id, *digest, new));
+            let is_asked = |tag: &str| add.iter().any(|added| added == tag);
+            let (store, change) = file.split(*number, flags, &stored, &new, &is_asked, &new_keywords);
+            tagged.changed += u64::from(new != old || change.is_some());
+            tagged.flags.extend(change);
+            if store != stored {
+                changes.push((id, *digest, store));
             }
         }
         if !changes.is_empty() {
@@ -46,24 +50,27 @@ impl Indexer {
         Ok(tagged)
     }
 
-    /// Whether the tags that are flags follow the files.
+    /// Whether tags follow the flags of files.
     pub fn are_flags_tags(&self) -> bool {
         self.state.directory.flags_are_tags
     }
 
-    /// What a person sees of these stored tags.
-    fn tags_seen(&self, number: u32, stored: &Tags) -> Tags {
-        let flags = self.state.records()[number as usize].flags;
-        if self.are_flags_tags() { with_flags(stored, flags) } else { stored.clone() }
+    /// Whether there are tags that follow the names of files: flags or keywords.
+    pub fn has_tags_of_files(&self) -> bool {
+        self.state.directory.flags_are_tags || self.state.directory.keywords_are_tags
     }
 
-    fn tags_to_store(&self, tags: &Tags) -> Tags {
-        if self.are_flags_tags() { without_flags(tags) } else { tags.clone() }
+    /// Which tags a message has in its file's name, and the flags there.
+    fn file_tags(&self, number: u32) -> (FileTags<'_>, u64) {
+        let record = &self.state.records()[number as usize];
+        (self.state.directory.file_tags(record.folder), record.flags)
     }
 
-    fn flag_change(&self, number: u32, tags: &Tags) -> Option<FlagChange> {
-        let flags = self.state.records()[number as usize].flags;
-        if self.are_flags_tags() { change_for(number, flags, tags) } else { None }
+    fn new_keywords(&self) -> Result<BTreeSet<String>, IndexError> {
+        if !self.state.directory.keywords_are_tags {
+            return Ok(BTreeSet::new());
+        }
+        Ok(Settings::load(&self.dir)?.maildir.new_keywords)
     }
 
     /// Saves a query's text under a name, in place of what had that name; without a text, forgets it. Says whether anything changed.
@@ -84,27 +91,31 @@ impl Indexer {
         Ok(true)
     }
 
-    /// All tags and saved queries, in notmuch's text format. `ids` are the Message-IDs of messages in the index; they are needed only where tags are flags.
+    /// All tags and saved queries, in notmuch's text format. `ids` are the Message-IDs of messages in the index; they are needed only where tags are flags or keywords.
     ///
     /// # Errors
     /// [`IndexError::Tags`].
     pub fn dump_tags(&mut self, ids: &[(u32, String)]) -> Result<String, IndexError> {
         let store = self.tags()?;
         let (all, queries) = (store.all()?, store.queries()?);
-        if !self.are_flags_tags() {
+        if !self.has_tags_of_files() {
             return Ok(tags::dump(&all, &queries));
         }
-        let mut flags: BTreeMap<String, u64> = BTreeMap::new();
+        let mut flags: BTreeMap<String, (u64, BTreeSet<&str>)> = BTreeMap::new();
         for ((id, _), (number, _)) in self.tag_ids(ids).into_iter().zip(ids) {
             // Of several files with one id: seen, flagged, ... is what one of them is, as in notmuch.
-            let letters = self.state.records()[*number as usize].flags;
+            let (file, letters) = self.file_tags(*number);
+            let of_id = flags.entry(id).or_default();
+            of_id.1.extend(FileTags { flags: false, ..file }.of(letters));
             let letters = if bits::is_unread(letters) { letters & !bits::letters("S") } else { letters };
-            *flags.entry(id).or_default() |= letters & !bits::NEW;
+            of_id.0 |= letters & !bits::NEW;
         }
+        let file = FileTags { flags: self.are_flags_tags(), keywords: &[] };
         let mut dumped: BTreeMap<String, Tags> = all.iter().map(|(id, tags)| (id.to_owned(), tags)).collect();
-        for (id, flags) in flags {
+        for (id, (flags, keywords)) in flags {
             let tags = dumped.entry(id).or_default();
-            *tags = with_flags(tags, flags);
+            *tags = file.seen(tags, flags);
+            tags.extend(keywords.into_iter().map(str::to_owned));
         }
         dumped.retain(|_, tags| !tags.is_empty());
         Ok(tags::dump_of(dumped.iter().map(|(id, tags)| (id.as_str(), tags)), &queries))
@@ -136,6 +147,7 @@ impl Indexer {
         let known = self.tags()?.about(wanted.keys().map(String::as_str))?;
         let mut rows: Vec<(&str, u128, Tags)> = Vec::new();
         let mut restored = Restored::default();
+        let new_keywords = self.new_keywords()?;
         for (id, tags) in &wanted {
             let Some(here) = by_id.get(id.as_str()) else {
                 restored.not_here += 1;
@@ -147,7 +159,9 @@ impl Indexer {
                 continue;
             };
             for &(digest, number) in here {
-                let old = self.tags_seen(number, &known.of(id, digest));
+                let (file, flags) = self.file_tags(number);
+                let stored = known.of(id, digest);
+                let old = file.seen(&stored, flags);
                 let mut new = tags.clone();
                 if how.accumulate {
                     new.extend(old.iter().cloned());
@@ -156,8 +170,10 @@ impl Indexer {
                 restored.changed += u64::from(old != new);
                 restored.replaced += u64::from(lost > 0);
                 restored.tags_lost += lost;
-                restored.flags.extend(self.flag_change(number, &new));
-                rows.push((id, digest, self.tags_to_store(&new)));
+                let is_asked = |tag: &str| tags.contains(tag);
+                let (store, change) = file.split(number, flags, &stored, &new, &is_asked, &new_keywords);
+                restored.flags.extend(change);
+                rows.push((id, digest, store));
             }
         }
         let saved = self.tags()?.queries()?;

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use posthaste_maildir::KEYWORDS_FILE;
 use posthaste_maildir::tree::Tree;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -128,9 +129,11 @@ impl Notify {
                     }
                 }
                 Some(Place::Turn) => each(Event::Turn),
-                // Marks such as `.noindex` are files, and folders are directories.
+                // Marks such as `.noindex` and tables of keywords are files, and folders are directories.
                 Some(Place::Directory | Place::Messages(_)) => {
-                    let is_mark = event.file_name().is_some_and(|name| name.to_bytes().starts_with(b".no"));
+                    let is_mark = event.file_name().is_some_and(|name| {
+                        name.to_bytes().starts_with(b".no") || name.to_bytes() == KEYWORDS_FILE.as_bytes()
+                    });
                     if is_mark || flags.intersects(ReadFlags::ISDIR | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
                         each(Event::Look);
                     }
@@ -170,6 +173,7 @@ mod tests {
 
         std::fs::write(root.path().join("tmp/1.a.h"), "x").unwrap();
         std::fs::rename(root.path().join("tmp/1.a.h"), root.path().join("new/1.a.h")).unwrap();
+        std::fs::write(root.path().join("dovecot-keywords"), "0 todo\n").unwrap();
         std::fs::write(&turn, "x").unwrap();
         std::fs::create_dir(root.path().join(".Sub")).unwrap();
         let mut seen = Vec::new();
@@ -177,6 +181,6 @@ mod tests {
         notify.drain(note).unwrap();
         seen.dedup();
         let name = format!("Name {{ dir: {:?}, name: \"1.a.h\" }}", root.path());
-        assert_eq!(seen, [name.as_str(), "Turn", "Look"]);
+        assert_eq!(seen, [name.as_str(), "Look", "Turn", "Look"]);
     }
 }
