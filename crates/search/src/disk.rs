@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 use tantivy::directory::{AntiCallToken, TerminatingWrite};
 
@@ -71,13 +72,40 @@ pub(crate) fn set_len(file: &File, path: &Path, len: u64) -> io::Result<()> {
 pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
     step(path)?;
     // No test here cuts the power, and some commit thousands of times.
-    if cfg!(test) { Ok(()) } else { file.sync_data() }
+    if cfg!(test) || Fleeting::holds(path) { Ok(()) } else { file.sync_data() }
 }
 
 /// Makes the names in a directory durable.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     step(dir)?;
-    if cfg!(test) { Ok(()) } else { File::open(dir)?.sync_all() }
+    if cfg!(test) || Fleeting::holds(dir) { Ok(()) } else { File::open(dir)?.sync_all() }
+}
+
+/// While this lives, nothing below a directory is made durable: whoever wrote it wants it for himself, and only now.
+#[derive(Debug)]
+pub(crate) struct Fleeting(PathBuf);
+
+/// Those that live. There are a few at most, and a sync is rare.
+static FLEETING: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
+
+impl Fleeting {
+    pub fn new(dir: &Path) -> Self {
+        FLEETING.write().unwrap_or_else(PoisonError::into_inner).push(dir.to_owned());
+        Self(dir.to_owned())
+    }
+
+    fn holds(path: &Path) -> bool {
+        FLEETING.read().unwrap_or_else(PoisonError::into_inner).iter().any(|dir| path.starts_with(dir))
+    }
+}
+
+impl Drop for Fleeting {
+    fn drop(&mut self) {
+        let mut all = FLEETING.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = all.iter().position(|dir| *dir == self.0) {
+            all.swap_remove(at);
+        }
+    }
 }
 
 /// Puts a file with this content in the place of the one that is there, in one step. Durable with the next [`sync_dir`].
@@ -172,5 +200,23 @@ mod stopping {
         let mut calls = disk.calls.lock().unwrap_or_else(PoisonError::into_inner);
         *calls += 1;
         if *calls > disk.allowed { Err(io::Error::other("stopped here")) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_synced_where_nothing_is_to_last() {
+        let dir = Path::new("/tmp/posthaste-scan.x");
+        let files = [dir.join("text/meta.json"), dir.to_owned()];
+        {
+            let _fleeting = Fleeting::new(dir);
+            let _another = Fleeting::new(Path::new("/tmp/posthaste-scan.y"));
+            assert!(files.iter().all(|file| Fleeting::holds(file)));
+            assert!(!Fleeting::holds(Path::new("/tmp/posthaste-scan.xy/lock")));
+        }
+        assert!(!files.iter().any(|file| Fleeting::holds(file)));
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use crate::disk::Fleeting;
 use crate::search::Searcher;
 use crate::settings::add_headers;
 use crate::state::StateError;
@@ -29,6 +30,7 @@ pub fn scan(
     remove_leftovers(&parent);
     let io = |error| IndexError::State(StateError::Io { dir: parent.clone(), error });
     let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&parent).map_err(io)?;
+    let _fleeting = Fleeting::new(dir.path());
     add_headers(dir.path(), headers).map_err(IndexError::Settings)?;
     let mut indexer = Indexer::open(dir.path(), None)?;
     let report = indexer.update(roots, options, progress)?;

@@ -23,8 +23,10 @@ pub struct Verdict {
     pub unfinished: Vec<String>,
 }
 
-/// Reads every byte of the index in `dir`: both halves, the tags and their dump. Takes about as long as reading its files, and the writer's
-/// lock for that time; `waiting` is called before waiting for another writer.
+/// Reads every byte of the index in `dir`: both halves, the tags and their dump. Takes about as long as reading its files.
+///
+/// No writer is kept waiting by an index that is sound. What looks damaged or unfinished may be a writer at work, so it is looked at once more under the
+/// writer's lock; `waiting` is called before waiting for another writer.
 ///
 /// # Errors
 /// [`IndexError`] if there is no index, one of another version, or a file cannot be read. Damage is in the [`Verdict`].
@@ -32,11 +34,21 @@ pub fn verify(dir: &Path, waiting: &dyn Fn()) -> Result<Verdict, IndexError> {
     if !dir.join("current").exists() {
         return Err(StateError::Missing(dir.to_owned()).into());
     }
+    if let Ok(verdict) = look(dir)
+        && verdict.damage.is_empty()
+        && verdict.unfinished.is_empty()
+    {
+        return Ok(verdict);
+    }
     // Where nothing can be written, no writer is in the way.
     let _no_writer = match Lock::acquire(dir, Some(waiting)) {
         Err(StateError::Io { error, .. }) if is_read_only(&error) => None,
         lock => Some(lock?),
     };
+    look(dir)
+}
+
+fn look(dir: &Path) -> Result<Verdict, IndexError> {
     let mut verdict = Verdict::default();
     if dir.join(PENDING).exists() {
         verdict.unfinished.push("a change of tags was interrupted".to_owned());
@@ -133,6 +145,14 @@ mod tests {
             .collect();
         all.sort();
         all
+    }
+
+    #[test]
+    fn a_sound_index_is_looked_at_while_another_writes() {
+        let world = world();
+        let _writer = Lock::acquire(&world.index(), None).unwrap();
+        let sound = verify(&world.index(), &|| panic!("it waits")).unwrap();
+        assert_eq!((sound.messages, sound.damage, sound.unfinished), (11, Vec::new(), Vec::new()));
     }
 
     #[test]
