@@ -13,7 +13,7 @@ use crate::terminal::{harmless, harmless_json, print};
 
 #[derive(Args)]
 pub struct Cfind {
-    /// A regular expression that is looked for in `name <address>`, in any case
+    /// A regular expression that is looked for in name, address and `name <address>`, in any case
     #[arg(value_name = "PATTERN")]
     pattern: Option<String>,
     #[command(flatten)]
@@ -55,7 +55,11 @@ pub fn run(args: Cfind) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     let query = args.after.map_or(Query::All, |after| Query::Leaf(Leaf::Date(after.saturating_add(1)..i64::MAX)));
     let mut rows = searcher.addresses(&searcher.find(&query)?, AddressFields::All)?;
-    rows.retain(|(name, address, _)| regex.is_match(&format!("{name} <{address}>")));
+    // An anchor is at home in the name and in the address.
+    let is_wanted = |name: &str, address: &str| {
+        regex.is_match(address) || regex.is_match(name) || regex.is_match(&format!("{name} <{address}>"))
+    };
+    rows.retain(|(name, address, _)| is_wanted(name, address));
     rows.truncate(args.limit.unwrap_or(usize::MAX));
     if rows.is_empty() {
         return Ok(nothing_found());

@@ -16,7 +16,7 @@ use crate::exclude::Exclude;
 use crate::find_lines::{Style, plain, trees};
 use crate::find_output::{self, Field, ordered};
 use crate::pager::PagerOption;
-use crate::search_common::{Failure, Source, nothing_found, parse};
+use crate::search_common::{Failure, Reader, Source, nothing_found, parse};
 use crate::terminal::{complain, harmless, is_colourful, print, print_json};
 
 /// What is shown unless `--fields` says otherwise.
@@ -204,8 +204,9 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
     if args.dry_run {
         return Err("--dry-run is for --flag, --move and --exec".into());
     }
+    let mut reader = Reader::default();
     match args.output {
-        None | Some(Output::Summary) => write(&args, &fields, &messages)?,
+        None | Some(Output::Summary) => write(&args, &fields, &messages, &mut reader)?,
         Some(output) => {
             let values = values(output, &messages, args.threads);
             let has_none = values.is_empty() && !messages.is_empty();
@@ -218,7 +219,7 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
             }
         }
     }
-    Ok(if messages.is_empty() { nothing_found() } else { ExitCode::SUCCESS })
+    Ok(if messages.is_empty() { nothing_found() } else { reader.exit_code() })
 }
 
 fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Failure> {
@@ -301,7 +302,7 @@ fn exec(command: &str, messages: &[Message], dry_run: bool) -> Result<ExitCode, 
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-fn write(args: &Find, fields: &[Field], messages: &[Message]) -> Result<(), Failure> {
+fn write(args: &Find, fields: &[Field], messages: &[Message], reader: &mut Reader) -> Result<(), Failure> {
     match args.form() {
         Format::Plain => {
             let line_cells = columns::of_terminal();
@@ -312,7 +313,7 @@ fn write(args: &Find, fields: &[Field], messages: &[Message]) -> Result<(), Fail
         Format::Nul => print(&text(args, fields, messages, &Style::default()).replace('\n', "\0"))?,
         Format::Json => print_json(&find_output::json(messages, args.threads))?,
         Format::Sexp => print(&find_output::sexp(messages, args.threads))?,
-        Format::Mbox => find_output::mbox(messages)?,
+        Format::Mbox => find_output::mbox(messages.iter().map(|message| (message, vec![&*message.path])), reader)?,
         Format::Links => {
             let dir = args.linksdir.as_deref().ok_or("--format links needs --linksdir DIR")?;
             find_output::links(messages, dir, args.clearlinks)?;

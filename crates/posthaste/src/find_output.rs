@@ -9,7 +9,7 @@ use posthaste_search::state::bits;
 use posthaste_search::{Message, split_addresses, tree};
 use serde_json::json;
 
-use crate::search_common::{Failure, local};
+use crate::search_common::{Failure, Reader, local};
 use crate::terminal::{print, print_foreign};
 
 /// What can stand on a line.
@@ -226,10 +226,13 @@ pub fn sexp(messages: &[Message], as_trees: bool) -> String {
     out
 }
 
-/// An mbox (the `mboxrd` kind: every line that begins with `From ` after any `>` gets one more `>`).
-pub fn mbox(messages: &[Message]) -> Result<(), Failure> {
-    for message in messages {
-        let bytes = fs::read(&message.path).map_err(|error| format!("{}: {error}", message.path.display()))?;
+/// An mbox of messages, each with all its files (the `mboxrd` kind: every line that begins with `From ` after any `>` gets one more `>`).
+pub fn mbox<'m>(
+    messages: impl Iterator<Item = (&'m Message, Vec<&'m Path>)>,
+    reader: &mut Reader,
+) -> Result<(), Failure> {
+    for (message, files) in messages {
+        let Some(bytes) = reader.read_any(files) else { continue };
         let sender = split_addresses(&message.head.from)
             .into_iter()
             .map(|(_, address)| address)

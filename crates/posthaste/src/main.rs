@@ -17,6 +17,7 @@ mod extract;
 mod find;
 mod find_lines;
 mod find_output;
+mod foreign;
 mod index;
 mod index_watch;
 mod info;
@@ -80,6 +81,7 @@ enum Command {
     /// List or save a message's attachments
     Extract(extract::Extract),
     /// List the addresses in messages and how often they occur
+    #[command(alias = "address")]
     Addresses(addresses::Addresses),
     /// Add, take away, list, dump and restore tags
     Tag(tag::Tag),
@@ -198,7 +200,11 @@ fn main() -> ExitCode {
 
 /// Reads the command line, or ends with what is wrong with it.
 fn parse(line: Vec<OsString>) -> Cli {
-    Cli::try_parse_from(line).unwrap_or_else(|error| {
+    Cli::try_parse_from(&line).unwrap_or_else(|error| {
+        if let Some(instead) = foreign::instead_of(&error, &line) {
+            complain(&instead);
+            std::process::exit(2)
+        }
         if error.kind() != clap::error::ErrorKind::ValueValidation {
             error.exit();
         }

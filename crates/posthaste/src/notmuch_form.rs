@@ -98,12 +98,22 @@ pub fn sexp(value: &Value) -> String {
         Value::Null | Value::Bool(false) => "nil".to_owned(),
         Value::Bool(true) => "t".to_owned(),
         Value::Number(number) => number.to_string(),
-        Value::String(text) => format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")),
+        Value::String(text) => format!("\"{}\"", text.chars().map(sexp_char).collect::<String>()),
         Value::Array(all) => format!("({})", all.iter().map(sexp).collect::<Vec<_>>().join(" ")),
         Value::Object(all) => {
             let pairs: Vec<String> = all.iter().map(|(key, value)| format!(":{key} {}", sexp(value))).collect();
             format!("({})", pairs.join(" "))
         }
+    }
+}
+
+/// On one line, whatever stands in the mail.
+fn sexp_char(c: char) -> String {
+    match c {
+        '\\' | '"' => format!("\\{c}"),
+        '\n' => "\\n".to_owned(),
+        c if c.is_ascii_control() => format!("\\{:03o}", u32::from(c)),
+        c => c.to_string(),
     }
 }
 
@@ -119,6 +129,7 @@ mod tests {
             sexp(&json!({"id": "a\"b", "match": true, "body": [1, null, false]})),
             "(:body (1 nil nil) :id \"a\\\"b\" :match t)"
         );
+        assert_eq!(sexp(&json!("a\\\n\x1b[31m\té")), r#""a\\\n\033[31m\011é""#);
         assert_eq!(clean_subject("Re: AW: re:bread"), "bread");
         assert_eq!(clean_subject("Résumé"), "Résumé");
         assert_eq!((id_term("a@b"), id_term("a b\"c")), ("id:a@b".to_owned(), "id:\"a b\"\"c\"".to_owned()));

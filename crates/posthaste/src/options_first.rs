@@ -3,19 +3,20 @@
 use std::ffi::OsString;
 
 use clap::Command;
+use posthaste_search::query::is_field;
 
 /// Commands whose words are a query.
 const COMMANDS: [&str; 9] = ["find", "threads", "addresses", "view", "extract", "search", "show", "count", "reply"];
 
 /// The command line with the options that its command knows before the query. `None` if there are none, or the command takes no query.
 ///
-/// In a query `-word` is a word that must not be there. So behind the query's first word a short option is one only as a letter alone, or as
+/// In a query `-word` is a word that must not be there, and `-from:ann` what is not from Ann, also as the first word. So behind the query's first word a short option is one only as a letter alone, or as
 /// `-n5`; nobody leaves out a single letter. All behind `--` stays where it is.
 pub fn options_first(cli: impl FnOnce() -> Command, line: &[OsString]) -> Option<Vec<OsString>> {
     let (program, [name, words @ ..]) = line.split_first()? else { return None };
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
-    // One in the first place stands right.
-    words.iter().skip(1).find(|word| is_option(word))?;
+    // One in the first place stands right, unless it is none.
+    words.iter().enumerate().find(|(place, word)| is_option(word) && (*place > 0 || is_negated_field(word)))?;
     let mut cli = cli();
     // Gives it `--help`.
     cli.build();
@@ -32,9 +33,18 @@ pub fn options_first(cli: impl FnOnce() -> Command, line: &[OsString]) -> Option
     };
     let (mut options, mut others) = (vec![program.clone(), name.clone()], Vec::new());
     let mut words = words.iter();
-    let mut is_behind = false;
+    let (mut is_behind, mut has_dashes) = (false, false);
+    let dashes = &OsString::from("--");
     while let Some(word) = words.next() {
         is_behind |= !word.as_encoded_bytes().starts_with(b"-");
+        if is_negated_field(word) {
+            if !std::mem::replace(&mut has_dashes, true) {
+                others.push(dashes);
+            }
+            others.push(word);
+            is_behind = true;
+            continue;
+        }
         let long = word.to_str().and_then(|word| word.strip_prefix("--"));
         if long == Some("") {
             others.push(word);
@@ -59,6 +69,12 @@ pub fn options_first(cli: impl FnOnce() -> Command, line: &[OsString]) -> Option
     }
     options.extend(others.into_iter().cloned());
     Some(options).filter(|options| options != line)
+}
+
+/// `-from:ann` is no option `-f`.
+fn is_negated_field(word: &OsString) -> bool {
+    let word = word.to_str().and_then(|word| word.strip_prefix('-'));
+    word.and_then(|word| word.split_once(':')).is_some_and(|(name, _)| is_field(name))
 }
 
 /// The letter of `-z` and `-n5`, and whether its value stands behind it.
@@ -95,6 +111,11 @@ mod tests {
         check("ph view rye -o raw", Some("ph view -o raw rye"));
         check("ph extract rye -a", Some("ph extract -a rye"));
         check("ph find rye -- -z", None);
+        check("ph find -header:X-Spam:* rye --count", Some("ph find --count -- -header:X-Spam:* rye"));
+        check("ph find -n 3 -from:ann", Some("ph find -n 3 -- -from:ann"));
+        check("ph find rye -from:ann -s:x -z", Some("ph find -z rye -- -from:ann -s:x"));
+        check("ph find -- -from:ann", None);
+        check("ph tag -from:ann rye", None);
         check("ph find rye --cuont", None);
         check("ph find rye -- --count", None);
         check("ph tag +x rye --json", None);

@@ -1,5 +1,7 @@
 //! What the commands around the search index share: where it is, how trouble is told, how things are printed.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -9,6 +11,7 @@ use jiff::tz::TimeZone;
 use posthaste_search::query::{self, Query};
 use posthaste_search::{IndexError, Searcher, UpdateOptions};
 
+use crate::foreign::instead_of_option;
 use crate::index::{progress_bar, show};
 use crate::terminal::complain;
 
@@ -137,6 +140,9 @@ pub fn join(words: &[String]) -> Result<String, Failure> {
             || word.strip_prefix("-n").is_some_and(is_limit)
     };
     if let Some(word) = words.iter().find(is_option) {
+        if let Some(instead) = instead_of_option(word) {
+            return Err(instead.into());
+        }
         let text = word.trim_start_matches('-');
         return Err(format!(
             "`{word}` is no option here; to leave out the word write `not {text}`, to search for it '\"{word}\"'"
@@ -146,6 +152,43 @@ pub fn join(words: &[String]) -> Result<String, Failure> {
     // No query can mean this one: it says that none of what follows is an option.
     let words: Vec<&str> = words.iter().map(String::as_str).filter(|&word| word != "--").collect();
     Ok(words.join(" "))
+}
+
+/// Reads messages for a command that shows several: one that cannot be read is told, and the others are shown all the same.
+#[derive(Default)]
+pub struct Reader {
+    has_failed: bool,
+}
+
+impl Reader {
+    /// Of several files with one message the first that can be read.
+    pub fn read_any<'p>(&mut self, paths: impl IntoIterator<Item = &'p Path>) -> Option<Vec<u8>> {
+        let mut told = Vec::new();
+        for path in paths {
+            match fs::read(path) {
+                Ok(bytes) => return Some(bytes),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    told.push(format!(
+                        "{}: is not there any more; `posthaste index` brings the index up to date",
+                        path.display()
+                    ));
+                }
+                Err(error) => told.push(format!("{}: {error}", path.display())),
+            }
+        }
+        self.has_failed = true;
+        told.iter().for_each(|why| complain(why));
+        None
+    }
+
+    pub fn read(&mut self, path: &Path) -> Option<Vec<u8>> {
+        self.read_any([path])
+    }
+
+    /// 1 if something could not be read.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(u8::from(self.has_failed))
+    }
 }
 
 /// Exit status 1, and why, for whoever waits for output that does not come.

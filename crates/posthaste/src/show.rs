@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{IsTerminal, stdout};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -17,7 +17,7 @@ use crate::find_output::mbox;
 use crate::mail_json::{self, Contents, body, headers, part_by_number};
 use crate::notmuch_form::{relative_date, sexp, tags};
 use crate::pager::PagerOption;
-use crate::search_common::{Failure, IndexDir, nothing_found, parse};
+use crate::search_common::{Failure, IndexDir, Reader, nothing_found, parse};
 use crate::terminal::{harmless, print, print_foreign, print_json};
 
 #[derive(Args)]
@@ -92,13 +92,14 @@ pub fn run(args: Show) -> Result<ExitCode, Failure> {
     };
     let threads = Threads::read(&searcher, &shown, &matched, args.sort)?;
     let contents = args.body.then_some(Contents { html: args.include_html });
+    let mut reader = Reader::default();
     match format {
-        Format::Json => print_json(&(threads.json(contents)?.to_string() + "\n"))?,
-        Format::Sexp => print(&(sexp(&threads.json(contents)?) + "\n"))?,
-        Format::Mbox => mbox(&threads.messages)?,
-        Format::Text | Format::Raw => drop(args.pager.start().write(&threads.text(contents)?)?),
+        Format::Json => print_json(&(threads.json(contents, &mut reader).to_string() + "\n"))?,
+        Format::Sexp => print(&(sexp(&threads.json(contents, &mut reader)) + "\n"))?,
+        Format::Mbox => mbox(threads.with_files(), &mut reader)?,
+        Format::Text | Format::Raw => drop(args.pager.start().write(&threads.text(contents, &mut reader))?),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(reader.exit_code())
 }
 
 /// One message, or one part of it.
@@ -108,7 +109,8 @@ fn one(args: &Show, searcher: &Searcher, matched: &Bitmap, format: Format) -> Re
         return Err("a part, and --format raw, are of one message: the query finds more".into());
     };
     let messages = searcher.messages(&[number])?;
-    let bytes = read(&messages[0])?;
+    let mut reader = Reader::default();
+    let Some(bytes) = reader.read(&messages[0].path) else { return Ok(reader.exit_code()) };
     let mail = Mail::parse(&bytes);
     let Some(wanted) = args.part.filter(|part| *part > 0) else {
         print_foreign(&bytes)?;
@@ -123,10 +125,6 @@ fn one(args: &Show, searcher: &Searcher, matched: &Bitmap, format: Format) -> Re
         _ => drop(print_foreign(&part.decoded())?),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn read(message: &Message) -> Result<Vec<u8>, Failure> {
-    Ok(fs::read(&message.path).map_err(|error| format!("{}: {error}", message.path.display()))?)
 }
 
 /// Messages as trees; several files with one Message-ID are one message.
@@ -193,6 +191,11 @@ impl Threads {
         Ok(all)
     }
 
+    fn with_files(&self) -> impl Iterator<Item = (&Message, Vec<&Path>)> {
+        let files = self.files.iter().map(|files| files.iter().map(Path::new).collect());
+        self.messages.iter().zip(files)
+    }
+
     /// Where one message stands for several files, one file may answer what answers another: such a circle hangs at no top, and none of it would be
     /// shown. Its oldest message becomes a top.
     fn cut_circles(&mut self, places: &HashMap<u32, usize>) {
@@ -223,16 +226,14 @@ impl Threads {
         out
     }
 
-    fn json(&self, contents: Option<Contents>) -> Result<Value, Failure> {
-        let mut rows: Vec<Value> = Vec::new();
-        for index in 0..self.messages.len() {
-            rows.push(self.message_json(index, contents)?);
-        }
+    fn json(&self, contents: Option<Contents>, reader: &mut Reader) -> Value {
+        let rows: Vec<Value> =
+            (0..self.messages.len()).map(|index| self.message_json(index, contents, reader)).collect();
         let threads = self.tops.iter().map(|tops| {
             let nodes = tops.iter().map(|&top| self.node(top, &rows, 0));
             Value::Array(nodes.collect())
         });
-        Ok(Value::Array(threads.collect()))
+        Value::Array(threads.collect())
     }
 
     /// `[message, [answers]]`.
@@ -251,9 +252,10 @@ impl Threads {
         json!([rows[index], below])
     }
 
-    fn message_json(&self, index: usize, contents: Option<Contents>) -> Result<Value, Failure> {
+    /// What cannot be read is null, as notmuch has it for what it does not show: the answers hang below it.
+    fn message_json(&self, index: usize, contents: Option<Contents>, reader: &mut Reader) -> Value {
         let message = &self.messages[index];
-        let bytes = read(message)?;
+        let Some(bytes) = reader.read_any(self.files[index].iter().map(Path::new)) else { return Value::Null };
         let mail = Mail::parse(&bytes);
         let mut out = json!({
             "id": message.head.message_id, "match": self.is_hit[index], "excluded": false, "filename": self.files[index],
@@ -263,16 +265,16 @@ impl Threads {
         if let Some(contents) = contents {
             out["body"] = body(&mail, contents);
         }
-        Ok(out)
+        out
     }
 
-    fn text(&self, contents: Option<Contents>) -> Result<String, Failure> {
+    fn text(&self, contents: Option<Contents>, reader: &mut Reader) -> String {
         // Where each piece begins; a terminal has no use for it.
         let mark = if stdout().is_terminal() { "" } else { "\x0c" };
         let mut out = String::new();
         for (index, depth) in self.ordered() {
             let message = &self.messages[index];
-            let bytes = read(message)?;
+            let Some(bytes) = reader.read_any(self.files[index].iter().map(Path::new)) else { continue };
             let mail = Mail::parse(&bytes);
             let fields = headers(&mail, &mail.root().header());
             let field = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
@@ -294,7 +296,7 @@ impl Threads {
             }
             let _ = writeln!(out, "{mark}message}}");
         }
-        Ok(out)
+        out
     }
 }
 

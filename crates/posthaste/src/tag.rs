@@ -118,6 +118,13 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         })?;
         return Ok(ExitCode::from(u8::from(failed > 0)));
     }
+    if let Some(option @ ("--batch" | "--input")) = args.words.first().map(|word| word.split('=').next().unwrap_or(""))
+    {
+        return Err(format!(
+            "there is no {option} here: `posthaste tag --restore FILE --accumulate` reads lines such as `+TAG -- id:MESSAGE-ID`, also from `-`"
+        )
+        .into());
+    }
     let (changes, query) = split(&args.words, args.remove_all)?;
     // What is wrong is said before waiting for a writer.
     parse(query, &args.index.open()?)?;

@@ -1,6 +1,5 @@
 //! `posthaste view`: a message as a person reads it.
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,7 +12,7 @@ use crate::chosen::{Choice, files};
 use crate::columns;
 use crate::layout;
 use crate::pager::{Pager, PagerOption};
-use crate::search_common::{Failure, IndexDir, local, nothing_found};
+use crate::search_common::{Failure, IndexDir, Reader, local, nothing_found};
 use crate::terminal::{harmless, is_colourful, paint, print_json};
 
 #[derive(Args)]
@@ -48,6 +47,7 @@ pub struct View {
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     /// Header fields of interest and the text
+    #[value(alias = "plain")]
     Text,
     /// The HTML parts as they are
     Html,
@@ -66,17 +66,19 @@ pub fn run(args: View) -> Result<ExitCode, Failure> {
         return Ok(nothing_found());
     }
     let format = if args.json { Format::Json } else { args.format };
+    let mut reader = Reader::default();
     if let Format::Json = format {
-        let rows = files.iter().map(|file| Ok(json_of(file, &read(file)?).to_string()));
-        let rows: Vec<String> = rows.collect::<Result<_, Failure>>()?;
+        let rows = files.iter().filter_map(|file| Some(json_of(file, &reader.read(file)?).to_string()));
+        let rows: Vec<String> = rows.collect();
         print_json(&format!("[{}]\n", rows.join(",\n")))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(reader.exit_code());
     }
     let line_cells = columns::of_terminal();
     let mut pager = args.pager.start();
-    for (count, file) in files.iter().enumerate() {
-        let bytes = read(file)?;
-        if count > 0 {
+    let mut is_first = true;
+    for file in &files {
+        let Some(bytes) = reader.read(file) else { continue };
+        if !std::mem::take(&mut is_first) {
             between(&mut pager, line_cells)?;
         }
         let goes_on = match format {
@@ -92,11 +94,7 @@ pub fn run(args: View) -> Result<ExitCode, Failure> {
             break;
         }
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, Failure> {
-    Ok(fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?)
+    Ok(reader.exit_code())
 }
 
 /// What parts two messages: a rule on a terminal, a form feed elsewhere.

@@ -219,3 +219,39 @@ fn answers_begin_as_notmuch_begins_them() {
         assert_eq!(ours, theirs, "{id}");
     }
 }
+
+#[test]
+fn what_mu_and_notmuch_have_and_we_do_not_is_answered_in_a_sentence() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    for (line, said) in [
+        (&["find", "--nocolor", "rye"][..], "there is no --nocolor here: NO_COLOR=1"),
+        (&["find", "rye", "--nocolor"], "there is no --nocolor here: NO_COLOR=1"),
+        (&["find", "--muhome=/x", "rye"], "there is no --muhome here: --index DIR"),
+        (&["search", "--output=files", "--duplicate=1", "rye"], "`posthaste find --skip-dups --output files QUERY`"),
+        (&["search", "--output=files", "rye", "--duplicate=1"], "`posthaste find --skip-dups --output files QUERY`"),
+        (&["show", "--decrypt=true", "rye"], "signatures not checked"),
+        (&["view", "--verify", "rye"], "signatures not checked"),
+        (&["count", "--lastmod"], "nothing counts changes"),
+        (&["tag", "--batch"], "`posthaste tag --restore FILE --accumulate`"),
+        (&["tag", "--input=x", "--batch"], "`posthaste tag --restore FILE --accumulate`"),
+        (&["init", "--maildir=/x"], "there is no command `init` here: `posthaste index MAILDIR`"),
+        (&["dump"], "`posthaste tag --dump`"),
+        (&["restore", "--accumulate"], "`posthaste tag --restore FILE`"),
+        (&["reindex", "*"], "`posthaste index rebuild`"),
+        (&["move", "x", "/y"], "`posthaste find --move /FOLDER QUERY`"),
+        (&["config", "get", "user.name"], "there is no `config get` here"),
+        (&["index", "--lazy-check"], "`index` looks at what changed"),
+    ] {
+        let refused = place.run(line);
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(told.contains(said) && told.lines().count() == 1, "{line:?}: {told}");
+        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{line:?}");
+    }
+    // What works as it is typed there.
+    assert_eq!(place.says(0, &["cfind", "@example\\.net$"]), "Bob bob@example.net\n");
+    assert_eq!(place.says(0, &["cfind", "^ann"]), "Ann ann@example.org\n");
+    assert!(place.says(0, &["address", "--output=sender", "--format=json", "*"]).contains("bob@example.net"));
+    assert!(place.says(0, &["view", "--format=plain", "oven"]).contains("Which oven?"));
+    assert_eq!(place.says(0, &["show", "--format=sexp", "rye"]).lines().count(), 1);
+}

@@ -115,3 +115,46 @@ fn mail_without_a_date_stands_last() {
     assert!(threads.lines().next().unwrap().ends_with("Ann, Bob; Rye bread"), "{threads}");
     assert!(place.says(0, &["view", "-o", "raw", "rye"]).contains("Which oven?"), "not what has no date");
 }
+
+#[test]
+fn where_one_file_is_gone_the_others_are_shown() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    // A second file of the answer; the message is shown from whichever is there.
+    fs::copy(place.path().join("mail/.Sent/new/2.b.host"), place.path().join("mail/new/3.b.host")).unwrap();
+    place.says(0, &["index", "--quiet"]);
+    fs::remove_file(place.path().join("mail/.Sent/new/2.b.host")).unwrap();
+    assert!(place.says(0, &["show", "--entire-thread", "oven"]).contains("Which oven?"));
+    fs::remove_file(place.path().join("mail/cur/1.a.host:2,S")).unwrap();
+    let shown = |line: &[&str]| {
+        let shown = place.run(line);
+        let told = String::from_utf8_lossy(&shown.stderr).into_owned();
+        assert!(told.contains("cur/1.a.host:2,S: is not there any more; `posthaste index`"), "{line:?}: {told}");
+        assert_eq!(shown.status.code(), Some(1), "{line:?}");
+        String::from_utf8(shown.stdout).unwrap()
+    };
+    assert!(shown(&["show", "--entire-thread", "oven"]).contains("Which oven?"));
+    let threads: serde_json::Value = serde_json::from_str(&shown(&["show", "--format=json", "oven"])).unwrap();
+    assert_eq!(threads[0][0][0], serde_json::Value::Null, "{threads}");
+    assert_eq!(threads[0][0][1][0][0]["id"], "2@example.net", "{threads}");
+    assert!(shown(&["show", "--format=sexp", "oven"]).contains("2@example.net"));
+    assert!(shown(&["show", "--format=mbox", "--entire-thread", "oven"]).contains("Which oven?"));
+    assert!(shown(&["find", "--format=mbox", "rye"]).contains("Which oven?"));
+    assert!(shown(&["view", "-t", "from:ann", "or", "maildir:/"]).contains("Which oven?"));
+    assert!(shown(&["view", "--json", "-n", "9", "maildir:/"]).contains("Which oven?"));
+    assert_eq!(shown(&["show", "--format=raw", "from:ann"]), "");
+}
+
+#[test]
+fn a_query_may_begin_with_what_must_not_be_there() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    assert_eq!(place.says(0, &["find", "-from:ann", "-f", "f"]), "Bob\n");
+    assert_eq!(place.says(0, &["count", "-subject:wheat", "-f:bob"]), "1\n");
+    assert!(place.says(0, &["find", "--scan", "mail", "-header:X-Foo:*", "-n", "1"]).contains("Bob"));
+    let refused = place.run(&["find", "-header:X"]);
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("a header's name and a value belong here"),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,88 @@
+//! What users of mu and notmuch type by habit and is not here: one sentence says what to type instead.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Commands.
+const COMMANDS: [(&[&str], &str); 12] = [
+    (&["init", "setup"], "`posthaste index MAILDIR` makes the index, and nothing else has to be set up"),
+    (&["dump"], "`posthaste tag --dump` prints all tags and saved queries"),
+    (&["restore"], "`posthaste tag --restore FILE` does that, with --accumulate if no tag shall be taken away"),
+    (&["reindex"], "`posthaste index rebuild` reads all mail again; tags are kept"),
+    (&["compact"], "the index stays compact by itself"),
+    (
+        &["insert"],
+        "`posthaste serve` delivers into Maildirs, and `posthaste index` finds what any program has delivered",
+    ),
+    (&["add", "remove"], "`posthaste index` takes in what came and forgets what went"),
+    (&["move"], "`posthaste find --move /FOLDER QUERY` moves messages, `posthaste find --flag +S QUERY` changes flags"),
+    (&["labels"], "labels are tags: `posthaste tag +NAME -- QUERY`, `posthaste tag --list`"),
+    (&["verify"], "`posthaste index verify` checks the index; signatures of messages are not checked"),
+    (&["fields", "flags"], "the table of fields and flags is in docs/search.md"),
+    (
+        &["server", "script", "emacs-mua"],
+        "`find`, `view`, `show` and `search` print JSON or s-expressions for other programs",
+    ),
+];
+
+/// Options, of whichever command.
+const OPTIONS: [(&[&str], &str); 15] = [
+    (&["--nocolor", "--no-color"], "NO_COLOR=1 in front of the command turns colours off"),
+    (&["--muhome", "--config"], "--index DIR behind the command, or POSTHASTE_INDEX, says where the index is"),
+    (
+        &["--duplicate"],
+        "each file is a hit of its own, and `posthaste find --skip-dups --output files QUERY` prints one for each message",
+    ),
+    (&["--query"], "there is one query language; leave it out"),
+    (&["--decrypt", "--verify"], "messages are not decrypted, and signatures not checked; leave it out"),
+    (&["--lastmod"], "nothing counts changes; `changed:` in a query goes by the times of files"),
+    (&["--input"], "write `< FILE` instead"),
+    (&["--output"], "write `> FILE` instead"),
+    (&["--analyze"], "a query that cannot be read is told with the place of the mistake"),
+    (&["--verbose"], "what was done is always said; leave it out"),
+    (
+        &["--lazy-check", "--nocleanup"],
+        "`index` looks at what changed, and messages that are gone leave it; leave it out",
+    ),
+    (
+        &["--personal"],
+        "`posthaste addresses QUERY` lists the addresses in some messages, such as `from:me@example.org`",
+    ),
+    (
+        &["--summary-len", "--terminate"],
+        "`posthaste find --summary-len N` prints the beginning of texts; `view` parts messages with a form feed",
+    ),
+    (&["--play"], "save the part with `--parts N`, and open the file"),
+    (&["--deduplicate"], "each address is listed once; leave it out"),
+];
+
+/// What to type instead of an option, which may have a value (`--duplicate=1`).
+pub fn instead_of_option(option: &str) -> Option<String> {
+    let name = option.split('=').next().unwrap_or(option);
+    let (_, instead) = OPTIONS.iter().find(|(names, _)| names.contains(&name))?;
+    Some(format!("there is no {name} here: {instead}"))
+}
+
+/// What to type instead of a command line that could not be read.
+pub fn instead_of(error: &clap::Error, line: &[OsString]) -> Option<String> {
+    let named = |kind| match error.get(kind) {
+        Some(ContextValue::String(name)) => Some(name.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument => instead_of_option(named(ContextKind::InvalidArg)?),
+        ErrorKind::InvalidSubcommand => {
+            let name = named(ContextKind::InvalidSubcommand)?;
+            if line.get(1).is_some_and(|command| command == "config") {
+                let is_notmuchs = ["get", "set", "list"].contains(&name);
+                let instead = "settings of the index are in its config.toml (docs/reading.md), saved queries in `posthaste query`; \
+                               `posthaste info` shows them";
+                return is_notmuchs.then(|| format!("there is no `config {name}` here: {instead}"));
+            }
+            let (_, instead) = COMMANDS.iter().find(|(names, _)| names.contains(&name))?;
+            Some(format!("there is no command `{name}` here: {instead}"))
+        }
+        _ => None,
+    }
+}
