@@ -50,7 +50,9 @@ pub enum OpenError {
     #[error("the spool is in use by another process")]
     Locked,
     /// Both checkpoints are damaged or gone, and there is something to lose.
-    #[error("no checkpoint of the spool can be read: both files are damaged or missing; keep its directory as it is")]
+    #[error(
+        "no checkpoint of the spool can be read: both files are damaged or missing; keep its directory as it is: a new spool can be made from what is left"
+    )]
     NoCheckpoint,
     /// The file system failed.
     #[error("cannot open the spool: {0}")]
@@ -103,7 +105,13 @@ pub enum StreamError {
     /// 65,535 streams have been registered, which cannot be undone.
     #[error("no more streams can be registered")]
     TooMany,
-    /// Its id could not be made durable.
+    /// None has this name.
+    #[error("there is no stream {0:?}")]
+    Unknown(String),
+    /// A consumer takes its entries.
+    #[error("stream {0:?} has a consumer")]
+    Attached(String),
+    /// It could not be made durable.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
 }

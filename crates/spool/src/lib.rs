@@ -21,6 +21,7 @@ mod files;
 mod keeper;
 mod live;
 mod lsn_set;
+mod names;
 mod open;
 mod pack;
 mod packing;
@@ -35,7 +36,7 @@ pub use api::{
 };
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
-pub use closed::{ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport};
+pub use closed::{ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport, Rebuilt, Repaired};
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, StreamError};
 pub use events::{Damage, Event, Events};
 pub use open::OpenReport;

@@ -13,6 +13,7 @@ use crate::bodies::{Bodies, BodyError, BodyFile};
 use crate::checkpointing::Work;
 use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
 use crate::keeper::Keeper;
+use crate::names::Names;
 use crate::pack::{PackCache, PackError};
 use crate::replay::Found;
 use crate::snapshots::{SnapshotName, Snapshots};
@@ -64,6 +65,28 @@ impl FileSpool {
     /// `InvalidData` if it is damaged, else those of reading.
     pub fn read_snapshot(&self, name: &SnapshotName) -> std::io::Result<Vec<u8>> {
         self.shared.snapshots.read(name)
+    }
+
+    /// Removes a stream for good: what it alone needed goes, and its id is never used again. For one whose consumer will not come back, which holds what it
+    /// has not passed for ever. Durable when this returns without an error; what is exported of it is exported before. Says what it still needed.
+    ///
+    /// # Errors
+    /// [`StreamError::Unknown`], [`StreamError::Attached`]: nothing has changed. [`StreamError::Checkpoint`]: it is removed with the next checkpoint that succeeds.
+    pub fn forget_stream(&self, name: &str) -> Result<StreamStats, StreamError> {
+        let stats = {
+            let mut state = self.shared.core.state();
+            let found = state.streams.iter().find(|(_, stream)| stream.name == name);
+            let (id, stream) = found.ok_or_else(|| StreamError::Unknown(name.to_owned()))?;
+            let (id, stats) = (*id, stream.stats(StreamId(*id)));
+            if stream.consumer.is_some() {
+                return Err(StreamError::Attached(name.to_owned()));
+            }
+            state.forget_stream(id);
+            stats
+        };
+        self.shared.checkpoint()?;
+        self.shared.write_names()?;
+        Ok(stats)
     }
 
     /// Ends without a last checkpoint, as a kill would: what was advanced since the last one is forgotten.
@@ -130,6 +153,7 @@ impl Spool for FileSpool {
             (id, state.undurable_streams.contains(&id))
         };
         if is_new {
+            self.shared.write_names()?;
             self.shared.checkpoint()?;
             self.shared.core.state().undurable_streams.remove(&id);
         }
@@ -238,6 +262,18 @@ impl Shared {
     fn streams(&self) -> Vec<StreamStats> {
         let stats = |(id, stream): (&u16, &Stream)| stream.stats(StreamId(*id));
         self.core.state().streams.iter().map(stats).collect()
+    }
+
+    /// Keeps the names of the streams where they are found without a checkpoint.
+    fn write_names(&self) -> Result<(), CheckpointError> {
+        self.not_poisoned()?;
+        let _one_at_a_time = self.work.lock().expect("a checkpoint does not panic");
+        let names = {
+            let state = self.core.state();
+            Names { next: state.next_stream, streams: state.names() }
+        };
+        let written = self.watch("the names of the streams could not be written", names.write(&self.dir));
+        written.map_err(CheckpointError::io("cannot write the names of the streams"))
     }
 
     /// Hands on the outcome of something that writes or syncs; EIO closes the spool to writing.

@@ -189,6 +189,26 @@ impl State {
         }
     }
 
+    /// Nobody is to be shown a stream's entries any more, and what it alone needed goes.
+    pub fn forget_stream(&mut self, id: u16) {
+        let Some(stream) = self.streams.remove(&id) else { return };
+        self.is_changed_otherwise = true;
+        self.undurable_streams.remove(&id);
+        self.doomed.snapshots.extend(stream.snapshot);
+        for set in [&stream.entries, &stream.bodies] {
+            self.dirty.extend(set.words_in(0..=u64::MAX).map(|(word, _)| window_of(word * 64)));
+        }
+        let of_it: Vec<u64> = self.large.keys().copied().filter(|lsn| stream.bodies.contains(*lsn)).collect();
+        for lsn in of_it.into_iter().filter(|lsn| !self.is_body_needed(*lsn)).collect::<Vec<_>>() {
+            self.doomed.uploads.extend(self.large.remove(&lsn).map(|body| body.upload));
+        }
+    }
+
+    /// The streams by their ids.
+    pub fn names(&self) -> BTreeMap<u16, String> {
+        self.streams.iter().map(|(id, stream)| (*id, stream.name.clone())).collect()
+    }
+
     /// Whether a checkpoint would say anything new.
     pub fn is_changed(&self) -> bool {
         let has_doomed = !self.unripe_uploads.is_empty() || !self.doomed.is_empty();

@@ -1,12 +1,13 @@
 //! A look at a spool that nobody has open.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, ExportedBody, FileSpool, Lsn, OpenError, Released, Spool, StreamId,
+    Batch, Body, ClosedSpool, Config, Entry, ExportedBody, FileSpool, Lsn, OpenError, Released, Repaired, Replayed,
+    Spool, StreamId,
 };
 
 fn config() -> Config {
@@ -103,12 +104,13 @@ fn a_damaged_index_is_found_and_written_anew_from_its_pack() {
     let closed = ClosedSpool::open(dir.path()).unwrap();
     assert_eq!(closed.verify().unwrap().damage.len(), indexes.len());
     assert!(exported(&closed).len() < before.len());
-    assert_eq!(closed.repair().unwrap().len(), indexes.len());
+    let repaired = closed.repair().unwrap();
+    assert_eq!((repaired.files.len(), repaired.failed), (indexes.len(), Vec::new()));
     drop(closed);
     let closed = ClosedSpool::open(dir.path()).unwrap();
     assert_eq!(closed.verify().unwrap().damage, []);
     assert_eq!(exported(&closed), before);
-    assert_eq!(closed.repair().unwrap(), Vec::<String>::new());
+    assert_eq!(closed.repair().unwrap(), Repaired::default());
     drop(closed);
     let (spool, report) = FileSpool::open(dir.path(), config()).unwrap();
     assert_eq!(report.damage, []);
@@ -120,4 +122,152 @@ fn a_directory_without_a_spool_is_none() {
     let dir = tempfile::tempdir().unwrap();
     let opened = ClosedSpool::open(dir.path());
     assert!(matches!(opened, Err(OpenError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound));
+}
+
+/// Turns some bits of a file over.
+fn damage(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 0x55;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// The files of a spool's directory whose names end so, in order.
+fn files(dir: &Path, below: &str, ending: &str) -> Vec<PathBuf> {
+    let mut paths: Vec<_> = std::fs::read_dir(dir.join(below)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.to_str().unwrap().ends_with(ending));
+    paths.sort();
+    paths
+}
+
+/// The segments of the ring with batches in them.
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let shown = ClosedSpool::open(dir).unwrap().inspect().unwrap();
+    let names = shown.segments.iter().filter(|place| place.needed > 0).map(|place| place.name.clone());
+    names.map(|name| dir.join("ring").join(name)).collect()
+}
+
+#[test]
+fn one_of_two_copies_is_repaired_and_costs_nothing() {
+    for (is_checkpoint, name, at) in
+        [(true, "checkpoint.0", 30), (true, "checkpoint.1", 30), (false, "first", 9), (false, "second", 4096 + 9)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        spool(dir.path());
+        let before = exported(&ClosedSpool::open(dir.path()).unwrap());
+        let file = if is_checkpoint { dir.path().join(name) } else { segments(dir.path())[0].clone() };
+        damage(&file, at);
+        let closed = ClosedSpool::open(dir.path()).unwrap();
+        let shown = closed.inspect().unwrap();
+        assert_eq!(shown.spare.len(), 1, "{}: {:?}", file.display(), shown.spare);
+        let repaired = closed.repair().unwrap();
+        assert_eq!((repaired.files.len(), &repaired.failed[..]), (1, &[][..]), "{}", file.display());
+        drop(closed);
+        let closed = ClosedSpool::open(dir.path()).unwrap();
+        assert_eq!(closed.inspect().unwrap().spare, []);
+        // Behind an older checkpoint the streams see some of it again.
+        let after = exported(&closed);
+        assert!(before.iter().all(|(lsn, ..)| after.iter().any(|(other, ..)| other == lsn)), "{}", file.display());
+        assert_eq!(closed.verify().unwrap().damage, []);
+        drop(closed);
+        assert_eq!(FileSpool::open(dir.path(), config()).unwrap().1.damage, []);
+    }
+}
+
+#[test]
+fn every_kind_of_damage_is_named() {
+    type Hurt = fn(&Path);
+    let kinds: [(&str, Hurt); 7] = [
+        ("a body in the ring", |dir| {
+            // Not the last one: that may be torn, and then it was never promised.
+            let needed = [20, 24, 28].map(|n| [n; 50]);
+            let found = segments(dir).into_iter().find_map(|path| {
+                let bytes = std::fs::read(&path).unwrap();
+                let at = needed.iter().find_map(|body| bytes.windows(50).position(|part| part == body))?;
+                Some((path, at))
+            });
+            let (path, at) = found.unwrap();
+            damage(&path, at);
+        }),
+        ("both copies of a segment's header", |dir| {
+            let path = segments(dir).remove(0);
+            [9, 4096 + 9].into_iter().for_each(|at| damage(&path, at));
+        }),
+        ("a missing segment", |dir| std::fs::remove_file(&segments(dir)[0]).unwrap()),
+        ("a body in a pack", |dir| {
+            let (spool, _) = FileSpool::open(dir, config()).unwrap();
+            spool.pack_oldest(2).unwrap();
+            drop(spool);
+            let needed = [15, 16, 17, 18, 19, 20].map(|n| [n; 50]);
+            let found = files(dir, "packs", ".pack").into_iter().find_map(|path| {
+                let bytes = std::fs::read(&path).unwrap();
+                let at = needed.iter().find_map(|body| bytes.windows(50).position(|part| part == body))?;
+                Some((path, at))
+            });
+            let (path, at) = found.unwrap();
+            damage(&path, at);
+        }),
+        ("a missing pack", |dir| std::fs::remove_file(files(dir, "packs", ".pack").pop().unwrap()).unwrap()),
+        ("a large body", |dir| damage(&files(dir, "bodies", ".body")[0], 300_000)),
+        ("a live file", |dir| damage(&files(dir, "live", "").pop().unwrap(), 40)),
+    ];
+    for (what, hurt) in kinds {
+        let dir = tempfile::tempdir().unwrap();
+        spool(dir.path());
+        hurt(dir.path());
+        let closed = ClosedSpool::open(dir.path()).unwrap();
+        let verified = closed.verify().unwrap();
+        assert!(!verified.damage.is_empty(), "{what}");
+        // What is not damaged is given out all the same.
+        assert!(!exported(&closed).is_empty(), "{what}");
+        drop(closed);
+        // And it opens, whatever is lost.
+        FileSpool::open(dir.path(), config()).unwrap();
+    }
+}
+
+#[test]
+fn a_spool_without_any_checkpoint_is_rebuilt_elsewhere_and_stays_as_it_is() {
+    for has_names in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let (lsns, large) = spool(dir.path());
+        let to = dir.path().join("rebuilt");
+        let refused = ClosedSpool::rebuild(dir.path(), &to);
+        assert!(matches!(refused, Err(OpenError::Io(error)) if error.kind() == std::io::ErrorKind::AlreadyExists));
+        damage(&dir.path().join("checkpoint.0"), 20);
+        std::fs::remove_file(dir.path().join("checkpoint.1")).unwrap();
+        if !has_names {
+            damage(&dir.path().join("streams"), 12);
+        }
+        assert!(matches!(ClosedSpool::open(dir.path()), Err(OpenError::NoCheckpoint)));
+        assert!(matches!(FileSpool::open(dir.path(), config()), Err(OpenError::NoCheckpoint)));
+        let rebuilt = ClosedSpool::rebuild(dir.path(), &to).unwrap();
+        assert_eq!(rebuilt.damage.len(), usize::from(!has_names), "{:?}", rebuilt.damage);
+        let names = if has_names { ["one", "other"] } else { ["unnamed-1", "unnamed-2"] };
+        assert_eq!(rebuilt.streams, names);
+        assert!(matches!(ClosedSpool::open(dir.path()), Err(OpenError::NoCheckpoint)), "the original is as it was");
+        let (spool, report) = FileSpool::open(&to, config()).unwrap();
+        assert_eq!(report.damage, []);
+        let [one, other] = names.map(|name| spool.stream(name).unwrap());
+        for (stream, name) in [(one, "one"), (other, "other")] {
+            let mut shown = Vec::new();
+            spool
+                .replay(stream, &mut |replayed| match replayed {
+                    Replayed::Entry { lsn, payload, .. } => {
+                        assert_eq!(payload, &Bytes::from("for you"));
+                        shown.push(lsn);
+                    }
+                    Replayed::Damaged { lsn } => panic!("{lsn} is damaged"),
+                })
+                .unwrap();
+            assert_eq!(shown.contains(&large), name == "one");
+            // Of what the other stream has not released nothing is missing.
+            assert!(lsns[12..30].iter().all(|lsn| shown.contains(lsn)), "{name}");
+        }
+        for (n, lsn) in lsns.iter().enumerate().skip(15) {
+            assert_eq!(spool.read(*lsn, 0..7000).unwrap(), [n as u8; 7000][..]);
+        }
+        assert_eq!(spool.read(large, 0..400_000).unwrap(), [77; 400_000][..]);
+        let next = append(&spool, &[one], Body::None);
+        assert!(next > large && next > lsns[30], "no LSN is used twice");
+    }
 }

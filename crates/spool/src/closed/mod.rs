@@ -1,13 +1,20 @@
-//! A look at a spool that nobody has open: what it holds, whether it is sound, and what is in it. Changes nothing but in [`repair`].
+//! A look at a spool from outside: what it holds, whether it is sound, and what is in it. Changes nothing but in [`repair`](ClosedSpool::repair).
+
+mod rebuild;
+mod repair;
+mod verify;
+
+pub use rebuild::Rebuilt;
+pub use repair::Repaired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use posthaste_ring::layout::RecordHeader;
+use posthaste_ring::layout::{FIRST_RECORD, RecordHeader, SegmentHeader};
 use posthaste_ring::{Lsn, SegmentReader};
 use rustix::fs::FlockOperation;
 
@@ -17,12 +24,11 @@ use crate::checkpoint::{Checkpoint, CheckpointFiles, Found};
 use crate::events::Damage;
 use crate::live::{LiveFiles, lsns_of};
 use crate::open::{LOCK, RING};
-use crate::pack::{self, IndexEntry, PackCache, PackError};
-use crate::scrub::{ScrubReport, scrub_pack};
+use crate::pack::{self, PackCache, PackError};
 use crate::state::State;
 use crate::{OpenError, StreamId, StreamStats, files};
 
-/// A spool that nobody has open; nobody can open it meanwhile.
+/// A spool as it lies on the disk.
 pub struct ClosedSpool {
     dir: PathBuf,
     checkpoint: Checkpoint,
@@ -33,7 +39,17 @@ pub struct ClosedSpool {
     packs: PackCache,
     bodies: Bodies,
     damage: Vec<Damage>,
-    _lock: File,
+    /// Copies of which the other one is whole.
+    spare: Vec<Spare>,
+    _lock: Option<File>,
+}
+
+/// One of two copies that is damaged, while the other is whole.
+#[derive(Debug, Clone)]
+enum Spare {
+    Checkpoint,
+    /// Of the header of a segment.
+    Header(String),
 }
 
 struct Segment {
@@ -64,6 +80,8 @@ pub struct Inspection {
     pub unnamed_bodies: Vec<String>,
     /// What the look itself has found damaged; [`ClosedSpool::verify`] reads all.
     pub damage: Vec<Damage>,
+    /// What is damaged and costs nothing, because a second copy is whole. A power cut may leave the like.
+    pub spare: Vec<Damage>,
 }
 
 /// A segment or a pack.
@@ -106,20 +124,45 @@ pub enum ExportedBody {
 }
 
 impl ClosedSpool {
-    /// Reads what is where.
+    /// Reads what is where. Nobody can open the spool meanwhile.
     ///
     /// # Errors
     /// [`OpenError::Locked`] while somebody has it open; `NotFound` if there is no spool; see [`OpenError`].
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
-        let lock = File::open(dir.join(LOCK)).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => io::Error::new(io::ErrorKind::NotFound, "there is no spool in this directory"),
-            _ => error,
-        })?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked),
-            locked => locked.map_err(io::Error::from)?,
+        let lock = lock(dir)?;
+        Self::read(dir, Some(lock))
+    }
+
+    /// As [`open`](Self::open), also beside whoever has the spool open: shows one moment of it. Only [`inspect`](Self::inspect) may be asked
+    /// then: what else would be read may be moved or removed meanwhile.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), except that it may be in use.
+    pub fn glance(dir: &Path) -> Result<Self, OpenError> {
+        if !dir.join(LOCK).exists() {
+            return Err(no_spool().into());
         }
-        let (_, Found::Valid(checkpoint), _) = CheckpointFiles::open(dir)? else { return Err(OpenError::NoCheckpoint) };
+        let counter_now = || {
+            Ok::<_, OpenError>(match CheckpointFiles::open(dir)?.1 {
+                Found::Valid(checkpoint) => Some(checkpoint.counter),
+                _ => None,
+            })
+        };
+        for _ in 1..GLANCES {
+            let closed = Self::read(dir, None);
+            // Files are removed and segments used again behind a checkpoint alone.
+            match (closed, counter_now()?) {
+                (Ok(closed), Some(counter)) if counter == closed.checkpoint.counter => return Ok(closed),
+                (Err(OpenError::NoCheckpoint), None) => return Err(OpenError::NoCheckpoint),
+                _ => {}
+            }
+        }
+        Self::read(dir, None)
+    }
+
+    fn read(dir: &Path, lock: Option<File>) -> Result<Self, OpenError> {
+        let (_, found, is_one_damaged) = CheckpointFiles::open(dir)?;
+        let Found::Valid(checkpoint) = found else { return Err(OpenError::NoCheckpoint) };
         let mut closed = ClosedSpool {
             dir: dir.to_owned(),
             state: State::of_rows(&checkpoint),
@@ -129,6 +172,7 @@ impl ClosedSpool {
             packs: PackCache::new(pack::dir_of(dir)),
             bodies: Bodies::at(bodies::dir_of(dir)),
             damage: Vec::new(),
+            spare: is_one_damaged.then_some(Spare::Checkpoint).into_iter().collect(),
             _lock: lock,
         };
         let heads = closed.read_ring()?;
@@ -147,14 +191,22 @@ impl ClosedSpool {
         let (mut heads, mut mark, mut lost) = (BTreeMap::new(), 0, Vec::new());
         let names = files::list(&dir)?.into_iter().filter(|name| name.ends_with(".seg"));
         for name in names {
-            let reader = match SegmentReader::open(&dir.join(&name)) {
-                // Of one that was never used it is no damage; the ring tells them apart when it is opened.
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
+            let path = dir.join(&name);
+            let reader = match SegmentReader::open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    if !is_never_used(&path)? {
+                        self.note(None, &name, "neither copy of the segment's header is whole: its batches are lost");
+                    }
+                    continue;
+                }
                 reader => reader?,
             };
             let number = reader.header().number;
             if number < self.checkpoint.ring_low {
                 continue;
+            }
+            if copies(&path)?.contains(&None) {
+                self.spare.push(Spare::Header(name.clone()));
             }
             let at = self.ring.len();
             let mut unknown = Vec::new();
@@ -175,6 +227,14 @@ impl ClosedSpool {
             }
             lost.extend(gaps.into_iter().filter_map(|gap| Some((name.clone(), gap.lsns?))));
             self.ring.push(Segment { name, number, reader });
+        }
+        let numbers: BTreeSet<u64> = self.ring.iter().map(|segment| segment.number).collect();
+        // Of a new ring nothing tells the lowest number that there should be.
+        let low =
+            numbers.first().filter(|_| self.checkpoint.ring_low == 0).copied().unwrap_or(self.checkpoint.ring_low);
+        let ends = low..numbers.last().copied().unwrap_or(low);
+        for number in ends.filter(|number| !numbers.contains(number)) {
+            self.note(None, RING, format!("segment {number} is missing: its batches are lost"));
         }
         for (name, (first, last)) in lost {
             if first.get() <= u64::max(mark, self.checkpoint.through) {
@@ -270,52 +330,8 @@ impl ClosedSpool {
             large: state.large.iter().map(|(lsn, b)| (Lsn::new(*lsn), self.bodies.name(b.upload), b.len)).collect(),
             unnamed_bodies: unnamed.map(|upload| self.bodies.name(upload)).collect(),
             damage: self.damage.clone(),
+            spare: self.spare.iter().map(Spare::told).collect(),
         })
-    }
-
-    /// Reads everything that is needed and compares the checksums. The report has also what [`inspect`](Self::inspect) calls damaged.
-    ///
-    /// # Errors
-    /// Those of reading, but for what is damaged.
-    pub fn verify(&self) -> io::Result<ScrubReport> {
-        let mut report = ScrubReport { damage: self.damage.clone(), ..ScrubReport::default() };
-        let is_needed = |lsn: u64| self.state.is_any_needed(lsn..=lsn);
-        for row in &self.state.packs {
-            let place = pack::pack_path(self.packs.dir(), row.id).display().to_string();
-            let mut found = BTreeSet::new();
-            let outcome = self.packs.get(row.id).and_then(|reader| {
-                scrub_pack(&reader, &mut |lsn, read| {
-                    found.insert(lsn);
-                    match read {
-                        Ok(bytes) => report.count(bytes),
-                        Err(what) if is_needed(lsn) => report.note(Some(lsn), &place, what),
-                        Err(_) => {}
-                    }
-                    ControlFlow::Continue(())
-                })
-            });
-            match outcome {
-                Err(PackError::Damaged(what)) => report.note(None, &place, what),
-                outcome => outcome?,
-            }
-        }
-        for (lsn, (at, offset, header)) in &self.places {
-            let segment = &self.ring[*at];
-            match segment.reader.body(*offset, header, 0..0) {
-                Ok(_) => report.count(u64::from(header.head_len) + u64::from(header.body_len)),
-                Err(posthaste_ring::ReadError::Io(_, error)) => return Err(error),
-                Err(error) if is_needed(*lsn) => report.note(Some(*lsn), &segment.name, error.to_string()),
-                Err(_) => {}
-            }
-        }
-        for (lsn, body) in &self.state.large {
-            match self.bodies.verify(*body) {
-                Ok(()) => report.count(body.len),
-                Err(BodyError::Damaged(what)) => report.note(Some(*lsn), self.bodies.name(body.upload), what),
-                Err(BodyError::Io(error)) => return Err(error),
-            }
-        }
-        Ok(report)
     }
 
     /// Shows every batch that is needed, in order, with what is needed of it, until `each` says no.
@@ -324,7 +340,7 @@ impl ClosedSpool {
     /// Those of reading; what is damaged is told in the batch, or left out if its head is.
     pub fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
         for (lsn, is_body_needed) in self.state.needed(0..=u64::MAX) {
-            let Some((head, body)) = self.read(lsn)? else { continue };
+            let Some((head, body)) = self.find(lsn)? else { continue };
             let streams = &self.state.streams;
             let needed = |entry: &&crate::batch::HeadEntry| {
                 let needs = |stream: &crate::state::Stream| stream.entries.contains(lsn) || stream.bodies.contains(lsn);
@@ -354,7 +370,7 @@ impl ClosedSpool {
     }
 
     /// Head and inline body of a batch; `None` if its head is lost.
-    fn read(&self, lsn: u64) -> io::Result<Option<(Head, Result<Bytes, String>)>> {
+    fn find(&self, lsn: u64) -> io::Result<Option<(Head, Result<Bytes, String>)>> {
         if let Some((at, offset, header)) = self.places.get(&lsn) {
             let reader = &self.ring[*at].reader;
             let head = reader.head(*offset, header).ok().and_then(Head::decode);
@@ -378,33 +394,52 @@ impl ClosedSpool {
             read => Ok(read?),
         }
     }
+}
 
-    /// Writes the index of each pack anew whose index is damaged or missing, from the pack itself. Says which.
-    ///
-    /// # Errors
-    /// Those of reading and writing.
-    pub fn repair(&self) -> io::Result<Vec<String>> {
-        let mut repaired = Vec::new();
-        for row in &self.state.packs {
-            let is_whole = self.packs.get(row.id).and_then(|reader| reader.each(|_| Ok::<_, PackError>(())));
-            match is_whole {
-                Ok(()) => continue,
-                Err(PackError::Io(error)) => return Err(error),
-                Err(PackError::Damaged(_)) => {}
-            }
-            let path = pack::pack_path(self.packs.dir(), row.id);
-            let mut entries = Vec::new();
-            SegmentReader::open(&path)?.scan(&mut |located| {
-                let header = located.header;
-                // A segment that was adopted has others, too: cancelled ones must not come back.
-                if self.state.is_any_needed(header.lsn.get()..=header.lsn.get()) {
-                    entries.push(IndexEntry::of(located.offset, &header));
-                }
-                ControlFlow::Continue(())
-            })?;
-            pack::replace_index(self.packs.dir(), row.id, &entries)?;
-            repaired.push(format!("{:016x}.index", row.id));
-        }
-        Ok(repaired)
+impl Spare {
+    fn told(&self) -> Damage {
+        let (place, what) = match self {
+            Spare::Checkpoint => ("checkpoint".to_owned(), "one of the two files cannot be read; the other one counts"),
+            Spare::Header(name) => (name.clone(), "one of the two copies of its header is damaged"),
+        };
+        Damage { lsn: None, place, what: what.to_owned() }
     }
 }
+
+fn no_spool() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "there is no spool in this directory")
+}
+
+/// Takes the lock of a spool that is there.
+fn lock(dir: &Path) -> Result<File, OpenError> {
+    let lock = File::open(dir.join(LOCK)).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => no_spool(),
+        _ => error,
+    })?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked),
+        locked => Ok(locked.map(|()| lock).map_err(io::Error::from)?),
+    }
+}
+
+/// The copies of a segment's header.
+fn copies(path: &Path) -> io::Result<[Option<SegmentHeader>; 2]> {
+    let mut blocks = Vec::new();
+    File::open(path)?.take(FIRST_RECORD as u64).read_to_end(&mut blocks)?;
+    Ok(SegmentHeader::decode_copies(&blocks))
+}
+
+/// Whether a segment's file holds nothing but zeros: it was made and never put to use.
+fn is_never_used(path: &Path) -> io::Result<bool> {
+    let (mut file, mut piece, mut len) = (File::open(path)?, vec![0; 1 << 20], 0);
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(len >= FIRST_RECORD),
+            n if piece[..n].iter().any(|byte| *byte != 0) => return Ok(false),
+            n => len += n,
+        }
+    }
+}
+
+/// Looks until none was disturbed by a checkpoint.
+const GLANCES: usize = 4;

@@ -1,0 +1,270 @@
+//! A new spool from what is left of one that has lost both of its checkpoint files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use bytes::Bytes;
+use posthaste_ring::layout::RecordHeader;
+use posthaste_ring::{Lsn, SegmentReader};
+
+use super::{ClosedSpool, lock};
+use crate::batch::{BodyPlace, Head, OWN};
+use crate::bodies::{self, Bodies, BodyError};
+use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
+use crate::events::Damage;
+use crate::live::{LiveFiles, window_of};
+use crate::names::Names;
+use crate::open::{LOCK, RING};
+use crate::pack::{self, PackWriter};
+use crate::state::{State, Stream};
+use crate::{OpenError, files};
+
+/// What a rebuilt spool holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rebuilt {
+    /// Batches that were found.
+    pub batches: u64,
+    /// Their streams. Each is shown all of its batches again.
+    pub streams: Vec<String>,
+    /// Large bodies that were copied.
+    pub large: u64,
+    /// Batches that are left out, because a stream needed their large body and its file is gone: whoever needed it had released it, or it was lost.
+    pub left_out: Vec<Lsn>,
+    /// What could not be read.
+    pub damage: Vec<Damage>,
+}
+
+/// A batch, wherever it was found: in the ring, in a pack, or in both.
+struct Places(Vec<(usize, u32, RecordHeader)>);
+
+/// Everything that was found.
+#[derive(Default)]
+struct Left {
+    readers: Vec<(String, SegmentReader)>,
+    places: BTreeMap<u64, Places>,
+    heads: BTreeMap<u64, Head>,
+    mark: u64,
+    damage: Vec<Damage>,
+}
+
+impl ClosedSpool {
+    /// Makes a new spool in `to`, which is not there yet, from everything that is found in `dir`, whose checkpoint files are both damaged or missing. `dir` stays as
+    /// it is. Nobody knows any more what each stream has passed and released: so every stream is shown everything again, from the beginning and without its
+    /// snapshot. LSNs stay the same. Cut short, it leaves a directory that no spool is opened in.
+    ///
+    /// # Errors
+    /// [`OpenError::Locked`] while somebody has it open; `AlreadyExists` if there is a checkpoint that can be read, or something in the place of `to`; those of reading and writing.
+    pub fn rebuild(dir: &Path, to: &Path) -> Result<Rebuilt, OpenError> {
+        let _lock = lock(dir)?;
+        let exists = |what: &str| OpenError::Io(io::Error::new(io::ErrorKind::AlreadyExists, what));
+        if let (_, Found::Valid(_), _) = CheckpointFiles::open(dir)? {
+            return Err(exists("a checkpoint can be read, so nothing needs to be rebuilt"));
+        }
+        if to.symlink_metadata().is_ok() {
+            return Err(exists("the directory for the new spool exists already"));
+        }
+        let mut left = Left::default();
+        left.read(&pack::dir_of(dir), ".pack")?;
+        left.read(&dir.join(RING), ".seg")?;
+        left.leave_out_what_is_torn_or_cancelled();
+        let left_out = left.leave_out_what_has_lost_its_body(dir)?;
+        files::make_dir(to)?;
+        files::make_dir(&to.join(RING))?;
+        files::write_new(&to.join(LOCK), b"")?;
+        let mut state = left.state(dir)?;
+        let mut rebuilt = Rebuilt {
+            left_out,
+            streams: state.streams.values().map(|stream| stream.name.clone()).collect(),
+            ..Rebuilt::default()
+        };
+        for lsn in left.places.keys().copied().collect::<Vec<_>>() {
+            state.find_again(lsn, &left.heads[&lsn]);
+            if !state.is_any_needed(lsn..=lsn) {
+                left.places.remove(&lsn);
+            }
+        }
+        state.published = left.heads.keys().next_back().copied().unwrap_or(0);
+        rebuilt.large = left.copy_large(dir, to, &state)?;
+        rebuilt.batches = left.places.len() as u64;
+        left.write_packs(to, &mut state)?;
+        let live = LiveFiles::open(to)?;
+        let windows: BTreeSet<u64> = left.places.keys().map(|lsn| window_of(*lsn)).collect();
+        for window in &windows {
+            live.write(*window, 1, &state.window(*window))?;
+        }
+        live.sync()?;
+        Names { next: state.next_stream, streams: state.names() }.write(to)?;
+        let windows = windows.into_iter().map(|window| (window, 1)).collect();
+        let checkpoint = Checkpoint { counter: 1, ring_low: 0, windows, ..state.rows() };
+        // The last of all: without it the directory is none that is opened.
+        CheckpointFiles::open(to)?.0.write(&checkpoint)?;
+        rebuilt.damage = left.damage;
+        Ok(rebuilt)
+    }
+}
+
+impl Left {
+    fn note(&mut self, lsn: Option<u64>, place: impl Into<String>, what: impl Into<String>) {
+        self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
+    }
+
+    fn read(&mut self, dir: &Path, ending: &str) -> io::Result<()> {
+        let names = match files::list(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            names => names?,
+        };
+        for name in names.into_iter().filter(|name| name.ends_with(ending)) {
+            let path = dir.join(&name);
+            let reader = match SegmentReader::open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    if !super::is_never_used(&path)? {
+                        self.note(None, name, "neither copy of its header is whole: its batches are lost");
+                    }
+                    continue;
+                }
+                reader => reader?,
+            };
+            let at = self.readers.len();
+            let mut unknown = Vec::new();
+            let gaps = reader.scan(&mut |located| {
+                let lsn = located.header.lsn.get();
+                self.mark = self.mark.max(located.header.durable.get());
+                match Head::decode(Bytes::copy_from_slice(located.head)) {
+                    Some(head) => {
+                        self.heads.insert(lsn, head);
+                        let places = self.places.entry(lsn).or_insert(Places(Vec::new()));
+                        places.0.push((at, located.offset, located.header));
+                    }
+                    None => unknown.push(lsn),
+                }
+                ControlFlow::Continue(())
+            })?;
+            unknown.into_iter().for_each(|lsn| self.note(Some(lsn), &name, "its head has a format that is not known"));
+            for (first, last) in gaps.into_iter().filter_map(|gap| gap.lsns) {
+                self.note(Some(first.get()), &name, format!("batches {first} to {last} are damaged"));
+            }
+            self.readers.push((name, reader));
+        }
+        Ok(())
+    }
+
+    /// The body of a batch, from whichever place has it whole.
+    fn body(&self, lsn: u64) -> Result<Bytes, posthaste_ring::ReadError> {
+        let mut last = Err(posthaste_ring::ReadError::NotFound(Lsn::new(lsn)));
+        for (at, offset, header) in &self.places[&lsn].0 {
+            last = self.readers[*at].1.body(*offset, header, 0..u32::MAX);
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+
+    fn leave_out_what_is_torn_or_cancelled(&mut self) {
+        let behind: Vec<u64> = self.places.range(self.mark + 1..).map(|(lsn, _)| *lsn).collect();
+        let torn = behind.into_iter().filter(|lsn| self.body(*lsn).is_err()).collect::<Vec<_>>();
+        torn.iter().for_each(|lsn| drop((self.heads.remove(lsn), self.places.remove(lsn))));
+        let cancelled: Vec<u64> = self.heads.values().flat_map(Head::cancels).collect();
+        cancelled.iter().for_each(|lsn| drop(self.places.remove(lsn)));
+    }
+
+    fn leave_out_what_has_lost_its_body(&mut self, dir: &Path) -> io::Result<Vec<Lsn>> {
+        let there: BTreeSet<u64> = match Bodies::at(bodies::dir_of(dir)).list() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeSet::new(),
+            listed => listed?.into_iter().collect(),
+        };
+        let is_gone = |lsn: &u64| match &self.heads[lsn] {
+            Head { body: BodyPlace::File(body), entries } => {
+                !there.contains(&body.upload) && entries.iter().any(|entry| entry.needs_body)
+            }
+            _ => false,
+        };
+        let gone: Vec<u64> = self.places.keys().copied().filter(is_gone).collect();
+        gone.iter().for_each(|lsn| drop(self.places.remove(lsn)));
+        Ok(gone.into_iter().map(Lsn::new).collect())
+    }
+
+    /// The streams, none of which has passed anything. Those that were removed for good have no name any more.
+    fn state(&mut self, dir: &Path) -> io::Result<State> {
+        let ids: BTreeSet<u16> =
+            self.heads.values().flat_map(|head| head.entries.iter().map(|entry| entry.stream)).collect();
+        let names = Names::read(dir)?.unwrap_or_else(|| {
+            self.note(None, "streams", "the names of the streams cannot be read: they are called unnamed-1 and so on");
+            let streams = ids.iter().filter(|id| **id != OWN).map(|id| (*id, format!("unnamed-{id}"))).collect();
+            Names { next: 0, streams }
+        });
+        let next = ids.last().map_or(1, |last| last.saturating_add(1)).max(names.next);
+        let streams = names.streams.iter().map(|(id, name)| (*id, Stream::new(name, 0))).collect();
+        Ok(State { streams, next_stream: next, ..State::default() })
+    }
+
+    fn copy_large(&mut self, dir: &Path, to: &Path, state: &State) -> io::Result<u64> {
+        let (from, into) = (bodies::dir_of(dir), bodies::dir_of(to));
+        files::make_dir(&into)?;
+        let old = Bodies::at(from.clone());
+        let mut count = 0;
+        for (lsn, body) in &state.large {
+            let name = old.name(body.upload);
+            if let Err(BodyError::Damaged(what)) = old.verify(*body) {
+                self.note(Some(*lsn), &name, what);
+            }
+            if copy(&from.join(&name), &into.join(&name))? {
+                count += 1;
+            }
+        }
+        files::sync_dir(&into)?;
+        Ok(count)
+    }
+
+    fn write_packs(&mut self, to: &Path, state: &mut State) -> io::Result<()> {
+        let packs = pack::dir_of(to);
+        files::make_dir(&packs)?;
+        let mut writer: Option<PackWriter> = None;
+        for lsn in self.places.keys().copied().collect::<Vec<_>>() {
+            let body = match self.body(lsn) {
+                Ok(body) => Some(body),
+                Err(posthaste_ring::ReadError::Io(_, error)) => return Err(error),
+                Err(error) => {
+                    self.note(Some(lsn), "body", error.to_string());
+                    None
+                }
+            };
+            if writer.as_ref().is_some_and(|writer| writer.bytes() >= PACK_BYTES) {
+                finish(writer.take().expect("there is one"), state)?;
+            }
+            let writer = match &mut writer {
+                Some(writer) => writer,
+                none => none.insert(PackWriter::create(&packs, state.next_pack)?),
+            };
+            writer.append(lsn, &self.heads[&lsn].encode(), body.as_deref())?;
+        }
+        writer.map_or(Ok(()), |writer| finish(writer, state))
+    }
+}
+
+fn finish(writer: PackWriter, state: &mut State) -> io::Result<()> {
+    let (id, first, last, records) = (state.next_pack, writer.first(), writer.last(), writer.records());
+    let bytes = writer.bytes();
+    writer.finish()?;
+    state.packs.push(PackRow { id, first, last, records, bytes });
+    state.next_pack += 1;
+    Ok(())
+}
+
+/// As much as there is of it; says whether there is any.
+fn copy(from: &Path, to: &Path) -> io::Result<bool> {
+    let mut source = match File::open(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        source => source?,
+    };
+    let mut copy = files::create(to)?;
+    io::copy(&mut source, &mut copy)?;
+    posthaste_fsops::fsync(&copy)?;
+    Ok(true)
+}
+
+const PACK_BYTES: u64 = 256 << 20;

@@ -1,0 +1,85 @@
+//! Reads everything that is needed.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use crate::ClosedSpool;
+use crate::bodies::BodyError;
+use crate::pack::{self, PackError};
+use crate::scrub::{ScrubReport, scrub_pack};
+
+impl ClosedSpool {
+    /// Reads everything that is needed and compares the checksums. The report has also what [`inspect`](Self::inspect) calls damaged.
+    ///
+    /// # Errors
+    /// Those of reading, but for what is damaged.
+    pub fn verify(&self) -> io::Result<ScrubReport> {
+        self.verify_with(&mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`verify`](Self::verify), and tells `pace` after each batch what was read so far: whoever must leave the disk to others sleeps there, or ends it.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify).
+    pub fn verify_with(&self, pace: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
+        let mut report = ScrubReport { damage: self.damage.clone(), ..ScrubReport::default() };
+        let is_needed = |lsn: u64| self.state.is_any_needed(lsn..=lsn);
+        for row in &self.state.packs {
+            let place = pack::pack_path(self.packs.dir(), row.id).display().to_string();
+            let outcome = self.packs.get(row.id).and_then(|reader| {
+                scrub_pack(&reader, &mut |lsn, read| {
+                    match read {
+                        Ok(bytes) => report.count(bytes),
+                        Err(what) if is_needed(lsn) => report.note(Some(lsn), &place, what),
+                        Err(_) => {}
+                    }
+                    report.is_partial = pace(&report).is_break();
+                    match report.is_partial {
+                        true => ControlFlow::Break(()),
+                        false => ControlFlow::Continue(()),
+                    }
+                })
+            });
+            match outcome {
+                Err(PackError::Damaged(what)) => report.note(None, &place, what),
+                outcome => outcome?,
+            }
+            if report.is_partial {
+                return Ok(report);
+            }
+        }
+        for (lsn, (at, offset, header)) in &self.places {
+            let segment = &self.ring[*at];
+            match segment.reader.body(*offset, header, 0..0) {
+                Ok(_) => report.count(u64::from(header.head_len) + u64::from(header.body_len)),
+                Err(posthaste_ring::ReadError::Io(_, error)) => return Err(error),
+                Err(error) if is_needed(*lsn) => report.note(Some(*lsn), &segment.name, error.to_string()),
+                Err(_) => {}
+            }
+            if pace(&report).is_break() {
+                report.is_partial = true;
+                return Ok(report);
+            }
+        }
+        for (lsn, body) in &self.state.large {
+            match self.bodies.verify(*body) {
+                Ok(()) => report.count(body.len),
+                Err(BodyError::Damaged(what)) => report.note(Some(*lsn), self.bodies.name(body.upload), what),
+                Err(BodyError::Io(error)) => return Err(error),
+            }
+            if pace(&report).is_break() {
+                report.is_partial = true;
+                return Ok(report);
+            }
+        }
+        Ok(report)
+    }
+
+    /// Bytes that [`verify`](Self::verify) reads, about.
+    pub fn bytes(&self) -> u64 {
+        let packs: u64 = self.state.packs.iter().map(|row| row.bytes).sum();
+        let ring = self.places.values().map(|(_, _, header)| u64::from(header.head_len) + u64::from(header.body_len));
+        let large: u64 = self.state.large.values().map(|body| body.len).sum();
+        packs + ring.sum::<u64>() + large
+    }
+}

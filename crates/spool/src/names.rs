@@ -1,0 +1,56 @@
+//! The names of the streams, once more beside the checkpoint: without them a spool that has lost both checkpoint files could not be rebuilt.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use crate::codec::{Fields, Put, seal, unseal};
+use crate::files;
+
+/// Streams by their ids, and the id that comes next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Names {
+    pub next: u16,
+    pub streams: BTreeMap<u16, String>,
+}
+
+const MAGIC: [u8; 8] = *b"PHNAMES\x01";
+const FILE: &str = "streams";
+
+impl Names {
+    /// Durable when this returns.
+    pub fn write(&self, spool: &Path) -> io::Result<()> {
+        let mut out = MAGIC.to_vec();
+        out.put_u16(self.next);
+        out.put_u16(self.streams.len() as u16);
+        for (id, name) in &self.streams {
+            out.put_u16(*id);
+            out.put_text(name);
+        }
+        let unfinished = spool.join(format!("{FILE}.new"));
+        files::write_new(&unfinished, &seal(out))?;
+        posthaste_fsops::rename(&unfinished, spool.join(FILE))?;
+        files::sync_dir(spool)
+    }
+
+    /// `None` if there are none, or they are damaged.
+    pub fn read(spool: &Path) -> io::Result<Option<Self>> {
+        match std::fs::read(spool.join(FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => Ok(Self::decode(&read?)),
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields::of(unseal(bytes)?.to_vec());
+        if fields.bytes(8)? != MAGIC[..] {
+            return None;
+        }
+        let mut names = Names { next: fields.u16()?, streams: BTreeMap::new() };
+        for _ in 0..fields.u16()? {
+            names.streams.insert(fields.u16()?, fields.text()?);
+        }
+        fields.end()?;
+        Some(names)
+    }
+}
