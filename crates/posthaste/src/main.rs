@@ -35,6 +35,8 @@ mod search;
 mod search_common;
 mod show;
 mod sink;
+mod spool;
+mod spool_export;
 mod tag;
 mod terminal;
 mod threads;
@@ -109,6 +111,9 @@ enum Command {
     /// Look into a journal, also that of a running server; nothing is changed
     #[command(subcommand)]
     Journal(JournalCommand),
+    /// Look into a spool, check, repair and export it
+    #[command(subcommand)]
+    Spool(spool::SpoolCommand),
     /// Send mail to a server under load and measure what it does with it
     Load(Box<load::Load>),
     /// Compare what a run of `load` was acknowledged with what stores hold; exit status 1 if anything is amiss
@@ -272,6 +277,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             print(&if journal.json { report.to_json() } else { report.verdict() })?;
             return Ok(ExitCode::from(u8::from(!report.is_sound())));
         }
+        Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),
         Command::Account(account) => return account.run(),
         Command::Report(command) => return command.run(),

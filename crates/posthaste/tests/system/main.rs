@@ -15,6 +15,7 @@ mod reading;
 mod search;
 mod serve;
 mod sink;
+mod spool;
 mod support;
 mod tagging;
 mod terminal;

@@ -1,0 +1,381 @@
+//! `posthaste spool …`: looks into the directory of a spool, checks it, takes mail out of it and puts right what can be put right.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use posthaste_spool::{ClosedSpool, Config, Damage, FileSpool, Inspection, OpenError, PlaceReport, StreamStats};
+use serde_json::{Value, json};
+
+use crate::index::progress_bar;
+use crate::spool_export::{Exported, Exporter};
+use crate::terminal::{complain, print, print_json};
+
+type AnyError = Box<dyn std::error::Error>;
+
+#[derive(Subcommand)]
+pub enum SpoolCommand {
+    /// Show streams and what waits for each, segments, packs and large bodies; also beside a running server
+    Inspect(Spool),
+    /// Read everything that is needed and compare checksums; exit status 1 if anything is damaged
+    Verify(Spool),
+    /// As verify, at a bounded rate, for a disk that others use
+    Scrub {
+        #[command(flatten)]
+        spool: Spool,
+        /// Bytes to read each second at most, such as 20MiB
+        #[arg(long, value_name = "BYTES", default_value = "20MiB", value_parser = posthaste_units::bytes)]
+        rate: u64,
+    },
+    /// Write what is needed into a new directory: for each batch its entries and its body
+    Export {
+        #[command(flatten)]
+        spool: Spool,
+        /// The directory to make
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+        /// Only what this stream needs
+        #[arg(long, value_name = "NAME")]
+        stream: Option<String>,
+    },
+    /// Put right what second copies and the batches themselves tell; exit status 1 if something stays damaged
+    Repair {
+        #[command(flatten)]
+        spool: Spool,
+        /// If both checkpoint files are lost: make a new spool here from what is left. Everything found is shown to every stream again
+        #[arg(long, value_name = "DIR")]
+        rebuild: Option<PathBuf>,
+    },
+    /// Remove a stream for good, such as that of a mount that will not come back, with what it alone needs
+    ForgetStream {
+        #[command(flatten)]
+        spool: Spool,
+        /// Its name, as inspect shows it
+        name: String,
+        /// Write what it needs into a new directory first
+        #[arg(long, value_name = "DIR", required_unless_present = "discard", conflicts_with = "discard")]
+        export: Option<PathBuf>,
+        /// Let go of what it needs without keeping it anywhere
+        #[arg(long)]
+        discard: bool,
+    },
+}
+
+#[derive(Args)]
+pub struct Spool {
+    /// The spool's directory
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl SpoolCommand {
+    pub fn run(self) -> Result<ExitCode, AnyError> {
+        match self {
+            SpoolCommand::Inspect(spool) => inspect(&spool),
+            SpoolCommand::Verify(spool) => verify(&spool, None),
+            SpoolCommand::Scrub { spool, rate } => verify(&spool, Some(rate.max(1))),
+            SpoolCommand::Export { spool, to, stream } => export(&spool, &to, stream.as_deref()),
+            SpoolCommand::Repair { spool, rebuild: Some(to) } => rebuild(&spool, &to),
+            SpoolCommand::Repair { spool, rebuild: None } => repair(&spool),
+            SpoolCommand::ForgetStream { spool, name, export, .. } => forget_stream(&spool, &name, export.as_deref()),
+        }
+    }
+}
+
+impl Spool {
+    /// For those who need it for themselves.
+    fn open(&self) -> Result<ClosedSpool, AnyError> {
+        ClosedSpool::open(&self.dir).map_err(|error| self.named(error))
+    }
+
+    fn named(&self, error: OpenError) -> AnyError {
+        let dir = self.dir.display();
+        match error {
+            OpenError::Locked => format!("{dir}: the spool is in use; stop the server first (inspect works beside it)"),
+            OpenError::NoCheckpoint => format!(
+                "{dir}: neither checkpoint file can be read, so nobody knows what was delivered; keep the directory as it is, and make a new spool with \
+                 `posthaste spool repair {dir} --rebuild NEW`, which shows everything that is found to every stream again"
+            ),
+            error => format!("{dir}: {error}"),
+        }
+        .into()
+    }
+
+    fn print(&self, json: &Value, text: &str) -> io::Result<()> {
+        if self.json { print_json(&format!("{json:#}\n")) } else { print(text) }
+    }
+}
+
+fn inspect(spool: &Spool) -> Result<ExitCode, AnyError> {
+    let (closed, is_in_use) = match ClosedSpool::open(&spool.dir) {
+        Err(OpenError::Locked) => (ClosedSpool::glance(&spool.dir), true),
+        opened => (opened, false),
+    };
+    let shown = closed.map_err(|error| spool.named(error))?.inspect()?;
+    spool.print(&inspection_json(&shown, is_in_use), &inspection_text(&shown, is_in_use))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inspection_text(shown: &Inspection, is_in_use: bool) -> String {
+    let mut out = String::new();
+    if is_in_use {
+        out += "in use: this is one moment of it\n";
+    }
+    for stream in &shown.streams {
+        let state = match stream.first {
+            None => "up to date".to_owned(),
+            Some(first) => format!("{} not passed, from {first}", batches(stream.entries)),
+        };
+        out += &format!(
+            "stream {}  position {}, {state}, needs {}\n",
+            stream.name,
+            stream.position,
+            bodies(stream.bodies)
+        );
+    }
+    let mut places = |what: &str, all: &[PlaceReport]| {
+        for place in all {
+            out += &format!(
+                "{what} {}  batches {} to {}, {} of {} needed, {} bytes\n",
+                place.name, place.first, place.last, place.needed, place.records, place.bytes
+            );
+        }
+    };
+    places("segment", &shown.segments);
+    places("pack", &shown.packs);
+    for (lsn, name, bytes) in &shown.large {
+        out += &format!("large body {name}  of batch {lsn}, {bytes} bytes\n");
+    }
+    for name in &shown.unnamed_bodies {
+        out += &format!("body file that no batch names: {name}\n");
+    }
+    out += &format!(
+        "last checkpoint: {}, through batch {}; last batch: {}\n",
+        shown.checkpoint, shown.through, shown.last
+    );
+    out += &damage_text(&shown.spare, "damaged, but there is a second copy");
+    out + &damage_text(&shown.damage, "DAMAGED")
+}
+
+fn bodies(number: u64) -> String {
+    if number == 1 { "1 body".to_owned() } else { format!("{number} bodies") }
+}
+
+fn inspection_json(shown: &Inspection, is_in_use: bool) -> Value {
+    let stream = |stream: &StreamStats| {
+        json!({
+            "name": stream.name, "position": stream.position.get(), "entries": stream.entries,
+            "first": stream.first.map(posthaste_spool::Lsn::get), "bodies": stream.bodies,
+        })
+    };
+    let place = |place: &PlaceReport| {
+        json!({
+            "name": place.name, "first": place.first.get(), "last": place.last.get(), "batches": place.records,
+            "needed": place.needed, "bytes": place.bytes,
+        })
+    };
+    let large = shown.large.iter().map(|(lsn, name, bytes)| json!({"batch": lsn.get(), "name": name, "bytes": bytes}));
+    json!({
+        "in_use": is_in_use, "checkpoint": shown.checkpoint, "through": shown.through.get(), "last": shown.last.get(),
+        "streams": shown.streams.iter().map(stream).collect::<Vec<_>>(),
+        "segments": shown.segments.iter().map(place).collect::<Vec<_>>(),
+        "packs": shown.packs.iter().map(place).collect::<Vec<_>>(),
+        "large": large.collect::<Vec<_>>(), "unnamed_bodies": shown.unnamed_bodies,
+        "damage": damage_json(&shown.damage), "spare": damage_json(&shown.spare),
+    })
+}
+
+fn damage_text(damage: &[Damage], what: &str) -> String {
+    damage.iter().map(|damage| format!("{what}: {damage}\n")).collect()
+}
+
+fn damage_json(damage: &[Damage]) -> Vec<Value> {
+    let one = |damage: &Damage| json!({"batch": damage.lsn.map(posthaste_spool::Lsn::get), "place": damage.place, "what": damage.what});
+    damage.iter().map(one).collect()
+}
+
+/// Reads all, at most so many bytes a second.
+fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
+    let closed = spool.open()?;
+    let spare = closed.inspect()?.spare;
+    let (bar, begun) = (progress_bar(), Instant::now());
+    bar.set_message("reading bytes");
+    bar.set_length(closed.bytes());
+    let report = closed.verify_with(&mut |report| {
+        bar.set_position(report.bytes);
+        if let Some(rate) = rate {
+            let due = Duration::from_secs_f64(report.bytes as f64 / rate as f64);
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        }
+        ControlFlow::Continue(())
+    })?;
+    bar.finish_and_clear();
+    let is_sound = report.damage.is_empty();
+    let mut text = damage_text(&report.damage, "DAMAGED") + &damage_text(&spare, "damaged, but there is a second copy");
+    if !spare.is_empty() {
+        text += "`posthaste spool repair` writes the damaged copies anew\n";
+    }
+    if is_sound {
+        text += &format!("sound: {} bytes of {} batches and large bodies are whole\n", report.bytes, report.read);
+    }
+    let json = json!({
+        "sound": is_sound, "read": report.read, "bytes": report.bytes, "damage": damage_json(&report.damage),
+        "spare": damage_json(&spare),
+    });
+    spool.print(&json, &text)?;
+    Ok(ExitCode::from(u8::from(!is_sound)))
+}
+
+fn export(spool: &Spool, to: &Path, stream: Option<&str>) -> Result<ExitCode, AnyError> {
+    let exported = export_to(&spool.open()?, to, stream)?;
+    finish_export(spool, to, &exported, json!({}), "")
+}
+
+fn export_to(closed: &ClosedSpool, to: &Path, stream: Option<&str>) -> Result<Exported, AnyError> {
+    let shown = closed.inspect()?;
+    if let Some(name) = stream.filter(|name| shown.streams.iter().all(|stream| stream.name != *name)) {
+        return Err(no_stream(name, &shown.streams).into());
+    }
+    let mut exporter = Exporter::new(to, stream)?;
+    let (bar, mut failed) = (progress_bar(), None);
+    bar.set_message("writing batches");
+    bar.set_length(shown.streams.iter().map(|stream| stream.entries.max(stream.bodies)).sum());
+    closed.export(&mut |batch| {
+        bar.inc(1);
+        match exporter.write(&batch) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    bar.finish_and_clear();
+    match failed {
+        Some(error) => Err(format!("{}: {error}", to.display()).into()),
+        None => Ok(exporter.finish()?),
+    }
+}
+
+fn finish_export(
+    spool: &Spool,
+    to: &Path,
+    exported: &Exported,
+    mut json: Value,
+    more: &str,
+) -> Result<ExitCode, AnyError> {
+    let mut text = format!("exported {} to {}\n", batches(exported.batches), to.display());
+    for (lsn, what) in &exported.damaged {
+        text += &format!("DAMAGED: the body of batch {lsn} is not exported: {what}\n");
+    }
+    json["exported"] = exported.batches.into();
+    json["damage"] = exported.damaged.iter().map(|(lsn, what)| json!({"batch": lsn, "what": what})).collect();
+    spool.print(&json, &(text + more))?;
+    Ok(ExitCode::from(u8::from(!exported.damaged.is_empty())))
+}
+
+fn batches(number: u64) -> String {
+    if number == 1 { "1 batch".to_owned() } else { format!("{number} batches") }
+}
+
+fn no_stream(name: &str, streams: &[StreamStats]) -> String {
+    let names: Vec<&str> = streams.iter().map(|stream| stream.name.as_str()).collect();
+    format!("there is no stream {name:?}; there are: {}", names.join(", "))
+}
+
+fn repair(spool: &Spool) -> Result<ExitCode, AnyError> {
+    let closed = spool.open()?;
+    let repaired = closed.repair()?;
+    drop(closed);
+    // What is left now.
+    let report = spool.open()?.verify()?;
+    let mut text: String = repaired.files.iter().map(|name| format!("repaired: {name}\n")).collect();
+    for (name, why) in &repaired.failed {
+        text += &format!("cannot be repaired: {name}: {why}\n");
+    }
+    text += &damage_text(&report.damage, "DAMAGED, and kept nowhere else");
+    let is_sound = report.damage.is_empty() && repaired.failed.is_empty();
+    if is_sound {
+        text += if repaired.files.is_empty() { "sound: nothing had to be repaired\n" } else { "sound\n" };
+    }
+    let failed: Vec<Value> = repaired.failed.iter().map(|(name, why)| json!({"name": name, "why": why})).collect();
+    let json = json!({
+        "sound": is_sound, "repaired": repaired.files, "failed": failed, "damage": damage_json(&report.damage),
+    });
+    spool.print(&json, &text)?;
+    Ok(ExitCode::from(u8::from(!is_sound)))
+}
+
+fn rebuild(spool: &Spool, to: &Path) -> Result<ExitCode, AnyError> {
+    let rebuilt = ClosedSpool::rebuild(&spool.dir, to).map_err(|error| match error {
+        OpenError::Locked => spool.named(error),
+        error => format!("{}: {error}", spool.dir.display()).into(),
+    })?;
+    let mut text = format!(
+        "rebuilt in {}: {}, {} large; streams: {}\n",
+        to.display(),
+        batches(rebuilt.batches),
+        rebuilt.large,
+        rebuilt.streams.join(", ")
+    );
+    text += "every stream is shown all of it again from the beginning: mail that was delivered and moved or removed since may come a second time\n";
+    if !rebuilt.left_out.is_empty() {
+        let number = batches(rebuilt.left_out.len() as u64);
+        text += &format!("left out: {number} whose large body is gone, because it was delivered or lost\n");
+    }
+    text += &damage_text(&rebuilt.damage, "DAMAGED");
+    text += &format!("{} stays as it is; move it away and put the new one in its place\n", spool.dir.display());
+    let left_out: Vec<u64> = rebuilt.left_out.iter().map(|lsn| lsn.get()).collect();
+    let json = json!({
+        "rebuilt": to, "batches": rebuilt.batches, "large": rebuilt.large, "streams": rebuilt.streams,
+        "left_out": left_out, "damage": damage_json(&rebuilt.damage),
+    });
+    spool.print(&json, &text)?;
+    Ok(ExitCode::from(u8::from(!rebuilt.damage.is_empty())))
+}
+
+fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCode, AnyError> {
+    let closed = spool.open()?;
+    let streams = closed.inspect()?.streams;
+    if streams.iter().all(|stream| stream.name != name) {
+        return Err(no_stream(name, &streams).into());
+    }
+    let exported = to.map(|to| export_to(&closed, to, Some(name)).map(|exported| (to, exported))).transpose()?;
+    if let Some((to, exported)) = &exported
+        && !exported.damaged.is_empty()
+    {
+        complain(
+            "the stream stays, because not all that it needs could be exported; `--discard` removes it all the same",
+        );
+        return finish_export(spool, to, exported, json!({"forgotten": false}), "");
+    }
+    drop(closed);
+    let (open, _) = FileSpool::open(&spool.dir, config_for(&spool.dir)?).map_err(|error| spool.named(error))?;
+    let stats = open.forget_stream(name)?;
+    let said = format!("forgotten: stream {name}, which had not passed {}\n", batches(stats.entries));
+    let json = json!({"forgotten": true, "entries": stats.entries, "bodies": stats.bodies});
+    match exported {
+        Some((to, exported)) => finish_export(spool, to, &exported, json, &said),
+        None => {
+            spool.print(&json, &said)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// No thread of its own, and segments as they are: files of another size would be removed.
+fn config_for(dir: &Path) -> io::Result<Config> {
+    let mut config = Config { keeper: false, ..Config::default() };
+    for entry in std::fs::read_dir(dir.join("ring"))? {
+        let entry = entry?;
+        if entry.path().extension().is_some_and(|extension| extension == "seg") {
+            config.ring.segment_bytes = entry.metadata()?.len();
+        }
+    }
+    Ok(config)
+}

@@ -1,0 +1,96 @@
+//! Batches as files: `<lsn>.json` says what each stream was told, `<lsn>.body` is the body as it was received.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use posthaste_delivery::local::LocalEntry;
+use posthaste_spool::{ExportedBatch, ExportedBody};
+use serde_json::{Value, json};
+
+/// Writes into a directory of its own.
+pub struct Exporter {
+    dir: PathBuf,
+    stream: Option<String>,
+    exported: Exported,
+}
+
+/// What was written.
+#[derive(Default)]
+pub struct Exported {
+    pub batches: u64,
+    /// Batches whose body could not be read, and why.
+    pub damaged: Vec<(u64, String)>,
+}
+
+impl Exporter {
+    /// Makes the directory. With the name of a stream only its entries are written.
+    ///
+    /// # Errors
+    /// `AlreadyExists`: nothing is mixed with what is there; else those of making it.
+    pub fn new(dir: &Path, stream: Option<&str>) -> io::Result<Self> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
+        std::fs::create_dir(dir).map_err(named)?;
+        Ok(Exporter { dir: dir.to_owned(), stream: stream.map(str::to_owned), exported: Exported::default() })
+    }
+
+    pub fn write(&mut self, batch: &ExportedBatch) -> io::Result<()> {
+        let is_wanted = |name: &str| self.stream.as_ref().is_none_or(|wanted| wanted == name);
+        let entries: Vec<Value> = batch
+            .entries
+            .iter()
+            .filter(|(name, _)| is_wanted(name))
+            .map(|(name, payload)| json!({"stream": name, "entry": entry_json(payload)}))
+            .collect();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let lsn = batch.lsn.get();
+        match &batch.body {
+            None => {}
+            Some(Ok(ExportedBody::Memory(bytes))) => self.put(lsn, "body", &mut &bytes[..])?,
+            Some(Ok(ExportedBody::File(path, len))) => {
+                self.put(lsn, "body", &mut io::Read::take(File::open(path)?, *len))?;
+            }
+            Some(Err(what)) => self.exported.damaged.push((lsn, what.clone())),
+        }
+        let text = format!("{:#}\n", json!({"batch": lsn, "entries": entries}));
+        self.put(lsn, "json", &mut text.as_bytes())?;
+        self.exported.batches += 1;
+        Ok(())
+    }
+
+    /// Makes the names durable: whoever exports may let go of the rest.
+    pub fn finish(self) -> io::Result<Exported> {
+        File::open(&self.dir)?.sync_all()?;
+        let parent = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(self.exported)
+    }
+
+    fn put(&self, lsn: u64, ending: &str, content: &mut dyn io::Read) -> io::Result<()> {
+        let mut file = File::create_new(self.dir.join(format!("{lsn:020}.{ending}")))?;
+        io::copy(content, &mut file)?;
+        file.sync_all()
+    }
+}
+
+/// What an entry says, where we know its format; else its bytes in hex.
+fn entry_json(payload: &[u8]) -> Value {
+    let hex = || payload.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    match LocalEntry::decode(payload.to_vec().into()) {
+        Some(LocalEntry::Deliver(deliver)) => {
+            let target = |(number, target): &(u16, posthaste_delivery::Target)| {
+                json!({
+                    "number": number, "mailbox": &*target.mailbox, "in_front": String::from_utf8_lossy(&target.prefix),
+                })
+            };
+            let targets: Vec<Value> = deliver.targets.iter().map(target).collect();
+            json!({"deliver": {"received": deliver.secs, "targets": targets}})
+        }
+        Some(LocalEntry::Trouble(trouble)) => json!({"trouble": {
+            "mailbox": &*trouble.mailbox, "attempts": trouble.attempts, "next_try": trouble.next_try_secs, "error": &*trouble.error,
+        }}),
+        _ => json!({"hex": hex()}),
+    }
+}

@@ -1,0 +1,151 @@
+//! `posthaste spool …` on spools that are whole, damaged and in use.
+
+use std::path::Path;
+use std::process::Output;
+use std::sync::mpsc::channel;
+
+use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Spool, StreamId};
+use serde_json::Value;
+
+use crate::support::command;
+
+fn append(spool: &FileSpool, streams: &[StreamId], body: Body) -> Lsn {
+    let (tell, told) = channel();
+    let entry = |stream: &StreamId| Entry { stream: *stream, needs_body: true, payload: "for you".into() };
+    let batch = Batch { entries: streams.iter().map(entry).collect(), body };
+    spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+    told.recv().unwrap().unwrap()
+}
+
+fn open(dir: &Path) -> FileSpool {
+    let mut config = Config { keeper: false, ..Config::default() };
+    config.ring.segment_bytes = 64 << 10;
+    FileSpool::open(&dir.join("spool"), config).unwrap().0
+}
+
+/// Two streams, ten batches for both and one for the first alone, of which one is large.
+fn fill(dir: &Path) -> Lsn {
+    let spool = open(dir);
+    let [one, two] = ["local:one", "local:two"].map(|name| spool.stream(name).unwrap());
+    for n in 0..10_u8 {
+        append(&spool, &[one, two], Body::Inline(vec![vec![n; 3000].into()]));
+    }
+    let mut upload = spool.upload().unwrap();
+    upload.write(&[99; 300_000]).unwrap();
+    append(&spool, &[one], Body::File(upload.finish().unwrap()))
+}
+
+fn run(dir: &Path, args: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command(dir, &[&["spool"], args].concat()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn json(dir: &Path, args: &[&str]) -> (i32, Value) {
+    let (code, out, err) = run(dir, &[args, &["--json"]].concat());
+    (code, serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}")))
+}
+
+fn only(dir: &Path, below: &str) -> std::path::PathBuf {
+    std::fs::read_dir(dir.join("spool").join(below)).unwrap().next().unwrap().unwrap().path()
+}
+
+fn turn_over(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_spool_is_shown_and_checked_also_while_it_is_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path());
+    let (code, shown) = json(dir.path(), &["inspect", "spool"]);
+    assert_eq!(code, 0);
+    assert_eq!(shown["streams"][0]["name"], "local:one");
+    assert_eq!((shown["streams"][0]["entries"].as_u64(), shown["streams"][1]["bodies"].as_u64()), (Some(11), Some(10)));
+    assert_eq!((shown["in_use"].as_bool(), shown["large"][0]["bytes"].as_u64()), (Some(false), Some(300_000)));
+    let (code, text, _) = run(dir.path(), &["inspect", "spool"]);
+    assert!(
+        code == 0 && text.contains("stream local:two  position ") && text.contains("10 batches not passed"),
+        "{text}"
+    );
+    let (code, text, _) = run(dir.path(), &["verify", "spool"]);
+    assert_eq!((code, text.starts_with("sound: ")), (0, true), "{text}");
+    assert_eq!(json(dir.path(), &["scrub", "spool", "--rate", "1GiB"]).1["read"], 11 + 1);
+    let in_use = open(dir.path());
+    let (code, shown) = json(dir.path(), &["inspect", "spool"]);
+    assert_eq!((code, &shown["in_use"], &shown["streams"][0]["entries"]), (0, &true.into(), &11.into()));
+    let (code, _, error) = run(dir.path(), &["verify", "spool"]);
+    assert!(code == 2 && error.contains("the spool is in use; stop the server first"), "{error}");
+    drop(in_use);
+    let (code, _, error) = run(dir.path(), &["verify", "."]);
+    assert!(code == 2 && error.contains("there is no spool in this directory"), "{error}");
+}
+
+#[test]
+fn damage_is_named_and_what_has_a_second_copy_is_repaired() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path());
+    turn_over(&dir.path().join("spool/checkpoint.1"), 30);
+    let (code, text, _) = run(dir.path(), &["verify", "spool"]);
+    assert!(code == 0 && text.contains("damaged, but there is a second copy: checkpoint"), "{text}");
+    let (code, repaired) = json(dir.path(), &["repair", "spool"]);
+    assert_eq!((code, &repaired["repaired"][0]), (0, &"checkpoint".into()));
+    assert_eq!(json(dir.path(), &["verify", "spool"]).1["spare"], Value::Array(Vec::new()));
+    turn_over(&only(dir.path(), "bodies"), 5);
+    let (code, checked) = json(dir.path(), &["verify", "spool"]);
+    assert_eq!((code, checked["damage"].as_array().unwrap().len()), (1, 1));
+    let (code, text, _) = run(dir.path(), &["repair", "spool"]);
+    assert!(code == 1 && text.contains("DAMAGED, and kept nowhere else"), "{text}");
+}
+
+#[test]
+fn what_is_needed_is_exported_and_a_stream_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = fill(dir.path());
+    let (code, _, error) = run(dir.path(), &["forget-stream", "spool", "local:one"]);
+    assert!(code == 2 && error.contains("--export"), "{error}");
+    let (code, _, error) = run(dir.path(), &["forget-stream", "spool", "nobody", "--discard"]);
+    assert!(code == 2 && error.contains("there is no stream \"nobody\"; there are: local:one, local:two"), "{error}");
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "two", "--stream", "local:two"]).1["exported"], 10);
+    let (code, _, error) = run(dir.path(), &["export", "spool", "--to", "two"]);
+    assert!(code == 2 && error.contains("two"), "{error}");
+    let (code, forgotten) = json(dir.path(), &["forget-stream", "spool", "local:one", "--export", "one"]);
+    assert_eq!((code, &forgotten["forgotten"], &forgotten["exported"]), (0, &true.into(), &11.into()));
+    let file = |ending: &str| std::fs::read(dir.path().join(format!("one/{:020}.{ending}", large.get()))).unwrap();
+    assert_eq!(file("body"), vec![99; 300_000]);
+    let entries: Value = serde_json::from_slice(&file("json")).unwrap();
+    assert_eq!(entries["entries"][0]["entry"]["hex"], "666f7220796f75");
+    let (_, shown) = json(dir.path(), &["inspect", "spool"]);
+    assert_eq!((shown["streams"].as_array().unwrap().len(), &shown["streams"][0]["entries"]), (1, &10.into()));
+    assert_eq!((&shown["large"], &shown["unnamed_bodies"]), (&Value::Array(Vec::new()), &Value::Array(Vec::new())));
+}
+
+#[test]
+fn a_stream_of_which_something_cannot_be_exported_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path());
+    turn_over(&only(dir.path(), "bodies"), 5);
+    let (code, forgotten) = json(dir.path(), &["forget-stream", "spool", "local:one", "--export", "one"]);
+    assert_eq!((code, &forgotten["forgotten"], &forgotten["exported"]), (1, &false.into(), &11.into()));
+    assert_eq!(json(dir.path(), &["inspect", "spool"]).1["streams"].as_array().unwrap().len(), 2);
+    assert_eq!(run(dir.path(), &["forget-stream", "spool", "local:one", "--discard"]).0, 0);
+    assert_eq!(json(dir.path(), &["inspect", "spool"]).1["streams"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_spool_without_a_checkpoint_says_how_to_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path());
+    (0..2).for_each(|n| std::fs::remove_file(dir.path().join(format!("spool/checkpoint.{n}"))).unwrap());
+    for command in ["inspect", "verify", "repair"] {
+        let (code, _, error) = run(dir.path(), &[command, "spool"]);
+        assert!(code == 2 && error.contains("posthaste spool repair spool --rebuild NEW"), "{error}");
+    }
+    let (code, text, _) = run(dir.path(), &["repair", "spool", "--rebuild", "new"]);
+    assert!(code == 0 && text.contains("may come a second time"), "{text}");
+    assert_eq!(json(dir.path(), &["inspect", "new"]).1["streams"][0]["entries"], 11);
+    let (code, _, error) = run(dir.path(), &["repair", "new", "--rebuild", "another"]);
+    assert!(code == 2 && error.contains("nothing needs to be rebuilt"), "{error}");
+}
