@@ -12,10 +12,12 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::admission::Permits;
 use crate::gate::Gate;
 use crate::phase::{PhaseWatch, Phases};
+use crate::proxy::take_header;
 use crate::reserve::Reserve;
-use crate::{Limits, Listener, Peer, Phase, PhaseNow, Refusal, Stream, close};
+use crate::{Admission, Limits, Listener, Peer, Phase, PhaseNow, ProxyError, Refusal, Rules, Stream, close};
 
 /// A protocol, as its listeners see it. One value serves all connections of a listener.
 pub trait Service: Send + Sync + 'static {
@@ -34,7 +36,7 @@ pub struct Connection {
     pub id: u64,
     /// What the client sends and is sent.
     pub stream: Stream,
-    /// Who it is.
+    /// Who it is: behind a proxy, the client that the proxy named.
     pub peer: Peer,
     /// Whether there is a shutdown.
     pub phase: Arc<PhaseNow>,
@@ -83,10 +85,16 @@ impl Listeners {
         Ok(Self { shared: Arc::new(shared), phases, accepting: Vec::new() })
     }
 
-    /// Serves who connects to `listener` on the current tokio runtime, until [`Listeners::shutdown`].
-    pub fn serve(&mut self, listener: Listener, service: impl Service) {
-        let door = Arc::new(Door { shared: Arc::clone(&self.shared), service });
+    /// Serves who connects to `listener` on the current tokio runtime, until [`Listeners::shutdown`]. Listeners may share `admission`.
+    pub fn serve(&mut self, listener: Listener, admission: &Arc<Admission>, service: impl Service) {
+        let shared = Arc::clone(&self.shared);
+        let door = Arc::new(Door { shared, admission: Arc::clone(admission), service });
         self.accepting.push(tokio::spawn(accept(listener, door)));
+    }
+
+    /// Puts other limits in force; nobody who is connected is turned out.
+    pub fn set_limits(&self, limits: Limits) {
+        self.shared.gate.replace(limits);
     }
 
     /// Connections open now.
@@ -124,6 +132,7 @@ struct Shared {
 /// A listener's own.
 struct Door<S> {
     shared: Arc<Shared>,
+    admission: Arc<Admission>,
     service: S,
 }
 
@@ -146,16 +155,56 @@ async fn accept<S: Service>(listener: Listener, door: Arc<Door<S>>) {
 }
 
 fn admit<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: Peer) {
-    match door.shared.gate.enter(peer.ip()) {
-        Ok(permit) => {
-            let door = Arc::clone(door);
-            tokio::spawn(async move {
-                serve(&door, stream, peer).await;
-                drop(permit);
-            });
-        }
-        Err(why) => reject(door, stream, &peer, &why),
+    let rules = door.admission.rules();
+    let entered = match &rules.proxies {
+        Some(proxies) if !proxies.trust(&peer) => Err(Refusal::NotAProxy),
+        // Its client is counted once it is known.
+        Some(_) => door.admission.enter(&door.shared.gate, None),
+        None => rules.check(&peer).and_then(|()| door.admission.enter(&door.shared.gate, peer.ip())),
+    };
+    let permits = match entered {
+        Ok(permits) => permits,
+        Err(why) => return reject(door, stream, &peer, &why),
+    };
+    let door = Arc::clone(door);
+    if rules.proxies.is_some() {
+        tokio::spawn(passed_on(door, rules, permits, stream, peer));
+        return;
     }
+    tokio::spawn(async move {
+        serve(&door, stream, peer).await;
+        drop(permits);
+    });
+}
+
+/// Serves a connection that a proxy passes on, once it has said whose.
+async fn passed_on<S: Service>(
+    door: Arc<Door<S>>,
+    rules: Arc<Rules>,
+    mut permits: Permits,
+    stream: Stream,
+    mut peer: Peer,
+) {
+    let mut phase = door.shared.phase.clone();
+    let patience = rules.proxies.as_ref().map(|proxies| proxies.header_patience).unwrap_or_default();
+    let header = tokio::select! {
+        biased;
+        _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
+        header = timeout(patience, take_header(&stream)) => header.unwrap_or(Err(ProxyError::TimedOut)),
+    };
+    let entered = header.map_err(Refusal::from).and_then(|header| {
+        // Without addresses it is the proxy's own connection, and has its address.
+        if let Some((remote, local)) = header.addresses {
+            peer = Peer::Tcp { remote, local };
+        }
+        rules.check(&peer)?;
+        peer.ip().map_or(Ok(()), |ip| permits.enter_from(ip))
+    });
+    match entered {
+        Ok(()) => serve(&door, stream, peer).await,
+        Err(why) => reject(&door, stream, &peer, &why),
+    }
+    drop(permits);
 }
 
 async fn serve<S: Service>(door: &Door<S>, stream: Stream, peer: Peer) {

@@ -1,118 +1,197 @@
-//! Who may come in: connections counted in all and for each address.
+//! Connections counted: in all, for each address, for each network.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::networks::{ByNetwork, IpNet};
 use crate::peer::customer;
 
 /// How many connections are served at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Over all listeners. Default 20,000.
+    /// In all.
     pub connections: usize,
-    /// From one IPv4 address or one IPv6 /64. Default: no such limit. UNIX sockets have no address.
+    /// From one IPv4 address or one IPv6 /64. UNIX sockets have no address.
     pub connections_per_address: usize,
+    /// Networks with limits of their own. The smallest one that a client is in applies.
+    pub networks: Vec<(IpNet, NetworkLimits)>,
 }
 
+/// Limits on the clients of one network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NetworkLimits {
+    /// From the whole network; they count in all, too.
+    pub connections: Option<usize>,
+    /// In place of [`Limits::connections_per_address`].
+    pub connections_per_address: Option<usize>,
+}
+
+impl Limits {
+    /// No limits.
+    pub const NONE: Self = Self { connections: usize::MAX, connections_per_address: usize::MAX, networks: Vec::new() };
+}
+
+/// 20,000 connections in all, and no other limit.
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 20_000, connections_per_address: usize::MAX }
+        Self { connections: 20_000, ..Self::NONE }
     }
 }
 
-/// Why a client is not served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// [`Limits::connections`].
-    TooManyConnections,
-    /// [`Limits::connections_per_address`].
-    TooManyFromAddress,
-    /// The process has no file descriptor left for it.
-    TooManyFiles,
+/// Why one connection more would be too many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Excess {
+    Total,
+    Address,
+    Network,
 }
 
-/// Counts open connections. The map has one entry for each connected address, so the total bounds it.
+/// Counts open connections. The maps have one entry for each connected address and its network, so the total bounds them.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    limits: Limits,
-    counts: Mutex<Counts>,
-}
+pub(crate) struct Gate(Mutex<Counts>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
+    connections: usize,
+    connections_per_address: usize,
+    networks: ByNetwork<NetworkLimits>,
     total: usize,
     by_address: HashMap<IpAddr, usize>,
+    by_network: HashMap<IpNet, usize>,
 }
 
-/// A place inside, given back on drop.
+/// One counted connection, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     gate: Arc<Gate>,
     address: Option<IpAddr>,
+    network: Option<IpNet>,
 }
 
 impl Gate {
     pub fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { limits, counts: Mutex::default() })
+        let Limits { connections, connections_per_address, networks } = limits;
+        Arc::new(Self(Mutex::new(Counts {
+            connections,
+            connections_per_address,
+            networks: ByNetwork::new(NetworkLimits::default(), networks),
+            total: 0,
+            by_address: HashMap::new(),
+            by_network: HashMap::new(),
+        })))
+    }
+
+    /// Puts other limits in force. Nobody who is inside is turned out.
+    pub fn replace(&self, limits: Limits) {
+        let Limits { connections, connections_per_address, networks } = limits;
+        let mut counts = self.counts();
+        counts.networks = ByNetwork::new(NetworkLimits::default(), networks);
+        (counts.connections, counts.connections_per_address) = (connections, connections_per_address);
     }
 
     /// Open connections.
     pub fn total(&self) -> usize {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).total
+        self.counts().total
     }
 
-    /// Counts a client in, or says why not. UNIX sockets have no address and count in all only.
-    pub fn enter(self: &Arc<Self>, ip: Option<IpAddr>) -> Result<Permit, Refusal> {
-        let address = ip.map(customer);
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.total >= self.limits.connections {
-            return Err(Refusal::TooManyConnections);
+    /// Counts a client. Those of UNIX sockets have no address, and count in all only.
+    pub fn enter(self: &Arc<Self>, ip: Option<IpAddr>) -> Result<Permit, Excess> {
+        let mut counts = self.counts();
+        if counts.total >= counts.connections {
+            return Err(Excess::Total);
         }
-        if let Some(address) = address {
-            let count = counts.by_address.entry(address).or_default();
-            // A count of zero never stays: an entry is made only where it is raised at once.
-            if *count >= self.limits.connections_per_address {
-                if *count == 0 {
-                    counts.by_address.remove(&address);
-                }
-                return Err(Refusal::TooManyFromAddress);
-            }
-            *count += 1;
-        }
+        let (address, network) = ip.map_or(Ok((None, None)), |ip| counts.enter_from(ip))?;
         counts.total += 1;
-        Ok(Permit { gate: Arc::clone(self), address })
+        drop(counts);
+        Ok(Permit { gate: Arc::clone(self), address, network })
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn enter_from(&mut self, ip: IpAddr) -> Result<(Option<IpAddr>, Option<IpNet>), Excess> {
+        let address = customer(ip);
+        let own = self.networks.of_network(Some(ip)).map(|(network, limits)| (network, *limits));
+        let per_address = own.and_then(|(_, limits)| limits.connections_per_address);
+        if self
+            .by_address
+            .get(&address)
+            .is_some_and(|&count| count >= per_address.unwrap_or(self.connections_per_address))
+            || per_address.unwrap_or(self.connections_per_address) == 0
+        {
+            return Err(Excess::Address);
+        }
+        let network = own.and_then(|(network, limits)| Some((network, limits.connections?)));
+        if let Some((network, most)) = network
+            && self.by_network.get(&network).copied().unwrap_or(0) >= most
+        {
+            return Err(Excess::Network);
+        }
+        *self.by_address.entry(address).or_default() += 1;
+        if let Some((network, _)) = network {
+            *self.by_network.entry(network).or_default() += 1;
+        }
+        Ok((Some(address), network.map(|(network, _)| network)))
+    }
+}
+
+impl Permit {
+    /// The client's address has become known.
+    pub fn enter_from(&mut self, ip: IpAddr) -> Result<(), Excess> {
+        debug_assert_eq!(self.address, None, "counted once");
+        let gate = Arc::clone(&self.gate);
+        (self.address, self.network) = gate.counts().enter_from(ip)?;
+        Ok(())
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut counts = self.gate.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.gate.counts();
         counts.total -= 1;
-        if let Some(address) = self.address {
-            let count = counts.by_address.get_mut(&address).expect("a counted address");
-            *count -= 1;
-            if *count == 0 {
-                counts.by_address.remove(&address);
-            }
+        if let Some(address) = &self.address {
+            leave(&mut counts.by_address, address);
         }
+        if let Some(network) = &self.network {
+            leave(&mut counts.by_network, network);
+        }
+    }
+}
+
+fn leave<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    let count = counts.get_mut(key).expect("a counted client");
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(key);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network;
+
+    fn limits(connections: usize, connections_per_address: usize) -> Limits {
+        Limits { connections, connections_per_address, networks: Vec::new() }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
 
     #[test]
     fn limits_are_inclusive_and_places_come_back() {
-        let gate = Gate::new(Limits { connections: 3, connections_per_address: 2 });
-        let enter = |ip: &str| gate.enter(Some(ip.parse().unwrap()));
+        let gate = Gate::new(limits(3, 2));
+        let enter = |text: &str| gate.enter(Some(ip(text)));
         let first = enter("192.0.2.1").unwrap();
         let _second = enter("::ffff:192.0.2.1").unwrap();
-        assert_eq!(enter("192.0.2.1").unwrap_err(), Refusal::TooManyFromAddress);
+        assert_eq!(enter("192.0.2.1").unwrap_err(), Excess::Address);
         let _third = enter("2001:db8::1").unwrap();
-        assert_eq!(enter("192.0.2.2").unwrap_err(), Refusal::TooManyConnections);
+        assert_eq!(enter("192.0.2.2").unwrap_err(), Excess::Total);
         drop(first);
         let _fourth = enter("2001:db8::2").unwrap();
         assert_eq!(gate.total(), 3);
@@ -120,9 +199,42 @@ mod tests {
 
     #[test]
     fn an_ipv6_customer_is_one_address() {
-        let gate = Gate::new(Limits { connections: 9, connections_per_address: 1 });
-        let _permit = gate.enter(Some("2001:db8::1".parse().unwrap())).unwrap();
-        assert!(gate.enter(Some("2001:db8::2".parse().unwrap())).is_err());
-        assert!(gate.enter(Some("2001:db8:0:1::2".parse().unwrap())).is_ok());
+        let gate = Gate::new(limits(9, 1));
+        let _permit = gate.enter(Some(ip("2001:db8::1"))).unwrap();
+        assert!(gate.enter(Some(ip("2001:db8::2"))).is_err());
+        assert!(gate.enter(Some(ip("2001:db8:0:1::2"))).is_ok());
+    }
+
+    #[test]
+    fn a_network_has_limits_of_its_own() {
+        let own = |connections, connections_per_address| NetworkLimits { connections, connections_per_address };
+        let networks = [("10.0.0.0/8", own(Some(3), Some(2))), ("10.9.0.0/16", own(None, Some(4)))];
+        let networks = networks.map(|(text, limits)| (network(text).unwrap(), limits)).to_vec();
+        let gate = Gate::new(Limits { networks, ..limits(100, 1) });
+        let enter = |text: &str| gate.enter(Some(ip(text)));
+        let mut inside = vec![enter("192.0.2.1").unwrap()];
+        assert_eq!(enter("192.0.2.1").unwrap_err(), Excess::Address);
+        inside.extend([enter("10.0.0.1").unwrap(), enter("10.0.0.1").unwrap()]);
+        assert_eq!(enter("10.0.0.1").unwrap_err(), Excess::Address);
+        inside.push(enter("10.0.0.2").unwrap());
+        assert_eq!(enter("10.0.0.3").unwrap_err(), Excess::Network);
+        // The smaller network has limits of its own, and is not counted with the larger.
+        inside.extend((0..4).map(|_| enter("10.9.0.1").unwrap()));
+        assert_eq!(enter("10.9.0.1").unwrap_err(), Excess::Address);
+        gate.replace(limits(100, 100));
+        inside.push(enter("10.9.0.1").unwrap());
+        inside.clear();
+        let counts = gate.counts();
+        assert_eq!((counts.total, counts.by_address.len(), counts.by_network.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn who_is_named_later_is_counted_later() {
+        let gate = Gate::new(limits(9, 1));
+        let [mut first, mut second] = [0, 1].map(|_| gate.enter(None).unwrap());
+        first.enter_from(ip("192.0.2.1")).unwrap();
+        assert_eq!(second.enter_from(ip("192.0.2.1")), Err(Excess::Address));
+        drop((first, second));
+        assert_eq!(gate.total(), 0);
     }
 }

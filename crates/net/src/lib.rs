@@ -1,10 +1,10 @@
-//! Listeners for any protocol: sockets, limits on connections, an orderly shutdown, TLS.
+//! Listeners for any protocol: sockets, limits on connections, the PROXY protocol, an orderly shutdown, TLS.
 //!
 //! Who else would use it: any server on tokio. What it must not do: know a protocol's replies. A protocol is a [`Service`], which serves
 //! a [`Connection`] and says what a client is told that is turned away.
 //!
 //! ```
-//! use posthaste_net::{Bound, Connection, Goodbye, Limits, Listeners, Peer, Place, Refusal, Service};
+//! use posthaste_net::{Admission, Connection, Goodbye, Limits, Listeners, Peer, Place, Refusal, Rules, Service};
 //! use tokio::io::AsyncWriteExt;
 //!
 //! struct Hello;
@@ -23,7 +23,7 @@
 //! # async fn main() -> std::io::Result<()> {
 //! let mut listeners = Listeners::new(Limits::default())?;
 //! for (bound, ()) in posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default())? {
-//!     listeners.serve(bound.listen()?, Hello);
+//!     listeners.serve(bound.listen()?, &Admission::new(Rules::default()), Hello);
 //! }
 //! listeners.shutdown(std::time::Duration::from_secs(5)).await;
 //! # Ok(())
@@ -34,11 +34,14 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod accept;
+mod admission;
 mod bind;
 mod gate;
 mod listen;
+mod networks;
 mod peer;
 mod phase;
+mod proxy;
 mod reserve;
 mod stream;
 #[cfg(feature = "tls")]
@@ -46,9 +49,12 @@ mod stream;
 pub mod tls;
 
 pub use accept::{Connection, Goodbye, Listeners, Service};
+pub use admission::{Admission, Proxies, Refusal, Rules};
 pub use bind::{ListenError, Place, bind};
-pub use gate::{Limits, Refusal};
+pub use gate::{Limits, NetworkLimits};
 pub use listen::{Backlog, Bound, Listener, UnixAccess};
+pub use networks::{ByNetwork, IpNet, NetworkError, network};
 pub use peer::Peer;
 pub use phase::{Phase, PhaseNow, after};
+pub use proxy::{HEADER_BYTES_MAX, ProxyError, ProxyHeader};
 pub use stream::{Certificate, Stream, TlsFacts, close};

@@ -1,13 +1,14 @@
 //! The kinds of sockets that a session runs over, how TLS begins and how a connection is closed.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 #[cfg(feature = "tls")]
 use tokio::io::AsyncBufRead;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout_at};
 
@@ -40,6 +41,24 @@ impl Stream {
             #[cfg(feature = "tls")]
             Self::Tls(stream) => Pin::new(&mut **stream).poll_fill_buf(cx).map_ok(drop),
             Self::Gone => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    /// Waits until a socket may have something to read, or its other side has closed it.
+    pub(crate) async fn ready_to_read(&self) -> io::Result<Ready> {
+        match self {
+            Self::Tcp(stream) => stream.ready(Interest::READABLE).await,
+            Self::Unix(stream) => stream.ready(Interest::READABLE).await,
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Does `work`, which reads from a socket. `WouldBlock` from it means that there is nothing to read until there is more.
+    pub(crate) fn try_read<T>(&self, work: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        match self {
+            Self::Tcp(stream) => stream.try_io(Interest::READABLE, || work(stream.as_fd())),
+            Self::Unix(stream) => stream.try_io(Interest::READABLE, || work(stream.as_fd())),
+            _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 

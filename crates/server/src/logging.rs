@@ -166,11 +166,14 @@ pub(crate) fn filter(level: &str) -> Result<Targets, String> {
         };
         targets = match part {
             None => targets.with_default(*found),
-            Some(part) if [LOGGED, LOGGED_TOO].contains(&part.split("::").next().unwrap_or(part)) => {
+            Some(part) if part.split("::").next().is_some_and(|name| name == LOGGED || LOGGED_TOO.contains(&name)) => {
                 targets.with_target(part, *found)
             }
             Some(part) => {
-                return Err(format!("nothing logs as `{part}`: all lines are of {LOGGED} or {LOGGED_TOO}"));
+                return Err(format!(
+                    "nothing logs as `{part}`: all lines are of {LOGGED} or {}",
+                    LOGGED_TOO.join(" or ")
+                ));
             }
         };
     }
@@ -187,8 +190,8 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 ];
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
-/// Tells of handshakes that fail, and of a panic within a session.
-const LOGGED_TOO: &str = "posthaste_smtp";
+/// Tell of handshakes that fail, and of a panic within a session or beside it.
+const LOGGED_TOO: [&str; 2] = ["posthaste_smtp", "posthaste_net"];
 
 static STARTED: OnceLock<Lines> = OnceLock::new();
 /// Octets of lines that wait to be written, about 10,000 of them; as many again may be with the thread that writes.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message};
 use posthaste_message::{DateTime, Received};
-use posthaste_smtp::driver::{Body, Handler, Peer, Session};
+use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -139,8 +139,18 @@ impl Handler for Receiver {
     type State = ();
     type Transaction = Transaction;
 
-    fn turned_away(&self, _: &Peer, _: &Reply) {
-        self.0.turned_away.fetch_add(1, Ordering::Relaxed);
+    /// Too many are counted, and told of now and then; who may not connect is named.
+    fn turned_away(&self, _: usize, peer: &Peer, why: &driver::Refusal) {
+        use driver::Refusal::{NotAProxy, NotAllowed, Proxy};
+        if !matches!(why, NotAllowed | NotAProxy | Proxy(_)) {
+            self.0.turned_away.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let (peer_text, why) = (peer.to_string(), why.to_string());
+        match self.0.repeats.is_told(Kind::RefusedConnection, About::Client(peer.ip()), Instant::now()) {
+            true => tracing::info!(peer = peer_text, why, "connection refused"),
+            false => tracing::debug!(peer = peer_text, why, "connection refused"),
+        }
     }
 
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
@@ -248,7 +258,7 @@ impl Receiver {
             }
             Kind::MailboxFull => format!("`posthaste journal inspect {journal}` says why it cannot be written to"),
             Kind::NoMemory => "raise limits.memory_bytes".to_owned(),
-            Kind::Refused | Kind::RefusedRecipient | Kind::Abandoned => String::new(),
+            Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::Abandoned => String::new(),
         }
     }
 

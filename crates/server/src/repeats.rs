@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Refused,
     /// A client's recipient is refused.
     RefusedRecipient,
+    /// A client may not connect, or is a proxy that does not say whose connection it passes on.
+    RefusedConnection,
     /// A client broke off.
     Abandoned,
 }
@@ -34,7 +36,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether we are to blame, and somebody here has to do something.
     pub fn is_ours(self) -> bool {
-        !matches!(self, Self::Refused | Self::RefusedRecipient | Self::Abandoned)
+        !matches!(self, Self::Refused | Self::RefusedRecipient | Self::RefusedConnection | Self::Abandoned)
     }
 
     /// Lines within an [`INTERVAL`] that are logged by themselves.
@@ -51,6 +53,7 @@ impl Kind {
             Self::NoMemory => "no memory for recipients",
             Self::Refused => "message refused",
             Self::RefusedRecipient => "recipient refused",
+            Self::RefusedConnection => "connection refused",
             Self::Abandoned => "message abandoned",
         }
     }

@@ -9,7 +9,7 @@ use posthaste_net::{Backlog, Certificate, Limits, ListenError, Place, UnixAccess
 
 use super::Handler;
 use super::server::{BoundServer, RunningServer};
-use super::setup::Door;
+use super::setup::{Door, ListenerSettings};
 use crate::server::{Config, Protocol};
 
 /// Where a server begins: [`Server::builder`].
@@ -20,7 +20,7 @@ impl Server {
     /// A server with every setting at its default and no listener yet.
     pub fn builder() -> ServerBuilder {
         ServerBuilder {
-            config: Config::new("localhost"),
+            next: ListenerSettings::from(Config::new("localhost")),
             places: Vec::new(),
             limits: Limits::default(),
             implicit_tls: false,
@@ -32,8 +32,9 @@ impl Server {
 /// Settings of a server to be.
 #[derive(Debug)]
 pub struct ServerBuilder {
-    config: Config,
-    places: Vec<(Place, Door)>,
+    /// Of listeners that are named from here on.
+    next: ListenerSettings,
+    places: Vec<(Place, Door, ListenerSettings)>,
     limits: Limits,
     implicit_tls: bool,
     certificate: Certificate,
@@ -43,16 +44,23 @@ impl ServerBuilder {
     /// Connections that are served at once unless [`ServerBuilder::max_connections`] says otherwise.
     pub const MAX_CONNECTIONS: usize = 20_000;
 
-    /// Host name, limits, policies and protocol, STARTTLS and AUTH, and whether the handler is asked about hello and DATA. Default:
-    /// those of [`Config::new`], under the name `localhost`. What cannot be kept to is a [`SetupError`](super::SetupError) at the start.
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
+    /// Host name, limits, policies and protocol, STARTTLS and AUTH, and whether the handler is asked about hello and DATA, on the listeners that
+    /// are named from here on. Default: those of [`Config::new`], under the name `localhost`. What cannot be kept to is a
+    /// [`SetupError`](super::SetupError) at the start.
+    pub fn config(self, config: Config) -> Self {
+        let rules = self.next.rules.clone();
+        self.settings(ListenerSettings { rules, ..config.into() })
+    }
+
+    /// The same, and whatever else can differ from one listener to another, on those that are named from here on.
+    pub fn settings(mut self, settings: ListenerSettings) -> Self {
+        self.next = settings;
         self
     }
 
     /// SMTP or LMTP, on the listeners that are named from here on. Default: as [`ServerBuilder::config`] has it.
     pub fn protocol(mut self, protocol: Protocol) -> Self {
-        self.config.protocol = protocol;
+        self.next.configs = self.next.configs.map(|config| Config { protocol, ..config });
         self
     }
 
@@ -69,6 +77,12 @@ impl ServerBuilder {
     /// Default: no.
     pub fn implicit_tls(mut self, implicit_tls: bool) -> Self {
         self.implicit_tls = implicit_tls;
+        self
+    }
+
+    /// How many connections are served at once over all listeners: in all, for each address, for networks. Default: [`Limits::default`].
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
         self
     }
 
@@ -113,8 +127,8 @@ impl ServerBuilder {
     }
 
     fn place(mut self, at: Place) -> Self {
-        let door = Door { protocol: self.config.protocol, implicit_tls: self.implicit_tls };
-        self.places.push((at, door));
+        let door = Door { protocol: self.next.configs.get(None).protocol, implicit_tls: self.implicit_tls };
+        self.places.push((at, door, self.next.clone()));
         self
     }
 
@@ -124,10 +138,14 @@ impl ServerBuilder {
     /// # Errors
     /// [`ListenError`] names the listener; then nothing is left bound.
     pub fn bind(self) -> Result<BoundServer, ListenError> {
-        let Self { config, places, limits, certificate, .. } = self;
-        let listeners = bind(places, &limits)?;
+        let Self { places, limits, certificate, .. } = self;
         let backlog = Backlog::for_connections(limits.connections);
-        Ok(BoundServer { config, listeners, certificate, backlog, limits })
+        let (mut at, mut settings) = (Vec::new(), Vec::new());
+        for (index, (place, door, own)) in places.into_iter().enumerate() {
+            at.push((place, index));
+            settings.push((door, own));
+        }
+        Ok(BoundServer { sockets: bind(at, &limits)?, settings, certificate, backlog, limits })
     }
 
     /// Binds all listeners and serves on the current tokio runtime until [`RunningServer::shutdown`].

@@ -16,7 +16,7 @@ use super::{Session, SessionEnd};
 use crate::limits::Timeouts;
 use crate::reply::Reply;
 use crate::scan::BodyError;
-use crate::server::{Config, Event, Machine, Protocol, Waiting};
+use crate::server::{Config, Event, Machine, Waiting};
 
 /// Why a session cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,10 +135,6 @@ impl Connection {
             config,
             phase,
         }
-    }
-
-    pub fn protocol(&self) -> Protocol {
-        self.config.protocol
     }
 
     pub fn is_draining(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::future::{Future, ready};
 use std::io;
 
-use posthaste_net::{Peer, TlsFacts};
+use posthaste_net::{Peer, Refusal, TlsFacts};
 
 use super::Body;
 use crate::command::{MailFrom, RcptTo};
@@ -30,9 +30,9 @@ pub trait Handler: Send + Sync + 'static {
         ready(Ok(()))
     }
 
-    /// A client was told `reply`, a 421, in place of the greeting, for there are too many connections or open files.
-    fn turned_away(&self, peer: &Peer, reply: &Reply) {
-        let _ = (peer, reply);
+    /// A client was not let in at a listener, counted from 0 in the order in which they were named. It must not block.
+    fn turned_away(&self, listener: usize, peer: &Peer, why: &Refusal) {
+        let _ = (listener, peer, why);
     }
 
     /// The client has said who it is: [`Session::helo`]. Asked with [`Config::asks_hello`](crate::server::Config::asks_hello) only.
@@ -151,7 +151,9 @@ pub enum SessionEnd {
 pub struct Session<S = ()> {
     /// Counts up from 1 within one server.
     pub id: u64,
-    /// Who is connected.
+    /// Which listener it came through: counted from 0 in the order in which they were named.
+    pub listener: usize,
+    /// Who is connected; behind a proxy, the client that the proxy named.
     pub peer: Peer,
     /// The client's name as it gave it.
     pub helo: Option<String>,
@@ -168,8 +170,18 @@ pub struct Session<S = ()> {
 }
 
 impl<S: Default> Session<S> {
-    pub(super) fn new(id: u64, peer: Peer, protocol: Protocol) -> Self {
-        Self { id, peer, helo: None, protocol, extended: false, tls: None, identity: None, state: S::default() }
+    pub(super) fn new(id: u64, listener: usize, peer: Peer, protocol: Protocol) -> Self {
+        Self {
+            id,
+            listener,
+            peer,
+            helo: None,
+            protocol,
+            extended: false,
+            tls: None,
+            identity: None,
+            state: S::default(),
+        }
     }
 }
 

@@ -71,6 +71,9 @@ pub use body::Body;
 pub use builder::{Server, ServerBuilder};
 pub use client::{Client, ClientBuilder, ClientTimeouts, ConnectError, SendError};
 pub use handler::{Handler, Session, SessionEnd};
-pub use posthaste_net::{Backlog, ListenError, Peer, TlsFacts, UnixAccess};
+pub use posthaste_net::{
+    Backlog, ByNetwork, IpNet, Limits as ConnectionLimits, ListenError, NetworkLimits, Peer, Proxies, ProxyError,
+    Refusal, Rules, TlsFacts, UnixAccess, network,
+};
 pub use server::{BoundServer, RunningServer};
-pub use setup::SetupError;
+pub use setup::{ListenerSettings, SetupError};

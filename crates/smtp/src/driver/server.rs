@@ -5,20 +5,24 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use posthaste_net::{Backlog, Bound, Certificate, Goodbye, Limits, Listeners, Peer, Refusal, Service};
+use posthaste_net::{
+    Admission, Backlog, Bound, ByNetwork, Certificate, Goodbye, Limits, Listeners, Peer, Refusal, Service,
+};
 
-use super::Handler;
 use super::connection::Connection;
 use super::session::{serve, sheltered_now};
-use super::setup::{Door, Offers, SetupError};
+use super::setup::{Door, ListenerSettings, Offers, SetupError};
+use super::{Handler, Session};
 use crate::reply::Reply;
 use crate::server::{Config, Protocol};
 
 /// A server whose sockets listen and that serves nobody yet: [`ServerBuilder::bind`](super::ServerBuilder::bind). Dropping it closes them.
 #[derive(Debug)]
 pub struct BoundServer {
-    pub(super) config: Config,
-    pub(super) listeners: Vec<(Bound, Door)>,
+    /// Each with the index of its settings: a name may have several addresses.
+    pub(super) sockets: Vec<(Bound, usize)>,
+    /// Of each listener, in the order in which they were named.
+    pub(super) settings: Vec<(Door, ListenerSettings)>,
     pub(super) certificate: Certificate,
     pub(super) backlog: Backlog,
     pub(super) limits: Limits,
@@ -30,24 +34,26 @@ impl BoundServer {
     /// # Errors
     /// `InvalidInput` without any listener, or with a [`SetupError`] inside; else the system refuses something that every server needs.
     pub fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
-        if self.listeners.is_empty() {
+        if self.sockets.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
         }
-        let offers = Offers::new(&self.certificate, self.listeners.iter().map(|(_, door)| *door));
-        offers.check(&self.config).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let configs = Arc::new(RwLock::new(Configs::new(self.config)));
-        let shared = Arc::new(Shared { handler, configs: Arc::clone(&configs), certificate: self.certificate });
-        let local_addrs: Vec<_> =
-            self.listeners.iter().filter_map(|(bound, door)| Some((bound.local_addr()?, door.protocol))).collect();
-        let protocols = local_addrs.iter().map(|(_, protocol)| *protocol).collect();
-        let local_addrs = local_addrs.into_iter().map(|(address, _)| address).collect();
+        let offers = Offers::new(&self.certificate, self.settings.iter().map(|(door, _)| *door));
+        let checked = self.settings.iter().try_for_each(|(_, settings)| offers.check(&settings.configs));
+        checked.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let shared = Arc::new(Shared { handler, certificate: self.certificate });
+        let entrances: Vec<Arc<Entrance>> = self.settings.into_iter().map(Entrance::new).collect();
+        let local_addrs =
+            |(bound, index): &(Bound, usize)| Some((bound.local_addr()?, entrances[*index].door.protocol));
+        let (local_addrs, protocols) = self.sockets.iter().filter_map(local_addrs).unzip();
         let mut listeners = Listeners::new(self.limits)?;
-        let bound: io::Result<Vec<_>> =
-            self.listeners.into_iter().map(|(bound, door)| Ok((bound.listen()?, door))).collect();
-        for (listener, door) in bound? {
-            listeners.serve(listener, Mail { shared: Arc::clone(&shared), door });
+        let sockets: io::Result<Vec<_>> =
+            self.sockets.into_iter().map(|(bound, index)| Ok((bound.listen()?, index))).collect();
+        for (socket, index) in sockets? {
+            let entrance = Arc::clone(&entrances[index]);
+            let mail = Mail { shared: Arc::clone(&shared), listener: index, entrance };
+            listeners.serve(socket, &entrances[index].admission, mail);
         }
-        Ok(RunningServer { local_addrs, protocols, backlog: self.backlog, offers, configs, listeners })
+        Ok(RunningServer { local_addrs, protocols, backlog: self.backlog, offers, entrances, listeners })
     }
 }
 
@@ -59,7 +65,7 @@ pub struct RunningServer {
     protocols: Vec<Protocol>,
     backlog: Backlog,
     offers: Offers,
-    configs: Arc<RwLock<Configs>>,
+    entrances: Vec<Arc<Entrance>>,
     listeners: Listeners,
 }
 
@@ -85,15 +91,38 @@ impl RunningServer {
         self.listeners.connections()
     }
 
-    /// Puts host name, limits and policies of `config` in force for connections that begin from now on. Those that are
-    /// open keep theirs; the listeners, their protocols and the numbers of connections stay as they are.
+    /// Puts host name, limits and policies of `config` in force on all listeners, for connections that begin from now on. Those that are
+    /// open keep theirs; the listeners, their protocols, who may connect, and the numbers of connections stay as they are.
     ///
     /// # Errors
     /// As for the same settings at the start; what applied before still does.
     pub fn reconfigure(&self, config: Config) -> Result<(), SetupError> {
-        self.offers.check(&config)?;
-        *self.configs.write().unwrap_or_else(PoisonError::into_inner) = Configs::new(config);
+        let configs = ByNetwork::from(config);
+        self.offers.check(&configs)?;
+        self.entrances.iter().for_each(|entrance| entrance.set_configs(configs.clone()));
         Ok(())
+    }
+
+    /// The same for each listener by itself, in the order in which they were named; and who may connect. Which protocol is spoken stays as it is.
+    ///
+    /// # Errors
+    /// As for the same settings at the start; what applied before still does.
+    ///
+    /// # Panics
+    /// When there are not as many as there are listeners.
+    pub fn reconfigure_each(&self, settings: Vec<ListenerSettings>) -> Result<(), SetupError> {
+        assert_eq!(settings.len(), self.entrances.len(), "settings for each listener");
+        settings.iter().try_for_each(|settings| self.offers.check(&settings.configs))?;
+        for (entrance, ListenerSettings { configs, rules }) in self.entrances.iter().zip(settings) {
+            entrance.set_configs(configs);
+            entrance.admission.replace(rules);
+        }
+        Ok(())
+    }
+
+    /// Puts other limits on connections in force; nobody who is connected is turned out.
+    pub fn set_limits(&self, limits: Limits) {
+        self.listeners.set_limits(limits);
     }
 
     /// Stops in order: no more connections are taken, idle sessions are told 421 4.3.2 at once, those with an open
@@ -105,71 +134,81 @@ impl RunningServer {
     }
 }
 
-/// What applies to connections that begin now.
+/// A listener that was named, with whatever sockets it has.
 #[derive(Debug)]
-struct Configs {
-    smtp: Arc<Config>,
-    lmtp: Arc<Config>,
+struct Entrance {
+    door: Door,
+    configs: RwLock<ByNetwork<Arc<Config>>>,
+    admission: Arc<Admission>,
 }
 
-impl Configs {
-    fn new(config: Config) -> Self {
-        let of = |protocol| Arc::new(Config { protocol, ..config.clone() });
-        Self { smtp: of(Protocol::Smtp), lmtp: of(Protocol::Lmtp) }
+impl Entrance {
+    fn new((door, settings): (Door, ListenerSettings)) -> Arc<Self> {
+        let ListenerSettings { configs, rules } = settings;
+        let configs = RwLock::new(with_protocol(configs, door.protocol));
+        Arc::new(Self { door, configs, admission: Admission::new(rules) })
     }
+
+    fn set_configs(&self, configs: ByNetwork<Config>) {
+        let configs = with_protocol(configs, self.door.protocol);
+        *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
+    }
+
+    /// What applies to a connection that begins now.
+    fn config(&self, peer: &Peer) -> Arc<Config> {
+        Arc::clone(self.configs.read().unwrap_or_else(PoisonError::into_inner).get(peer.ip()))
+    }
+}
+
+fn with_protocol(configs: ByNetwork<Config>, protocol: Protocol) -> ByNetwork<Arc<Config>> {
+    configs.map(|config| Arc::new(Config { protocol, ..config }))
 }
 
 struct Shared<H> {
     handler: H,
-    configs: Arc<RwLock<Configs>>,
     certificate: Certificate,
-}
-
-impl<H> Shared<H> {
-    fn config(&self, protocol: Protocol) -> Arc<Config> {
-        let configs = self.configs.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(match protocol {
-            Protocol::Smtp => &configs.smtp,
-            Protocol::Lmtp => &configs.lmtp,
-        })
-    }
 }
 
 /// SMTP or LMTP, as one listener speaks it.
 struct Mail<H> {
     shared: Arc<Shared<H>>,
-    door: Door,
+    listener: usize,
+    entrance: Arc<Entrance>,
 }
 
 impl<H: Handler> Service for Mail<H> {
     async fn serve(&self, connection: posthaste_net::Connection) {
         let posthaste_net::Connection { id, stream, peer, phase } = connection;
-        let config = self.shared.config(self.door.protocol);
-        let connection = Connection::new(stream, config, phase, self.door);
-        serve(connection, &self.shared.handler, id, peer, &self.shared.certificate).await;
+        let config = self.entrance.config(&peer);
+        let session = Session::new(id, self.listener, peer, config.protocol);
+        let connection = Connection::new(stream, config, phase, self.entrance.door);
+        serve(connection, &self.shared.handler, session, &self.shared.certificate).await;
     }
 
     /// Where TLS is implicit nobody would understand a reply, and a handshake is too much for one who is turned away.
     fn refuse(&self, peer: &Peer, why: &Refusal) -> Goodbye {
-        let reply = reply_to(why);
-        sheltered_now("turned_away", || self.shared.handler.turned_away(peer, &reply));
-        if self.door.implicit_tls {
-            return Goodbye::default();
-        }
+        sheltered_now("turned_away", || self.shared.handler.turned_away(self.listener, peer, why));
+        let Some(reply) = reply_to(why).filter(|_| !self.entrance.door.implicit_tls) else { return Goodbye::default() };
         let mut bytes = Vec::new();
         reply.write(&mut bytes);
-        Goodbye { bytes, linger: self.shared.config(self.door.protocol).limits.timeouts.linger }
+        Goodbye { bytes, linger: self.entrance.config(peer).limits.timeouts.linger }
     }
 }
 
-fn reply_to(why: &Refusal) -> Reply {
-    match why {
+/// What a client is told; nothing if what connects is no client.
+fn reply_to(why: &Refusal) -> Option<Reply> {
+    Some(match why {
         Refusal::TooManyFromAddress => {
             Reply::new(421, "4.7.0", "Too many connections from your address, try again later")
         }
+        Refusal::TooManyFromNetwork => {
+            Reply::new(421, "4.7.0", "Too many connections from your network, try again later")
+        }
         Refusal::TooManyFiles => Reply::new(421, "4.3.2", "Too many open files, try again later"),
+        Refusal::NotAllowed => Reply::new(554, "5.7.1", "Clients of your address may not connect here"),
+        Refusal::NotAProxy | Refusal::Proxy(_) => return None,
         _ => Reply::new(421, "4.3.2", "Too many connections, try again later"),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -178,7 +217,7 @@ mod tests {
 
     use super::*;
     use crate::command::RcptTo;
-    use crate::driver::{Body, Session};
+    use crate::driver::Body;
     use crate::server::{Envelope, MessageOutcome};
 
     struct Heavy;
@@ -199,13 +238,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_idle_session_does_not_carry_its_handlers_futures() {
-        let shared = Shared {
-            handler: Heavy,
-            configs: Arc::new(RwLock::new(Configs::new(Config::new("mx")))),
-            certificate: Certificate::default(),
-        };
+        let shared = Shared { handler: Heavy, certificate: Certificate::default() };
         let door = Door { protocol: Protocol::Smtp, implicit_tls: false };
-        let mail = Mail { shared: Arc::new(shared), door };
+        let entrance = Entrance::new((door, Config::new("mx").into()));
+        let mail = Mail { shared: Arc::new(shared), listener: 0, entrance };
         let (stream, _other) = tokio::net::UnixStream::pair().unwrap();
         let stream = Stream::Unix(stream);
         let session = mail.serve(posthaste_net::Connection { id: 1, stream, peer: Peer::Unix, phase: Arc::default() });

@@ -10,7 +10,7 @@ use tokio::task::yield_now;
 
 use super::body::{Body, End};
 use super::connection::{Connection, Stop};
-use super::{Handler, Peer, Session, SessionEnd};
+use super::{Handler, Session, SessionEnd};
 use crate::reply::Reply;
 use crate::sasl::{Exchange, Step};
 use crate::server::{Event, Waiting};
@@ -58,11 +58,9 @@ impl From<Stop> for Over {
 pub(super) async fn serve<H: Handler>(
     mut connection: Connection,
     handler: &H,
-    id: u64,
-    peer: Peer,
+    mut session: Session<H::State>,
     certificate: &Certificate,
 ) {
-    let mut session = Session::new(id, peer, connection.protocol());
     if connection.machine.is_tls() {
         match Box::pin(connection.start_tls(certificate)).await {
             Ok(facts) => session.tls = Some(facts),

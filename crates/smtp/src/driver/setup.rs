@@ -1,6 +1,6 @@
 //! Which settings can be served, and how sessions of a listener begin.
 
-use posthaste_net::Certificate;
+use posthaste_net::{ByNetwork, Certificate, Rules};
 
 use crate::sasl::MECHANISMS;
 use crate::server::{Config, Protocol};
@@ -18,6 +18,22 @@ pub enum SetupError {
     /// A name in [`Config::auth_mechanisms`] that is not one of [`MECHANISMS`].
     #[error("AUTH mechanism {0:?} is not known, only PLAIN and LOGIN in capitals")]
     Mechanism(String),
+}
+
+/// What can differ from one listener to another.
+#[derive(Debug, Clone)]
+pub struct ListenerSettings {
+    /// What applies to its sessions, by the network that the client is in. All have the protocol of the default.
+    pub configs: ByNetwork<Config>,
+    /// Who may connect, by which proxies, and how many.
+    pub rules: Rules,
+}
+
+/// The same for all clients.
+impl From<Config> for ListenerSettings {
+    fn from(config: Config) -> Self {
+        Self { configs: config.into(), rules: Rules::default() }
+    }
 }
 
 /// How sessions of a listener begin.
@@ -41,8 +57,12 @@ impl Offers {
         Self { has_certificate: certificate.is_there(), implicit_tls }
     }
 
-    /// Whether `config` can be kept to.
-    pub fn check(self, config: &Config) -> Result<(), SetupError> {
+    /// Whether each of `configs` can be kept to.
+    pub fn check(self, configs: &ByNetwork<Config>) -> Result<(), SetupError> {
+        configs.values().try_for_each(|config| self.check_one(config))
+    }
+
+    fn check_one(self, config: &Config) -> Result<(), SetupError> {
         if let Some(name) = config.auth_mechanisms.iter().find(|name| !MECHANISMS.contains(&name.as_str())) {
             return Err(SetupError::Mechanism(name.clone()));
         }

@@ -1,0 +1,136 @@
+//! Who may connect to a listener, by whom it is passed on, and how many at a time.
+
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::gate::{Excess, Gate, Permit};
+use crate::networks::{IpNet, is_in};
+use crate::proxy::ProxyError;
+use crate::{Limits, Peer};
+
+/// Why a client is not served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// [`Limits::connections`], in all or of the listener.
+    #[error("too many connections")]
+    TooManyConnections,
+    /// [`Limits::connections_per_address`].
+    #[error("too many connections from this address")]
+    TooManyFromAddress,
+    /// [`NetworkLimits::connections`](crate::NetworkLimits::connections).
+    #[error("too many connections from this network")]
+    TooManyFromNetwork,
+    /// The process has no file descriptor left for it.
+    #[error("too many open files")]
+    TooManyFiles,
+    /// It is not in [`Rules::allow`].
+    #[error("clients of this address may not connect here")]
+    NotAllowed,
+    /// The listener is for [`Proxies`], and it is none.
+    #[error("it is not one of the proxies that may connect here")]
+    NotAProxy,
+    /// It is a proxy that does not say whose connection it passes on.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
+}
+
+impl From<Excess> for Refusal {
+    fn from(excess: Excess) -> Self {
+        match excess {
+            Excess::Total => Self::TooManyConnections,
+            Excess::Address => Self::TooManyFromAddress,
+            Excess::Network => Self::TooManyFromNetwork,
+        }
+    }
+}
+
+/// What applies to the clients of a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// Networks whose clients may connect; `None`: all. Who has no address, behind a UNIX socket, may: the socket's mode decides.
+    pub allow: Option<Vec<IpNet>>,
+    /// Whether proxies connect here, and not clients. Default: clients.
+    pub proxies: Option<Proxies>,
+    /// Limits beside those that all listeners have together. Default: none.
+    pub limits: Limits,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { allow: None, proxies: None, limits: Limits::NONE }
+    }
+}
+
+/// Who says with the PROXY protocol whose connection it passes on. The client's address then counts wherever one does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proxies {
+    /// Networks of the proxies; nobody else may connect. Over a UNIX socket its mode decides.
+    pub trusted: Vec<IpNet>,
+    /// How long a header is waited for.
+    pub header_patience: Duration,
+}
+
+impl Proxies {
+    /// Those of these networks, with 5 s for a header: longer than a lost packet takes to come again.
+    pub fn new(trusted: Vec<IpNet>) -> Self {
+        Self { trusted, header_patience: Duration::from_secs(5) }
+    }
+
+    pub(crate) fn trust(&self, peer: &Peer) -> bool {
+        peer.ip().is_none_or(|ip| is_in(&self.trusted, ip))
+    }
+}
+
+/// The rules of one listener or several, which can be replaced while they serve, and the count of their connections.
+#[derive(Debug)]
+pub struct Admission {
+    rules: RwLock<Arc<Rules>>,
+    gate: Arc<Gate>,
+}
+
+impl Admission {
+    /// With these rules.
+    pub fn new(rules: Rules) -> Arc<Self> {
+        let gate = Gate::new(rules.limits.clone());
+        Arc::new(Self { rules: RwLock::new(Arc::new(rules)), gate })
+    }
+
+    /// Puts other rules in force for who connects from now on.
+    pub fn replace(&self, rules: Rules) {
+        self.gate.replace(rules.limits.clone());
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+    }
+
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts a client here and with `all`.
+    pub(crate) fn enter(&self, all: &Arc<Gate>, ip: Option<IpAddr>) -> Result<Permits, Refusal> {
+        Ok(Permits { all: all.enter(ip)?, own: self.gate.enter(ip)? })
+    }
+}
+
+/// A connection counted in all and at its listener.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    all: Permit,
+    own: Permit,
+}
+
+impl Permits {
+    pub fn enter_from(&mut self, ip: IpAddr) -> Result<(), Refusal> {
+        self.all.enter_from(ip)?;
+        Ok(self.own.enter_from(ip)?)
+    }
+}
+
+impl Rules {
+    /// Whether a client may connect, however many there are.
+    pub(crate) fn check(&self, peer: &Peer) -> Result<(), Refusal> {
+        let allowed = peer.ip().is_none_or(|ip| self.allow.as_ref().is_none_or(|allow| is_in(allow, ip)));
+        if allowed { Ok(()) } else { Err(Refusal::NotAllowed) }
+    }
+}

@@ -1,0 +1,126 @@
+//! Networks as people write them, and values that depend on a client's.
+
+use std::net::IpAddr;
+
+pub use ipnet::IpNet;
+
+/// Why text is no network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// It is something else.
+    #[error(
+        "`{0}` is not a network: write an address, such as 192.0.2.7, or a network, such as 10.0.0.0/8 or 2001:db8::/32"
+    )]
+    NotANetwork(String),
+    /// The address goes on behind the prefix, so either of the two may be wrong.
+    #[error(
+        "`{written}` has bits behind its prefix: write {network} for the network, or {address} for the one address"
+    )]
+    HostBits {
+        /// What was written.
+        written: String,
+        /// With these bits cleared.
+        network: IpNet,
+        /// The address alone.
+        address: IpAddr,
+    },
+}
+
+/// Reads `10.0.0.0/8`, or an address, which is a network of one.
+///
+/// # Errors
+/// See [`NetworkError`].
+pub fn network(text: &str) -> Result<IpNet, NetworkError> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(address.to_canonical().into());
+    }
+    let network: IpNet = text.parse().map_err(|_| NetworkError::NotANetwork(text.to_owned()))?;
+    match network.trunc() == network {
+        true => Ok(network),
+        false => {
+            Err(NetworkError::HostBits { written: text.to_owned(), network: network.trunc(), address: network.addr() })
+        }
+    }
+}
+
+/// A value for all clients, and others for those of some networks: the smallest network that a client is in decides.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ByNetwork<T> {
+    default: T,
+    /// Longest prefix first.
+    networks: Vec<(IpNet, T)>,
+}
+
+impl<T> ByNetwork<T> {
+    /// `default` where no network has a value of its own. Of two values for one network the first counts.
+    pub fn new(default: T, mut networks: Vec<(IpNet, T)>) -> Self {
+        networks.sort_by_key(|(network, _)| std::cmp::Reverse(network.prefix_len()));
+        Self { default, networks }
+    }
+
+    /// What applies to a client; one without an address, of a UNIX socket, has the default.
+    pub fn get(&self, ip: Option<IpAddr>) -> &T {
+        self.of_network(ip).map_or(&self.default, |(_, value)| value)
+    }
+
+    /// The value of the smallest network with a value of its own that the client is in.
+    pub fn of_network(&self, ip: Option<IpAddr>) -> Option<(IpNet, &T)> {
+        let ip = ip?.to_canonical();
+        self.networks.iter().find(|(network, _)| network.contains(&ip)).map(|(network, value)| (*network, value))
+    }
+
+    /// All values.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        std::iter::once(&self.default).chain(self.networks.iter().map(|(_, value)| value))
+    }
+
+    /// The same networks with other values.
+    pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> ByNetwork<U> {
+        let networks = self.networks.into_iter().map(|(network, value)| (network, change(value))).collect();
+        ByNetwork { default: change(self.default), networks }
+    }
+}
+
+impl<T> From<T> for ByNetwork<T> {
+    fn from(default: T) -> Self {
+        Self { default, networks: Vec::new() }
+    }
+}
+
+/// Whether an address is in one of `networks`.
+pub(crate) fn is_in(networks: &[IpNet], ip: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&ip.to_canonical()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_network_decides() {
+        let all = [("10.0.0.0/8", 1), ("10.1.0.0/16", 2), ("10.1.2.3", 3), ("2001:db8::/32", 4)];
+        let values = ByNetwork::new(0, all.map(|(text, value)| (network(text).unwrap(), value)).to_vec());
+        let check = |ip: &str, expected: i32| assert_eq!(*values.get(Some(ip.parse().unwrap())), expected, "{ip}");
+        check("10.2.0.1", 1);
+        check("10.1.0.1", 2);
+        check("10.1.2.3", 3);
+        check("::ffff:10.1.2.3", 3);
+        check("2001:db8::1", 4);
+        check("192.0.2.1", 0);
+        assert_eq!(*values.get(None), 0);
+    }
+
+    #[test]
+    fn a_network_that_cannot_be_meant_is_explained() {
+        let error = |text: &str| network(text).unwrap_err().to_string();
+        assert_eq!(
+            error("10.1.2.3/8"),
+            "`10.1.2.3/8` has bits behind its prefix: write 10.0.0.0/8 for the network, or 10.1.2.3 for the one address"
+        );
+        for text in ["", "10.0.0.0/33", "10.0.0", "localhost", "10.0.0.0/ 8", "2001:db8::/129"] {
+            assert!(error(text).contains("is not a network: "), "{text}");
+        }
+        assert_eq!(network("::ffff:192.0.2.1").unwrap().to_string(), "192.0.2.1/32");
+    }
+}
