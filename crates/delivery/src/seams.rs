@@ -15,8 +15,14 @@ pub(crate) type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 pub(crate) enum Step<'a> {
     /// Something with this mailbox.
     Mailbox(&'a str),
+    /// Writing one message into this mailbox.
+    Message(&'a str),
     /// A sync of all mail.
     Sync,
+    /// A look at the mount at this point below the mail root.
+    Mount(&'a str),
+    /// A sync of the mount at this point.
+    SyncOf(&'a str),
 }
 
 /// What a test puts in the place of the world. The real thing has neither.

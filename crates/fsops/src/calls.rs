@@ -253,6 +253,14 @@ pub fn declared(fd: impl AsFd) -> Option<Declared> {
     })
 }
 
+/// Where file systems are mounted below `dir`, if it lies in a watched directory; nothing if it is a real one.
+pub fn mounts_below(dir: &std::path::Path) -> Option<Vec<std::path::PathBuf>> {
+    let mut world = world()?;
+    let (machine, _) = world.node(identity(&fs::stat(dir).ok()?))?;
+    let below = |point: &&std::path::PathBuf| point.starts_with(dir) && *point != dir;
+    Some(world.state(machine).mount_points.iter().filter(below).cloned().collect())
+}
+
 /// A name in a watched directory.
 struct Place {
     machine: u64,

@@ -58,6 +58,13 @@ pub fn declared(_fd: impl AsFd) -> Option<Declared> {
     None
 }
 
+/// Where file systems are mounted below `dir`, if it lies in a watched directory; nothing if it is a real one.
+#[cfg(not(feature = "record"))]
+#[inline]
+pub fn mounts_below(_dir: &std::path::Path) -> Option<Vec<std::path::PathBuf>> {
+    None
+}
+
 /// Writes all of `bytes` at the file's position.
 ///
 /// # Errors

@@ -56,6 +56,8 @@ pub(crate) struct State {
     events: Vec<Event>,
     last_node: NodeId,
     pub mounts: Mounts,
+    // Where they begin: no name of these directories changes.
+    pub mount_points: Vec<PathBuf>,
     faults: Faults,
     // Files whose writes a sync of their file system has forgotten: their own next sync tells so, as the kernel does.
     forgotten: BTreeSet<NodeId>,
@@ -130,6 +132,7 @@ impl Machine {
             events: Vec::new(),
             last_node: tree.highest(),
             mounts: tree.mounts(),
+            mount_points: tree.mount_points().iter().map(|point| dir.path().join(point)).collect(),
             faults: Faults::default(),
             forgotten: BTreeSet::new(),
             failures: BTreeMap::new(),

@@ -64,6 +64,17 @@ impl Tree {
         tree
     }
 
+    /// The paths at which other file systems than the first begin.
+    pub(crate) fn mount_points(&self) -> Vec<PathBuf> {
+        let mut points = Vec::new();
+        self.walk(ROOT, Path::new(""), &mut |path, id, _| {
+            points.extend(self.mounts.contains(&id).then(|| path.to_owned()));
+            Ok(())
+        })
+        .expect("the visitor has no error");
+        points
+    }
+
     /// What lies on which file system.
     pub(crate) fn mounts(&self) -> Mounts {
         let mut all = Mounts::default();

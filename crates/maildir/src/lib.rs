@@ -41,7 +41,7 @@ pub use folders::FolderName;
 pub use keywords::{
     KEYWORD_BYTES_MAX, KEYWORDS_FILE, KEYWORDS_MAX, Keywords, is_keyword, keywords_stamp, read_keywords,
 };
-pub use maildir::{Found, Maildir, Subdir};
+pub use maildir::{Found, Maildir, NewFile, Subdir};
 pub use mount::{Mount, MountFacts};
 pub use moves::Keys;
 pub use name::{Host, NameSource, UniqueName};

@@ -29,11 +29,11 @@ pub struct ReplayReport {
 /// A message that is durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    pub(super) id: u64,
-    pub(super) secs: u64,
-    pub(super) nonce: u32,
-    pub(super) host: Arc<str>,
-    pub(super) targets: u16,
+    pub(crate) id: u64,
+    pub(crate) secs: u64,
+    pub(crate) nonce: u32,
+    pub(crate) host: Arc<str>,
+    pub(crate) targets: u16,
 }
 
 impl Kept {

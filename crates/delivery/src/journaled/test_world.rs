@@ -40,6 +40,7 @@ impl Doors {
         Arc::new(move |step| match step {
             Step::Mailbox(name) => doors.pass(name),
             Step::Sync => doors.pass(SYNC),
+            Step::Message(_) | Step::Mount(_) | Step::SyncOf(_) => Ok(()),
         })
     }
 

@@ -45,11 +45,20 @@ pub struct Deliver {
     /// The number in its file names. `None`: the LSN of its body.
     pub name_id: Option<u64>,
     /// The batch that has its body. `None`: this one. An entry that takes the place of an older one names that one's body.
-    pub body: Option<Lsn>,
+    pub body: Option<OlderBody>,
     /// What is known of a large body, so that its sizes on disk need not be counted again.
     pub large: Option<LargeBody>,
     /// The mailboxes that it is still to reach, each with its number among all targets of the message.
     pub targets: Vec<(u16, Target)>,
+}
+
+/// The body of an older batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OlderBody {
+    /// The batch.
+    pub lsn: Lsn,
+    /// Bytes of the body.
+    pub len: u64,
 }
 
 /// Facts of a body that was never in memory as a whole.
@@ -183,7 +192,8 @@ impl Deliver {
         out.put_u64_le(self.secs);
         out.put_u32_le(self.nonce);
         put_text(out, &self.host);
-        for number in [self.name_id, self.body.map(Lsn::get)].into_iter().flatten() {
+        let body = self.body.map(|OlderBody { lsn, len }| [lsn.get(), len]);
+        for number in self.name_id.into_iter().chain(body.into_iter().flatten()) {
             out.put_u64_le(number);
         }
         if let Some(large) = self.large {
@@ -208,7 +218,7 @@ impl Deliver {
         let line_ends = if has(TO_LF) { LineEnds::ToLf } else { LineEnds::AsGiven };
         let (secs, nonce, host) = (rest.u64()?, rest.u32()?, rest.text()?);
         let name_id = if has(HAS_NAME_ID) { Some(rest.u64()?) } else { None };
-        let body = if has(HAS_BODY) { Some(rest.lsn()?) } else { None };
+        let body = if has(HAS_BODY) { Some(OlderBody { lsn: rest.lsn()?, len: rest.u64()? }) } else { None };
         let large = match has(IS_LARGE) {
             true => Some(LargeBody { crlfs: rest.u64()?, lone_lfs: rest.u64()?, is_lossless: has(IS_LOSSLESS) }),
             false => None,
@@ -276,7 +286,7 @@ impl Fields {
 mod tests {
     use super::*;
 
-    fn deliver(name_id: Option<u64>, body: Option<Lsn>, large: Option<LargeBody>) -> LocalEntry {
+    fn deliver(name_id: Option<u64>, body: Option<OlderBody>, large: Option<LargeBody>) -> LocalEntry {
         let target = |mailbox: &str, prefix: &'static [u8]| Target {
             mailbox: mailbox.into(),
             prefix: Bytes::from_static(prefix),
@@ -312,7 +322,7 @@ mod tests {
             }),
         ];
         for name_id in [None, Some(5)] {
-            for body in [None, Some(Lsn::new(6))] {
+            for body in [None, Some(OlderBody { lsn: Lsn::new(6), len: 9 })] {
                 samples
                     .extend([None, Some(large(true)), Some(large(false))].map(|large| deliver(name_id, body, large)));
             }
@@ -363,7 +373,7 @@ mod tests {
             host: "h".into(),
             line_ends: LineEnds::ToLf,
             name_id: Some(3),
-            body: Some(Lsn::new(4)),
+            body: Some(OlderBody { lsn: Lsn::new(4), len: 7 }),
             large: Some(LargeBody { crlfs: 5, is_lossless: true, lone_lfs: 6 }),
             targets: vec![(8, target)],
         });
@@ -374,6 +384,7 @@ mod tests {
             &[1, 0, b'h'],
             &[3, 0, 0, 0, 0, 0, 0, 0],
             &[4, 0, 0, 0, 0, 0, 0, 0],
+            &[7, 0, 0, 0, 0, 0, 0, 0],
             &[5, 0, 0, 0, 0, 0, 0, 0],
             &[6, 0, 0, 0, 0, 0, 0, 0],
             &[1, 0],

@@ -1,0 +1,86 @@
+//! Where local delivery keeps things, its bounds, and why it could not be opened.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use posthaste_maildir::{Host, Owners};
+
+/// Where local delivery keeps things, and its bounds.
+#[derive(Debug, Clone)]
+pub struct LocalConfig {
+    /// Mailboxes lie below this directory and nowhere else.
+    pub mail_root: PathBuf,
+    /// The spool; may be on another file system than the mail.
+    pub spool_dir: PathBuf,
+    /// Sizes and bounds of the spool.
+    pub spool: posthaste_spool::Config,
+    /// Host name that goes into file names.
+    pub host: String,
+    /// Bytes of messages that are durable and not yet in their mailboxes, in memory; beyond that callers wait.
+    pub backlog_bytes: u32,
+    /// Bytes of visible mail after which its mount is synced. 256 MiB by default, measured with the journal: smaller ones cost throughput, larger ones a longer pause.
+    pub sync_bytes: u64,
+    /// Time after which a mount is synced if there is anything to be made durable.
+    pub sync_interval: Duration,
+    /// Bodies longer than this go to a file of their own even if they are handed over in memory. 1 MiB by default.
+    pub inline_bytes_max: u64,
+    /// Bytes that may wait for one mailbox that cannot be written to; beyond, [`LocalDelivery::check_mailbox`](super::LocalDelivery::check_mailbox) refuses.
+    pub pending_bytes_max: u64,
+    /// Bytes that may wait for all such mailboxes together; beyond, mail for any of them is refused, and for no other.
+    pub pending_bytes_max_all: u64,
+    /// Whose the files and directories are that are made for mail: asked whenever a mailbox is opened or written to, so what it says may change. Mail that was
+    /// accepted before gets the owner that applies when it is written.
+    pub owners: Owners,
+    /// How long opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
+    pub open_patience: Duration,
+    /// How long a message waits for room in a full spool before it is refused.
+    pub room_patience: Duration,
+    /// How long ending may take: longer only if a disk hangs, and then what is unfinished is left to the next opening.
+    pub shutdown_patience: Duration,
+}
+
+impl LocalConfig {
+    /// The defaults for these directories.
+    pub fn new(spool_dir: impl Into<PathBuf>, mail_root: impl Into<PathBuf>) -> Self {
+        LocalConfig {
+            mail_root: mail_root.into(),
+            spool_dir: spool_dir.into(),
+            spool: posthaste_spool::Config::default(),
+            host: Host::of_this_machine().as_str().to_owned(),
+            backlog_bytes: 256 << 20,
+            sync_bytes: 256 << 20,
+            sync_interval: Duration::from_secs(30),
+            inline_bytes_max: 1 << 20,
+            pending_bytes_max: 1 << 30,
+            pending_bytes_max_all: 2 << 30,
+            owners: Owners::default(),
+            open_patience: Duration::from_secs(30),
+            room_patience: Duration::from_secs(10),
+            shutdown_patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why local delivery could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The spool: in use by another process, or its file system failed.
+    #[error(transparent)]
+    Spool(#[from] posthaste_spool::OpenError),
+    /// A mount's stream could not be registered.
+    #[error(transparent)]
+    Stream(#[from] posthaste_spool::StreamError),
+    /// A mount's stream could not be read.
+    #[error(transparent)]
+    Replay(#[from] posthaste_spool::ReplayError),
+    /// The mail root, or a thread.
+    #[error("{path}: {error}")]
+    Io {
+        /// Which one.
+        path: PathBuf,
+        /// What the file system said.
+        error: io::Error,
+    },
+}

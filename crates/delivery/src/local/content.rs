@@ -1,0 +1,154 @@
+//! The bytes of a message as they lie in a Maildir file. A large body is copied from the spool piece by piece.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+use posthaste_maildir::line_ends::{LineEndScan, crlf_to_lf, wire_size_as_stored};
+use posthaste_spool::{Lsn, Spool};
+
+use super::entry::LargeBody;
+use crate::record::{LineEnds, Target};
+
+/// Where a body's bytes come from.
+pub(crate) struct Source<'a> {
+    pub spool: &'a dyn Spool,
+    pub lsn: Lsn,
+    pub len: u64,
+    /// In memory, if it is.
+    pub parts: Option<&'a [Bytes]>,
+    pub large: Option<LargeBody>,
+    /// Is told before each step that may take long.
+    pub step: &'a dyn Fn(),
+}
+
+/// A message ready to be written.
+pub(crate) struct Content<'a> {
+    /// Bytes of the file: `S=`.
+    pub disk_size: u64,
+    /// Bytes on the wire: `W=`.
+    pub wire_size: u64,
+    /// What stands in front, or everything.
+    head: Vec<u8>,
+    /// The rest, if the body is large, and whether its CRs go.
+    tail: Option<bool>,
+    source: Source<'a>,
+}
+
+impl<'a> Content<'a> {
+    /// # Errors
+    /// The body cannot be read from the spool.
+    pub fn new(target: &Target, line_ends: LineEnds, source: Source<'a>) -> io::Result<Self> {
+        if let Some(large) = source.large {
+            return Ok(Self::large(target, line_ends, source, large));
+        }
+        let read;
+        let parts = match source.parts {
+            Some(parts) => parts,
+            None => {
+                read = [source.read(0, source.len)?];
+                &read[..]
+            }
+        };
+        let mut all: Vec<&[u8]> = Vec::with_capacity(parts.len() + 1);
+        all.push(&target.prefix);
+        all.extend(parts.iter().map(|part| &part[..]));
+        let mut head = Vec::new();
+        let (disk_size, wire_size) = match line_ends {
+            LineEnds::ToLf => {
+                let sizes = crlf_to_lf(&all, &mut head);
+                (sizes.disk_size, sizes.wire_size)
+            }
+            LineEnds::AsGiven => {
+                head = all.concat();
+                (head.len() as u64, wire_size_as_stored(&head))
+            }
+        };
+        Ok(Content { disk_size, wire_size, head, tail: None, source })
+    }
+
+    fn large(target: &Target, line_ends: LineEnds, source: Source<'a>, large: LargeBody) -> Self {
+        let strip_cr = line_ends == LineEnds::ToLf && large.is_lossless;
+        let mut head = Vec::new();
+        let mut disk_size = source.len;
+        if strip_cr {
+            crlf_to_lf(&[&target.prefix], &mut head);
+            disk_size -= large.crlfs;
+        } else {
+            head.extend_from_slice(&target.prefix);
+        }
+        disk_size += head.len() as u64;
+        let wire_size = match line_ends {
+            LineEnds::ToLf => target.prefix.len() as u64 + source.len,
+            LineEnds::AsGiven => disk_size + large.lone_lfs,
+        };
+        Content { disk_size, wire_size, head, tail: Some(strip_cr), source }
+    }
+
+    /// Writes the whole message. Not synced.
+    pub fn write_to(&self, file: &mut dyn Write) -> io::Result<()> {
+        file.write_all(&self.head)?;
+        let mut written = self.head.len() as u64;
+        self.for_each_of_tail(|piece| {
+            written += piece.len() as u64;
+            file.write_all(piece)
+        })?;
+        match written == self.disk_size {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, "the large body is not what its entry says")),
+        }
+    }
+
+    /// Whether the file holds exactly this message.
+    pub fn is_in(&self, file: File) -> io::Result<bool> {
+        if file.metadata()?.len() != self.disk_size {
+            return Ok(false);
+        }
+        let mut file = io::BufReader::new(file);
+        let mut same = true;
+        let mut buffer = Vec::new();
+        let mut compare = |piece: &[u8]| {
+            buffer.resize(piece.len(), 0);
+            file.read_exact(&mut buffer)?;
+            same &= buffer == piece;
+            Ok(())
+        };
+        compare(&self.head)?;
+        self.for_each_of_tail(compare)?;
+        Ok(same)
+    }
+
+    fn for_each_of_tail(&self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let Some(strip_cr) = self.tail else { return Ok(()) };
+        let mut stripped = Vec::new();
+        let mut at = 0;
+        while at < self.source.len {
+            let piece = self.source.read(at, PIECE_BYTES.min(self.source.len - at))?;
+            at += piece.len() as u64;
+            if !strip_cr {
+                each(&piece)?;
+                continue;
+            }
+            // Every CR of a lossless body belongs to a line end, so that each can go wherever the pieces are cut.
+            stripped.clear();
+            LineEndScan::default().push(&piece, |run| stripped.extend_from_slice(run));
+            each(&stripped)?;
+        }
+        Ok(())
+    }
+}
+
+impl Source<'_> {
+    fn read(&self, from: u64, len: u64) -> io::Result<Bytes> {
+        (self.step)();
+        let read = self.spool.read(self.lsn, from..from + len);
+        let piece = read.map_err(|error| io::Error::other(format!("its body cannot be read: {error}")))?;
+        match piece.len() as u64 == len {
+            true => Ok(piece),
+            false => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its body in the spool is too short")),
+        }
+    }
+}
+
+/// Bytes of a large body that are in memory at a time, for each thread.
+const PIECE_BYTES: u64 = 1 << 20;

@@ -1,0 +1,440 @@
+//! Local delivery as a whole: what comes in, the mounts, and the end.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use posthaste_maildir::{MailRoot, MailboxPath};
+use posthaste_spool::{AppendError, FileSpool, Replayed, Spool};
+
+use super::budget::Budget;
+use super::config::{LocalConfig, OpenError};
+use super::files::{Common, Files};
+use super::history::History;
+use super::message::{BodyWriter, Message};
+use super::mount::{Limits, MailMount};
+use super::mounts::{MountPoints, is_of_mount, stream_of};
+use super::pending::Pending;
+use super::report::{LocalStats, ReplayReport, SyncFailed};
+use crate::cache::OpenMaildirs;
+use crate::error::DeliveryError;
+use crate::journaled::{Kept, MailboxFull, RecoveredMailbox, Waiting, WaitingMailbox};
+use crate::seams::Seams;
+
+/// Local delivery, open. Clones share it; dropping the last one delivers and syncs what was accepted, and ends.
+#[derive(Clone)]
+pub struct LocalDelivery {
+    handle: Arc<Handle>,
+}
+
+impl std::fmt::Debug for LocalDelivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalDelivery").field("config", &self.handle.core.config).finish_non_exhaustive()
+    }
+}
+
+pub(super) struct Core {
+    pub(super) config: LocalConfig,
+    pub(super) nonce: u32,
+    pub(super) host: Arc<str>,
+    pub(super) spool: Arc<dyn Spool>,
+    pub(super) points: MountPoints,
+    /// In the order of `points`.
+    pub(super) mounts: Vec<Arc<MailMount>>,
+    pub(super) budget: Budget,
+    accepted: AtomicU64,
+    poisoned: Mutex<Option<Arc<str>>>,
+    stop: AtomicBool,
+    /// For the thread that looks after time.
+    tick: (Mutex<()>, Condvar),
+}
+
+/// The last handle ends it.
+struct Handle {
+    core: Arc<Core>,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LocalDelivery {
+    /// Opens the spool and has every message in it that is not known to be durable in its mailboxes delivered exactly once.
+    ///
+    /// Waits for that as long as [`LocalConfig::open_patience`]; a mount that does not answer is not waited for any longer, and its mail waits.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. A mailbox that cannot be written to is no error: its mail waits.
+    pub fn open(config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
+        let (spool, found) = FileSpool::open(&config.spool_dir, config.spool.clone())?;
+        let (delivery, report) = Self::open_on(Arc::new(spool), config)?;
+        Ok((delivery, ReplayReport { spool: Some(found), ..report }))
+    }
+
+    /// As [`open`](Self::open), on a spool that is open already and may have other consumers.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(spool: Arc<dyn Spool>, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
+        Self::open_with(spool, config, Seams::default())
+    }
+
+    pub(super) fn open_with(
+        spool: Arc<dyn Spool>,
+        config: LocalConfig,
+        seams: Seams,
+    ) -> Result<(Self, ReplayReport), OpenError> {
+        let mut report = ReplayReport::default();
+        let core = Core::open(spool, config, seams, &mut report)?;
+        let core = Arc::new(core);
+        let delivery = LocalDelivery { handle: Arc::new(Handle { core: core.clone(), keeper: Mutex::default() }) };
+        let started = || {
+            core.mounts.iter().try_for_each(MailMount::start)?;
+            let keeper = core.clone();
+            std::thread::Builder::new().name("delivery-keep".to_owned()).spawn(move || keeper.keep())
+        };
+        let at = |error| OpenError::Io { path: core.config.mail_root.clone(), error };
+        // If it fails, those that were started end with the handle.
+        *delivery.handle.keeper.lock().expect("the keeper's handle") = Some(started().map_err(at)?);
+        let deadline = Instant::now() + core.config.open_patience;
+        for mount in &core.mounts {
+            mount.wait_until_idle(deadline);
+            report.restored += mount.counters.restored.load(Ordering::Relaxed) as usize;
+        }
+        report.deferred = delivery.waiting().len();
+        Ok((delivery, report))
+    }
+
+    /// Makes a message durable.
+    ///
+    /// When this returns `Ok`, no power cut can lose the message. It becomes visible in its mailboxes shortly after; one that
+    /// cannot be written to gets it when it can. Dropping the future does not take a message back once it is appended.
+    ///
+    /// # Errors
+    /// [`DeliveryError::BadMailbox`], [`TooLarge`](DeliveryError::TooLarge), [`Full`](DeliveryError::Full), [`Busy`](DeliveryError::Busy),
+    /// [`Sync`](DeliveryError::Sync) and [`Closed`](DeliveryError::Closed): the message is not accepted for anybody.
+    pub async fn deliver_message(&self, message: Message) -> Result<Kept, DeliveryError> {
+        let core = &self.handle.core;
+        for target in &message.targets {
+            MailboxPath::parse(&target.mailbox)
+                .map_err(|error| DeliveryError::BadMailbox(format!("{}: {error}", target.mailbox).into()))?;
+        }
+        if message.targets.is_empty() || message.targets.len() > usize::from(u16::MAX) {
+            return Err(DeliveryError::BadMailbox("a message needs one to 65535 mailboxes".into()));
+        }
+        let targets = message.targets.len() as u16;
+        let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut pending = Pending::new(core, message, secs).await?;
+        let deadline = core.now() + core.config.room_patience;
+        let mut pause = ROOM_PAUSE_MIN;
+        loop {
+            match core.append(&mut pending).await? {
+                Ok(lsn) => {
+                    core.accepted.fetch_add(1, Ordering::Relaxed);
+                    return Ok(Kept { id: lsn.get(), secs, nonce: core.nonce, host: core.host.clone(), targets });
+                }
+                // The spool's keeper has been asked for room. A large body is gone with its refusal.
+                Err(AppendError::Full(_) | AppendError::Busy) if pending.can_be_repeated() && core.now() < deadline => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(ROOM_PAUSE_MAX);
+                }
+                Err(error) => return Err(core.refused(error)),
+            }
+        }
+    }
+
+    /// Starts a large body, which goes to a file as it comes. Makes the file, so it blocks as long as a disk does.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`] if there is no room for `announced` bytes (0: nobody knows how many come), or no file can be made.
+    pub fn upload(&self, announced: u64) -> Result<BodyWriter, DeliveryError> {
+        self.check_room(announced)?;
+        self.handle.core.spool.upload().map(BodyWriter::new).map_err(DeliveryError::Full)
+    }
+
+    /// Whether a body of that many bytes would find room now. Asks the file system, so it blocks as long as that does.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`].
+    pub fn check_room(&self, bytes: u64) -> Result<(), DeliveryError> {
+        let config = &self.handle.core.config;
+        let space = rustix::fs::statvfs(&config.spool_dir).map_err(|error| DeliveryError::Full(error.into()))?;
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        if free < bytes.saturating_add(config.spool.free_bytes_min) {
+            let what = "the spool's file system has no room for a message of this size";
+            return Err(DeliveryError::Full(std::io::Error::new(std::io::ErrorKind::StorageFull, what)));
+        }
+        Ok(())
+    }
+
+    /// Whether mail for a mailbox can be taken: not if too much waits for it already (SMTP 452 4.2.2).
+    ///
+    /// # Errors
+    /// Too much waits for it.
+    pub fn check_mailbox(&self, mailbox: &str) -> Result<(), MailboxFull> {
+        self.check_mailboxes([mailbox])
+    }
+
+    /// As [`check_mailbox`](Self::check_mailbox), for several. No lock is taken unless much waits.
+    ///
+    /// # Errors
+    /// The first of which too much waits: for it alone, or for all mailboxes that cannot be written to, of which it is one.
+    pub fn check_mailboxes<'a>(&self, mailboxes: impl IntoIterator<Item = &'a str>) -> Result<(), MailboxFull> {
+        let core = &self.handle.core;
+        let (each_max, all_max) = (core.config.pending_bytes_max, core.config.pending_bytes_max_all);
+        let all = core.mounts.iter().map(|mount| mount.counters.waiting_bytes.load(Ordering::Relaxed));
+        let all: u64 = all.sum();
+        if all <= each_max.min(all_max) {
+            return Ok(());
+        }
+        let is_full = |mailbox: &&str| {
+            let bytes = core.mounts[core.points.of(mailbox)].waiting_bytes(mailbox);
+            bytes.is_some_and(|bytes| bytes > each_max || all > all_max)
+        };
+        match mailboxes.into_iter().find(is_full) {
+            None => Ok(()),
+            Some(mailbox) => {
+                let bytes = core.mounts[core.points.of(mailbox)].waiting_bytes(mailbox).unwrap_or(all);
+                Err(MailboxFull { mailbox: mailbox.into(), bytes })
+            }
+        }
+    }
+
+    /// The messages that wait for mailboxes that cannot be written to, or for mounts that do not answer, in the order in which they came. One that waits on
+    /// several mounts is there for each.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        let mut all: Vec<Waiting> = self.handle.core.mounts.iter().flat_map(|mount| mount.waiting_messages()).collect();
+        all.sort_by_key(|waiting| waiting.id);
+        all
+    }
+
+    /// The mailboxes that mail waits for, in the order of their names.
+    pub fn waiting_mailboxes(&self) -> Vec<WaitingMailbox> {
+        let mut all: Vec<_> = self.handle.core.mounts.iter().flat_map(|mount| mount.waiting_mailboxes()).collect();
+        all.sort_by(|a, b| a.mailbox.cmp(&b.mailbox));
+        all
+    }
+
+    /// The mailboxes that have got all that waited for them, since this was asked last: 10,000 of each mount at most.
+    pub fn take_recovered(&self) -> Vec<RecoveredMailbox> {
+        let of_mount = |mount: &Arc<MailMount>| mount.state().troubles.take_recovered();
+        let all = self.handle.core.mounts.iter().flat_map(of_mount);
+        all.map(|(mailbox, messages)| RecoveredMailbox { mailbox, messages }).collect()
+    }
+
+    /// Figures since opening.
+    pub fn stats(&self) -> LocalStats {
+        let core = &self.handle.core;
+        let mut stats = LocalStats {
+            accepted: core.accepted.load(Ordering::Relaxed),
+            waiting: self.waiting().len(),
+            mounts: core.mounts.iter().map(|mount| mount.stats()).collect(),
+            spool: core.spool.stats(),
+            ..LocalStats::default()
+        };
+        for mount in &core.mounts {
+            let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            stats.delivered += of(&mount.counters.delivered);
+            stats.failed_attempts += of(&mount.counters.failed_attempts);
+            stats.syncs += of(&mount.counters.syncs);
+            stats.syncs_failed += of(&mount.counters.syncs_failed);
+            stats.sync_us += of(&mount.counters.sync_us);
+            stats.sync_us_max = stats.sync_us_max.max(of(&mount.counters.sync_us_max));
+        }
+        stats
+    }
+
+    /// Why nothing is accepted any more, if so.
+    pub fn poisoned(&self) -> Option<Arc<str>> {
+        self.handle.core.poisoned.lock().expect("why it is poisoned").clone()
+    }
+
+    /// Waits until all that was accepted is visible, but for what waits for a mailbox, and syncs every mount; each by `patience` (real time). Blocks.
+    ///
+    /// # Errors
+    /// What the syncs ended with that failed or did not come back.
+    pub fn sync(&self, patience: Duration) -> Result<(), Vec<SyncFailed>> {
+        self.handle.core.sync(Instant::now() + patience)
+    }
+
+    /// Accepts nothing more, delivers what was accepted, syncs it and ends the threads.
+    pub async fn shutdown(&self) {
+        let handle = self.handle.clone();
+        // If the runtime is going down, dropping the last handle does the same.
+        let _ = tokio::task::spawn_blocking(move || handle.end()).await;
+    }
+
+    #[cfg(test)]
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.handle.core
+    }
+}
+
+impl Core {
+    fn open(
+        spool: Arc<dyn Spool>,
+        config: LocalConfig,
+        seams: Seams,
+        report: &mut ReplayReport,
+    ) -> Result<Self, OpenError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |error| OpenError::Io { path, error }
+        };
+        let mail_root = &config.mail_root;
+        // One that is there becomes durable with the mail in it, and its disk may hang.
+        if !mail_root.is_dir() {
+            posthaste_journal::storage::make_dir(mail_root).map_err(at(mail_root))?;
+        }
+        let streams = spool.streams();
+        let waiting = streams.iter().filter(|stream| stream.entries > 0 && is_of_mount(&stream.name));
+        let points = MountPoints::below(mail_root).map_err(at(mail_root))?;
+        let points = points.with_streams(waiting.map(|stream| &*stream.name));
+        let common = Common {
+            root_path: mail_root.canonicalize().map_err(at(mail_root))?,
+            spool: spool.clone(),
+            seams: Arc::new(seams),
+            open: Arc::new(OpenMaildirs::new()),
+        };
+        let budget = Budget::new(config.backlog_bytes.into());
+        let limits = Limits {
+            budget: budget.clone(),
+            queue_bytes_max: u64::from(config.backlog_bytes) / QUEUE_SHARE,
+            sync_bytes: config.sync_bytes,
+            sync_interval: config.sync_interval,
+        };
+        let mut mounts = Vec::new();
+        for point in points.iter() {
+            let root = MailRoot::open(mail_root).map_err(at(mail_root))?.with_owners(config.owners.clone());
+            let files = Files::new(common.clone(), root, point.clone());
+            let stream = spool.stream(&stream_of(point))?;
+            let mut history = History::default();
+            let shown_through = spool.replay(stream, &mut |replayed| match replayed {
+                Replayed::Entry { lsn, payload, body_len, .. } => history.show(lsn, payload, body_len),
+                Replayed::Damaged { lsn } => report.damaged.push(lsn),
+            })?;
+            report.messages += history.messages().count();
+            report.unknown.extend_from_slice(history.unknown());
+            mounts.push((MailMount::new(files, stream, limits.clone(), history), shown_through));
+        }
+        // All have been read: now they are shown what comes, and may act.
+        for (mount, shown_through) in &mounts {
+            spool.attach(mount.stream, *shown_through, mount.clone())?;
+        }
+        Ok(Core {
+            nonce: random_nonce(),
+            host: config.host.as_str().into(),
+            spool,
+            points,
+            mounts: mounts.into_iter().map(|(mount, _)| mount).collect(),
+            budget,
+            accepted: AtomicU64::new(0),
+            poisoned: Mutex::default(),
+            stop: AtomicBool::new(false),
+            tick: (Mutex::default(), Condvar::new()),
+            config,
+        })
+    }
+
+    fn now(&self) -> Instant {
+        self.mounts[0].now()
+    }
+
+    /// The thread that looks after time. It waits for nothing but locks that nobody holds while he waits for a disk.
+    fn keep(&self) {
+        loop {
+            let guard = self.tick.0.lock().expect("the keeper's lock");
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            drop(self.tick.1.wait_timeout(guard, TICK).expect("the keeper's lock"));
+            self.mounts.iter().for_each(|mount| mount.tick());
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn refused(&self, error: AppendError) -> DeliveryError {
+        if let AppendError::Poisoned(why) = &error {
+            *self.poisoned.lock().expect("why it is poisoned") = Some(why.clone());
+        }
+        error.into()
+    }
+
+    fn sync(&self, deadline: Instant) -> Result<(), Vec<SyncFailed>> {
+        let mut failed = Vec::new();
+        for mount in &self.mounts {
+            mount.wait_until_idle(deadline);
+        }
+        // At the same time: one that hangs takes no time from the others.
+        std::thread::scope(|scope| {
+            let syncs: Vec<_> =
+                self.mounts.iter().map(|mount| (mount, scope.spawn(move || mount.sync_now(deadline)))).collect();
+            for (mount, sync) in syncs {
+                let error = match sync.join().expect("a sync does not panic") {
+                    Some(Ok(())) => continue,
+                    Some(Err(error)) => error,
+                    None => super::queues::no_answer(),
+                };
+                failed.push(SyncFailed { point: mount.files.point().clone(), error });
+            }
+        });
+        if failed.is_empty() { Ok(()) } else { Err(failed) }
+    }
+
+    fn end(&self) {
+        let deadline = Instant::now() + self.config.shutdown_patience;
+        // After a failure of the disk there is nothing to wait for; replay does the rest.
+        let _ = self.sync(deadline);
+        self.stop.store(true, Ordering::Release);
+        drop(self.tick.0.lock());
+        self.tick.1.notify_all();
+        for mount in &self.mounts {
+            self.spool.detach(mount.stream);
+            mount.stop(!mount.hangs());
+        }
+    }
+}
+
+impl Handle {
+    fn end(&self) {
+        let Some(keeper) = self.keeper.lock().expect("the keeper's handle").take() else { return };
+        self.core.budget.close();
+        self.core.end();
+        // A panic of the thread was printed when it happened.
+        let _ = keeper.join();
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl From<AppendError> for DeliveryError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Full(_) => Self::Full(std::io::Error::new(std::io::ErrorKind::StorageFull, error)),
+            AppendError::TooLarge { bytes, limit } => Self::TooLarge { bytes, limit },
+            AppendError::Busy => Self::Busy,
+            AppendError::Closed => Self::Closed,
+            AppendError::Local(_) => Self::Full(std::io::Error::other(error)),
+            other => Self::Sync(std::io::Error::other(other)),
+        }
+    }
+}
+
+fn random_nonce() -> u32 {
+    // Keyed with random bytes of the system for each of its values.
+    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8) as u32
+}
+
+/// How often the mounts are looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// Of the memory for messages under way a slow mailbox may take one part in this many.
+const QUEUE_SHARE: u64 = 8;
+const ROOM_PAUSE_MIN: Duration = Duration::from_millis(10);
+const ROOM_PAUSE_MAX: Duration = Duration::from_millis(500);

@@ -1,0 +1,279 @@
+//! Messages in the Maildirs of one mount: put there, looked for, written anew.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use posthaste_maildir::{Found, Host, MailRoot, MailboxPath, Maildir, Mount, MountFacts, NewFile, UniqueName};
+use posthaste_spool::{Lsn, Spool};
+
+use super::budget::HeldBody;
+use super::content::{Content, Source};
+use super::entry::Deliver;
+use super::mounts::MountPoints;
+use super::table::{Taken, Task};
+use crate::cache::OpenMaildirs;
+use crate::places::{Looked, copy, look};
+use crate::record::Target;
+use crate::seams::{Seams, Step};
+use crate::session::SessionTag;
+
+/// A message's body in memory, with its share of what all of them may take.
+pub(crate) type Held = Arc<HeldBody>;
+/// A target that a thread has taken.
+pub(crate) type Job = Taken<Held>;
+
+/// What is known of a mount once it has answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub session: SessionTag,
+    facts: MountFacts,
+}
+
+/// What all mounts share.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub root_path: PathBuf,
+    pub spool: Arc<dyn Spool>,
+    pub seams: Arc<Seams>,
+    pub open: Arc<OpenMaildirs<Arc<str>>>,
+}
+
+/// The mailboxes of one mount.
+pub(crate) struct Files {
+    common: Common,
+    // Of its own: it has a lock that is held while a mount is asked something.
+    root: MailRoot,
+    /// Where it is mounted, below the mail root; empty for the root's own file system.
+    point: Arc<str>,
+    place: Mutex<Option<Place>>,
+    /// For its one syncing thread.
+    descriptor: Mutex<Option<Mount>>,
+}
+
+impl Files {
+    pub fn new(common: Common, root: MailRoot, point: Arc<str>) -> Self {
+        Files { common, root, point, place: Mutex::default(), descriptor: Mutex::default() }
+    }
+
+    pub fn common(&self) -> &Common {
+        &self.common
+    }
+
+    pub fn point(&self) -> &Arc<str> {
+        &self.point
+    }
+
+    /// Finds the file system at the mount's point and opens a descriptor to sync it by, before anything is written to it. Blocks for as long as that hangs.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is mounted there; others of opening it.
+    pub fn find_place(&self) -> io::Result<Place> {
+        self.common.seams.pass(Step::Mount(&self.point))?;
+        // The kernel's table tells it, also where the same file system is mounted twice.
+        if !MountPoints::below(&self.common.root_path)?.iter().any(|point| *point == self.point) {
+            return Err(not_mounted(&self.point));
+        }
+        let path = self.path();
+        let mount = Mount::of_dir(File::open(&path)?)?;
+        let place = Place { session: SessionTag::of(&path)?, facts: mount.facts() };
+        *lock(&self.descriptor) = Some(mount);
+        *lock(&self.place) = Some(place);
+        Ok(place)
+    }
+
+    /// Makes everything durable that was written to the mount before. An error is final for all that was not durable: see [`Mount::sync`].
+    pub fn sync(&self) -> io::Result<()> {
+        self.common.seams.pass(Step::SyncOf(&self.point))?;
+        let mut descriptor = lock(&self.descriptor);
+        let mount = descriptor.as_mut().ok_or_else(|| not_mounted(&self.point))?;
+        if !mount.facts().syncfs_trusted {
+            // Each file was synced when it was written.
+            return Ok(());
+        }
+        mount.sync().inspect_err(|_| {
+            // The old one has told its error.
+            if let Ok(fresh) = Mount::of_dir(&*mount) {
+                *mount = fresh;
+            }
+        })
+    }
+
+    /// Does what is to be done for targets in one mailbox; says of each whether a file was written. `step` is told before whatever may take long.
+    pub fn work_off(&self, mailbox: &str, jobs: &[Job], step: &dyn Fn()) -> Vec<io::Result<bool>> {
+        let all_fail = |error: io::Error| jobs.iter().map(|_| Err(copy(&error))).collect();
+        step();
+        let (maildir, is_foreign) = match self.maildir(mailbox) {
+            Ok(opened) => opened,
+            Err(error) => return all_fail(error),
+        };
+        // Opened before anything is written that it is to vouch for.
+        let own_sync = is_foreign.then(|| Mount::of_dir(File::open(self.common.root_path.join(mailbox))?)).transpose();
+        let own_sync = match own_sync {
+            Ok(own_sync) => own_sync.filter(|mount| mount.facts().syncfs_trusted),
+            Err(error) => return all_fail(error),
+        };
+        let sought: Vec<String> = jobs.iter().filter(|job| job.task != Task::Write).map(Job::name_key).collect();
+        step();
+        let there = if sought.is_empty() { Ok(Looked::default()) } else { look(&maildir, &sought) };
+        let outcomes: Vec<_> = jobs.iter().map(|job| self.work(&maildir, job, &there, step)).collect();
+        step();
+        match own_sync.map_or(Ok(()), |mount| mount.sync()) {
+            Ok(()) => outcomes,
+            Err(error) => all_fail(error),
+        }
+    }
+
+    fn work(&self, maildir: &Maildir, job: &Job, there: &io::Result<Looked>, step: &dyn Fn()) -> io::Result<bool> {
+        step();
+        self.common.seams.pass(Step::Message(&job.target().mailbox))?;
+        let target = job.target();
+        let source = Source {
+            spool: &*self.common.spool,
+            lsn: job.key.0,
+            len: job.body_len,
+            parts: job.body.as_ref().map(|held| &held.parts[..]),
+            large: job.deliver.large,
+            step,
+        };
+        let content = Content::new(target, job.deliver.line_ends, source)?;
+        let name = name_of(&job.deliver, job.key, content.disk_size, content.wire_size);
+        if job.task == Task::Write {
+            return deliver(maildir, &name, &content).map(|()| true);
+        }
+        let found = there.as_ref().map_err(copy)?.get(&job.name_key())?.cloned();
+        match self.renew(maildir, job.task, &name, &content, found.as_ref()) {
+            // Its owner has moved it since.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && found.is_some() => {
+                let looked = look(maildir, &[job.name_key()])?;
+                self.renew(maildir, job.task, &name, &content, looked.get(&job.name_key())?)
+            }
+            renewed => renewed,
+        }
+    }
+
+    fn renew(
+        &self,
+        maildir: &Maildir,
+        task: Task,
+        name: &UniqueName,
+        content: &Content<'_>,
+        found: Option<&Found>,
+    ) -> io::Result<bool> {
+        let is_trusted = maildir.facts().syncfs_trusted;
+        let Some(found) = found else {
+            if task == Task::RenewIfThere {
+                // A power cut must not bring part of it back, for nobody will mend it.
+                return if is_trusted { Ok(false) } else { maildir.sync_names().map(|()| false) };
+            }
+            // What lies in tmp/ under this name was never visible.
+            let _ = maildir.remove_tmp(name.as_str());
+            return deliver(maildir, name, content).map(|()| true);
+        };
+        // Where each file is fsynced by itself, what reads well may be what an fsync has failed to write.
+        if task == Task::LookFirst && is_trusted && content.is_in(maildir.open_message(found.dir, &found.name)?)? {
+            return Ok(false);
+        }
+        maildir.replace_with(found, |file: &mut NewFile| content.write_to(file))?;
+        if !is_trusted {
+            match maildir.sync_message(found.dir, &found.name) {
+                // Its owner has just moved it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => sync_found(maildir, &found.name)?,
+                synced => synced?,
+            }
+        }
+        Ok(true)
+    }
+
+    /// The mailbox, made if there is none, and whether it lies on another file system than it did when the mail for it was accepted: then this mount's sync
+    /// does nothing for it.
+    fn maildir(&self, mailbox: &str) -> io::Result<(Arc<Maildir>, bool)> {
+        self.common.seams.pass(Step::Mailbox(mailbox))?;
+        let place = lock(&self.place).ok_or_else(|| not_mounted(&self.point))?;
+        let ownership = self.root.ownership_of(mailbox);
+        let is_current = |open: &Maildir| open.ownership() == ownership;
+        let path = self.common.root_path.join(mailbox);
+        let maildir = self.common.open.get(mailbox, &path, is_current, || {
+            // Nothing is made in the directory that the mount hides.
+            if !self.point.is_empty() && MountFacts::of(File::open(self.path())?)?.device != place.facts.device {
+                return Err(not_mounted(&self.point));
+            }
+            let parsed = MailboxPath::parse(mailbox);
+            let parsed = parsed.map_err(|error| io::Error::new(io::ErrorKind::InvalidFilename, error))?;
+            self.root.mailbox(&parsed)
+        })?;
+        // Volumes within one file system have other device numbers and the same mount.
+        let is_foreign = maildir.facts().device != place.facts.device && SessionTag::of(&path)? != place.session;
+        Ok((maildir, is_foreign))
+    }
+
+    fn path(&self) -> PathBuf {
+        let root: &Path = &self.common.root_path;
+        if self.point.is_empty() { root.to_owned() } else { root.join(&*self.point) }
+    }
+}
+
+impl Job {
+    fn target(&self) -> &Target {
+        let target = self.deliver.targets.iter().find(|(number, _)| *number == self.key.1);
+        &target.expect("a target of its message").1
+    }
+
+    /// What of its file's name is the same wherever its reader moves it.
+    fn name_key(&self) -> String {
+        name_of(&self.deliver, self.key, 0, 0).key().to_owned()
+    }
+}
+
+/// Writes one message and makes it visible.
+fn deliver(maildir: &Maildir, name: &UniqueName, content: &Content<'_>) -> io::Result<()> {
+    let mut draft = maildir.draft(name.as_str()).or_else(|error| match error.kind() {
+        // An attempt that a crash cut short: nothing of it was made visible.
+        io::ErrorKind::AlreadyExists => {
+            maildir.remove_tmp(name.as_str())?;
+            maildir.draft(name.as_str())
+        }
+        _ => Err(error),
+    })?;
+    content.write_to(&mut draft)?;
+    match draft.publish() {
+        // Visible already: an earlier attempt published it and failed to say so.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        published => published?,
+    }
+    if maildir.facts().syncfs_trusted { Ok(()) } else { sync_found(maildir, name.as_str()) }
+}
+
+/// Makes a message durable by itself, wherever its reader has moved it.
+fn sync_found(maildir: &Maildir, name: &str) -> io::Result<()> {
+    match maildir.find(name)? {
+        Some(found) => maildir.sync_message(found.dir, &found.name),
+        None => maildir.sync_names(),
+    }
+}
+
+/// The name of a target's file: it follows from the entry, so that what was delivered before is found.
+fn name_of(deliver: &Deliver, (body, number): (Lsn, u16), disk_size: u64, wire_size: u64) -> UniqueName {
+    let unique = unique_of(deliver.name_id.unwrap_or(body.get()), deliver.nonce, number);
+    UniqueName::new(deliver.secs, &unique, &Host::new(&deliver.host), disk_size, wire_size)
+}
+
+/// The part of a file's name that differs with each message and target.
+pub(crate) fn unique_of(id: u64, nonce: u32, number: u16) -> String {
+    crate::workers::Letter::unique(id, nonce, number)
+}
+
+fn not_mounted(point: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("no file system is mounted at {point}"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds a mount's lock")
+}
+
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Files").field("point", &self.point).finish_non_exhaustive()
+    }
+}

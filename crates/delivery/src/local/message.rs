@@ -1,0 +1,125 @@
+//! A message that is handed over, and a large body on its way into the spool.
+
+use std::io;
+
+use bytes::Bytes;
+use posthaste_maildir::line_ends::LineEndScan;
+use posthaste_spool::{FinishedUpload, Upload};
+
+use super::entry::LargeBody;
+use crate::error::DeliveryError;
+use crate::record::{LineEnds, Target};
+
+/// A message to be kept: one copy in the spool however many mailboxes it goes to.
+#[derive(Debug)]
+pub struct Message {
+    /// Where it goes; at least one.
+    pub targets: Vec<Target>,
+    /// Its bytes.
+    pub body: Body,
+    /// What to do with its line ends.
+    pub line_ends: LineEnds,
+}
+
+/// The bytes of a message.
+#[derive(Debug)]
+pub enum Body {
+    /// In memory, in the pieces in which they came.
+    Memory(Vec<Bytes>),
+    /// In a file of their own, synced.
+    Large(FinishedBody),
+}
+
+impl Body {
+    /// Bytes of the body.
+    pub fn len(&self) -> u64 {
+        match self {
+            Body::Memory(parts) => parts.iter().map(|part| part.len() as u64).sum(),
+            Body::Large(body) => body.upload.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A large body in the spool that no message has taken over. Dropped, it leaves nothing.
+#[derive(Debug)]
+pub struct FinishedBody {
+    pub(super) upload: FinishedUpload,
+    pub(super) facts: LargeBody,
+}
+
+/// Takes a large body piece by piece. Dropping it unfinished removes what was written.
+#[derive(Debug)]
+pub struct BodyWriter {
+    /// Elsewhere while a thread that may block is at it.
+    upload: Option<Upload>,
+    buffer: Vec<u8>,
+    line_ends: LineEndScan,
+}
+
+impl BodyWriter {
+    pub(super) fn new(upload: Upload) -> Self {
+        BodyWriter { upload: Some(upload), buffer: Vec::new(), line_ends: LineEndScan::default() }
+    }
+
+    /// Appends a piece. Memory held is bounded by one buffer of 256 KiB and the piece itself.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`] when the file system will not take it.
+    pub async fn write(&mut self, piece: &[u8]) -> Result<(), DeliveryError> {
+        self.line_ends.push(piece, |_| ());
+        self.buffer.extend_from_slice(piece);
+        if self.buffer.len() >= BUFFER_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    /// Hands all that has come to the operating system, so that no memory is held until more comes. Not synced.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_out(&mut self) -> Result<(), DeliveryError> {
+        if self.buffer.is_empty() { Ok(()) } else { self.flush().await.map(|()| self.buffer = Vec::new()) }
+    }
+
+    /// Makes the body and its name durable.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`] or [`DeliveryError::Sync`]; the file is then removed.
+    pub async fn finish(mut self) -> Result<FinishedBody, DeliveryError> {
+        self.write_out().await?;
+        let upload = self.upload.take().ok_or(DeliveryError::Closed)?;
+        let upload = blocking(move || upload.finish()).await?;
+        let facts = LargeBody {
+            crlfs: self.line_ends.crs(),
+            is_lossless: self.line_ends.are_lossless(),
+            lone_lfs: self.line_ends.lone_lfs(),
+        };
+        Ok(FinishedBody { upload, facts })
+    }
+
+    async fn flush(&mut self) -> Result<(), DeliveryError> {
+        let mut upload = self.upload.take().ok_or(DeliveryError::Closed)?;
+        let buffer = std::mem::take(&mut self.buffer);
+        let work = move || upload.write(&buffer).map(|()| (upload, buffer));
+        let (upload, buffer) = blocking(work).await?;
+        (self.upload, self.buffer) = (Some(upload), buffer);
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Runs what a disk may hold up on a thread for that.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, DeliveryError> {
+    let outcome = tokio::task::spawn_blocking(work).await.map_err(|_| DeliveryError::Closed)?;
+    outcome.map_err(|error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DeliveryError::Full(error),
+        _ => DeliveryError::Sync(error),
+    })
+}
+
+const BUFFER_BYTES: usize = 256 << 10;

@@ -1,0 +1,343 @@
+//! One mail mount: takes the entries of its stream and has its own threads put the messages into its mailboxes.
+//!
+//! Each mailbox has a queue and is worked on by one thread at a time, so a mailbox that hangs holds one thread and no other mailbox.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use posthaste_spool::{Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, StreamId};
+
+use super::budget::{Budget, HeldBody, units};
+use super::entry::{Deliver, LocalEntry, Visible};
+use super::files::{Files, Job, Place};
+use super::history::History;
+use super::queues::State;
+use super::table::{State as Of, Task};
+
+/// A mount's bounds, and the memory that it shares with the others.
+#[derive(Clone)]
+pub(crate) struct Limits {
+    pub budget: Budget,
+    /// Bytes that may wait in memory for a mailbox that is slow.
+    pub queue_bytes_max: u64,
+    /// Bytes of visible mail after which a sync is due, and how long after the last one it is due anyway.
+    pub sync_bytes: u64,
+    pub sync_interval: Duration,
+}
+
+pub(crate) struct MailMount {
+    pub files: Files,
+    pub stream: StreamId,
+    pub(super) limits: Limits,
+    pub(super) state: Mutex<State>,
+    work: Condvar,
+    idle: Condvar,
+    /// For the syncing thread, and for those who wait for it.
+    pub(super) sync: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Held by threads from the moment that a target is entered as visible until that is noted, and by a sync while it begins.
+    pub(super) noting: RwLock<()>,
+    pub counters: Counters,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub delivered: AtomicU64,
+    pub restored: AtomicU64,
+    pub failed_attempts: AtomicU64,
+    pub syncs: AtomicU64,
+    pub syncs_failed: AtomicU64,
+    pub sync_us: AtomicU64,
+    pub sync_us_max: AtomicU64,
+    /// Bytes that wait for mailboxes now.
+    pub waiting_bytes: AtomicU64,
+}
+
+impl MailMount {
+    pub fn new(files: Files, stream: StreamId, limits: Limits, history: History) -> Arc<Self> {
+        let now = files.common().seams.now();
+        let state = State::new(now, history);
+        Arc::new(MailMount {
+            files,
+            stream,
+            limits,
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            idle: Condvar::new(),
+            sync: Condvar::new(),
+            threads: Mutex::default(),
+            noting: RwLock::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    pub fn now(&self) -> Instant {
+        self.files.common().seams.now()
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds a mount's state")
+    }
+
+    /// Starts its syncing thread, which starts the others once the mount answers.
+    ///
+    /// # Errors
+    /// There can be no more threads.
+    pub fn start(self: &Arc<Self>) -> io::Result<()> {
+        self.spawn("mail-sync", |mount| mount.run_syncs())
+    }
+
+    fn spawn(self: &Arc<Self>, name: &str, run: impl FnOnce(&Arc<Self>) + Send + 'static) -> io::Result<()> {
+        let mount = self.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&mount))?;
+        self.threads.lock().expect("thread list").push(thread);
+        Ok(())
+    }
+
+    /// The mount has answered: what was shown so far begins.
+    pub(super) fn begin(self: &Arc<Self>, place: Place) {
+        let mut state = self.state();
+        let Some(history) = state.history.take() else { return };
+        let (table, queued) = history.end(place.session);
+        (state.table, state.session, state.absent) = (table, Some(place.session), None);
+        let now = self.now();
+        queued.into_iter().for_each(|key| state.enqueue(key, now));
+        let has_visible = state.table.has_visible();
+        state.syncing.want_if(has_visible);
+        drop(state);
+        // One a processor, and never one alone: one slow mailbox would hold up the others until it is relieved.
+        let threads = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
+        for _ in 0..threads.clamp(WORKERS_MIN, WORKERS_MAX) {
+            // With none at all the mail waits until `relieve` can start one.
+            let _ = self.spawn("deliver", |mount| mount.run());
+        }
+    }
+
+    /// To be called now and then; takes no longer than the locks are held.
+    pub fn tick(self: &Arc<Self>) {
+        let now = self.now();
+        let mut state = self.state();
+        state.give_up_on_stalled(now, self.limits.queue_bytes_max);
+        for key in state.troubles.due(now, TRIES_AT_ONCE) {
+            state.table.try_again(key);
+            state.enqueue(key, now);
+        }
+        if !state.ready.is_empty() {
+            self.work.notify_all();
+        }
+        if !state.is_busy() {
+            self.idle.notify_all();
+        }
+        if state.syncing.is_due(now, self.limits.sync_interval) {
+            self.sync.notify_all();
+        }
+        self.count_waiting(&state);
+        let stuck = !state.ready.is_empty() && state.waiting == 0 && now.saturating_duration_since(state.taken) > STUCK;
+        let notes = state.notes(now);
+        drop(state);
+        self.append_all(notes);
+        if stuck && self.threads.lock().expect("thread list").len() < THREADS_MAX {
+            // Without one more thread the mail waits, which is no reason to stop.
+            let _ = self.spawn("deliver", |mount| mount.run());
+        }
+    }
+
+    /// Waits until nothing is queued or being written, but for mailboxes that do not answer, or `deadline` has come (real time). False: it has.
+    pub fn wait_until_idle(&self, deadline: Instant) -> bool {
+        let mut state = self.state();
+        loop {
+            if state.absent.is_some() || state.history.is_none() && !state.is_busy() {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.idle.wait_timeout(state, left).expect("a mount's state").0;
+        }
+    }
+
+    /// The state of the mount has changed in a way that `wait_until_idle` may be waiting for.
+    pub(super) fn tell_idle(&self) {
+        self.idle.notify_all();
+    }
+
+    pub(super) fn tell_workers(&self) {
+        self.work.notify_all();
+    }
+
+    /// Ends the threads; what is still queued stays in the spool. Joins them unless one of them is held by a file system that does not answer.
+    pub fn stop(&self, join: bool) {
+        self.state().stop = true;
+        self.work.notify_all();
+        self.sync.notify_all();
+        let threads = std::mem::take(&mut *self.threads.lock().expect("thread list"));
+        for thread in threads.into_iter().filter(|_| join) {
+            // A panic of a thread was printed when it happened.
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether a mailbox, or the whole mount, holds a thread.
+    pub fn hangs(&self) -> bool {
+        let state = self.state();
+        state.holds_a_thread() || state.is_looking || state.syncing.is_running()
+    }
+
+    fn run(&self) {
+        let mut state = self.state();
+        loop {
+            if state.stop {
+                return;
+            }
+            let Some(mailbox) = state.ready.pop_front() else {
+                if !state.is_busy() {
+                    self.idle.notify_all();
+                }
+                state.waiting += 1;
+                state = self.work.wait(state).expect("a mount's state");
+                state.waiting -= 1;
+                continue;
+            };
+            let (jobs, step) = state.take_group(&mailbox, self.now());
+            drop(state);
+            let outcomes = self.files.work_off(&mailbox, &jobs, &|| *step.lock().expect("a step") = self.now());
+            self.enter(&mailbox, &jobs, outcomes);
+            state = self.state();
+        }
+    }
+
+    fn enter(&self, mailbox: &Arc<str>, jobs: &[Job], outcomes: Vec<io::Result<bool>>) {
+        // Until the note is appended: were a sync to fail and another to succeed before, the note would speak of a file that is lost.
+        let _no_sync_begins = self.noting.read().expect("no thread panics between a state and its note");
+        let now = self.now();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let mut visible = Vec::new();
+        for (job, outcome) in jobs.iter().zip(outcomes) {
+            match outcome {
+                Ok(written) => {
+                    if job.task != Task::Write && written {
+                        self.counters.restored.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.counters.delivered.fetch_add(1, Ordering::Relaxed);
+                    state.troubles.reached(mailbox, job.key, now);
+                    if state.table.written(job.key) {
+                        state.syncing.made_visible(job.body_len + ENTRY_BYTES, self.limits.sync_bytes);
+                        visible.push(job.key);
+                    } else {
+                        state.enqueue(job.key, now);
+                    }
+                }
+                Err(error) => {
+                    self.counters.failed_attempts.fetch_add(1, Ordering::Relaxed);
+                    state.table.failed(job.key);
+                    state.trouble(mailbox, job.key, job.body_len, &error.to_string().into(), now);
+                }
+            }
+        }
+        state.group_done(mailbox);
+        self.count_waiting(state);
+        if state.syncing.is_wanted() {
+            self.sync.notify_all();
+        }
+        let mut notes = state.notes(now);
+        let note = |session| LocalEntry::Visible(Visible { session, targets: visible });
+        notes.extend(
+            state
+                .session
+                .map(note)
+                .filter(|note| !matches!(note, LocalEntry::Visible(note) if note.targets.is_empty())),
+        );
+        drop(guard);
+        self.append_all(notes);
+    }
+
+    /// For those who only want to know whether much waits: they take no lock.
+    fn count_waiting(&self, state: &State) {
+        let bytes = state.history.as_ref().map_or(state.troubles.bytes(), History::bytes);
+        self.counters.waiting_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Appends entries that nobody waits for.
+    pub(super) fn append_all(&self, entries: Vec<LocalEntry>) {
+        for entry in entries {
+            self.files.common().spool.append(self.batch(&entry), Box::new(|_| ()));
+        }
+    }
+
+    pub(super) fn batch(&self, entry: &LocalEntry) -> Batch {
+        let entry = Entry { stream: self.stream, needs_body: false, payload: entry.encode() };
+        Batch { entries: vec![entry], body: Body::None }
+    }
+}
+
+impl Consumer for MailMount {
+    fn published(&self, entry: Published) {
+        let (len, parts) = match entry.body {
+            PublishedBody::None => (0, None),
+            PublishedBody::Stored { len } => (len, None),
+            PublishedBody::Memory(parts) => (parts.iter().map(|part| part.len() as u64).sum(), Some(parts)),
+        };
+        let decoded = LocalEntry::decode(entry.payload.clone());
+        let held = match (&decoded, parts) {
+            (Some(LocalEntry::Deliver(deliver)), Some(parts)) => {
+                // Whoever appended it has taken its share before.
+                let share = self.limits.budget.taken_over(memory_units(deliver, len).into());
+                Some(Arc::new(HeldBody::new(parts, share)))
+            }
+            _ => None,
+        };
+        let now = self.now();
+        let mut state = self.state();
+        state.syncing.saw_entry();
+        if let Some(history) = &mut state.history {
+            return history.show(entry.lsn, &entry.payload, len);
+        }
+        state.table.saw(entry.lsn);
+        match decoded {
+            Some(LocalEntry::Deliver(deliver)) => {
+                let (body, len) = deliver.body.map_or((entry.lsn, len), |older| (older.lsn, older.len));
+                if deliver.body.is_some() && state.table.carried(body, entry.lsn) {
+                    return;
+                }
+                let task = if deliver.body.is_some() { Task::LookFirst } else { Task::Write };
+                let numbers: Vec<u16> = deliver.targets.iter().map(|(number, _)| *number).collect();
+                let targets = numbers.iter().map(|number| (*number, Of::Queued, task));
+                state.table.insert(body, entry.lsn, (deliver.into(), len, held), targets);
+                numbers.into_iter().for_each(|number| state.enqueue((body, number), now));
+                if state.waiting > 0 {
+                    self.work.notify_one();
+                }
+            }
+            Some(_) => {}
+            None => state.table.keep_entry(entry.lsn),
+        }
+    }
+
+    fn advance_wanted(&self, through: Lsn) {
+        self.state().syncing.want_through(through);
+        self.sync.notify_all();
+    }
+}
+
+/// The memory that a message takes on this mount until it is delivered.
+pub(crate) fn memory_units(deliver: &Deliver, body_len: u64) -> u32 {
+    let body = if deliver.large.is_some() { 0 } else { body_len };
+    let targets = deliver.targets.iter().map(|(_, target)| (target.mailbox.len() + target.prefix.len()) as u64);
+    units(body + targets.sum::<u64>())
+}
+
+const WORKERS_MIN: usize = 2;
+/// Half of what there may be: the others relieve those that a mailbox holds.
+const WORKERS_MAX: usize = 32;
+const THREADS_MAX: usize = 64;
+/// How long work may lie before another thread is started.
+const STUCK: Duration = Duration::from_millis(100);
+/// Waiting messages that are queued in one tick at most.
+const TRIES_AT_ONCE: usize = 1024;
+/// What a visible message counts for the next sync beside its body.
+pub(super) const ENTRY_BYTES: u64 = 1024;

@@ -1,0 +1,134 @@
+//! Which mail mount a mailbox lies on, told from its path alone: a mount that hangs is not asked.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where file systems are mounted below the mail root. What lies below none of these points lies on the root's own file system.
+///
+/// A stream is named by the mount's place below the root, not by the file system that is there: a disk that was replaced, or a tmpfs, which is another one
+/// after each start, gets the mail that was accepted for it. Whether what the page cache shows of earlier mail is to be believed is told by
+/// the [`SessionTag`](crate::SessionTag), which differs with each mount. A point at which nothing is mounted is another matter: there mail waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountPoints(Vec<Arc<str>>);
+
+/// What the names of the streams begin with; the mount point below the mail root follows, nothing for the root itself.
+const STREAM: &str = "local:";
+/// A longer one is no mount of its own: its mail is the outer one's.
+const POINT_BYTES_MAX: usize = 190;
+
+impl MountPoints {
+    /// Reads the kernel's table of mounts. `root` is the mail root.
+    ///
+    /// # Errors
+    /// Those of resolving the root's path and of reading `/proc/self/mountinfo`.
+    pub fn below(root: &Path) -> io::Result<Self> {
+        let root = root.canonicalize()?;
+        let all = match posthaste_fsops::mounts_below(&root) {
+            Some(declared) => declared,
+            None => parse(&std::fs::read("/proc/self/mountinfo")?),
+        };
+        let below = all.iter().filter_map(|point| point.strip_prefix(&root).ok()?.to_str());
+        Ok(Self::of_points(below))
+    }
+
+    fn of_points<'a>(points: impl Iterator<Item = &'a str>) -> Self {
+        let is_own = |point: &&str| !point.is_empty() && point.len() <= POINT_BYTES_MAX;
+        let mut points: Vec<Arc<str>> = points.filter(is_own).map(Arc::from).collect();
+        points.push("".into());
+        // Inner ones first.
+        points.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
+        points.dedup();
+        MountPoints(points)
+    }
+
+    /// With the points of other streams, at which nothing is mounted now and for which mail waits.
+    pub fn with_streams<'a>(self, streams: impl Iterator<Item = &'a str>) -> Self {
+        let waiting = streams.filter_map(|name| name.strip_prefix(STREAM));
+        Self::of_points(self.0.iter().map(|point| &**point).chain(waiting))
+    }
+
+    /// All of them, the root's own among them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter()
+    }
+
+    /// The place in [`iter`](Self::iter) of the mount that a mailbox lies on.
+    pub fn of(&self, mailbox: &str) -> usize {
+        let is_at_or_below = |point: &Arc<str>| {
+            let rest = mailbox.strip_prefix(&**point);
+            point.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.0.iter().position(is_at_or_below).expect("everything lies below the root")
+    }
+}
+
+/// The name of a mount's stream.
+pub(crate) fn stream_of(point: &str) -> String {
+    format!("{STREAM}{point}")
+}
+
+/// Whether a stream is a mail mount's.
+pub(crate) fn is_of_mount(stream: &str) -> bool {
+    stream.starts_with(STREAM)
+}
+
+/// The fifth field of each line, in which spaces and the like are octal.
+fn parse(mountinfo: &[u8]) -> Vec<PathBuf> {
+    use std::os::unix::ffi::OsStringExt;
+    let lines = mountinfo.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    points.map(|point| std::ffi::OsString::from_vec(unescaped(point)).into()).collect()
+}
+
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, behind)) = rest.split_first() {
+        let octal = behind.get(..3).filter(|_| first == b'\\');
+        let byte = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        out.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &behind[3..] } else { behind };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(all: &[&str]) -> MountPoints {
+        MountPoints::of_points(all.iter().copied())
+    }
+
+    #[test]
+    fn a_mailbox_lies_on_the_innermost_mount_above_it() {
+        let points = points(&["big", "big/inner", "", "other", "big"]);
+        let of = |mailbox: &str| &**points.iter().nth(points.of(mailbox)).expect("its place");
+        for (mailbox, point) in [
+            ("big/ann", "big"),
+            ("big/inner/ann", "big/inner"),
+            ("big/inner", "big/inner"),
+            ("bigger/ann", ""),
+            ("ann", ""),
+            ("other", "other"),
+        ] {
+            assert_eq!(of(mailbox), point, "{mailbox}");
+        }
+        assert_eq!(points.iter().count(), 4, "each once");
+    }
+
+    #[test]
+    fn mail_for_a_point_at_which_nothing_is_mounted_stays_in_its_stream() {
+        let points = points(&["here"]).with_streams(["local:gone", "local:", "events"].into_iter());
+        assert_eq!(points.iter().map(|point| &**point).collect::<Vec<_>>(), ["gone", "here", ""]);
+    }
+
+    #[test]
+    fn the_kernels_table_is_read_with_its_escapes() {
+        let table = b"36 35 98:0 /mnt1 /srv/my\\040mail\\134x rw,noatime master:1 - ext4 /dev/sda rw\n\
+            37 35 0:42 / /srv/other rw - tmpfs tmpfs rw\n";
+        assert_eq!(parse(table), [PathBuf::from("/srv/my mail\\x"), PathBuf::from("/srv/other")]);
+        assert!(parse(&std::fs::read("/proc/self/mountinfo").unwrap()).contains(&PathBuf::from("/")));
+    }
+}

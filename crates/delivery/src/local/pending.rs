@@ -1,0 +1,141 @@
+//! The way of a message into the spool.
+
+use posthaste_spool::{AppendError, Batch, Entry, Lsn};
+use tokio::sync::oneshot;
+
+use super::budget::Share;
+use super::delivery::Core;
+use super::entry::{Deliver, LargeBody, LocalEntry};
+use super::message::{Body, BodyWriter, Message, blocking};
+use super::mount::memory_units;
+use crate::error::DeliveryError;
+use crate::record::Target;
+
+/// A message on its way into the spool.
+pub(super) struct Pending {
+    /// For each mount that it concerns.
+    entries: Vec<Entry>,
+    /// Memory for each.
+    share: Option<Share>,
+    units: u64,
+    body: posthaste_spool::Body,
+    parts: Vec<bytes::Bytes>,
+    is_large: bool,
+}
+
+impl Pending {
+    pub async fn new(core: &Core, message: Message, secs: u64) -> Result<Self, DeliveryError> {
+        let len = message.body.len();
+        let mut body = message.body;
+        if len > core.config.inline_bytes_max {
+            body = core.in_a_file(body).await?;
+        }
+        let mut delivers = core.delivers(&message.targets, message.line_ends, secs, large_of(&body));
+        let units_of = |delivers: &[(usize, Deliver)]| -> u64 {
+            delivers.iter().map(|(_, deliver)| u64::from(memory_units(deliver, len))).sum()
+        };
+        let mut units = units_of(&delivers);
+        if matches!(body, Body::Memory(_)) && !core.budget.covers(units) {
+            // All mounts together would hold more of it than there may be.
+            body = core.in_a_file(body).await?;
+            delivers = core.delivers(&message.targets, message.line_ends, secs, large_of(&body));
+            units = 0;
+        }
+        let entry = |(mount, deliver): (usize, Deliver)| Entry {
+            stream: core.mounts[mount].stream,
+            needs_body: true,
+            payload: LocalEntry::Deliver(deliver).encode(),
+        };
+        let mut pending = Pending {
+            entries: delivers.into_iter().map(entry).collect(),
+            share: None,
+            units,
+            body: posthaste_spool::Body::None,
+            parts: Vec::new(),
+            is_large: false,
+        };
+        match body {
+            Body::Memory(parts) => pending.parts = parts,
+            Body::Large(body) => {
+                pending.body = posthaste_spool::Body::File(body.upload);
+                (pending.is_large, pending.units) = (true, 0);
+            }
+        }
+        Ok(pending)
+    }
+
+    pub fn can_be_repeated(&self) -> bool {
+        !self.is_large
+    }
+
+    fn batch(&mut self) -> Batch {
+        let body = match self.is_large {
+            true => std::mem::take(&mut self.body),
+            false => posthaste_spool::Body::Inline(self.parts.clone()),
+        };
+        Batch { entries: self.entries.clone(), body }
+    }
+}
+
+fn large_of(body: &Body) -> Option<LargeBody> {
+    match body {
+        Body::Memory(_) => None,
+        Body::Large(body) => Some(body.facts),
+    }
+}
+
+impl Core {
+    /// What the stream of each mount concerned is told of a message.
+    fn delivers(
+        &self,
+        targets: &[Target],
+        line_ends: crate::LineEnds,
+        secs: u64,
+        large: Option<LargeBody>,
+    ) -> Vec<(usize, Deliver)> {
+        let mut of_mounts: Vec<(usize, Deliver)> = Vec::new();
+        for (number, target) in (0..).zip(targets) {
+            let mount = self.points.of(&target.mailbox);
+            let at = of_mounts.iter().position(|(other, _)| *other == mount).unwrap_or_else(|| {
+                let (nonce, host) = (self.nonce, self.host.clone());
+                let deliver =
+                    Deliver { secs, nonce, host, line_ends, name_id: None, body: None, large, targets: Vec::new() };
+                of_mounts.push((mount, deliver));
+                of_mounts.len() - 1
+            });
+            of_mounts[at].1.targets.push((number, target.clone()));
+        }
+        of_mounts
+    }
+
+    async fn in_a_file(&self, body: Body) -> Result<Body, DeliveryError> {
+        let Body::Memory(parts) = body else { return Ok(body) };
+        let spool = self.spool.clone();
+        let mut writer = BodyWriter::new(blocking(move || spool.upload()).await?);
+        for part in &parts {
+            writer.write(part).await?;
+        }
+        Ok(Body::Large(writer.finish().await?))
+    }
+
+    /// Appends a message and waits until it is durable or refused.
+    pub(super) async fn append(&self, pending: &mut Pending) -> Result<Result<Lsn, AppendError>, DeliveryError> {
+        if self.budget.is_closed() {
+            return Err(DeliveryError::Closed);
+        }
+        if pending.units > 0 {
+            pending.share = Some(self.budget.share(pending.units).await.map_err(|_| DeliveryError::Closed)?);
+        }
+        let (done, outcome) = oneshot::channel();
+        let share = pending.share.take();
+        let then = move |outcome: Result<Lsn, AppendError>| {
+            if outcome.is_ok() {
+                // The mounts were told before, and each gives back its part.
+                share.into_iter().for_each(Share::hand_over);
+            }
+            drop(done.send(outcome));
+        };
+        self.spool.append(pending.batch(), Box::new(then));
+        outcome.await.map_err(|_| DeliveryError::Closed)
+    }
+}

@@ -1,0 +1,235 @@
+//! What a mount knows, under one lock: its table, its queues, and which mailbox holds a thread. Nothing here waits for a disk.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::entry::{LocalEntry, Trouble};
+use super::files::{Held, Job};
+use super::history::History;
+use super::syncer::Syncing;
+use super::table::{Key, Table};
+use super::troubles::Troubles;
+use crate::session::SessionTag;
+
+pub(super) struct State {
+    /// What was shown until the mount answers: nothing is done before.
+    pub history: Option<History>,
+    /// Why it does not.
+    pub absent: Option<Arc<str>>,
+    /// Its thread is being answered just now, or not.
+    pub is_looking: bool,
+    pub session: Option<SessionTag>,
+    pub table: Table<Held>,
+    pub troubles: Troubles,
+    pub syncing: Syncing,
+    pub stop: bool,
+    queues: HashMap<Arc<str>, Queue>,
+    pub ready: VecDeque<Arc<str>>,
+    running: usize,
+    /// Of these, mailboxes that have not answered for so long that nobody waits for them any more.
+    stalled: usize,
+    /// Threads without work.
+    pub waiting: usize,
+    pub taken: Instant,
+    to_note: Vec<Arc<str>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Queued>,
+    running: Option<Running>,
+    stalled: bool,
+}
+
+struct Queued {
+    key: Key,
+    since: Instant,
+    bytes: u64,
+}
+
+/// What a thread is at, and when it began its last step.
+struct Running {
+    step: Arc<Mutex<Instant>>,
+    keys: Vec<Key>,
+}
+
+impl State {
+    /// Of a mount that has not answered yet.
+    pub fn new(now: Instant, history: History) -> Self {
+        State {
+            history: Some(history),
+            absent: None,
+            is_looking: false,
+            session: None,
+            table: Table::default(),
+            troubles: Troubles::default(),
+            syncing: Syncing::new(now),
+            stop: false,
+            queues: HashMap::new(),
+            ready: VecDeque::new(),
+            running: 0,
+            stalled: 0,
+            waiting: 0,
+            taken: now,
+            to_note: Vec::new(),
+        }
+    }
+
+    /// Whether a mailbox that does not answer holds a thread.
+    pub fn holds_a_thread(&self) -> bool {
+        self.stalled > 0
+    }
+
+    /// Whether anything is queued or being written, but for mailboxes that do not answer.
+    pub fn is_busy(&self) -> bool {
+        self.running > self.stalled || !self.ready.is_empty()
+    }
+
+    /// Queues a target whose state says so, or puts it off because its mailbox does not answer.
+    pub fn enqueue(&mut self, key: Key, now: Instant) {
+        let message = self.table.get(key.0).expect("what is queued is known");
+        let (mailbox, bytes) = (message.mailbox(key.1).clone(), message.body_len);
+        let in_memory = if message.deliver.large.is_some() { 0 } else { bytes };
+        let queue = self.queues.entry(mailbox.clone()).or_default();
+        if queue.stalled {
+            return self.put_off(&mailbox, key, bytes, &no_answer(), now);
+        }
+        queue.jobs.push_back(Queued { key, since: now, bytes: in_memory });
+        if queue.running.is_none() && queue.jobs.len() == 1 {
+            self.ready.push_back(mailbox);
+        }
+    }
+
+    fn put_off(&mut self, mailbox: &Arc<str>, key: Key, bytes: u64, why: &Arc<str>, now: Instant) {
+        self.table.put_off(key);
+        self.trouble(mailbox, key, bytes, why, now);
+    }
+
+    pub fn trouble(&mut self, mailbox: &Arc<str>, key: Key, bytes: u64, why: &Arc<str>, now: Instant) {
+        if self.troubles.failed(mailbox, key, bytes, why, now) && self.to_note.last() != Some(mailbox) {
+            self.to_note.push(mailbox.clone());
+        }
+    }
+
+    /// What a thread does at once: bounded, so that a mailbox that hangs holds little.
+    pub fn take_group(&mut self, mailbox: &Arc<str>, now: Instant) -> (Vec<Job>, Arc<Mutex<Instant>>) {
+        self.running += 1;
+        self.taken = now;
+        let queue = self.queues.get_mut(mailbox).expect("a ready mailbox has a queue");
+        let mut bytes = 0;
+        let fits = |job: &&Queued| {
+            let before = bytes;
+            bytes += job.bytes;
+            before < GROUP_BYTES_MAX
+        };
+        let count = queue.jobs.iter().take(GROUP_MAX).take_while(fits).count();
+        let keys: Vec<Key> = queue.jobs.drain(..count).map(|job| job.key).collect();
+        let step = Arc::new(Mutex::new(now));
+        let jobs = keys.iter().map(|key| self.table.take(*key)).collect();
+        queue.running = Some(Running { step: step.clone(), keys });
+        (jobs, step)
+    }
+
+    pub fn group_done(&mut self, mailbox: &Arc<str>) {
+        self.running -= 1;
+        let queue = self.queues.get_mut(mailbox).expect("a mailbox that is worked on keeps its queue");
+        queue.running = None;
+        self.stalled -= usize::from(std::mem::take(&mut queue.stalled));
+        if queue.jobs.is_empty() {
+            self.queues.remove(mailbox);
+        } else {
+            self.ready.push_back(mailbox.clone());
+        }
+    }
+
+    /// Gives up on mailboxes at which a thread has been at one step for too long, on what a slow one has in its queue beyond its share of memory, and,
+    /// where all threads are held, on what has waited for one for too long: it waits in the spool from now on.
+    pub fn give_up_on_stalled(&mut self, now: Instant, queue_bytes_max: u64) {
+        let is_old = |since: Instant, age: Duration| now.saturating_duration_since(since) >= age;
+        let mut given_up: Vec<(Arc<str>, Key, Arc<str>)> = Vec::new();
+        for (mailbox, queue) in self.queues.iter_mut().filter(|(_, queue)| !queue.stalled) {
+            let Some(running) = &queue.running else { continue };
+            if is_old(*running.step.lock().expect("a step"), STALLED) {
+                self.table.take_bodies(&running.keys).iter().for_each(|held| held.let_go());
+                (queue.stalled, self.stalled) = (true, self.stalled + 1);
+                given_up.extend(queue.jobs.drain(..).map(|job| (mailbox.clone(), job.key, no_answer())));
+            } else if queue.jobs.front().is_some_and(|job| is_old(job.since, SLOW)) {
+                let beyond = queue.beyond(queue_bytes_max);
+                given_up.extend(beyond.map(|job| (mailbox.clone(), job.key, "more mail comes than it takes".into())));
+            }
+        }
+        if self.running == self.stalled && self.waiting == 0 {
+            let queues = &mut self.queues;
+            self.ready.retain(|mailbox| {
+                let queue = &queues[mailbox];
+                if !queue.jobs.front().is_some_and(|job| is_old(job.since, STALLED)) {
+                    return true;
+                }
+                let queue = queues.remove(mailbox).expect("looked at above");
+                let why: Arc<str> = "mailboxes that do not answer hold all threads of this mount".into();
+                given_up.extend(queue.jobs.into_iter().map(|job| (mailbox.clone(), job.key, why.clone())));
+                false
+            });
+        }
+        for (mailbox, key, why) in given_up {
+            let bytes = self.table.get(key.0).expect("what is queued is known").body_len;
+            self.put_off(&mailbox, key, bytes, &why, now);
+        }
+    }
+
+    /// What whoever looks at the spool from outside is to know.
+    pub fn notes(&mut self, now: Instant) -> Vec<LocalEntry> {
+        let mailboxes = std::mem::take(&mut self.to_note);
+        let note = |mailbox: Arc<str>| {
+            let known = self.troubles.of(&mailbox)?;
+            let next_try = std::time::SystemTime::now() + known.due.saturating_duration_since(now);
+            let next_try_secs = next_try.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+            Some(LocalEntry::Trouble(Trouble {
+                mailbox,
+                attempts: known.attempts,
+                next_try_secs,
+                error: short(&known.error),
+            }))
+        };
+        mailboxes.into_iter().filter_map(note).collect()
+    }
+
+    /// Mailboxes that hold a thread and do not answer.
+    pub fn stalled_mailboxes(&self) -> impl Iterator<Item = (&Arc<str>, &[Key])> {
+        let stalled = self.queues.iter().filter(|(_, queue)| queue.stalled);
+        stalled.filter_map(|(mailbox, queue)| Some((mailbox, &queue.running.as_ref()?.keys[..])))
+    }
+}
+
+impl Queue {
+    /// Takes out what has come last, as far as it is beyond a number of bytes in memory.
+    fn beyond(&mut self, bytes_max: u64) -> impl Iterator<Item = Queued> {
+        let mut bytes = 0;
+        let fits = |job: &&Queued| {
+            bytes += job.bytes;
+            bytes <= bytes_max
+        };
+        let count = self.jobs.iter().take_while(fits).count();
+        self.jobs.drain(count..)
+    }
+}
+
+/// An error as an entry can hold it.
+fn short(error: &Arc<str>) -> Arc<str> {
+    let end = (0..=error.len().min(ERROR_BYTES_MAX)).rev().find(|end| error.is_char_boundary(*end)).unwrap_or(0);
+    error[..end].into()
+}
+
+pub(super) fn no_answer() -> Arc<str> {
+    "its file system does not answer".into()
+}
+
+/// Messages for one mailbox that a thread takes at once, and about how many bytes of them.
+const GROUP_MAX: usize = 64;
+const GROUP_BYTES_MAX: u64 = 4 << 20;
+/// How long one step at a mailbox may take before it counts as hanging: a message, or a piece of a large one.
+const STALLED: Duration = Duration::from_secs(5);
+/// How long the first message of a queue may have waited before its mailbox counts as slow.
+const SLOW: Duration = Duration::from_secs(2);
+const ERROR_BYTES_MAX: usize = 1000;

@@ -1,0 +1,149 @@
+//! What local delivery tells of its work.
+
+use std::sync::Arc;
+
+use posthaste_spool::Lsn;
+
+use super::mount::MailMount;
+use super::table::State;
+use crate::journaled::{Waiting, WaitingMailbox};
+
+/// What opening found in the spool and did about it.
+#[derive(Debug, Default)]
+pub struct ReplayReport {
+    /// Messages that were not known to be in all of their mailboxes and durable there, on all mounts.
+    pub messages: usize,
+    /// Entries in mailboxes that were missing or damaged and have been written anew.
+    pub restored: usize,
+    /// Messages that were not delivered when opening had waited long enough; they are retried.
+    pub deferred: usize,
+    /// Batches that cannot be read any more: what they said to local delivery is lost.
+    pub damaged: Vec<Lsn>,
+    /// Batches that a later version has written. They stay in the spool.
+    pub unknown: Vec<Lsn>,
+    /// What opening the spool found.
+    pub spool: Option<posthaste_spool::OpenReport>,
+}
+
+/// How one mount does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MountStats {
+    /// Where it is mounted below the mail root; empty for the root's own file system.
+    pub point: Arc<str>,
+    /// Messages that are not known to be durable in their mailboxes.
+    pub messages: usize,
+    /// Why nothing can be delivered, if the mount has not answered since the opening.
+    pub absent: Option<Arc<str>>,
+    /// What the last sync ended with, if it failed.
+    pub sync_error: Option<Arc<str>>,
+    /// For how long a sync has not come back, in seconds.
+    pub sync_secs: Option<u64>,
+}
+
+/// A mount that could not be synced: its mail stays in the spool.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the mail mount {point:?} could not be synced: {error}")]
+pub struct SyncFailed {
+    /// Where it is mounted below the mail root; empty for the root's own file system.
+    pub point: Arc<str>,
+    /// What the sync ended with.
+    pub error: Arc<str>,
+}
+
+/// Figures of local delivery since it was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LocalStats {
+    /// Messages made durable.
+    pub accepted: u64,
+    /// Mailbox entries made visible.
+    pub delivered: u64,
+    /// Attempts that failed.
+    pub failed_attempts: u64,
+    /// Messages that wait, as [`LocalDelivery::waiting`](super::LocalDelivery::waiting) lists them.
+    pub waiting: usize,
+    /// Syncs of mounts that succeeded.
+    pub syncs: u64,
+    /// And those that failed.
+    pub syncs_failed: u64,
+    /// Time spent in syncs, in microseconds.
+    pub sync_us: u64,
+    /// The longest of them, in microseconds.
+    pub sync_us_max: u64,
+    /// Each mount.
+    pub mounts: Vec<MountStats>,
+    /// The spool's own.
+    pub spool: posthaste_spool::Stats,
+}
+
+impl MailMount {
+    /// The messages of this mount that wait.
+    pub(super) fn waiting_messages(&self) -> Vec<Waiting> {
+        let state = self.state();
+        if let (Some(history), Some(why)) = (&state.history, &state.absent) {
+            let waiting = history.messages().map(|(body, shown)| Waiting {
+                id: body.get(),
+                mailboxes: shown.deliver.targets.iter().map(|(_, target)| target.mailbox.clone()).collect(),
+                bytes: shown.body_len,
+                attempts: 0,
+                error: why.clone(),
+            });
+            return waiting.collect();
+        }
+        let held: Vec<_> = state.stalled_mailboxes().flat_map(|(_, keys)| keys.iter().copied()).collect();
+        let held: std::collections::HashSet<_> = held.into_iter().collect();
+        let mut all = Vec::new();
+        for (body, message) in state.table.iter() {
+            let waits = |(number, of): &(u16, State)| *of == State::Waiting || held.contains(&(body, *number));
+            let mailboxes: Vec<_> =
+                message.targets().filter(waits).map(|(number, _)| message.mailbox(number).clone()).collect();
+            let Some(first) = mailboxes.first() else { continue };
+            let known = state.troubles.of(first);
+            let error = known.as_ref().map_or_else(super::queues::no_answer, |known| known.error.clone());
+            all.push(Waiting {
+                id: body.get(),
+                bytes: message.body_len,
+                attempts: known.map_or(1, |known| known.attempts),
+                error: format!("{first}: {error}").into(),
+                mailboxes,
+            });
+        }
+        all
+    }
+
+    /// The mailboxes of this mount that mail waits for.
+    pub(super) fn waiting_mailboxes(&self) -> Vec<WaitingMailbox> {
+        let state = self.state();
+        let waiting = state.troubles.iter().map(|(mailbox, known)| WaitingMailbox {
+            mailbox: mailbox.clone(),
+            messages: known.messages,
+            bytes: known.bytes,
+            attempts: known.attempts,
+            error: known.error,
+        });
+        waiting.collect()
+    }
+
+    /// Bytes that wait for a mailbox; `None` if none do.
+    pub(super) fn waiting_bytes(&self, mailbox: &str) -> Option<u64> {
+        let state = self.state();
+        match &state.history {
+            Some(history) => state.absent.is_some().then(|| history.bytes()),
+            None => state.troubles.of(mailbox).map(|known| known.bytes),
+        }
+    }
+
+    pub(super) fn stats(&self) -> MountStats {
+        let state = self.state();
+        let messages = state.history.as_ref().map_or(state.table.len(), |history| history.messages().count());
+        let since = state.syncing.running_since();
+        MountStats {
+            point: self.files.point().clone(),
+            messages,
+            absent: state.absent.clone(),
+            sync_error: state.syncing.error.clone(),
+            sync_secs: since.map(|since| self.now().saturating_duration_since(since).as_secs()),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The syncing thread of a mount: makes visible mail durable and lets the spool forget it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use posthaste_spool::{AppendError, Lsn, Released};
+
+use super::entry::{Deliver, LocalEntry};
+use super::mount::{ENTRY_BYTES, MailMount};
+use super::table::Key;
+
+/// When a mount is synced next, and how it went.
+pub(super) struct Syncing {
+    wanted: bool,
+    /// Messages whose entries are at or below this are to be written down anew: the spool needs the room.
+    through: Lsn,
+    /// Bytes that became visible since the last sync began.
+    bytes: u64,
+    last: Instant,
+    running_since: Option<Instant>,
+    /// Entries that were shown, and bytes that became visible, since nothing lagged.
+    entries: usize,
+    lagging_bytes: u64,
+    /// What had been shown when the last round ended.
+    seen: Lsn,
+    /// Rounds asked for and rounds ended.
+    asked: u64,
+    ended: u64,
+    pub error: Option<Arc<str>>,
+}
+
+impl Syncing {
+    pub fn new(now: Instant) -> Self {
+        Syncing {
+            wanted: false,
+            through: Lsn::ZERO,
+            bytes: 0,
+            last: now,
+            running_since: None,
+            entries: 0,
+            lagging_bytes: 0,
+            seen: Lsn::ZERO,
+            asked: 0,
+            ended: 0,
+            error: None,
+        }
+    }
+
+    pub fn want_if(&mut self, wanted: bool) {
+        self.wanted |= wanted;
+    }
+
+    pub fn want_through(&mut self, through: Lsn) {
+        (self.wanted, self.through) = (true, self.through.max(through));
+    }
+
+    pub fn saw_entry(&mut self) {
+        self.entries += 1;
+    }
+
+    pub fn made_visible(&mut self, bytes: u64, bytes_max: u64) {
+        self.bytes += bytes;
+        self.lagging_bytes += bytes;
+        self.wanted |= self.bytes >= bytes_max;
+    }
+
+    /// Whether little enough has come since `messages` that wait: the spool keeps all of it as long as they are not written down anew.
+    fn is_little(&self, messages: usize) -> bool {
+        self.entries < CARRY_ENTRIES + CARRY_RATIO * messages
+            && self.lagging_bytes < CARRY_BYTES + CARRY_RATIO as u64 * ENTRY_BYTES * messages as u64
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    /// Whether it is time, also if nothing was visible: the spool may forget what was shown.
+    pub fn is_due(&mut self, now: Instant, interval: Duration) -> bool {
+        self.wanted |= now.saturating_duration_since(self.last) >= interval;
+        self.wanted
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.running_since.is_some()
+    }
+
+    /// Since when a sync has not come back.
+    pub fn running_since(&self) -> Option<Instant> {
+        self.running_since
+    }
+}
+
+impl MailMount {
+    pub(super) fn run_syncs(self: &Arc<Self>) {
+        while self.state().history.is_some() {
+            self.state().is_looking = true;
+            let found = self.files.find_place();
+            self.state().is_looking = false;
+            match found {
+                Ok(place) => self.begin(place),
+                Err(error) => {
+                    let mut state = self.state();
+                    state.absent = Some(error.to_string().into());
+                    self.tell_idle();
+                    if state.stop || self.sync.wait_timeout(state, PLACE_PAUSE).expect("a mount's state").0.stop {
+                        return;
+                    }
+                }
+            }
+        }
+        self.tell_idle();
+        loop {
+            let (through, asked) = {
+                let mut state = self.state();
+                while !state.syncing.wanted && !state.stop {
+                    state = self.sync.wait(state).expect("a mount's state");
+                }
+                if state.stop {
+                    return;
+                }
+                let now = self.now();
+                let syncing = &mut state.syncing;
+                (syncing.wanted, syncing.bytes, syncing.last, syncing.running_since) = (false, 0, now, Some(now));
+                (std::mem::take(&mut syncing.through), syncing.asked)
+            };
+            let begun = Instant::now();
+            let outcome = self.round(through);
+            let us = begun.elapsed().as_micros() as u64;
+            self.counters.sync_us.fetch_add(us, Ordering::Relaxed);
+            self.counters.sync_us_max.fetch_max(us, Ordering::Relaxed);
+            let counter = if outcome.is_ok() { &self.counters.syncs } else { &self.counters.syncs_failed };
+            counter.fetch_add(1, Ordering::Relaxed);
+            let mut state = self.state();
+            let syncing = &mut state.syncing;
+            (syncing.running_since, syncing.error, syncing.ended) = (None, outcome.err(), asked);
+            drop(state);
+            self.sync.notify_all();
+            self.tell_idle();
+        }
+    }
+
+    /// Syncs the mount now and returns how it went; `None` if it has not come back by `deadline` (real time), or the mount has not answered yet.
+    pub fn sync_now(&self, deadline: Instant) -> Option<Result<(), Arc<str>>> {
+        let mut state = self.state();
+        if state.history.is_some() {
+            return None;
+        }
+        state.syncing.asked += 1;
+        let asked = state.syncing.asked;
+        state.syncing.wanted = true;
+        self.sync.notify_all();
+        while state.syncing.ended < asked {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.stop {
+                return None;
+            }
+            state = self.sync.wait_timeout(state, left).expect("a mount's state").0;
+        }
+        Some(state.syncing.error.clone().map_or(Ok(()), Err))
+    }
+
+    /// One sync, and what follows from it.
+    fn round(&self, through: Lsn) -> Result<(), Arc<str>> {
+        let synced = self.sync_visible();
+        let carried = self.carry(through);
+        let mut state = self.state();
+        let position = state.table.position();
+        if position >= state.syncing.seen {
+            (state.syncing.entries, state.syncing.lagging_bytes) = (0, 0);
+        }
+        state.syncing.seen = state.table.seen();
+        let (below, also) = state.table.take_released();
+        drop(state);
+        self.files.common().spool.advance(self.stream, position, None, Released { below, also });
+        synced.and(carried)
+    }
+
+    fn sync_visible(&self) -> Result<(), Arc<str>> {
+        let (covered, begun) = {
+            // What is entered as visible is noted in front of this.
+            let _no_note_is_missing = self.noting.write().expect("no thread panics between a state and its note");
+            let mut state = self.state();
+            let session = state.session.expect("the mount has answered");
+            let covered: Vec<Key> = state.table.sync_begins();
+            drop(state);
+            if covered.is_empty() {
+                return Ok(());
+            }
+            (covered, self.append(&LocalEntry::SyncBegun { session }))
+        };
+        // Durable before the sync: if that fails and we are killed before we know, nobody else will ever hear of it.
+        let begun = match begun.recv().unwrap_or(Err(AppendError::Closed)) {
+            Ok(begun) => begun,
+            Err(error) => {
+                self.state().table.sync_did_not_begin(covered);
+                return Err(format!("that a sync begins could not be put on record: {error}").into());
+            }
+        };
+        match self.files.sync() {
+            Ok(()) => {
+                self.append_all(vec![LocalEntry::Synced { begun }]);
+                // In pieces: the ring's thread wants the state, too.
+                covered.chunks(SYNCED_AT_ONCE).for_each(|some| self.state().table.synced(some));
+                Ok(())
+            }
+            Err(error) => {
+                let now = self.now();
+                let mut state = self.state();
+                for key in state.table.sync_failed(begun) {
+                    state.enqueue(key, now);
+                }
+                drop(state);
+                self.tell_workers();
+                Err(error.to_string().into())
+            }
+        }
+    }
+
+    /// Writes down anew, without their bodies, the messages that hold up the position: where the spool needs the room, or where far more has been shown than waits.
+    fn carry(&self, through: Lsn) -> Result<(), Arc<str>> {
+        let (through, session) = {
+            let state = self.state();
+            let little = state.syncing.is_little(state.table.len());
+            if state.table.len() == 0 || little && through == Lsn::ZERO {
+                return Ok(());
+            }
+            let all = if little { through } else { through.max(state.syncing.seen) };
+            (all, state.session.filter(|_| state.table.is_in_doubt()))
+        };
+        let failed = |error: AppendError| Arc::from(format!("what waits could not be written down anew: {error}"));
+        // The entry of the sync that failed goes with the others; everything that it speaks of is written down behind this one.
+        let doubt = session.map(|session| self.append(&LocalEntry::SyncBegun { session }));
+        let doubt = doubt.map(|begun| begun.recv().unwrap_or(Err(AppendError::Closed))).transpose().map_err(failed)?;
+        let laggards: Vec<Deliver> = self.state().table.laggards(doubt.unwrap_or(through));
+        let (tell, told) = channel();
+        for deliver in laggards {
+            let tell = tell.clone();
+            let then = move |outcome| drop(tell.send(outcome));
+            self.files.common().spool.append(self.batch(&LocalEntry::Deliver(deliver)), Box::new(then));
+        }
+        drop(tell);
+        told.iter().try_for_each(|outcome| outcome.map(drop)).map_err(failed)?;
+        let mut state = self.state();
+        if let Some(begun) = doubt {
+            state.table.doubt_carried(begun);
+        }
+        Ok(())
+    }
+
+    /// Appends an entry and says what becomes of it.
+    fn append(&self, entry: &LocalEntry) -> Receiver<Result<Lsn, AppendError>> {
+        let (tell, told) = channel();
+        let then = move |outcome| drop(tell.send(outcome));
+        self.files.common().spool.append(self.batch(entry), Box::new(then));
+        told
+    }
+}
+
+/// How often a mount that does not answer is looked at.
+const PLACE_PAUSE: Duration = Duration::from_secs(1);
+const SYNCED_AT_ONCE: usize = 4096;
+/// Entries that may be shown while messages wait, and how many more for each of those, before they are written down anew.
+const CARRY_ENTRIES: usize = 4096;
+const CARRY_RATIO: usize = 8;
+/// As [`CARRY_ENTRIES`], in bytes that became visible.
+const CARRY_BYTES: u64 = 64 << 20;

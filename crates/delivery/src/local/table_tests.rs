@@ -1,0 +1,366 @@
+//! Table and history against a simple world: files that are in the page cache, on the disk or lost, a log that a kill cuts short.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_spool::Lsn;
+use posthaste_turns::Random;
+
+use super::entry::{Deliver, LocalEntry, Visible};
+use super::history::History;
+use super::table::{Key, State, Table, Task};
+use crate::record::{LineEnds, Target};
+use crate::session::{SessionTag, TAG_BYTES};
+
+/// What is true of a target's file, whatever anybody knows of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum File {
+    Absent,
+    /// Whole in the page cache.
+    Cached,
+    /// It reads well and will never be on the disk: a sync has failed.
+    Lost,
+    Durable,
+    /// Part of it is on the disk, as a power cut has left it.
+    Torn,
+    /// Its owner has taken it away.
+    Taken,
+}
+
+struct World {
+    random: Random,
+    log: Vec<LocalEntry>,
+    /// Of the log's entries.
+    durable: usize,
+    /// Positions that were given since the last checkpoint, which a kill may go back to.
+    positions: Vec<Lsn>,
+    session: u8,
+    files: BTreeMap<Key, File>,
+    table: Table<()>,
+    queued: BTreeSet<Key>,
+    waiting: BTreeSet<Key>,
+    /// What threads are at, and whether a sync has failed meanwhile.
+    writing: HashMap<Key, (Task, bool)>,
+    /// The entry with which a sync began, what it covers, and what was in the page cache then.
+    sync: Option<(Lsn, Vec<Key>, Vec<Key>)>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        World {
+            random: Random::new(seed),
+            log: Vec::new(),
+            durable: 0,
+            positions: vec![Lsn::ZERO],
+            session: 1,
+            files: BTreeMap::new(),
+            table: Table::default(),
+            queued: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            writing: HashMap::new(),
+            sync: None,
+        }
+    }
+
+    fn tag(&self) -> SessionTag {
+        SessionTag([self.session; TAG_BYTES])
+    }
+
+    fn append(&mut self, entry: LocalEntry) -> Lsn {
+        self.log.push(entry);
+        let lsn = Lsn::new(self.log.len() as u64);
+        self.table.saw(lsn);
+        lsn
+    }
+
+    fn chance(&mut self, one_in: u64) -> bool {
+        self.random.below(one_in) == 0
+    }
+
+    fn pick(&mut self, keys: impl IntoIterator<Item = Key>) -> Option<Key> {
+        let keys: Vec<Key> = keys.into_iter().collect();
+        (!keys.is_empty()).then(|| keys[self.random.below(keys.len() as u64) as usize])
+    }
+
+    fn receive(&mut self) {
+        let count = 1 + self.random.below(2) as u16;
+        let target = |number: u16| (number, Target { mailbox: format!("m{number}").into(), prefix: Bytes::new() });
+        let deliver = Deliver {
+            secs: 1,
+            nonce: 2,
+            host: "h".into(),
+            line_ends: LineEnds::AsGiven,
+            name_id: None,
+            body: None,
+            large: None,
+            targets: (0..count).map(target).collect(),
+        };
+        let lsn = self.append(LocalEntry::Deliver(deliver.clone()));
+        // It was acknowledged.
+        self.durable = self.log.len();
+        let targets = (0..count).map(|number| (number, State::Queued, Task::Write));
+        self.table.insert(lsn, lsn, (Arc::new(deliver), 10, None), targets);
+        for number in 0..count {
+            self.queued.insert((lsn, number));
+            self.files.insert((lsn, number), File::Absent);
+        }
+    }
+
+    fn take(&mut self) {
+        let Some(key) = self.pick(self.queued.clone()) else { return };
+        self.queued.remove(&key);
+        let task = self.table.take(key).task;
+        self.writing.insert(key, (task, false));
+    }
+
+    /// What a thread does with a file.
+    fn finish(&mut self) {
+        let Some(key) = self.pick(self.writing.keys().copied().collect::<BTreeSet<_>>()) else { return };
+        let (task, overlapped) = self.writing.remove(&key).expect("picked");
+        let fails = self.chance(5);
+        let before = self.files[&key];
+        let after = match (task, before) {
+            (Task::Write, File::Absent) => File::Cached,
+            (Task::Write, _) => panic!("{key:?} is written without a look: {before:?}"),
+            (Task::LookFirst, File::Lost) if !overlapped => panic!("{key:?} reads well and is believed"),
+            (Task::LookFirst, File::Cached | File::Durable | File::Lost) => before,
+            // Known to be visible: it was taken away.
+            (Task::RenewIfThere, File::Taken) => File::Taken,
+            (Task::RenewIfThere, File::Absent) => panic!("{key:?} was never there and is not written"),
+            _ => File::Cached,
+        };
+        let is_new = after == File::Cached && !(task == Task::LookFirst && before == File::Cached);
+        let lost = is_new && overlapped && self.chance(2);
+        if fails {
+            // It may have been published before something else failed.
+            if is_new && self.chance(2) {
+                self.files.insert(key, if lost { File::Lost } else { after });
+            }
+            self.table.failed(key);
+            self.waiting.insert(key);
+            return;
+        }
+        self.files.insert(key, if lost { File::Lost } else { after });
+        match self.table.written(key) {
+            true => drop(self.append(LocalEntry::Visible(Visible { session: self.tag(), targets: vec![key] }))),
+            false => drop(self.queued.insert(key)),
+        }
+    }
+
+    fn begin_sync(&mut self) {
+        if self.sync.is_some() || !self.table.has_visible() {
+            return;
+        }
+        let covered = self.table.sync_begins();
+        if self.chance(8) {
+            return self.table.sync_did_not_begin(covered);
+        }
+        let begun = self.append(LocalEntry::SyncBegun { session: self.tag() });
+        self.durable = self.log.len();
+        let cached = self.files.iter().filter(|(_, file)| **file == File::Cached).map(|(key, _)| *key).collect();
+        self.sync = Some((begun, covered, cached));
+    }
+
+    fn sync_writes(&mut self, cached: &[Key]) {
+        for key in cached {
+            if self.files[key] == File::Cached {
+                self.files.insert(*key, File::Durable);
+            }
+        }
+    }
+
+    /// What was in the page cache is lost, all of it or some.
+    fn sync_loses(&mut self) {
+        let cached: Vec<Key> =
+            self.files.iter().filter(|(_, file)| **file == File::Cached).map(|(key, _)| *key).collect();
+        for key in cached {
+            if !self.chance(3) {
+                self.files.insert(key, File::Lost);
+            }
+        }
+    }
+
+    fn end_sync(&mut self) {
+        let Some((begun, covered, cached)) = self.sync.take() else { return };
+        if self.chance(3) {
+            self.sync_loses();
+            self.writing.values_mut().for_each(|(_, overlapped)| *overlapped = true);
+            self.queued.extend(self.table.sync_failed(begun));
+        } else {
+            // Written again meanwhile is not what the sync has written.
+            self.sync_writes(&cached);
+            self.append(LocalEntry::Synced { begun });
+            self.table.synced(&covered);
+        }
+        if self.chance(3) {
+            self.carry();
+        }
+        self.advance();
+    }
+
+    fn carry(&mut self) {
+        let mut through = Lsn::new(self.random.below(self.log.len() as u64 + 1));
+        let in_doubt = self.table.is_in_doubt();
+        if in_doubt {
+            through = self.append(LocalEntry::SyncBegun { session: self.tag() });
+        }
+        for deliver in self.table.laggards(through) {
+            let body = deliver.body.expect("it is an older one").lsn;
+            let entry = self.append(LocalEntry::Deliver(deliver));
+            assert!(self.table.carried(body, entry));
+        }
+        self.durable = self.log.len();
+        if in_doubt {
+            self.table.doubt_carried(through);
+        }
+    }
+
+    fn advance(&mut self) {
+        let (below, also) = self.table.take_released();
+        let released = |key: &Key| key.0 < below || also.contains(&key.0);
+        for (key, file) in self.files.iter().filter(|(key, _)| released(key)) {
+            assert!(matches!(file, File::Durable | File::Taken), "the body of {key:?} is let go: {file:?}");
+        }
+        self.positions.push(self.table.position());
+    }
+
+    fn kill(&mut self, power_goes: bool) {
+        if let Some((_, _, cached)) = self.sync.take() {
+            match self.random.below(3) {
+                0 => self.sync_writes(&cached),
+                1 => self.sync_loses(),
+                _ => {}
+            }
+        }
+        for key in std::mem::take(&mut self.writing).into_keys() {
+            if self.files[&key] == File::Absent && self.chance(2) {
+                self.files.insert(key, File::Cached);
+            }
+        }
+        let kept = self.durable + self.random.below((self.log.len() - self.durable) as u64 + 1) as usize;
+        // What is numbered anew later must not be named by what was kept.
+        for entry in &mut self.log[kept..] {
+            *entry = LocalEntry::Synced { begun: Lsn::ZERO };
+        }
+        self.durable = self.log.len();
+        if power_goes {
+            self.session += 1;
+            let keys: Vec<Key> = self.files.keys().copied().collect();
+            for key in keys {
+                let after = match (self.files[&key], self.random.below(3)) {
+                    (File::Cached | File::Lost | File::Torn, 0) => File::Absent,
+                    (File::Cached | File::Lost | File::Torn, 1) => File::Torn,
+                    (File::Cached, _) => File::Durable,
+                    (File::Lost, _) => File::Torn,
+                    (file, _) => file,
+                };
+                self.files.insert(key, after);
+            }
+        }
+        let position = self.positions[self.random.below(self.positions.len() as u64) as usize];
+        self.positions = vec![position];
+        let mut history = History::default();
+        for (at, entry) in self.log.iter().enumerate().skip(position.get() as usize) {
+            history.show(Lsn::new(at as u64 + 1), &entry.encode(), 10);
+        }
+        let (table, queued) = history.end(self.tag());
+        self.table = table;
+        (self.queued, self.waiting) = (queued.into_iter().collect(), BTreeSet::new());
+        for (key, file) in &self.files {
+            match (self.table.state(*key), file) {
+                (None, File::Durable | File::Taken) | (Some(State::Queued), _) => {}
+                (Some(State::Visible), File::Cached | File::Durable | File::Taken) => {}
+                (state, file) => panic!("{key:?} is {file:?} and stands as {state:?}"),
+            }
+        }
+    }
+
+    /// A visible message is taken away by its owner.
+    fn owner_takes(&mut self) {
+        let is_visible = |(key, _): &(&Key, &File)| self.table.state(**key).is_none_or(|state| state == State::Visible);
+        let visible: Vec<Key> = self.files.iter().filter(is_visible).map(|(key, _)| *key).collect();
+        if let Some(key) = self.pick(visible) {
+            self.files.insert(key, File::Taken);
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(40) {
+            0..8 => self.receive(),
+            8..18 => self.take(),
+            18..28 => self.finish(),
+            28..31 => self.begin_sync(),
+            31..35 => self.end_sync(),
+            35 => {
+                if let Some(key) = self.pick(self.waiting.clone()) {
+                    self.waiting.remove(&key);
+                    self.table.try_again(key);
+                    self.queued.insert(key);
+                }
+            }
+            36 => {
+                if let Some(key) = self.pick(self.queued.clone()) {
+                    self.queued.remove(&key);
+                    self.table.put_off(key);
+                    self.waiting.insert(key);
+                }
+            }
+            37 => self.owner_takes(),
+            38 => self.kill(false),
+            _ => {
+                let power_goes = self.chance(2);
+                self.kill(power_goes);
+            }
+        }
+    }
+
+    /// Nothing fails any more.
+    fn drain(&mut self) {
+        for _ in 0..10_000 {
+            let waiting = std::mem::take(&mut self.waiting);
+            for key in waiting {
+                self.table.try_again(key);
+                self.queued.insert(key);
+            }
+            self.take();
+            self.finish();
+            self.begin_sync();
+            if self.queued.is_empty() && self.writing.is_empty() {
+                self.end_sync();
+            }
+            if self.table.len() == 0 {
+                break;
+            }
+        }
+        self.advance();
+        assert_eq!((self.table.len(), self.table.position()), (0, Lsn::new(self.log.len() as u64)));
+        for (key, file) in &self.files {
+            assert!(matches!(file, File::Durable | File::Taken), "{key:?} is {file:?} in the end");
+        }
+    }
+}
+
+#[test]
+fn whatever_fails_nothing_is_believed_that_is_lost_and_nothing_is_let_go_that_is_not_durable() {
+    for seed in 0..SEEDS {
+        let told = Told(seed);
+        let mut world = World::new(seed);
+        for _ in 0..60 + world.random.below(200) {
+            world.step();
+        }
+        world.drain();
+        std::mem::forget(told);
+    }
+}
+
+const SEEDS: u64 = 1000;
+
+/// Tells which seed a panic is from.
+struct Told(u64);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        eprintln!("seed {}", self.0);
+    }
+}

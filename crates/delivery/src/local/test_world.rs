@@ -1,0 +1,320 @@
+//! Local delivery in a world that does what a test says: mounts, mailboxes and syncs that fail or hang, time that passes.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_fsops::{Machine, Tree};
+use posthaste_spool::{
+    AppendError, Batch, Consumer, FileSpool, Lsn, ReadError, Released, ReplayError, Replayed, SnapshotName, Spool,
+    Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
+};
+use tokio::runtime::Runtime;
+
+use super::{Body, LocalConfig, LocalDelivery, Message, ReplayReport};
+use crate::record::{LineEnds, Target};
+use crate::seams::{Gate, Seams, Step};
+use crate::{DeliveryError, MessageId};
+
+/// What stands between local delivery and the file system.
+#[derive(Default)]
+pub(super) struct Doors {
+    state: Mutex<DoorState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct DoorState {
+    doors: HashMap<String, Door>,
+    held: HashSet<String>,
+    pass_once: HashSet<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    Fails,
+    Hangs,
+}
+
+impl Doors {
+    fn gate(self: &Arc<Self>) -> Gate {
+        let doors = self.clone();
+        Arc::new(move |step| match step {
+            Step::Mailbox(name) => doors.pass(name),
+            Step::Message(name) => doors.pass(&format!("message {name}")),
+            Step::Mount(point) => doors.pass(&format!("mount {point}")),
+            Step::SyncOf(point) => doors.pass(&format!("sync {point}")),
+            Step::Sync => unreachable!("each mount is synced by itself"),
+        })
+    }
+
+    fn pass(&self, what: &str) -> std::io::Result<()> {
+        let mut state = self.state.lock().unwrap();
+        while state.doors.get(what) == Some(&Door::Hangs) {
+            state.held.insert(what.to_owned());
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap();
+            if state.pass_once.remove(what) {
+                return Ok(());
+            }
+        }
+        match state.doors.get(what) {
+            Some(_) => Err(std::io::Error::other("the door is shut")),
+            None => Ok(()),
+        }
+    }
+
+    pub fn shut(&self, what: &str, door: Door) {
+        self.state.lock().unwrap().doors.insert(what.to_owned(), door);
+    }
+
+    pub fn open(&self, what: &str) {
+        self.state.lock().unwrap().doors.remove(what);
+        self.changed.notify_all();
+    }
+
+    pub fn is_held(&self, what: &str) -> bool {
+        self.state.lock().unwrap().held.contains(what)
+    }
+
+    /// Whoever is held there goes on, and the next one is held.
+    pub fn let_one_pass(&self, what: &str) {
+        let mut state = self.state.lock().unwrap();
+        state.held.remove(what);
+        state.pass_once.insert(what.to_owned());
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub fn wait_until_held(&self, what: &str) {
+        let state = self.state.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, |state| !state.held.contains(what)).unwrap();
+        assert!(!waited.1.timed_out(), "nobody came to {what}");
+    }
+}
+
+/// A machine with a spool and mail on it.
+pub(super) struct Place {
+    machine: Machine,
+    pub runtime: Runtime,
+}
+
+impl Place {
+    /// File systems begin at these directories below the mail root.
+    pub fn new(mounts: &[&str]) -> Self {
+        let mounts: Vec<String> = mounts.iter().map(|point| format!("mail/{point}")).collect();
+        let mounts: Vec<&str> = mounts.iter().map(|point| &**point).collect();
+        Self::of(&Tree::with_mounts(&mounts), true)
+    }
+
+    pub fn of(tree: &Tree, syncfs_trusted: bool) -> Self {
+        let machine = Machine::boot(tree, syncfs_trusted, false).expect("a machine");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        Place { machine, runtime }
+    }
+
+    pub fn mail(&self) -> PathBuf {
+        self.machine.path().join("mail")
+    }
+
+    pub fn config(&self) -> LocalConfig {
+        let mut config = LocalConfig::new(self.machine.path().join("spool"), self.mail());
+        config.spool.ring.segment_bytes = 1 << 20;
+        config.spool.ring.max_segments = 8;
+        config.spool.keeper = false;
+        config.host = "mx.example".into();
+        config.shutdown_patience = Duration::from_secs(2);
+        config
+    }
+
+    pub fn spool(&self) -> FileSpool {
+        FileSpool::open(&self.config().spool_dir, self.config().spool).expect("opens").0
+    }
+
+    pub fn deliver(&self, delivery: &LocalDelivery, message: Message) -> Result<Vec<MessageId>, DeliveryError> {
+        self.runtime.block_on(delivery.deliver_message(message)).map(|kept| kept.names().collect())
+    }
+}
+
+/// Local delivery in a world that does what the test says. Its clock stands still but for what a test lets pass.
+pub(super) struct World {
+    pub delivery: LocalDelivery,
+    pub report: ReplayReport,
+    pub spool: Arc<Watched>,
+    pub doors: Arc<Doors>,
+    pub clock: Arc<Mutex<Instant>>,
+    pub place: Place,
+}
+
+impl World {
+    pub fn new(mounts: &[&str]) -> Self {
+        Self::opened(Place::new(mounts), Arc::default(), |config| config)
+    }
+
+    pub fn opened(place: Place, doors: Arc<Doors>, change: impl FnOnce(LocalConfig) -> LocalConfig) -> Self {
+        let clock = Arc::new(Mutex::new(Instant::now()));
+        let told = clock.clone();
+        let seams = Seams { gate: Some(doors.gate()), clock: Some(Arc::new(move || *told.lock().unwrap())) };
+        let spool = Arc::new(Watched {
+            spool: place.spool(),
+            largest_read: AtomicU64::new(0),
+            refuses: AtomicBool::new(false),
+        });
+        let (delivery, report) = LocalDelivery::open_with(spool.clone(), change(place.config()), seams).expect("opens");
+        World { delivery, report, spool, doors, clock, place }
+    }
+
+    /// Ends in order.
+    pub fn end(self) -> Place {
+        let World { delivery, spool, place, .. } = self;
+        drop(delivery);
+        assert_eq!(Arc::strong_count(&spool), 1, "somebody holds the spool");
+        drop(spool);
+        place
+    }
+
+    pub fn deliver(&self, message: Message) -> Vec<MessageId> {
+        self.place.deliver(&self.delivery, message).expect("accepted")
+    }
+
+    pub fn texts(&self, name: &str) -> Vec<String> {
+        mailbox(&self.place.mail(), name).into_iter().map(|(_, text)| text).collect()
+    }
+
+    pub fn pass(&self, secs: u64) {
+        *self.clock.lock().unwrap() += Duration::from_secs(secs);
+    }
+
+    /// Waits for what a thread is doing.
+    pub fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(
+                Instant::now() < deadline,
+                "never: {what}; {:?} {:?}",
+                self.delivery.waiting(),
+                self.delivery.stats()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Time passes, as fast as it is looked at, until something holds.
+    pub fn until_in_time(&self, what: &str, holds: impl Fn() -> bool) {
+        self.until(what, || {
+            self.pass(1);
+            holds()
+        });
+    }
+
+    pub fn sync(&self) {
+        self.delivery.sync(PATIENCE).expect("synced");
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.delivery.waiting().len()
+    }
+
+    /// Entries and bodies that the mount's stream holds.
+    pub fn held(&self, point: &str) -> (u64, u64) {
+        let name = super::mounts::stream_of(point);
+        let stats = self.spool.streams().into_iter().find(|stream| stream.name == name).expect("its stream");
+        (stats.entries, stats.bodies)
+    }
+}
+
+pub(super) fn message(mailboxes: &[&str], body: &str) -> Message {
+    let target = |name: &&str| Target {
+        mailbox: format!("{name}/Maildir").into(),
+        prefix: Bytes::from(format!("Delivered-To: {name}\r\n")),
+    };
+    let targets = mailboxes.iter().map(target).collect();
+    Message { targets, body: Body::Memory(vec![Bytes::copy_from_slice(body.as_bytes())]), line_ends: LineEnds::ToLf }
+}
+
+/// Names and contents of a mailbox, `new/` and `cur/` together, sorted.
+pub(super) fn mailbox(root: &Path, name: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for sub in ["new", "cur"] {
+        let Ok(entries) = std::fs::read_dir(root.join(name).join("Maildir").join(sub)) else { continue };
+        for entry in entries {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
+            all.push((name, std::fs::read_to_string(&path).expect("readable")));
+        }
+    }
+    all.sort();
+    all
+}
+
+/// A spool that knows how much was read at once.
+pub(super) struct Watched {
+    pub spool: FileSpool,
+    pub largest_read: AtomicU64,
+    refuses: AtomicBool,
+}
+
+impl Watched {
+    /// Refuses every batch from now on, as a full disk does.
+    pub fn refuse_entries(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
+    }
+}
+
+impl Spool for Watched {
+    fn stream(&self, name: &str) -> Result<StreamId, StreamError> {
+        self.spool.stream(name)
+    }
+
+    fn position(&self, stream: StreamId) -> (Lsn, Option<SnapshotName>) {
+        self.spool.position(stream)
+    }
+
+    fn append(&self, batch: Batch, then: Then) -> Ticket {
+        if self.refuses.load(Ordering::Relaxed) {
+            // Nobody is asked whether a batch without an entry is durable.
+            let none = Batch::default();
+            return self.spool.append(none, Box::new(move |_| then(Err(AppendError::Full("a test says so".into())))));
+        }
+        self.spool.append(batch, then)
+    }
+
+    fn upload(&self) -> std::io::Result<Upload> {
+        self.spool.upload()
+    }
+
+    fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {
+        self.largest_read.fetch_max(range.end - range.start, Ordering::Relaxed);
+        self.spool.read(body, range)
+    }
+
+    fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released) {
+        self.spool.advance(stream, position, snapshot, released);
+    }
+
+    fn replay(&self, stream: StreamId, visitor: &mut dyn FnMut(Replayed<'_>)) -> Result<Lsn, ReplayError> {
+        self.spool.replay(stream, visitor)
+    }
+
+    fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError> {
+        self.spool.attach(stream, after, consumer)
+    }
+
+    fn detach(&self, stream: StreamId) {
+        self.spool.detach(stream);
+    }
+
+    fn stats(&self) -> Stats {
+        self.spool.stats()
+    }
+
+    fn streams(&self) -> Vec<StreamStats> {
+        self.spool.streams()
+    }
+}
+
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,487 @@
+//! Local delivery on a real spool and real directories, of which some hang or fail.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use posthaste_maildir::{Flags, Maildir};
+use posthaste_spool::{Batch, Entry, Lsn, Spool};
+
+use super::mounts::stream_of;
+use super::test_world::{Door, PATIENCE, Place, World, mailbox, message};
+use super::{Body, Deliver, LocalConfig, LocalEntry, Message, Visible};
+use crate::session::SessionTag;
+use crate::{DeliveryError, LineEnds, Target};
+
+/// The only file of a mailbox.
+fn only_file(world: &World, name: &str) -> PathBuf {
+    let dir = world.place.mail().join(name).join("Maildir");
+    let files = ["new", "cur"].iter().flat_map(|sub| std::fs::read_dir(dir.join(sub)).expect("a Maildir"));
+    let files: Vec<_> = files.map(|entry| entry.expect("an entry").path()).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    files.into_iter().next().expect("one")
+}
+
+fn inode(path: &std::path::Path) -> u64 {
+    std::fs::metadata(path).expect("there").ino()
+}
+
+/// A spool as a kill leaves it: messages durable, and what was noted of them.
+fn killed_with(
+    place: &Place,
+    point: &str,
+    bodies: &[(&str, &str)],
+    notes: impl FnOnce(&[Lsn]) -> Vec<LocalEntry>,
+) -> Vec<Lsn> {
+    let spool = place.spool();
+    let stream = spool.stream(&stream_of(point)).expect("a stream");
+    let append = |payload: Bytes, body: Option<&str>| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let batch = Batch {
+            entries: vec![Entry { stream, needs_body: body.is_some(), payload }],
+            body: body.map_or(posthaste_spool::Body::None, |body| {
+                posthaste_spool::Body::Inline(vec![Bytes::copy_from_slice(body.as_bytes())])
+            }),
+        };
+        spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+        told.recv().expect("an answer").expect("durable")
+    };
+    let lsns: Vec<Lsn> = bodies
+        .iter()
+        .map(|(name, body)| {
+            let target = Target { mailbox: format!("{name}/Maildir").into(), prefix: Bytes::new() };
+            let deliver = Deliver {
+                secs: 1_700_000_000,
+                nonce: 7,
+                host: "mx.example".into(),
+                line_ends: LineEnds::ToLf,
+                name_id: None,
+                body: None,
+                large: None,
+                targets: vec![(0, target)],
+            };
+            append(LocalEntry::Deliver(deliver).encode(), Some(body))
+        })
+        .collect();
+    for note in notes(&lsns) {
+        append(note.encode(), None);
+    }
+    spool.abandon();
+    lsns
+}
+
+fn session(place: &Place) -> SessionTag {
+    std::fs::create_dir_all(place.mail()).expect("a mail root");
+    SessionTag::of(&place.mail()).expect("a tag")
+}
+
+#[test]
+fn a_message_reaches_each_of_its_mailboxes_once_and_a_clean_end_leaves_nothing() {
+    let world = World::new(&["big"]);
+    let names = ["ann", "big/bob", "big/cy"];
+    let ids = world.deliver(message(&names, "Subject: x\r\n\r\nhello\r\n"));
+    world.sync();
+    for (name, id) in names.iter().zip(&ids) {
+        let found = mailbox(&world.place.mail(), name);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].0.starts_with(id.as_str()), "{found:?} is not {id}");
+        assert_eq!(found[0].1, format!("Delivered-To: {name}\nSubject: x\n\nhello\n"));
+    }
+    assert_eq!((world.held("").1, world.held("big").1), (0, 0), "each mount has let its body go");
+    let place = world.end();
+    let world = World::opened(place, Arc::default(), |config| config);
+    assert_eq!((world.report.messages, world.report.restored), (0, 0));
+    assert_eq!(world.texts("ann").len(), 1);
+}
+
+#[test]
+fn replay_delivers_what_was_accepted_and_nothing_twice() {
+    let place = Place::new(&["big"]);
+    killed_with(&place, "", &[("ann", "one"), ("bob", "two")], |_| Vec::new());
+    killed_with(&place, "big", &[("big/cy", "three")], |_| Vec::new());
+    let world = World::opened(place, Arc::default(), |config| config);
+    assert_eq!((world.report.messages, world.report.restored, world.report.deferred), (3, 3, 0));
+    for (name, text) in [("ann", "one"), ("bob", "two"), ("big/cy", "three")] {
+        assert_eq!(world.texts(name), [text]);
+    }
+    let place = world.end();
+    let world = World::opened(place, Arc::default(), |config| config);
+    assert_eq!((world.report.messages, world.report.restored), (0, 0));
+}
+
+#[test]
+fn what_was_visible_in_this_life_of_the_page_cache_and_taken_away_does_not_come_back() {
+    let place = Place::new(&[]);
+    let session = session(&place);
+    let visible = |tag, lsn: Lsn| LocalEntry::Visible(Visible { session: tag, targets: vec![(lsn, 0)] });
+    let other = SessionTag([9; 24]);
+    killed_with(&place, "", &[("ann", "this life"), ("bob", "another life")], |lsns| {
+        vec![visible(session, lsns[0]), visible(other, lsns[1])]
+    });
+    let world = World::opened(place, Arc::default(), |config| config);
+    assert_eq!(world.texts("ann"), [] as [&str; 0], "its owner has it");
+    assert_eq!(world.texts("bob"), ["another life"], "a power cut came between");
+}
+
+#[test]
+fn what_was_durable_is_not_delivered_again_after_a_power_cut() {
+    let place = Place::new(&[]);
+    let other = SessionTag([9; 24]);
+    let lsns = killed_with(&place, "", &[("ann", "durable"), ("bob", "waits")], |lsns| {
+        let visible = LocalEntry::Visible(Visible { session: other, targets: vec![(lsns[0], 0)] });
+        // The sync began with the entry behind that.
+        let begun = Lsn::new(lsns[1].get() + 2);
+        vec![visible, LocalEntry::SyncBegun { session: other }, LocalEntry::Synced { begun }]
+    });
+    assert_eq!(lsns.len(), 2);
+    let world = World::opened(place, Arc::default(), |config| config);
+    assert_eq!(world.texts("ann"), [] as [&str; 0], "its owner has taken it since");
+    assert_eq!(world.texts("bob"), ["waits"]);
+}
+
+#[test]
+fn after_a_failed_sync_what_is_visible_is_written_to_new_files_and_what_was_taken_away_stays_away() {
+    let world = World::new(&[]);
+    for name in ["ann", "bob", "cy"] {
+        world.deliver(message(&[name], "text"));
+    }
+    world.until("all visible", || ["ann", "bob", "cy"].iter().all(|name| world.texts(name).len() == 1));
+    let before = inode(&only_file(&world, "ann"));
+    // Bob reads his.
+    let maildir = Maildir::open(world.place.mail().join("bob/Maildir")).expect("a Maildir");
+    let (_, name) = maildir.scan().expect("names").remove(0);
+    let moved = maildir.set_flags(&maildir.find(&name).expect("scanned").expect("there"), Flags::SEEN);
+    moved.expect("moved");
+    let bobs = inode(&only_file(&world, "bob"));
+    std::fs::remove_file(only_file(&world, "cy")).expect("removed");
+    world.until("what was noted", || world.delivery.stats().delivered == 3);
+
+    world.doors.shut("sync ", Door::Fails);
+    assert!(world.delivery.sync(PATIENCE).is_err());
+    world.until("written anew", || world.delivery.stats().delivered == 6);
+    assert_eq!(world.held("").1, 3, "nothing is let go");
+    assert_ne!(inode(&only_file(&world, "ann")), before, "the old file may never reach the disk");
+    let of_bob = only_file(&world, "bob");
+    assert_ne!(inode(&of_bob), bobs);
+    assert!(of_bob.to_str().expect("UTF-8").ends_with(":2,S"), "where its reader moved it: {of_bob:?}");
+    assert_eq!(world.texts("cy"), [] as [&str; 0]);
+
+    world.doors.open("sync ");
+    world.sync();
+    assert_eq!(world.held("").1, 0);
+}
+
+#[test]
+fn a_mount_whose_syncs_fail_keeps_its_own_mail_and_no_other() {
+    let world = World::new(&["bad"]);
+    world.doors.shut("sync bad", Door::Fails);
+    for _ in 0..3 {
+        world.deliver(message(&["ann"], "good"));
+        world.deliver(message(&["bad/bob"], "not durable"));
+        let failed = world.delivery.sync(PATIENCE).expect_err("one mount fails");
+        assert_eq!(failed.iter().map(|failed| &*failed.point).collect::<Vec<_>>(), ["bad"]);
+        assert_eq!(world.held("").1, 0, "the other has let go");
+    }
+    assert_eq!(world.held("bad").1, 3);
+    let stats = world.delivery.stats();
+    let bad = stats.mounts.iter().find(|mount| &*mount.point == "bad").expect("the mount");
+    assert!(bad.sync_error.is_some() && stats.mounts.iter().filter(|mount| mount.sync_error.is_some()).count() == 1);
+    world.spool.spool.checkpoint().expect("checkpoints go on");
+    world.doors.open("sync bad");
+    world.sync();
+    assert_eq!(world.held("bad").1, 0);
+}
+
+#[test]
+fn a_mount_that_hangs_takes_no_threads_from_others() {
+    let world = World::new(&["slow"]);
+    let mailboxes: Vec<String> = (0..80).map(|number| format!("slow/m{number}")).collect();
+    for name in &mailboxes {
+        world.doors.shut(&format!("{name}/Maildir"), Door::Hangs);
+        world.deliver(message(&[name], "late"));
+    }
+    world.doors.wait_until_held("slow/m0/Maildir");
+    world.doors.shut("sync slow", Door::Hangs);
+    for _ in 0..20 {
+        world.deliver(message(&["ann", "bob"], "in time"));
+    }
+    world.until("the other mount's mail", || world.texts("ann").len() == 20 && world.texts("bob").len() == 20);
+    // Nothing of it waits in memory, and it is told.
+    world.until_in_time("all of it waits in the spool", || world.waiting() == 80);
+    assert!(world.delivery.waiting().iter().all(|waiting| waiting.mailboxes.len() == 1));
+    let other = world.delivery.core().mounts.iter().find(|mount| mount.files.point().is_empty()).expect("the root's");
+    other.sync_now(std::time::Instant::now() + PATIENCE).expect("it answers").expect("synced");
+    assert_eq!(world.held("").1, 0);
+    world.doors.open("sync slow");
+    mailboxes.iter().for_each(|name| world.doors.open(&format!("{name}/Maildir")));
+    world.until_in_time("the mount's mail", || mailboxes.iter().all(|name| world.texts(name).len() == 1));
+    world.sync();
+    assert_eq!(world.held("slow").1, 0);
+}
+
+#[test]
+fn a_mount_that_hangs_at_the_start_keeps_its_mail_and_nobody_waits_for_it() {
+    let place = Place::new(&["slow"]);
+    killed_with(&place, "slow", &[("slow/ann", "late")], |_| Vec::new());
+    killed_with(&place, "", &[("bob", "in time")], |_| Vec::new());
+    let doors = Arc::<super::test_world::Doors>::default();
+    doors.shut("mount slow", Door::Hangs);
+    let world = World::opened(place, doors, |config| LocalConfig {
+        open_patience: std::time::Duration::from_millis(200),
+        ..config
+    });
+    world.until("the other mount's mail", || world.texts("bob") == ["in time"]);
+    world.deliver(message(&["slow/ann", "bob"], "more"));
+    world.until("more of it", || world.texts("bob").len() == 2);
+    assert_eq!(world.texts("slow/ann"), [] as [&str; 0]);
+    world.doors.open("mount slow");
+    world.until("the mount's mail", || world.texts("slow/ann").len() == 2);
+    world.sync();
+    assert_eq!((world.held("").1, world.held("slow").1), (0, 0));
+}
+
+#[test]
+fn mail_for_a_place_where_nothing_is_mounted_waits_and_nothing_is_made_there() {
+    let place = Place::new(&[]);
+    std::fs::create_dir_all(place.mail().join("gone")).expect("the directory that a mount would hide");
+    killed_with(&place, "gone", &[("gone/ann", "waits")], |_| Vec::new());
+    let world = World::opened(place, Arc::default(), |config| config);
+    world.deliver(message(&["gone/ann", "bob"], "waits, too"));
+    world.until("the other's", || world.texts("bob").len() == 1);
+    let waiting = world.delivery.waiting();
+    assert_eq!(waiting.len(), 2);
+    assert!(waiting.iter().all(|waiting| waiting.error.contains("mounted")), "{waiting:?}");
+    assert!(std::fs::read_dir(world.place.mail().join("gone")).expect("there").next().is_none());
+    assert_eq!(world.held("gone").1, 2);
+}
+
+#[test]
+fn a_mailbox_that_cannot_be_written_to_waits_alone_and_gets_its_mail_when_it_can() {
+    let world = World::new(&[]);
+    world.doors.shut("bad/Maildir", Door::Fails);
+    for text in ["1", "2", "3"] {
+        world.deliver(message(&["bad", "good"], text));
+    }
+    world.until("they wait", || world.waiting() == 3);
+    world.until("the other mailbox has them", || world.texts("good").len() == 3);
+    let known = world.delivery.waiting_mailboxes();
+    assert_eq!((known.len(), &*known[0].mailbox, known[0].messages, known[0].bytes), (1, "bad/Maildir", 3, 3));
+    world.sync();
+    assert_eq!(world.held("").1, 3, "all of them are needed still");
+    world.doors.open("bad/Maildir");
+    world.until_in_time("its mail", || world.texts("bad").len() == 3);
+    world.until("nothing waits", || world.waiting() == 0);
+    assert_eq!(world.delivery.take_recovered().len(), 1);
+    world.sync();
+    assert_eq!((world.held("").1, world.texts("good").len()), (0, 3));
+}
+
+#[test]
+fn all_that_waits_together_is_bounded_and_mailboxes_that_work_are_not_refused() {
+    let place = Place::new(&["gone-soon"]);
+    let doors = Arc::<super::test_world::Doors>::default();
+    for name in ["a", "b", "gone-soon/c"] {
+        doors.shut(&format!("{name}/Maildir"), Door::Fails);
+    }
+    let world = World::opened(place, doors, |config| LocalConfig {
+        pending_bytes_max: 1000,
+        pending_bytes_max_all: 1500,
+        ..config
+    });
+    let text = "x".repeat(600);
+    for (count, name) in ["a", "b", "gone-soon/c"].iter().enumerate() {
+        world.delivery.check_mailbox(&format!("{name}/Maildir")).expect("not yet");
+        world.deliver(message(&[name], &text));
+        world.until("it waits", || world.waiting() == count + 1);
+    }
+    // Each has less than it may, and together they have more.
+    for name in ["a", "b", "gone-soon/c"] {
+        let refused = world.delivery.check_mailbox(&format!("{name}/Maildir")).expect_err("too much waits");
+        assert_eq!(refused.bytes, 600);
+    }
+    world.delivery.check_mailboxes(["good/Maildir", "gone-soon/good/Maildir"]).expect("these can be written to");
+    world.doors.open("a/Maildir");
+    world.until_in_time("its mail", || world.texts("a").len() == 1);
+    world.until("room for the others", || world.delivery.check_mailbox("b/Maildir").is_ok());
+}
+
+#[test]
+fn a_slow_mailbox_is_timed_by_its_messages_and_not_by_groups_of_them() {
+    let world = World::new(&[]);
+    world.doors.shut("slow/Maildir", Door::Hangs);
+    for _ in 0..40 {
+        world.deliver(message(&["slow"], "text"));
+    }
+    world.doors.wait_until_held("slow/Maildir");
+    // One message after the other takes three seconds each, two minutes for all of them.
+    world.doors.shut("message slow/Maildir", Door::Hangs);
+    world.doors.open("slow/Maildir");
+    for count in 0..40 {
+        world.until("the next one", || world.doors.is_held("message slow/Maildir"));
+        world.pass(3);
+        world.delivery.core().mounts.iter().for_each(|mount| mount.tick());
+        assert_eq!(world.waiting(), 0, "at message {count}");
+        world.doors.let_one_pass("message slow/Maildir");
+    }
+    world.doors.open("message slow/Maildir");
+    world.until("all of them", || world.texts("slow").len() == 40);
+}
+
+#[test]
+fn while_a_mailbox_hangs_as_it_is_written_anew_others_are_retried() {
+    let world = World::new(&[]);
+    world.doors.shut("bad/Maildir", Door::Fails);
+    world.deliver(message(&["bad"], "retried"));
+    world.deliver(message(&["hangs"], "text"));
+    world.until("one waits", || world.waiting() == 1 && world.delivery.stats().delivered == 1);
+    world.doors.shut("sync ", Door::Fails);
+    world.doors.shut("hangs/Maildir", Door::Hangs);
+    assert!(world.delivery.sync(PATIENCE).is_err());
+    world.doors.wait_until_held("hangs/Maildir");
+    world.doors.open("bad/Maildir");
+    world.until_in_time("the other one is retried", || world.texts("bad").len() == 1);
+    world.doors.open("hangs/Maildir");
+    world.doors.open("sync ");
+    world.until("written anew", || world.delivery.stats().delivered == 3);
+    world.sync();
+    assert_eq!(world.held("").1, 0);
+}
+
+#[test]
+fn a_large_body_is_copied_in_pieces_also_when_it_is_written_anew() {
+    let world =
+        World::opened(Place::new(&[]), Arc::default(), |config| LocalConfig { inline_bytes_max: 1000, ..config });
+    let line = "0123456789abcdef\r\n".repeat(200_000);
+    world.deliver(message(&["ann"], &line));
+    let mut writer = world.delivery.upload(0).expect("room");
+    let large = world.place.runtime.block_on(async {
+        for piece in line.as_bytes().chunks(70_001) {
+            writer.write(piece).await.expect("written");
+        }
+        writer.finish().await.expect("durable")
+    });
+    world.deliver(Message { body: Body::Large(large), ..message(&["bob"], "") });
+    assert_eq!(world.spool.stats().large_bodies, 2);
+    world.until("visible", || world.delivery.stats().delivered == 2);
+    world.doors.shut("sync ", Door::Fails);
+    assert!(world.delivery.sync(PATIENCE).is_err());
+    world.until("written anew", || world.delivery.stats().delivered == 4);
+    world.doors.open("sync ");
+    world.sync();
+    let plain = line.replace('\r', "");
+    for name in ["ann", "bob"] {
+        assert_eq!(world.texts(name), [format!("Delivered-To: {name}\n{plain}")]);
+        let file = only_file(&world, name);
+        let sizes = format!(",S={},W={}", plain.len() + 15 + name.len(), line.len() + 16 + name.len());
+        assert!(file.to_str().expect("UTF-8").contains(&sizes), "{file:?} {sizes}");
+    }
+    let largest = world.spool.largest_read.load(Ordering::Relaxed);
+    assert!(largest > 0 && largest <= 1 << 20, "{largest}");
+    // Twice: what the first lets go is removed by one that comes later.
+    (0..3).for_each(|_| world.spool.spool.checkpoint().expect("a checkpoint"));
+    assert_eq!(world.spool.stats().large_bodies, 0);
+}
+
+#[test]
+fn memory_for_bodies_is_given_back_whatever_becomes_of_them() {
+    let world =
+        World::opened(Place::new(&["big"]), Arc::default(), |config| LocalConfig { backlog_bytes: 64 << 10, ..config });
+    world.doors.shut("bad/Maildir", Door::Fails);
+    world.doors.shut("hangs/Maildir", Door::Hangs);
+    let text = "x".repeat(3000);
+    for name in ["bad", "hangs", "good", "big/good"] {
+        (0..3).for_each(|_| drop(world.deliver(message(&[name, "good"], &text))));
+    }
+    world.doors.wait_until_held("hangs/Maildir");
+    // Larger on its mounts together than all the memory that there is: not held in it at all.
+    world.deliver(message(&["good", "big/good"], &"y".repeat(40 << 10)));
+    let is_whole = || world.delivery.core().budget().is_whole();
+    world.until_in_time("all of it", is_whole);
+    let refused = world.place.deliver(&world.delivery, message(&["good"], &"z".repeat(2 << 20)));
+    assert!(refused.is_ok(), "{refused:?}");
+    world.until_in_time("all of it again", is_whole);
+    world.doors.open("hangs/Maildir");
+}
+
+#[test]
+fn mail_that_waits_does_not_keep_the_spool_from_forgetting_what_came_since() {
+    let world = World::new(&[]);
+    world.doors.shut("bad/Maildir", Door::Fails);
+    let waiting = world.deliver(message(&["bad"], "waits"));
+    world.until("it waits", || world.waiting() == 1);
+    for _ in 0..200 {
+        world.deliver(message(&["good"], "text"));
+    }
+    world.sync();
+    let (entries, bodies) = world.held("");
+    assert!(
+        entries > 200 && bodies == 201,
+        "{entries} entries, {bodies} bodies: nothing is forgotten behind what waits"
+    );
+    // The spool needs the room.
+    let mount = world.delivery.core().mounts[0].clone();
+    posthaste_spool::Consumer::advance_wanted(&*mount, world.spool.stats().published);
+    world.until("what waits was written down anew", || world.held("").0 < 20);
+    assert_eq!(world.held("").1, 1, "its body is where it was");
+    drop(mount);
+    let place = world.end();
+    let doors = Arc::<super::test_world::Doors>::default();
+    doors.shut("bad/Maildir", Door::Fails);
+    let world = World::opened(place, doors, |config| config);
+    assert_eq!((world.report.messages, world.waiting()), (1, 1));
+    world.doors.open("bad/Maildir");
+    world.until_in_time("its mail", || world.texts("bad").len() == 1);
+    let name = mailbox(&world.place.mail(), "bad").remove(0).0;
+    assert!(name.starts_with(waiting[0].as_str()), "{name} is not {}", waiting[0]);
+    world.sync();
+    assert_eq!(world.held(""), (0, 0));
+}
+
+#[test]
+fn without_room_for_the_note_there_is_no_sync() {
+    let world = World::new(&[]);
+    world.deliver(message(&["ann"], "text"));
+    world.until("visible", || world.delivery.stats().delivered == 1);
+    world.doors.shut("sync ", Door::Hangs);
+    let mount = world.delivery.core().mounts[0].clone();
+    world.spool.refuse_entries(true);
+    let outcome = mount.sync_now(std::time::Instant::now() + PATIENCE).expect("it did not hang");
+    assert!(outcome.is_err_and(|error| error.contains("on record")));
+    world.spool.refuse_entries(false);
+    world.doors.open("sync ");
+    world.sync();
+    assert_eq!(world.held("").1, 0);
+}
+
+#[test]
+fn what_a_later_version_wrote_stays_in_the_spool() {
+    let place = Place::new(&[]);
+    killed_with(&place, "", &[("ann", "text")], |_| Vec::new());
+    {
+        let spool = place.spool();
+        let stream = spool.stream(&stream_of("")).expect("a stream");
+        let entry = Entry { stream, needs_body: false, payload: Bytes::from_static(&[9, 9, 9]) };
+        spool.append(Batch { entries: vec![entry], body: posthaste_spool::Body::None }, Box::new(|_| ()));
+    }
+    let world = World::opened(place, Arc::default(), |config| config);
+    assert_eq!((world.report.unknown.len(), world.texts("ann").len()), (1, 1));
+    world.sync();
+    assert_eq!(world.held("").1, 0, "what is known is let go");
+    let place = world.end();
+    assert_eq!(World::opened(place, Arc::default(), |config| config).report.unknown.len(), 1);
+}
+
+#[test]
+fn paths_out_of_the_mail_root_are_refused() {
+    let world = World::new(&[]);
+    for mailbox in ["../out", "/etc", "a//b", ""] {
+        let mut message = message(&["x"], "text");
+        message.targets[0].mailbox = mailbox.into();
+        let refused = world.place.deliver(&world.delivery, message);
+        assert!(matches!(refused, Err(DeliveryError::BadMailbox(_))), "{mailbox}: {refused:?}");
+    }
+    let nobody = Message { targets: Vec::new(), ..message(&["x"], "text") };
+    assert!(matches!(world.place.deliver(&world.delivery, nobody), Err(DeliveryError::BadMailbox(_))));
+}

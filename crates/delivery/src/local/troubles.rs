@@ -1,0 +1,360 @@
+//! Which mailboxes cannot be written to, what waits for each, and when it is tried again. Bookkeeping alone: it reads no clock and touches no disk.
+//!
+//! A mailbox is tried with one message, after 1 s, 2 s, 4 s and so on to 5 min. When that one gets through, each of the others is tried once. Each time it
+//! is the turn of the message that was tried the longest ago, so one that can never be written holds up no other.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::table::Key;
+
+/// A mailbox that messages wait for.
+struct Broken {
+    /// Each with the number of its last try, and its bytes; those that are being tried among them.
+    messages: HashMap<Key, (u64, u64)>,
+    /// Those that are not being tried, in the order of their last tries.
+    by_try: BTreeSet<(u64, Key)>,
+    bytes: u64,
+    /// Messages that have got into it since it was in trouble.
+    delivered: u64,
+    attempts: u32,
+    due: Instant,
+    /// The message that is tried for all.
+    probe: Option<Key>,
+    /// It can be written to again: whatever was last tried before this try is tried once more.
+    release_before: Option<u64>,
+    error: Arc<str>,
+}
+
+/// What is known of a mailbox that was tried in vain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub messages: usize,
+    pub bytes: u64,
+    pub attempts: u32,
+    pub due: Instant,
+    pub error: Arc<str>,
+}
+
+#[derive(Default)]
+pub(crate) struct Troubles {
+    mailboxes: HashMap<Arc<str>, Broken>,
+    tries: u64,
+    bytes: u64,
+    /// Mailboxes that nothing waits for any more, until somebody asks, and how much had waited.
+    recovered: Vec<(Arc<str>, u64)>,
+}
+
+impl Troubles {
+    /// What is known of a mailbox, if mail waits for it.
+    pub fn of(&self, mailbox: &str) -> Option<Known> {
+        self.mailboxes.get(mailbox).map(Broken::known)
+    }
+
+    /// All that mail waits for.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, Known)> {
+        self.mailboxes.iter().map(|(mailbox, broken)| (mailbox, broken.known()))
+    }
+
+    /// Bytes that wait for any of them.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The mailboxes that have got all that waited for them, since this was asked last.
+    pub fn take_recovered(&mut self) -> Vec<(Arc<str>, u64)> {
+        std::mem::take(&mut self.recovered)
+    }
+
+    /// An attempt failed, or none was made because the mailbox does not answer. True if the mailbox is in more trouble than before.
+    pub fn failed(&mut self, mailbox: &Arc<str>, key: Key, bytes: u64, error: &Arc<str>, now: Instant) -> bool {
+        self.tries += 1;
+        let broken = self.mailboxes.entry(mailbox.clone()).or_insert_with(|| Broken {
+            messages: HashMap::new(),
+            by_try: BTreeSet::new(),
+            bytes: 0,
+            delivered: 0,
+            attempts: 0,
+            due: now,
+            probe: None,
+            release_before: None,
+            error: error.clone(),
+        });
+        match broken.messages.insert(key, (self.tries, bytes)) {
+            Some((tried, _)) => drop(broken.by_try.remove(&(tried, key))),
+            None => {
+                broken.bytes += bytes;
+                self.bytes += bytes;
+            }
+        }
+        broken.by_try.insert((self.tries, key));
+        let was_probe = broken.probe == Some(key);
+        // What had been queued before the first failure was known says nothing new about the mailbox.
+        if !was_probe && broken.attempts > 0 {
+            return false;
+        }
+        broken.probe = broken.probe.filter(|_| !was_probe);
+        broken.due = now + RETRY_FIRST.saturating_mul(1 << broken.attempts.min(16)).min(RETRY_MAX);
+        broken.attempts += 1;
+        broken.error = error.clone();
+        true
+    }
+
+    /// A message has got into a mailbox, whether or not it had waited. Where other mail waits for it, that is tried again soon, and the pauses begin anew.
+    pub fn reached(&mut self, mailbox: &str, key: Key, now: Instant) {
+        let Some(broken) = self.mailboxes.get_mut(mailbox) else { return };
+        let Some((tried, bytes)) = broken.messages.remove(&key) else {
+            broken.due = broken.due.min(now + RETRY_FIRST);
+            broken.attempts = 1;
+            return;
+        };
+        broken.by_try.remove(&(tried, key));
+        broken.bytes -= bytes;
+        self.bytes -= bytes;
+        broken.delivered += 1;
+        if broken.messages.is_empty() {
+            let recovered = self.mailboxes.remove_entry(mailbox).filter(|_| self.recovered.len() < RECOVERED_MAX);
+            self.recovered.extend(recovered.map(|(mailbox, broken)| (mailbox, broken.delivered)));
+        } else if broken.probe == Some(key) {
+            broken.probe = None;
+            broken.attempts = 1;
+            broken.due = now + RETRY_FIRST;
+            broken.release_before = Some(self.tries);
+        }
+    }
+
+    /// Takes what is to be tried now, `most` of them at most.
+    pub fn due(&mut self, now: Instant, most: usize) -> Vec<Key> {
+        let mut all = Vec::new();
+        // First the mailboxes of which one message is tried: many messages for one of them leave no room for those.
+        for releasing in [false, true] {
+            for broken in self.mailboxes.values_mut() {
+                if broken.release_before.is_some() == releasing {
+                    while all.len() < most
+                        && let Some(key) = broken.next(now)
+                    {
+                        all.push(key);
+                    }
+                }
+            }
+        }
+        all
+    }
+}
+
+impl Broken {
+    fn known(&self) -> Known {
+        let (messages, bytes) = (self.messages.len(), self.bytes);
+        Known { messages, bytes, attempts: self.attempts, due: self.due, error: self.error.clone() }
+    }
+
+    /// The message to be tried now.
+    fn next(&mut self, now: Instant) -> Option<Key> {
+        let longest_ago = self.by_try.first().copied();
+        if let Some(before) = self.release_before {
+            match longest_ago {
+                Some((tried, key)) if tried <= before => {
+                    self.by_try.pop_first();
+                    return Some(key);
+                }
+                _ => self.release_before = None,
+            }
+        }
+        if self.probe.is_some() || self.due > now {
+            return None;
+        }
+        let (_, key) = self.by_try.pop_first()?;
+        self.probe = Some(key);
+        Some(key)
+    }
+}
+
+/// Mailboxes of which it is remembered that they have recovered.
+const RECOVERED_MAX: usize = 10_000;
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use posthaste_spool::Lsn;
+    use posthaste_turns::Random;
+
+    use super::*;
+
+    struct Clock {
+        mail: Troubles,
+        now: Instant,
+    }
+
+    impl Clock {
+        fn new() -> Self {
+            Clock { mail: Troubles::default(), now: Instant::now() }
+        }
+
+        fn pass(&mut self, secs: u64) {
+            self.now += Duration::from_secs(secs);
+        }
+
+        fn attempt(&mut self, id: u64, mailbox: &str, reached: bool) {
+            let key = (Lsn::new(id), 0);
+            match reached {
+                true => self.mail.reached(mailbox, key, self.now),
+                false => drop(self.mail.failed(&mailbox.into(), key, 10, &"no space".into(), self.now)),
+            }
+        }
+
+        fn due_of(&mut self, most: usize) -> Vec<u64> {
+            let mut ids: Vec<u64> = self.mail.due(self.now, most).into_iter().map(|(lsn, _)| lsn.get()).collect();
+            ids.sort_unstable();
+            ids
+        }
+
+        fn due(&mut self) -> Vec<u64> {
+            self.due_of(usize::MAX)
+        }
+    }
+
+    #[test]
+    fn a_broken_mailbox_is_tried_with_one_message_and_the_others_follow_when_it_gets_through() {
+        let mut clock = Clock::new();
+        (0..1000).for_each(|id| clock.attempt(id, "bad", false));
+        assert_eq!(clock.due(), [], "not before its time");
+        let mut tried: Vec<u64> = Vec::new();
+        for wait in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
+            clock.pass(wait - 1);
+            assert_eq!(clock.due(), [], "a second before {wait} have passed");
+            clock.pass(1);
+            let due = clock.due();
+            assert_eq!(due.len(), 1, "after {wait} seconds");
+            assert_eq!(clock.due(), [], "one at a time");
+            tried.extend(&due);
+            clock.attempt(due[0], "bad", false);
+        }
+        assert_eq!(tried, (0..11).collect::<Vec<_>>(), "each time another");
+        clock.pass(300);
+        assert_eq!(clock.due(), [11]);
+        clock.attempt(11, "bad", true);
+        let rest = clock.due();
+        assert_eq!(rest.len(), 999);
+        rest.into_iter().for_each(|id| clock.attempt(id, "bad", true));
+        assert_eq!((clock.mail.iter().count(), clock.mail.bytes()), (0, 0));
+        assert_eq!(clock.mail.take_recovered(), [("bad".into(), 1000)]);
+    }
+
+    #[test]
+    fn a_message_that_can_never_be_written_holds_up_no_other() {
+        let mut clock = Clock::new();
+        (0..10).for_each(|id| clock.attempt(id, "box", false));
+        let mut tries_of_the_bad_one = 0;
+        for _ in 0..60 {
+            clock.pass(1);
+            for id in clock.due() {
+                tries_of_the_bad_one += u32::from(id == 0);
+                clock.attempt(id, "box", id != 0);
+            }
+        }
+        assert_eq!(clock.mail.of("box").map(|known| known.messages), Some(1), "all others got through");
+        assert!((3..10).contains(&tries_of_the_bad_one), "{tries_of_the_bad_one} in a minute");
+    }
+
+    #[test]
+    fn mail_that_gets_through_has_the_waiting_tried_soon() {
+        let mut clock = Clock::new();
+        clock.attempt(1, "box", false);
+        for _ in 0..12 {
+            clock.pass(300);
+            assert_eq!(clock.due(), [1]);
+            clock.attempt(1, "box", false);
+        }
+        clock.attempt(2, "box", true);
+        clock.pass(1);
+        assert_eq!(clock.due(), [1]);
+        clock.attempt(1, "box", false);
+        clock.pass(2);
+        assert_eq!(clock.due(), [1], "the pauses begin anew");
+    }
+
+    #[test]
+    fn bytes_are_counted_once_for_each_mailbox_and_given_back() {
+        let mut clock = Clock::new();
+        let bytes = |clock: &Clock| (clock.mail.of("a").map_or(0, |known| known.bytes), clock.mail.bytes());
+        clock.attempt(1, "a", false);
+        clock.attempt(1, "b", false);
+        clock.attempt(2, "a", false);
+        clock.attempt(2, "a", false);
+        assert_eq!(bytes(&clock), (20, 30));
+        clock.attempt(1, "a", true);
+        assert_eq!(bytes(&clock), (10, 20));
+        clock.attempt(2, "a", true);
+        assert_eq!(bytes(&clock), (0, 10));
+    }
+
+    #[test]
+    fn many_messages_for_one_mailbox_take_no_room_from_the_probes_of_others() {
+        let mut clock = Clock::new();
+        (0..100).for_each(|id| clock.attempt(id, "large", false));
+        clock.pass(1);
+        let probe = clock.due();
+        clock.attempt(probe[0], "large", true);
+        (100..110).for_each(|id| clock.attempt(id, &format!("small {id}"), false));
+        clock.pass(1);
+        let first = clock.due_of(20);
+        assert_eq!(first.iter().filter(|id| **id >= 100).count(), 10, "each of the others has its turn");
+        assert_eq!(first.len(), 20);
+    }
+
+    #[test]
+    fn behind_those_that_are_released_one_message_alone_is_tried() {
+        let mut clock = Clock::new();
+        clock.attempt(0, "box", false);
+        clock.attempt(1, "box", false);
+        clock.pass(1);
+        assert_eq!(clock.due(), [0]);
+        clock.attempt(0, "box", true);
+        (2..10).for_each(|id| clock.attempt(id, "box", false));
+        // There was no room for message 1 until the next one was due as well.
+        clock.pass(1);
+        assert_eq!(clock.due(), [1, 2]);
+    }
+
+    #[test]
+    fn whatever_has_failed_for_a_while_all_mail_arrives_and_no_pause_is_longer_than_that_while() {
+        const MAILBOXES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        const TICK: Duration = Duration::from_millis(200);
+        for seed in 0..1000 {
+            let mut chance = Random::new(seed);
+            let mut clock = Clock::new();
+            let (outage, slowness, tries_at_once) = (1 + chance.below(300), 1 + chance.below(20), 1 + chance.below(40));
+            let mut broken = [true; MAILBOXES.len()];
+            let mut under_way: Vec<Key> = Vec::new();
+            let (mut tick, mut idle) = (0, 0);
+            while tick < outage || !under_way.is_empty() || clock.mail.iter().count() > 0 {
+                clock.now += TICK;
+                if tick < outage {
+                    broken.iter_mut().for_each(|broken| *broken ^= chance.below(30) == 0);
+                    under_way.push((Lsn::new(tick), chance.below(8) as u16));
+                } else {
+                    broken = [false; MAILBOXES.len()];
+                    idle = if under_way.is_empty() { idle + 1 } else { 0 };
+                    // Each pause is as long as those before it together, and 1 s.
+                    assert!(idle <= outage + 10, "seed {seed}");
+                }
+                tick += 1;
+                let room = (tries_at_once as usize).saturating_sub(under_way.len());
+                under_way.extend(clock.mail.due(clock.now, room));
+                under_way.retain(|&(lsn, number)| {
+                    let ended = chance.below(slowness) == 0;
+                    let (mailbox, now) = (MAILBOXES[usize::from(number)], clock.now);
+                    match (ended, broken[usize::from(number)]) {
+                        (false, _) => {}
+                        (true, false) => clock.mail.reached(mailbox, (lsn, number), now),
+                        (true, true) => drop(clock.mail.failed(&mailbox.into(), (lsn, number), 1, &"no".into(), now)),
+                    }
+                    !ended
+                });
+            }
+            assert_eq!(clock.mail.bytes(), 0, "seed {seed}");
+        }
+    }
+}
