@@ -167,3 +167,12 @@ fn misuse_is_told() {
     check(&["journal", "--server", "absent"], "cargo build --release -p posthaste");
     check(&["journal", "--dir", "/dev/shm"], "--force");
 }
+
+#[test]
+fn every_command_and_option_of_the_manual_exists() {
+    let mut program = posthaste_manual::Program::new(env!("CARGO_BIN_EXE_posthaste-bench"));
+    // Of posthaste, which the suites run, and of cargo.
+    let foreign = ["--check-files", "--list-all", "--features"];
+    let mistakes = program.mistakes(include_str!("../../../docs/bench.md"), "posthaste-bench", &foreign);
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+}

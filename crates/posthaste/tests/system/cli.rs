@@ -1,7 +1,6 @@
 //! The command line: what is printed where, and the exit status.
 
 use std::fs;
-use std::path::Path;
 
 use crate::search::Place;
 use crate::support::{ANYBODY, Server, command};
@@ -90,69 +89,6 @@ fn version_and_misuse() {
     let version = command(dir.path(), &["--version"]).output().unwrap();
     assert_eq!(String::from_utf8(version.stdout).unwrap(), format!("posthaste {}\n", env!("CARGO_PKG_VERSION")));
     assert_eq!(command(dir.path(), &["serve", "--nonsense"]).output().unwrap().status.code(), Some(2));
-}
-
-#[test]
-fn every_path_that_the_documents_name_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let in_docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let at_the_top = ["README.md", "ARCHITECTURE.md", "BENCHMARKS.md", "CHANGELOG.md"].map(|name| root.join(name));
-    let (mut links, mut names) = (0, 0);
-    for document in in_docs.chain(at_the_top) {
-        let text = std::fs::read_to_string(&document).unwrap();
-        let folder = document.parent().unwrap();
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
-            if !target.contains("://") {
-                assert!(folder.join(target).exists(), "{} links to {target}", document.display());
-                links += 1;
-            }
-        }
-        let first_words = text.split('`').skip(1).step_by(2).filter_map(|code| code.split_whitespace().next());
-        for name in first_words.filter(|word| PLACES.iter().any(|place| word.starts_with(place))) {
-            assert!(root.join(name).exists(), "{} names {name}", document.display());
-            names += 1;
-        }
-    }
-    assert!(links > 30 && names > 10, "only {links} links and {names} names found");
-}
-
-/// Where what the documents name by its path lies.
-const PLACES: [&str; 6] = ["crates/", "tools/", "testkit/", "docs/", "tests/", "fuzz/"];
-
-#[test]
-fn the_map_names_every_crate_and_where_it_begins() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let (_, map) = include_str!("../../../../ARCHITECTURE.md").split_once("## Map").unwrap();
-    let mut mapped = Vec::new();
-    for row in map.split("\n## ").next().unwrap().lines().filter(|line| line.starts_with("| `")) {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let name = cells[1].trim_matches('`');
-        let path = if name.contains('/') { name.to_owned() } else { format!("crates/{name}") };
-        let source = root.join(&path).join("src");
-        let begins = cells[3].split('`').skip(1).step_by(2).filter(|code| code.ends_with('/') || code.ends_with(".rs"));
-        begins.for_each(|file| assert!(source.join(file).exists(), "{path} has no {file}"));
-        mapped.push(path);
-    }
-    let crates_in = |folder: &str| -> Vec<String> {
-        let entries = std::fs::read_dir(root.join(folder)).unwrap();
-        entries.map(|entry| format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap())).collect()
-    };
-    let mut all = ["crates", "tools", "testkit"].map(crates_in).concat();
-    mapped.sort();
-    all.sort();
-    assert_eq!(mapped, all);
-}
-
-#[test]
-fn the_examples_of_the_documents_are_valid() {
-    let dir = tempfile::tempdir().unwrap();
-    let documents = [include_str!("../../../../README.md"), include_str!("../../../../docs/configuration.md")];
-    for (number, document) in documents.iter().enumerate() {
-        let example = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
-        std::fs::write(dir.path().join("posthaste.toml"), example).unwrap();
-        let checked = command(dir.path(), &["config", "check"]).output().unwrap();
-        assert!(checked.status.success(), "document {number}: {checked:?}");
-    }
 }
 
 #[test]

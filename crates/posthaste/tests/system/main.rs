@@ -7,6 +7,7 @@ mod compare_tags;
 mod completions;
 mod corpus;
 mod crash;
+mod documents;
 mod forms;
 mod indexing;
 mod keywords;

@@ -1,0 +1,103 @@
+//! What the documents say is there: files, places in documents, commands and their options, keys of examples, crates.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use posthaste_manual::{Program, anchors, documents, links, spans};
+
+use crate::support::*;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Where what the documents name by its path lies.
+const PLACES: [&str; 6] = ["crates/", "tools/", "testkit/", "docs/", "tests/", "fuzz/"];
+
+#[test]
+fn every_link_of_the_documents_leads_somewhere() {
+    let mut checked = 0;
+    for document in documents(&root()) {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let (file, place) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
+            assert!(target.exists(), "{} links to {link}", document.display());
+            if !place.is_empty() {
+                let places = anchors(&fs::read_to_string(&target).unwrap());
+                assert!(places.contains(&place.to_owned()), "{} links to {link}: {places:?}", document.display());
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "only {checked} links found");
+}
+
+#[test]
+fn every_path_that_the_documents_name_exists() {
+    let root = root();
+    let mut checked = 0;
+    for document in documents(&root) {
+        let spans = spans(&fs::read_to_string(&document).unwrap());
+        let first_words = spans.iter().filter_map(|code| code.split_whitespace().next());
+        for name in first_words.filter(|word| PLACES.iter().any(|place| word.starts_with(place))) {
+            assert!(root.join(name).exists(), "{} names {name}", document.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "only {checked} names found");
+}
+
+#[test]
+fn every_command_and_option_of_the_documents_exists() {
+    // Of curl, mu and notmuch.
+    const FOREIGN: [&str; 5] = ["--crlf", "--muhome", "--nocolor", "--duplicate", "--analyze"];
+    let mut program = Program::new(env!("CARGO_BIN_EXE_posthaste"));
+    for document in documents(&root()) {
+        let path = document.strip_prefix(root()).unwrap();
+        // tools/bench and tools/powercut check the pages of their own programs.
+        let others = ["BENCHMARKS.md", "docs/bench.md", "docs/powercut.md"];
+        if path.starts_with("bench-results") || others.iter().any(|other| path == Path::new(other)) {
+            continue;
+        }
+        let text = fs::read_to_string(&document).unwrap();
+        let mistakes = program.mistakes(&text, "posthaste", &FOREIGN);
+        assert!(mistakes.is_empty(), "{}: {mistakes:#?}", path.display());
+    }
+}
+
+#[test]
+fn the_map_names_every_crate_and_where_it_begins() {
+    let root = root();
+    let (_, map) = include_str!("../../../../ARCHITECTURE.md").split_once("## Map").unwrap();
+    let mut mapped = Vec::new();
+    for row in map.split("\n## ").next().unwrap().lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let name = cells[1].trim_matches('`');
+        let path = if name.contains('/') { name.to_owned() } else { format!("crates/{name}") };
+        let source = root.join(&path).join("src");
+        let begins = cells[3].split('`').skip(1).step_by(2).filter(|code| code.ends_with('/') || code.ends_with(".rs"));
+        begins.for_each(|file| assert!(source.join(file).exists(), "{path} has no {file}"));
+        mapped.push(path);
+    }
+    let crates_in = |folder: &str| -> Vec<String> {
+        let entries = fs::read_dir(root.join(folder)).unwrap();
+        entries.map(|entry| format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap())).collect()
+    };
+    let mut all = ["crates", "tools", "testkit"].map(crates_in).concat();
+    mapped.sort();
+    all.sort();
+    assert_eq!(mapped, all);
+}
+
+#[test]
+fn the_examples_of_the_documents_are_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let documents = [include_str!("../../../../README.md"), include_str!("../../../../docs/configuration.md")];
+    for (number, document) in documents.iter().enumerate() {
+        let example = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+        fs::write(dir.path().join("posthaste.toml"), example).unwrap();
+        let checked = command(dir.path(), &["config", "check"]).output().unwrap();
+        assert!(checked.status.success(), "document {number}: {checked:?}");
+    }
+}

@@ -1,0 +1,8 @@
+//! What docs/powercut.md tells its reader to type can be typed.
+
+#[test]
+fn every_command_and_option_of_the_manual_exists() {
+    let mut program = posthaste_manual::Program::new(env!("CARGO_BIN_EXE_powercut"));
+    let mistakes = program.mistakes(include_str!("../../../docs/powercut.md"), "powercut", &["--features"]);
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+}
