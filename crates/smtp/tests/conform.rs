@@ -6,6 +6,8 @@
 //! sets a limit or the protocol.
 
 mod common;
+#[path = "common/escapes.rs"]
+mod escapes;
 #[cfg(feature = "tokio")]
 #[path = "common/rules.rs"]
 mod rules;
@@ -14,6 +16,7 @@ use std::path::Path;
 
 use bytes::BytesMut;
 use common::Host;
+use escapes::unescape;
 use posthaste_smtp::reply::ReplyParser;
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Protocol, Reply};
@@ -79,29 +82,6 @@ fn configure(config: &mut Config, setting: &str) {
         ("errors", value) => config.limits.errors = value.parse().unwrap(),
         other => panic!("{other:?}"),
     }
-}
-
-fn unescape(text: &str) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        if first != b'\\' {
-            out.push(first);
-            rest = tail;
-            continue;
-        }
-        let used = match tail[0] {
-            b'r' => (b'\r', 1),
-            b'n' => (b'\n', 1),
-            b'0' => (0, 1),
-            b'\\' => (b'\\', 1),
-            b'x' => (u8::from_str_radix(std::str::from_utf8(&tail[1..3]).unwrap(), 16).unwrap(), 3),
-            other => panic!("escape {other}"),
-        };
-        out.push(used.0);
-        rest = &tail[used.1..];
-    }
-    out
 }
 
 fn check(name: &str, expected: &str, reply: &Reply) {

@@ -90,16 +90,20 @@ impl Fixture {
         (state.join(" "), end)
     }
 
-    /// Says all of it, closes the sending side, and returns the codes of the replies.
     async fn dialogue(&self, text: &str) -> Vec<String> {
-        let mut stream = TcpStream::connect(self.server.local_addrs()[0]).await.unwrap();
-        stream.write_all(text.as_bytes()).await.unwrap();
-        stream.shutdown().await.unwrap();
-        let mut heard = Vec::new();
-        timeout(LONG, stream.read_to_end(&mut heard)).await.expect("in time").expect("no reset");
-        let text = String::from_utf8(heard).unwrap();
-        text.lines().filter(|line| line.as_bytes()[3] == b' ').map(|line| line[..9].trim().to_owned()).collect()
+        dialogue(&self.server, text).await
     }
+}
+
+/// Says all of it, closes the sending side, and returns the codes of the replies.
+async fn dialogue(server: &RunningServer, text: &str) -> Vec<String> {
+    let mut stream = TcpStream::connect(server.local_addrs()[0]).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut heard = Vec::new();
+    timeout(LONG, stream.read_to_end(&mut heard)).await.expect("in time").expect("no reset");
+    let text = String::from_utf8(heard).unwrap();
+    text.lines().filter(|line| line.as_bytes()[3] == b' ').map(|line| line[..9].trim().to_owned()).collect()
 }
 
 fn message(name: &str, octets: usize) -> String {
@@ -183,6 +187,51 @@ async fn hello_and_data_are_asked_about_on_request_only() {
     let mut fixture = start(|config| (config.asks_hello, config.asks_data) = (false, false)).await;
     fixture.dialogue(&format!("{}QUIT\r\n", message("refuse-data", 6))).await;
     assert_eq!(fixture.end().await, ("connect mail rcpt message".into(), SessionEnd::Quit));
+}
+
+/// Refuses each message as soon as it begins, for all, or for the first of its recipients only.
+struct Full;
+
+impl Handler for Full {
+    type State = ();
+    type Transaction = ();
+
+    async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
+        Ok(())
+    }
+    async fn message(&self, session: &mut Session, _: (), envelope: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+        let full = Reply::new(452, "4.3.1", "no room");
+        match (session.helo.as_deref(), envelope.recipients.len()) {
+            (Some("leave"), _) => Reply::new(421, "4.3.2", "leave").into(),
+            (_, 1) => full.into(),
+            _ => MessageOutcome::Each(vec![full, Reply::ok("kept")]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn chunks_behind_a_refusal_are_refused_and_the_session_goes_on() {
+    for protocol in [Protocol::Smtp, Protocol::Lmtp] {
+        let (hello, one_fits) = match protocol {
+            Protocol::Smtp => ("EHLO", vec!["250 2.0.0"]),
+            Protocol::Lmtp => ("LHLO", vec!["452 4.3.1", "250 2.0.0"]),
+        };
+        let config = Config { protocol, ..Config::new("mx.example.org") };
+        let server = Server::builder().config(config).listen("127.0.0.1:0").start(Full).await.unwrap();
+        let chunks = "BDAT 3\r\nabcBDAT 6\r\nQUIT\r\nBDAT 0 LAST\r\n";
+        let open = "MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\n";
+        let said =
+            |name: &str| format!("{hello} {name}\r\n{open}{chunks}{open}RCPT TO:<c@example.org>\r\n{chunks}QUIT\r\n");
+        let yes = ["250 2.1.0", "250 2.1.5"];
+        let mut expected = [&yes[..], &["452 4.3.1"; 3], &yes, &["250 2.1.5", "250 2.0.0", "250 2.0.0"]].concat();
+        expected.extend(one_fits);
+        expected.push("221 2.0.0");
+        let codes = dialogue(&server, &said("c.example")).await;
+        assert_eq!(codes[2..], expected, "{protocol:?}");
+        // A 421 closes the session, so it is said at the end.
+        let codes = dialogue(&server, &said("leave")).await;
+        assert_eq!(codes[4..], ["250 2.0.0", "250 2.0.0", "421 4.3.2"], "{protocol:?}");
+    }
 }
 
 #[tokio::test]

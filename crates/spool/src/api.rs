@@ -28,7 +28,7 @@ pub struct Config {
     pub free_bytes_min: u64,
     /// As [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
     pub free_inodes_min: u64,
-    /// Whether a thread makes checkpoints and packs. Without it the owner calls [`FileSpool::checkpoint`] and the like.
+    /// Whether a thread makes checkpoints and packs. Without it the owner calls `checkpoint` and the like.
     pub keeper: bool,
     /// Who is told of failures.
     pub events: Events,

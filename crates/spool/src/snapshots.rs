@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::codec::{seal, unseal};
 use crate::files;
 
-/// Names a stream's snapshot: the stream's own choice, kept with its position. A name that [`Snapshots`] gave is a file of the spool.
+/// Names a stream's snapshot: the stream's own choice, kept with its position. A name that the spool gave is a file of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SnapshotName(String);
 

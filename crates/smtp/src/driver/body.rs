@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Stop};
 use crate::scan::BodyError;
-use crate::server::Event;
+use crate::server::{Event, MessageOutcome};
 
 /// The message that is being received. Reading it is what reads the connection, so a slow reader slows its client down
 /// and no one else, and nothing piles up in between.
@@ -141,6 +141,11 @@ impl<'a> Body<'a> {
             Poll::Pending => self.connection.poll_alarm(deadline, cx).map(|()| None),
         })
         .await
+    }
+
+    /// The handler has decided before the end.
+    pub(super) fn refuse_rest(&mut self, outcome: &MessageOutcome) {
+        self.connection.machine.refuse_rest(outcome);
     }
 
     /// Reads over what the handler left.

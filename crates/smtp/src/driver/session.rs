@@ -162,7 +162,12 @@ async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H
                 let outcome = Box::pin(sheltered(id, "message", work)).await;
                 let end = match body.ended() {
                     Some(end) => end,
-                    None => Box::pin(body.end()).await,
+                    None => {
+                        if let Some(outcome) = &outcome {
+                            body.refuse_rest(outcome);
+                        }
+                        Box::pin(body.end()).await
+                    }
                 };
                 let panicked = outcome.is_none();
                 match end {

@@ -3,7 +3,12 @@
 //! After the reply of a cell the session is probed, to see that it is in the state that it should be in: with DATA, which only a
 //! transaction with a recipient takes, and with MAIL, which only a session without one does.
 
+#[path = "escapes.rs"]
+mod escapes;
+
 use std::path::Path;
+
+use escapes::unescape;
 
 /// One session with a server that has greeted.
 pub trait Talk {
@@ -148,24 +153,4 @@ fn probe(talk: &mut dyn Talk, state: &str, place: &str) {
     expect(talk, format!("{}\r\n", MAIL.0).as_bytes(), if in_place { 250 } else { 503 }, &place);
     expect(talk, b"QUIT\r\n", 221, &place);
     assert_eq!(talk.hear(), None, "{place}: not closed");
-}
-
-/// `\r`, `\n`, `\t` and `\xNN`.
-fn unescape(text: &str) -> Vec<u8> {
-    let mut octets = Vec::new();
-    let mut rest = text;
-    while let Some((before, behind)) = rest.split_once('\\') {
-        octets.extend_from_slice(before.as_bytes());
-        let used = match behind.as_bytes()[0] {
-            b'r' => (b'\r', 1),
-            b'n' => (b'\n', 1),
-            b't' => (b'\t', 1),
-            b'x' => (u8::from_str_radix(&behind[1..3], 16).unwrap(), 3),
-            other => panic!("escape {other}"),
-        };
-        octets.push(used.0);
-        rest = &behind[used.1..];
-    }
-    octets.extend_from_slice(rest.as_bytes());
-    octets
 }

@@ -258,6 +258,7 @@ impl Session {
             self.shared.held_octets.fetch_sub(bytes.len(), Ordering::Relaxed);
             self.drop_kept();
             self.overflow = true;
+            self.machine.refuse_rest(&overflow());
             return;
         }
         self.kept = match std::mem::take(&mut self.kept) {
@@ -273,7 +274,7 @@ impl Session {
     /// The message is whole: decides about it.
     fn end(&mut self) -> Option<Turn> {
         if self.overflow {
-            return self.give(Answer::Message(Reply::new(452, "4.3.1", "Insufficient memory").into()), Duration::ZERO);
+            return self.give(Answer::Message(overflow()), Duration::ZERO);
         }
         let (Some(envelope), true) = (&self.envelope, self.shared.rules.applies(Stage::EndOfData)) else {
             return self.give(Answer::Message(accepted()), Duration::ZERO);
@@ -358,6 +359,10 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.drop_kept();
     }
+}
+
+fn overflow() -> MessageOutcome {
+    Reply::new(452, "4.3.1", "Insufficient memory").into()
 }
 
 fn accepted() -> MessageOutcome {

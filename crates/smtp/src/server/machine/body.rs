@@ -17,6 +17,8 @@ pub(super) struct Body {
     pub aborted: bool,
     /// Octets of it that the client announced with SIZE (RFC 1870).
     pub announced: Option<u64>,
+    /// What [`Machine::refuse_rest`] was told.
+    pub refusal: Option<Box<Reply>>,
 }
 
 impl Machine {
@@ -76,7 +78,7 @@ impl Machine {
         let scanner = Scanner::new(self.config.body_policy(), dots);
         let transaction = self.transaction.as_mut().expect("a body has a transaction");
         let announced = transaction.envelope.mail.size;
-        transaction.body = Some(Body { scanner, begun: false, aborted: false, announced });
+        transaction.body = Some(Body { scanner, begun: false, aborted: false, announced, refusal: None });
         self.bodies += 1;
     }
 
@@ -130,9 +132,10 @@ impl Machine {
         if left == 0 && !last && !matches!(self.state, State::Closed) {
             self.state = State::Command;
             let body = self.transaction.as_ref().and_then(|t| t.body.as_ref()).expect("BDAT has a body");
-            match body.scanner.fault() {
+            let refusal = body.scanner.fault().map(|error| error.reply()).or_else(|| body.refusal.as_deref().cloned());
+            match refusal {
                 // Told for each chunk; those already in the pipeline are read over in the same way.
-                Some(error) => self.refuse(&error.reply()),
+                Some(refusal) => self.refuse(&refusal),
                 None => self.write(format_args!("250 2.0.0 {size} octets received\r\n")),
             }
         }
@@ -157,6 +160,18 @@ impl Machine {
             self.conclude(&MessageOutcome::All(error.reply()));
         }
         first.then_some(Event::BodyAborted(error))
+    }
+
+    /// The fate of the message is known before its end: it goes to nobody. Chunks that end from now on are answered with the refusal, and not
+    /// with 250 (RFC 3030 section 2), until the last one brings [`Event::BodyEnd`]. Changes nothing within DATA, or where a
+    /// recipient is accepted.
+    pub fn refuse_rest(&mut self, outcome: &MessageOutcome) {
+        let body = self.transaction.as_mut().and_then(|t| t.body.as_mut());
+        let refusal = outcome.single();
+        // A 421 is said at the end, with which the session closes.
+        if let Some(body) = body.filter(|_| !outcome.is_accepted() && refusal.code() != 421) {
+            body.refusal = Some(Box::new(refusal.into_owned()));
+        }
     }
 
     /// Answers [`Event::BodyEnd`]: one reply, or in LMTP one for each recipient.
