@@ -24,7 +24,7 @@ pub enum AppendError {
         /// Payload bytes that fit.
         limit: usize,
     },
-    /// More bytes wait than [`Config::max_pending_bytes`]: come back when some are written.
+    /// More bytes wait than [`Config::max_pending_bytes`](crate::Config::max_pending_bytes): come back when some are written.
     #[error("too many bytes wait to be written")]
     Busy,
     /// The journal was closed.

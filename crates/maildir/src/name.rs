@@ -26,7 +26,7 @@ pub struct Host(Box<str>);
 
 impl Host {
     /// Replaces what a file name cannot hold: `/` by `\057`, `:` by `\072`; `,`, blanks, control and non-ASCII
-    /// characters by `_`. An empty name becomes `localhost`; what goes beyond [`HOST_BYTES_MAX`] is cut off.
+    /// characters by `_`. An empty name becomes `localhost`; what goes beyond 64 octets is cut off.
     pub fn new(host_name: &str) -> Self {
         let mut fit = String::with_capacity(host_name.len());
         for c in host_name.chars() {

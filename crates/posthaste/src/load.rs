@@ -331,7 +331,10 @@ impl Show {
             return;
         }
         if self.stop.is_asked() && !std::mem::replace(&mut self.has_told_of_stop, true) {
-            self.tell(&format!("posthaste: ending; {} messages are waited for until told again", progress.in_flight));
+            self.tell(&format!(
+                "posthaste: ending; waits for {} until told again",
+                posthaste_units::count(progress.in_flight, "message")
+            ));
         }
         match &self.bar {
             Some(bar) => bar.set_message(self.live.view(progress)),

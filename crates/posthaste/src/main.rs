@@ -1,5 +1,7 @@
 //! The command line. What it does is in the crates; here it is only named.
 #![forbid(unsafe_code)]
+// Many comments here are help texts, in which brackets are no links.
+#![allow(rustdoc::broken_intra_doc_links)]
 #![deny(clippy::print_stdout)]
 
 mod account;

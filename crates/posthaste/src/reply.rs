@@ -15,7 +15,7 @@ use crate::chosen::{Choice, files};
 use crate::mail_json::{Contents, address_field, addresses, body, date, full, headers, text};
 use crate::notmuch_form::sexp;
 use crate::search_common::{Failure, IndexDir, nothing_found};
-use crate::terminal::{harmless, print, print_json};
+use crate::terminal::{complain, harmless, print, print_json};
 
 #[derive(Args)]
 #[command(
@@ -77,6 +77,10 @@ pub fn run(args: Reply) -> Result<ExitCode, Failure> {
         }
         Format::HeadersOnly => print(&lines(&fields))?,
         Format::Default => print(&format!("{}\n{}", lines(&fields), quoted(&mail, &bytes)))?,
+    }
+    if !fields.iter().any(|(name, _)| *name == "From") {
+        let settings = args.index.path()?.join("config.toml");
+        complain(&format!("without From: $EMAIL, or `[user] addresses` in {}, says who you are", settings.display()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -116,12 +116,32 @@ pub fn print_json(json: &str) -> io::Result<()> {
 pub fn complain(text: &str) {
     let mut out = io::stderr();
     let is_terminal = out.is_terminal();
-    let _ = write_to(&mut out, is_terminal, format!("posthaste: {text}\n").as_bytes(), Made::Elsewhere);
+    let text = format!("posthaste: {}\n", without_error_numbers(text));
+    let _ = write_to(&mut out, is_terminal, text.as_bytes(), Made::Elsewhere);
+}
+
+/// What the system says of an error, without ` (os error 2)` behind it.
+fn without_error_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |said, part| {
+        let digits = part.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        match digits.strip_prefix(')') {
+            Some(rest) => said + rest,
+            None => said + " (os error " + part,
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_are_told_without_numbers() {
+        let said = "a: No such file or directory (os error 2); (os error x) (os error 13): b";
+        assert_eq!(without_error_numbers(said), "a: No such file or directory; (os error x): b");
+    }
 
     /// Every character that does something to a terminal instead of being seen.
     fn all_harmful() -> String {

@@ -8,7 +8,8 @@
 //! - [`address`], [`command`], [`reply`] and [`sasl`] are the parsers, usable alone;
 //! - [`Limits`] and the policies beside it name every bound and what happens at it.
 //!
-//! Features: `tokio`; `tls` (STARTTLS and implicit TLS by rustls with `ring`; includes `tokio`); `serde` for protocol and policies.
+//! Features: `tokio`; `tls` (STARTTLS and implicit TLS by rustls with `ring`; includes `tokio` and `scram`); `scram` (SCRAM-SHA-256 for AUTH);
+//! `serde` for protocol and policies. None is on by default.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_journal::{Config, Journal, KIND_USER};
 use posthaste_loadgen::scratch::subdirectory;
+use posthaste_units::count;
 
 use crate::executor::{BODY_BYTES, bodies};
 use crate::published;
@@ -45,7 +46,11 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
             }),
         };
         Workload {
-            what: format!("{} s with {callers} records waiting at a time (the plain files: one)", time.as_secs_f64()),
+            what: format!(
+                "{} s with {} waiting at a time; a plain file takes one at a time",
+                time.as_secs_f64(),
+                count(callers, "record")
+            ),
             published: published::about(&name),
             name,
             figures: FIGURES,

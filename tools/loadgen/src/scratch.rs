@@ -18,6 +18,9 @@ impl Scratch {
     /// When it cannot be made.
     pub fn new_in(base: &Path) -> io::Result<Self> {
         let base = std::path::absolute(base)?;
+        if !base.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such directory"));
+        }
         let dir = tempfile::Builder::new().prefix("posthaste-bench-").tempdir_in(base)?;
         // Other users' processes, such as Postfix's, have to get through.
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;

@@ -31,7 +31,7 @@ pub struct JournaledConfig {
     /// 1 MiB by default. Measured (bench `choices` of the journal, MiB/s durable in a record / in a file of its own): 1 MiB 319 / 395, 4 MiB 571 / 499,
     /// 16 MiB 556 / 784 one at a time. As fast, and a file holds up nobody else's commit.
     pub inline_bytes_max: u64,
-    /// Bytes that may wait for one mailbox that cannot be written to; beyond, [`Journaled::check_mailbox`] refuses.
+    /// Bytes that may wait for one mailbox that cannot be written to; beyond, `check_mailbox` refuses.
     pub pending_bytes_max: u64,
     /// Whose the files and directories are that are made for mail: asked whenever a mailbox is opened or written to, so what it says may change. A replay asks
     /// it too: mail that was accepted before gets the owner that applies when it is written.

@@ -180,6 +180,8 @@ fn answers_begin_as_notmuch_begins_them() {
     let place = place();
     fs::write(place.path().join("mail/cur/4.d.host:2,S"), PARTS).unwrap();
     place.says(0, &["index", "--quiet"]);
+    let nobody = place.run(&["reply", "id:4@example.net"]);
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("config.toml, says who you are"), "{nobody:?}");
     let settings = "[user]\nname = \"Me\"\naddresses = [\"me@example.org\"]\n";
     fs::write(place.path().join("data/posthaste/search/config.toml"), settings).unwrap();
     let answer = place.says(0, &["reply", "id:4@example.net"]);

@@ -34,7 +34,12 @@ impl Place {
     }
 
     pub fn run(&self, line: &[&str]) -> Output {
-        command(self.path(), line).env("TZ", "UTC").env("XDG_DATA_HOME", self.path().join("data")).output().unwrap()
+        command(self.path(), line)
+            .env("TZ", "UTC")
+            .env("XDG_DATA_HOME", self.path().join("data"))
+            .env_remove("EMAIL")
+            .output()
+            .unwrap()
     }
 
     /// Standard output; the exit status must be `code`.

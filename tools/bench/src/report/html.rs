@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use posthaste_loadgen::report::{escape, footer, page};
+use posthaste_units::count;
 
 use super::markdown::{figures_shown, remarks, table};
 use super::{Kind, Report, Row, WorkloadReport};
@@ -27,7 +28,8 @@ impl Report {
         }
         body.push_str(&footer(&self.started, &self.host, &self.version, &self.command));
         let names: Vec<&str> = self.suites.iter().map(|suite| suite.name.as_str()).collect();
-        let lead = format!("{} × the published amount, rounds in turns: {}", self.scale, self.rounds);
+        let lead =
+            format!("{} × the published amounts, {} of each side, in turns", self.scale, count(self.rounds, "round"));
         page(&format!("Posthaste bench: {}", names.join(", ")), &lead, &body)
     }
 }

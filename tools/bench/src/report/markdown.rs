@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use posthaste_loadgen::live::millis;
 use posthaste_loadgen::measure::Spread;
 use posthaste_loadgen::report::Table;
+use posthaste_units::count;
 
 use super::{FigureInfo, Kind, Report, Row, RowState, WorkloadReport};
 use crate::suite::Unit;
@@ -18,14 +19,14 @@ impl Report {
         let host = &self.host;
         writeln!(
             text,
-            "{}, {} cores ({}), Linux {}, Posthaste {}: {} times the published amount, rounds in turns: {}.\n\n    {}\n",
+            "{}, {} cores ({}), Linux {}, Posthaste {}: {} times the published amounts, {} of each side, in turns.\n\n    {}\n",
             self.started,
             host.cores,
             host.cpu,
             host.kernel,
             self.version,
             self.scale,
-            self.rounds,
+            count(self.rounds, "round"),
             self.command.join(" ")
         )
         .expect(NO_ERROR);

@@ -148,8 +148,12 @@ fn differences(named: &[(String, Report)]) -> Vec<String> {
         let of_other = fields(other);
         for (name, value) in of_first.iter().filter(|(name, _)| *name != "targets") {
             if of_other.get(name) != Some(value) {
-                let theirs = of_other.get(name).unwrap_or(&serde_json::Value::Null);
-                differences.push(format!("{name} is {value} in {first_name}, {theirs} in {other_name}"));
+                let said = |value: Option<&serde_json::Value>| match value {
+                    None | Some(serde_json::Value::Null) => "not set".to_owned(),
+                    Some(value) => value.to_string(),
+                };
+                let (ours, theirs) = (said(Some(value)), said(of_other.get(name)));
+                differences.push(format!("{name} is {ours} in {first_name}, {theirs} in {other_name}"));
             }
         }
     }

@@ -398,7 +398,7 @@ h2{font-size:15px;margin:0 0 8px}header p{margin:0 0 18px;color:var(--dim)}
 figure{margin:0;padding:12px 12px 6px}figcaption{display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline;margin:0 4px 6px}
 .key{color:var(--dim);font-size:13px;white-space:nowrap}.key i{display:inline-block;width:14px;height:3px;border-radius:2px;
 margin-right:6px;vertical-align:middle;background:var(--c)}
-svg{display:block;width:100%;height:auto}svg text{font-size:12px;fill:var(--dim);font-variant-numeric:tabular-nums}
+svg{display:block;width:100%;height:auto}@media (max-width:640px){figure{overflow-x:auto}figure>svg{min-width:540px}}svg text{font-size:12px;fill:var(--dim);font-variant-numeric:tabular-nums}
 .grid{stroke:var(--line);stroke-width:1;fill:none}.axis,.tick{stroke:var(--dim);stroke-width:1;fill:none}
 .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.area{fill:var(--c);opacity:.16}
 .warmup{fill:var(--dim);background:var(--dim)!important;opacity:.18}.down{fill:var(--bad);background:var(--bad)!important;opacity:.28}
@@ -408,7 +408,7 @@ svg{display:block;width:100%;height:auto}svg text{font-size:12px;fill:var(--dim)
 .inline{width:120px;height:10px;margin-top:5px}a{color:var(--c0)}.remark{margin:6px 0 0;color:var(--dim);font-size:13px}.tables p{margin:0 0 8px}
 .tables{display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start;margin-bottom:16px}.tables>div{padding:14px 16px;overflow-x:auto;max-width:100%}
 table{border-collapse:collapse;font-size:14px}th{text-align:left;color:var(--dim);font-weight:500}
-td,th{padding:3px 20px 3px 0;vertical-align:top}td:last-child,th:last-child{padding-right:0}
+td,th{padding:3px 20px 3px 0;vertical-align:top}td:first-child{max-width:14em}td:last-child,th:last-child{padding-right:0}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}td.text{font-family:ui-monospace,'DejaVu Sans Mono',monospace;
 font-size:13px;overflow-wrap:anywhere}footer{margin-top:20px;color:var(--dim);font-size:13px}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px}

@@ -209,7 +209,9 @@ impl Report {
         let cost = |usage: &Usage| Cost::new(usage.clone(), outcome.ledger.acked());
         let mut notes = about.notes;
         let mut note = |applies: bool, text: &str| applies.then(|| notes.push(text.to_owned()));
-        note(outcome.gave_up, "the run ended early: no server could be reached any more");
+        let was_never_there = outcome.gave_up && outcome.sessions == 0;
+        note(was_never_there, "the run ended early: no server could be reached");
+        note(outcome.gave_up && !was_never_there, "the run ended early: no server could be reached any more");
         note(outcome.was_stopped, "the run was stopped before its end");
         note(outcome.ledger.is_full(), "a run has 2^28 messages at most");
         let server_ended = outcome.server.as_ref().is_some_and(|usage| usage.has_ended);

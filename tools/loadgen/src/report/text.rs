@@ -16,8 +16,8 @@ const NO_ERROR: &str = "a String takes everything";
 pub(super) fn octets(octets: f64) -> String {
     match octets {
         octets if octets < 10_240.0 => format!("{octets:.0} B"),
-        octets if octets < 10_240.0 * 1024.0 => format!("{:.1} KiB", octets / 1024.0),
-        octets if octets < 10_240.0 * 1_048_576.0 => format!("{:.1} MiB", octets / 1_048_576.0),
+        octets if octets < 1_048_576.0 => format!("{:.1} KiB", octets / 1024.0),
+        octets if octets < 1_073_741_824.0 => format!("{:.1} MiB", octets / 1_048_576.0),
         octets => format!("{:.2} GiB", octets / 1_073_741_824.0),
     }
 }
@@ -249,7 +249,10 @@ mod tests {
         let check = |value: f64, text: &str| assert_eq!(octets(value), text);
         check(500.0, "500 B");
         check(10_240.0, "10.0 KiB");
+        check(1_048_575.0, "1024.0 KiB");
+        check(9_460_000.0, "9.0 MiB");
         check(104_857_600.0, "100.0 MiB");
+        check(1_610_612_736.0, "1.50 GiB");
         check(12_884_901_888.0, "12.00 GiB");
     }
 }
