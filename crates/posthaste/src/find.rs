@@ -212,9 +212,7 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
             let has_none = values.is_empty() && !messages.is_empty();
             write_values(&args, values)?;
             if has_none {
-                let what = if let Output::Tags = output { "tag" } else { "Message-ID" };
-                let found = count(messages.len(), "message");
-                complain(&format!("{found} found, none with a {what}"));
+                complain(&format!("{} found, none with a tag", count(messages.len(), "message")));
                 return Ok(ExitCode::from(1));
             }
         }
@@ -247,7 +245,7 @@ fn values(output: Output, messages: &[Message], as_trees: bool) -> Vec<String> {
     let value = |(message, _): (&Message, _)| match output {
         Output::Files => message.path.to_string_lossy().into_owned(),
         Output::Threads => format!("thread:{:08x}", message.thread),
-        Output::Messages | Output::Tags | Output::Summary => message.head.message_id.clone(),
+        Output::Messages | Output::Tags | Output::Summary => message.id.clone(),
     };
     let mut known = HashSet::new();
     let values = ordered(messages, as_trees).into_iter().map(value);

@@ -141,6 +141,7 @@ mod tests {
             tags: tags.iter().map(|&tag| tag.to_owned()).collect(),
             folder: "/a/folder/with/a/long/name".to_owned(),
             path: PathBuf::new(),
+            id: String::new(),
             head: Head { from: from.to_owned(), subject: subject.to_owned(), ..Head::default() },
         }
     }

@@ -127,14 +127,12 @@ impl Summary {
     /// `messages` newest first.
     fn of(messages: &[Message], matched: &Bitmap, is_oldest_first: bool) -> Self {
         let is_hit = |message: &&Message| matched.get(message.number);
-        // Several files with one Message-ID are one message here. Which of them matched does not matter.
+        // Several files with one id are one message here. Which of them matched does not matter.
         let mut known: HashMap<&str, bool> = HashMap::new();
-        for message in messages.iter().filter(|message| !message.head.message_id.is_empty()) {
-            *known.entry(&message.head.message_id).or_default() |= is_hit(&message);
+        for message in messages {
+            *known.entry(&message.id).or_default() |= is_hit(&message);
         }
-        let without_id = || messages.iter().filter(|message| message.head.message_id.is_empty());
-        let total = known.len() + without_id().count();
-        let hits = known.values().filter(|is_hit| **is_hit).count() + without_id().filter(is_hit).count();
+        let hits = known.values().filter(|is_hit| **is_hit).count();
         let first = if is_oldest_first { messages.iter().rev().find(is_hit) } else { messages.iter().find(is_hit) };
         let mut seen = HashSet::new();
         let mut names = |hit: bool| -> String {
@@ -148,14 +146,14 @@ impl Summary {
         let (hit, other) = (names(true), names(false));
         let ids = |hit: bool| {
             let mut seen = HashSet::new();
-            let wanted = messages.iter().rev().map(|message| message.head.message_id.as_str());
+            let wanted = messages.iter().rev().map(|message| message.id.as_str());
             wanted.filter(|id| known.get(id) == Some(&hit) && seen.insert(*id)).map(id_term).collect()
         };
         Self {
             thread: first.map_or(0, |message| message.thread),
             timestamp: first.map_or(0, |message| message.date),
             matched: hits,
-            total,
+            total: known.len(),
             files: messages.len(),
             authors: if other.is_empty() { hit } else { format!("{hit}| {other}") },
             subject: first.map(|message| clean_subject(&message.head.subject).to_owned()).unwrap_or_default(),
@@ -221,7 +219,7 @@ fn values(searcher: &Searcher, args: &Search, matched: &Bitmap) -> Result<Vec<St
             messages
                 .map(|message| match output {
                     Output::Files => message.path.to_string_lossy().into_owned(),
-                    _ => message.head.message_id,
+                    _ => message.id,
                 })
                 .collect()
         }

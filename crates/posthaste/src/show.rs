@@ -159,10 +159,10 @@ impl Threads {
         for message in searcher.messages(&numbers)? {
             let file = message.path.to_string_lossy().into_owned();
             let is_hit = matched.get(message.number);
-            let index = match by_id.get(&message.head.message_id) {
-                Some(&index) if !message.head.message_id.is_empty() => index,
-                _ => {
-                    by_id.insert(message.head.message_id.clone(), all.messages.len());
+            let index = match by_id.get(&message.id) {
+                Some(&index) => index,
+                None => {
+                    by_id.insert(message.id.clone(), all.messages.len());
                     all.files.push(Vec::new());
                     all.is_hit.push(false);
                     all.children.push(Vec::new());
@@ -258,7 +258,7 @@ impl Threads {
         let Some(bytes) = reader.read_any(self.files[index].iter().map(Path::new)) else { return Value::Null };
         let mail = Mail::parse(&bytes);
         let mut out = json!({
-            "id": message.head.message_id, "match": self.is_hit[index], "excluded": false, "filename": self.files[index],
+            "id": message.id, "match": self.is_hit[index], "excluded": false, "filename": self.files[index],
             "timestamp": message.date, "date_relative": relative_date(message.date), "tags": tags(message), "duplicate": 1,
             "crypto": {}, "headers": headers(&mail, &mail.root().header()),
         });
@@ -281,7 +281,7 @@ impl Threads {
             let _ = writeln!(
                 out,
                 "{mark}message{{ id:{} depth:{depth} match:{} excluded:0 filename:{}",
-                harmless(&message.head.message_id),
+                harmless(&message.id),
                 u8::from(self.is_hit[index]),
                 harmless(&self.files[index][0])
             );
@@ -354,6 +354,7 @@ mod tests {
             tags: Vec::new(),
             folder: String::new(),
             path: PathBuf::new(),
+            id: number.to_string(),
             head: posthaste_search::Head::default(),
         };
         // 1 answers 2, which answers 1; 3 answers 2. 0 stands alone.

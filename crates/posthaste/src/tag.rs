@@ -189,7 +189,10 @@ fn read(file: &PathBuf) -> Result<String, Failure> {
         return Ok(fs::read_to_string(file).map_err(fail)?);
     }
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).map_err(fail)?;
+    std::io::stdin().read_to_string(&mut text).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => "standard input: this is no text in UTF-8".to_owned(),
+        _ => format!("standard input: {error}"),
+    })?;
     Ok(text)
 }
 

@@ -103,7 +103,6 @@ fn what_is_left_out_or_too_much_is_said() {
         (&["tag", "--list", "rye"], 2, "`rye` is too much"),
         (&["extract", "--parts", "9", "oven"], 1, "there is no part 9; the message has 2 parts"),
         (&["extract", "-a", "flour"], 1, "no attachment; the message has 1 part, which --save-all saves"),
-        (&["find", "--output", "messages", "from:c"], 1, "1 message found, none with a Message-ID"),
         (&["find", "--output", "tags", "rye"], 1, "2 messages found, none with a tag"),
         (&["load"], 2, "`load --serve`"),
         (&["doctor", "--connections", "x"], 2, "write a whole number"),

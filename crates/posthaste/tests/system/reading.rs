@@ -146,6 +146,27 @@ fn where_one_file_is_gone_the_others_are_shown() {
 }
 
 #[test]
+fn a_message_without_an_id_has_one_of_its_content() {
+    let place = Place::new();
+    place.add("5.e.host:2,S", "From: Eve <eve@example.org>\nSubject: no id\n\nAlone.\n");
+    place.says(0, &["index", "--quiet", "mail"]);
+    let id = place.says(0, &["search", "--output=messages", "from:eve"]);
+    assert!(id.starts_with("id:posthaste-") && id.trim().len() == 45, "{id}");
+    assert_eq!(place.says(0, &["find", "--output=messages", "from:eve"]), id["id:".len()..]);
+    let threads: serde_json::Value =
+        serde_json::from_str(&place.says(0, &["search", "--format=json", "from:eve"])).unwrap();
+    assert_eq!(threads[0]["query"][0], id.trim());
+    let shown: serde_json::Value = serde_json::from_str(&place.says(0, &["show", "--format=json", id.trim()])).unwrap();
+    assert_eq!(shown[0][0][0]["id"], id.trim()["id:".len()..]);
+    place.says(0, &["tag", "+alone", "--", id.trim()]);
+    assert_eq!(place.says(0, &["find", "-f", "s", "tag:alone"]), "no id\n");
+    assert!(place.says(0, &["tag", "--dump"]).ends_with(&format!("+alone -- {id}")));
+    place.says(1, &["find", "id:posthaste-0123"]);
+    // One that has a Message-ID is found by that.
+    assert_eq!(place.says(0, &["find", "--count", "id:*"]), "2\n");
+}
+
+#[test]
 fn a_query_may_begin_with_what_must_not_be_there() {
     let place = Place::new();
     place.says(0, &["index", "--quiet", "mail"]);

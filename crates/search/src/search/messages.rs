@@ -7,6 +7,7 @@ use tantivy::schema::document::{DeserializeError, DocumentDeserialize, DocumentD
 
 use super::{Bitmap, Result, Searcher, Segment};
 use crate::state::{Column, bits};
+use crate::tags::id_of;
 use crate::text_index::Head;
 
 /// Reading a column costs about as much as reading single values of this share of its rows.
@@ -33,6 +34,8 @@ pub struct Message {
     pub folder: String,
     /// The file.
     pub path: PathBuf,
+    /// What finds it as `id:`, and what it is tagged under: its Message-ID, or where it has none one made of its content.
+    pub id: String,
     /// Header fields.
     pub head: Head,
 }
@@ -71,7 +74,12 @@ impl Searcher {
             let flags = wide(&columns.flags, Column::Flags, number)?;
             let folder = narrow(&columns.folder, Column::Folder, number)?;
             let tags = narrow(&columns.tags, Column::Tags, number)?;
+            let id = match head.message_id.is_empty() {
+                true => id_of("", self.snapshot.digest(number)?),
+                false => head.message_id.clone(),
+            };
             Ok(Message {
+                id,
                 number,
                 date: wide(&columns.date, Column::Date, number)?.cast_signed(),
                 size: wide(&columns.size, Column::Size, number)?,

@@ -28,6 +28,7 @@ use crate::flag_tags::{FLAG_TAGS, FileTags, is_flag_tag};
 use crate::header_names::HeaderNames;
 use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
+use crate::tags::digest_of;
 use crate::text::{Priority, fold};
 use crate::text_index::{TextIndex, numbers_in};
 use crate::update::{IndexError, id_hash, text_error};
@@ -147,7 +148,19 @@ impl Searcher {
             Leaf::Header { name, value } => self.header(name, value),
             Leaf::Mime(pattern) => self.exact(self.text.fields.mime, pattern),
             Leaf::MimeWord(word) => self.values_that(self.text.fields.mime, "", |value| has_word(value, word)),
-            Leaf::MessageId(pattern) => self.exact(self.text.fields.message_id, pattern),
+            Leaf::MessageId(pattern) => {
+                let mut found = self.exact(self.text.fields.message_id, pattern)?;
+                if let Pattern::Is(id) = pattern
+                    && let Some(digest) = digest_of(id)
+                {
+                    for number in self.snapshot.with_digest(digest)? {
+                        if self.snapshot.value(Column::Id, number)? == 0 {
+                            found.set(number);
+                        }
+                    }
+                }
+                Ok(found)
+            }
             Leaf::Date(range) => {
                 Ok(self.wide(&self.columns.date, Column::Date)?.matching(|date| range.contains(&date.cast_signed())))
             }

@@ -84,6 +84,7 @@ mod tests {
             tags: Vec::new(),
             folder: String::new(),
             path: std::path::PathBuf::new(),
+            id: number.to_string(),
             head: Head::default(),
         }
     }

@@ -311,6 +311,37 @@ impl Snapshot {
         Ok(u64::from_le_bytes(bytes))
     }
 
+    /// The digest of a message's content.
+    ///
+    /// # Errors
+    /// [`StateError::Io`], [`StateError::Damaged`] if there is no such number.
+    pub(crate) fn digest(&self, number: u32) -> Result<u128, StateError> {
+        let (index, row) = (number as usize / CHUNK_MESSAGES, number as usize % CHUNK_MESSAGES);
+        let count = self.directory.count(index);
+        let place = self.directory.chunks.get(index).filter(|_| row < count);
+        let place = place.ok_or_else(|| self.damaged(format!("there is no message {number}")))?;
+        let mut bytes = [0; 16];
+        self.read(&mut bytes, place.offset + (chunk::place(Column::Digest, count).0 + row * 16) as u64)?;
+        Ok(u128::from_le_bytes(bytes))
+    }
+
+    /// The numbers of all messages with this content.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub(crate) fn with_digest(&self, digest: u128) -> Result<Vec<u32>, StateError> {
+        let (mut number, mut found) = (0, Vec::new());
+        self.for_each_part(Column::Digest, |part| {
+            for value in part.as_chunks::<16>().0 {
+                if u128::from_le_bytes(*value) == digest {
+                    found.push(number);
+                }
+                number += 1;
+            }
+        })?;
+        Ok(found)
+    }
+
     /// A message's file name, without directory.
     ///
     /// # Errors

@@ -367,9 +367,18 @@ impl AllTags {
     }
 }
 
-/// The id under which a message without Message-ID is tagged and dumped.
+/// The id under which a message is tagged, dumped and found by `id:`: its Message-ID, or one made of its content.
 pub fn id_of(message_id: &str, digest: u128) -> String {
-    if message_id.is_empty() { format!("posthaste-{digest:032x}") } else { message_id.to_owned() }
+    if message_id.is_empty() { format!("{MADE}{digest:032x}") } else { message_id.to_owned() }
+}
+
+const MADE: &str = "posthaste-";
+
+/// The content that an id was made of.
+pub(crate) fn digest_of(id: &str) -> Option<u128> {
+    let digits =
+        id.strip_prefix(MADE).filter(|digits| digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    u128::from_str_radix(digits, 16).ok()
 }
 
 #[cfg(test)]
