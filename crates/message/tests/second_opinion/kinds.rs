@@ -64,15 +64,9 @@ pub(super) const KINDS: [KindOf; 14] = [
     (
         "an encoding that is damaged",
         "decoded as far as it goes, uuencode too; theirs leaves such a part as it stands",
-        |case| {
-            case.what == "leaves"
-                && case.any_part(|part| part.kind() == Kind::Leaf && part.encoding() != Encoding::Identity)
-                && same_shape(case)
-        },
+        encodings,
     ),
-    ("charsets", "more labels, UTF-7's shifts, a guess where there is no label or a wrong one", |case| {
-        case.what == "leaves" && same_shape(case) && case.any_part(is_text)
-    }),
+    ("charsets", "more labels, UTF-7's shifts, a guess where there is no label or a wrong one", charsets),
     ("a multipart without boundaries", "a text; where the name is missing, the likely one is found", |case| {
         case.what == "leaves"
             && case.any_part(|part| {
@@ -129,15 +123,9 @@ pub(super) const PYTHON_KINDS: [KindOf; 13] = [
     (
         "an encoding that is damaged",
         "decoded as far as it goes; theirs stops earlier, or drops what it cannot pad",
-        |case| {
-            case.what == "leaves"
-                && case.any_part(|part| part.kind() == Kind::Leaf && part.encoding() != Encoding::Identity)
-                && same_shape(case)
-        },
+        encodings,
     ),
-    ("charsets", "more labels, UTF-7's shifts, a guess where there is no label or a wrong one", |case| {
-        case.what == "leaves" && same_shape(case) && case.any_part(is_text)
-    }),
+    ("charsets", "more labels, UTF-7's shifts, a guess where there is no label or a wrong one", charsets),
     ("an empty multipart", "has no part that could be a leaf", |case| {
         case.what == "leaves"
             && case.theirs.leaves.iter().any(|(kind, _)| kind.starts_with("multipart/"))
@@ -185,6 +173,16 @@ fn replaced(case: &Case<'_>) -> bool {
         _ => false,
     };
     shown && !Header::new(case.bytes).as_bytes().is_ascii()
+}
+
+fn encodings(case: &Case<'_>) -> bool {
+    case.what == "leaves"
+        && case.any_part(|part| part.kind() == Kind::Leaf && part.encoding() != Encoding::Identity)
+        && same_shape(case)
+}
+
+fn charsets(case: &Case<'_>) -> bool {
+    case.what == "leaves" && same_shape(case) && case.any_part(is_text)
 }
 
 fn zones(case: &Case<'_>) -> bool {
