@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use crate::Recovered;
 use crate::layout::{BLOCK, KIND_USER, SegmentHeader};
-use crate::recovery::{Damage, Note, read_all, read_what_can_be_read};
+use crate::recovery::{Contents, Damage, Live, Note, read_all, read_what_can_be_read};
 use crate::scan::scan;
 use crate::storage::{DiskSegment, LOCK, SEGMENT, SET_ASIDE, SegmentFile, Storage, list_files};
 
@@ -119,12 +120,74 @@ pub fn inspect_with(dir: &Path, mut each: impl FnMut(u64, u8, Vec<u8>)) -> io::R
     Ok(Report { segments, live, notes: contents.notes, damage: contents.damage, checkpoint, set_aside })
 }
 
+/// A journal that nobody writes to any more, read record by record. Nobody can open it meanwhile.
+pub struct Reader {
+    contents: Contents,
+    _lock: File,
+}
+
+impl Reader {
+    /// Reads what is where. Changes nothing.
+    ///
+    /// # Errors
+    /// `WouldBlock` while another process has it open, `NotFound` if there is no journal in `dir`; else what the file system said.
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        let lock = File::open(dir.join(LOCK))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Reader { contents: read_all(&ReadOnly(dir.to_owned()))?, _lock: lock })
+    }
+
+    /// Live records, in the order in which they were first appended.
+    pub fn records(&self) -> Vec<Recovered> {
+        let record = |(&id, live): (&u64, &Live)| Recovered { id, kind: live.kind, len: live.len };
+        let mut records: Vec<Recovered> = self.contents.live.iter().map(record).collect();
+        records.sort_by_key(|record| record.id);
+        records
+    }
+
+    /// The payload of a live record.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what was written.
+    pub fn read(&self, id: u64) -> io::Result<Vec<u8>> {
+        let live = self.contents.live.get(&id).ok_or(io::ErrorKind::NotFound)?;
+        let entry = self.contents.segments.get(&live.segment).ok_or(io::ErrorKind::NotFound)?;
+        live.read(&*entry.segment.file)
+    }
+
+    /// Notes appended since the last checkpoint, in order.
+    pub fn notes(&self) -> &[Note] {
+        &self.contents.notes
+    }
+
+    /// Damaged places behind the last checkpoint.
+    pub fn damage(&self) -> &[Damage] {
+        &self.contents.damage
+    }
+
+    /// No sequence number that was found is higher.
+    pub fn last(&self) -> u64 {
+        self.contents.max_seq
+    }
+}
+
+/// The names of the segments in `dir`, in order.
+///
+/// # Errors
+/// What the file system said.
+pub fn segments(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = list_files(dir, SEGMENT)?;
+    // A directory of such a name is a sign for programs that must not open the journal any more.
+    names.retain(|name| !dir.join(name).is_dir());
+    Ok(names)
+}
+
 /// A journal directory that nobody may write to.
 struct ReadOnly(std::path::PathBuf);
 
 impl Storage for ReadOnly {
     fn list(&self) -> io::Result<Vec<String>> {
-        list_files(&self.0, SEGMENT)
+        segments(&self.0)
     }
 
     fn create(&self, _: &str, _: u64, _: &mut dyn FnMut()) -> io::Result<std::sync::Arc<dyn SegmentFile>> {

@@ -28,6 +28,8 @@ pub struct Config {
     pub free_bytes_min: u64,
     /// As [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
     pub free_inodes_min: u64,
+    /// A new spool's LSNs are higher than this one: for what was named by numbers before.
+    pub lsns_above: Lsn,
     /// Whether a thread makes checkpoints and packs. Without it the owner calls `checkpoint` and the like.
     pub keeper: bool,
     /// Who is told of failures.
@@ -44,6 +46,7 @@ impl Default for Config {
             pack_bytes: 256 << 20,
             free_bytes_min: 64 << 20,
             free_inodes_min: 1000,
+            lsns_above: Lsn::ZERO,
             keeper: true,
             events: Events::default(),
         }

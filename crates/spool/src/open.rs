@@ -49,7 +49,7 @@ impl FileSpool {
     pub fn open(dir: &Path, config: Config) -> Result<(FileSpool, OpenReport), OpenError> {
         files::make_dir(dir)?;
         let lock = lock(dir)?;
-        let (files, checkpoint) = first_checkpoint(dir)?;
+        let (files, checkpoint) = first_checkpoint(dir, config.lsns_above)?;
         let mut damage = Vec::new();
         let live = LiveFiles::open(dir)?;
         let snapshots = Snapshots::open(dir)?;
@@ -126,7 +126,7 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
 }
 
 /// The checkpoint to start from. A new spool gets one before anything else is made in it, so that one without any has lost it.
-fn first_checkpoint(dir: &Path) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
+fn first_checkpoint(dir: &Path, lsns_above: Lsn) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
     // That one of the two cannot be read is what a power cut leaves of a checkpoint.
     let (mut files, found, _) = CheckpointFiles::open(dir)?;
     let checkpoint = match found {
@@ -136,7 +136,8 @@ fn first_checkpoint(dir: &Path) -> Result<(CheckpointFiles, Checkpoint), OpenErr
             checkpoint
         }
         Found::Nothing if !dir.join(RING).exists() => {
-            let first = Checkpoint { counter: 1, ring_low: 0, next_stream: 1, ..Checkpoint::default() };
+            let through = lsns_above.get();
+            let first = Checkpoint { counter: 1, through, ring_low: 0, next_stream: 1, ..Checkpoint::default() };
             files.write(&first)?;
             first
         }

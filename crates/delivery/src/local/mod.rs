@@ -20,6 +20,9 @@ mod syncer;
 mod table;
 #[cfg(test)]
 mod table_tests;
+mod takeover;
+#[cfg(test)]
+mod takeover_tests;
 #[cfg(test)]
 mod test_world;
 #[cfg(test)]
@@ -31,3 +34,4 @@ pub use delivery::LocalDelivery;
 pub use entry::{Deliver, LargeBody, LocalEntry, OlderBody, Trouble, Visible};
 pub use message::{Body, BodyWriter, FinishedBody, Message};
 pub use report::{LocalStats, MountStats, ReplayReport, SyncFailed};
+pub use takeover::{TakenOver, TakeoverError, take_over};
