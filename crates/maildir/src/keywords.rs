@@ -254,7 +254,8 @@ fn set_later(next: &OwnedFd, old: Option<&Stat>, now: SystemTime) -> io::Result<
 
 /// Makes the lock file, which says whose it is.
 fn take_lock(base: &OwnedFd, now: SystemTime) -> io::Result<()> {
-    let make = || posthaste_fsops::openat(base, LOCK, CREATE, Mode::RUSR | Mode::WUSR);
+    // Others must be able to read whose it is, should its owner be killed.
+    let make = || posthaste_fsops::openat(base, LOCK, CREATE, Mode::from_raw_mode(0o644));
     let lock = match make() {
         Err(Errno::EXIST) => {
             if !is_stale(base, now)? {
