@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use posthaste_message::mime::{Kind, Limits, Message, Part, Problem, unflow};
@@ -12,7 +13,7 @@ use crate::header_names::HeaderNames;
 use crate::text::header::{Head, one_line, take_headers};
 use crate::text::html::html_to_text;
 use crate::text::prune::prune_into;
-use crate::text::tokens::Tokens;
+use crate::text::tokens::{Tokens, random_key};
 
 /// Bytes of text that are indexed of one message; the rest of a longer one is passed over and reported.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -215,16 +216,35 @@ const NEW_WORDS_SHARE: usize = 20;
 
 fn says_more(html: &str, plain: &str) -> bool {
     let mut token = String::new();
-    let mut known = HashSet::new();
+    let key = random_key();
+    let mut known = HashSet::with_hasher(BuildHasherDefault::<Hashed>::default());
     Tokens::new(plain).for_each(&mut token, |word| {
-        known.insert(xxhash_rust::xxh3::xxh3_64(word));
+        known.insert(word.hash(key));
     });
     let (mut all, mut new) = (0, 0);
     Tokens::new(html).for_each(&mut token, |word| {
         all += 1;
-        new += usize::from(!known.contains(&xxhash_rust::xxh3::xxh3_64(word)));
+        new += usize::from(!known.contains(&word.hash(key)));
     });
     new * NEW_WORDS_SHARE > all
+}
+
+/// For numbers that are hashes already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only numbers of 64 bits are hashed");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 fn note_type(out: &mut Extracted, media_type: &str) {

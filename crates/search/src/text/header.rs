@@ -235,9 +235,18 @@ impl AddressText {
 
 /// No line ends and control characters in what is shown on one line.
 pub(super) fn one_line(text: &str) -> String {
+    if is_plain_line(text.as_bytes()) {
+        return text.to_owned();
+    }
     if !text.chars().any(char::is_control) && !text.contains("  ") && text.trim().len() == text.len() {
         return text.to_owned();
     }
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// ASCII without control characters, and blanks only between words, one at a time.
+fn is_plain_line(text: &[u8]) -> bool {
+    let blanks = text.iter().zip(text.iter().skip(1)).any(|(&a, &b)| a == b' ' && b == b' ');
+    !blanks && !text.starts_with(b" ") && !text.ends_with(b" ") && text.iter().all(|octet| (0x20..0x7f).contains(octet))
 }

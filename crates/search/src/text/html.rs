@@ -5,12 +5,14 @@
 
 use std::sync::LazyLock;
 
+use memchr::memchr2;
+
 /// The text of an HTML document: block elements on lines of their own, cells apart, entities decoded; `head` (but for the
 /// title), `style`, `script`, `template` and comments left out; `alt` texts kept.
 pub fn html_to_text(html: &str) -> String {
     let mut text = Text { out: String::with_capacity(html.len() / 2), space: false, keep_spaces: 0 };
     let mut rest = html;
-    while let Some(at) = rest.find(['<', '&']) {
+    while let Some(at) = memchr2(b'<', b'&', rest.as_bytes()) {
         text.push(&rest[..at]);
         rest = if rest.as_bytes()[at] == b'&' { entity(&rest[at..], &mut text) } else { tag(&rest[at..], &mut text) };
     }
@@ -33,20 +35,28 @@ impl Text {
             self.out.push_str(piece);
             return;
         }
-        for c in piece.chars() {
-            if c.is_ascii_whitespace() {
-                self.space = true;
-            } else {
-                self.push_char(c);
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let word = rest.trim_ascii_start();
+            self.space |= word.len() < rest.len();
+            let end = word.bytes().position(|octet| octet.is_ascii_whitespace()).unwrap_or(word.len());
+            if end > 0 {
+                self.begin_word();
+                self.out.push_str(&word[..end]);
             }
+            rest = &word[end..];
         }
     }
 
     fn push_char(&mut self, c: char) {
+        self.begin_word();
+        self.out.push(c);
+    }
+
+    fn begin_word(&mut self) {
         if std::mem::take(&mut self.space) && !self.out.is_empty() && !self.out.ends_with('\n') {
             self.out.push(' ');
         }
-        self.out.push(c);
     }
 
     /// Ends the line, if one was begun.

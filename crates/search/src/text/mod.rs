@@ -8,6 +8,7 @@ mod html;
 mod nested;
 pub(crate) mod parts;
 pub(crate) mod prune;
+mod runs;
 pub(crate) mod subject;
 pub(crate) mod tokens;
 
@@ -16,5 +17,7 @@ pub use fold::fold;
 pub use html::html_to_text;
 pub use parts::{Part, parts, safe_file_name};
 pub use prune::prune_into;
+pub(crate) use runs::eight_at;
 pub use subject::{BaseSubject, base_subject};
 pub use tokens::{Kind, TOKEN_BYTES_MAX, Tokens, tokens};
+pub(crate) use tokens::{Octets, random_key};

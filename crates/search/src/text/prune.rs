@@ -1,27 +1,43 @@
 //! Leaves out of a text what nobody searches for and what would fill the index: armour and encoded data.
 
+use memchr::memchr_iter;
+
 /// A line of at least this many bytes that is one unbroken run of the base64 or uuencode alphabet is data, not text.
 const ENCODED_LINE_BYTES_MIN: usize = 60;
 
 /// Appends `text` without ASCII-armoured blocks (PGP signatures, keys and messages, certificates) and without lines of encoded data
 /// (base64, binary patches). Everything else stays, quoted text too: it may be all that is left of the message it quotes.
 pub fn prune_into(text: &str, out: &mut String) {
-    let mut armour = false;
-    for line in text.split_inclusive('\n') {
-        let bare = line.trim_end();
-        let begins = bare.starts_with("-----BEGIN ");
-        if bare.ends_with("-----") && (begins || bare.starts_with("-----END ")) {
-            // A signed message's text stands between "BEGIN PGP SIGNED MESSAGE" and "BEGIN PGP SIGNATURE".
-            armour = begins && !bare.contains("SIGNED MESSAGE");
-            continue;
+    let bytes = text.as_bytes();
+    // What stays is copied many lines at a time: from `kept` to where the line begins that does not.
+    let (mut kept, mut start, mut armour) = (0, 0, false);
+    let ends = memchr_iter(b'\n', bytes).map(|at| at + 1).chain((!text.ends_with('\n')).then_some(text.len()));
+    for end in ends {
+        let line = &bytes[start..end];
+        if (armour || line.len() >= ENCODED_LINE_BYTES_MIN || line.starts_with(b"-----"))
+            && leaves_out(&text[start..end], &mut armour)
+        {
+            out.push_str(&text[kept..start]);
+            kept = end;
         }
-        if armour && is_armour_line(bare) || is_encoded(bare) {
-            continue;
-        }
-        // Armour that was never closed ends where lines stop looking like it.
-        armour = false;
-        out.push_str(line);
+        start = end;
     }
+    out.push_str(&text[kept..]);
+}
+
+/// `armour`: whether the lines before are of an armoured block.
+fn leaves_out(line: &str, armour: &mut bool) -> bool {
+    let bare = line.trim_end();
+    let begins = bare.starts_with("-----BEGIN ");
+    if bare.ends_with("-----") && (begins || bare.starts_with("-----END ")) {
+        // A signed message's text stands between "BEGIN PGP SIGNED MESSAGE" and "BEGIN PGP SIGNATURE".
+        *armour = begins && !bare.contains("SIGNED MESSAGE");
+        return true;
+    }
+    // Armour that was never closed ends where lines stop looking like it.
+    let is_left_out = *armour && is_armour_line(bare) || is_encoded(bare);
+    *armour &= is_left_out;
+    is_left_out
 }
 
 /// Data, a header such as `Version: GnuPG v2`, or blank.

@@ -4,7 +4,10 @@
 //! `ann@example.org` are found by each of their parts, and as a whole because a query for them becomes a phrase. Scripts that
 //! are written without spaces are cut into overlapping pairs, and the last character of a run stands alone.
 
+use std::hash::{BuildHasher, RandomState};
+
 use crate::text::fold::{Class, class, fold_into};
+use crate::text::runs::{ascii_runs, eight_at};
 
 /// Bytes of a token; what goes beyond is cut off, in the index and in queries alike.
 pub const TOKEN_BYTES_MAX: usize = 64;
@@ -32,18 +35,61 @@ pub struct Tokens<'a> {
     start: usize,
 }
 
-/// Letters and digits in lower case; 0 for everything else.
-static LOWER: [u8; 128] = {
-    let mut table = [0; 128];
-    let mut byte = 0;
-    while byte < 128 {
-        if (byte as u8).is_ascii_alphanumeric() {
-            table[byte] = (byte as u8).to_ascii_lowercase();
-        }
-        byte += 1;
+/// The octets of a token as numbers of eight each, the first octet the lowest, with zeros behind the last: so they are compared and copied
+/// eight at a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Octets<'a> {
+    pub first: u64,
+    /// What goes beyond the first eight.
+    pub rest: &'a [u64],
+    pub length: usize,
+}
+
+impl<'a> Octets<'a> {
+    /// `rest` is where those beyond the first eight are put.
+    pub fn of(octets: &[u8], rest: &'a mut Vec<u64>) -> Self {
+        rest.clear();
+        rest.extend((8..octets.len()).step_by(8).map(|at| eight_at(octets, at)));
+        Self { first: eight_at(octets, 0), rest, length: octets.len() }
     }
-    table
-};
+
+    /// Calls `each` with a run of ASCII letters and digits in lower case.
+    #[inline]
+    fn of_ascii(bytes: &[u8], start: usize, end: usize, each: &mut impl FnMut(Octets<'_>)) {
+        // In letters this bit is the difference between upper and lower case, and digits have it.
+        const LOWER: u64 = u64::from_ne_bytes([0x20; 8]);
+        let length = (end - start).min(TOKEN_BYTES_MAX);
+        let eight = |at: usize| (eight_at(bytes, start + at) | LOWER) & u64::MAX >> (64 - 8 * (length - at).min(8));
+        let mut rest = [0; TOKEN_BYTES_MAX / 8 - 1];
+        let count = (length - 1) / 8;
+        rest.iter_mut().zip(1..=count).for_each(|(octets, place)| *octets = eight(8 * place));
+        each(Octets { first: eight(0), rest: &rest[..count], length });
+    }
+
+    /// How many numbers there are behind the first.
+    #[inline]
+    pub fn rest_of(length: usize) -> usize {
+        length.saturating_sub(1) / 8
+    }
+
+    /// For tables in memory only. With a key that nobody else knows ([`random_key`]), nobody can write mail whose words all have one hash.
+    #[inline]
+    pub fn hash(&self, key: u64) -> u64 {
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mix = |hash: u64, value: u64| {
+            let product = u128::from(hash ^ value) * u128::from(FACTOR);
+            product as u64 ^ (product >> 64) as u64
+        };
+        let hash = mix(key ^ self.length as u64, self.first);
+        let hash = self.rest.iter().fold(hash, |hash, eight| mix(hash, *eight));
+        mix(hash, FACTOR)
+    }
+}
+
+/// For [`Octets::hash`].
+pub(crate) fn random_key() -> u64 {
+    RandomState::new().hash_one(0)
+}
 
 impl<'a> Tokens<'a> {
     /// Begins at the start of `text`.
@@ -84,35 +130,18 @@ impl<'a> Tokens<'a> {
     }
 
     /// Calls `each` with every token that is left. `token` as in [`next_into`](Self::next_into).
-    ///
-    /// Most words are short and ASCII: these are put into lower case as they are looked for.
-    pub fn for_each(mut self, token: &mut String, mut each: impl FnMut(&[u8])) {
+    pub(crate) fn for_each(mut self, token: &mut String, mut each: impl FnMut(Octets<'_>)) {
         let bytes = self.text.as_bytes();
-        let mut word = [0; TOKEN_BYTES_MAX];
+        let mut rest = Vec::new();
         loop {
-            while self.gram.is_none() && bytes.get(self.at).is_some_and(|&byte| byte < 128) {
-                let mut length = 0;
-                while length < word.len()
-                    && let Some(&byte) = bytes.get(self.at + length)
-                    && byte < 128
-                    && LOWER[usize::from(byte)] != 0
-                {
-                    word[length] = LOWER[usize::from(byte)];
-                    length += 1;
-                }
-                if length == 0 {
-                    self.at += 1;
-                } else if length == word.len() || bytes.get(self.at + length).is_some_and(|&byte| byte >= 128) {
-                    break;
-                } else {
-                    each(&word[..length]);
-                    self.at += length + 1;
-                }
+            if self.gram.is_none() && bytes.get(self.at).is_some_and(u8::is_ascii) {
+                let from = &bytes[self.at..];
+                self.at += ascii_runs(from, |start, end| Octets::of_ascii(from, start, end, &mut each));
             }
             if self.next_into(token).is_none() {
                 return;
             }
-            each(token.as_bytes());
+            each(Octets::of(token.as_bytes(), &mut rest));
         }
     }
 
@@ -127,7 +156,7 @@ impl<'a> Tokens<'a> {
         while let Some(&byte) = bytes.get(self.at) {
             self.start = self.at;
             if byte < 128 {
-                if LOWER[usize::from(byte)] != 0 {
+                if byte.is_ascii_alphanumeric() {
                     return true;
                 }
                 self.at += 1;
@@ -168,8 +197,7 @@ impl<'a> Tokens<'a> {
         let bytes = self.text.as_bytes();
         while let Some(&byte) = bytes.get(self.at) {
             if byte < 128 {
-                let length =
-                    bytes[self.at..].iter().take_while(|&&byte| byte < 128 && LOWER[usize::from(byte)] != 0).count();
+                let length = bytes[self.at..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
                 if length == 0 {
                     return;
                 }
@@ -213,7 +241,12 @@ mod tests {
         let found: Vec<String> = tokens(text).into_iter().map(|(token, _)| token).collect();
         assert_eq!(found, expected, "{text:?}");
         let mut each = Vec::new();
-        Tokens::new(text).for_each(&mut String::new(), |token| each.push(String::from_utf8(token.to_vec()).unwrap()));
+        Tokens::new(text).for_each(&mut String::new(), |token| {
+            let octets = [&[token.first], token.rest].concat().into_iter().flat_map(u64::to_le_bytes);
+            assert_eq!(token.rest.len(), Octets::rest_of(token.length));
+            assert!(octets.clone().skip(token.length).all(|octet| octet == 0));
+            each.push(String::from_utf8(octets.take(token.length).collect()).unwrap());
+        });
         assert_eq!(each, expected, "{text:?}");
     }
 

@@ -8,8 +8,8 @@ use tantivy::postings::{FieldSerializer, InvertedIndexSerializer};
 use tantivy::schema::{Field, IndexRecordOption, Schema};
 use tantivy::tokenizer::MAX_TOKEN_LEN;
 
-use super::pool::{NOWHERE, Pool, first_octets};
-use crate::text::Tokens;
+use super::pool::{NOWHERE, Pool};
+use crate::text::{Octets, Tokens, random_key};
 
 /// Places in the table to begin with.
 const TABLE_MIN: usize = 1 << 12;
@@ -25,9 +25,11 @@ pub(super) struct Inverted {
     here: Vec<Here>,
     /// Its positions; those of one word are linked.
     positions: Vec<(u32, u32)>,
-    /// Words that are looked up together, and their octets one after the other.
+    /// Words that are looked up together, and what each has beyond its first 8 octets.
     words_next: Vec<Word>,
-    octets_next: Vec<u8>,
+    rest_next: Vec<u64>,
+    /// For hashes.
+    key: u64,
     token: String,
     packed: Vec<u8>,
 }
@@ -35,11 +37,13 @@ pub(super) struct Inverted {
 const WORDS_AT_ONCE: usize = 512;
 
 struct Word {
-    hash: u32,
-    field: u8,
     first: u64,
-    start: usize,
+    hash: u32,
     position: u32,
+    /// Where in `rest_next` it goes on.
+    rest: u32,
+    length: u16,
+    field: u8,
 }
 
 #[derive(Clone, Copy)]
@@ -84,7 +88,8 @@ impl Inverted {
             here: Vec::new(),
             positions: Vec::new(),
             words_next: Vec::new(),
-            octets_next: Vec::new(),
+            rest_next: Vec::new(),
+            key: random_key(),
             token: String::new(),
             packed: Vec::new(),
         }
@@ -113,11 +118,11 @@ impl Inverted {
     }
 
     #[inline]
-    fn collect(&mut self, field: u8, octets: &[u8], position: u32) {
-        let first = first_octets(octets);
-        let start = self.octets_next.len();
-        self.octets_next.extend_from_slice(octets);
-        self.words_next.push(Word { hash: hash(field, octets, first), field, first, start, position });
+    fn collect(&mut self, field: u8, word: Octets<'_>, position: u32) {
+        let hash = word.hash(self.key ^ u64::from(field)) as u32;
+        let rest = self.rest_next.len() as u32;
+        self.rest_next.extend_from_slice(word.rest);
+        self.words_next.push(Word { first: word.first, hash, position, rest, length: word.length as u16, field });
     }
 
     /// Each word is somewhere else in memory, and to wait for one after the other would take longer than all else. So all are asked for first:
@@ -129,26 +134,27 @@ impl Inverted {
         let records = self.words_next.iter().map(|word| self.table[word.hash as usize & mask].record);
         let touched = records.filter(|record| *record != NOWHERE).map(|record| self.pool.touch(record));
         std::hint::black_box(touched.fold(0, |all, octet| all ^ octet));
-        let (words, octets) = (std::mem::take(&mut self.words_next), std::mem::take(&mut self.octets_next));
-        let ends = words.iter().skip(1).map(|word| word.start).chain([octets.len()]);
-        for (word, end) in words.iter().zip(ends) {
-            self.add(document, word, &octets[word.start..end]);
+        let (words, rest) = (std::mem::take(&mut self.words_next), std::mem::take(&mut self.rest_next));
+        for word in &words {
+            let length = usize::from(word.length);
+            let rest = &rest[word.rest as usize..][..Octets::rest_of(length)];
+            self.add(document, word, Octets { first: word.first, rest, length });
         }
-        (self.words_next, self.octets_next) = (words, octets);
+        (self.words_next, self.rest_next) = (words, rest);
         self.words_next.clear();
-        self.octets_next.clear();
+        self.rest_next.clear();
     }
 
     /// Adds a value as one word.
     pub fn add_value(&mut self, document: u32, field: Field, value: &str) {
         if value.len() <= MAX_TOKEN_LEN {
-            self.collect(field.field_id() as u8, value.as_bytes(), 0);
+            self.collect(field.field_id() as u8, Octets::of(value.as_bytes(), &mut Vec::new()), 0);
             self.add_collected(document);
         }
     }
 
     #[inline]
-    fn add(&mut self, document: u32, word: &Word, octets: &[u8]) {
+    fn add(&mut self, document: u32, word: &Word, octets: Octets<'_>) {
         let state = &mut self.fields[usize::from(word.field)];
         state.tokens += 1;
         let has_positions = state.has_positions;
@@ -171,8 +177,8 @@ impl Inverted {
     }
 
     #[inline]
-    fn find_or_make(&mut self, word: &Word, octets: &[u8]) -> u32 {
-        let Word { hash, field, first, .. } = *word;
+    fn find_or_make(&mut self, word: &Word, octets: Octets<'_>) -> u32 {
+        let Word { hash, field, .. } = *word;
         let mask = self.table.len() - 1;
         let mut at = hash as usize & mask;
         loop {
@@ -186,7 +192,7 @@ impl Inverted {
                 }
                 return record;
             }
-            if entry.hash == hash && self.pool.is(entry.record, field, octets, first) {
+            if entry.hash == hash && self.pool.is(entry.record, field, octets) {
                 return entry.record;
             }
             at = (at + 1) & mask;
@@ -214,12 +220,20 @@ impl Inverted {
         let touched = self.here.iter().map(|here| self.pool.touch_tail(here.record));
         std::hint::black_box(touched.fold(0, |all, octet| all ^ octet));
         for here in self.here.drain(..) {
+            let has_positions = self.fields[usize::from(here.field)].has_positions;
+            if has_positions && here.count == 1 {
+                let (gap, position) = (u64::from(here.gap) << 1 | 1, self.positions[here.first as usize].0);
+                if let (Some((gap, length)), Some((position, more))) = (few_octets(gap), few_octets(position.into())) {
+                    self.pool.append_few(here.record, gap | position << (8 * length), length + more);
+                    continue;
+                }
+            }
             let most = (here.count as usize + 2) * VALUE_BYTES_MAX;
             if packed.len() < most {
                 packed.resize(most, 0);
             }
             let mut length = 0;
-            if self.fields[usize::from(here.field)].has_positions {
+            if has_positions {
                 put(&mut packed, &mut length, u64::from(here.gap) << 1 | u64::from(here.count == 1));
                 if here.count > 1 {
                     put(&mut packed, &mut length, u64::from(here.count));
@@ -298,49 +312,49 @@ impl Inverted {
     }
 }
 
-fn write_places(packed: &[u8], deltas: &mut Vec<u32>, out: &mut FieldSerializer<'_>) {
-    let (mut at, mut document) = (0, 0);
-    while at < packed.len() {
-        let first = get(packed, &mut at);
+fn write_places(mut packed: &[u8], deltas: &mut Vec<u32>, out: &mut FieldSerializer<'_>) {
+    let mut document = 0;
+    while !packed.is_empty() {
+        let first = get(&mut packed);
         document += (first >> 1) as u32;
-        let count = if first & 1 == 1 { 1 } else { get(packed, &mut at) };
+        let count = if first & 1 == 1 { 1 } else { get(&mut packed) };
         deltas.clear();
-        deltas.extend((0..count).map(|_| get(packed, &mut at) as u32));
+        deltas.extend((0..count).map(|_| get(&mut packed) as u32));
         out.write_doc(document, count as u32, deltas);
     }
 }
 
-fn write_documents(packed: &[u8], out: &mut FieldSerializer<'_>) {
-    let (mut at, mut document) = (0, 0);
-    while at < packed.len() {
-        document += get(packed, &mut at) as u32;
+fn write_documents(mut packed: &[u8], out: &mut FieldSerializer<'_>) {
+    let mut document = 0;
+    while !packed.is_empty() {
+        document += get(&mut packed) as u32;
         out.write_doc(document, 0, &[]);
     }
-}
-
-/// For the table only.
-#[inline]
-fn hash(field: u8, word: &[u8], first: u64) -> u32 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |hash: u64, value: u64| {
-        let product = u128::from(hash ^ value) * u128::from(FACTOR);
-        product as u64 ^ (product >> 64) as u64
-    };
-    let mut hash = mix((word.len() as u64) << 8 | u64::from(field), first);
-    let mut rest = word.get(8..).unwrap_or_default();
-    while !rest.is_empty() {
-        hash = mix(hash, first_octets(rest));
-        rest = rest.get(8..).unwrap_or_default();
-    }
-    mix(hash, FACTOR) as u32
 }
 
 /// Octets of one number.
 const VALUE_BYTES_MAX: usize = 10;
 
+/// A number below 2^28 as [`put`] writes it, the first octet the lowest, and how many octets that are. In text that is nearly every number, and which has
+/// how many cannot be foreseen: so nothing here branches.
+#[inline]
+fn few_octets(value: u64) -> Option<(u64, usize)> {
+    let spread = value & 0x7f | (value & 0x3f80) << 1 | (value & 0x1f_c000) << 2 | (value & 0xfe0_0000) << 3;
+    let count = (70 - (value | 1).leading_zeros() as usize) / 7;
+    let goes_on = 0x80_8080 & ((1 << (8 * (count.min(4) - 1))) - 1);
+    (value < 1 << 28).then_some((spread | goes_on, count))
+}
+
 /// Seven bits an octet, the lowest first; the last octet has its highest bit clear.
 #[inline]
 fn put(out: &mut [u8], at: &mut usize, mut value: u64) {
+    if let Some((octets, count)) = few_octets(value)
+        && let Some(eight) = out[*at..].first_chunk_mut()
+    {
+        *eight = octets.to_le_bytes();
+        *at += count;
+        return;
+    }
     while value >= 0x80 {
         out[*at] = value as u8 | 0x80;
         *at += 1;
@@ -350,11 +364,23 @@ fn put(out: &mut [u8], at: &mut usize, mut value: u64) {
     *at += 1;
 }
 
+/// Takes the next number; 0 at the end.
 #[inline]
-fn get(packed: &[u8], at: &mut usize) -> u64 {
+fn get(packed: &mut &[u8]) -> u64 {
+    match packed {
+        [octet @ ..0x80, rest @ ..] => {
+            let value = u64::from(*octet);
+            *packed = rest;
+            value
+        }
+        _ => get_long(packed),
+    }
+}
+
+fn get_long(packed: &mut &[u8]) -> u64 {
     let (mut value, mut shift) = (0, 0);
-    while let Some(&octet) = packed.get(*at) {
-        *at += 1;
+    while let Some((&octet, rest)) = packed.split_first() {
+        *packed = rest;
         value |= u64::from(octet & 0x7f) << shift;
         if octet < 0x80 {
             break;
@@ -362,4 +388,21 @@ fn get(packed: &[u8], at: &mut usize) -> u64 {
         shift += 7;
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back() {
+        let shifted = (0..40).flat_map(|shift| [(1u64 << shift) - 1, 1 << shift, (1 << shift) + 1]);
+        let numbers: Vec<u64> = shifted.collect();
+        let mut packed = vec![0; numbers.len() * VALUE_BYTES_MAX];
+        let mut length = 0;
+        numbers.iter().for_each(|number| put(&mut packed, &mut length, *number));
+        let mut rest = &packed[..length];
+        assert_eq!(numbers.iter().map(|_| get(&mut rest)).collect::<Vec<_>>(), numbers);
+        assert!(rest.is_empty());
+    }
 }

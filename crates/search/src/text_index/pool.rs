@@ -8,9 +8,11 @@
 //! | 16 | 8 | beginning of the list |
 //! | 24 | 2 each | length of the word, octets left in the last block |
 //! | 28 | 1 each | which block it is (0: in the record), field, 0, 0 |
-//! | 32 | | the word, with zeros up to a multiple of 8 |
+//! | 32 | | the word, with zeros up to a multiple of 8, of which there is one at least |
 //!
 //! A block ends with the address of the next one.
+
+use crate::text::{Octets, eight_at};
 
 const PAGE_BITS: u32 = 18;
 const PAGE_BYTES: usize = 1 << PAGE_BITS;
@@ -97,36 +99,32 @@ impl Pool {
     }
 
     /// A record for a word, with an empty list. The word is shorter than 64 KiB.
-    pub fn make(&mut self, field: u8, word: &[u8]) -> u32 {
-        let padded = word.len().next_multiple_of(8);
-        let address = self.allocate(RECORD_BYTES + padded);
+    pub fn make(&mut self, field: u8, word: Octets<'_>) -> u32 {
+        let address = self.allocate(RECORD_BYTES + 8 + 8 * word.rest.len());
         let record = self.behind_mut(address);
-        record[..RECORD_BYTES + padded].fill(0);
-        record[..4].copy_from_slice(&NOWHERE.to_le_bytes());
-        record[24..26].copy_from_slice(&(word.len() as u16).to_le_bytes());
-        record[26..28].copy_from_slice(&INLINE_BYTES.to_le_bytes());
-        record[29] = field;
-        record[RECORD_BYTES..][..word.len()].copy_from_slice(word);
+        let numbers =
+            [u64::from(NOWHERE), 0, 0, is_what(field, word.length) | u64::from(INLINE_BYTES) << 16, word.first];
+        for (octets, number) in record.as_chunks_mut().0.iter_mut().zip(numbers.iter().chain(word.rest)) {
+            *octets = number.to_le_bytes();
+        }
         address
     }
 
-    /// Whether the record is of this word, whose first 8 octets (zeros behind a shorter one) are also given as a number.
+    /// Whether the record is of this word.
     #[inline]
-    pub fn is(&self, record: u32, field: u8, word: &[u8], first: u64) -> bool {
+    pub fn is(&self, record: u32, field: u8, word: Octets<'_>) -> bool {
         let octets = self.behind(record);
-        let Some(record) = octets.first_chunk::<{ RECORD_BYTES + 8 }>() else {
-            // An empty word at the end of a page.
-            return word.is_empty() && octets[29] == field && u16_at(octets, 24) == 0;
-        };
-        let length = usize::from(u16_at(record, 24));
-        let is_begun = length == word.len() && record[29] == field && (length == 0 || u64_at(record, 32) == first);
-        is_begun && (length <= 8 || octets[RECORD_BYTES + 8..][..length - 8] == word[8..])
+        let Some((record, rest)) = octets.split_first_chunk::<{ RECORD_BYTES + 8 }>() else { return false };
+        u64_at(record, 24) & IS_WHAT == is_what(field, word.length)
+            && u64_at(record, 32) == word.first
+            && word.rest.iter().zip(rest.as_chunks().0).all(|(eight, octets)| *eight == u64::from_le_bytes(*octets))
     }
 
-    /// Reads something of a record, so that the rest is near.
+    /// Reads something of a record's beginning and of its end, so that the rest is near.
     #[inline]
     pub fn touch(&self, record: u32) -> u8 {
-        self.behind(record)[0]
+        let octets = self.behind(record);
+        octets[0] ^ octets[RECORD_BYTES + 7]
     }
 
     /// Reads something of where a list goes on.
@@ -162,25 +160,48 @@ impl Pool {
     /// Appends octets to a record's list.
     #[inline]
     pub fn append(&mut self, record: u32, octets: &[u8]) {
+        if octets.len() <= 8 {
+            return self.append_few(record, eight_at(octets, 0), octets.len());
+        }
         let header = self.record_mut(record);
-        let room = u16_at(header, 26);
-        let left = usize::from(room).checked_sub(octets.len());
-        match (header[28], left) {
-            (0, Some(left)) => {
-                let at = 24 - usize::from(room);
-                octets.iter().enumerate().for_each(|(n, octet)| header[(at + n) % 24] = *octet);
-                header[26..28].copy_from_slice(&(left as u16).to_le_bytes());
-            }
-            (1.., Some(left)) => {
+        match usize::from(u16_at(header, 26)).checked_sub(octets.len()) {
+            Some(left) => {
+                // More than there is in the record.
                 let tail = u32_at(header, 4);
                 header[4..8].copy_from_slice(&(tail + octets.len() as u32).to_le_bytes());
                 header[26..28].copy_from_slice(&(left as u16).to_le_bytes());
                 self.behind_mut(tail)[..octets.len()].copy_from_slice(octets);
             }
-            (_, None) => self.append_across(record, octets),
+            None => self.append_across(record, octets),
         }
     }
 
+    /// Appends at most eight octets, given as a number with the first octet lowest and zeros above the last.
+    #[inline]
+    pub fn append_few(&mut self, record: u32, octets: u64, count: usize) {
+        let header = self.record_mut(record);
+        let room = usize::from(u16_at(header, 26));
+        if count > room {
+            return self.append_across(record, &octets.to_le_bytes()[..count]);
+        }
+        header[26..28].copy_from_slice(&((room - count) as u16).to_le_bytes());
+        if header[28] == 0 {
+            // With nothing to append and no room the shift would be by all 64 bits.
+            let all = u64_at(header, 16) | octets.checked_shl(8 * (8 - room as u32)).unwrap_or(0);
+            header[16..24].copy_from_slice(&all.to_le_bytes());
+            return;
+        }
+        let tail = u32_at(header, 4);
+        header[4..8].copy_from_slice(&(tail + count as u32).to_le_bytes());
+        let tail = self.behind_mut(tail);
+        match tail.first_chunk_mut() {
+            // All eight are in the block; those that are too many are written over later.
+            Some(eight) if room >= 8 => *eight = octets.to_le_bytes(),
+            _ => tail[..count].copy_from_slice(&octets.to_le_bytes()[..count]),
+        }
+    }
+
+    #[cold]
     fn append_across(&mut self, record: u32, mut octets: &[u8]) {
         let header = *self.record(record);
         let (mut head, mut tail) = (u32_at(&header, 0), u32_at(&header, 4));
@@ -253,21 +274,20 @@ fn u64_at(octets: &[u8], at: usize) -> u64 {
     octets[at..].first_chunk().map_or(0, |octets| u64::from_le_bytes(*octets))
 }
 
-/// The first 8 octets of a word, with zeros behind a shorter one.
+/// What a record is of, as the number that it has at 24 where the bits of [`IS_WHAT`] are set.
 #[inline]
-pub(super) fn first_octets(word: &[u8]) -> u64 {
-    match word.first_chunk() {
-        Some(octets) => u64::from_le_bytes(*octets),
-        None => word.iter().rev().fold(0, |first, octet| first << 8 | u64::from(*octet)),
-    }
+fn is_what(field: u8, length: usize) -> u64 {
+    length as u64 & 0xffff | u64::from(field) << 40
 }
+
+const IS_WHAT: u64 = 0xff00_0000_ffff;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn word(n: usize) -> String {
-        "word".repeat(n % 4) + &n.to_string()
+        if n == 0 { String::new() } else { "word".repeat(n % 7) + &n.to_string() }
     }
 
     #[test]
@@ -276,11 +296,13 @@ mod tests {
         // Used twice: the second time over what the first has left.
         for _ in 0..2 {
             let mut random = random_numbers(7);
-            let records: Vec<u32> = (0..500).map(|n| pool.make(n as u8 % 3, word(n).as_bytes())).collect();
+            let mut rest = Vec::new();
+            let records: Vec<u32> =
+                (0..500).map(|n| pool.make(n as u8 % 3, Octets::of(word(n).as_bytes(), &mut rest))).collect();
             let mut expected = vec![Vec::new(); records.len()];
             for round in 0..20_000 {
                 let at = random() % if round % 2 == 0 { 500 } else { 5 };
-                let octets: Vec<u8> = (0..random() % 7).map(|n| (n + round) as u8).collect();
+                let octets: Vec<u8> = (0..random() % 12).map(|n| (n + round) as u8).collect();
                 pool.append(records[at], &octets);
                 expected[at].extend(octets);
             }
@@ -288,8 +310,8 @@ mod tests {
             for (n, record) in records.iter().enumerate() {
                 pool.read(*record, &mut list);
                 assert_eq!(list, expected[n], "{n}");
-                let is =
-                    |field: u8, word: &str| pool.is(*record, field, word.as_bytes(), first_octets(word.as_bytes()));
+                assert_eq!(pool.word(*record), word(n).as_bytes());
+                let mut is = |field: u8, word: &str| pool.is(*record, field, Octets::of(word.as_bytes(), &mut rest));
                 assert!(is(n as u8 % 3, &word(n)) && !is(n as u8 % 3 + 1, &word(n)));
                 assert!(!is(n as u8 % 3, &word(n + 1)) && !is(n as u8 % 3, &(word(n) + "x")));
             }
