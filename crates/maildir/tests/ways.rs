@@ -27,7 +27,7 @@ fn files_are_the_same_looked_at_in_either_way() {
 
 /// Sizes around those of a buffer, and files that are not there.
 fn files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
-    let sizes = [0, 1, 1000, 65_535, 65_536, 65_537, 300_000];
+    let sizes = [0, 1, 1000, 32_767, 32_768, 32_769, 65_536, 300_000];
     let mut paths = Vec::new();
     for n in 0..300usize {
         let path = dir.join(n.to_string());
@@ -67,6 +67,7 @@ fn check(way: Way) {
 #[test]
 fn files_are_read_one_by_one() {
     check(Way::OneByOne);
+    check(Way::Best);
 }
 
 #[test]

@@ -20,8 +20,7 @@ pub use walk::{Folder, Stamp, Tree, TreeError, TreeOptions, flag_letters_of, key
 /// How files are looked at and read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Way {
-    /// The one that was measured to be faster: many at once for reading; for looking one after the other, unless the first files show that
-    /// nothing is cached.
+    /// The one that was measured to be faster: one after the other, until a sample shows that files are not cached, and from there on many at once.
     #[default]
     Best,
     /// One system call after the other.

@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "io-uring")]
+use super::stat::bytes_read;
 use super::{FileFacts, Way};
 
 /// Bytes of one file that are read; a larger one is cut there.
@@ -21,13 +23,19 @@ pub struct Contents<'a> {
 
 /// Reads files in batches. Not shared between threads: each has its own, which may be made by another.
 ///
-/// Memory: the largest file, and when batched 64 KiB for each file of two batches.
+/// In the best way ([`Way::Best`]), files that are cached are read by ordinary calls, which is cheaper. As soon as some had to be read from a disk, files are
+/// read many at once.
+///
+/// Memory: the largest file, and when batched 32 KiB for each file of two batches.
 pub struct FileReader {
     /// Asked for and not handed out.
     waiting: Option<Vec<PathBuf>>,
     buffer: Vec<u8>,
     #[cfg(feature = "io-uring")]
     ring: Option<super::uring::ReadRing>,
+    /// Batches read so far, while it is still open whether a ring is worth it.
+    #[cfg(feature = "io-uring")]
+    undecided: Option<usize>,
 }
 
 /// In every build, also with rings and memory that the kernel writes to.
@@ -47,7 +55,9 @@ impl FileReader {
             waiting: None,
             buffer: Vec::new(),
             #[cfg(feature = "io-uring")]
-            ring: if way == Way::OneByOne { None } else { super::uring::ReadRing::new(Self::BATCH) },
+            ring: if way == Way::Batched { super::uring::ReadRing::new(Self::BATCH) } else { None },
+            #[cfg(feature = "io-uring")]
+            undecided: (way == Way::Best).then_some(0),
         }
     }
 
@@ -74,11 +84,39 @@ impl FileReader {
             });
             return;
         }
+        #[cfg(feature = "io-uring")]
+        let bytes_before = self.takes_a_sample(before.is_empty()).then(bytes_read);
         for (place, path) in before.iter().enumerate() {
             each(place, read_file(path, &mut self.buffer));
         }
+        #[cfg(feature = "io-uring")]
+        if bytes_before.is_some_and(|bytes| bytes_read() != bytes) {
+            self.read_batched();
+        }
+    }
+
+    /// Whether this batch tells how files are read from here on. That some are cached does not mean that all are.
+    #[cfg(feature = "io-uring")]
+    fn takes_a_sample(&mut self, is_empty: bool) -> bool {
+        let Some(batches) = self.undecided.as_mut().filter(|_| !is_empty) else { return false };
+        *batches += 1;
+        *batches % SAMPLE_EVERY == 1
+    }
+
+    /// From what waits on, files are read many at once, if that is to be had.
+    #[cfg(feature = "io-uring")]
+    fn read_batched(&mut self) {
+        self.undecided = None;
+        self.ring = super::uring::ReadRing::new(Self::BATCH);
+        if let Some(ring) = &mut self.ring {
+            ring.turn(self.waiting.as_deref().unwrap_or_default(), |_, _| ());
+        }
     }
 }
+
+/// Of so many batches one is a sample.
+#[cfg(feature = "io-uring")]
+const SAMPLE_EVERY: usize = 8;
 
 fn read_file<'a>(path: &Path, buffer: &'a mut Vec<u8>) -> io::Result<Contents<'a>> {
     let mut file = File::open(path)?;
@@ -88,4 +126,32 @@ fn read_file<'a>(path: &Path, buffer: &'a mut Vec<u8>) -> io::Result<Contents<'a
     io::Read::by_ref(&mut file).take(BODY_BYTES_MAX).read_to_end(buffer)?;
     let mtime_ns = stat.mtime().saturating_mul(1_000_000_000).saturating_add(stat.mtime_nsec());
     Ok(Contents { bytes: buffer, facts: FileFacts { inode: stat.ino(), size: stat.len(), mtime_ns } })
+}
+
+#[cfg(all(test, feature = "io-uring"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_when_the_way_changes_is_read_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths: Vec<PathBuf> = (0..9).map(|n| dir.path().join(n.to_string())).collect();
+        paths.iter().for_each(|path| std::fs::write(path, path.to_str().unwrap()).unwrap());
+        for change_at in 0..5 {
+            let mut reader = FileReader::new(Way::Best);
+            let mut seen = Vec::new();
+            let mut before: &[PathBuf] = &[];
+            for (number, next) in paths.chunks(2).chain([&[][..]]).enumerate() {
+                reader.turn(next.to_vec(), |place, read| {
+                    assert_eq!(read.unwrap().bytes, before[place].to_str().unwrap().as_bytes());
+                    seen.push(before[place].clone());
+                });
+                if number == change_at && !reader.is_batched() {
+                    reader.read_batched();
+                }
+                before = next;
+            }
+            assert_eq!(seen, paths, "{change_at}");
+        }
+    }
 }

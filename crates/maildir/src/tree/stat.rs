@@ -65,7 +65,7 @@ const SAMPLE: usize = 64;
 
 /// Bytes that had to be read from a disk for this thread. Unlike time, that does not depend on who else wants the processor.
 #[cfg(feature = "io-uring")]
-fn bytes_read() -> u64 {
+pub(super) fn bytes_read() -> u64 {
     // A system without this file, or where it is denied, is taken for one whose cache is warm.
     let io = std::fs::read_to_string("/proc/thread-self/io").unwrap_or_default();
     let bytes = io.lines().find_map(|line| line.strip_prefix("read_bytes: "));

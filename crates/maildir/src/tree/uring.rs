@@ -18,7 +18,7 @@ use super::{Contents, DISABLE_IO_URING, FileFacts};
 /// Files looked at in one go. More gained nothing.
 const STAT_BATCH: usize = 16_384;
 /// What a file may have to be read through the ring; most messages are smaller, the others are read by ordinary calls.
-const READ_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 32 << 10;
 
 /// `None` where the kernel or the environment says no.
 fn ring(entries: usize) -> Option<IoUring> {

@@ -90,8 +90,8 @@ mod tests {
     fn plainly(bytes: &[u8]) -> (Vec<(usize, usize)>, usize) {
         let end = bytes.iter().position(|octet| !octet.is_ascii()).unwrap_or(bytes.len());
         let (mut runs, mut start) = (Vec::new(), None);
-        for at in 0..end {
-            match (start, bytes[at].is_ascii_alphanumeric()) {
+        for (at, octet) in bytes[..end].iter().enumerate() {
+            match (start, octet.is_ascii_alphanumeric()) {
                 (None, true) => start = Some(at),
                 (Some(from), false) => {
                     runs.push((from, at));

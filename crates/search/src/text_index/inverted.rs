@@ -121,7 +121,8 @@ impl Inverted {
     fn collect(&mut self, field: u8, word: Octets<'_>, position: u32) {
         let hash = word.hash(self.key ^ u64::from(field)) as u32;
         let rest = self.rest_next.len() as u32;
-        self.rest_next.extend_from_slice(word.rest);
+        // Mostly nothing, for which a call to copy it would be dear.
+        word.rest.iter().for_each(|eight| self.rest_next.push(*eight));
         self.words_next.push(Word { first: word.first, hash, position, rest, length: word.length as u16, field });
     }
 

@@ -12,6 +12,10 @@
 //!
 //! A block ends with the address of the next one.
 
+use std::alloc::{Layout, handle_alloc_error};
+
+use memmap2::MmapMut;
+
 use crate::text::{Octets, eight_at};
 
 const PAGE_BITS: u32 = 18;
@@ -27,7 +31,8 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 
 #[derive(Default)]
 pub(super) struct Pool {
-    pages: Vec<Box<[u8]>>,
+    /// Straight from the kernel, to which they go back at the end at once: an allocator would keep them, and what follows, the commit, needs memory too.
+    pages: Vec<MmapMut>,
     /// Pages that are in use, and octets of the last one.
     used: usize,
     at: usize,
@@ -73,7 +78,8 @@ impl Pool {
     #[cold]
     fn next_page(&mut self) {
         if self.used == self.pages.len() {
-            self.pages.push(vec![0; PAGE_BYTES].into());
+            let no_memory = |_| handle_alloc_error(Layout::new::<[u8; PAGE_BYTES]>());
+            self.pages.push(MmapMut::map_anon(PAGE_BYTES).unwrap_or_else(no_memory));
         }
         (self.used, self.at) = (self.used + 1, 0);
     }
@@ -238,11 +244,11 @@ impl Pool {
         out.clear();
         let header = self.record(record);
         let room = usize::from(u16_at(header, 26));
+        out.extend_from_slice(&header[16..24]);
         if header[28] == 0 {
-            out.extend_from_slice(&header[16..24 - room]);
+            out.truncate(8 - room);
             return;
         }
-        out.extend_from_slice(&header[16..24]);
         let (mut address, tail, mut block) = (u32_at(header, 0), u32_at(header, 4), 1);
         loop {
             let bytes = usize::from(BLOCK_BYTES[block]);
