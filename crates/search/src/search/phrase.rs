@@ -1,14 +1,125 @@
-//! Words next to each other of which the last may go on: `rye brea*`.
+//! Words next to each other.
 //!
-//! There may be thousands of endings, so nothing is done anew for each of them: where the words before stand is found once, and each ending's
-//! positions are compared with that.
+//! Of common words nearly every message has to be looked at, so the engine's blocks of 128 messages are read as they are, each word's positions of a
+//! whole block at once. Of words of which the last may go on (`rye brea*`) there may be thousands of endings, so nothing is done anew for each
+//! of them: where the words before stand is found once, and each ending's positions are compared with that.
 
-use tantivy::postings::{Postings as _, SegmentPostings};
+use tantivy::directory::CompositeFile;
+use tantivy::index::SegmentComponent;
+use tantivy::positions::PositionReader;
+use tantivy::postings::{BlockSegmentPostings, Postings as _, SegmentPostings, TermInfo};
 use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::{DocSet as _, InvertedIndexReader, TERMINATED};
 
 use super::terms::for_each_term;
 use super::{Bitmap, Segment};
+
+/// Adds the messages in which these words follow each other.
+pub(super) fn add_phrase(segment: &Segment, field: Field, words: &[String], found: &mut Bitmap) -> tantivy::Result<()> {
+    let index = segment.reader.inverted_index(field)?;
+    let mut infos = Vec::with_capacity(words.len());
+    for word in words {
+        let Some(info) = index.terms().get(word)? else { return Ok(()) };
+        infos.push(info);
+    }
+    let positions = CompositeFile::open(&segment.reader.open_read(SegmentComponent::Positions)?)?.open_read(field);
+    let Some(positions) = positions.filter(|_| !words.is_empty()) else { return Ok(()) };
+    let word = |info: &TermInfo| -> tantivy::Result<Word> {
+        let places = PositionReader::open(positions.read_bytes_slice(info.positions_range.clone())?)?;
+        Ok(Word::new(index.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs)?, places))
+    };
+    let mut words = infos.iter().map(word).collect::<tantivy::Result<Vec<Word>>>()?;
+    let mut ends = Vec::new();
+    let mut document = 0;
+    while let Some(common) = common_document(&mut words, document) {
+        ends.clear();
+        ends.extend(words[0].gaps().iter().scan(0, |position, gap| {
+            *position += gap;
+            Some(*position)
+        }));
+        words[1..].iter_mut().for_each(|word| follow(&mut ends, word.gaps()));
+        if !ends.is_empty() {
+            found.set(segment.number(common));
+        }
+        document = common + 1;
+    }
+    Ok(())
+}
+
+/// The first document from this one on that has all words, which are then there.
+fn common_document(words: &mut [Word], mut document: u32) -> Option<u32> {
+    let mut agree = 0;
+    while agree < words.len() {
+        let found = words[agree].seek(document)?;
+        agree = if found == document { agree + 1 } else { 0 };
+        document = found;
+    }
+    Some(document)
+}
+
+/// Of the positions where words end, leaves those that a word follows, as its positions.
+fn follow(ends: &mut Vec<u32>, gaps: &[u32]) {
+    let (mut at, mut kept, mut position) = (0, 0, 0);
+    for gap in gaps {
+        position += gap;
+        while ends.get(at).is_some_and(|end| end + 1 < position) {
+            at += 1;
+        }
+        if ends.get(at).is_some_and(|end| end + 1 == position) {
+            // Never beyond what was compared: of each there is kept one at most.
+            ends[kept] = position;
+            (at, kept) = (at + 1, kept + 1);
+        }
+    }
+    ends.truncate(kept);
+}
+
+/// A word's documents, block after block.
+struct Word {
+    block: BlockSegmentPostings,
+    /// Where in the block it is, and how many positions the documents before have there.
+    at: usize,
+    start: usize,
+    places: PositionReader,
+    /// How many positions there are before the block.
+    before: u64,
+    /// The positions of all documents of the block, if some were asked for: each counted from the one before.
+    gaps: Vec<u32>,
+}
+
+impl Word {
+    fn new(block: BlockSegmentPostings, places: PositionReader) -> Self {
+        Self { block, at: 0, start: 0, places, before: 0, gaps: Vec::new() }
+    }
+
+    /// Goes on to the first document from this one on.
+    fn seek(&mut self, document: u32) -> Option<u32> {
+        while *self.block.docs().last()? < document {
+            self.before += self.block_positions() as u64;
+            self.block.advance();
+            (self.at, self.start) = (0, 0);
+            self.gaps.clear();
+        }
+        while self.block.doc(self.at) < document {
+            self.start += self.block.freq(self.at) as usize;
+            self.at += 1;
+        }
+        Some(self.block.doc(self.at))
+    }
+
+    fn block_positions(&self) -> usize {
+        self.block.freqs()[..self.block.block_len()].iter().map(|count| *count as usize).sum()
+    }
+
+    /// The positions in the document where it is.
+    fn gaps(&mut self) -> &[u32] {
+        if self.gaps.is_empty() {
+            self.gaps.resize(self.block_positions(), 0);
+            self.places.read(self.before, &mut self.gaps);
+        }
+        &self.gaps[self.start..][..self.block.freq(self.at) as usize]
+    }
+}
 
 /// Where words end that stand next to each other: documents, ascending, and in each the positions behind the last word.
 #[derive(Default)]
@@ -113,6 +224,26 @@ pub(super) fn add_with_ending(
     Ok(())
 }
 
-fn postings(index: &InvertedIndexReader, info: &tantivy::postings::TermInfo) -> tantivy::Result<SegmentPostings> {
+fn postings(index: &InvertedIndexReader, info: &TermInfo) -> tantivy::Result<SegmentPostings> {
     Ok(index.read_postings_from_terminfo(info, IndexRecordOption::WithFreqsAndPositions)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_is_left() {
+        let check = |ends: &[u32], gaps: &[u32], expected: &[u32]| {
+            let mut ends = ends.to_vec();
+            follow(&mut ends, gaps);
+            assert_eq!(ends, expected);
+        };
+        check(&[0, 4, 5, 9], &[1, 4, 1, 5], &[1, 5, 6]);
+        check(&[3], &[0, 1, 1], &[]);
+        check(&[3], &[0, 4], &[4]);
+        check(&[0, 1, 2], &[0, 1, 1, 1], &[1, 2, 3]);
+        check(&[], &[1], &[]);
+        check(&[1], &[], &[]);
+    }
 }

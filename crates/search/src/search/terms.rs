@@ -1,12 +1,11 @@
 //! Conditions on text: words, phrases, prefixes.
 
+use tantivy::InvertedIndexReader;
 use tantivy::postings::TermInfo;
-use tantivy::query::{EnableScoring, PhraseQuery, Query as _};
 use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::termdict::TermDictionary;
-use tantivy::{DocSet, InvertedIndexReader, TERMINATED, Term};
 
-use super::phrase::add_with_ending;
+use super::phrase::{add_phrase, add_with_ending};
 use super::{Bitmap, Result, Searcher, Segment};
 use crate::query::{Pattern, TextField};
 use crate::text::{Kind, tokens};
@@ -52,23 +51,9 @@ impl Searcher {
                 Ok(())
             }
             ([], Some(start)) => for_each_term(terms, start, |_, info| segment.add_term(&index, info, found)),
-            (exact, None) => self.phrase(segment, field, exact, found),
+            (exact, None) => add_phrase(segment, field, exact, found),
             (exact, Some(start)) => add_with_ending(segment, field, exact, start, found),
         }
-    }
-
-    fn phrase(&self, segment: &Segment, field: Field, words: &[String], found: &mut Bitmap) -> tantivy::Result<()> {
-        let terms = words.iter().enumerate().map(|(at, word)| (at, Term::from_field_text(field, word))).collect();
-        let query = PhraseQuery::new_with_offset(terms);
-        let schema = self.text.index.schema();
-        let weight = query.weight(EnableScoring::disabled_from_schema(&schema))?;
-        let mut documents = weight.scorer(&segment.reader, 1.0)?;
-        let mut document = documents.doc();
-        while document != TERMINATED {
-            found.set(segment.number(document));
-            document = documents.advance();
-        }
-        Ok(())
     }
 
     /// Messages with a value that fits, in a field of whole values.
