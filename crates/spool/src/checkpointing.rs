@@ -20,6 +20,8 @@ pub(crate) struct Work {
     pub live: LiveFiles,
     /// Of the last attempt.
     pub counter: u64,
+    /// The first segment of the ring that the last attempt needed: all before it have been free ever since.
+    pub ring_low: u64,
 }
 
 /// What a checkpoint says, taken at one moment.
@@ -89,7 +91,8 @@ impl Shared {
         self.core.bytes.store(0, Ordering::Relaxed);
         let mut state = self.core.state();
         state.is_changed_otherwise = false;
-        let mut ring_low = segments.first().map_or(0, |segment| segment.number);
+        // There are none where nothing was appended since all were freed; the files of the freed ones still have what they had.
+        let mut ring_low = segments.first().map_or(work.ring_low, |segment| segment.number);
         for segment in segments.iter().take_while(|segment| segment.is_sealed) {
             let (first, last) = (segment.first.get(), segment.last.get());
             let is_free = last <= state.packed_through;
@@ -99,6 +102,7 @@ impl Shared {
             state.packed_through = state.packed_through.max(last);
             ring_low = segment.number + 1;
         }
+        work.ring_low = ring_low;
         let mut checkpoint = Checkpoint { counter: work.counter, ring_low, ..state.rows() };
         let mut named = state.windows.clone();
         let mut windows = Vec::new();

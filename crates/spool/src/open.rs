@@ -95,7 +95,7 @@ impl FileSpool {
 
         *core.state() = state;
         let has_keeper = config.keeper;
-        let work = Work { files, live, counter: checkpoint.counter };
+        let work = Work { files, live, counter: checkpoint.counter, ring_low: checkpoint.ring_low };
         let shared = Arc::new(Shared {
             config,
             ring,

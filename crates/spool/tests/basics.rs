@@ -83,6 +83,28 @@ fn events() -> (Events, Receiver<Event>) {
 }
 
 #[test]
+fn a_checkpoint_of_an_empty_ring_brings_no_freed_segment_back() {
+    let dir = tempfile::tempdir().unwrap();
+    // Segments are used again in each life, so that what is left of the first ones has gaps.
+    for _ in 0..6 {
+        let spool = open(dir.path(), config());
+        let stream = spool.stream("mail").unwrap();
+        for _ in 0..30 {
+            append(&spool, &[stream], &[1; 5000]).unwrap();
+        }
+        release_all(&spool, stream);
+        spool.checkpoint().unwrap();
+    }
+    let spool = open(dir.path(), config());
+    // The first frees what is sealed; then nothing is in service.
+    spool.checkpoint().unwrap();
+    spool.checkpoint().unwrap();
+    drop(spool);
+    let (spool, report) = FileSpool::open(dir.path(), config()).unwrap();
+    assert_eq!((report.damage, spool.stats().ring.segments_in_service), (Vec::new(), 0));
+}
+
+#[test]
 fn a_consumer_gets_what_came_before_it_was_attached_and_then_each_new_entry_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path(), config());
