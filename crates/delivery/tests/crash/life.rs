@@ -1,35 +1,39 @@
 //! What an executor goes through between a start and an end or a kill.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_delivery::{Body, DeliveryError, DeliveryExecutor, Journaled, JournaledConfig, Message};
+use posthaste_delivery::DeliveryExecutor;
 use posthaste_fsops::{Faults, Machine};
 use posthaste_turns::Random;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
+use crate::engine::Engine;
 use crate::mail::{Letter, MAILBOXES, name_of};
 use crate::reader::Reader;
-use crate::run::{Run, Scenario};
+use crate::run::Run;
 
 impl Run {
     /// A life of the executor, from a start to an end or a kill: mail in so many groups, checkpoints, a reader, and whatever fails.
     pub fn live(&mut self, machine: &Machine, random: &mut Random, groups: usize) {
         let faults = self.faults(machine, random);
         machine.set_faults(faults.clone());
-        match Journaled::open(config(machine.path())) {
-            Err(error) => assert!(faults != Faults::default(), "opens not where nothing fails: {error}"),
-            Ok((journaled, _)) => {
+        match Engine::open(self.kind(), machine.path()) {
+            Err(error) => {
+                let may_fail = faults != Faults::default() || self.is_without_syncs();
+                assert!(may_fail, "opens not where nothing fails: {error}");
+            }
+            Ok(engine) => {
                 let runtime = runtime();
                 let mut reader = Reader::default();
-                (0..groups).for_each(|_| self.send_and_read(machine, random, (&runtime, &journaled), &mut reader));
+                (0..groups).for_each(|_| self.send_and_read(machine, random, (&runtime, &engine), &mut reader));
                 if random.below(2) == 0 {
                     machine.kill();
                 }
-                drop(journaled);
+                drop(engine);
                 // With it goes what others still did for the executor.
                 drop(runtime);
                 self.taken.extend(reader.end());
@@ -49,7 +53,7 @@ impl Run {
         &mut self,
         machine: &Machine,
         random: &mut Random,
-        (runtime, journaled): (&Runtime, &Journaled),
+        (runtime, engine): (&Runtime, &Engine),
         reader: &mut Reader,
     ) {
         let new = self.more_letters(1 + random.below(6));
@@ -60,10 +64,10 @@ impl Run {
             if choice == 0 {
                 scope.spawn(|| reader.act(machine, &mut random));
             }
-            send(runtime, machine, journaled, &new);
+            send(runtime, machine, engine, &new);
         });
         match choice {
-            1 => drop(journaled.checkpoint()),
+            1 => engine.checkpoint(),
             2 => reader.act(machine, &mut random),
             _ => {}
         }
@@ -79,7 +83,7 @@ impl Run {
     /// What goes wrong next.
     fn faults(&self, machine: &Machine, random: &mut Random) -> Faults {
         let mut faults = Faults { read_only: self.given_up, ..Faults::default() };
-        if matches!(self.scenario, Scenario::JournaledWithoutSyncs | Scenario::StandaloneWithoutSyncs) {
+        if self.is_without_syncs() {
             return faults;
         }
         let (syncs, changes) = machine.counts();
@@ -107,17 +111,6 @@ impl Run {
     }
 }
 
-pub fn config(dir: &Path) -> JournaledConfig {
-    let journal = posthaste_journal::Config { segment_bytes: 64 << 10, max_segments: 8, ..Default::default() };
-    JournaledConfig {
-        journal,
-        host: "rig.example".into(),
-        inline_bytes_max: 4096,
-        checkpoint_bytes: 48 << 10,
-        ..JournaledConfig::new(dir.join("journal"), dir.join("mail"))
-    }
-}
-
 fn blocked(machine: &Machine) -> PathBuf {
     machine.path().join("mail").join(name_of(0))
 }
@@ -138,8 +131,8 @@ pub fn unblock(machine: &Machine) {
     }
 }
 
-/// A journaled executor under way, for four lives; for two of them a mailbox cannot be written to.
-pub fn journaled(machine: &Machine, run: &mut Run) {
+/// An executor with a log under way, for four lives; for two of them a mailbox cannot be written to.
+pub fn logged(machine: &Machine, run: &mut Run) {
     let mut random = Random::new(run.seed);
     block(machine);
     for life in 0..4 {
@@ -152,13 +145,13 @@ pub fn journaled(machine: &Machine, run: &mut Run) {
 
 /// One life of it, with two messages.
 pub fn short(machine: &Machine, run: &mut Run) {
-    let (journaled, _) = Journaled::open(config(machine.path())).expect("nothing fails");
+    let engine = Engine::open(run.kind(), machine.path()).expect("nothing fails");
     for _ in 0..2 {
         let new = run.more_letters(1);
-        send(&runtime(), machine, &journaled, &new);
+        send(&runtime(), machine, &engine, &new);
     }
     // With its end a checkpoint is made.
-    drop(journaled);
+    drop(engine);
 }
 
 /// Without the driver of sockets, which would wait in the kernel and not in turn.
@@ -167,18 +160,9 @@ pub fn runtime() -> Runtime {
 }
 
 /// Hands over some messages at once and puts it on record which of them are durable, as soon as it is told.
-pub fn send(runtime: &Runtime, machine: &Machine, journaled: &Journaled, letters: &[Arc<Letter>]) {
+pub fn send(runtime: &Runtime, machine: &Machine, engine: &Engine, letters: &[Arc<Letter>]) {
     let local = tokio::task::LocalSet::new();
-    let one = async |letter: &Letter| {
-        let mut message = letter.message();
-        if letter.comes_in_pieces() && spool(journaled, &mut message).await.is_err() {
-            return;
-        }
-        if journaled.deliver_message(message).await.is_ok() {
-            machine.acknowledge(letter.number);
-        }
-    };
-    local.block_on(runtime, at_once(letters.iter().map(|letter| one(letter))));
+    local.block_on(runtime, at_once(letters.iter().map(|letter| engine.send(machine, letter))));
 }
 
 /// Waits for all of them.
@@ -189,19 +173,6 @@ async fn at_once(all: impl Iterator<Item = impl Future<Output = ()>>) {
         if waiting.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
-}
-
-/// Hands over a body as it comes from a client that is slow.
-async fn spool(journaled: &Journaled, message: &mut Message) -> Result<(), DeliveryError> {
-    let mut writer = journaled.spool(message.body.len())?;
-    if let Body::Memory(parts) = &message.body {
-        for part in parts {
-            writer.write(part).await?;
-            writer.write_out().await?;
-        }
-    }
-    message.body = Body::Spooled(writer.finish().await?);
-    Ok(())
 }
 
 /// Two lives of a standalone executor: whatever it has said yes to is there, and nothing by halves, without any recovery.

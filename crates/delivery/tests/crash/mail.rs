@@ -68,7 +68,7 @@ impl Letter {
     fn in_mailbox(&self, mailbox: u64, kind: Kind) -> Vec<u8> {
         match kind {
             Kind::Standalone => self.body.clone(),
-            Kind::Journaled => {
+            Kind::Journaled | Kind::Local => {
                 let mut whole = [self.prefix(mailbox), self.body.clone()].concat();
                 if self.line_ends == LineEnds::ToLf {
                     whole.retain(|byte| *byte != b'\r');
@@ -79,10 +79,12 @@ impl Letter {
     }
 }
 
-/// Which executor: they write different bytes, and only the journaled one delivers to all mailboxes or none.
+/// Which executor: the standalone one writes different bytes, and only the others deliver to all mailboxes or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Journaled,
+    /// On the spool.
+    Local,
     Standalone,
 }
 
@@ -131,7 +133,7 @@ impl Expected {
             let number = letter.number;
             let there = found.remove(&number).unwrap_or_default();
             let is_promised = self.acknowledged.contains(&number);
-            let must_be_whole = is_promised || (self.kind == Kind::Journaled && !self.has_failed && !there.is_empty());
+            let must_be_whole = is_promised || (self.kind != Kind::Standalone && !self.has_failed && !there.is_empty());
             let is_gone = |entry| match self.taken.get(&entry) {
                 // What a sync has lost of it is written anew where it was delivered, and nowhere else.
                 Some(true) => self.has_failed || elsewhere.contains(&entry),

@@ -1,4 +1,4 @@
-//! The executor, its journal and the Maildirs on a machine whose power goes at every sync, and again while it recovers.
+//! The executors, journal or spool, and the Maildirs on a machine whose power goes at every sync, and again while it recovers.
 //!
 //! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed (`posthaste_turns`), so all of a run does.
 //! `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery --test crash` makes more cuts than the tests do by themselves, and of the short runs
@@ -6,6 +6,7 @@
 //! `POSTHASTE_SEED=1000` begins with other scenarios. A finding prints what makes it again: `POSTHASTE_REPLAY=journaled:3/120:s4` is scenario 3 cut before
 //! its event 120, with one more cut behind it where it was the recovery that was cut; `POSTHASTE_REPLAY=journaled:3` cuts all of that scenario.
 
+mod engine;
 mod life;
 mod mail;
 mod reader;
@@ -124,10 +125,14 @@ fn a_journaled_executor_loses_nothing_wherever_the_power_goes() {
 
 #[test]
 fn a_short_run_loses_nothing_with_any_of_all_cuts() {
+    all_cuts(Scenario::Short);
+}
+
+fn all_cuts(scenario: Scenario) {
     let is_soak = std::env::var_os("POSTHASTE_CUTS").is_some();
     // All kinds of disks.
     for seed in 1..=4 {
-        let run = Run::record(Scenario::Short, seed);
+        let run = Run::record(scenario, seed);
         let cuts = cuts_of(&run);
         let count = if is_soak { cuts.len() } else { CUTS_OF_A_SHORT_RUN };
         println!("{} cuts", cut_all(&run, &sample(cuts, count, &mut Random::new(seed))));
@@ -145,13 +150,33 @@ fn a_journaled_executor_loses_nothing_after_a_write_that_failed() {
 }
 
 #[test]
+fn local_delivery_on_several_mounts_loses_nothing_wherever_the_power_goes() {
+    soak(Scenario::Local, 500);
+}
+
+#[test]
+fn a_short_run_of_local_delivery_loses_nothing_with_any_of_all_cuts() {
+    all_cuts(Scenario::LocalShort);
+}
+
+#[test]
+fn local_delivery_on_several_mounts_loses_nothing_after_a_sync_that_failed() {
+    soak(Scenario::LocalFailingSync, 400);
+}
+
+#[test]
+fn local_delivery_on_several_mounts_loses_nothing_after_a_write_that_failed() {
+    soak(Scenario::LocalFailingWrite, 400);
+}
+
+#[test]
 fn a_standalone_executor_loses_nothing_wherever_the_power_goes() {
     soak(Scenario::Standalone, 500);
 }
 
 #[test]
 fn without_syncs_mail_is_lost_and_what_the_finding_prints_makes_it_again() {
-    for scenario in [Scenario::JournaledWithoutSyncs, Scenario::StandaloneWithoutSyncs] {
+    for scenario in [Scenario::JournaledWithoutSyncs, Scenario::LocalWithoutSyncs, Scenario::StandaloneWithoutSyncs] {
         let run = Run::record(scenario, 1);
         let end = run.recording.events.len();
         let found: Vec<(String, String)> = (0..20)
@@ -198,23 +223,32 @@ fn synced(run: &Run) -> Vec<Option<&'static str>> {
 
 #[test]
 fn a_build_without_any_one_kind_of_sync_would_be_found_out() {
-    for kind in ["segment", "journal", "body", "spool", "file system", "message", "new", "way"] {
-        // Where names reach the disk in any order.
-        let is_found = (1..40).step_by(2).any(|seed| {
-            let mut run = Run::record(Scenario::Journaled, seed);
-            let kinds = synced(&run);
-            run.recording = run.recording.without_syncs(|at| kinds[at] == Some(kind));
-            let cuts = sample(cuts_of(&run), CUTS_TO_FIND_ONE, &mut Random::new(seed));
-            kinds.contains(&Some(kind)) && cuts.into_iter().any(|cut| run.examine(cut).is_err())
-        });
-        assert!(is_found, "{kind}");
+    let of_mail = ["file system", "message", "new", "way"];
+    for kind in ["segment", "journal", "body", "spool"].into_iter().chain(of_mail) {
+        assert!(is_missed(Scenario::Journaled, kind), "{kind}");
     }
+    // Those of the spool have tests of their own.
+    for kind in of_mail {
+        assert!(is_missed(Scenario::Local, kind), "{kind}");
+    }
+}
+
+/// Whether some cut of some run finds out that one kind of sync was left out.
+fn is_missed(scenario: Scenario, kind: &str) -> bool {
+    // Where names reach the disk in any order.
+    (1..40).step_by(2).any(|seed| {
+        let mut run = Run::record(scenario, seed);
+        let kinds = synced(&run);
+        run.recording = run.recording.without_syncs(|at| kinds[at] == Some(kind));
+        let cuts = sample(cuts_of(&run), CUTS_TO_FIND_ONE, &mut Random::new(seed));
+        kinds.contains(&Some(kind)) && cuts.into_iter().any(|cut| run.examine(cut).is_err())
+    })
 }
 
 #[test]
 fn a_run_and_its_recoveries_follow_from_the_seed() {
     for seed in 1..=6 {
-        for scenario in [Scenario::Journaled, Scenario::FailingSync, Scenario::FailingWrite, Scenario::Standalone] {
+        for scenario in DETERMINED {
             let runs = [0, 1].map(|_| Run::record(scenario, seed));
             same(&runs);
             let end = runs[0].recording.events.len();
@@ -226,6 +260,16 @@ fn a_run_and_its_recoveries_follow_from_the_seed() {
         }
     }
 }
+
+const DETERMINED: [Scenario; 7] = [
+    Scenario::Journaled,
+    Scenario::FailingSync,
+    Scenario::FailingWrite,
+    Scenario::Local,
+    Scenario::LocalFailingSync,
+    Scenario::LocalFailingWrite,
+    Scenario::Standalone,
+];
 
 fn same([one, other]: &[Run; 2]) {
     let shapes = [one, other].map(|run| run.recording.events.iter().map(shape).collect::<Vec<_>>());

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use posthaste_delivery::Journaled;
 use posthaste_fsops::{Choice, Cut, Machine, Tree, fsync};
 use posthaste_maildir::{Flags, Maildir, Subdir};
 use posthaste_turns::in_turns;
 
-use crate::life::{config, runtime, send};
+use crate::engine::Engine;
+use crate::life::{runtime, send};
 use crate::mail::{Expected, Kind, Letter, name_of};
 
 /// What its delivery may take.
@@ -18,16 +18,19 @@ const SEEDS: u64 = 4;
 
 #[test]
 fn what_comes_back_comes_back_once_wherever_the_power_goes() {
+    [Kind::Journaled, Kind::Local].into_iter().for_each(comes_back_once);
+}
+
+fn comes_back_once(kind: Kind) {
     for (syncfs_trusted, ordered_log) in [(true, false), (false, false), (true, true)] {
         let boot = |tree: &Tree| Machine::boot(tree, syncfs_trusted, ordered_log).expect("a directory");
-        let start =
-            |machine: &Machine| in_turns(1, || drop(Journaled::open(config(machine.path())).expect("it opens")));
+        let start = |machine: &Machine| in_turns(1, || drop(Engine::open(kind, machine.path()).expect("it opens")));
         let letter = Arc::new(Letter::new(1, 1));
         let first = boot(&Tree::default());
         let mailbox = |machine: &Machine| Maildir::open(machine.path().join("mail").join(name_of(letter.mailboxes[0])));
         in_turns(1, || {
-            let (journaled, _) = Journaled::open(config(first.path())).expect("it opens");
-            send(&runtime(), &first, &journaled, std::slice::from_ref(&letter));
+            let engine = Engine::open(kind, first.path()).expect("it opens");
+            send(&runtime(), &first, &engine, std::slice::from_ref(&letter));
             let is_there = || mailbox(&first).is_ok_and(|maildir| !maildir.scan().expect("names").is_empty());
             assert!(
                 (0..TURNS_MAX).any(|_| is_there() || {
@@ -59,7 +62,7 @@ fn what_comes_back_comes_back_once_wherever_the_power_goes() {
         start(&second);
         let recording = second.recording();
         let expected = Expected {
-            kind: Kind::Journaled,
+            kind,
             letters: [0, 1].map(|number| Arc::new(Letter::new(1, number))).into(),
             acknowledged: BTreeSet::from([1]),
             taken: BTreeMap::from([((1, letter.mailboxes[0]), false)]),

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use posthaste_delivery::Journaled;
 use posthaste_fsops::{Cut, Machine, Recording, Tree};
 use posthaste_turns::{Random, in_turns};
 
-use crate::life::{config, journaled, short, standalone, unblock};
+use crate::engine::Engine;
+use crate::life::{logged, short, standalone, unblock};
 use crate::mail::{Expected, Kind, Letter};
 use crate::reader::Taken;
 
@@ -23,17 +23,28 @@ pub enum Scenario {
     FailingWrite,
     /// With every third seed syncs fail, with another third changes.
     Standalone,
+    /// On the spool, as those on the journal.
+    Local,
+    LocalShort,
+    LocalFailingSync,
+    LocalFailingWrite,
     /// As they would be without any sync.
     JournaledWithoutSyncs,
+    LocalWithoutSyncs,
     StandaloneWithoutSyncs,
 }
 
-const SCENARIOS: [(&str, Scenario); 7] = [
+const SCENARIOS: [(&str, Scenario); 12] = [
     ("journaled", Scenario::Journaled),
     ("short", Scenario::Short),
     ("failing-sync", Scenario::FailingSync),
     ("failing-write", Scenario::FailingWrite),
     ("standalone", Scenario::Standalone),
+    ("local", Scenario::Local),
+    ("local-short", Scenario::LocalShort),
+    ("local-failing-sync", Scenario::LocalFailingSync),
+    ("local-failing-write", Scenario::LocalFailingWrite),
+    ("local-without-syncs", Scenario::LocalWithoutSyncs),
     ("journaled-without-syncs", Scenario::JournaledWithoutSyncs),
     ("standalone-without-syncs", Scenario::StandaloneWithoutSyncs),
 ];
@@ -104,13 +115,13 @@ impl Run {
         };
         let _told = Told(run.name());
         in_turns(seed, || match run.kind() {
-            Kind::Journaled if scenario == Scenario::Short => short(&machine, &mut run),
-            Kind::Journaled => journaled(&machine, &mut run),
             Kind::Standalone => standalone(&machine, &mut run),
+            _ if matches!(scenario, Scenario::Short | Scenario::LocalShort) => short(&machine, &mut run),
+            _ => logged(&machine, &mut run),
         });
         nothing_past_the_door(&machine);
         run.recording = machine.recording();
-        if matches!(scenario, Scenario::JournaledWithoutSyncs | Scenario::StandaloneWithoutSyncs) {
+        if run.is_without_syncs() {
             run.recording = run.recording.without_syncs(|_| true);
         }
         run
@@ -120,16 +131,28 @@ impl Run {
     pub fn kind(&self) -> Kind {
         match self.scenario {
             Scenario::Standalone | Scenario::StandaloneWithoutSyncs => Kind::Standalone,
+            Scenario::Local
+            | Scenario::LocalShort
+            | Scenario::LocalFailingSync
+            | Scenario::LocalFailingWrite
+            | Scenario::LocalWithoutSyncs => Kind::Local,
             _ => Kind::Journaled,
         }
     }
 
     pub fn has_failing_sync(&self) -> bool {
-        self.scenario == Scenario::FailingSync || self.scenario == Scenario::Standalone && self.seed.is_multiple_of(3)
+        let of_standalone = self.scenario == Scenario::Standalone && self.seed.is_multiple_of(3);
+        of_standalone || matches!(self.scenario, Scenario::FailingSync | Scenario::LocalFailingSync)
     }
 
     pub fn has_failing_write(&self) -> bool {
-        self.scenario == Scenario::FailingWrite || self.scenario == Scenario::Standalone && self.seed % 3 == 1
+        let of_standalone = self.scenario == Scenario::Standalone && self.seed % 3 == 1;
+        of_standalone || matches!(self.scenario, Scenario::FailingWrite | Scenario::LocalFailingWrite)
+    }
+
+    pub fn is_without_syncs(&self) -> bool {
+        let without = [Scenario::JournaledWithoutSyncs, Scenario::LocalWithoutSyncs, Scenario::StandaloneWithoutSyncs];
+        without.contains(&self.scenario)
     }
 
     /// What makes it again.
@@ -182,7 +205,7 @@ impl Run {
         let _told = Told(token.clone());
         let looked_at = match self.kind() {
             Kind::Standalone => recovery.expected(0).check(&machine.path().join("mail")).map(drop),
-            Kind::Journaled => in_turns(digest(&token), || recovery.recover(&machine, digest(&token))),
+            _ => in_turns(digest(&token), || recovery.recover(&machine, digest(&token))),
         };
         // The directory has another name each time.
         let root = machine.path().display().to_string();
@@ -208,13 +231,15 @@ impl Run {
         let expected = self.expected(self.recording.events.len());
         let mut before = None;
         for _ in 0..2 {
-            let (journaled, report) =
-                Journaled::open(config(machine.path())).map_err(|error| format!("opens not: {error}"))?;
-            if let Some(damage) = report.damage.iter().find(|damage| damage.promised) {
-                return Err(format!("promised mail is damaged: {damage:?}"));
-            }
+            let opened = Engine::open(self.kind(), machine.path());
+            let engine = opened.map_err(|error| format!("opens not: {error}"))?;
             let now = expected.check(&mail)?;
-            drop(journaled);
+            engine.checkpoint();
+            // What nobody needs any more must not stay.
+            if let Some((stream, held)) = engine.held().into_iter().find(|(_, (_, bodies))| *bodies > 0) {
+                return Err(format!("{stream} holds {held:?} for nothing"));
+            }
+            drop(engine);
             let ended = expected.check(&mail)?;
             if before.is_some_and(|before| before != now) || ended != now {
                 return Err("a second start has changed the mailboxes".into());
