@@ -258,7 +258,7 @@ impl MailMount {
 
     /// For those who only want to know whether much waits: they take no lock.
     fn count_waiting(&self, state: &State) {
-        let bytes = state.history.as_ref().map_or(state.troubles.bytes(), History::bytes);
+        let bytes = state.waiting_bytes(self.now());
         self.counters.waiting_bytes.store(bytes, Ordering::Relaxed);
     }
 

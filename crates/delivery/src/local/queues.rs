@@ -76,6 +76,15 @@ impl State {
         }
     }
 
+    /// Bytes that wait for mailboxes, or for the whole mount if it does not answer or cannot be synced.
+    pub fn waiting_bytes(&self, now: Instant) -> u64 {
+        match &self.history {
+            Some(history) => history.bytes(),
+            None if self.syncing.is_in_trouble(now) => self.table.bytes(),
+            None => self.troubles.bytes(),
+        }
+    }
+
     /// Whether a mailbox that does not answer holds a thread.
     pub fn holds_a_thread(&self) -> bool {
         self.stalled > 0

@@ -125,12 +125,12 @@ impl MailMount {
         waiting.collect()
     }
 
-    /// Bytes that wait for a mailbox; `None` if none do.
+    /// Bytes that wait for a mailbox, or for all of the mount if it does not answer or cannot be synced; `None` if none do.
     pub(super) fn waiting_bytes(&self, mailbox: &str) -> Option<u64> {
-        let state = self.state();
-        match &state.history {
-            Some(history) => state.absent.is_some().then(|| history.bytes()),
-            None => state.troubles.of(mailbox).map(|known| known.bytes),
+        let (state, now) = (self.state(), self.now());
+        match state.history.is_some() || state.syncing.is_in_trouble(now) {
+            true => Some(state.waiting_bytes(now)),
+            false => state.troubles.of(mailbox).map(|known| known.bytes),
         }
     }
 

@@ -28,6 +28,8 @@ pub(super) struct Syncing {
     /// Rounds asked for and rounds ended.
     asked: u64,
     ended: u64,
+    /// Rounds in a row that failed.
+    failures: u32,
     pub error: Option<Arc<str>>,
 }
 
@@ -44,16 +46,19 @@ impl Syncing {
             seen: Lsn::ZERO,
             asked: 0,
             ended: 0,
+            failures: 0,
             error: None,
         }
     }
 
+    /// A sync that failed has everything written anew: as long as it fails it is tried by the clock alone.
     pub fn want_if(&mut self, wanted: bool) {
-        self.wanted |= wanted;
+        self.wanted |= wanted && self.failures == 0;
     }
 
     pub fn want_through(&mut self, through: Lsn) {
-        (self.wanted, self.through) = (true, self.through.max(through));
+        self.through = self.through.max(through);
+        self.want_if(true);
     }
 
     pub fn saw_entry(&mut self) {
@@ -63,7 +68,7 @@ impl Syncing {
     pub fn made_visible(&mut self, bytes: u64, bytes_max: u64) {
         self.bytes += bytes;
         self.lagging_bytes += bytes;
-        self.wanted |= self.bytes >= bytes_max;
+        self.want_if(self.bytes >= bytes_max);
     }
 
     /// Whether little enough has come since `messages` that wait: the spool keeps all of it as long as they are not written down anew.
@@ -76,9 +81,16 @@ impl Syncing {
         self.wanted
     }
 
+    /// Whether what is visible cannot be made durable: the last sync failed, or one does not come back.
+    pub fn is_in_trouble(&self, now: Instant) -> bool {
+        let hangs = |since: Instant| now.saturating_duration_since(since) >= SYNC_HANGS;
+        self.failures > 0 || self.running_since.is_some_and(hangs)
+    }
+
     /// Whether it is time, also if nothing was visible: the spool may forget what was shown.
     pub fn is_due(&mut self, now: Instant, interval: Duration) -> bool {
-        self.wanted |= now.saturating_duration_since(self.last) >= interval;
+        let pause = interval.saturating_mul(1 << self.failures.min(FAILURES_MAX));
+        self.wanted |= now.saturating_duration_since(self.last) >= pause;
         self.wanted
     }
 
@@ -134,6 +146,7 @@ impl MailMount {
             counter.fetch_add(1, Ordering::Relaxed);
             let mut state = self.state();
             let syncing = &mut state.syncing;
+            syncing.failures = if outcome.is_ok() { 0 } else { syncing.failures.saturating_add(1) };
             (syncing.running_since, syncing.error, syncing.ended) = (None, outcome.err(), asked);
             drop(state);
             self.sync.notify_all();
@@ -163,7 +176,14 @@ impl MailMount {
 
     /// One sync, and what follows from it.
     fn round(&self, through: Lsn) -> Result<(), Arc<str>> {
-        let synced = self.sync_visible();
+        let synced = match self.sync_visible() {
+            // Nothing was visible: that proves nothing of what an earlier sync has failed for.
+            Ok(false) => {
+                let state = self.state();
+                state.syncing.error.clone().filter(|_| state.table.len() > 0).map_or(Ok(()), Err)
+            }
+            synced => synced.map(drop),
+        };
         let carried = self.carry(through);
         let mut state = self.state();
         let position = state.table.position();
@@ -177,21 +197,13 @@ impl MailMount {
         synced.and(carried)
     }
 
-    fn sync_visible(&self) -> Result<(), Arc<str>> {
-        let (covered, begun) = {
-            // What is entered as visible is noted in front of this.
-            let _no_note_is_missing = self.noting.write().expect("no thread panics between a state and its note");
-            let mut state = self.state();
-            let session = state.session.expect("the mount has answered");
-            let covered: Vec<Key> = state.table.sync_begins();
-            drop(state);
-            if covered.is_empty() {
-                return Ok(());
-            }
-            (covered, self.append(&LocalEntry::SyncBegun { session }))
-        };
-        // Durable before the sync: if that fails and we are killed before we know, nobody else will ever hear of it.
-        let begun = match begun.recv().unwrap_or(Err(AppendError::Closed)) {
+    /// Syncs what is visible; false if nothing is.
+    fn sync_visible(&self) -> Result<bool, Arc<str>> {
+        let covered: Vec<Key> = self.state().table.sync_begins();
+        if covered.is_empty() {
+            return Ok(false);
+        }
+        let begun = match self.put_on_record() {
             Ok(begun) => begun,
             Err(error) => {
                 self.state().table.sync_did_not_begin(covered);
@@ -203,7 +215,7 @@ impl MailMount {
                 self.append_all(vec![LocalEntry::Synced { begun }]);
                 // In pieces: the ring's thread wants the state, too.
                 covered.chunks(SYNCED_AT_ONCE).for_each(|some| self.state().table.synced(some));
-                Ok(())
+                Ok(true)
             }
             Err(error) => {
                 let now = self.now();
@@ -216,6 +228,29 @@ impl MailMount {
                 Err(error.to_string().into())
             }
         }
+    }
+
+    /// Durable before the sync: if that fails and we are killed before we know, nobody else will ever hear of it.
+    fn put_on_record(&self) -> Result<Lsn, AppendError> {
+        let session = self.state().session.expect("the mount has answered");
+        for _ in 0..ROOM_TRIES {
+            let begun = {
+                // What was entered as visible is noted in front of this.
+                let _no_note_is_missing = self.noting.write().expect("no thread panics between a state and its note");
+                self.append(&LocalEntry::SyncBegun { session })
+            };
+            match begun.recv().unwrap_or(Err(AppendError::Closed)) {
+                // The spool's keeper makes room, and gets more with each mount that lets go.
+                Err(AppendError::Full(_) | AppendError::Busy) => {
+                    let state = self.state();
+                    if state.stop || self.sync.wait_timeout(state, ROOM_PAUSE).expect("a mount's state").0.stop {
+                        return Err(AppendError::Closed);
+                    }
+                }
+                begun => return begun,
+            }
+        }
+        Err(AppendError::Full("no room was made for an entry".into()))
     }
 
     /// Writes down anew, without their bodies, the messages that hold up the position: where the spool needs the room, or where far more has been shown than waits.
@@ -260,6 +295,13 @@ impl MailMount {
 
 /// How often a mount that does not answer is looked at.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
+/// How often, and at which pauses, a full spool is asked for room.
+const ROOM_TRIES: u32 = 20;
+const ROOM_PAUSE: Duration = Duration::from_millis(100);
+/// How long a sync may take before mail for its mount counts as waiting.
+const SYNC_HANGS: Duration = Duration::from_secs(60);
+/// The pause between syncs that fail doubles so many times.
+const FAILURES_MAX: u32 = 4;
 const SYNCED_AT_ONCE: usize = 4096;
 /// Entries that may be shown while messages wait, and how many more for each of those, before they are written down anew.
 const CARRY_ENTRIES: usize = 4096;

@@ -75,6 +75,8 @@ pub(crate) struct Table<B> {
     messages: BTreeMap<Lsn, Message<B>>,
     /// Entries that stand for messages here, and for how many.
     entries: BTreeMap<Lsn, usize>,
+    /// Of the bodies of all messages.
+    bytes: u64,
     /// The highest entry that was shown.
     seen: Lsn,
     /// Visible since the last sync began.
@@ -101,6 +103,7 @@ impl<B> Default for Table<B> {
         Table {
             messages: BTreeMap::new(),
             entries: BTreeMap::new(),
+            bytes: 0,
             seen: Lsn::ZERO,
             visible: Vec::new(),
             failed_sync: None,
@@ -150,6 +153,7 @@ impl<B: Clone> Table<B> {
         self.visible.extend(visible.map(|target| (body, target.number)));
         self.in_doubt += targets.iter().filter(|target| target.in_doubt).count();
         *self.entries.entry(entry).or_default() += 1;
+        self.bytes += body_len;
         self.messages.insert(body, Message { entry, deliver, body_len, held, targets });
     }
 
@@ -172,6 +176,11 @@ impl<B: Clone> Table<B> {
 
     pub fn len(&self) -> usize {
         self.messages.len()
+    }
+
+    /// Bytes of the bodies of all messages.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     #[cfg(test)]
@@ -256,6 +265,7 @@ impl<B: Clone> Table<B> {
             message.targets.retain(|target| target.number != number || target.state != State::Visible);
             if message.targets.is_empty() {
                 let entry = message.entry;
+                self.bytes -= message.body_len;
                 self.messages.remove(&body);
                 self.released.push(body);
                 self.let_go(entry);

@@ -308,6 +308,37 @@ fn all_that_waits_together_is_bounded_and_mailboxes_that_work_are_not_refused() 
 }
 
 #[test]
+fn what_a_mount_cannot_make_durable_is_bounded_and_not_written_anew_again_and_again() {
+    let world = World::opened(Place::new(&["bad"]), Arc::default(), |config| LocalConfig {
+        pending_bytes_max: 1000,
+        sync_bytes: 3000,
+        ..config
+    });
+    world.doors.shut("sync bad", Door::Fails);
+    let text = "x".repeat(600);
+    world.deliver(message(&["bad/ann"], &text));
+    world.deliver(message(&["good"], &text));
+    assert!(world.delivery.sync(PATIENCE).is_err());
+    world.delivery.check_mailbox("bad/bob/Maildir").expect("little waits");
+    for _ in 0..3 {
+        world.deliver(message(&["bad/ann"], &text));
+        world.deliver(message(&["good"], &text));
+    }
+    world.until("refused", || world.delivery.check_mailbox("bad/bob/Maildir").is_err());
+    world.delivery.check_mailbox("good/Maildir").expect("another mount");
+    // Each of them counts for a sync when it is visible again: that alone is no reason to try once more.
+    world.until("all visible", || world.delivery.stats().delivered >= 9);
+    let failed = || world.delivery.stats().syncs_failed;
+    assert_eq!(failed(), 1);
+    world.pass(31);
+    world.delivery.core().mounts.iter().for_each(|mount| mount.tick());
+    assert_eq!(failed(), 1, "the pauses become longer");
+    world.doors.open("sync bad");
+    world.until_in_time("tried again", || world.held("bad").1 == 0);
+    world.until("all is well", || world.delivery.check_mailbox("bad/bob/Maildir").is_ok());
+}
+
+#[test]
 fn a_slow_mailbox_is_timed_by_its_messages_and_not_by_groups_of_them() {
     let world = World::new(&[]);
     world.doors.shut("slow/Maildir", Door::Hangs);
