@@ -32,6 +32,10 @@ pub struct Config {
     pub lsns_above: Lsn,
     /// Whether a thread makes checkpoints and packs. Without it the owner calls `checkpoint` and the like.
     pub keeper: bool,
+    /// Where there is a keeper, everything that is stored is read so long after the last time, and compared with its checksums; what is damaged is an event.
+    pub scrub_every: Duration,
+    /// Bytes that this reads each second at most; none: it is not done.
+    pub scrub_bytes_per_sec: u64,
     /// Who is told of failures.
     pub events: Events,
 }
@@ -48,6 +52,8 @@ impl Default for Config {
             free_inodes_min: 1000,
             lsns_above: Lsn::ZERO,
             keeper: true,
+            scrub_every: Duration::from_secs(86_400),
+            scrub_bytes_per_sec: 8 << 20,
             events: Events::default(),
         }
     }

@@ -21,6 +21,7 @@ use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
 use crate::pack::{self, PackCache, PackError};
+use crate::scrub::Scrubber;
 use crate::snapshots::{SnapshotName, Snapshots};
 use crate::spool::Shared;
 use crate::state::State;
@@ -112,7 +113,9 @@ impl FileSpool {
         });
         shared.look_at_space();
         let keeper = if has_keeper { Some(Keeper::start(shared.clone())?) } else { None };
-        Ok((FileSpool { shared, keeper, is_abandoned: false }, report))
+        let scrubs = has_keeper && shared.config.scrub_bytes_per_sec > 0;
+        let scrubber = if scrubs { Some(Scrubber::start(shared.clone())?) } else { None };
+        Ok((FileSpool { shared, keeper, scrubber, is_abandoned: false }, report))
     }
 }
 

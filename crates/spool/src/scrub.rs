@@ -1,14 +1,17 @@
-//! Reads everything that is stored and needed, and compares the checksums.
+//! Reads everything that is stored and needed, and compares the checksums: when it is asked to, and by itself now and then.
 
 use std::io;
 use std::ops::ControlFlow;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use posthaste_ring::{Lsn, ReadError};
 
 use crate::FileSpool;
 use crate::bodies::BodyError;
 use crate::checkpoint::PackRow;
-use crate::events::Damage;
+use crate::events::{Damage, Event};
 use crate::pack::{PackError, PackReader, pack_path};
 use crate::spool::Shared;
 
@@ -38,17 +41,99 @@ impl ScrubReport {
 }
 
 impl FileSpool {
-    /// Reads packs, ring and large bodies, while everything goes on. Calls `pause` after each batch: whoever reads in the background sleeps there, or ends it.
+    /// Reads packs, ring and large bodies, while everything goes on. Tells `pause` after each batch what was read so far: whoever reads in the background sleeps
+    /// there, or ends it.
     ///
     /// # Errors
     /// Those of reading, but for what is damaged.
-    pub fn scrub(&self, pause: &mut dyn FnMut() -> ControlFlow<()>) -> io::Result<ScrubReport> {
+    pub fn scrub(&self, pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
+        self.shared.scrub(pause)
+    }
+}
+
+/// The thread that scrubs by itself; dropped, it ends with the batch that it is reading.
+pub(crate) struct Scrubber {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    is_wanted: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Scrubber {
+    pub fn start(shared: Arc<Shared>) -> io::Result<Self> {
+        let stop = Arc::new(Stop::default());
+        let told = stop.clone();
+        let run = move || {
+            while told.wait(shared.config.scrub_every).is_continue() && shared.scrub_slowly(&told).is_continue() {}
+        };
+        let thread = std::thread::Builder::new().name("spool-scrub".to_owned()).spawn(run)?;
+        Ok(Scrubber { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Scrubber {
+    fn drop(&mut self) {
+        *self.stop.is_wanted.lock().expect("nothing panics while it is held") = true;
+        self.stop.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic was printed when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Stop {
+    /// Waits so long, or until the end is wanted: then it breaks.
+    fn wait(&self, timeout: Duration) -> ControlFlow<()> {
+        let is_wanted = self.is_wanted.lock().expect("nothing panics while it is held");
+        let waited = self.changed.wait_timeout_while(is_wanted, timeout, |is_wanted| !*is_wanted);
+        match *waited.expect("nothing panics while it is held").0 {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// When so many bytes may have been read, from the beginning on.
+fn due(bytes: u64, bytes_per_sec: u64) -> Duration {
+    Duration::from_millis(bytes.saturating_mul(1000) / bytes_per_sec.max(1))
+}
+
+impl Shared {
+    /// One pass at the set pace. What is damaged is told as it is found.
+    fn scrub_slowly(&self, stop: &Stop) -> ControlFlow<()> {
+        let (begun, mut told) = (Instant::now(), 0);
+        let mut tell = |damage: &[Damage]| {
+            damage[told..].iter().for_each(|damage| self.config.events.tell(Event::Damage(damage.clone())));
+            told = damage.len();
+        };
+        let report = self.scrub(&mut |report| {
+            tell(&report.damage);
+            stop.wait(due(report.bytes, self.config.scrub_bytes_per_sec).saturating_sub(begun.elapsed()))
+        });
+        match report {
+            Ok(report) => {
+                tell(&report.damage);
+                if report.is_partial { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            }
+            Err(error) => {
+                let what = format!("the scrub was ended: {error}");
+                self.config.events.tell(Event::Damage(Damage { lsn: None, place: "spool".to_owned(), what }));
+                ControlFlow::Continue(())
+            }
+        }
+    }
+
+    fn scrub(&self, pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
         let mut report = ScrubReport::default();
-        let shared = &self.shared;
-        let packs: Vec<PackRow> = shared.core.state().packs.clone();
-        let flow = shared.scrub_packs(&packs, &mut report, pause)?;
-        let flow = if flow.is_continue() { shared.scrub_ring(&mut report, pause)? } else { flow };
-        let flow = if flow.is_continue() { shared.scrub_large(&mut report, pause)? } else { flow };
+        let packs: Vec<PackRow> = self.core.state().packs.clone();
+        let flow = self.scrub_packs(&packs, &mut report, pause)?;
+        let flow = if flow.is_continue() { self.scrub_ring(&mut report, pause)? } else { flow };
+        let flow = if flow.is_continue() { self.scrub_large(&mut report, pause)? } else { flow };
         report.is_partial = flow.is_break();
         Ok(report)
     }
@@ -63,7 +148,7 @@ impl Shared {
         &self,
         packs: &[PackRow],
         report: &mut ScrubReport,
-        pause: &mut dyn FnMut() -> ControlFlow<()>,
+        pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>,
     ) -> io::Result<ControlFlow<()>> {
         for row in packs {
             let place = pack_path(self.packs.dir(), row.id).display().to_string();
@@ -76,7 +161,7 @@ impl Shared {
                         Err(what) if self.is_needed(lsn) => report.note(Some(lsn), &place, what),
                         Err(_) => {}
                     }
-                    flow = pause();
+                    flow = pause(report);
                     flow
                 })
             });
@@ -96,7 +181,7 @@ impl Shared {
     fn scrub_ring(
         &self,
         report: &mut ScrubReport,
-        pause: &mut dyn FnMut() -> ControlFlow<()>,
+        pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>,
     ) -> io::Result<ControlFlow<()>> {
         let from = self.core.state().packed_through + 1;
         let mut outcome = Ok(ControlFlow::Continue(()));
@@ -113,7 +198,7 @@ impl Shared {
                 Err(error) if self.is_needed(lsn) => report.note(Some(lsn), "ring", error.to_string()),
                 Err(_) => {}
             }
-            let flow = pause();
+            let flow = pause(report);
             if flow.is_break() {
                 outcome = Ok(flow);
             }
@@ -129,7 +214,7 @@ impl Shared {
     fn scrub_large(
         &self,
         report: &mut ScrubReport,
-        pause: &mut dyn FnMut() -> ControlFlow<()>,
+        pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>,
     ) -> io::Result<ControlFlow<()>> {
         let all: Vec<_> = self.core.state().large.iter().map(|(lsn, body)| (*lsn, *body)).collect();
         for (lsn, body) in all {
@@ -141,7 +226,7 @@ impl Shared {
                 Err(BodyError::Io(error)) => return Err(error),
                 Err(_) => {}
             }
-            if pause().is_break() {
+            if pause(report).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -167,4 +252,17 @@ pub(crate) fn scrub_pack(
         flow = each(entry.lsn, read);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_is_a_number_of_bytes_each_second() {
+        assert_eq!(due(0, 8 << 20), Duration::ZERO);
+        assert_eq!(due(80 << 20, 8 << 20), Duration::from_secs(10));
+        assert_eq!(due(1, 1000), Duration::from_millis(1));
+        assert!(due(u64::MAX, 0) > Duration::from_secs(1 << 40), "no pace is the slowest, and no overflow");
+    }
 }

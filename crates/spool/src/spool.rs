@@ -16,6 +16,7 @@ use crate::keeper::Keeper;
 use crate::names::Names;
 use crate::pack::{PackCache, PackError};
 use crate::replay::Found;
+use crate::scrub::Scrubber;
 use crate::snapshots::{SnapshotName, Snapshots};
 use crate::state::Stream;
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
 pub struct FileSpool {
     pub(crate) shared: Arc<Shared>,
     pub(crate) keeper: Option<Keeper>,
+    pub(crate) scrubber: Option<Scrubber>,
     pub(crate) is_abandoned: bool,
 }
 
@@ -91,7 +93,7 @@ impl FileSpool {
 
     /// Ends without a last checkpoint, as a kill would: what was advanced since the last one is forgotten.
     pub fn abandon(mut self) {
-        drop(self.keeper.take());
+        drop((self.scrubber.take(), self.keeper.take()));
         self.is_abandoned = true;
     }
 
@@ -125,7 +127,7 @@ impl Drop for FileSpool {
     fn drop(&mut self) {
         // Everything that has an LSN gets its answer first.
         let _ = self.shared.ring.flush();
-        drop(self.keeper.take());
+        drop((self.scrubber.take(), self.keeper.take()));
         if self.is_abandoned {
             return;
         }

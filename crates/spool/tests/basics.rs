@@ -329,7 +329,7 @@ fn a_changed_byte_anywhere_is_found_by_a_scrub_and_never_read_as_mail() {
     spool.checkpoint().unwrap();
     let in_ring = append(&spool, &[stream], &[0xC2; 999]).unwrap();
     let large = upload(&spool, stream, &[0xC3; 300_000]);
-    let sound = spool.scrub(&mut || std::ops::ControlFlow::Continue(())).unwrap();
+    let sound = spool.scrub(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
     assert!(sound.damage.is_empty() && sound.read >= 4, "{sound:?}");
     for (dir_of, byte) in [("packs", 0xC0), ("packs", 0xC1), ("ring", 0xC2), ("bodies", 0xC3)] {
         damage(&dir.path().join(dir_of), &[byte; 999]);
@@ -339,7 +339,7 @@ fn a_changed_byte_anywhere_is_found_by_a_scrub_and_never_read_as_mail() {
         assert!(matches!(read, Err(ReadError::Damaged { .. })), "{lsn}: {read:?}");
     }
     spool.advance(stream, last, None, Released { below: Lsn::ZERO, also: vec![gone] });
-    let found = spool.scrub(&mut || std::ops::ControlFlow::Continue(())).unwrap();
+    let found = spool.scrub(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
     let lsns: Vec<_> = found.damage.iter().map(|damage| damage.lsn.unwrap()).collect();
     assert_eq!(lsns, [copied, in_ring, large], "nobody needs the other one");
 }

@@ -161,7 +161,7 @@ impl Promised {
 
 /// A scrub finds nothing, and when nobody needs anything nothing is left.
 pub fn check_end(spool: &FileSpool, dir: &std::path::Path) -> Result<(), String> {
-    let scrubbed = spool.scrub(&mut || std::ops::ControlFlow::Continue(())).map_err(|error| error.to_string())?;
+    let scrubbed = spool.scrub(&mut |_| std::ops::ControlFlow::Continue(())).map_err(|error| error.to_string())?;
     if let Some(damage) = scrubbed.damage.first() {
         return Err(format!("a scrub finds {damage}"));
     }
