@@ -5,13 +5,21 @@
 /// `cargo run … --` before the words stands for `program`, too. Alternatives such as `check|show` become a command each, and the brackets of
 /// `[--json]` are left out. Only blocks of a shell are read, those without a language among them.
 pub fn commands(document: &str, program: &str) -> Vec<Vec<String>> {
-    let blocks = blocks(document).into_iter().filter(|(language, _)| ["", "sh", "console"].contains(language));
-    let mut found: Vec<_> = blocks.flat_map(|(_, code)| simple_commands(&code)).collect();
+    let mut found = Vec::new();
     for span in spans(document).iter().filter(|span| span.starts_with(program)) {
         found.extend(simple_commands(&span.replace("\\|", "\u{1}").replace(['[', ']', '…'], " ")));
     }
     let behind_name = found.iter().filter_map(|words| behind_name(words, program));
-    behind_name.flat_map(alternatives).collect()
+    let in_spans = behind_name.flat_map(alternatives);
+    commands_in_blocks(document, program).into_iter().chain(in_spans).collect()
+}
+
+/// Of [`commands`] those in blocks, which can be typed as they are. What stands behind `>` is left out.
+pub fn commands_in_blocks(document: &str, program: &str) -> Vec<Vec<String>> {
+    let blocks = blocks(document).into_iter().filter(|(language, _)| ["", "sh", "console"].contains(language));
+    let found: Vec<_> = blocks.flat_map(|(_, code)| simple_commands(&code)).collect();
+    let behind_name = found.iter().filter_map(|words| behind_name(words, program));
+    behind_name.map(|words| words.iter().take_while(|word| !word.starts_with('>')).cloned().collect()).collect()
 }
 
 /// The spans of code in a document, without its blocks.

@@ -7,7 +7,7 @@
 mod commands;
 mod links;
 
-pub use commands::{commands, spans};
+pub use commands::{commands, commands_in_blocks, spans};
 pub use links::{anchors, links};
 
 use std::collections::HashMap;

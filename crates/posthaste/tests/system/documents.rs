@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use posthaste_manual::{Program, anchors, documents, links, spans};
+use posthaste_manual::{Program, anchors, commands_in_blocks, documents, links, spans};
 
+use crate::search::Place;
 use crate::support::*;
 
 fn root() -> PathBuf {
@@ -64,6 +65,24 @@ fn every_command_and_option_of_the_documents_exists() {
         let mistakes = program.mistakes(&text, "posthaste", &FOREIGN);
         assert!(mistakes.is_empty(), "{} (options of other programs: FOREIGN): {mistakes:#?}", path.display());
     }
+}
+
+#[test]
+fn the_commands_of_the_pages_about_search_can_be_typed() {
+    let place = Place::new();
+    for folder in ["cur", "new", "tmp"] {
+        fs::create_dir_all(place.path().join("mail/.Archive").join(folder)).unwrap();
+    }
+    let pages = [include_str!("../../../../docs/search.md"), include_str!("../../../../docs/reading.md")];
+    let typed: Vec<_> = pages.iter().flat_map(|page| commands_in_blocks(page, "posthaste")).collect();
+    // A watch does not end by itself.
+    for words in typed.iter().filter(|words| !words.contains(&"--watch".to_owned())) {
+        let words: Vec<&str> = words.iter().map(|word| if word == "~/Mail" { "mail" } else { word.as_str() }).collect();
+        let output = place.run(&words);
+        // Nothing may be found, but nothing may be misunderstood.
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{words:?}: {output:?}");
+    }
+    assert!(typed.len() > 20, "{typed:?}");
 }
 
 #[test]
