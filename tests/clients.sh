@@ -7,9 +7,13 @@ cat >"$dir/posthaste.toml" <<'TOML'
 host_name = "mx.example.org"
 [[listener]]
 address = "127.0.0.1:0"
+[[listener]]
+address = "127.0.0.1:0"
+proxy_protocol = true
+proxies = "127.0.0.1"
 [[domain]]
 name = "example.org"
-users = ["alice", "bob", "carol", "dave", "load"]
+users = ["alice", "bob", "carol", "dave", "erin", "load"]
 TOML
 (cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
 server=$!
@@ -18,7 +22,8 @@ for _ in $(seq 600); do
     kill -0 "$server" || { cat "$dir/log"; exit 1; }
     sleep 0.1
 done
-port=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | head -1)
+port=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 1p)
+proxied=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 2p)
 
 # holds USER COUNT TEXT: the mailbox has COUNT messages, and TEXT is a line of each.
 holds() {
@@ -53,6 +58,13 @@ with_swaks_relay_refused() {
 with_curl() {
     printf 'Subject: curl\r\n\r\nsent by curl\r\n' |
         curl -sS --max-time 30 "smtp://127.0.0.1:$port" --mail-from you@example.net --mail-rcpt bob@example.org -T -
+}
+with_curl_as_a_proxy() {
+    printf 'Subject: proxy\r\n\r\nbehind a proxy\r\n' |
+        curl -sS --max-time 30 --haproxy-protocol "smtp://127.0.0.1:$proxied" --mail-from you@example.net --mail-rcpt erin@example.org -T -
+}
+without_a_header() {
+    ! curl -sS --max-time 30 "smtp://127.0.0.1:$proxied" --mail-from you@example.net --mail-rcpt erin@example.org -T /dev/null
 }
 with_python() {
     PORT=$port python3 - <<'PY'
@@ -135,6 +147,9 @@ check "swaks is refused an unknown user" with_swaks_unknown_refused
 check "swaks is refused a relay" with_swaks_relay_refused
 check "curl delivers" with_curl
 check "what curl sent is in the Maildir" holds bob 1 "sent by curl"
+check "curl delivers with a PROXY header" with_curl_as_a_proxy
+check "what it sent is in the Maildir" holds erin 1 "behind a proxy"
+check "without the header nothing is said" without_a_header
 check "smtplib delivers, and is told of unknown users" with_python
 check "what smtplib sent is in the Maildir" holds carol 2 "sent by smtplib"
 check "the good one of two recipients got it" holds dave 1 "to dave"

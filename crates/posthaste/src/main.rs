@@ -50,7 +50,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use posthaste_server::config::{self, Config, Loaded, LogFormat};
-use posthaste_server::inspect_journal;
+use posthaste_server::{ServeOptions, inspect_journal};
 
 use crate::options_first::options_first;
 use crate::terminal::{complain, print};
@@ -133,6 +133,9 @@ struct Serve {
     /// How log lines look, whatever the configuration says
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<Format>,
+    /// Write a line to this descriptor once all listeners are bound and the journal is replayed, as s6 asks (notification-fd); 3 or above
+    #[arg(long, value_name = "N")]
+    ready_fd: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -241,7 +244,8 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Format::Plain => LogFormat::Plain,
                 Format::Json => LogFormat::Json,
             });
-            posthaste_server::serve(serve.config, format, || std::process::exit(1))?;
+            let options = ServeOptions { config: serve.config, log_format: format, ready_fd: serve.ready_fd };
+            posthaste_server::serve(options, || std::process::exit(1))?;
         }
         Command::Sink(args) => return sink::run(*args),
         Command::Doctor(args) => return doctor::run(args),

@@ -5,14 +5,18 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod banner;
 mod body;
 pub mod config;
 mod indexing;
 mod inspect;
+mod listening;
 pub mod logging;
 mod memory;
+mod opening;
 mod owners;
 mod privileges;
+mod ready;
 mod receive;
 mod repeats;
 pub mod routing;
@@ -24,4 +28,4 @@ mod watch;
 
 pub use inspect::{JournalReport, inspect_journal};
 pub use privileges::PrivilegeError;
-pub use serve::{ServeError, Server, Stopped, serve};
+pub use serve::{ServeError, ServeOptions, Server, Stopped, serve};

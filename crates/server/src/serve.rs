@@ -1,24 +1,23 @@
 //! Starting, reloading, stopping.
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use posthaste_delivery::{Journaled, JournaledConfig, OpenError, Owners, ReplayReport};
-use posthaste_smtp::driver::{BoundServer, ListenError, RunningServer, Server as SmtpServer, ServerBuilder};
-use posthaste_smtp::server::Config as SmtpConfig;
-use posthaste_units::wrapped;
+use posthaste_delivery::{Journaled, OpenError, ReplayReport};
+use posthaste_smtp::driver::{BoundServer, ListenError, RunningServer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{self, Config, ConfigError, Limits, Loaded, LogFormat, Protocol};
+use crate::config::{self, Config, ConfigError, Limits, Listener, Loaded, LogFormat};
 use crate::indexing::Indexing;
-use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
+use crate::listening::{bind_when_free, connection_limits, settings};
+use crate::memory::MemoryBudget;
+use crate::opening::open_store;
 use crate::owners::{Current, OwnerRules};
 use crate::privileges::PrivilegeError;
+use crate::ready::ReadyFd;
 use crate::receive::{Receiver, Settings};
-use crate::routing::Routes;
 use crate::tidy::Tidy;
 use crate::watch::Watch;
 
@@ -43,6 +42,14 @@ pub enum ServeError {
     /// The server cannot run as the user that it should; no mail was touched.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),
+    /// The descriptor for readiness cannot be written to; nothing was touched.
+    #[error("--ready-fd {number}: {error}; give a descriptor that is open for writing, 3 or above")]
+    ReadyFd {
+        /// Its number.
+        number: u32,
+        /// What the system said.
+        error: std::io::Error,
+    },
     /// The system refuses something that every server needs.
     #[error("{0}")]
     System(#[from] std::io::Error),
@@ -68,14 +75,14 @@ pub struct Stopped {
 
 /// A server at work.
 pub struct Server {
-    config: Config,
+    pub(crate) config: Config,
     receiver: Receiver,
     store: Journaled,
-    running: RunningServer,
-    replayed: ReplayReport,
+    pub(crate) running: RunningServer,
+    pub(crate) replayed: ReplayReport,
     watch: Watch,
     tidy: Tidy,
-    indexing: Option<Indexing>,
+    pub(crate) indexing: Option<Indexing>,
     owners: Current,
 }
 
@@ -90,9 +97,9 @@ impl Server {
     pub async fn start(config: Config) -> Result<Self, ServeError> {
         crate::privileges::check_user(&config)?;
         crate::privileges::check_owners(&config)?;
-        let settings = config.clone();
+        let configured = config.clone();
         let bound =
-            tokio::task::spawn_blocking(move || bind_when_free(&settings)).await.map_err(std::io::Error::from)??;
+            tokio::task::spawn_blocking(move || bind_when_free(&configured)).await.map_err(std::io::Error::from)??;
         Self::start_on(bound, config).await
     }
 
@@ -120,32 +127,33 @@ impl Server {
         self.running.local_addrs()
     }
 
-    /// Puts host name, domains, limits and policies of `config` in force for what begins from now on. Sessions go on.
+    /// Puts host name, domains, limits, policies and who may connect of `config` in force for what begins from now on. Sessions go on.
     /// Returns the keys whose change needs a restart.
     pub fn reload(&mut self, config: Config) -> Vec<&'static str> {
         let restart = needs_restart(&self.config, &config);
         self.receiver.replace(Settings::new(&config));
         self.owners.replace(OwnerRules::of(&config));
-        // Only TLS and AUTH can be asked for in vain.
-        self.running.reconfigure(smtp_config(&config)).expect("neither TLS nor AUTH is configured");
         // What is not in force is told of again next time.
         let kept = &self.config;
-        let limits = Limits {
-            connections: kept.limits.connections,
-            connections_per_address: kept.limits.connections_per_address,
-            memory_bytes: kept.limits.memory_bytes,
-            ..config.limits
+        let limits = Limits { memory_bytes: kept.limits.memory_bytes, ..config.limits };
+        let listeners = match have_same_sockets(&kept.listeners, &config.listeners) {
+            true => config.listeners,
+            false => kept.listeners.clone(),
         };
         self.config = Config {
             user: kept.user.clone(),
             group: kept.group.clone(),
             storage: kept.storage.clone(),
             search: kept.search.clone(),
-            listeners: kept.listeners.clone(),
+            listeners,
             log: kept.log.clone(),
             limits,
             ..config
         };
+        self.running.set_limits(connection_limits(&self.config));
+        let settings = self.config.listeners.iter().map(|listener| settings(&self.config, listener)).collect();
+        // Only TLS and AUTH can be asked for in vain.
+        self.running.reconfigure_each(settings).expect("neither TLS nor AUTH is configured");
         restart
     }
 
@@ -166,84 +174,17 @@ impl Server {
             waiting_mailboxes: self.store.waiting_mailboxes().len(),
         }
     }
+}
 
-    /// What is printed at the start, as one line of JSON.
-    pub fn banner_json(&self) -> String {
-        let unix = self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref());
-        let listening: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
-        let listening = [listening, unix.map(|path| path.display().to_string()).collect()].concat();
-        let domains: Vec<&str> = self.config.domains.iter().map(|domain| domain.name.as_str()).collect();
-        let ReplayReport { messages, restored, deferred, .. } = self.replayed;
-        let banner = serde_json::json!({
-            "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
-            "listening": listening, "receiving": domains, "mail": self.config.storage.mail,
-            "journal_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
-        });
-        format!("{banner}\n")
-    }
-
-    /// What is printed at the start: where it listens, what it receives, how to try it.
-    pub fn banner(&self) -> String {
-        let mut out = format!("Posthaste {} as {}\n", env!("CARGO_PKG_VERSION"), self.config.host_name);
-        for address in self.addresses() {
-            let _ = writeln!(out, "  listening  {address}");
-        }
-        let backlog = self.running.backlog();
-        if backlog.is_limited_by_somaxconn() {
-            let _ = writeln!(
-                out,
-                "  note       {}",
-                wrapped(
-                    &format!(
-                        "{} connections may wait to be accepted, not {}: raise net.core.somaxconn",
-                        backlog.granted, backlog.wanted
-                    ),
-                    13
-                )
-            );
-        }
-        let connections = self.config.limits.connections;
-        if let Some(files) = files_max().filter(|&files| files < connections as u64) {
-            let _ = writeln!(
-                out,
-                "  note       {}",
-                wrapped(
-                    &format!(
-                        "{files} files may be open, so there will be no {connections} connections: raise LimitNOFILE (ulimit -Hn)"
-                    ),
-                    13
-                )
-            );
-        }
-        for path in self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref()) {
-            let _ = writeln!(out, "  listening  {}", path.display());
-        }
-        let domains: Vec<&str> = self.config.domains.iter().map(|domain| domain.name.as_str()).collect();
-        let _ = writeln!(out, "  receiving  {}", domains.join(", "));
-        let _ = writeln!(out, "  mail       {}", self.config.storage.mail.display());
-        if self.indexing.is_some() {
-            let _ =
-                writeln!(out, "  indexing   into {0}; `posthaste find --index {0}`", self.config.search.dir.display());
-        }
-        let _ = writeln!(out, "  restored   {}", restored(&self.replayed));
-        if let Some(damaged) = damaged(&self.replayed) {
-            let _ = writeln!(out, "  DAMAGED    {damaged}");
-        }
-        if let (Some(address), [domain, ..]) = (self.running.local_addr_for(Protocol::Smtp), domains.as_slice()) {
-            let user = example_user(&self.config);
-            // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
-            let path = Routes::of(&self.config).resolve(&user, Some(domain));
-            let path = path.map_or_else(|_| format!("{domain}/{user}/Maildir"), |found| found[0].directory.to_string());
-            let _ = write!(
-                out,
-                "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \
-                 --mail-from you@{domain} --mail-rcpt {user}@{domain} -T -\n  \
-                 cat {}/{path}/new/*\n",
-                self.config.storage.mail.display()
-            );
-        }
-        out + "Ready; Ctrl-C or SIGTERM ends it.\n"
-    }
+/// What the command line of `posthaste serve` says.
+#[derive(Debug, Clone, Default)]
+pub struct ServeOptions {
+    /// The configuration's file; see [`Config::load`].
+    pub config: Option<PathBuf>,
+    /// How log lines look, whatever the configuration says.
+    pub log_format: Option<LogFormat>,
+    /// A descriptor that a line is written to once all listeners are bound and the journal is replayed.
+    pub ready_fd: Option<u32>,
 }
 
 /// Runs the server until SIGTERM or SIGINT; what `posthaste serve` does. A second of these signals calls `at_once`, which ends
@@ -251,13 +192,12 @@ impl Server {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve(
-    config_file: Option<PathBuf>,
-    log_format: Option<LogFormat>,
-    at_once: impl FnOnce() -> std::convert::Infallible,
-) -> Result<(), ServeError> {
-    let loaded = Loaded::load(config_file.as_deref())?;
-    let mut source = Source { file: config_file, log_format, loaded };
+pub fn serve(options: ServeOptions, at_once: impl FnOnce() -> std::convert::Infallible) -> Result<(), ServeError> {
+    let ServeOptions { config, log_format, ready_fd } = options;
+    // As the user that we begin as, who was given it.
+    let ready = ready_fd.map(ReadyFd::open).transpose()?;
+    let loaded = Loaded::load(config.as_deref())?;
+    let mut source = Source { file: config, log_format, loaded };
     let config = source.config();
     // Before anything is made: a start that fails leaves nothing behind.
     let bound = bind_when_free(&config)?;
@@ -271,7 +211,7 @@ pub fn serve(
         at_once()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(run(config, bound, &mut source, at_once));
+    let outcome = runtime.block_on(run(config, bound, ready, &mut source, at_once));
     // A thread that a disk holds must not hold the end: what it does is in the journal.
     runtime.shutdown_background();
     outcome
@@ -303,6 +243,7 @@ impl Source {
 async fn run(
     config: Config,
     bound: BoundServer,
+    ready: Option<ReadyFd>,
     source: &mut Source,
     at_once: impl FnOnce() -> std::convert::Infallible,
 ) -> Result<(), ServeError> {
@@ -324,6 +265,9 @@ async fn run(
         LogFormat::Plain => server.banner(),
         LogFormat::Json => server.banner_json(),
     });
+    if let Some(ready) = ready {
+        ready.tell();
+    }
     let owners = OwnerRules::of(&server.config);
     if rustix::process::geteuid().is_root() && server.config.user.is_none() && !owners.give_away() {
         tracing::warn!("runs as root: set `user`, so that it gives that up once it listens");
@@ -377,123 +321,6 @@ fn reload(server: &mut Server, source: &mut Source) {
     }
 }
 
-async fn open_store(config: &Config, owners: Owners) -> Result<(Journaled, ReplayReport), ServeError> {
-    let storage = &config.storage;
-    let journaled = JournaledConfig {
-        host: config.host_name.clone(),
-        // Gathered bodies are no larger than this, their trace fields included.
-        inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
-        journal: posthaste_journal::Config {
-            segment_bytes: storage.journal_segment_bytes,
-            max_segments: storage.journal_segments,
-            ..posthaste_journal::Config::default()
-        },
-        pending_bytes_max: storage.mailbox_pending_bytes,
-        checkpoint_bytes: storage.checkpoint_bytes,
-        shutdown_patience: Duration::from_secs(config.limits.shutdown_secs.max(1)),
-        checkpoint_interval: Duration::from_secs(storage.checkpoint_secs),
-        backlog_bytes: MemoryBudget::of_store(config.limits.memory_bytes),
-        owners,
-        ..JournaledConfig::new(&storage.journal, &storage.mail)
-    };
-    let settings = config.clone();
-    let open = move || {
-        let path = settings.storage.mail.clone();
-        crate::privileges::make_mail_directory(&settings).map_err(|error| OpenError::Io { path, error })?;
-        open_when_free(&journaled)
-    };
-    let opened = tokio::task::spawn_blocking(open).await;
-    let (journal, data) = (storage.journal.clone(), storage.data.clone());
-    let (store, report) = opened.map_err(std::io::Error::from)?.map_err(|error| {
-        let dir = if matches!(error, OpenError::Journal(_)) { journal } else { data };
-        ServeError::Storage { dir, error }
-    })?;
-    for damage in &report.damage {
-        let (segment, offset, what) = (damage.segment.as_str(), damage.offset, damage.what);
-        let (first, last) = damage.seqs.unzip();
-        if damage.promised {
-            tracing::error!(segment, offset, first, last, what, "promised mail is damaged in the journal");
-        } else {
-            tracing::info!(segment, offset, first, last, what, "torn tail of an earlier run: nothing was promised");
-        }
-    }
-    if let Some((_, error)) = report.unreadable.first() {
-        let (records, error) = (report.unreadable.len(), error.to_string());
-        tracing::error!(
-            records,
-            error,
-            "records that cannot be read stay in the journal; the error is that of the first"
-        );
-    }
-    let ReplayReport { messages, restored, deferred, .. } = report;
-    tracing::info!(messages, restored, deferred, "journal replayed");
-    Ok((store, report))
-}
-
-/// Opens the store. A predecessor that was killed holds its locks until the kernel has taken it apart, so this waits a little.
-fn open_when_free(config: &JournaledConfig) -> Result<(Journaled, ReplayReport), OpenError> {
-    let deadline = Instant::now() + PREDECESSOR_PATIENCE;
-    loop {
-        match Journaled::open(config.clone()) {
-            Err(OpenError::Journal(posthaste_journal::OpenError::Locked)) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            opened => return opened,
-        }
-    }
-}
-
-/// Listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
-fn bind_when_free(config: &Config) -> Result<BoundServer, ListenError> {
-    let deadline = Instant::now() + PREDECESSOR_PATIENCE;
-    loop {
-        match builder(config).bind() {
-            Err(error) if error.error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            bound => return bound,
-        }
-    }
-}
-
-fn builder(config: &Config) -> ServerBuilder {
-    let limits = &config.limits;
-    let mut builder = SmtpServer::builder()
-        .config(smtp_config(config))
-        .max_connections(limits.connections)
-        .max_connections_per_address(limits.connections_per_address);
-    for listener in &config.listeners {
-        builder = builder.protocol(listener.protocol);
-        builder = match (&listener.address, &listener.unix) {
-            (Some(address), _) => builder.listen(address.to_string()),
-            (None, Some(path)) => {
-                let access = listener.unix_access();
-                let mut access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
-                access.group = access.group.or_else(|| crate::privileges::group_to_be(config));
-                builder.listen_unix_with(path, access)
-            }
-            (None, None) => builder,
-        };
-    }
-    builder
-}
-
-fn smtp_config(config: &Config) -> SmtpConfig {
-    SmtpConfig {
-        limits: (&config.limits).into(),
-        bare_newlines: config.policy.bare_newlines,
-        forbidden_commands: config.policy.forbidden_commands.clone(),
-        nul_octets: config.policy.nul_octets,
-        long_lines: config.policy.long_lines,
-        ..SmtpConfig::new(&config.host_name)
-    }
-}
-
-/// Files that this process may have open; each connection is one. `None` for any number.
-fn files_max() -> Option<u64> {
-    getrlimit(Resource::Nofile).current
-}
-
 /// Takes as many as it may: the soft limit is kept low for programs that use select(2), which this one does not.
 fn raise_files_max() {
     let limit = getrlimit(Resource::Nofile);
@@ -502,52 +329,20 @@ fn raise_files_max() {
 }
 
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let (a, b) = (&old.limits, &new.limits);
     let changed = [
         ("user", (&old.user, &old.group) != (&new.user, &new.group)),
         ("storage", old.storage != new.storage),
-        ("listener", old.listeners != new.listeners),
+        ("listener", !have_same_sockets(&old.listeners, &new.listeners)),
         ("search", old.search != new.search),
         ("log", old.log != new.log),
-        ("limits.connections", a.connections != b.connections),
-        ("limits.connections_per_address", a.connections_per_address != b.connections_per_address),
-        ("limits.memory_bytes", a.memory_bytes != b.memory_bytes),
+        ("limits.memory_bytes", old.limits.memory_bytes != new.limits.memory_bytes),
     ];
     changed.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect()
 }
 
-fn restored(report: &ReplayReport) -> String {
-    let of = match report.messages {
-        0 => return "nothing was left unfinished".to_owned(),
-        1 => "1 message in the journal".to_owned(),
-        many => format!("{many} messages in the journal"),
-    };
-    match (report.restored, report.deferred) {
-        (0, 0) => format!("nothing; {of}, all in their mailboxes"),
-        (0, deferred) => format!("nothing; {of}, {}", mailbox_entries(deferred) + " cannot be written yet"),
-        (restored, 0) => format!("{} of {of}", mailbox_entries(restored)),
-        (restored, deferred) => format!("{} of {of}, {deferred} cannot be written yet", mailbox_entries(restored)),
-    }
-}
-
-fn mailbox_entries(count: usize) -> String {
-    if count == 1 { "1 mailbox entry".to_owned() } else { format!("{count} mailbox entries") }
-}
-
-/// What was promised and could not be read.
-fn damaged(report: &ReplayReport) -> Option<String> {
-    let places = report.damage.iter().filter(|damage| damage.promised).count();
-    let records = report.unreadable.len();
-    let text = format!("promised mail in the journal: places set aside {places}, records not readable now {records}");
-    (places + records > 0).then(|| text + "; see the log")
-}
-
-/// A user that the banner can name: the first that there is.
-fn example_user(config: &Config) -> String {
-    match config.domains.first().map(|domain| &domain.users) {
-        Some(config::Users::Listed(users)) => users.first().map_or("postmaster", String::as_str).to_owned(),
-        _ => "me".to_owned(),
-    }
+/// Whether a server can go over from one to the other without opening or closing a socket.
+fn have_same_sockets(old: &[Listener], new: &[Listener]) -> bool {
+    old.len() == new.len() && old.iter().zip(new).all(|(old, new)| old.is_same_socket(new))
 }
 
 /// Writes to standard output; that nobody reads any more is no reason to stop receiving.
@@ -556,6 +351,3 @@ fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
-
-/// How long a start waits for a process that is being ended to let the journal go.
-const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);

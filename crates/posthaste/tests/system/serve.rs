@@ -256,16 +256,16 @@ fn sighup_reloads_and_keeps_sessions() {
     session.expect("RCPT TO:<carol@example.org>", 550);
 
     let with_carol = ROUTED.replace("\"bob\"]\n", "\"bob\", \"carol\"]\n")
-        + "[limits]\nmessage_bytes = 4096\nconnections = 3\n[log]\nformat = \"json\"\n";
+        + "[limits]\nmessage_bytes = 4096\nconnections = 30\n[log]\nformat = \"json\"\n";
     std::fs::write(dir.path().join("posthaste.toml"), &with_carol).unwrap();
     server.signal(Signal::HUP);
     server.wait_for_log("configuration reloaded");
-    assert!(server.wait_for_log("needs a restart").contains("\"log, limits.connections\""));
-    let and_memory = with_carol.replace("connections = 3\n", "connections = 3\nmemory_bytes = 8388608\n");
+    assert!(server.wait_for_log("needs a restart").contains("\"log\""));
+    let and_memory = with_carol.replace("connections = 30\n", "connections = 30\nmemory_bytes = 8388608\n");
     std::fs::write(dir.path().join("posthaste.toml"), &and_memory).unwrap();
     server.signal(Signal::HUP);
     let line = server.wait_for_log("limits.memory_bytes");
-    assert!(line.contains("\"log, limits.connections, limits.memory_bytes\""), "they still do: {line}");
+    assert!(line.contains("\"log, limits.memory_bytes\""), "they still do: {line}");
     session.expect("RCPT TO:<carol@example.org>", 250);
     let mut fresh = server.connect();
     let hello = fresh.expect("EHLO client.example.net", 250);
@@ -699,4 +699,53 @@ fn a_server_started_as_root_becomes_its_user_in_every_thread() {
         said.contains("posthaste-data/journal/lock belongs to user number 0") && said.contains("chown -R 65534: "),
         "{said}"
     );
+}
+
+/// What the server says to a client that a proxy passes on.
+fn passed_on(port: u16, from: &str) -> String {
+    use std::io::Read;
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "PROXY TCP4 {from} 127.0.0.1 1 25\r\n").unwrap();
+    // Who is turned away need not take more.
+    let _ = stream.write_all(b"EHLO client.example\r\nQUIT\r\n");
+    let mut heard = String::new();
+    let _ = stream.read_to_string(&mut heard);
+    heard
+}
+
+#[test]
+fn it_says_when_it_is_ready_and_a_reload_changes_who_may_connect() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let configure = |allow: &str| {
+        let text = format!(
+            "host_name = \"mx.example.org\"\n[[listener]]\naddress = \"127.0.0.1:{port}\"\nproxy_protocol = true\n\
+             proxies = \"127.0.0.1\"\nallow = \"{allow}\"\n[[network]]\ncidr = \"192.0.2.0/24\"\n\
+             limits = {{ message_bytes = 12345 }}\n"
+        );
+        std::fs::write(dir.path().join("posthaste.toml"), text).unwrap();
+    };
+    configure("192.0.2.0/24");
+    let mut shell = std::process::Command::new("sh");
+    shell.current_dir(dir.path()).args(["-c", "exec 3>&1; exec \"$0\" serve --ready-fd 3 >banner 2>log"]);
+    let mut child = shell.arg(env!("CARGO_BIN_EXE_posthaste")).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n", "{:?}", std::fs::read_to_string(dir.path().join("log")));
+    assert!(passed_on(port, "192.0.2.7").contains("SIZE 12345\r\n"));
+    assert!(passed_on(port, "198.51.100.7").starts_with("554 5.7.1 "));
+    configure("198.51.100.0/24");
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::HUP).unwrap();
+    let begun = Instant::now();
+    while !passed_on(port, "198.51.100.7").starts_with("220 ") {
+        assert!(begun.elapsed() < PATIENCE);
+    }
+    assert!(passed_on(port, "192.0.2.7").starts_with("554 5.7.1 "));
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    let refused = command(dir.path(), &["serve", "--ready-fd", "99"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--ready-fd 99: "), "{refused:?}");
 }

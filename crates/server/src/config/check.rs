@@ -2,7 +2,7 @@
 
 use std::net::{Ipv6Addr, SocketAddr};
 
-use super::{Config, Limits, Listener, Storage};
+use super::{Config, LimitOverrides, Limits, Listener, Network, PolicyOverrides, Storage};
 use crate::address::is_domain;
 use crate::owners::{OwnerRules, Rights};
 use crate::routing::Routes;
@@ -54,12 +54,39 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
     check_storage(&config.storage)?;
     check_limits(&config.limits)?;
     check_forbidden(&config.policy.forbidden_commands)?;
+    for (index, network) in config.networks.iter().enumerate() {
+        let at = || vec!["network".into(), index.into()];
+        check_network(network, &config.networks[..index]).map_err(|problem| problem.within(at()))?;
+        check_overrides(config, &network.limits, &network.policy).map_err(|problem| problem.within(at()))?;
+    }
     for (index, listener) in config.listeners.iter().enumerate() {
         check_listener(index, listener, &config.listeners[..index])?;
+        let at = || vec!["listener".into(), index.into()];
+        listener.check_rules().map_err(|(key, message)| Problem::new([key.into()], message).within(at()))?;
+        check_overrides(config, &listener.limits, &listener.policy).map_err(|problem| problem.within(at()))?;
     }
     crate::logging::filter(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
     Routes::new(config)?;
     check_owners(config)
+}
+
+/// Checks what differs from `[limits]` and `[policy]`, which are in order themselves.
+fn check_overrides(config: &Config, limits: &LimitOverrides, policy: &PolicyOverrides) -> Result<(), Problem> {
+    check_limits(&limits.over(&config.limits))?;
+    policy.forbidden_commands.as_ref().map_or(Ok(()), |commands| check_forbidden(commands))
+}
+
+fn check_network(network: &Network, before: &[Network]) -> Result<(), Problem> {
+    if network.cidr.0.is_empty() {
+        return Err(Problem::new(["cidr".into()], "a network needs `cidr`, such as cidr = \"10.0.0.0/8\""));
+    }
+    for (index, cidr) in network.cidr.0.iter().enumerate() {
+        let is_here = network.cidr.0[..index].contains(cidr);
+        if is_here || before.iter().any(|other| other.cidr.0.contains(cidr)) {
+            return Err(Problem::new(["cidr".into(), index.into()], format!("there is a network {cidr} already")));
+        }
+    }
+    Ok(())
 }
 
 /// Who starts the server may be root; whom it becomes then is in the configuration.

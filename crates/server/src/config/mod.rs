@@ -7,6 +7,8 @@ mod accounts;
 mod check;
 mod error;
 mod limits;
+mod listeners;
+mod overrides;
 mod report;
 mod values;
 mod words;
@@ -14,7 +16,6 @@ mod words;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use posthaste_smtp::driver::UnixAccess;
 use posthaste_smtp::server::FORBIDDEN_COMMANDS;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ pub(crate) use accounts::{Identity, owner};
 pub(crate) use check::{Key, Problem};
 pub use error::{ConfigError, Position};
 pub use limits::Limits;
+pub use listeners::{Listener, Network};
+pub use overrides::{LimitOverrides, Networks, PolicyOverrides};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
 pub use report::check;
 pub(crate) use report::{LOW_PORTS, is_low};
@@ -62,6 +65,9 @@ pub struct Config {
     /// Where clients connect. None given: SMTP on the loopback address, port 2525.
     #[serde(default, rename = "listener", deserialize_with = "values::tables")]
     pub listeners: Vec<Listener>,
+    /// Clients for which other limits and policies apply.
+    #[serde(default, rename = "network", deserialize_with = "values::tables", skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<Network>,
     /// What we receive mail for. None given: any user at `localhost` and at the host name.
     #[serde(default, rename = "domain", deserialize_with = "values::tables")]
     pub domains: Vec<Domain>,
@@ -94,54 +100,6 @@ pub struct Storage {
     pub checkpoint_secs: u64,
 }
 
-/// One socket that clients connect to.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Listener {
-    /// IP address or host name, and port; port 0 takes a free one.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::address")]
-    pub address: Option<String>,
-    /// Path of a UNIX socket.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unix: Option<PathBuf>,
-    /// Permission bits of that socket, in octal: who may write may connect. Not set: `0660`.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
-    pub mode: Option<String>,
-    /// The group that the socket is given to, by name or number. Not set: the server's own.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
-    pub group: Option<String>,
-    /// The protocol spoken there.
-    pub protocol: Protocol,
-}
-
-impl std::fmt::Display for Listener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (&self.address, &self.unix) {
-            (Some(address), _) => write!(f, "{address}"),
-            (None, Some(path)) => write!(f, "{}", path.display()),
-            (None, None) => f.write_str("nothing"),
-        }
-    }
-}
-
-impl Listener {
-    /// Who may connect to a UNIX socket.
-    ///
-    /// # Errors
-    /// The key that is wrong, and how.
-    pub(crate) fn unix_access(&self) -> Result<UnixAccess, (&'static str, String)> {
-        let mut access = UnixAccess::default();
-        if let Some(mode) = &self.mode {
-            access.mode = permission_bits(mode)
-                .ok_or_else(|| ("mode", "permission bits in octal, such as \"0660\"".to_owned()))?;
-        }
-        if let Some(group) = &self.group {
-            access.group = Some(accounts::group(group).map_err(|problem| ("group", problem))?);
-        }
-        Ok(access)
-    }
-}
-
 /// The bits of `text`, in octal.
 pub(crate) fn permission_bits(text: &str) -> Option<u32> {
     u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o777)
@@ -165,10 +123,6 @@ impl Table for Search {
 
 impl Table for Log {
     const NAME: &str = "log";
-}
-
-impl Table for Listener {
-    const NAME: &str = "listener";
 }
 
 impl Table for Domain {
@@ -284,6 +238,7 @@ impl Default for Config {
             search: Search::default(),
             log: Log::default(),
             listeners: Vec::new(),
+            networks: Vec::new(),
             domains: Vec::new(),
         }
         .completed()

@@ -381,3 +381,62 @@ fn a_port_that_takes_privileges_is_told_of_where_they_are_missing() {
     let said = check_of("[[listener]]\naddress = \"127.0.0.1:25\"\n");
     assert_eq!(said.contains("listener 127.0.0.1:25: ports below 1024 take root"), is_low(25) && !has_right, "{said}");
 }
+
+#[test]
+fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
+    let first = |keys: &str, expected: &str| {
+        let shown = error_of(&format!("[[listener]]\naddress = \"127.0.0.1:1\"\n{keys}\n"));
+        assert!(shown.lines().next().unwrap().ends_with(expected), "{shown}");
+    };
+    first("allow = []", "3:9: nobody could connect; leave it out to let everybody in");
+    first(
+        "allow = \"10.0.0.1/8\"",
+        "3:9: `10.0.0.1/8` has bits behind its prefix: write 10.0.0.0/8 for the network, or 10.0.0.1 for the one address",
+    );
+    first("proxies = \"127.0.0.1\"", "3:11: only with `proxy_protocol = true`");
+    first("proxy_protocol = true", "needs the proxies' addresses too, such as proxies = [\"192.0.2.7\"]");
+    first(
+        "proxy_protocol = true\nproxies = [\"0.0.0.0/0\"]",
+        "4:11: anybody could say to be anybody; name the proxies' addresses",
+    );
+    first("alow = \"10.0.0.0/8\"", "3:1: there is no key `alow` here; did you mean `allow`?");
+    first("limits = 3", "this has to be a table; it is `3`");
+    first("limits = { mesage_bytes = 3 }", "there is no key `mesage_bytes` here; did you mean `message_bytes`?");
+    first("limits = { memory_bytes = 3 }", "there is no key `memory_bytes` here; it belongs below [limits]");
+    first("limits = { errors = 0 }", "3:21: must be at least 1");
+    first("policy = { forbidden_commands = [\"GET\", \"vrfy\"] }", "only those of other protocols count");
+    first("cidr = \"10.0.0.0/8\"", "there is no key `cidr` here; it belongs below a [[network]]");
+    first("starttls = true", "with `proxy_protocol = true` on the listener");
+    first(
+        "auth = true",
+        "3:1: there is no AUTH in this version: `allow` on a listener says which networks may connect",
+    );
+    first("[[network]]", "a network needs `cidr`, such as cidr = \"10.0.0.0/8\"");
+    first("[[network]]\ncidr = [\"10.0.0.0/8\", \"10.0.0.0/8\"]", "there is a network 10.0.0.0/8 already");
+    let unix = |keys: &str| error_of(&format!("[[listener]]\nunix = \"l\"\n{keys}\n"));
+    assert!(unix("allow = \"10.0.0.0/8\"").contains("clients of a UNIX socket have no address"));
+    assert!(unix("proxy_protocol = true\nproxies = \"10.0.0.1\"").contains("`mode` and `group` say which proxies"));
+    Config::parse(Path::new("x"), "[[listener]]\nunix = \"l\"\nproxy_protocol = true\nallow = \"10.0.0.0/8\"\n")
+        .unwrap();
+}
+
+#[test]
+fn a_network_comes_before_a_listener_and_a_listener_before_all() {
+    // The example of the manual.
+    let manual = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md")).unwrap();
+    let text = manual.split("```toml\n").find(|block| block.contains("\n[[network]]\n")).unwrap();
+    let text = text.split("```").next().unwrap();
+    // Whoever runs this need not have the group.
+    let config = Config::parse(Path::new("x"), &text.replace("group = \"postfix\"\n", "")).unwrap();
+    assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+    let message_bytes = |listener: usize, ip: &str| {
+        let settings = crate::listening::settings(&config, &config.listeners[listener]);
+        settings.configs.get(Some(ip.parse().unwrap())).limits.message_bytes
+    };
+    assert_eq!(message_bytes(0, "192.0.2.1"), 25 << 20);
+    assert_eq!(message_bytes(0, "198.51.100.7"), 100 << 20);
+    assert_eq!(message_bytes(1, "192.0.2.1"), 50 << 20);
+    let limits = crate::listening::connection_limits(&config);
+    assert_eq!((limits.connections, limits.networks[0].1.connections), (20_000, Some(2000)));
+    assert!(config.listeners.iter().any(|listener| listener.proxy_protocol));
+}

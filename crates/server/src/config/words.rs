@@ -2,13 +2,28 @@
 
 use serde_json::Value;
 
-use super::{Config, Domain, Listener, Table};
+use super::{Config, Domain, Listener, Network, Table};
 
 /// The message of an error, for whoever wrote the file.
 pub(super) fn plain(message: &str) -> String {
     match message.trim_end() {
+        message if let Some(missing) = not_yet(message) => missing.to_owned(),
         "missing field `name`" => "a domain needs a name, such as name = \"example.org\"".to_owned(),
         message => posthaste_units::words::plain(message, home_of),
+    }
+}
+
+/// What somebody looks for who sets up ports 465 and 587, and what there is not.
+fn not_yet(message: &str) -> Option<&'static str> {
+    let (key, _) = message.strip_prefix("unknown field `")?.split_once('`')?;
+    match key {
+        "tls" | "starttls" | "implicit_tls" | "certificate" | "tls_certificate" | "tls_key" => Some(
+            "there is no TLS in this version: put a proxy that has it in front, with `proxy_protocol = true` on the listener",
+        ),
+        "auth" | "auth_required" | "authentication" => {
+            Some("there is no AUTH in this version: `allow` on a listener says which networks may connect")
+        }
+        _ => None,
     }
 }
 
@@ -16,7 +31,10 @@ pub(super) fn plain(message: &str) -> String {
 fn home_of(name: &str) -> Option<String> {
     let listed = |table: &str| format!("below a [[{table}]]");
     match name {
-        "address" | "unix" | "mode" | "protocol" => return Some(listed(Listener::NAME)),
+        "address" | "unix" | "mode" | "protocol" | "allow" | "proxy_protocol" | "proxies" => {
+            return Some(listed(Listener::NAME));
+        }
+        "cidr" => return Some(listed(Network::NAME)),
         "name" | "users" | "aliases" | "catch_all" | "sub_addressing" | "owner" | "accounts" => {
             return Some(listed(Domain::NAME));
         }

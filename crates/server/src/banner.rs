@@ -1,0 +1,130 @@
+//! What a start prints.
+
+use std::fmt::Write as _;
+
+use posthaste_delivery::ReplayReport;
+use posthaste_units::wrapped;
+use rustix::process::{Resource, getrlimit};
+
+use crate::Server;
+use crate::config::{self, Config, Protocol};
+use crate::routing::Routes;
+
+impl Server {
+    /// What is printed at the start, as one line of JSON.
+    pub fn banner_json(&self) -> String {
+        let unix = self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref());
+        let listening: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
+        let listening = [listening, unix.map(|path| path.display().to_string()).collect()].concat();
+        let domains: Vec<&str> = self.config.domains.iter().map(|domain| domain.name.as_str()).collect();
+        let ReplayReport { messages, restored, deferred, .. } = self.replayed;
+        let banner = serde_json::json!({
+            "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
+            "listening": listening, "receiving": domains, "mail": self.config.storage.mail,
+            "journal_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
+        });
+        format!("{banner}\n")
+    }
+
+    /// What is printed at the start: where it listens, what it receives, how to try it.
+    pub fn banner(&self) -> String {
+        let mut out = format!("Posthaste {} as {}\n", env!("CARGO_PKG_VERSION"), self.config.host_name);
+        for address in self.addresses() {
+            let _ = writeln!(out, "  listening  {address}");
+        }
+        let backlog = self.running.backlog();
+        if backlog.is_limited_by_somaxconn() {
+            let _ = writeln!(
+                out,
+                "  note       {}",
+                wrapped(
+                    &format!(
+                        "{} connections may wait to be accepted, not {}: raise net.core.somaxconn",
+                        backlog.granted, backlog.wanted
+                    ),
+                    13
+                )
+            );
+        }
+        let connections = self.config.limits.connections;
+        if let Some(files) = files_max().filter(|&files| files < connections as u64) {
+            let _ = writeln!(
+                out,
+                "  note       {}",
+                wrapped(
+                    &format!(
+                        "{files} files may be open, so there will be no {connections} connections: raise LimitNOFILE (ulimit -Hn)"
+                    ),
+                    13
+                )
+            );
+        }
+        for path in self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref()) {
+            let _ = writeln!(out, "  listening  {}", path.display());
+        }
+        let domains: Vec<&str> = self.config.domains.iter().map(|domain| domain.name.as_str()).collect();
+        let _ = writeln!(out, "  receiving  {}", domains.join(", "));
+        let _ = writeln!(out, "  mail       {}", self.config.storage.mail.display());
+        if self.indexing.is_some() {
+            let _ =
+                writeln!(out, "  indexing   into {0}; `posthaste find --index {0}`", self.config.search.dir.display());
+        }
+        let _ = writeln!(out, "  restored   {}", restored(&self.replayed));
+        if let Some(damaged) = damaged(&self.replayed) {
+            let _ = writeln!(out, "  DAMAGED    {damaged}");
+        }
+        if let (Some(address), [domain, ..]) = (self.running.local_addr_for(Protocol::Smtp), domains.as_slice()) {
+            let user = example_user(&self.config);
+            // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
+            let path = Routes::of(&self.config).resolve(&user, Some(domain));
+            let path = path.map_or_else(|_| format!("{domain}/{user}/Maildir"), |found| found[0].directory.to_string());
+            let _ = write!(
+                out,
+                "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \
+                 --mail-from you@{domain} --mail-rcpt {user}@{domain} -T -\n  \
+                 cat {}/{path}/new/*\n",
+                self.config.storage.mail.display()
+            );
+        }
+        out + "Ready; Ctrl-C or SIGTERM ends it.\n"
+    }
+}
+
+/// Files that this process may have open; each connection is one. `None` for any number.
+fn files_max() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+fn restored(report: &ReplayReport) -> String {
+    let of = match report.messages {
+        0 => return "nothing was left unfinished".to_owned(),
+        1 => "1 message in the journal".to_owned(),
+        many => format!("{many} messages in the journal"),
+    };
+    match (report.restored, report.deferred) {
+        (0, 0) => format!("nothing; {of}, all in their mailboxes"),
+        (0, deferred) => format!("nothing; {of}, {}", mailbox_entries(deferred) + " cannot be written yet"),
+        (restored, 0) => format!("{} of {of}", mailbox_entries(restored)),
+        (restored, deferred) => format!("{} of {of}, {deferred} cannot be written yet", mailbox_entries(restored)),
+    }
+}
+
+fn mailbox_entries(count: usize) -> String {
+    if count == 1 { "1 mailbox entry".to_owned() } else { format!("{count} mailbox entries") }
+}
+
+/// What was promised and could not be read.
+fn damaged(report: &ReplayReport) -> Option<String> {
+    let places = report.damage.iter().filter(|damage| damage.promised).count();
+    let records = report.unreadable.len();
+    let text = format!("promised mail in the journal: places set aside {places}, records not readable now {records}");
+    (places + records > 0).then(|| text + "; see the log")
+}
+
+/// A user that the banner can name: the first that there is.
+fn example_user(config: &Config) -> String {
+    match config.domains.first().map(|domain| &domain.users) {
+        Some(config::Users::Listed(users)) => users.first().map_or("postmaster", String::as_str).to_owned(),
+        _ => "me".to_owned(),
+    }
+}
