@@ -112,11 +112,9 @@ impl Spool {
 }
 
 fn inspect(spool: &Spool) -> Result<ExitCode, AnyError> {
-    let (closed, is_in_use) = match ClosedSpool::open(&spool.dir) {
-        Err(OpenError::Locked) => (ClosedSpool::glance(&spool.dir), true),
-        opened => (opened, false),
-    };
-    let shown = closed.map_err(|error| spool.named(error))?.inspect()?;
+    // Its lock is not held meanwhile: a server that starts beside us must find the spool free.
+    let is_in_use = ClosedSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))?;
+    let shown = ClosedSpool::glance(&spool.dir).map_err(|error| spool.named(error))?.inspect()?;
     spool.print(&inspection_json(&shown, is_in_use), &inspection_text(&shown, is_in_use))?;
     Ok(ExitCode::SUCCESS)
 }

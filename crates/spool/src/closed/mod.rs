@@ -160,6 +160,17 @@ impl ClosedSpool {
         Self::read(dir, None)
     }
 
+    /// Whether somebody has it open now. Asked only: whoever opens it next finds it free.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no spool; those of opening its lock.
+    pub fn is_in_use(dir: &Path) -> Result<bool, OpenError> {
+        match lock(dir) {
+            Err(OpenError::Locked) => Ok(true),
+            free => free.map(|_| false),
+        }
+    }
+
     fn read(dir: &Path, lock: Option<File>) -> Result<Self, OpenError> {
         let (_, found, is_one_damaged) = CheckpointFiles::open(dir)?;
         let Found::Valid(checkpoint) = found else { return Err(OpenError::NoCheckpoint) };
