@@ -13,6 +13,7 @@ mod inspect;
 mod listening;
 pub mod logging;
 mod memory;
+mod message_log;
 mod opening;
 mod owners;
 mod privileges;

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::body::{Gathered, Refusal, gather};
 use crate::config::Config;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
+use crate::message_log::{LogLine, Severity};
 use crate::repeats::{About, Kind, LeftOut, Repeats};
 use crate::routing::{RouteError, Routes};
 use crate::shares::{Allowance, SpoolShares};
@@ -315,7 +316,7 @@ fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, i
     field.into()
 }
 
-fn reply_to(error: &DeliveryError) -> Reply {
+pub(crate) fn reply_to(error: &DeliveryError) -> Reply {
     match error {
         DeliveryError::TooLarge { .. } => {
             Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept")
@@ -333,126 +334,13 @@ fn share_is_full() -> Reply {
     Reply::new(452, "4.3.1", "Too much of your mail is under way, try again later")
 }
 
-fn too_slow() -> Reply {
+pub(crate) fn too_slow() -> Reply {
     Reply::new(452, "4.3.1", "The storage is too slow, try again later")
 }
 
 /// Whether the message ended because its client did, in one way or another.
 fn is_abandoned(error: &BodyError) -> bool {
     matches!(error, BodyError::Reset | BodyError::Disconnected | BodyError::TimedOut | BodyError::Io(_))
-}
-
-/// What the one log line of a message tells.
-#[derive(Default)]
-struct LogLine {
-    id: String,
-    bytes: u64,
-    message_id: Option<String>,
-    mailboxes: usize,
-    /// The client did not send it to its end, and no reply to it was sent.
-    abandoned: bool,
-    why: Option<String>,
-    /// What is wrong with us, if it is that.
-    trouble: Option<Kind>,
-}
-
-/// How a line is logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Severity {
-    Debug,
-    Info,
-    Warn,
-    Error,
-}
-
-impl LogLine {
-    /// Notes why nothing was kept.
-    fn refused(&mut self, error: &DeliveryError) -> Reply {
-        self.trouble = match error {
-            DeliveryError::Full(_) => Some(Kind::NoSpace),
-            DeliveryError::Busy => Some(Kind::Slow),
-            DeliveryError::TooLarge { .. } | DeliveryError::BadMailbox(_) | DeliveryError::Closed => None,
-            _ => Some(Kind::Broken),
-        };
-        self.why = Some(error.to_string());
-        reply_to(error)
-    }
-
-    /// Notes that the store did not answer in time.
-    fn too_slow(&mut self) -> Reply {
-        self.trouble = Some(Kind::Slow);
-        self.why = Some("the storage is too slow".to_owned());
-        too_slow()
-    }
-
-    /// Notes that a large message could not be written to a file of its own. The journal goes on.
-    fn unspoolable(&mut self, error: &std::io::Error) -> Reply {
-        self.trouble = Some(Kind::Broken);
-        self.why = Some(format!("the file of a large message cannot be written: {error}"));
-        Reply::new(452, "4.3.1", "The message could not be written, try again later")
-    }
-
-    fn write(
-        &self,
-        severity: Severity,
-        help: String,
-        session: &Session,
-        envelope: &Envelope,
-        outcome: &MessageOutcome,
-        begun: Instant,
-    ) {
-        let enabled = match severity {
-            Severity::Debug => tracing::enabled!(tracing::Level::DEBUG),
-            Severity::Info => tracing::enabled!(tracing::Level::INFO),
-            Severity::Warn | Severity::Error => true,
-        };
-        if !enabled {
-            return;
-        }
-        let reply = match outcome {
-            _ if self.abandoned => String::new(),
-            MessageOutcome::All(reply) => reply.to_string(),
-            MessageOutcome::Each(replies) => replies.iter().map(Reply::to_string).collect::<Vec<_>>().join("; "),
-        };
-        // `&str` fields are quoted and escaped by every format; a path is limited, and so is this list of them.
-        let mut to: Vec<String> =
-            envelope.recipients.iter().take(RECIPIENTS_LOGGED).map(|rcpt| rcpt.forward_path.to_string()).collect();
-        if envelope.recipients.len() > RECIPIENTS_LOGGED {
-            to.push(format!("and {} more", envelope.recipients.len() - RECIPIENTS_LOGGED));
-        }
-        let event = match outcome.is_accepted() {
-            _ if self.abandoned => "message abandoned",
-            true => "message kept",
-            false => "message refused",
-        };
-        let help = Some(help).filter(|help| !help.is_empty());
-        macro_rules! line {
-            ($level:ident) => {
-                tracing::$level!(
-                    id = self.id,
-                    peer = session.peer.to_string(),
-                    helo = session.helo.as_deref().unwrap_or_default(),
-                    with = session.with_keyword(envelope.mail.smtputf8),
-                    from = envelope.mail.reverse_path.to_string(),
-                    to = to.join(" "),
-                    mailboxes = self.mailboxes,
-                    bytes = self.bytes,
-                    message_id = self.message_id.as_deref().unwrap_or_default(),
-                    ms = begun.elapsed().as_millis() as u64,
-                    reply,
-                    why = self.why.as_deref().unwrap_or_default(),
-                    help,
-                    "{event}"
-                )
-            };
-        }
-        match severity {
-            Severity::Debug => line!(debug),
-            Severity::Info => line!(info),
-            Severity::Warn => line!(warn),
-            Severity::Error => line!(error),
-        }
-    }
 }
 
 /// Names for messages in the log and in Received: the time this server began and a count, so none comes twice.
@@ -487,7 +375,6 @@ fn unix_micros() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-const RECIPIENTS_LOGGED: usize = 5;
 /// How long the store may take over a message before the client is told to come back. The client's own patience is ten minutes
 /// (RFC 5321 section 4.5.3.2.6).
 pub(crate) const STORE_PATIENCE: Duration = Duration::from_secs(300);

@@ -1,0 +1,125 @@
+//! The one line that the log has of each message.
+
+use std::time::Instant;
+
+use posthaste_delivery::DeliveryError;
+use posthaste_smtp::driver::Session;
+use posthaste_smtp::{Envelope, MessageOutcome, Reply};
+
+use crate::receive::{reply_to, too_slow};
+use crate::repeats::Kind;
+
+/// What the one log line of a message tells.
+#[derive(Default)]
+pub(crate) struct LogLine {
+    pub id: String,
+    pub bytes: u64,
+    pub message_id: Option<String>,
+    pub mailboxes: usize,
+    /// The client did not send it to its end, and no reply to it was sent.
+    pub abandoned: bool,
+    pub why: Option<String>,
+    /// What is wrong with us, if it is that.
+    pub trouble: Option<Kind>,
+}
+
+/// How a line is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Severity {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+impl LogLine {
+    /// Notes why nothing was kept.
+    pub fn refused(&mut self, error: &DeliveryError) -> Reply {
+        self.trouble = match error {
+            DeliveryError::Full(_) => Some(Kind::NoSpace),
+            DeliveryError::Busy => Some(Kind::Slow),
+            DeliveryError::TooLarge { .. } | DeliveryError::BadMailbox(_) | DeliveryError::Closed => None,
+            _ => Some(Kind::Broken),
+        };
+        self.why = Some(error.to_string());
+        reply_to(error)
+    }
+
+    /// Notes that the store did not answer in time.
+    pub fn too_slow(&mut self) -> Reply {
+        self.trouble = Some(Kind::Slow);
+        self.why = Some("the storage is too slow".to_owned());
+        too_slow()
+    }
+
+    /// Notes that a large message could not be written to a file of its own. The journal goes on.
+    pub fn unspoolable(&mut self, error: &std::io::Error) -> Reply {
+        self.trouble = Some(Kind::Broken);
+        self.why = Some(format!("the file of a large message cannot be written: {error}"));
+        Reply::new(452, "4.3.1", "The message could not be written, try again later")
+    }
+
+    pub fn write(
+        &self,
+        severity: Severity,
+        help: String,
+        session: &Session,
+        envelope: &Envelope,
+        outcome: &MessageOutcome,
+        begun: Instant,
+    ) {
+        let enabled = match severity {
+            Severity::Debug => tracing::enabled!(tracing::Level::DEBUG),
+            Severity::Info => tracing::enabled!(tracing::Level::INFO),
+            Severity::Warn | Severity::Error => true,
+        };
+        if !enabled {
+            return;
+        }
+        let reply = match outcome {
+            _ if self.abandoned => String::new(),
+            MessageOutcome::All(reply) => reply.to_string(),
+            MessageOutcome::Each(replies) => replies.iter().map(Reply::to_string).collect::<Vec<_>>().join("; "),
+        };
+        // `&str` fields are quoted and escaped by every format; a path is limited, and so is this list of them.
+        let mut to: Vec<String> =
+            envelope.recipients.iter().take(RECIPIENTS_LOGGED).map(|rcpt| rcpt.forward_path.to_string()).collect();
+        if envelope.recipients.len() > RECIPIENTS_LOGGED {
+            to.push(format!("and {} more", envelope.recipients.len() - RECIPIENTS_LOGGED));
+        }
+        let event = match outcome.is_accepted() {
+            _ if self.abandoned => "message abandoned",
+            true => "message kept",
+            false => "message refused",
+        };
+        let help = Some(help).filter(|help| !help.is_empty());
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    id = self.id,
+                    peer = session.peer.to_string(),
+                    helo = session.helo.as_deref().unwrap_or_default(),
+                    with = session.with_keyword(envelope.mail.smtputf8),
+                    from = envelope.mail.reverse_path.to_string(),
+                    to = to.join(" "),
+                    mailboxes = self.mailboxes,
+                    bytes = self.bytes,
+                    message_id = self.message_id.as_deref().unwrap_or_default(),
+                    ms = begun.elapsed().as_millis() as u64,
+                    reply,
+                    why = self.why.as_deref().unwrap_or_default(),
+                    help,
+                    "{event}"
+                )
+            };
+        }
+        match severity {
+            Severity::Debug => line!(debug),
+            Severity::Info => line!(info),
+            Severity::Warn => line!(warn),
+            Severity::Error => line!(error),
+        }
+    }
+}
+
+const RECIPIENTS_LOGGED: usize = 5;
