@@ -173,7 +173,10 @@ impl Show {
     /// Quiet for people if all is well, and said by the caller if not.
     pub fn check(&self, lacks: Option<&RigError>) {
         let lacks = lacks.map(ToString::to_string);
-        self.as_json("check", &serde_json::json!({ "available": lacks.is_none(), "lacks": lacks }));
+        let is_told = self.as_json("check", &serde_json::json!({ "available": lacks.is_none(), "lacks": lacks }));
+        if lacks.is_none() && !is_told {
+            println!("this machine can cut the power");
+        }
     }
 }
 
