@@ -393,7 +393,7 @@ impl Core {
         self.tick.1.notify_all();
         for mount in &self.mounts {
             self.spool.detach(mount.stream);
-            mount.stop(!mount.hangs());
+            mount.stop(deadline);
         }
     }
 }

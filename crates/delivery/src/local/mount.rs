@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use posthaste_spool::{Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, StreamId};
 
 use super::budget::{Budget, HeldBody, units};
-use super::entry::{Deliver, LocalEntry, Visible};
+use super::entry::{Deliver, LocalEntry};
 use super::files::{Files, Job, Place};
 use super::history::History;
 use super::queues::State;
@@ -38,7 +38,7 @@ pub(crate) struct MailMount {
     /// For the syncing thread, and for those who wait for it.
     pub(super) sync: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Held by threads from the moment that a target is entered as visible until that is noted, and by a sync while it begins.
+    /// Held by whoever notes what is visible, until the note is appended, and by a sync while it begins.
     pub(super) noting: RwLock<()>,
     pub counters: Counters,
 }
@@ -139,6 +139,7 @@ impl MailMount {
         let notes = state.notes(now);
         drop(state);
         self.append_all(notes);
+        self.note_visible();
         if stuck && self.threads.lock().expect("thread list").len() < THREADS_MAX {
             // Without one more thread the mail waits, which is no reason to stop.
             let _ = self.spawn("deliver", |mount| mount.run());
@@ -169,22 +170,25 @@ impl MailMount {
         self.work.notify_all();
     }
 
-    /// Ends the threads; what is still queued stays in the spool. Joins them unless one of them is held by a file system that does not answer.
-    pub fn stop(&self, join: bool) {
-        self.state().stop = true;
+    /// Ends the threads; what is still queued stays in the spool. Joins them unless, at `deadline` (real time), one of them is held by a file system that does
+    /// not answer.
+    pub fn stop(&self, deadline: Instant) {
+        let mut state = self.state();
+        state.stop = true;
         self.work.notify_all();
         self.sync.notify_all();
-        let threads = std::mem::take(&mut *self.threads.lock().expect("thread list"));
-        for thread in threads.into_iter().filter(|_| join) {
+        while state.is_held() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.sync.wait_timeout(state, left).expect("a mount's state").0;
+        }
+        drop(state);
+        for thread in std::mem::take(&mut *self.threads.lock().expect("thread list")) {
             // A panic of a thread was printed when it happened.
             let _ = thread.join();
         }
-    }
-
-    /// Whether a mailbox, or the whole mount, holds a thread.
-    pub fn hangs(&self) -> bool {
-        let state = self.state();
-        state.holds_a_thread() || state.is_looking || state.syncing.is_running()
     }
 
     fn run(&self) {
@@ -211,12 +215,9 @@ impl MailMount {
     }
 
     fn enter(&self, mailbox: &Arc<str>, jobs: &[Job], outcomes: Vec<io::Result<bool>>) {
-        // Until the note is appended: were a sync to fail and another to succeed before, the note would speak of a file that is lost.
-        let _no_sync_begins = self.noting.read().expect("no thread panics between a state and its note");
         let now = self.now();
         let mut guard = self.state();
         let state = &mut *guard;
-        let mut visible = Vec::new();
         for (job, outcome) in jobs.iter().zip(outcomes) {
             match outcome {
                 Ok(written) => {
@@ -227,7 +228,7 @@ impl MailMount {
                     state.troubles.reached(mailbox, job.key, now);
                     if state.table.written(job.key) {
                         state.syncing.made_visible(job.body_len + ENTRY_BYTES, self.limits.sync_bytes);
-                        visible.push(job.key);
+                        state.unnoted.push(job.key);
                     } else {
                         state.enqueue(job.key, now);
                     }
@@ -241,19 +242,24 @@ impl MailMount {
         }
         state.group_done(mailbox);
         self.count_waiting(state);
-        if state.syncing.is_wanted() {
+        if state.syncing.is_wanted() || state.stop {
             self.sync.notify_all();
         }
-        let mut notes = state.notes(now);
-        let note = |session| LocalEntry::Visible(Visible { session, targets: visible });
-        notes.extend(
-            state
-                .session
-                .map(note)
-                .filter(|note| !matches!(note, LocalEntry::Visible(note) if note.targets.is_empty())),
-        );
+        let many = state.unnoted.len() >= NOTED_AT_ONCE;
+        let notes = state.notes(now);
         drop(guard);
         self.append_all(notes);
+        if many {
+            self.note_visible();
+        }
+    }
+
+    /// Notes what became visible: not each by itself, for every entry costs the spool's device a write.
+    fn note_visible(&self) {
+        // Until it is appended: were a sync to fail and another to succeed before, it would speak of files that are lost.
+        let _no_sync_begins = self.noting.read().expect("no thread panics while it appends a note");
+        let note = self.state().take_visible();
+        self.append_all(note.into_iter().collect());
     }
 
     /// For those who only want to know whether much waits: they take no lock.
@@ -339,5 +345,7 @@ const THREADS_MAX: usize = 64;
 const STUCK: Duration = Duration::from_millis(100);
 /// Waiting messages that are queued in one tick at most.
 const TRIES_AT_ONCE: usize = 1024;
+/// Visible targets that are noted at once rather than with the next look at the mount.
+const NOTED_AT_ONCE: usize = 256;
 /// What a visible message counts for the next sync beside its body.
 pub(super) const ENTRY_BYTES: u64 = 1024;

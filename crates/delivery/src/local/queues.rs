@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::entry::{LocalEntry, Trouble};
+use super::entry::{LocalEntry, Trouble, Visible};
 use super::files::{Held, Job};
 use super::history::History;
 use super::syncer::Syncing;
@@ -24,6 +24,8 @@ pub(super) struct State {
     pub troubles: Troubles,
     pub syncing: Syncing,
     pub stop: bool,
+    /// Visible, which no entry says yet.
+    pub unnoted: Vec<Key>,
     queues: HashMap<Arc<str>, Queue>,
     pub ready: VecDeque<Arc<str>>,
     running: usize,
@@ -66,6 +68,7 @@ impl State {
             troubles: Troubles::default(),
             syncing: Syncing::new(now),
             stop: false,
+            unnoted: Vec::new(),
             queues: HashMap::new(),
             ready: VecDeque::new(),
             running: 0,
@@ -85,9 +88,9 @@ impl State {
         }
     }
 
-    /// Whether a mailbox that does not answer holds a thread.
-    pub fn holds_a_thread(&self) -> bool {
-        self.stalled > 0
+    /// Whether a disk may hold a thread: at a mailbox, at a sync or at the mount itself.
+    pub fn is_held(&self) -> bool {
+        self.running > 0 || self.syncing.is_running() || self.is_looking
     }
 
     /// Whether anything is queued or being written, but for mailboxes that do not answer.
@@ -185,6 +188,12 @@ impl State {
             let bytes = self.table.get(key.0).expect("what is queued is known").body_len;
             self.put_off(&mailbox, key, bytes, &why, now);
         }
+    }
+
+    /// The entry that says what became visible since the last one.
+    pub fn take_visible(&mut self) -> Option<LocalEntry> {
+        let session = self.session.filter(|_| !self.unnoted.is_empty())?;
+        Some(LocalEntry::Visible(Visible { session, targets: std::mem::take(&mut self.unnoted) }))
     }
 
     /// What whoever looks at the spool from outside is to know.

@@ -110,6 +110,7 @@ impl MailMount {
             self.state().is_looking = true;
             let found = self.files.find_place();
             self.state().is_looking = false;
+            self.sync.notify_all();
             match found {
                 Ok(place) => self.begin(place),
                 Err(error) => {
@@ -220,6 +221,8 @@ impl MailMount {
             Err(error) => {
                 let now = self.now();
                 let mut state = self.state();
+                // It may be lost: nothing is to be said of it.
+                state.unnoted.clear();
                 for key in state.table.sync_failed(begun) {
                     state.enqueue(key, now);
                 }
@@ -236,7 +239,9 @@ impl MailMount {
         for _ in 0..ROOM_TRIES {
             let begun = {
                 // What was entered as visible is noted in front of this.
-                let _no_note_is_missing = self.noting.write().expect("no thread panics between a state and its note");
+                let _no_note_is_missing = self.noting.write().expect("no thread panics while it appends a note");
+                let note = self.state().take_visible();
+                self.append_all(note.into_iter().collect());
                 self.append(&LocalEntry::SyncBegun { session })
             };
             match begun.recv().unwrap_or(Err(AppendError::Closed)) {

@@ -40,6 +40,8 @@ struct World {
     table: Table<()>,
     queued: BTreeSet<Key>,
     waiting: BTreeSet<Key>,
+    /// Visible, and not noted yet.
+    unnoted: Vec<Key>,
     /// What threads are at, and whether a sync has failed meanwhile.
     writing: HashMap<Key, (Task, bool)>,
     /// The entry with which a sync began, what it covers, and what was in the page cache then.
@@ -58,6 +60,7 @@ impl World {
             table: Table::default(),
             queued: BTreeSet::new(),
             waiting: BTreeSet::new(),
+            unnoted: Vec::new(),
             writing: HashMap::new(),
             sync: None,
         }
@@ -143,8 +146,15 @@ impl World {
         }
         self.files.insert(key, if lost { File::Lost } else { after });
         match self.table.written(key) {
-            true => drop(self.append(LocalEntry::Visible(Visible { session: self.tag(), targets: vec![key] }))),
+            true => self.unnoted.push(key),
             false => drop(self.queued.insert(key)),
+        }
+    }
+
+    fn note(&mut self) {
+        let targets = std::mem::take(&mut self.unnoted);
+        if !targets.is_empty() {
+            self.append(LocalEntry::Visible(Visible { session: self.tag(), targets }));
         }
     }
 
@@ -156,6 +166,7 @@ impl World {
         if self.chance(8) {
             return self.table.sync_did_not_begin(covered);
         }
+        self.note();
         let begun = self.append(LocalEntry::SyncBegun { session: self.tag() });
         self.durable = self.log.len();
         let cached = self.files.iter().filter(|(_, file)| **file == File::Cached).map(|(key, _)| *key).collect();
@@ -186,6 +197,11 @@ impl World {
         if self.chance(3) {
             self.sync_loses();
             self.writing.values_mut().for_each(|(_, overlapped)| *overlapped = true);
+            // A note that was taken before is appended all the same.
+            if self.chance(3) {
+                self.note();
+            }
+            self.unnoted.clear();
             self.queued.extend(self.table.sync_failed(begun));
         } else {
             // Written again meanwhile is not what the sync has written.
@@ -226,6 +242,7 @@ impl World {
     }
 
     fn kill(&mut self, power_goes: bool) {
+        self.unnoted.clear();
         if let Some((_, _, cached)) = self.sync.take() {
             match self.random.below(3) {
                 0 => self.sync_writes(&cached),
@@ -286,7 +303,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.random.below(40) {
+        match self.random.below(45) {
             0..8 => self.receive(),
             8..18 => self.take(),
             18..28 => self.finish(),
@@ -308,6 +325,7 @@ impl World {
             }
             37 => self.owner_takes(),
             38 => self.kill(false),
+            39..44 => self.note(),
             _ => {
                 let power_goes = self.chance(2);
                 self.kill(power_goes);
