@@ -15,7 +15,7 @@ def line(name, what, key, unit, query=None):
     print(f"| {name} | " + " | ".join(cells) + " |")
 line("first index, s", "index", "wall", 1)
 line("CPU, s", "index", "cpu", 1)
-line("peak memory, MB", "index", "kb", 1 / 1000)
+line("peak memory, MB", "index", "kb", 1024e-6)
 line("index, MB", "index", "octets", 1e-6)
 for query in dict.fromkeys(r["query"] for r in rows if r["what"] == "find"):
     line(f"`{query}`, newest 50, ms", "find", "wall", 1000, query)
