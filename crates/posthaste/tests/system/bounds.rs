@@ -111,15 +111,24 @@ fn one_address_whose_large_uploads_stall_leaves_room_for_others_and_gets_its_own
         client.expect("EHLO client.example.net", 250);
         client
     };
-    let begin = |last: u8| {
+    let envelope = |last: u8| {
         let mut client = connect(last);
         client.expect("MAIL FROM:<s@example.net>", 250);
         client.expect("RCPT TO:<a@example.org>", 250);
+        client
+    };
+    let begin = |last: u8| {
+        let mut client = envelope(last);
         send_chunk(&mut client, &chunk);
         client
     };
     let stalled: Vec<Client> = (0..3).map(|_| begin(1)).collect();
-    let reply = begin(1).expect("BDAT 0 LAST", 452);
+    let mut refused = envelope(1);
+    refused.send(format!("BDAT {}\r\n", chunk.len()).as_bytes()).unwrap();
+    refused.send(&chunk).unwrap();
+    // Refused as soon as that is known: with this chunk, or with the next.
+    assert!([250, 452].contains(&refused.reply().code));
+    let reply = refused.expect("BDAT 0 LAST", 452);
     assert!(reply.text.starts_with("4.3.1 Too much of your mail is under way"), "{reply:?}");
     let why = "other large messages under way from 127.0.0.1 hold 3840 KiB of the spool";
     let line = server.wait_for_log("message refused");
