@@ -166,7 +166,7 @@ pub(crate) fn list_files(dir: &Path, ending: &str) -> io::Result<Vec<String>> {
 }
 
 /// A segment as a file. What is written goes by way of a buffer of our own straight to the device: no page of the cache is taken and
-/// cleaned for it, and a sync has nothing to write (the measurement is in ARCHITECTURE.md).
+/// cleaned for it, and a sync has nothing to write (measured in bench-results/journal).
 pub(crate) struct DiskSegment {
     file: File,
     direct: Option<File>,
@@ -180,7 +180,7 @@ impl DiskSegment {
     }
 
     /// Zeros are written, not `fallocate`d: only blocks that were written once make a later `fdatasync` free of a
-    /// file-system journal commit (ext4 and XFS; the measurement is in ARCHITECTURE.md).
+    /// file-system journal commit (ext4 and XFS; measured in bench-results/journal).
     fn fill_with_zeros(&self, len: u64, between_pieces: &mut dyn FnMut()) -> io::Result<()> {
         // On btrfs copy-on-write would undo the point of overwriting in place. It can be turned off only while the file is
         // empty, and other file systems do not know the flag: not an error.
