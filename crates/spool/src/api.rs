@@ -59,8 +59,8 @@ impl Default for Config {
     }
 }
 
-/// What became of a batch: called on the ring's thread, in the order of the LSNs, once it is durable and its consumers were told. Must not block.
-/// What is refused at once is told on the caller's thread, before `append` returns.
+/// What became of a batch: called on the ring's thread, in the order of the LSNs, once it is durable and its consumers were told. Must not block,
+/// and must not hold the spool: the last of it cannot end on a thread of its own. What is refused at once is told on the caller's thread, before `append` returns.
 pub type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
 
 /// A batch under way, to be cancelled or forgotten.
@@ -130,7 +130,8 @@ pub trait Spool: Send + Sync {
     /// See [`ReplayError`]; nothing is attached then.
     fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError>;
 
-    /// The stream gets no entries any more: they wait for its next replay. One call to the old consumer may still be under way.
+    /// The stream gets no entries any more: they wait for its next replay. When this returns, no call to the old consumer
+    /// is under way and the spool does not hold it. Not to be called by a consumer while it is called.
     fn detach(&self, stream: StreamId);
 
     /// What it holds.

@@ -16,6 +16,8 @@ use crate::{Consumer, Entry, Published, PublishedBody};
 #[derive(Default)]
 pub(crate) struct Core {
     state: Mutex<State>,
+    /// Held while consumers are called, from the look for them on.
+    telling: Mutex<()>,
     pub bell: Bell,
     /// Appended since the last checkpoint began.
     pub bytes: AtomicU64,
@@ -28,8 +30,22 @@ impl Core {
         self.state.lock().expect("nothing panics while it is held")
     }
 
+    /// For calls to consumers: none that has been detached is called, or held, once this can be had.
+    pub fn telling(&self) -> MutexGuard<'_, ()> {
+        self.telling.lock().expect("consumers do not panic")
+    }
+
+    /// Takes away a stream's consumer, and waits for the end of a call to it.
+    pub fn detach(&self, stream: u16) {
+        let consumer = self.state().streams.get_mut(&stream).and_then(|stream| stream.consumer.take());
+        drop(self.telling());
+        // Not under a lock: what goes with it is not known here.
+        drop(consumer);
+    }
+
     /// A batch is durable: notes who needs what, then tells the consumers.
     pub fn publish(&self, lsn: Lsn, batch: Appended) {
+        let telling = self.telling();
         let mut told: Vec<(Arc<dyn Consumer>, Bytes)> = Vec::new();
         {
             let mut state = self.state();
@@ -47,6 +63,7 @@ impl Core {
         for (consumer, payload) in told {
             consumer.published(Published { lsn, payload, body: body.clone() });
         }
+        drop(telling);
         let before = self.bytes.fetch_add(batch.bytes, Ordering::Relaxed);
         let wanted = self.bytes_wanted.load(Ordering::Relaxed);
         if before < wanted && before + batch.bytes >= wanted {

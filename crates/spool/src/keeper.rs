@@ -111,6 +111,7 @@ impl Shared {
         let oldest = self.ring.segments();
         let Some(through) = oldest.get(..segments.min(oldest.len())).and_then(|oldest| oldest.last()) else { return };
         let through = through.last.get();
+        let _telling = self.core.telling();
         let asked: Vec<_> = {
             let mut state = self.core.state();
             let lags = |stream: &&mut crate::state::Stream| {

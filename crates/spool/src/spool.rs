@@ -235,9 +235,7 @@ impl Spool for FileSpool {
     }
 
     fn detach(&self, stream: StreamId) {
-        if let Some(stream) = self.shared.core.state().streams.get_mut(&stream.0) {
-            stream.consumer = None;
-        }
+        self.shared.core.detach(stream.0);
     }
 
     fn streams(&self) -> Vec<StreamStats> {

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -125,6 +125,52 @@ fn a_consumer_gets_what_came_before_it_was_attached_and_then_each_new_entry_in_o
     assert!(matches!(seen[0].body, PublishedBody::Stored { len: 6 }), "{:?}", seen[0].body);
     assert!(matches!(&seen[1].body, PublishedBody::Memory(parts) if parts[0] == "third"));
     assert_eq!(replayed(&spool, one).len(), 4);
+}
+
+/// Is called while it is taken away, and says whether that waited.
+struct Called {
+    spool: Mutex<Option<Arc<FileSpool>>>,
+    inside: Mutex<Sender<()>>,
+    detached: Mutex<Receiver<()>>,
+    waited: AtomicU64,
+}
+
+impl Consumer for Called {
+    fn published(&self, _: Published) {
+        self.inside.lock().unwrap().send(()).unwrap();
+        // With nothing to wait for it would come at once.
+        let detached = self.detached.lock().unwrap().recv_timeout(Duration::from_millis(300));
+        self.waited.store(u64::from(detached.is_err()), Ordering::Relaxed);
+    }
+
+    fn advance_wanted(&self, _: Lsn) {}
+}
+
+#[test]
+fn a_consumer_that_holds_the_spool_is_neither_called_nor_held_once_it_is_detached() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = Arc::new(open(dir.path(), config()));
+    let stream = spool.stream("one").unwrap();
+    let (inside, is_inside) = channel();
+    let (tell_detached, detached) = channel();
+    let called = Arc::new(Called {
+        spool: Mutex::new(Some(spool.clone())),
+        inside: Mutex::new(inside),
+        detached: Mutex::new(detached),
+        waited: AtomicU64::new(0),
+    });
+    spool.attach(stream, Lsn::ZERO, called.clone()).unwrap();
+    let entry = Entry { stream, needs_body: false, payload: Bytes::from_static(b"entry") };
+    spool.append(Batch { entries: vec![entry], body: Body::None }, Box::new(|_| ()));
+    is_inside.recv().unwrap();
+    spool.detach(stream);
+    tell_detached.send(()).unwrap();
+    assert_eq!(called.waited.load(Ordering::Relaxed), 1, "a call was under way when detaching had ended");
+    assert_eq!(Arc::strong_count(&called), 1);
+    drop(called.spool.lock().unwrap().take());
+    // Nobody has it any more, so it can be opened again.
+    drop(Arc::into_inner(spool).expect("the last one"));
+    open(dir.path(), config());
 }
 
 #[test]

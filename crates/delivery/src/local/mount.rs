@@ -37,7 +37,8 @@ pub(crate) struct MailMount {
     idle: Condvar,
     /// For the syncing thread, and for those who wait for it.
     pub(super) sync: Condvar,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// `None` once it has stopped: no thread begins any more.
+    threads: Mutex<Option<Vec<JoinHandle<()>>>>,
     /// Held by whoever notes what is visible, until the note is appended, and by a sync while it begins.
     pub(super) noting: RwLock<()>,
     pub counters: Counters,
@@ -68,7 +69,7 @@ impl MailMount {
             work: Condvar::new(),
             idle: Condvar::new(),
             sync: Condvar::new(),
-            threads: Mutex::default(),
+            threads: Mutex::new(Some(Vec::new())),
             noting: RwLock::default(),
             counters: Counters::default(),
         })
@@ -91,10 +92,15 @@ impl MailMount {
     }
 
     fn spawn(self: &Arc<Self>, name: &str, run: impl FnOnce(&Arc<Self>) + Send + 'static) -> io::Result<()> {
-        let mount = self.clone();
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&mount))?;
-        self.threads.lock().expect("thread list").push(thread);
+        if let Some(threads) = &mut *self.threads() {
+            let mount = self.clone();
+            threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&mount))?);
+        }
         Ok(())
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Option<Vec<JoinHandle<()>>>> {
+        self.threads.lock().expect("thread list")
     }
 
     /// The mount has answered: what was shown so far begins.
@@ -140,7 +146,7 @@ impl MailMount {
         drop(state);
         self.append_all(notes);
         self.note_visible();
-        if stuck && self.threads.lock().expect("thread list").len() < THREADS_MAX {
+        if stuck && self.threads().as_ref().is_some_and(|threads| threads.len() < THREADS_MAX) {
             // Without one more thread the mail waits, which is no reason to stop.
             let _ = self.spawn("deliver", |mount| mount.run());
         }
@@ -185,7 +191,8 @@ impl MailMount {
             state = self.sync.wait_timeout(state, left).expect("a mount's state").0;
         }
         drop(state);
-        for thread in std::mem::take(&mut *self.threads.lock().expect("thread list")) {
+        let threads = self.threads().take();
+        for thread in threads.into_iter().flatten() {
             // A panic of a thread was printed when it happened.
             let _ = thread.join();
         }
