@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use posthaste_directory::{Directory, Mailbox, RouteError};
 use posthaste_maildir::MailboxPath;
 use posthaste_message::write_delivered_to;
 use posthaste_server::config::Config;
-use posthaste_server::routing::{Mailbox, RouteError, Routes};
 use posthaste_smtp::ForwardPath;
 use posthaste_smtp::address::Domain;
 
@@ -38,8 +38,8 @@ const CONFIG: &str = r#"
     aliases = { team = ["alice", "bob", "carol@open.example"], bob = ["bob", "alice"] }
 "#;
 
-static ROUTES: LazyLock<Routes> =
-    LazyLock::new(|| Routes::of(&Config::parse(Path::new("posthaste.toml"), CONFIG).expect("a configuration")));
+static ROUTES: LazyLock<Directory> =
+    LazyLock::new(|| Config::parse(Path::new("posthaste.toml"), CONFIG).expect("a configuration").directory());
 
 fuzz_target!(|text: &str| {
     let (mut of_user, mut of_directory) = (HashMap::new(), HashMap::new());
@@ -72,7 +72,7 @@ fuzz_target!(|text: &str| {
                 let has_details = domain == "open.example";
                 let user = (if has_details { without_detail(&name, '+') } else { name.clone() }, domain);
                 let [mailbox] = &*found else { panic!("{path} has {found:?}") };
-                let directory = mailbox.directory.to_string();
+                let directory = mailbox.path.to_string();
                 assert_eq!(*of_user.entry(user.clone()).or_insert_with(|| directory.clone()), directory, "{path}");
                 if !is_plain {
                     // Wide, composed and decomposed letters are the same name.
@@ -89,7 +89,7 @@ fuzz_target!(|text: &str| {
             "example.org" => {
                 let ours = ["example.org/alice/Maildir", "example.org/bob/Maildir", "open.example/carol/Maildir"];
                 let found = found.unwrap_or_else(|error| panic!("{path}: {error:?}"));
-                assert!(found.iter().all(|mailbox| ours.contains(&&*mailbox.directory)), "{path}");
+                assert!(found.iter().all(|mailbox| ours.contains(&&*mailbox.path)), "{path}");
             }
             // More ways to write a domain in letters (UTS 46) are tested beside the code: what they find lies in a domain of ours.
             name if !name.is_ascii() || name.contains("xn--") => {}
@@ -99,7 +99,7 @@ fuzz_target!(|text: &str| {
 });
 
 fn check(mailbox: &Mailbox) {
-    let path = MailboxPath::parse(&mailbox.directory).expect("a path for the kernel");
+    let path = MailboxPath::parse(&mailbox.path).expect("a path for the kernel");
     let [domain, user, "Maildir"] = path.components().collect::<Vec<_>>()[..] else { panic!("{path:?}") };
     assert!(["open.example", "xn--bcher-kva.example", "strict.example", "example.org"].contains(&domain), "{path:?}");
     assert!(!user.starts_with('.') && user.bytes().all(|octet| octet.is_ascii_graphic()), "{path:?}");

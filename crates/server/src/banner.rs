@@ -8,7 +8,6 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::Server;
 use crate::config::{self, Config, Protocol};
-use crate::routing::Routes;
 
 impl Server {
     /// What is printed at the start, as one line of JSON.
@@ -76,8 +75,8 @@ impl Server {
         if let (Some(address), [domain, ..]) = (self.running.local_addr_for(Protocol::Smtp), domains.as_slice()) {
             let user = example_user(&self.config);
             // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
-            let path = Routes::of(&self.config).resolve(&user, Some(domain));
-            let path = path.map_or_else(|_| format!("{domain}/{user}/Maildir"), |found| found[0].directory.to_string());
+            let path = self.config.directory().resolve(&user, Some(domain));
+            let path = path.map_or_else(|_| format!("{domain}/{user}/Maildir"), |found| found[0].path.to_string());
             let _ = write!(
                 out,
                 "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \

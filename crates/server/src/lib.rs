@@ -4,7 +4,6 @@
 //! rules and no storage rules; those are in the crates nearer to the bytes.
 #![forbid(unsafe_code)]
 
-mod address;
 mod banner;
 mod body;
 pub mod config;
@@ -20,7 +19,6 @@ mod privileges;
 mod ready;
 mod receive;
 mod repeats;
-pub mod routing;
 mod serve;
 mod shares;
 mod tidy;
@@ -30,3 +28,6 @@ mod watch;
 pub use inspect::{JournalReport, inspect_journal};
 pub use privileges::PrivilegeError;
 pub use serve::{ServeError, ServeOptions, Server, Stopped, serve};
+
+/// What each mailbox is called, within the directory of its user.
+pub(crate) const MAILDIR: &str = "Maildir";

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use posthaste_delivery::{Owners, Ownership};
+use posthaste_directory::names::{directory_name, folded, folded_domain};
+use posthaste_units::words::{Key, Problem};
 use rustix::process::{getegid, geteuid, getgroups};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::address::{directory_name, folded, folded_domain};
-use crate::config::{Config, Domain, Key, Problem, Users, owner, permission_bits};
+use crate::config::{Config, Domain, Users, owner, permission_bits};
 
 /// What the configuration says of each mailbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message};
+use posthaste_directory::Directory;
 use posthaste_message::{DateTime, Received};
 use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
@@ -18,7 +19,6 @@ use crate::config::Config;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
 use crate::repeats::{About, Kind, LeftOut, Repeats};
-use crate::routing::{RouteError, Routes};
 use crate::shares::{Allowance, SpoolShares};
 use crate::transaction::{Full, Transaction};
 
@@ -27,7 +27,7 @@ use crate::transaction::{Full, Transaction};
 pub(crate) struct Settings {
     pub host_name: String,
     pub hops: usize,
-    pub routes: Routes,
+    pub directory: Directory,
     pub allowance: Allowance,
 }
 
@@ -39,7 +39,7 @@ impl Settings {
         Self {
             host_name: config.host_name.clone(),
             hops: limits.hops,
-            routes: Routes::of(config),
+            directory: config.directory(),
             allowance: limits.into(),
         }
     }
@@ -225,10 +225,10 @@ impl Handler for Receiver {
 impl Receiver {
     /// Otherwise why not, of which mailbox if of one, and what the client is told.
     fn take_recipient(&self, to: &mut Transaction, rcpt: &RcptTo) -> Result<(), (Kind, Option<String>, Reply)> {
-        let mailboxes = self.settings().routes.recipient(&rcpt.forward_path);
-        let mailboxes = mailboxes.map_err(|error| (Kind::RefusedRecipient, None, refusal(error)))?;
+        let mailboxes = self.settings().directory.recipient(&rcpt.forward_path);
+        let mailboxes = mailboxes.map_err(|error| (Kind::RefusedRecipient, None, error.reply()))?;
         // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
-        if let Err(full) = self.0.store.check_mailboxes(mailboxes.iter().map(|mailbox| &*mailbox.directory)) {
+        if let Err(full) = self.0.store.check_mailboxes(mailboxes.iter().map(|mailbox| &*mailbox.path)) {
             let reply = Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later");
             return Err((Kind::MailboxFull, Some(full.mailbox.to_string()), reply));
         }
@@ -287,14 +287,6 @@ impl Receiver {
 /// Whom lines about a client are counted for.
 fn client(session: &Session) -> About<'static> {
     About::Client(session.peer.ip())
-}
-
-fn refusal(error: RouteError) -> Reply {
-    match error {
-        RouteError::Relay => Reply::new(550, "5.7.1", "We do not relay"),
-        RouteError::UnknownUser => Reply::new(550, "5.1.1", "No such user here"),
-        RouteError::BadName => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
-    }
 }
 
 fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, id: &str) -> Bytes {

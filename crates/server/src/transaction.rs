@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use posthaste_delivery::Target;
+use posthaste_directory::Mailboxes;
 use posthaste_message::{write_delivered_to, write_return_path};
 use posthaste_smtp::address::PATH_BYTES_MAX;
 use posthaste_smtp::{Envelope, RcptTo};
 
 use crate::memory::{MemoryBudget, Reservation};
-use crate::routing::Mailboxes;
 
 /// One transaction so far.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Transaction {
         let target = |directory: &str, address: &str| {
             size_of::<Target>() + FIELD_NAMES_BYTES + PATH_BYTES_MAX + directory.len() + address.len()
         };
-        let targets: usize = mailboxes.iter().map(|mailbox| target(&mailbox.directory, &mailbox.address)).sum();
+        let targets: usize = mailboxes.iter().map(|mailbox| target(&mailbox.path, &mailbox.address)).sum();
         let bytes = self.bytes + size_of::<RcptTo>() + size_of::<Mailboxes>() + PATH_BYTES_MAX + targets;
         if bytes > ENVELOPE_BYTES_MAX {
             return Err(Full::Transaction);
@@ -60,12 +60,12 @@ impl Transaction {
         let mailboxes = self.recipients.iter().flat_map(|mailboxes| mailboxes.iter());
         mailboxes
             // Those of one recipient differ already.
-            .filter(|mailbox| !several || seen.insert(&mailbox.directory))
+            .filter(|mailbox| !several || seen.insert(&mailbox.path))
             .map(|mailbox| {
                 let mut prefix = Vec::with_capacity(return_path.len() + FIELD_NAMES_BYTES + mailbox.address.len());
                 prefix.extend_from_slice(&return_path);
                 write_delivered_to(&mut prefix, &mailbox.address);
-                Target { mailbox: Arc::clone(&mailbox.directory), prefix: prefix.into() }
+                Target { mailbox: Arc::clone(&mailbox.path), prefix: prefix.into() }
             })
             .collect()
     }
@@ -81,7 +81,7 @@ const FIELD_NAMES_BYTES: usize = 40;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::Mailbox;
+    use posthaste_directory::Mailbox;
     use posthaste_smtp::{MailFrom, ReversePath};
 
     fn envelope() -> Envelope {
@@ -90,7 +90,7 @@ mod tests {
 
     fn alias(mailboxes: usize, octets: usize) -> Mailboxes {
         let mailbox = |number| Mailbox {
-            directory: format!("example.org/{number:0octets$}/Maildir").into(),
+            path: format!("example.org/{number:0octets$}/Maildir").into(),
             address: format!("{number:0octets$}@example.org"),
         };
         Mailboxes::Alias((0..mailboxes).map(mailbox).collect())

@@ -3,6 +3,8 @@
 //! For any program that has such values. It knows no keys and no limits of theirs; it reads no file.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "serde")]
+pub mod values;
 pub mod words;
 
 use std::fmt;

@@ -96,6 +96,48 @@ fn wrong_type(found: &str, wanted: &str) -> String {
     format!("this has to be {wanted}; it is {found}")
 }
 
+/// One step from the top of the file to a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    /// A key of a table.
+    Name(String),
+    /// An entry of a list, counted from 0.
+    Index(usize),
+}
+
+impl From<&str> for Key {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl From<usize> for Key {
+    fn from(index: usize) -> Self {
+        Self::Index(index)
+    }
+}
+
+/// A value that is well formed and still makes no sense: what is wrong, and with which value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The way from the top of the file to the value.
+    pub at: Vec<Key>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Problem {
+    /// `message` is about the value at `at`.
+    pub fn new(at: impl Into<Vec<Key>>, message: impl Into<String>) -> Self {
+        Self { at: at.into(), message: message.into() }
+    }
+
+    /// The same, one or more steps further out.
+    pub fn within(self, above: impl Into<Vec<Key>>) -> Self {
+        Self { at: [above.into(), self.at].concat(), ..self }
+    }
+}
+
 /// A mistake at a place of a file. Displays as `file:line:column: what`, the line, and a mark below it.
 #[derive(Debug, Clone, Copy)]
 pub struct Mistake<'a> {

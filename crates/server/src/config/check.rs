@@ -2,47 +2,12 @@
 
 use std::net::{Ipv6Addr, SocketAddr};
 
+use posthaste_directory::Directory;
+use posthaste_smtp::address::is_domain;
+use posthaste_units::words::Problem;
+
 use super::{Config, LimitOverrides, Limits, Listener, Network, PolicyOverrides, Storage};
-use crate::address::is_domain;
 use crate::owners::{OwnerRules, Rights};
-use crate::routing::Routes;
-
-/// One step from the top of the file to a value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Key {
-    Name(String),
-    Index(usize),
-}
-
-impl From<&str> for Key {
-    fn from(name: &str) -> Self {
-        Self::Name(name.to_owned())
-    }
-}
-
-impl From<usize> for Key {
-    fn from(index: usize) -> Self {
-        Self::Index(index)
-    }
-}
-
-/// What is wrong, and with which value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub at: Vec<Key>,
-    pub message: String,
-}
-
-impl Problem {
-    pub fn new(at: impl Into<Vec<Key>>, message: impl Into<String>) -> Self {
-        Self { at: at.into(), message: message.into() }
-    }
-
-    /// The same, one or more steps further out.
-    pub fn within(self, above: impl Into<Vec<Key>>) -> Self {
-        Self { at: [above.into(), self.at].concat(), ..self }
-    }
-}
 
 /// Finds the first problem of a completed configuration.
 pub(super) fn check(config: &Config) -> Result<(), Problem> {
@@ -66,7 +31,7 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
         check_overrides(config, &listener.limits, &listener.policy).map_err(|problem| problem.within(at()))?;
     }
     crate::logging::filter(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
-    Routes::new(config)?;
+    Directory::new(&config.domains, crate::MAILDIR)?;
     check_owners(config)
 }
 

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::check::{Key, Problem};
 use super::words;
-use posthaste_units::words::Mistake;
 pub use posthaste_units::words::Position;
+use posthaste_units::words::{Key, Mistake, Problem};
 
 /// Why a configuration cannot be used. Displays as `file:line:column: what`, the line, and a mark below it.
 #[derive(Debug)]

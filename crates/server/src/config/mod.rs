@@ -13,23 +13,24 @@ mod report;
 mod values;
 mod words;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use posthaste_directory::Directory;
+use posthaste_smtp::address::is_domain;
 use posthaste_smtp::server::FORBIDDEN_COMMANDS;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use accounts::{Identity, owner};
-pub(crate) use check::{Key, Problem};
 pub use error::{ConfigError, Position};
 pub use limits::Limits;
 pub use listeners::{Listener, Network};
 pub use overrides::{LimitOverrides, Networks, PolicyOverrides};
+pub use posthaste_directory::{Account, Domain, Targets, Users};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
 pub use report::check;
 pub(crate) use report::{LOW_PORTS, is_low};
+pub use values::SpoolShare;
 use values::Table;
-pub use values::{SpoolShare, Targets, Users};
 
 /// The name under which a configuration is looked for in the working directory.
 pub const DEFAULT_FILE: &str = "posthaste.toml";
@@ -123,51 +124,6 @@ impl Table for Search {
 
 impl Table for Log {
     const NAME: &str = "log";
-}
-
-impl Table for Domain {
-    const NAME: &str = "domain";
-}
-
-/// One domain that we receive mail for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Domain {
-    /// The domain as it stands behind the `@`.
-    pub name: String,
-    /// Who has a mailbox: a list of local parts, or `"any"`.
-    #[serde(default)]
-    pub users: Users,
-    /// The mailbox that takes what nobody else does: a user or alias of this domain, or an address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub catch_all: Option<String>,
-    /// What separates a user from a detail, as in `alice+lists`; empty for none.
-    #[serde(default = "default_sub_addressing")]
-    pub sub_addressing: String,
-    /// Other names and lists: local part to a user of this domain, an address in one of our domains, or several.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub aliases: BTreeMap<String, Targets>,
-    /// Whose the mailboxes are: `user`, `user:group` or `:group`, by name or number. Not set: the server's.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
-    pub owner: Option<String>,
-    /// Permission bits of mail files, in octal; directories get x where these have r. Not set: `0600`.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
-    pub mode: Option<String>,
-    /// Users whose mailboxes have another owner or mode than the domain's.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub accounts: BTreeMap<String, Account>,
-}
-
-/// What is special to the mailbox of one user.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Account {
-    /// As [`Domain::owner`]; not set: the domain's.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
-    pub owner: Option<String>,
-    /// As [`Domain::mode`]; not set: the domain's.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
-    pub mode: Option<String>,
 }
 
 /// What is done with messages that break the rules of the line.
@@ -295,6 +251,15 @@ impl Config {
         }
     }
 
+    /// Who receives what.
+    ///
+    /// # Panics
+    /// When the configuration was not made by [`Config::parse`] or one like it, which find what is wrong with its domains.
+    pub fn directory(&self) -> Directory {
+        Directory::new(&self.domains, crate::MAILDIR)
+            .unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
+    }
+
     /// The configuration as TOML, every key shown.
     pub fn to_toml(&self) -> String {
         toml::to_string_pretty(self).expect("every value of a configuration has a TOML form")
@@ -329,21 +294,6 @@ impl Config {
             }
         }
         self
-    }
-}
-
-impl Domain {
-    fn open_to_any(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            users: Users::Any,
-            catch_all: None,
-            sub_addressing: default_sub_addressing(),
-            aliases: BTreeMap::new(),
-            owner: None,
-            mode: None,
-            accounts: BTreeMap::new(),
-        }
     }
 }
 
@@ -413,13 +363,9 @@ pub fn found_file(file: Option<&Path>) -> Option<&Path> {
 fn machine_host_name() -> String {
     let uname = rustix::system::uname();
     match uname.nodename().to_str() {
-        Ok(name) if crate::address::is_domain(name) && name.is_ascii() => name.to_ascii_lowercase(),
+        Ok(name) if is_domain(name) && name.is_ascii() => name.to_ascii_lowercase(),
         _ => "localhost".to_owned(),
     }
-}
-
-fn default_sub_addressing() -> String {
-    "+".to_owned()
 }
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:2525";

@@ -7,17 +7,18 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use posthaste_smtp::ForwardPath;
-use posthaste_smtp::address::{Domain as Host, quoted};
+use posthaste_smtp::address::{Domain as Host, is_domain, quoted};
+use posthaste_smtp::{ForwardPath, Reply};
+use posthaste_units::words::{Key, Problem};
 
-use crate::address::{directory_name, folded, folded_domain, is_domain, user_name};
-use crate::config::{Config, Domain, Key, Problem, Users};
+use crate::config::{Domain, Users};
+use crate::names::{directory_name, folded, folded_domain, user_name};
 
 /// One mailbox that a recipient stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mailbox {
-    /// `domain/user/Maildir`, relative to the mail directory.
-    pub directory: Arc<str>,
+    /// `domain/user/` and the name that the directory was given for mailboxes. Each part is safe as the name of a file.
+    pub path: Arc<str>,
     /// What Delivered-To says.
     pub address: String,
 }
@@ -54,9 +55,20 @@ pub enum RouteError {
     BadName,
 }
 
+impl RouteError {
+    /// What the client is told.
+    pub fn reply(self) -> Reply {
+        match self {
+            Self::Relay => Reply::new(550, "5.7.1", "We do not relay"),
+            Self::UnknownUser => Reply::new(550, "5.1.1", "No such user here"),
+            Self::BadName => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
+        }
+    }
+}
+
 /// All domains, users and aliases.
 #[derive(Debug)]
-pub struct Routes {
+pub struct Directory {
     domains: HashMap<String, DomainRoutes>,
     /// The domain of recipients that come without one, `<postmaster>` among them.
     first: String,
@@ -67,6 +79,8 @@ struct DomainRoutes {
     /// In its one form.
     name: String,
     directory: String,
+    /// The last part of each mailbox's path.
+    mailbox: Arc<str>,
     /// `None`: anybody.
     users: Option<HashSet<String>>,
     aliases: HashMap<String, Arc<[Mailbox]>>,
@@ -74,20 +88,16 @@ struct DomainRoutes {
     separator: Option<char>,
 }
 
-impl Routes {
-    /// The routes of a configuration that was read with [`Config::parse`], which has found nothing wrong with its domains.
+impl Directory {
+    /// Works the routes of all domains out. `mailbox` is the last part of each mailbox's path, such as `Maildir`.
     ///
-    /// # Panics
-    /// When `config` was not checked.
-    pub fn of(config: &Config) -> Self {
-        Self::new(config).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
-    }
-
-    /// Works the routes of `config` out; tells what is wrong with its domains.
-    pub(crate) fn new(config: &Config) -> Result<Self, Problem> {
+    /// # Errors
+    /// What is wrong with the domains, as entries of a list `domain`.
+    pub fn new(list: &[Domain], mailbox: &str) -> Result<Self, Problem> {
+        let mailbox: Arc<str> = mailbox.into();
         let mut domains = HashMap::new();
-        for (index, domain) in config.domains.iter().enumerate() {
-            let routes = DomainRoutes::new(domain).map_err(|problem| within(index, problem))?;
+        for (index, domain) in list.iter().enumerate() {
+            let routes = DomainRoutes::new(domain, &mailbox).map_err(|problem| within(index, problem))?;
             let name = routes.name.clone();
             if domains.insert(name.clone(), routes).is_some() {
                 let message = match name == domain.name.to_ascii_lowercase() {
@@ -97,9 +107,9 @@ impl Routes {
                 return Err(within(index, Problem::new(["name".into()], message)));
             }
         }
-        let first = config.domains.first().map(|domain| domain_of(domain).into_owned()).unwrap_or_default();
+        let first = list.first().map(|domain| domain_of(domain).into_owned()).unwrap_or_default();
         let mut routes = Self { domains, first };
-        let expanded = Expander::new(config, &routes).all()?;
+        let expanded = Expander::new(list, &routes).all()?;
         for (domain, (aliases, catch_all)) in expanded {
             let found = routes.domains.get_mut(&domain).expect("expansions are keyed by the domains above");
             found.aliases = aliases;
@@ -139,7 +149,7 @@ impl Routes {
 }
 
 impl DomainRoutes {
-    fn new(domain: &Domain) -> Result<Self, Problem> {
+    fn new(domain: &Domain, mailbox: &Arc<str>) -> Result<Self, Problem> {
         if !is_domain(&domain.name) {
             return Err(Problem::new(["name".into()], "not a domain"));
         }
@@ -159,7 +169,8 @@ impl DomainRoutes {
             Users::Listed(users) => Some(listed(users)?),
         };
         let name = name.into_owned();
-        Ok(Self { name, directory, users, aliases: HashMap::new(), catch_all: None, separator })
+        let mailbox = Arc::clone(mailbox);
+        Ok(Self { name, directory, mailbox, users, aliases: HashMap::new(), catch_all: None, separator })
     }
 
     /// Exact names come first, then the part before the separator, then whoever takes the rest.
@@ -178,8 +189,8 @@ impl DomainRoutes {
                     &of_base
                 }
             };
-            let directory = format!("{}/{user}/Maildir", self.directory).into();
-            Ok(Mailboxes::One(Mailbox { directory, address: format!("{}@{domain}", quoted(local_part)) }))
+            let path = format!("{}/{user}/{}", self.directory, self.mailbox).into();
+            Ok(Mailboxes::One(Mailbox { path, address: format!("{}@{domain}", quoted(local_part)) }))
         };
         for name in [Some(&*name), base].into_iter().flatten() {
             if let Some(mailboxes) = self.aliases.get(name) {
@@ -229,24 +240,24 @@ type Expanded = (HashMap<String, Arc<[Mailbox]>>, Option<Arc<[Mailbox]>>);
 
 /// Follows aliases to mailboxes.
 struct Expander<'a> {
-    config: &'a Config,
-    routes: &'a Routes,
+    list: &'a [Domain],
+    routes: &'a Directory,
     by_name: HashMap<String, (&'a Domain, BTreeMap<String, &'a [String]>)>,
 }
 
 impl<'a> Expander<'a> {
-    fn new(config: &'a Config, routes: &'a Routes) -> Self {
+    fn new(list: &'a [Domain], routes: &'a Directory) -> Self {
         let folded = |domain: &'a Domain| {
             let aliases =
                 domain.aliases.iter().map(|(name, targets)| (self::folded(name).into_owned(), targets.0.as_slice()));
             (domain_of(domain).into_owned(), (domain, aliases.collect()))
         };
-        Self { config, routes, by_name: config.domains.iter().map(folded).collect() }
+        Self { list, routes, by_name: list.iter().map(folded).collect() }
     }
 
     fn all(&self) -> Result<Vec<(String, Expanded)>, Problem> {
         let mut all = Vec::new();
-        for (index, domain) in self.config.domains.iter().enumerate() {
+        for (index, domain) in self.list.iter().enumerate() {
             let expanded = self.domain(domain).map_err(|problem| within(index, problem))?;
             all.push((domain_of(domain).into_owned(), expanded));
         }
@@ -338,7 +349,7 @@ struct Found {
 impl Found {
     fn add(&mut self, mailboxes: &[Mailbox]) -> Result<(), String> {
         for mailbox in mailboxes {
-            if self.seen.insert(mailbox.directory.clone()) {
+            if self.seen.insert(mailbox.path.clone()) {
                 self.mailboxes.push(mailbox.clone());
             }
         }
@@ -359,10 +370,17 @@ const ALIAS_MAILBOXES_MAX: usize = 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
+
+    #[derive(serde::Deserialize)]
+    struct Section {
+        domain: Vec<Domain>,
+    }
+
+    fn directory(text: &str) -> Result<Directory, Problem> {
+        Directory::new(&toml::from_str::<Section>(text).expect("TOML").domain, "Maildir")
+    }
 
     const CONFIG: &str = r#"
-        host_name = "mx.example"
 
         [[domain]]
         name = "Example.ORG"
@@ -380,15 +398,15 @@ mod tests {
         sub_addressing = "-"
     "#;
 
-    fn routes() -> Routes {
-        Routes::new(&Config::parse(Path::new("test.toml"), CONFIG).unwrap()).unwrap()
+    fn routes() -> Directory {
+        directory(CONFIG).unwrap()
     }
 
     fn check(address: &str, expected: Result<&[&str], RouteError>) {
         let (local, domain) = address.rsplit_once('@').unwrap();
         let found = routes()
             .resolve(local, Some(domain))
-            .map(|mailboxes| mailboxes.iter().map(|mailbox| mailbox.directory.to_string()).collect::<Vec<_>>());
+            .map(|mailboxes| mailboxes.iter().map(|mailbox| mailbox.path.to_string()).collect::<Vec<_>>());
         assert_eq!(found, expected.map(|list| list.iter().map(|&s| s.to_owned()).collect()), "{address}");
     }
 
@@ -413,7 +431,7 @@ mod tests {
             .resolve("both", Some("example.org"))
             .unwrap()
             .iter()
-            .map(|mailbox| mailbox.directory.to_string())
+            .map(|mailbox| mailbox.path.to_string())
             .collect();
         found.sort();
         assert_eq!(found, all);
@@ -435,13 +453,12 @@ mod tests {
     fn the_postmaster_is_always_reached() {
         check("Postmaster@strict.example", Ok(&["strict.example/postmaster/Maildir"]));
         let found = routes().resolve("postmaster", None).unwrap();
-        assert_eq!(&*found[0].directory, "example.org/bob/Maildir");
+        assert_eq!(&*found[0].path, "example.org/bob/Maildir");
     }
 
     #[test]
     fn a_name_is_reached_however_it_is_written_and_by_no_other() {
         const NAMES: &str = r#"
-            host_name = "mx.example"
             [[domain]]
             name = "listed.example"
             users = ["karl", "jos\u00e9", "ann"]
@@ -450,9 +467,9 @@ mod tests {
             name = "any.example"
             users = "any"
         "#;
-        let routes = Routes::new(&Config::parse(Path::new("test.toml"), NAMES).unwrap()).unwrap();
+        let routes = directory(NAMES).unwrap();
         let check = |local: &str, domain: &str, expected: Result<&str, RouteError>| {
-            let found = routes.resolve(local, Some(domain)).map(|mailboxes| mailboxes[0].directory.to_string());
+            let found = routes.resolve(local, Some(domain)).map(|mailboxes| mailboxes[0].path.to_string());
             assert_eq!(found.as_deref().map_err(|error| *error), expected, "{local:?} {domain}");
         };
         for jose in ["jos\u{e9}", "JOS\u{c9}", "jose\u{301}", "Jose\u{301}+x"] {
@@ -477,10 +494,10 @@ mod tests {
             [("b\u{fc}cher.example", "xn--bcher-kva.example"), ("XN--bcher-KVA.example", "B\u{dc}CHER.example")]
         {
             let text = format!(
-                "host_name = \"mx.example\"\n[[domain]]\nname = \"{name}\"\nusers = [\"ann\"]\n\
+                "[[domain]]\nname = \"{name}\"\nusers = [\"ann\"]\n\
                  aliases = {{ all = \"ann@{target}\" }}\n[[domain]]\nname = \"other.example\"\ncatch_all = \"ann@{target}\"\n"
             );
-            let routes = Routes::new(&Config::parse(Path::new("test.toml"), &text).unwrap()).unwrap();
+            let routes = directory(&text).unwrap();
             for domain in [
                 "b\u{fc}cher.example",
                 "B\u{dc}CHER.Example.",
@@ -492,11 +509,11 @@ mod tests {
                 for local in ["ann", "all"] {
                     let found =
                         routes.resolve(local, Some(domain)).unwrap_or_else(|error| panic!("{domain}: {error:?}"));
-                    assert_eq!(&*found[0].directory, MAILBOX, "{domain}");
+                    assert_eq!(&*found[0].path, MAILBOX, "{domain}");
                     assert_eq!(found[0].address, "ann@xn--bcher-kva.example");
                 }
             }
-            assert_eq!(&*routes.resolve("x", Some("other.example")).unwrap()[0].directory, MAILBOX);
+            assert_eq!(&*routes.resolve("x", Some("other.example")).unwrap()[0].path, MAILBOX);
             // One A-label that stands for nothing, and one that no letters are written as.
             for domain in
                 ["bucher.example", "xn--a.example", "xn--bcher-kv.example", "xn--.example", "xn--abc-.example"]
@@ -506,7 +523,7 @@ mod tests {
         }
         let error = |names: [&str; 2]| {
             let [first, second] = names.map(|name| format!("[[domain]]\nname = \"{name}\"\n"));
-            Config::parse(Path::new("x"), &(first + &second)).unwrap_err().in_one_line()
+            directory(&(first + &second)).unwrap_err().message
         };
         assert!(error(["xn--bcher-kva.example", "b\u{fc}cher.example"]).ends_with(
             "`b\u{fc}cher.example` is another way to write `xn--bcher-kva.example`, which is there already"

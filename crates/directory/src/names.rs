@@ -7,8 +7,6 @@ use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
-pub use posthaste_smtp::address::is_domain;
-
 /// Why an address cannot name a mailbox. The reply is 550 5.1.3 (bad destination mailbox address syntax).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnusableName;
@@ -119,6 +117,8 @@ const MAX_DIRECTORY_NAME: usize = 240;
 
 #[cfg(test)]
 mod tests {
+    use posthaste_smtp::address::is_domain;
+
     use super::*;
 
     fn check(name: &str, expected: Option<&str>) {
