@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
-use crate::receive::{STORE_PATIENCE, Settings};
+use crate::receive::{MessageLimits, STORE_PATIENCE};
 use crate::shares::{Share, TooMuch};
 
 /// A whole body, the trace field in front.
@@ -60,7 +60,7 @@ pub(crate) async fn gather(
     body: &mut Body<'_>,
     envelope: &Envelope,
     trace: Bytes,
-    settings: &Settings,
+    limits: MessageLimits,
     memory: &MemoryBudget,
     store: &Journaled,
     share: Share,
@@ -77,7 +77,7 @@ pub(crate) async fn gather(
             }
             let held = parts.held_bytes() + body.buffer_bytes() + body.growth_bytes();
             if !memory.try_grow(&mut room, held) {
-                return spool(body, envelope, parts, header, (room, share), (settings, memory, store)).await;
+                return spool(body, envelope, parts, header, (room, share), (limits, memory, store)).await;
             }
             body.read().await;
             continue;
@@ -88,10 +88,10 @@ pub(crate) async fn gather(
         parts.push(chunk);
         let held = parts.held_bytes() + body.buffer_bytes();
         if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, held) {
-            return spool(body, envelope, parts, header, (room, share), (settings, memory, store)).await;
+            return spool(body, envelope, parts, header, (room, share), (limits, memory, store)).await;
         }
     }
-    let summary = summary_of(header, settings.hops)?;
+    let summary = summary_of(header, limits.hops)?;
     Ok(Gathered {
         bytes: parts.bytes,
         body: StoredBody::Memory(parts.finish(body.buffer_bytes())),
@@ -108,7 +108,7 @@ async fn spool(
     parts: Parts,
     mut header: HeaderScan,
     (mut room, mut share): (Reservation, Share),
-    (settings, memory, store): (&Settings, &MemoryBudget, &Journaled),
+    (limits, memory, store): (MessageLimits, &MemoryBudget, &Journaled),
 ) -> Result<Gathered, Refusal> {
     // Nobody holds memory that is not counted while he waits for a place: not even for a piece of a buffer.
     let (mut bytes, parts) = (parts.bytes, parts.finish(body.buffer_bytes()));
@@ -157,7 +157,7 @@ async fn spool(
         header.push(&chunk);
         in_time(body, writer.write(&chunk)).await?;
     }
-    let summary = summary_of(header, settings.hops)?;
+    let summary = summary_of(header, limits.hops)?;
     let spooled = in_time(body, writer.finish()).await?;
     Ok(Gathered { body: StoredBody::Spooled(spooled), bytes, summary, room, share })
 }

@@ -8,7 +8,7 @@ use posthaste_smtp::driver::{
 };
 use posthaste_smtp::server::Config as SmtpConfig;
 
-use crate::config::{Config, Listener, Network};
+use crate::config::{Config, Limits, Listener, Network};
 
 /// Listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
 pub(crate) fn bind_when_free(config: &Config) -> Result<BoundServer, ListenError> {
@@ -74,6 +74,14 @@ pub(crate) fn settings(config: &Config, listener: &Listener) -> ListenerSettings
         limits,
     };
     ListenerSettings { configs: ByNetwork::new(smtp_config(config, listener, None), configs), rules }
+}
+
+/// What applies to the sessions of a listener, by the client's network.
+pub(crate) fn limits(config: &Config, listener: &Listener) -> ByNetwork<Limits> {
+    let limits = listener.limits.over(&config.limits);
+    let networks = config.networks.iter().flat_map(Network::each);
+    let networks = networks.map(|(network, own)| (network, own.limits.over(&limits))).collect();
+    ByNetwork::new(limits, networks)
 }
 
 fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) -> SmtpConfig {

@@ -9,13 +9,14 @@ use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message};
 use posthaste_directory::Directory;
 use posthaste_message::{DateTime, Received};
-use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
+use posthaste_smtp::driver::{self, Body, ByNetwork, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::body::{Gathered, Refusal, gather};
-use crate::config::Config;
+use crate::config::{Config, Limits};
+use crate::listening;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
 use crate::repeats::{About, Kind, LeftOut, Repeats};
@@ -26,22 +27,34 @@ use crate::transaction::{Full, Transaction};
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub host_name: String,
-    pub hops: usize,
     pub directory: Directory,
+    /// For each listener, in their order.
+    limits: Vec<ByNetwork<MessageLimits>>,
+}
+
+/// The limits of a message that the smtp crate does not know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MessageLimits {
+    pub hops: usize,
     pub allowance: Allowance,
+}
+
+impl From<Limits> for MessageLimits {
+    fn from(limits: Limits) -> Self {
+        Self { hops: limits.hops, allowance: (&limits).into() }
+    }
 }
 
 impl Settings {
     /// # Panics
     /// When `config` was not checked.
     pub fn new(config: &Config) -> Self {
-        let limits = &config.limits;
-        Self {
-            host_name: config.host_name.clone(),
-            hops: limits.hops,
-            directory: config.directory(),
-            allowance: limits.into(),
-        }
+        let limits = config.listeners.iter().map(|listener| listening::limits(config, listener).map(Into::into));
+        Self { host_name: config.host_name.clone(), directory: config.directory(), limits: limits.collect() }
+    }
+
+    fn limits(&self, session: &Session) -> MessageLimits {
+        *self.limits[session.listener].get(session.peer.ip())
     }
 }
 
@@ -99,9 +112,10 @@ impl Receiver {
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
+        let limits = settings.limits(session);
         let trace = received_field(&settings, session, envelope, &log.id);
-        let share = self.0.shares.begin(session.peer.network(), settings.allowance);
-        let gathered = gather(body, envelope, trace, &settings, &self.0.memory, &self.0.store, share).await;
+        let share = self.0.shares.begin(session.peer.network(), limits.allowance);
+        let gathered = gather(body, envelope, trace, limits, &self.0.memory, &self.0.store, share).await;
         let Gathered { body: stored, bytes, summary, room, share } = match gathered {
             Ok(gathered) => gathered,
             Err(Refusal::Body(error)) => {
@@ -157,7 +171,9 @@ impl Handler for Receiver {
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
     async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
-        if let Err(too_much) = self.0.shares.check(session.peer.network(), size, self.settings().allowance) {
+        if let Err(too_much) =
+            self.0.shares.check(session.peer.network(), size, self.settings().limits(session).allowance)
+        {
             let (peer, why) = (session.peer.to_string(), too_much.to_string());
             match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
                 true => tracing::info!(peer, size, why, "no room for a large message"),

@@ -5,7 +5,7 @@ use posthaste_smtp::{BareNewlines, LongLines, NulOctets};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::values;
+use super::values::{self, SpoolShare};
 use super::{Limits, Policy};
 
 /// Defines the table of those keys of another that can be set again, and how they are put in its place.
@@ -53,6 +53,8 @@ overrides! {
         errors: u32, "values::some_count";
         deferred_recipients: u32, "values::some_count";
         idle_commands: u32, "values::some_count";
+        hops: usize, "values::some_count";
+        spool_per_address: SpoolShare, "values::some_share";
         command_secs: u64, "values::some_secs";
         body_read_secs: u64, "values::some_secs";
         body_total_secs: u64, "values::some_secs";
