@@ -18,6 +18,7 @@ mod owners;
 mod privileges;
 mod ready;
 mod receive;
+mod reload;
 mod repeats;
 mod serve;
 mod shares;

@@ -7,17 +7,18 @@ use std::time::Duration;
 use posthaste_delivery::{Journaled, OpenError, ReplayReport};
 use posthaste_smtp::driver::{BoundServer, ListenError, RunningServer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Config, ConfigError, Limits, Listener, Loaded, LogFormat};
+use crate::config::{self, Config, ConfigError, Loaded, LogFormat};
 use crate::indexing::Indexing;
 use crate::listening::{bind_when_free, connection_limits, settings};
 use crate::memory::MemoryBudget;
 use crate::opening::open_store;
 use crate::owners::{Current, OwnerRules};
 use crate::privileges::PrivilegeError;
-use crate::ready::ReadyFd;
+use crate::ready::Supervisor;
 use crate::receive::{Receiver, Settings};
+use crate::reload::merged;
 use crate::tidy::Tidy;
 use crate::watch::Watch;
 
@@ -127,32 +128,16 @@ impl Server {
         self.running.local_addrs()
     }
 
-    /// Puts host name, domains, limits, policies and who may connect of `config` in force for what begins from now on. Sessions go on.
-    /// Returns the keys whose change needs a restart.
-    pub fn reload(&mut self, config: Config) -> Vec<&'static str> {
-        let restart = needs_restart(&self.config, &config);
-        self.receiver.replace(Settings::new(&config));
-        self.owners.replace(OwnerRules::of(&config));
-        // What is not in force is told of again next time.
-        let kept = &self.config;
-        let limits = Limits { memory_bytes: kept.limits.memory_bytes, ..config.limits };
-        let listeners = match have_same_sockets(&kept.listeners, &config.listeners) {
-            true => config.listeners,
-            false => kept.listeners.clone(),
-        };
-        self.config = Config {
-            user: kept.user.clone(),
-            group: kept.group.clone(),
-            storage: kept.storage.clone(),
-            search: kept.search.clone(),
-            listeners,
-            log: kept.log.clone(),
-            limits,
-            ..config
-        };
+    /// Puts `config` in force for new connections and recipients, as far as a running server can. Open sessions go on.
+    /// Returns the changes that need a restart.
+    pub fn reload(&mut self, config: Config) -> Vec<String> {
+        let (config, restart) = merged(&self.config, config);
+        self.config = config;
+        self.receiver.replace(Settings::new(&self.config));
+        self.owners.replace(OwnerRules::of(&self.config));
         self.running.set_limits(connection_limits(&self.config));
         let settings = self.config.listeners.iter().map(|listener| settings(&self.config, listener)).collect();
-        // Only TLS and AUTH can be asked for in vain.
+        // Fails only if TLS or AUTH is asked for.
         self.running.reconfigure_each(settings).expect("neither TLS nor AUTH is configured");
         restart
     }
@@ -194,8 +179,8 @@ pub struct ServeOptions {
 /// See [`ServeError`].
 pub fn serve(options: ServeOptions, at_once: impl FnOnce() -> std::convert::Infallible) -> Result<(), ServeError> {
     let ServeOptions { config, log_format, ready_fd } = options;
-    // As the user that we begin as, who was given it.
-    let ready = ready_fd.map(ReadyFd::open).transpose()?;
+    // Before privileges are dropped: the descriptor belongs to the user that starts the server.
+    let mut supervisor = Supervisor::new(ready_fd)?;
     let loaded = Loaded::load(config.as_deref())?;
     let mut source = Source { file: config, log_format, loaded };
     let config = source.config();
@@ -211,7 +196,7 @@ pub fn serve(options: ServeOptions, at_once: impl FnOnce() -> std::convert::Infa
         at_once()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(run(config, bound, ready, &mut source, at_once));
+    let outcome = runtime.block_on(run(config, bound, &mut supervisor, &mut source, at_once));
     // A thread that a disk holds must not hold the end: what it does is in the journal.
     runtime.shutdown_background();
     outcome
@@ -243,46 +228,39 @@ impl Source {
 async fn run(
     config: Config,
     bound: BoundServer,
-    ready: Option<ReadyFd>,
+    supervisor: &mut Supervisor,
     source: &mut Source,
     at_once: impl FnOnce() -> std::convert::Infallible,
 ) -> Result<(), ServeError> {
-    // Before the first promise is made: a signal that comes early must not end us the hard way.
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut stop = StopSignals::new()?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    // Replaying a long journal takes its time, and so may a disk.
-    let started = tokio::select! {
-        started = Server::start_on(bound, config) => Some(started?),
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
-    };
-    let Some(mut server) = started else {
-        tracing::warn!("stopped before it began; what was promised is in the journal");
-        match at_once() {}
-    };
-    // Who wants JSON gets lines of JSON and nothing else.
-    print(&match server.config.log.format {
-        LogFormat::Plain => server.banner(),
-        LogFormat::Json => server.banner_json(),
-    });
-    if let Some(ready) = ready {
-        ready.tell();
-    }
-    let owners = OwnerRules::of(&server.config);
-    if rustix::process::geteuid().is_root() && server.config.user.is_none() && !owners.give_away() {
-        tracing::warn!("runs as root: set `user`, so that it gives that up once it listens");
-    }
-    for bar in owners.barred(&server.config.storage.mail) {
-        tracing::warn!("{bar}");
-    }
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            _ = hang_up.recv() => reload(&mut server, &mut *source),
+    // Replaying a long journal takes its time, and it cannot be interrupted.
+    let mut start = std::pin::pin!(Server::start_on(bound, config));
+    let (mut server, is_stopping) = tokio::select! {
+        started = &mut start => (started?, false),
+        () = stop.next() => {
+            supervisor.stopping();
+            tracing::info!("stopping once the journal is replayed; a second signal exits now");
+            tokio::select! {
+                started = &mut start => (started?, true),
+                () = stop.next() => {
+                    tracing::warn!("second signal: exiting now; acknowledged mail is in the journal");
+                    match at_once() {}
+                }
+            }
         }
+    };
+    if !is_stopping {
+        announce(&server, supervisor);
+        loop {
+            tokio::select! {
+                () = stop.next() => break,
+                _ = hang_up.recv() => reload(&mut server, &mut *source),
+            }
+        }
+        supervisor.stopping();
+        tracing::info!("stopping: no new connections, open transactions may finish");
     }
-    tracing::info!("stopping: no new connections, open transactions may finish");
     let journal = server.config.storage.journal.clone();
     let shutdown = server.shutdown();
     let mut shutdown = std::pin::pin!(shutdown);
@@ -294,17 +272,53 @@ async fn run(
                     messages = waiting_messages,
                     mailboxes = waiting_mailboxes,
                     journal,
-                    "mail still waits for its mailboxes; it is in the journal, and the next start goes on with it"
+                    "mail still waits for its mailboxes; it stays in the journal, and the next start delivers it"
                 );
             }
             tracing::info!(in_time, waiting = waiting_messages, "stopped");
             return Ok(());
         }
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = stop.next() => {}
     }
-    tracing::warn!("told twice: stopped without waiting; unfinished work is in the journal");
+    tracing::warn!("second signal: exiting now without draining; acknowledged mail is in the journal");
     match at_once() {}
+}
+
+/// SIGTERM and SIGINT. From its making on they no longer end the process by themselves.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next of them.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Prints the banner, logs warnings about this configuration, and reports readiness.
+fn announce(server: &Server, supervisor: &mut Supervisor) {
+    // With JSON, every line of output is JSON.
+    print(&match server.config.log.format {
+        LogFormat::Plain => server.banner(),
+        LogFormat::Json => server.banner_json(),
+    });
+    supervisor.ready();
+    let owners = OwnerRules::of(&server.config);
+    if rustix::process::geteuid().is_root() && server.config.user.is_none() && !owners.give_away() {
+        tracing::warn!("running as root: set `user`, so that the server drops privileges after binding its sockets");
+    }
+    for bar in owners.barred(&server.config.storage.mail) {
+        tracing::warn!("{bar}");
+    }
 }
 
 fn reload(server: &mut Server, source: &mut Source) {
@@ -314,10 +328,12 @@ fn reload(server: &mut Server, source: &mut Source) {
             let restart = server.reload(config);
             tracing::info!(file, "configuration reloaded");
             if !restart.is_empty() {
-                tracing::warn!(keys = restart.join(", "), "changed, but needs a restart");
+                tracing::warn!(changes = restart.join(", "), "these changes need a restart");
             }
         }
-        Err(error) => tracing::error!(error = error.in_one_line(), "configuration not reloaded, the old one stays"),
+        Err(error) => {
+            tracing::error!(error = error.in_one_line(), "configuration not reloaded; the old one stays in force")
+        }
     }
 }
 
@@ -326,23 +342,6 @@ fn raise_files_max() {
     let limit = getrlimit(Resource::Nofile);
     // That it stays as it is, is said in the banner.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-}
-
-fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let changed = [
-        ("user", (&old.user, &old.group) != (&new.user, &new.group)),
-        ("storage", old.storage != new.storage),
-        ("listener", !have_same_sockets(&old.listeners, &new.listeners)),
-        ("search", old.search != new.search),
-        ("log", old.log != new.log),
-        ("limits.memory_bytes", old.limits.memory_bytes != new.limits.memory_bytes),
-    ];
-    changed.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect()
-}
-
-/// Whether a server can go over from one to the other without opening or closing a socket.
-fn have_same_sockets(old: &[Listener], new: &[Listener]) -> bool {
-    old.len() == new.len() && old.iter().zip(new).all(|(old, new)| old.is_same_socket(new))
 }
 
 /// Writes to standard output; that nobody reads any more is no reason to stop receiving.

@@ -1,11 +1,11 @@
 //! The server as its clients and its operator meet it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, ChildStdout, ExitStatus, Stdio};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdout, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{ANYBODY, Client, PATIENCE, Server, command};
@@ -260,7 +260,7 @@ fn sighup_reloads_and_keeps_sessions() {
     std::fs::write(dir.path().join("posthaste.toml"), &with_carol).unwrap();
     server.signal(Signal::HUP);
     server.wait_for_log("configuration reloaded");
-    assert!(server.wait_for_log("needs a restart").contains("\"log\""));
+    assert!(server.wait_for_log("need a restart").contains("\"log\""));
     let and_memory = with_carol.replace("connections = 30\n", "connections = 30\nmemory_bytes = 8388608\n");
     std::fs::write(dir.path().join("posthaste.toml"), &and_memory).unwrap();
     server.signal(Signal::HUP);
@@ -296,6 +296,31 @@ fn sighup_reloads_and_keeps_sessions() {
     session.expect("RCPT TO:<carol@example.org>", 250);
     // Its transaction is open, and the server would wait for it.
     session.expect("QUIT", 221);
+    server.stop();
+}
+
+#[test]
+fn a_reload_applies_what_it_can_beside_changed_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (kept, other) = (port(), port());
+    let listener =
+        |port: u16, limits: &str| format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\nlimits = {{ {limits} }}\n");
+    let rest = "[[domain]]\nname = \"example.org\"\nusers = \"any\"\n";
+    let server = Server::start(dir.path(), &(listener(kept, "message_bytes = 1000") + rest));
+    let new = listener(other, "") + &listener(kept, "message_bytes = 2000, hops = 2") + rest;
+    std::fs::write(dir.path().join("posthaste.toml"), new).unwrap();
+    server.signal(Signal::HUP);
+    let line = server.wait_for_log("need a restart");
+    assert!(line.contains(&format!("changes=\"listener 127.0.0.1:{other} (added)\"")), "{line}");
+    let mut client = server.connect();
+    let hello = client.expect("EHLO client.example.net", 250);
+    assert!(hello.text.lines().any(|line| line == "SIZE 2000"), "{}", hello.text);
+    let hops = |number| [b"Received: from x by y; z\r\n".repeat(number), b"\r\n".to_vec()].concat();
+    client.deliver(&["a@example.org"], &hops(1));
+    let looping = client.try_message("s@example.net", &["a@example.org"], &hops(2)).unwrap();
+    assert_eq!(looping.code, 554, "the listener's own limit of hops: {looping:?}");
+    client.expect("QUIT", 221);
     server.stop();
 }
 
@@ -409,13 +434,15 @@ fn a_second_signal_waits_for_nothing() {
     server.stop();
 }
 
-#[test]
-fn a_signal_is_heard_before_the_server_is_ready() {
-    let dir = tempfile::tempdir().unwrap();
-    // The server does not get beyond its start: a pipe in the place of the journal's lock cannot be opened before somebody reads it.
-    std::fs::create_dir_all(dir.path().join("posthaste-data/journal")).unwrap();
-    mkfifoat(CWD, dir.path().join("posthaste-data/journal/lock"), Mode::RUSR | Mode::WUSR).unwrap();
-    let mut server = command(dir.path(), &["serve"]).stderr(Stdio::null()).spawn().unwrap();
+/// A server that cannot get beyond its start until the returned pipe is read, and its log: a pipe in the place of the journal's lock cannot be
+/// opened for writing before somebody reads it. It has had one SIGTERM.
+fn stopping_during_its_start(dir: &Path) -> (Child, PathBuf, BufReader<ChildStderr>) {
+    let pipe = dir.join("posthaste-data/journal/lock");
+    std::fs::create_dir_all(pipe.parent().unwrap()).unwrap();
+    mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+    std::fs::write(dir.join("posthaste.toml"), ANYBODY).unwrap();
+    let mut server =
+        command(dir, &["serve"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the server");
     let status = format!("/proc/{}/status", server.id());
     let listens = || {
         let status = std::fs::read_to_string(&status).unwrap();
@@ -426,6 +453,33 @@ fn a_signal_is_heard_before_the_server_is_ready() {
         assert!(server.try_wait().unwrap().is_none(), "it did not wait for the journal");
         std::thread::yield_now();
     }
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    let mut log = BufReader::new(server.stderr.take().unwrap());
+    let mut line = String::new();
+    log.read_line(&mut line).unwrap();
+    assert!(line.contains("stopping once the journal is replayed"), "{line}");
+    (server, pipe, log)
+}
+
+#[test]
+fn a_signal_before_the_server_is_ready_stops_it_after_the_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, pipe, mut log) = stopping_during_its_start(dir.path());
+    let reader = std::fs::File::open(&pipe).unwrap();
+    let status = server.wait().unwrap();
+    let mut rest = String::new();
+    log.read_to_string(&mut rest).unwrap();
+    assert!(status.success() && rest.contains("stopped"), "{status}\n{rest}");
+    let mut banner = String::new();
+    server.stdout.take().unwrap().read_to_string(&mut banner).unwrap();
+    assert_eq!(banner, "", "it was never ready");
+    drop(reader);
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_the_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, _, _log) = stopping_during_its_start(dir.path());
     kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
     assert_eq!(server.wait().unwrap().code(), Some(1));
 }
@@ -703,7 +757,6 @@ fn a_server_started_as_root_becomes_its_user_in_every_thread() {
 
 /// What the server says to a client that a proxy passes on.
 fn passed_on(port: u16, from: &str) -> String {
-    use std::io::Read;
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "PROXY TCP4 {from} 127.0.0.1 1 25\r\n").unwrap();
@@ -748,4 +801,37 @@ fn it_says_when_it_is_ready_and_a_reload_changes_who_may_connect() {
     let refused = command(dir.path(), &["serve", "--ready-fd", "99"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--ready-fd 99: "), "{refused:?}");
+}
+
+#[test]
+fn readiness_is_told_to_a_socket_and_to_systemd() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("posthaste.toml"), ANYBODY).unwrap();
+    let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    notify.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hear = || {
+        let mut state = [0; 100];
+        let bytes = notify.recv(&mut state).expect("a datagram");
+        String::from_utf8_lossy(&state[..bytes]).into_owned()
+    };
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let shell = |redirect: &str, input: Stdio| {
+        let mut shell = std::process::Command::new("sh");
+        let script = format!("exec {redirect} </dev/null; exec \"$0\" serve --ready-fd 3");
+        shell.current_dir(dir.path()).args(["-c", &script, env!("CARGO_BIN_EXE_posthaste")]);
+        shell.stdin(input).stdout(Stdio::null()).stderr(Stdio::piped()).env("NOTIFY_SOCKET", dir.path().join("notify"));
+        shell
+    };
+    let mut server = shell("3<&0", Stdio::from(std::os::fd::OwnedFd::from(theirs))).spawn().unwrap();
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut line = String::new();
+    BufReader::new(&ours).read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), hear().as_str()), ("ready\n", "READY=1"));
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert_eq!(hear(), "STOPPING=1");
+    assert!(server.wait().unwrap().success());
+
+    let refused = shell("3</dev/null", Stdio::null()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("open for reading only"), "{refused:?}");
 }

@@ -92,12 +92,6 @@ impl Listener {
         Ok(access)
     }
 
-    /// Whether this is the same socket with the same protocol; what else differs can be changed while the server runs.
-    pub(crate) fn is_same_socket(&self, other: &Self) -> bool {
-        let place = |listener: &Self| (listener.address.clone(), listener.unix.clone(), listener.protocol);
-        place(self) == place(other) && (&self.mode, &self.group) == (&other.mode, &other.group)
-    }
-
     /// Finds what cannot be meant about who may connect: the key and why.
     pub(crate) fn check_rules(&self) -> Result<(), (&'static str, String)> {
         let problem = |key, message: &str| Err((key, message.to_owned()));
