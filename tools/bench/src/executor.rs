@@ -28,6 +28,7 @@ pub const SUITE: Suite = Suite {
 };
 
 const RATE: Figure = Figure { key: "rate", name: "messages/s", unit: Unit::PerSecond, better: Better::Higher };
+const CPU: Figure = Figure { key: "cpu_us", name: "CPU a message", unit: Unit::Micros, better: Better::Lower };
 const P50: Figure = Figure { key: "p50_us", name: "p50", unit: Unit::Micros, better: Better::Lower };
 const P99: Figure = Figure { key: "p99_us", name: "p99", unit: Unit::Micros, better: Better::Lower };
 const P999: Figure = Figure { key: "p999_us", name: "p99.9", unit: Unit::Micros, better: Better::Lower };
@@ -55,10 +56,10 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
         let sides = kinds.map(|kind| side(kind, mailboxes, Turn::Many { messages })).collect();
         let writes_octets = (messages + mailboxes as u64) * BODY_BYTES as u64;
         let published = published::about(&name);
-        Workload { published, name, what, figures: &[RATE, P50, P99, P999], writes_octets, sides }
+        Workload { published, name, what, figures: &[RATE, CPU, P50, P99, P999], writes_octets, sides }
     };
     let lone_messages = settings.count(LONE_MESSAGES, LONE_LEAST);
-    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::JournaledToCheckpoint);
+    let kinds = Kind::ALL.into_iter().filter(|kind| !kind.is_to_disk());
     let lone = Workload {
         name: "lone".into(),
         what: format!("{lone_messages} messages of 10 KiB to one mailbox, one after the other"),
@@ -113,7 +114,7 @@ impl Rounds {
         let all = self.mailboxes as u64;
         deliver(&executor, &self.bodies, self.mailboxes, all, executor.tasks(TASKS), Duration::MAX).await?;
         executor.finish()?;
-        let begun = Instant::now();
+        let (begun, cpu_before) = (Instant::now(), cpu_time());
         let (messages, tasks) = match self.turn {
             Turn::Many { messages } => (messages, executor.tasks(TASKS)),
             Turn::Lone { messages } => (messages, 1),
@@ -122,9 +123,11 @@ impl Rounds {
         let latencies = deliver(&executor, &self.bodies, self.mailboxes, messages, tasks, most).await?;
         executor.finish()?;
         let seconds = begun.elapsed().as_secs_f64();
+        let cpu_us = (cpu_time() - cpu_before).as_secs_f64() * 1e6;
         let latency = latencies.summary();
         Ok(sample([
             ("rate", latency.count as f64 / seconds),
+            ("cpu_us", cpu_us / latency.count as f64),
             ("p50_us", latency.p50_us as f64),
             ("p99_us", latency.p99_us as f64),
             ("p999_us", latency.p999_us as f64),
@@ -186,6 +189,12 @@ pub fn bodies(bytes: usize) -> Vec<Vec<u8>> {
     let mut random = Random::new(1);
     let mut octet = |at| if at % 72 == 71 { b'\n' } else { b' ' + random.below(95) as u8 };
     (0..64).map(|_| (0..bytes).map(&mut octet).collect()).collect()
+}
+
+/// CPU time of this process, of all its threads.
+pub fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Where the mailboxes of a round lie.

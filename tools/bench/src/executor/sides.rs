@@ -5,9 +5,11 @@ use std::io::{IoSlice, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_delivery as ours;
+use posthaste_delivery::local;
 use posthaste_maildir::{Host, Maildir, NameSource};
 
 use super::{Body, mailbox_paths};
@@ -18,6 +20,10 @@ pub(super) enum Kind {
     Journaled,
     /// The same, until every message is visible and a checkpoint has made it durable there.
     JournaledToCheckpoint,
+    /// Local delivery on the spool.
+    Local,
+    /// The same, until every message is visible and a sync of its mount has made it durable there.
+    LocalToSync,
     Standalone,
     Mailrs,
     /// One thread that writes and renames: the file system's own limit.
@@ -27,13 +33,23 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] =
-        [Self::Journaled, Self::JournaledToCheckpoint, Self::Standalone, Self::Mailrs, Self::NoSync, Self::PlainSync];
+    pub const ALL: [Self; 8] = [
+        Self::Journaled,
+        Self::JournaledToCheckpoint,
+        Self::Local,
+        Self::LocalToSync,
+        Self::Standalone,
+        Self::Mailrs,
+        Self::NoSync,
+        Self::PlainSync,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Journaled => "posthaste journaled",
             Self::JournaledToCheckpoint => "posthaste journaled to disk",
+            Self::Local => "posthaste on the spool",
+            Self::LocalToSync => "posthaste on the spool to disk",
             Self::Standalone => "posthaste standalone",
             Self::Mailrs => "mailrs-delivery-executor 1.2",
             Self::NoSync => "plain writes",
@@ -42,7 +58,12 @@ impl Kind {
     }
 
     pub fn is_ours(self) -> bool {
-        matches!(self, Self::Journaled | Self::JournaledToCheckpoint | Self::Standalone)
+        !matches!(self, Self::Mailrs | Self::NoSync | Self::PlainSync)
+    }
+
+    /// Whether it is measured until all of it is on stable storage in the mailboxes.
+    pub fn is_to_disk(self) -> bool {
+        matches!(self, Self::JournaledToCheckpoint | Self::LocalToSync)
     }
 
     /// What is on stable storage when it says done.
@@ -50,6 +71,8 @@ impl Kind {
         match self {
             Self::Journaled => "journal synced",
             Self::JournaledToCheckpoint => "journal synced, then all of it visible and synced",
+            Self::Local => "spool synced",
+            Self::LocalToSync => "spool synced, then all of it visible and synced",
             Self::Standalone => "bytes and names synced",
             Self::Mailrs => "directories synced, files not",
             Self::NoSync => "nothing synced",
@@ -76,6 +99,11 @@ pub(super) enum Executor {
         paths: Arc<[Arc<str>]>,
         to_checkpoint: bool,
     },
+    Local {
+        delivery: local::LocalDelivery,
+        paths: Arc<[Arc<str>]>,
+        to_sync: bool,
+    },
     Standalone(ours::DeliveryExecutor, Arc<[PathBuf]>),
     #[cfg(feature = "peers")]
     Mailrs(mailrs_delivery_executor::DeliveryExecutor, Arc<[String]>),
@@ -91,8 +119,12 @@ impl Executor {
             Kind::Journaled | Kind::JournaledToCheckpoint => {
                 let config = ours::JournaledConfig::new(base.join("journal"), base);
                 let (executor, _) = ours::Journaled::open(config).map_err(SideError::failed("journal"))?;
-                let paths = (0..mailboxes).map(|n| format!("u{n}").into()).collect();
-                Self::Journaled { executor, paths, to_checkpoint: kind == Kind::JournaledToCheckpoint }
+                Self::Journaled { executor, paths: names(mailboxes), to_checkpoint: kind.is_to_disk() }
+            }
+            Kind::Local | Kind::LocalToSync => {
+                let config = local::LocalConfig::new(base.join("spool"), base);
+                let (delivery, _) = local::LocalDelivery::open(config).map_err(SideError::failed("spool"))?;
+                Self::Local { delivery, paths: names(mailboxes), to_sync: kind.is_to_disk() }
             }
             Kind::Standalone => Self::Standalone(ours::DeliveryExecutor::spawn(), paths.into()),
             #[cfg(feature = "peers")]
@@ -125,6 +157,15 @@ impl Executor {
                     line_ends: ours::LineEnds::AsGiven,
                 };
                 executor.deliver_message(message).await.map(drop).map_err(SideError::failed("journaled"))
+            }
+            Self::Local { delivery, paths, .. } => {
+                let target = ours::Target { mailbox: Arc::clone(&paths[mailbox]), prefix: Bytes::new() };
+                let message = local::Message {
+                    targets: vec![target],
+                    body: local::Body::Memory(vec![body.bytes.clone()]),
+                    line_ends: ours::LineEnds::AsGiven,
+                };
+                delivery.deliver_message(message).await.map(drop).map_err(SideError::failed("spool"))
             }
             Self::Standalone(executor, paths) => {
                 let delivered = executor.deliver(&paths[mailbox], body.bytes.clone()).await;
@@ -160,6 +201,10 @@ impl Executor {
             Self::Journaled { executor, to_checkpoint: true, .. } => {
                 tokio::task::block_in_place(|| executor.checkpoint()).map(drop).map_err(SideError::failed("checkpoint"))
             }
+            Self::Local { delivery, to_sync: true, .. } => {
+                let synced = tokio::task::block_in_place(|| delivery.sync(SYNC_PATIENCE));
+                synced.map_err(|failed| SideError::Failed(format!("sync: {failed:?}")))
+            }
             _ => Ok(()),
         }
     }
@@ -169,3 +214,9 @@ impl Executor {
         if matches!(self, Self::NoSync(_) | Self::PlainSync(_)) { 1 } else { tasks }
     }
 }
+
+fn names(mailboxes: usize) -> Arc<[Arc<str>]> {
+    (0..mailboxes).map(|n| format!("u{n}").into()).collect()
+}
+
+const SYNC_PATIENCE: Duration = Duration::from_secs(300);
