@@ -24,7 +24,7 @@ pub struct Config {
     pub checkpoint_slow: Duration,
     /// A pack is not made larger than this by much: at least one record goes into each.
     pub pack_bytes: u64,
-    /// Batches with a body are refused while the file system has less than this free.
+    /// Batches with a body are refused while the file system has less than this free, and large bodies that would take it below.
     pub free_bytes_min: u64,
     /// As [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
     pub free_inodes_min: u64,
@@ -101,11 +101,18 @@ pub trait Spool: Send + Sync {
     /// Appends a batch; does not block. `then` is called exactly once, except when the ticket cancels the batch.
     fn append(&self, batch: Batch, then: Then) -> Ticket;
 
-    /// Begins a large body, in a file of its own.
+    /// Begins a large body, in a file of its own. `announced` is how many bytes it will have, 0 if nobody knows: the file system must have that much to spare
+    /// beside what is reserved for other uploads. Blocks as long as that takes to say.
     ///
     /// # Errors
-    /// Those of creating a file.
-    fn upload(&self) -> std::io::Result<Upload>;
+    /// [`StorageFull`](std::io::ErrorKind::StorageFull) if there is no room, or those of creating a file.
+    fn upload(&self, announced: u64) -> std::io::Result<Upload>;
+
+    /// Whether a large body of that many bytes would find room now. Makes nothing and reserves nothing; blocks as [`upload`](Self::upload) does.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    fn check_room(&self, bytes: u64) -> std::io::Result<()>;
 
     /// A part of a body that some stream needs, checked.
     ///

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::codec::Put;
 use crate::device::Device;
 use crate::files;
+use crate::room::{Floor, Reserved, Room};
 
 /// Where a large body lies, as its batch says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,20 +46,29 @@ pub(crate) enum BodyError {
 pub(crate) struct Bodies {
     dir: PathBuf,
     device: Arc<Device>,
+    room: Arc<Room>,
 }
 
 impl Bodies {
-    pub fn open(dir: PathBuf, device: Arc<Device>) -> io::Result<Self> {
+    pub fn open(dir: PathBuf, device: Arc<Device>, floor: Floor) -> io::Result<Self> {
         files::make_dir(&dir)?;
-        Ok(Bodies { dir, device })
+        let room = Arc::new(Room::new(&dir, floor));
+        Ok(Bodies { dir, device, room })
     }
 
     /// For whoever only reads.
     pub fn at(dir: PathBuf) -> Self {
-        Bodies { dir, device: Arc::default() }
+        let room = Arc::new(Room::new(&dir, Floor::default()));
+        Bodies { dir, device: Arc::default(), room }
     }
 
-    pub fn upload(self: &Arc<Self>) -> io::Result<Upload> {
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// `announced`: bytes that will come, 0 if nobody knows.
+    pub fn upload(self: &Arc<Self>, announced: u64) -> io::Result<Upload> {
+        let reserved = Reserved::begin(&self.room, announced)?;
         loop {
             let upload = files::random();
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -66,7 +76,8 @@ impl Bodies {
                 Err(Errno::EXIST) => {}
                 opened => {
                     let file = OnDisk { bodies: self.clone(), upload, is_wanted: false };
-                    return Ok(Upload { writer: opened?.into(), file, len: 0, chunk_crc: 0, table: Vec::new() });
+                    let writer = opened?.into();
+                    return Ok(Upload { writer, file, reserved, len: 0, chunk_crc: 0, table: Vec::new() });
                 }
             }
         }
@@ -177,6 +188,7 @@ impl Drop for OnDisk {
 pub struct Upload {
     writer: File,
     file: OnDisk,
+    reserved: Reserved,
     len: u64,
     /// Of the chunk that is not full yet.
     chunk_crc: u32,
@@ -184,12 +196,15 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Appends bytes to the body.
+    /// Appends bytes to the body. Asks the file system for room now and then, in steps that grow with the body.
     ///
     /// # Errors
-    /// Those of `write`; the upload is of no use then.
+    /// [`StorageFull`](io::ErrorKind::StorageFull) if there is no room for them above [`Config::free_bytes_min`](crate::Config::free_bytes_min), or those of `write`;
+    /// the upload is of no use then.
     pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        self.reserved.want(bytes.len() as u64)?;
         posthaste_fsops::write_all(&self.writer, bytes)?;
+        self.reserved.wrote(bytes.len() as u64);
         while !bytes.is_empty() {
             let (now, rest) = bytes.split_at(bytes.len().min((CHUNK - self.len % CHUNK) as usize));
             self.chunk_crc = crc32c::crc32c_append(self.chunk_crc, now);
@@ -200,6 +215,11 @@ impl Upload {
             }
         }
         Ok(())
+    }
+
+    /// Gives back the room that is reserved for what comes next; for when nothing comes for a while. What comes then asks anew. Does not block.
+    pub fn pause(&mut self) {
+        self.reserved.pause();
     }
 
     /// Bytes so far.
@@ -267,7 +287,7 @@ mod tests {
     }
 
     fn uploaded(bodies: &Arc<Bodies>, bytes: &[u8]) -> BodyFile {
-        let mut upload = bodies.upload().unwrap();
+        let mut upload = bodies.upload(0).unwrap();
         bytes.chunks(100_003).for_each(|piece| upload.write(piece).unwrap());
         let mut finished = upload.finish().unwrap();
         finished.keep();
@@ -277,7 +297,7 @@ mod tests {
     #[test]
     fn any_range_reads_back_and_any_changed_byte_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default()).unwrap());
+        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default(), Floor::default()).unwrap());
         for len in [1, CHUNK as usize - 1, CHUNK as usize, 2 * CHUNK as usize + 77] {
             let bytes = sample(len);
             let body = uploaded(&bodies, &bytes);
@@ -304,9 +324,9 @@ mod tests {
     #[test]
     fn a_body_that_nobody_names_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
-        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default()).unwrap());
-        drop(bodies.upload().unwrap());
-        let mut upload = bodies.upload().unwrap();
+        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default(), Floor::default()).unwrap());
+        drop(bodies.upload(0).unwrap());
+        let mut upload = bodies.upload(0).unwrap();
         upload.write(b"part").unwrap();
         drop(upload.finish().unwrap());
         assert_eq!(bodies.list().unwrap(), []);
@@ -319,13 +339,67 @@ mod tests {
         use posthaste_fsops::{Choice, Cut, Machine};
         let machine = Machine::new().unwrap();
         let dir = dir_of(machine.path());
-        let bodies = Arc::new(Bodies::open(dir, Arc::default()).unwrap());
+        let bodies = Arc::new(Bodies::open(dir, Arc::default(), Floor::default()).unwrap());
         let body = uploaded(&bodies, &sample(300_000));
         let recording = machine.recording();
         for seed in 0..20 {
             let tree = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(seed) });
             let left = Machine::boot(&tree, true, false).unwrap();
-            Bodies::open(dir_of(left.path()), Arc::default()).unwrap().verify(body).unwrap();
+            Bodies::open(dir_of(left.path()), Arc::default(), Floor::default()).unwrap().verify(body).unwrap();
         }
+    }
+
+    #[test]
+    fn stalled_uploads_leave_room_for_others_however_much_they_announced() {
+        use crate::room::tests::{reserved, room_of};
+        let dir = tempfile::tempdir().unwrap();
+        let mut bodies = Bodies::open(dir.path().join("bodies"), Arc::default(), Floor::default()).unwrap();
+        bodies.room = room_of(&bodies.dir, 1 << 30, 64 << 20);
+        let bodies = Arc::new(bodies);
+        let stalled = (0..100).map(|_| {
+            let mut upload = bodies.upload(900 << 20).unwrap();
+            upload.write(&[1; 1000]).unwrap();
+            upload.pause();
+            upload
+        });
+        let stalled: Vec<Upload> = stalled.collect();
+        assert_eq!(reserved(bodies.room()), 0);
+        let other = uploaded(&bodies, &sample(3 << 20));
+        drop(stalled);
+        assert_eq!(bodies.list().unwrap(), [other.upload]);
+    }
+
+    #[test]
+    fn uploads_that_would_together_go_below_the_floor_are_refused_and_leave_nothing() {
+        use crate::room::tests::{reserved, room_of};
+        let dir = tempfile::tempdir().unwrap();
+        let mut bodies = Bodies::open(dir.path().join("bodies"), Arc::default(), Floor::default()).unwrap();
+        let (all, floor) = (20 << 20, 4 << 20);
+        bodies.room = room_of(&bodies.dir, all, floor);
+        let bodies = Arc::new(bodies);
+        // Each finds room alone, and says so; together they are 20 MiB.
+        let mut uploads: Vec<Option<Upload>> = (0..2).map(|_| Some(bodies.upload(10 << 20).unwrap())).collect();
+        let mut refused = Vec::new();
+        for _ in 0..10 {
+            for (number, slot) in uploads.iter_mut().enumerate() {
+                let Some(upload) = slot else { continue };
+                if let Err(error) = upload.write(&[7; 1 << 20]) {
+                    assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
+                    refused.push(number);
+                    *slot = None;
+                }
+                let used: u64 = bodies
+                    .list()
+                    .unwrap()
+                    .iter()
+                    .map(|upload| std::fs::metadata(bodies.path(*upload)).unwrap().len())
+                    .sum();
+                assert!(used <= all - floor, "below the floor: {used}");
+            }
+        }
+        assert_eq!(refused.len(), 1, "one gets through");
+        assert_eq!(bodies.list().unwrap().len(), 1);
+        let finished = uploads.into_iter().flatten().next().unwrap().finish().unwrap();
+        assert_eq!((finished.len(), reserved(bodies.room())), (10 << 20, 0));
     }
 }

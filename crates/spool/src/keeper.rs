@@ -9,6 +9,7 @@ use posthaste_ring::Lsn;
 
 use crate::core::{Core, Wanted};
 use crate::events::Event;
+use crate::room::Space;
 use crate::spool::Shared;
 
 /// The running thread; dropped, it ends when what it is doing is done.
@@ -132,11 +133,9 @@ impl Shared {
 
     /// Compares what the file system has free with the floors.
     pub fn look_at_space(&self) {
-        let Ok(space) = rustix::fs::statvfs(&self.dir) else { return };
-        let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
-        // btrfs and others make inodes as they are needed, and say that there are none.
-        let free_inodes = if space.f_files == 0 { u64::MAX } else { space.f_favail };
-        let is_short = free_bytes < self.config.free_bytes_min || free_inodes < self.config.free_inodes_min;
+        let Ok((Space { bytes: free_bytes, inodes: free_inodes }, is_short)) = self.bodies.room().look() else {
+            return;
+        };
         if self.is_short_of_space.swap(is_short, Ordering::Relaxed) != is_short {
             self.config.events.tell(Event::ShortOfSpace { is_short, free_bytes, free_inodes });
         }

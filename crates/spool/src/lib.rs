@@ -26,6 +26,7 @@ mod open;
 mod pack;
 mod packing;
 mod replay;
+mod room;
 mod scrub;
 mod snapshots;
 mod spool;

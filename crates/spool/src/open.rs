@@ -21,6 +21,7 @@ use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
 use crate::pack::{self, PackCache, PackError};
+use crate::room::Floor;
 use crate::scrub::Scrubber;
 use crate::snapshots::{SnapshotName, Snapshots};
 use crate::spool::Shared;
@@ -56,7 +57,7 @@ impl FileSpool {
         let snapshots = Snapshots::open(dir)?;
         files::make_dir(&pack::dir_of(dir))?;
         let device = Arc::new(Device::default());
-        let bodies = Arc::new(Bodies::open(bodies::dir_of(dir), device.clone())?);
+        let bodies = Arc::new(Bodies::open(bodies::dir_of(dir), device.clone(), Floor::of(&config))?);
         let mut state = State::of_rows(&checkpoint);
         let lost = read_windows(&live, &mut state, &mut damage)?;
         remove_unnamed(dir, &live, &snapshots, &state)?;

@@ -214,8 +214,12 @@ impl Spool for FileSpool {
         Ticket(Some(ticket))
     }
 
-    fn upload(&self) -> std::io::Result<Upload> {
-        self.shared.bodies.upload()
+    fn upload(&self, announced: u64) -> std::io::Result<Upload> {
+        self.shared.bodies.upload(announced)
+    }
+
+    fn check_room(&self, bytes: u64) -> std::io::Result<()> {
+        self.shared.bodies.room().check(bytes)
     }
 
     fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {

@@ -350,7 +350,7 @@ fn damage(dir: &Path, holding: &[u8]) -> PathBuf {
 }
 
 fn upload(spool: &FileSpool, stream: StreamId, bytes: &[u8]) -> Lsn {
-    let mut upload = spool.upload().unwrap();
+    let mut upload = spool.upload(0).unwrap();
     upload.write(bytes).unwrap();
     let body = Body::File(upload.finish().unwrap());
     let entry = Entry { stream, needs_body: true, payload: "large".into() };

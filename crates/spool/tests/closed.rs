@@ -34,7 +34,7 @@ fn spool(dir: &Path) -> (Vec<Lsn>, Lsn) {
     spool.advance(one, lsns[29], None, Released { below: Lsn::new(lsns[29].get() + 1), also: Vec::new() });
     spool.advance(other, lsns[11], None, released);
     spool.pack_oldest(1).unwrap();
-    let mut upload = spool.upload().unwrap();
+    let mut upload = spool.upload(0).unwrap();
     upload.write(&[77; 400_000]).unwrap();
     let large = append(&spool, &[one], Body::File(upload.finish().unwrap()));
     spool.checkpoint().unwrap();

@@ -92,7 +92,7 @@ fn acts() -> [(&'static str, Act); 4] {
         ("pack", |it| it.spool.pack_oldest(1).is_ok()),
         ("snapshot", |it| it.spool.write_snapshot(&SnapshotName::new("s").unwrap(), b"all").is_ok()),
         ("upload", |it| {
-            let Ok(mut upload) = it.spool.upload() else { return false };
+            let Ok(mut upload) = it.spool.upload(0) else { return false };
             upload.write(&[1; 5000]).is_ok() && upload.finish().is_ok()
         }),
     ]

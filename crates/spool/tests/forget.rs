@@ -24,7 +24,7 @@ fn append(spool: &FileSpool, streams: &[StreamId], body: Body) -> Lsn {
 }
 
 fn large(spool: &FileSpool, byte: u8) -> Body {
-    let mut upload = spool.upload().unwrap();
+    let mut upload = spool.upload(0).unwrap();
     upload.write(&vec![byte; 70_000]).unwrap();
     Body::File(upload.finish().unwrap())
 }

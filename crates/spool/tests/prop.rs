@@ -155,7 +155,7 @@ impl Run {
                 (Body::Inline(vec![Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)]), content)
             }
             BodyKind::File(len) => {
-                let (mut upload, content) = (self.spool().upload().unwrap(), bytes(len));
+                let (mut upload, content) = (self.spool().upload(0).unwrap(), bytes(len));
                 upload.write(&content).unwrap();
                 (Body::File(upload.finish().unwrap()), content)
             }

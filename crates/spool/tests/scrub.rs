@@ -18,7 +18,7 @@ fn fill(dir: &Path, config: Config) -> (FileSpool, [Lsn; 2]) {
     let (spool, _) = FileSpool::open(dir, config).unwrap();
     let stream = spool.stream("one").unwrap();
     let lsns = [1, 2].map(|byte| {
-        let mut upload = spool.upload().unwrap();
+        let mut upload = spool.upload(0).unwrap();
         upload.write(&vec![byte; 300_000]).unwrap();
         let (tell, told) = channel();
         let entry = Entry { stream, needs_body: true, payload: "for you".into() };

@@ -142,28 +142,21 @@ impl LocalDelivery {
         }
     }
 
-    /// Starts a large body, which goes to a file as it comes. Makes the file, so it blocks as long as a disk does.
+    /// Starts a large body, which goes to a file as it comes. Makes the file, so it blocks as long as a disk does. Announcing costs nothing: room is reserved in
+    /// steps as the body comes, and none while it [pauses](BodyWriter::pause).
     ///
     /// # Errors
     /// [`DeliveryError::Full`] if there is no room for `announced` bytes (0: nobody knows how many come), or no file can be made.
     pub fn upload(&self, announced: u64) -> Result<BodyWriter, DeliveryError> {
-        self.check_room(announced)?;
-        self.handle.core.spool.upload().map(BodyWriter::new).map_err(DeliveryError::Full)
+        self.handle.core.spool.upload(announced).map(BodyWriter::new).map_err(DeliveryError::Full)
     }
 
-    /// Whether a body of that many bytes would find room now. Asks the file system, so it blocks as long as that does.
+    /// Whether a body of that many bytes would find room now, beside those under way. Asks the file system, so it blocks as long as that does.
     ///
     /// # Errors
     /// [`DeliveryError::Full`].
     pub fn check_room(&self, bytes: u64) -> Result<(), DeliveryError> {
-        let config = &self.handle.core.config;
-        let space = rustix::fs::statvfs(&config.spool_dir).map_err(|error| DeliveryError::Full(error.into()))?;
-        let free = space.f_bavail.saturating_mul(space.f_frsize);
-        if free < bytes.saturating_add(config.spool.free_bytes_min) {
-            let what = "the spool's file system has no room for a message of this size";
-            return Err(DeliveryError::Full(std::io::Error::new(std::io::ErrorKind::StorageFull, what)));
-        }
-        Ok(())
+        self.handle.core.spool.check_room(bytes).map_err(DeliveryError::Full)
     }
 
     /// Whether mail for a mailbox can be taken: not if too much waits for it already (SMTP 452 4.2.2).

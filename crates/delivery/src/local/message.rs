@@ -84,6 +84,14 @@ impl BodyWriter {
         if self.buffer.is_empty() { Ok(()) } else { self.flush().await.map(|()| self.buffer = Vec::new()) }
     }
 
+    /// Gives back the room that is reserved on the file system for what comes next; for whoever hears nothing of it for a while. With what comes then,
+    /// room is looked for anew. Does not block.
+    pub fn pause(&mut self) {
+        if let Some(upload) = &mut self.upload {
+            upload.pause();
+        }
+    }
+
     /// Makes the body and its name durable.
     ///
     /// # Errors
@@ -123,3 +131,35 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 const BUFFER_BYTES: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use crate::DeliveryError;
+    use crate::local::{LocalConfig, LocalDelivery};
+
+    #[tokio::test]
+    async fn stalled_bodies_hold_no_room_however_much_they_announced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = LocalConfig::new(dir.path().join("spool"), dir.path().join("mail"));
+        let (delivery, _) = LocalDelivery::open(config).expect("opens");
+        let space = rustix::fs::statvfs(dir.path()).expect("statvfs");
+        // What others write to this disk meanwhile is far less.
+        let announced = space.f_bavail * space.f_frsize / 2;
+        let mut stalled = Vec::new();
+        for _ in 0..100 {
+            let mut writer = delivery.upload(announced).expect("room for what has come");
+            writer.write(&[b'x'; 300_000]).await.expect("written");
+            writer.pause();
+            stalled.push(writer);
+        }
+        delivery.check_room(announced).expect("room for another");
+        assert!(matches!(delivery.upload(3 * announced), Err(DeliveryError::Full(_))));
+        for writer in &mut stalled {
+            writer.write(&[b'x'; 300_000]).await.expect("goes on");
+        }
+        drop(stalled);
+        let bodies = std::fs::read_dir(dir.path().join("spool/bodies")).expect("a spool");
+        assert_eq!(bodies.count(), 0);
+        delivery.shutdown().await;
+    }
+}

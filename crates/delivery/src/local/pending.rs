@@ -109,9 +109,10 @@ impl Core {
     }
 
     async fn in_a_file(&self, body: Body) -> Result<Body, DeliveryError> {
+        let announced = body.len();
         let Body::Memory(parts) = body else { return Ok(body) };
         let spool = self.spool.clone();
-        let mut writer = BodyWriter::new(blocking(move || spool.upload()).await?);
+        let mut writer = BodyWriter::new(blocking(move || spool.upload(announced)).await?);
         for part in &parts {
             writer.write(part).await?;
         }

@@ -256,7 +256,7 @@ impl Takeover<'_> {
                 return Ok(posthaste_spool::Body::Inline(parts.clone()));
             }
             Body::Memory(parts) => {
-                let mut upload = self.spool.upload()?;
+                let mut upload = self.spool.upload(body.len())?;
                 parts.iter().try_for_each(|part| upload.write(part))?;
                 return Ok(posthaste_spool::Body::File(upload.finish()?));
             }
@@ -268,7 +268,7 @@ impl Takeover<'_> {
             let what = format!("body {:x} has {len} bytes and should have {}", spooled.file, spooled.len);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
-        let mut upload = self.spool.upload()?;
+        let mut upload = self.spool.upload(len)?;
         let mut piece = vec![0; PIECE];
         loop {
             match file.read(&mut piece)? {

@@ -283,8 +283,12 @@ impl Spool for Watched {
         self.spool.append(batch, then)
     }
 
-    fn upload(&self) -> std::io::Result<Upload> {
-        self.spool.upload()
+    fn upload(&self, announced: u64) -> std::io::Result<Upload> {
+        self.spool.upload(announced)
+    }
+
+    fn check_room(&self, bytes: u64) -> std::io::Result<()> {
+        self.spool.check_room(bytes)
     }
 
     fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {

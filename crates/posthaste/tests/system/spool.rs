@@ -30,7 +30,7 @@ fn fill(dir: &Path) -> Lsn {
     for n in 0..10_u8 {
         append(&spool, &[one, two], Body::Inline(vec![vec![n; 3000].into()]));
     }
-    let mut upload = spool.upload().unwrap();
+    let mut upload = spool.upload(0).unwrap();
     upload.write(&[99; 300_000]).unwrap();
     append(&spool, &[one], Body::File(upload.finish().unwrap()))
 }

@@ -181,7 +181,7 @@ fn append(machine: &Arc<Machine>, log: &Arc<Log>, random: &mut Random, spool: &F
     };
     let body = if body.len() > 300 && random.below(4) == 0 {
         let uploaded = (|| {
-            let mut upload = spool.upload()?;
+            let mut upload = spool.upload(0)?;
             upload.write(&body)?;
             upload.finish()
         })();

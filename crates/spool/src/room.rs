@@ -1,0 +1,300 @@
+//! Room on the file system for large bodies that are being written.
+//!
+//! Nothing is allocated ahead. What uploads may still write is counted, and every step of one is compared with what the file system has free beside
+//! the steps of all others: so uploads together never take it below the floor, and one that says that it pauses holds nothing.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What a file system has left.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Space {
+    pub bytes: u64,
+    /// As many as there can be where it makes them as they are needed.
+    pub inodes: u64,
+}
+
+impl Space {
+    /// Of the file system that a file or directory lies on. Blocks as long as that does.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let space = rustix::fs::statvfs(path)?;
+        // btrfs and others make inodes as they are needed, and say that there are none.
+        let inodes = if space.f_files == 0 { u64::MAX } else { space.f_favail };
+        Ok(Space { bytes: space.f_bavail.saturating_mul(space.f_frsize), inodes })
+    }
+}
+
+/// What is to stay free.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Floor {
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+impl Floor {
+    pub fn of(config: &crate::Config) -> Self {
+        Floor { bytes: config.free_bytes_min, inodes: config.free_inodes_min }
+    }
+}
+
+type Look = Box<dyn Fn() -> io::Result<Space> + Send + Sync>;
+
+/// The room that all uploads share.
+pub(crate) struct Room {
+    floor: Floor,
+    look: Look,
+    count: Mutex<Count>,
+}
+
+/// Of all uploads together.
+#[derive(Debug, Default)]
+struct Count {
+    /// Bytes that they may write without asking again.
+    reserved: u64,
+    /// Bytes that they have written.
+    written: u64,
+}
+
+impl Room {
+    /// On the file system of a directory.
+    pub fn new(dir: &Path, floor: Floor) -> Self {
+        let dir = dir.to_owned();
+        Self::with(floor, Box::new(move || Space::of(&dir)))
+    }
+
+    fn with(floor: Floor, look: Look) -> Self {
+        Room { floor, look, count: Mutex::default() }
+    }
+
+    /// What the file system has left, and whether that is below the floor.
+    pub fn look(&self) -> io::Result<(Space, bool)> {
+        let space = (self.look)()?;
+        Ok((space, space.bytes < self.floor.bytes || space.inodes < self.floor.inodes))
+    }
+
+    /// Whether a body of that many bytes would find room now, beside those under way.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::StorageFull`], or those of asking the file system.
+    pub fn check(&self, bytes: u64) -> io::Result<()> {
+        self.reserve_if(bytes, |_| ())
+    }
+
+    /// Does something to the count if so many bytes find room.
+    fn reserve_if(&self, bytes: u64, then: impl FnOnce(&mut Count)) -> io::Result<()> {
+        let written_before = self.count().written;
+        // Not while the count is held: a file system that does not answer must not hold up whoever gives back.
+        let space = (self.look)()?;
+        let mut count = self.count();
+        // The file system may not have counted what was written since.
+        let bytes = count.reserved.saturating_add(count.written - written_before).saturating_add(bytes);
+        if space.bytes < bytes.saturating_add(self.floor.bytes) {
+            let what = "the spool's file system has no room for a body of this size";
+            return Err(io::Error::new(io::ErrorKind::StorageFull, what));
+        }
+        if space.inodes < self.floor.inodes {
+            let what = "the spool's file system has too few inodes left";
+            return Err(io::Error::new(io::ErrorKind::StorageFull, what));
+        }
+        then(&mut count);
+        Ok(())
+    }
+
+    fn count(&self) -> MutexGuard<'_, Count> {
+        self.count.lock().expect("nothing panics while it is held")
+    }
+}
+
+impl std::fmt::Debug for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Room").field("floor", &self.floor).finish_non_exhaustive()
+    }
+}
+
+/// The part of the room that one upload has reserved; dropped, it is given back.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    room: Arc<Room>,
+    /// How long the body will be; 0 if nobody knows.
+    announced: u64,
+    written: u64,
+    bytes: u64,
+}
+
+impl Reserved {
+    /// For a body that will be `announced` bytes long (0: nobody knows). All of them must find room now, and no more than the first step of them is reserved:
+    /// announcing costs nothing.
+    ///
+    /// # Errors
+    /// As [`Room::check`].
+    pub fn begin(room: &Arc<Room>, announced: u64) -> io::Result<Self> {
+        room.check(announced)?;
+        let mut this = Reserved { room: room.clone(), announced, written: 0, bytes: 0 };
+        this.grow(if announced == 0 { STEP_BYTES } else { announced.min(STEP_BYTES) })?;
+        Ok(this)
+    }
+
+    /// So many bytes are to be written now.
+    ///
+    /// # Errors
+    /// As [`Room::check`].
+    pub fn want(&mut self, bytes: u64) -> io::Result<()> {
+        let missing = bytes.saturating_sub(self.bytes);
+        if missing == 0 {
+            return Ok(());
+        }
+        // What comes later is asked for again; what has come must find room now.
+        self.grow(missing.saturating_add(self.ahead(bytes))).or_else(|_| self.grow(missing))
+    }
+
+    /// They were written: from now on the file system counts them.
+    pub fn wrote(&mut self, bytes: u64) {
+        self.written += bytes;
+        self.room.count().written += bytes;
+        self.give_back(bytes);
+    }
+
+    /// Nothing comes for a while: gives back what is not used. What comes then asks anew.
+    pub fn pause(&mut self) {
+        self.give_back(self.bytes);
+    }
+
+    /// What to reserve beyond what has come: as much again, within bounds, and nothing that was not announced.
+    fn ahead(&self, coming: u64) -> u64 {
+        let come = self.written.saturating_add(coming);
+        let step = come.clamp(STEP_BYTES, STEP_BYTES_MAX);
+        match self.announced {
+            0 => step,
+            announced => step.min(announced.saturating_sub(come)),
+        }
+    }
+
+    fn grow(&mut self, bytes: u64) -> io::Result<()> {
+        self.room.reserve_if(bytes, |count| count.reserved += bytes)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.room.count().reserved -= bytes;
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.pause();
+    }
+}
+
+/// What is reserved for a body at first, and at least with each step.
+const STEP_BYTES: u64 = 1 << 20;
+/// What is reserved with a step at most.
+const STEP_BYTES_MAX: u64 = 16 << 20;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// The room of a file system that has so many bytes, less what lies in a directory.
+    pub(crate) fn room_of(dir: &Path, bytes: u64, floor: u64) -> Arc<Room> {
+        let dir = dir.to_owned();
+        let look = move || {
+            let lens = std::fs::read_dir(&dir)?.map(|entry| Ok(entry?.metadata()?.len()));
+            Ok(Space { bytes: bytes - lens.sum::<io::Result<u64>>()?, inodes: 1000 })
+        };
+        Arc::new(Room::with(Floor { bytes: floor, inodes: 10 }, Box::new(look)))
+    }
+
+    pub(crate) fn reserved(room: &Room) -> u64 {
+        room.count().reserved
+    }
+
+    fn is_full<T>(outcome: io::Result<T>) -> bool {
+        outcome.is_err_and(|error| error.kind() == io::ErrorKind::StorageFull)
+    }
+
+    #[test]
+    fn what_is_reserved_grows_with_what_has_come_and_ends_with_what_was_announced() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = room_of(dir.path(), 1 << 40, 0);
+        let mut unknown = Reserved::begin(&room, 0).unwrap();
+        assert_eq!(reserved(&room), MIB);
+        for come in 1..100 {
+            unknown.want(MIB).unwrap();
+            unknown.wrote(MIB);
+            assert!(reserved(&room) <= (come * MIB).min(16 * MIB), "{} for {come} MiB", reserved(&room));
+        }
+        drop(unknown);
+        assert_eq!(reserved(&room), 0);
+        let mut announced = Reserved::begin(&room, 1_000_000).unwrap();
+        announced.want(300_000).unwrap();
+        announced.wrote(300_000);
+        assert_eq!(reserved(&room), 700_000);
+        // More than was announced.
+        announced.want(900_000).unwrap();
+        announced.wrote(900_000);
+        assert_eq!(reserved(&room), 0);
+        announced.pause();
+        announced.want(1).unwrap();
+        assert_eq!(reserved(&room), 1);
+    }
+
+    #[test]
+    fn what_stalled_uploads_have_announced_is_free_for_others() {
+        let room =
+            Room::with(Floor { bytes: 64 * MIB, inodes: 10 }, Box::new(|| Ok(Space { bytes: 1 << 30, inodes: 1000 })));
+        let room = Arc::new(room);
+        let stall = |_| {
+            let mut upload = Reserved::begin(&room, 50 * MIB).unwrap();
+            upload.pause();
+            upload
+        };
+        // 70 GB in all.
+        let stalled: Vec<Reserved> = (0..1400).map(stall).collect();
+        room.check(900 * MIB).unwrap();
+        drop(stalled);
+        assert_eq!(reserved(&room), 0);
+    }
+
+    #[test]
+    fn an_announcement_is_compared_with_what_is_free_above_the_floor() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = room_of(dir.path(), 100 * MIB, 40 * MIB);
+        room.check(60 * MIB).unwrap();
+        assert!(is_full(room.check(60 * MIB + 1)) && is_full(Reserved::begin(&room, 60 * MIB + 1)));
+        let other = Reserved::begin(&room, 60 * MIB).unwrap();
+        // Only the step of the other one counts.
+        room.check(59 * MIB).unwrap();
+        assert!(is_full(room.check(60 * MIB)));
+        drop(other);
+        room.check(60 * MIB).unwrap();
+        let room = Room::with(Floor { bytes: 0, inodes: 10 }, Box::new(|| Ok(Space { bytes: MIB, inodes: 9 })));
+        assert!(is_full(room.check(0)));
+    }
+
+    #[test]
+    fn what_is_written_while_the_file_system_is_asked_is_not_forgotten() {
+        let room: Arc<std::sync::OnceLock<Arc<Room>>> = Arc::default();
+        let (seen, asked) = (room.clone(), Arc::new(AtomicU64::new(0)));
+        let look = move || {
+            // With the third look another upload writes what it had reserved, too late for that look to see it.
+            let nth = asked.fetch_add(1, Ordering::Relaxed);
+            if nth == 2 {
+                let mut other = Reserved { room: seen.get().unwrap().clone(), announced: 0, written: 0, bytes: 0 };
+                other.wrote(5 * MIB);
+            }
+            Ok(Space { bytes: if nth <= 2 { 10 * MIB } else { 5 * MIB }, inodes: 1000 })
+        };
+        let this = room.get_or_init(|| Arc::new(Room::with(Floor::default(), Box::new(look))));
+        let mut upload = Reserved::begin(this, 6 * MIB).unwrap();
+        upload.pause();
+        assert!(is_full(upload.want(6 * MIB)));
+    }
+}
