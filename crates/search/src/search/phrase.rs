@@ -29,21 +29,67 @@ pub(super) fn add_phrase(segment: &Segment, field: Field, words: &[String], foun
         Ok(Word::new(index.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs)?, places))
     };
     let mut words = infos.iter().map(word).collect::<tantivy::Result<Vec<Word>>>()?;
-    let mut ends = Vec::new();
+    let (mut first, mut ends) = (Vec::new(), Vec::new());
     let mut document = 0;
     while let Some(common) = common_document(&mut words, document) {
-        ends.clear();
-        ends.extend(words[0].gaps().iter().scan(0, |position, gap| {
-            *position += gap;
-            Some(*position)
-        }));
-        words[1..].iter_mut().for_each(|word| follow(&mut ends, word.gaps()));
-        if !ends.is_empty() {
+        if are_together(&mut words, &mut first, &mut ends) {
             found.set(segment.number(common));
         }
         document = common + 1;
     }
     Ok(())
+}
+
+/// Whether the words follow each other in the document where they are. The other two are room to work in.
+fn are_together(words: &mut [Word], first: &mut Vec<[u32; 8]>, ends: &mut Vec<u32>) -> bool {
+    let [one, two, others @ ..] = words else { return true };
+    if one.count() * two.count() <= PAIRS_MAX {
+        eights_behind(one.gaps(), first);
+        if !has_one_of(first, two.gaps()) {
+            return false;
+        }
+        if others.is_empty() {
+            return true;
+        }
+    }
+    ends.clear();
+    ends.extend(one.gaps().iter().scan(0, |position, gap| {
+        *position += gap;
+        Some(*position)
+    }));
+    follow(ends, two.gaps());
+    others.iter_mut().for_each(|word| follow(ends, word.gaps()));
+    !ends.is_empty()
+}
+
+/// Two words stand in most messages a few times each. To compare all pairs takes the processor less time than to guess wrong which comes next.
+const PAIRS_MAX: usize = 1024;
+
+/// The positions behind these, eight at a time.
+fn eights_behind(gaps: &[u32], eights: &mut Vec<[u32; 8]>) {
+    eights.clear();
+    let mut position = 1;
+    for gaps in gaps.chunks(8) {
+        // No position is as large.
+        let mut eight = [u32::MAX; 8];
+        for (behind, gap) in eight.iter_mut().zip(gaps) {
+            position += gap;
+            *behind = position;
+        }
+        eights.push(eight);
+    }
+}
+
+fn has_one_of(eights: &[[u32; 8]], gaps: &[u32]) -> bool {
+    let mut position = 0;
+    let mut found = [0; 8];
+    for gap in gaps {
+        position += gap;
+        for eight in eights {
+            found.iter_mut().zip(eight).for_each(|(found, one)| *found |= u32::from(*one == position));
+        }
+    }
+    found != [0; 8]
 }
 
 /// The first document from this one on that has all words, which are then there.
@@ -81,44 +127,57 @@ struct Word {
     at: usize,
     start: usize,
     places: PositionReader,
-    /// How many positions there are before the block.
+    /// How many positions there are before the block, and in it.
     before: u64,
+    positions: usize,
     /// The positions of all documents of the block, if some were asked for: each counted from the one before.
     gaps: Vec<u32>,
 }
 
 impl Word {
     fn new(block: BlockSegmentPostings, places: PositionReader) -> Self {
-        Self { block, at: 0, start: 0, places, before: 0, gaps: Vec::new() }
+        let positions = positions_in(&block);
+        Self { block, at: 0, start: 0, places, before: 0, positions, gaps: Vec::new() }
     }
 
     /// Goes on to the first document from this one on.
+    #[inline]
     fn seek(&mut self, document: u32) -> Option<u32> {
         while *self.block.docs().last()? < document {
-            self.before += self.block_positions() as u64;
+            self.before += self.positions as u64;
             self.block.advance();
-            (self.at, self.start) = (0, 0);
+            (self.at, self.start, self.positions) = (0, 0, positions_in(&self.block));
             self.gaps.clear();
         }
-        while self.block.doc(self.at) < document {
-            self.start += self.block.freq(self.at) as usize;
+        let (documents, counts) = (&self.block.docs()[self.at..], self.block.freqs().get(self.at..)?);
+        for (found, count) in documents.iter().zip(counts) {
+            if *found >= document {
+                return Some(*found);
+            }
+            self.start += *count as usize;
             self.at += 1;
         }
-        Some(self.block.doc(self.at))
+        None
     }
 
-    fn block_positions(&self) -> usize {
-        self.block.freqs()[..self.block.block_len()].iter().map(|count| *count as usize).sum()
+    /// How often it stands in the document where it is.
+    fn count(&self) -> usize {
+        self.block.freq(self.at) as usize
     }
 
     /// The positions in the document where it is.
+    #[inline]
     fn gaps(&mut self) -> &[u32] {
         if self.gaps.is_empty() {
-            self.gaps.resize(self.block_positions(), 0);
+            self.gaps.resize(self.positions, 0);
             self.places.read(self.before, &mut self.gaps);
         }
         &self.gaps[self.start..][..self.block.freq(self.at) as usize]
     }
+}
+
+fn positions_in(block: &BlockSegmentPostings) -> usize {
+    block.freqs()[..block.block_len()].iter().map(|count| *count as usize).sum()
 }
 
 /// Where words end that stand next to each other: documents, ascending, and in each the positions behind the last word.
@@ -231,6 +290,33 @@ fn postings(index: &InvertedIndexReader, info: &TermInfo) -> tantivy::Result<Seg
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_pairs_say_what_following_says() {
+        let mut random = 9u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        let (mut eights, mut found) = (Vec::new(), 0);
+        for _ in 0..2000 {
+            let mut gaps =
+                |count: u64| (0..next(count)).map(|at| next(40) as u32 + u32::from(at > 0)).collect::<Vec<u32>>();
+            let (one, two) = (gaps(20), gaps(9));
+            let mut ends: Vec<u32> = one
+                .iter()
+                .scan(0, |position, gap| {
+                    *position += gap;
+                    Some(*position)
+                })
+                .collect();
+            follow(&mut ends, &two);
+            eights_behind(&one, &mut eights);
+            assert_eq!(has_one_of(&eights, &two), !ends.is_empty(), "{one:?} {two:?}");
+            found += usize::from(!ends.is_empty());
+        }
+        assert!((100..1900).contains(&found), "{found}");
+    }
 
     #[test]
     fn what_follows_is_left() {
