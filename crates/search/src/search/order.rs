@@ -1,6 +1,6 @@
 //! The order of what was found, and a page of it.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::sync::OnceLock;
 
 use super::messages::ROWS_IN_COLUMN;
@@ -84,16 +84,26 @@ impl Searcher {
         limit: usize,
     ) -> Result<Vec<u32>> {
         let key = |value: u64, number| (Reverse(value.cast_signed()), number);
-        if found.count() as usize > self.len() as usize / ROWS_IN_COLUMN {
-            let values = self.wide(cell, column)?;
-            let keys = found.iter().map(|number| key(values[number as usize], number));
-            return Ok(numbers_of(page_of(keys, reverse, offset, limit)));
+        let mut page = Page::new(reverse, offset, limit);
+        match cell.get() {
+            Some(values) => found.iter().for_each(|number| page.add(key(values[number as usize], number))),
+            // Not kept: memory that a process touches for the first time costs more than what is read into it.
+            None if found.count() as usize > self.len() as usize / ROWS_IN_COLUMN => {
+                let mut numbers = found.iter().peekable();
+                self.snapshot.for_each_wide(column, |first, values| {
+                    let end = first + values.len() as u32;
+                    while let Some(number) = numbers.next_if(|number| *number < end) {
+                        page.add(key(u64::from_le_bytes(values[(number - first) as usize]), number));
+                    }
+                })?;
+            }
+            None => {
+                for number in found.iter() {
+                    page.add(key(self.wide_value(cell, column, number)?, number));
+                }
+            }
         }
-        let mut keys = Vec::new();
-        for number in found.iter() {
-            keys.push(key(self.wide_value(cell, column, number)?, number));
-        }
-        Ok(numbers_of(page_of(keys.into_iter(), reverse, offset, limit)))
+        Ok(numbers_of(page.sorted()))
     }
 
     fn wide_value(&self, cell: &OnceLock<Vec<u64>>, column: Column, number: u32) -> Result<u64> {
@@ -111,32 +121,58 @@ fn numbers_of<K>(keys: Vec<(K, u32)>) -> Vec<u32> {
     keys.into_iter().map(|(_, number)| number).collect()
 }
 
-/// A page of the sorted whole. Each is looked at once, and about twice as many as the page needs are kept at a time.
+/// A page of the sorted whole.
 pub(super) fn page_of<K: Ord>(keys: impl Iterator<Item = K>, reverse: bool, offset: usize, limit: usize) -> Vec<K> {
-    let compare = |a: &K, b: &K| if reverse { b.cmp(a) } else { a.cmp(b) };
-    let end = offset.saturating_add(limit);
-    if end == 0 {
-        return Vec::new();
+    let mut page = Page::new(reverse, offset, limit);
+    keys.for_each(|key| page.add(key));
+    page.sorted()
+}
+
+/// A page in the making. Each key is looked at once, and about twice as many as the page needs are kept at a time.
+struct Page<K> {
+    reverse: bool,
+    offset: usize,
+    end: usize,
+    kept: Vec<K>,
+    /// Once there are enough, the last of them stands where the page ends.
+    is_cut: bool,
+}
+
+impl<K: Ord> Page<K> {
+    fn new(reverse: bool, offset: usize, limit: usize) -> Self {
+        Self { reverse, offset, end: offset.saturating_add(limit), kept: Vec::new(), is_cut: false }
     }
-    let most = end.saturating_mul(2).max(KEPT_MIN);
-    let mut kept: Vec<K> = Vec::new();
-    let mut is_cut = false;
-    for key in keys {
-        // Once there are enough, the last of them stands where the page ends.
-        if is_cut && compare(&key, &kept[end - 1]).is_ge() {
-            continue;
-        }
-        kept.push(key);
-        if kept.len() == most {
-            kept.select_nth_unstable_by(end - 1, compare);
-            kept.truncate(end);
-            is_cut = true;
+
+    #[inline]
+    fn compare(reverse: bool, a: &K, b: &K) -> Ordering {
+        if reverse { b.cmp(a) } else { a.cmp(b) }
+    }
+
+    #[inline]
+    fn add(&mut self, key: K) {
+        if !self.is_cut || Self::compare(self.reverse, &key, &self.kept[self.end - 1]).is_lt() {
+            self.keep(key);
         }
     }
-    kept.sort_unstable_by(compare);
-    kept.truncate(end);
-    kept.drain(..offset.min(kept.len()));
-    kept
+
+    fn keep(&mut self, key: K) {
+        if self.end == 0 {
+            return;
+        }
+        self.kept.push(key);
+        if self.kept.len() == self.end.saturating_mul(2).max(KEPT_MIN) {
+            self.kept.select_nth_unstable_by(self.end - 1, |a, b| Self::compare(self.reverse, a, b));
+            self.kept.truncate(self.end);
+            self.is_cut = true;
+        }
+    }
+
+    fn sorted(mut self) -> Vec<K> {
+        self.kept.sort_unstable_by(|a, b| Self::compare(self.reverse, a, b));
+        self.kept.truncate(self.end);
+        self.kept.drain(..self.offset.min(self.kept.len()));
+        self.kept
+    }
 }
 
 const KEPT_MIN: usize = 256;

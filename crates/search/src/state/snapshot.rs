@@ -269,8 +269,25 @@ impl Snapshot {
     /// [`StateError::Io`].
     pub fn wide(&self, column: Column) -> Result<Vec<u64>, StateError> {
         let mut all = Vec::with_capacity(self.directory.messages as usize);
-        self.for_each_part(column, |part| all.extend(part.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b))))?;
+        self.for_each_wide(column, |_, values| all.extend(values.iter().map(|b| u64::from_le_bytes(*b))))?;
         Ok(all)
+    }
+
+    /// Calls `each` with the parts of a column of 8-byte values, and the number of the first message of each.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub(crate) fn for_each_wide(
+        &self,
+        column: Column,
+        mut each: impl FnMut(u32, &[[u8; 8]]),
+    ) -> Result<(), StateError> {
+        let mut first = 0;
+        self.for_each_part(column, |part| {
+            let values = part.as_chunks::<8>().0;
+            each(first, values);
+            first += values.len() as u32;
+        })
     }
 
     /// A column of 4-byte values.
