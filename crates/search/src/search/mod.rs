@@ -363,7 +363,7 @@ impl Searcher {
 }
 
 fn open_text(dir: &Path) -> tantivy::Result<(TextIndex, Vec<Segment>)> {
-    let text = TextIndex::open(dir)?;
+    let text = TextIndex::open_to_search(dir)?;
     let reader = text.index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
     let segment = |reader: &SegmentReader| {
         let numbers = reader.fast_fields().u64("number")?.values;

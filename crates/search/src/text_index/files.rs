@@ -4,12 +4,12 @@
 //! name. So whatever a kill leaves behind is either replaced when its name comes up again ([`Output::create`]) or removed when the next
 //! writer opens the index ([`remove_leftovers`]). The engine's own list of its files (`.managed.json`) is not kept: it cannot know more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::{self, BufWriter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tantivy::directory::error::{DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError};
 use tantivy::directory::{
@@ -18,27 +18,61 @@ use tantivy::directory::{
 use tantivy::index::SegmentComponent;
 use tantivy::{Index, SegmentMeta};
 
+use super::part::Part;
 use crate::disk::{self, Output};
 
 pub(super) const META: &str = "meta.json";
 const ENGINES_LIST: &str = ".managed.json";
+
+/// By name.
+type Parts = Mutex<HashMap<PathBuf, Weak<Part>>>;
 
 /// The engine's view of the directory.
 #[derive(Debug, Clone)]
 pub(super) struct Files {
     mapped: MmapDirectory,
     dir: Arc<Path>,
+    /// Those that are read by calls, if there are such.
+    parts: Option<Arc<Parts>>,
 }
 
 impl Files {
+    /// To write, or to read as a whole.
     pub fn in_dir(dir: &Path) -> Result<Self, OpenDirectoryError> {
-        Ok(Self { mapped: MmapDirectory::open(dir)?, dir: dir.into() })
+        Ok(Self { mapped: MmapDirectory::open(dir)?, dir: dir.into(), parts: None })
+    }
+
+    /// For searches, most of which read little or nothing of some files: these are not mapped.
+    pub fn to_search(dir: &Path) -> Result<Self, OpenDirectoryError> {
+        Ok(Self { parts: Some(Arc::default()), ..Self::in_dir(dir)? })
+    }
+
+    /// As long as somebody has it, a file is the one that was opened, whatever becomes of its name.
+    fn part(&self, path: &Path, parts: &Parts) -> Result<Arc<dyn FileHandle>, OpenReadError> {
+        let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(part) = parts.get(path).and_then(Weak::upgrade) {
+            return Ok(part);
+        }
+        let part = Part::open(&self.dir.join(path)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => OpenReadError::FileDoesNotExist(path.to_owned()),
+            _ => OpenReadError::wrap_io_error(error, path.to_owned()),
+        })?;
+        let part = Arc::new(part);
+        parts.insert(path.to_owned(), Arc::downgrade(&part));
+        Ok(part)
     }
 }
 
+/// Ends of the names of files of which a search reads little: positions for phrases, stored values for what it shows, norms not at all.
+const READ_BY_CALLS: [&str; 3] = ["pos", "store", "fieldnorm"];
+
 impl Directory for Files {
     fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
-        self.mapped.get_file_handle(path)
+        let is_part = path.extension().is_some_and(|end| READ_BY_CALLS.iter().any(|part| end == *part));
+        match self.parts.as_ref().filter(|_| is_part) {
+            Some(parts) => self.part(path, parts),
+            None => self.mapped.get_file_handle(path),
+        }
     }
 
     fn delete(&self, path: &Path) -> Result<(), DeleteError> {

@@ -57,6 +57,7 @@ const FREE: Entry = Entry { hash: 0, record: NOWHERE };
 
 #[derive(Debug, Clone, Copy, Default)]
 struct FieldState {
+    is_indexed: bool,
     has_positions: bool,
     tokens: u64,
     /// Where the next value of the same message begins.
@@ -77,6 +78,7 @@ struct Here {
 impl Inverted {
     pub fn new(schema: &Schema) -> Self {
         let field = |(_, entry): (Field, &tantivy::schema::FieldEntry)| FieldState {
+            is_indexed: entry.is_indexed(),
             has_positions: entry.field_type().index_record_option().is_some_and(IndexRecordOption::has_positions),
             ..FieldState::default()
         };
@@ -261,11 +263,10 @@ impl Inverted {
         let mut packed = std::mem::take(&mut self.packed);
         let mut deltas = Vec::new();
         let mut rest = order.as_slice();
-        while let Some((_, first)) = rest.first() {
-            let field = self.pool.field(*first);
-            let end = rest.partition_point(|(_, record)| self.pool.field(*record) == field);
-            let state = self.fields[usize::from(field)];
-            let mut out = serializer.new_field(Field::from_field_id(u32::from(field)), state.tokens, None)?;
+        // Also those without words: of a field that is missing, the engine's reader builds an empty dictionary, which takes it longer than a search.
+        for (field, state) in (0..).zip(&self.fields).filter(|(_, state)| state.is_indexed) {
+            let end = rest.partition_point(|(_, record)| u32::from(self.pool.field(*record)) == field);
+            let mut out = serializer.new_field(Field::from_field_id(field), state.tokens, None)?;
             for (_, record) in &rest[..end] {
                 self.pool.read(*record, &mut packed);
                 out.new_term(self.pool.word(*record), 0, state.has_positions)?;

@@ -9,6 +9,7 @@ mod gone;
 mod head;
 mod inverted;
 mod merge;
+mod part;
 mod pool;
 
 use std::path::{Path, PathBuf};
@@ -119,7 +120,16 @@ impl TextIndex {
 
     /// Opens the index in `dir`.
     pub fn open(dir: &Path) -> tantivy::Result<Self> {
-        let index = Index::open(Files::in_dir(dir)?)?;
+        Self::open_files(dir, Files::in_dir(dir)?)
+    }
+
+    /// As [`open`](Self::open), for searches.
+    pub fn open_to_search(dir: &Path) -> tantivy::Result<Self> {
+        Self::open_files(dir, Files::to_search(dir)?)
+    }
+
+    fn open_files(dir: &Path, files: Files) -> tantivy::Result<Self> {
+        let index = Index::open(files)?;
         let found = index.schema();
         let names = found.fields().filter_map(|(_, entry)| entry.name().strip_prefix(HEADER_PREFIX));
         let headers = HeaderNames::of(names.collect());
