@@ -6,6 +6,7 @@
 
 mod account;
 mod addresses;
+mod alone;
 mod cfind;
 mod change;
 mod chosen;
@@ -48,10 +49,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use posthaste_server::config::{self, Config, Loaded, LogFormat};
 use posthaste_server::{ServeOptions, inspect_journal};
 
+use crate::alone::Alone;
 use crate::options_first::options_first;
 use crate::terminal::{complain, print};
 
@@ -197,15 +199,25 @@ impl Journal {
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let line: Vec<OsString> = std::env::args_os().collect();
-    let line = options_first(Cli::command, &line).unwrap_or(line);
-    match run(parse(line).command) {
+    match run(command(std::env::args_os().collect())) {
         Ok(code) => code,
         Err(error) => {
             complain(&error.to_string());
             ExitCode::from(2)
         }
     }
+}
+
+/// What the command line asks for.
+fn command(mut line: Vec<OsString>) -> Command {
+    if let Some(alone) = line.get(1).and_then(|name| Alone::named(name)) {
+        let command = alone.command();
+        line = options_first(&command, &line).unwrap_or(line);
+        if let Some(command) = alone.parse(command, &line) {
+            return command;
+        }
+    }
+    parse(line).command
 }
 
 /// Reads the command line, or ends with what is wrong with it.

@@ -1,0 +1,82 @@
+//! One command's options by themselves: to put those of all commands together takes as long as a search.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::{ArgMatches, Args, FromArgMatches};
+
+use crate::Command;
+
+/// A command that takes a query.
+pub struct Alone {
+    options: fn(clap::Command) -> clap::Command,
+    read: fn(&ArgMatches) -> Result<Command, clap::Error>,
+}
+
+impl Alone {
+    /// By the name that it is called by; `None` for all others.
+    pub fn named(name: &OsStr) -> Option<Self> {
+        macro_rules! of {
+            ($args:ty, $command:path) => {
+                Self {
+                    options: <$args>::augment_args,
+                    read: |matches| <$args>::from_arg_matches(matches).map($command),
+                }
+            };
+        }
+        Some(match name.to_str()? {
+            "find" => of!(crate::find::Find, Command::Find),
+            "threads" => of!(crate::threads::Threads, Command::Threads),
+            "addresses" | "address" => of!(crate::addresses::Addresses, Command::Addresses),
+            "view" => of!(crate::view::View, Command::View),
+            "extract" => of!(crate::extract::Extract, Command::Extract),
+            "search" => of!(crate::search::Search, Command::Search),
+            "show" => of!(crate::show::Show, Command::Show),
+            "count" => of!(crate::count::Count, Command::Count),
+            "reply" => of!(crate::reply::Reply, Command::Reply),
+            _ => return None,
+        })
+    }
+
+    /// Its options, with `--help` and `--version`.
+    pub fn command(&self) -> clap::Command {
+        let mut command = (self.options)(clap::Command::new("posthaste").version(env!("CARGO_PKG_VERSION")));
+        command.build();
+        command
+    }
+
+    /// What the line asks of it. `None` if that is help, the version, or nothing that it understands: of these the whole program's options have
+    /// to say.
+    pub fn parse(&self, command: clap::Command, line: &[OsString]) -> Option<Command> {
+        let matches = command.try_get_matches_from(line.get(1..)?).ok()?;
+        (self.read)(&matches).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Those that are named here, and no others, have words that are a query.
+    #[test]
+    fn a_command_alone_has_the_options_that_it_has_among_the_others() {
+        let mut cli = crate::Cli::command();
+        cli.build();
+        let options = |command: &clap::Command| {
+            let mut options: Vec<String> = command.get_arguments().map(|option| format!("{option:?}")).collect();
+            options.sort();
+            options
+        };
+        let mut named = 0;
+        for command in cli.get_subcommands() {
+            if let Some(alone) = Alone::named(OsStr::new(command.get_name())) {
+                assert_eq!(options(&alone.command()), options(command), "{}", command.get_name());
+                let names = command.get_all_aliases().all(|alias| Alone::named(OsStr::new(alias)).is_some());
+                assert!(names, "an alias of {}", command.get_name());
+                named += 1;
+            }
+        }
+        assert_eq!(named, 9);
+    }
+}
