@@ -66,12 +66,12 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         });
     }
     if args.list {
-        return list(&args.index.open()?, args.json);
+        return list(&*args.index.open()?, args.json);
     }
     if args.dump {
         args.index.open()?;
         let mut indexer = writer()?;
-        let ids = if indexer.has_tags_of_files() { ids(&args.index.open()?, &Query::All)? } else { Vec::new() };
+        let ids = if indexer.has_tags_of_files() { ids(&*args.index.open()?, &Query::All)? } else { Vec::new() };
         print(&indexer.dump_tags(&ids)?)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -127,7 +127,7 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     }
     let (changes, query) = split(&args.words, args.remove_all)?;
     // What is wrong is said before waiting for a writer.
-    parse(query, &args.index.open()?)?;
+    parse(query, &*args.index.open()?)?;
     let mut indexer = writer()?;
     // Searched while nobody else can write: numbers and messages belong together.
     let searcher = args.index.open()?;
