@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use posthaste_units::values::{self, Table};
-use serde::de::{self, SeqAccess, Visitor};
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// One domain that we receive mail for.
@@ -13,18 +13,24 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Domain {
     /// The domain as it stands behind the `@`.
     pub name: String,
+    /// Other domains that are this one: their addresses are looked up here, and mail for them says so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domain_aliases: Vec<String>,
     /// Who has a mailbox: a list of local parts, or `"any"`.
     #[serde(default)]
     pub users: Users,
-    /// The mailbox that takes what nobody else does: a user or alias of this domain, or an address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub catch_all: Option<String>,
+    /// Where mail for everybody else goes.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::some")]
+    pub catch_all: Option<Targets>,
     /// What separates a user from a detail, as in `alice+lists`; empty for none.
     #[serde(default = "default_sub_addressing")]
     pub sub_addressing: String,
     /// Other names and lists: local part to a user of this domain, an address in one of our domains, or several.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub aliases: BTreeMap<String, Targets>,
+    /// Aliases by regular expression; the first that matches decides.
+    #[serde(default, rename = "pattern", skip_serializing_if = "Vec::is_empty", deserialize_with = "values::tables")]
+    pub patterns: Vec<Pattern>,
     /// Whose the mailboxes are: `user`, `user:group` or `:group`, by name or number. Not set: the server's.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
     pub owner: Option<String>,
@@ -53,19 +59,60 @@ impl Table for Domain {
 }
 
 impl Domain {
-    /// A domain at which anybody has a mailbox.
-    pub fn open_to_any(name: &str) -> Self {
+    /// A domain without users.
+    pub fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            users: Users::Any,
+            domain_aliases: Vec::new(),
+            users: Users::default(),
             catch_all: None,
             sub_addressing: default_sub_addressing(),
             aliases: BTreeMap::new(),
+            patterns: Vec::new(),
             owner: None,
             mode: None,
             accounts: BTreeMap::new(),
         }
     }
+
+    /// A domain at which anybody has a mailbox.
+    pub fn open_to_any(name: &str) -> Self {
+        Self { users: Users::Any, ..Self::named(name) }
+    }
+
+    /// Its name and its other names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.name).chain(&self.domain_aliases).map(String::as_str)
+    }
+
+    /// The keys that a table of the configuration may have.
+    pub const KEYS: [&str; 10] = [
+        "name",
+        "domain_aliases",
+        "users",
+        "catch_all",
+        "sub_addressing",
+        "aliases",
+        "pattern",
+        "owner",
+        "mode",
+        "accounts",
+    ];
+}
+
+/// An alias for all local parts that a regular expression matches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pattern {
+    /// The regular expression, in the syntax of the crate `regex`. It has to match all of a local part, in any case.
+    #[serde(rename = "match")]
+    pub expression: String,
+    /// As of an alias; `$1` or `${name}` stands for what a group matched, `$$` for a dollar.
+    pub to: Targets,
+}
+
+impl Table for Pattern {
+    const NAME: &str = "domain.pattern";
 }
 
 /// Who has a mailbox in a domain.
@@ -84,9 +131,17 @@ impl Default for Users {
     }
 }
 
-/// Where an alias leads: one or several of a user, an alias, an address.
+/// Where an alias leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Targets(pub Vec<String>);
+#[non_exhaustive]
+pub enum Targets {
+    /// To one or several of: a user or alias of this domain, an address in one of our domains.
+    To(Vec<String>),
+    /// Nowhere: the mail is accepted and discarded. `{ discard = true }`
+    Discard,
+    /// The mail is refused with this reply: a text, or a code, an enhanced code and a text. `{ refuse = "550 5.1.1 No longer here" }`
+    Refuse(String),
+}
 
 impl Serialize for Users {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -124,9 +179,13 @@ impl<'de> Deserialize<'de> for Users {
 
 impl Serialize for Targets {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0.as_slice() {
-            [one] => serializer.serialize_str(one),
-            several => several.serialize(serializer),
+        match self {
+            Self::To(targets) => match targets.as_slice() {
+                [one] => serializer.serialize_str(one),
+                several => several.serialize(serializer),
+            },
+            Self::Discard => serializer.collect_map([("discard", true)]),
+            Self::Refuse(reply) => serializer.collect_map([("refuse", reply)]),
         }
     }
 }
@@ -138,21 +197,80 @@ impl<'de> Deserialize<'de> for Targets {
             type Value = Targets;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a user or an address, or a list of them")
+                f.write_str("a user or an address, a list of them, { discard = true } or { refuse = \"TEXT\" }")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Targets, E> {
-                Ok(Targets(vec![text.to_owned()]))
+                Ok(Targets::To(vec![text.to_owned()]))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Targets, A::Error> {
-                Vec::deserialize(de::value::SeqAccessDeserializer::new(seq)).map(Targets)
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(seq)).map(Targets::To)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Targets, A::Error> {
+                let key: Option<String> = map.next_key()?;
+                let targets = match key.as_deref() {
+                    Some("discard") => match map.next_value()? {
+                        true => Targets::Discard,
+                        false => return Err(de::Error::custom("leave it out to have the mail delivered")),
+                    },
+                    Some("refuse") => Targets::Refuse(map.next_value()?),
+                    _ => return Err(de::Error::custom(NOT_TARGETS)),
+                };
+                match map.next_key::<String>()? {
+                    None => Ok(targets),
+                    Some(_) => Err(de::Error::custom(NOT_TARGETS)),
+                }
             }
         }
         deserializer.deserialize_any(TargetsVisitor)
     }
 }
 
+/// Said of a table that is none of ours.
+const NOT_TARGETS: &str = "an alias leads to an address or a list of them, or is { discard = true } or { refuse = \"TEXT\" }; \
+                           a name with a dot stands in quotes";
+
 fn default_sub_addressing() -> String {
     "+".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Domain, String> {
+        toml::from_str(text).map_err(|error: toml::de::Error| error.message().to_owned())
+    }
+
+    #[test]
+    fn every_key_reads_back_as_it_is_shown() {
+        let text = "name = \"a.example\"\ndomain_aliases = [\"b.example\"]\nusers = [\"ann\"]\ncatch_all = \"ann\"\n\
+                    owner = \"vmail\"\nmode = \"0640\"\n[aliases]\nnoreply.discard = true\nbob.refuse = \"gone\"\n\
+                    one = \"ann\"\ntwo = [\"ann\", \"b\"]\n[[pattern]]\nmatch = \"a(.)\"\nto = \"$1\"\n\
+                    [[pattern]]\nmatch = \"b.\"\nto.discard = true\n[accounts.ann]\nmode = \"0600\"\n";
+        let domain = read(text).unwrap();
+        assert_eq!(domain.aliases["noreply"], Targets::Discard);
+        assert_eq!(domain.aliases["bob"], Targets::Refuse("gone".to_owned()));
+        let shown = toml::to_string_pretty(&domain).unwrap();
+        assert_eq!(read(&shown).unwrap(), domain, "{shown}");
+        let table: toml::Table = toml::from_str(&shown).unwrap();
+        assert_eq!(table.len(), Domain::KEYS.len());
+        assert!(Domain::KEYS.iter().all(|key| table.contains_key(*key)), "{shown}");
+    }
+
+    #[test]
+    fn what_leads_nowhere_says_so() {
+        for (targets, expected) in [
+            ("{ discard = false }", "leave it out to have the mail delivered"),
+            ("{ reject = \"x\" }", "an alias leads to an address"),
+            ("{ discard = true, refuse = \"x\" }", "an alias leads to an address"),
+            ("{}", "an alias leads to an address"),
+            ("5", "expected a user or an address, a list of them"),
+        ] {
+            let said = read(&format!("name = \"a.example\"\naliases = {{ x = {targets} }}\n")).unwrap_err();
+            assert!(said.contains(expected), "{targets}: {said}");
+        }
+    }
 }

@@ -2,11 +2,29 @@
 //!
 //! For any program that accepts mail for users. It reads no file and opens no socket, and a look-up waits for nothing; where mail is kept is its
 //! user's affair.
+//!
+//! ```
+//! use posthaste_directory::{Directory, Domain, Route, Targets, Users};
+//!
+//! let mut domain = Domain::named("example.org");
+//! domain.users = Users::Listed(vec!["alice".to_owned(), "bob".to_owned()]);
+//! domain.aliases.insert("team".to_owned(), Targets::To(vec!["alice".to_owned(), "bob".to_owned()]));
+//! let directory = Directory::new(&[domain], "Maildir").expect("nothing is wrong with it");
+//! let Route::Local(mailboxes) = directory.resolve("Team", Some("example.org")) else { panic!("no mailboxes") };
+//! assert_eq!(&*mailboxes[1].path, "example.org/bob/Maildir");
+//! ```
 #![forbid(unsafe_code)]
 
+mod aliases;
+mod build;
 mod config;
+mod directory;
 pub mod names;
-mod routing;
+mod pattern;
+mod route;
+mod step;
 
-pub use config::{Account, Domain, Targets, Users};
-pub use routing::{Directory, Mailbox, Mailboxes, RouteError};
+pub use config::{Account, Domain, Pattern, Targets, Users};
+pub use directory::Directory;
+pub use route::{Mailbox, Mailboxes, Refusal, Route};
+pub use step::{Rule, Step};

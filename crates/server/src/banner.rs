@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use posthaste_delivery::ReplayReport;
+use posthaste_directory::Route;
 use posthaste_units::wrapped;
 use rustix::process::{Resource, getrlimit};
 
 use crate::Server;
-use crate::config::{self, Config, Protocol};
+use crate::config::{self, Config, Domain, Protocol};
 
 impl Server {
     /// What is printed at the start, as one line of JSON.
@@ -15,7 +16,7 @@ impl Server {
         let unix = self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref());
         let listening: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
         let listening = [listening, unix.map(|path| path.display().to_string()).collect()].concat();
-        let domains: Vec<&str> = self.config.domains.iter().map(|domain| domain.name.as_str()).collect();
+        let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let ReplayReport { messages, restored, deferred, .. } = self.replayed;
         let banner = serde_json::json!({
             "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
@@ -61,7 +62,7 @@ impl Server {
         for path in self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref()) {
             let _ = writeln!(out, "  listening  {}", path.display());
         }
-        let domains: Vec<&str> = self.config.domains.iter().map(|domain| domain.name.as_str()).collect();
+        let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let _ = writeln!(out, "  receiving  {}", domains.join(", "));
         let _ = writeln!(out, "  mail       {}", self.config.storage.mail.display());
         if self.indexing.is_some() {
@@ -75,8 +76,10 @@ impl Server {
         if let (Some(address), [domain, ..]) = (self.running.local_addr_for(Protocol::Smtp), domains.as_slice()) {
             let user = example_user(&self.config);
             // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
-            let path = self.config.directory().resolve(&user, Some(domain));
-            let path = path.map_or_else(|_| format!("{domain}/{user}/Maildir"), |found| found[0].path.to_string());
+            let path = match self.config.directory().resolve(&user, Some(domain)) {
+                Route::Local(found) => found[0].path.to_string(),
+                _ => format!("{domain}/{user}/Maildir"),
+            };
             let _ = write!(
                 out,
                 "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \

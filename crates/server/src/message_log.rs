@@ -16,6 +16,8 @@ pub(crate) struct LogLine {
     pub bytes: u64,
     pub message_id: Option<String>,
     pub mailboxes: usize,
+    /// Recipients whose mail the configuration discards.
+    pub discarded: usize,
     /// The client did not send it to its end, and no reply to it was sent.
     pub abandoned: bool,
     pub why: Option<String>,
@@ -89,9 +91,11 @@ impl LogLine {
         }
         let event = match outcome.is_accepted() {
             _ if self.abandoned => "message abandoned",
+            true if self.mailboxes == 0 => "message discarded",
             true => "message kept",
             false => "message refused",
         };
+        let discarded = Some(self.discarded).filter(|&recipients| recipients > 0);
         let help = Some(help).filter(|help| !help.is_empty());
         macro_rules! line {
             ($level:ident) => {
@@ -103,6 +107,7 @@ impl LogLine {
                     from = envelope.mail.reverse_path.to_string(),
                     to = to.join(" "),
                     mailboxes = self.mailboxes,
+                    discarded,
                     bytes = self.bytes,
                     message_id = self.message_id.as_deref().unwrap_or_default(),
                     ms = begun.elapsed().as_millis() as u64,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message};
-use posthaste_directory::Directory;
+use posthaste_directory::{self as directory, Directory, Route};
 use posthaste_message::{DateTime, Received};
 use posthaste_smtp::driver::{self, Body, ByNetwork, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
@@ -137,7 +137,10 @@ impl Receiver {
         };
         (log.bytes, log.message_id) = (bytes, summary.message_id);
         let targets = transaction.targets(envelope);
-        log.mailboxes = targets.len();
+        (log.mailboxes, log.discarded) = (targets.len(), transaction.discarded());
+        if targets.is_empty() {
+            return MessageOutcome::accepted(format!("Accepted as {}", log.id));
+        }
         let message = Message { targets, body: stored, line_ends: LineEnds::ToLf };
         let kept = body.within(STORE_PATIENCE, self.0.store.deliver_message(message)).await;
         drop((room, share, transaction));
@@ -241,10 +244,17 @@ impl Handler for Receiver {
 impl Receiver {
     /// Otherwise why not, of which mailbox if of one, and what the client is told.
     fn take_recipient(&self, to: &mut Transaction, rcpt: &RcptTo) -> Result<(), (Kind, Option<String>, Reply)> {
-        let mailboxes = self.settings().directory.recipient(&rcpt.forward_path);
-        let mailboxes = mailboxes.map_err(|error| (Kind::RefusedRecipient, None, error.reply()))?;
+        let mailboxes = match self.settings().directory.recipient(&rcpt.forward_path) {
+            Route::Local(mailboxes) => Some(mailboxes),
+            Route::Discard => None,
+            Route::Refused(refusal) => return Err((Kind::RefusedRecipient, None, refusal.reply())),
+            // Nothing else is configured.
+            _ => return Err((Kind::RefusedRecipient, None, directory::Refusal::Relay.reply())),
+        };
         // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
-        if let Err(full) = self.0.store.check_mailboxes(mailboxes.iter().map(|mailbox| &*mailbox.path)) {
+        if let Err(full) =
+            self.0.store.check_mailboxes(mailboxes.iter().flat_map(|found| found.iter()).map(|mailbox| &*mailbox.path))
+        {
             let reply = Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later");
             return Err((Kind::MailboxFull, Some(full.mailbox.to_string()), reply));
         }

@@ -16,6 +16,8 @@ use crate::memory::{MemoryBudget, Reservation};
 pub(crate) struct Transaction {
     /// What each was found to be at its RCPT; a reload behind that does not concern it.
     recipients: Vec<Mailboxes>,
+    /// Recipients whose mail is discarded.
+    discarded: usize,
     /// Octets that the recipients take, here, in the envelope and in the journal's record.
     bytes: usize,
     room: Reservation,
@@ -31,12 +33,16 @@ pub(crate) enum Full {
 }
 
 impl Transaction {
-    /// Adds a recipient, who stands for `mailboxes`.
-    pub fn add(&mut self, mailboxes: Mailboxes, memory: &MemoryBudget) -> Result<(), Full> {
+    /// Adds a recipient, who stands for `mailboxes`; without any, the mail is discarded.
+    pub fn add(&mut self, mailboxes: Option<Mailboxes>, memory: &MemoryBudget) -> Result<(), Full> {
         let target = |directory: &str, address: &str| {
             size_of::<Target>() + FIELD_NAMES_BYTES + PATH_BYTES_MAX + directory.len() + address.len()
         };
-        let targets: usize = mailboxes.iter().map(|mailbox| target(&mailbox.path, &mailbox.address)).sum();
+        let targets: usize = mailboxes
+            .iter()
+            .flat_map(|found| found.iter())
+            .map(|mailbox| target(&mailbox.path, &mailbox.address))
+            .sum();
         let bytes = self.bytes + size_of::<RcptTo>() + size_of::<Mailboxes>() + PATH_BYTES_MAX + targets;
         if bytes > ENVELOPE_BYTES_MAX {
             return Err(Full::Transaction);
@@ -45,8 +51,14 @@ impl Transaction {
             return Err(Full::Memory);
         }
         self.bytes = bytes;
-        self.recipients.push(mailboxes);
+        self.discarded += usize::from(mailboxes.is_none());
+        self.recipients.extend(mailboxes);
         Ok(())
+    }
+
+    /// How many recipients get nothing.
+    pub fn discarded(&self) -> usize {
+        self.discarded
     }
 
     /// Where the message goes: each mailbox once.
@@ -91,16 +103,16 @@ mod tests {
     fn alias(mailboxes: usize, octets: usize) -> Mailboxes {
         let mailbox = |number| Mailbox {
             path: format!("example.org/{number:0octets$}/Maildir").into(),
-            address: format!("{number:0octets$}@example.org"),
+            address: format!("{number:0octets$}@example.org").into(),
         };
-        Mailboxes::Alias((0..mailboxes).map(mailbox).collect())
+        Mailboxes::several((0..mailboxes).map(mailbox).collect::<Vec<_>>()).expect("one at least")
     }
 
     /// Adds `mailboxes` until there is no more room, and tells how often that went well.
     fn fill(transaction: &mut Transaction, mailboxes: &Mailboxes, memory: &MemoryBudget) -> (usize, Full) {
         for added in 0.. {
             assert!(added < 100_000, "there is no bound");
-            if let Err(full) = transaction.add(mailboxes.clone(), memory) {
+            if let Err(full) = transaction.add(Some(mailboxes.clone()), memory) {
                 return (added, full);
             }
         }
@@ -126,7 +138,7 @@ mod tests {
         let check = |path: &str| {
             let mut transaction = Transaction::default();
             let envelope = Envelope { mail: MailFrom::new(ReversePath::parse(path).unwrap()), ..envelope() };
-            transaction.add(alias(1, 1), &MemoryBudget::new(0)).expect("one recipient");
+            transaction.add(Some(alias(1, 1)), &MemoryBudget::new(0)).expect("one recipient");
             let prefix = transaction.targets(&envelope).remove(0).prefix;
             let expected = format!("Return-Path: {path}\r\nDelivered-To: 0@example.org\r\n");
             assert_eq!(String::from_utf8_lossy(&prefix), expected);
@@ -150,7 +162,7 @@ mod tests {
         let mut late = Transaction::default();
         assert_eq!(fill(&mut late, &alias(100, 20), &memory).1, Full::Memory);
         // Whoever has one recipient is served all the same.
-        late.add(alias(1, 20), &memory).expect("a small envelope");
+        late.add(Some(alias(1, 20)), &memory).expect("a small envelope");
         drop(transactions);
         assert_eq!(memory.available_bytes(), all);
     }

@@ -25,7 +25,7 @@ pub use error::{ConfigError, Position};
 pub use limits::Limits;
 pub use listeners::{Listener, Network};
 pub use overrides::{LimitOverrides, Networks, PolicyOverrides};
-pub use posthaste_directory::{Account, Domain, Targets, Users};
+pub use posthaste_directory::{Account, Domain, Pattern, Targets, Users};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
 pub use report::check;
 pub(crate) use report::{LOW_PORTS, is_low};

@@ -29,7 +29,11 @@ pub fn check(loaded: &Loaded) -> String {
     }
     for domain in &config.domains {
         if domain.users == Users::Listed(Vec::new()) && domain.catch_all.is_none() {
-            let only = if domain.aliases.is_empty() { "postmaster is" } else { "its aliases and postmaster are" };
+            let only = if domain.aliases.is_empty() && domain.patterns.is_empty() {
+                "postmaster is"
+            } else {
+                "its aliases and postmaster are"
+            };
             let _ = writeln!(out, "note: `{}` has no users and no catch_all, so only {only} taken there", domain.name);
         }
     }

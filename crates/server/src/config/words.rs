@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Config, Domain, Listener, Network, Table};
+use super::{Config, Domain, Listener, Network, Pattern, Table};
 
 /// The message of an error, for whoever wrote the file.
 pub(super) fn plain(message: &str) -> String {
@@ -35,9 +35,8 @@ fn home_of(name: &str) -> Option<String> {
             return Some(listed(Listener::NAME));
         }
         "cidr" => return Some(listed(Network::NAME)),
-        "name" | "users" | "aliases" | "catch_all" | "sub_addressing" | "owner" | "accounts" => {
-            return Some(listed(Domain::NAME));
-        }
+        "match" | "to" => return Some(listed(Pattern::NAME)),
+        _ if Domain::KEYS.contains(&name) => return Some(listed(Domain::NAME)),
         _ => {}
     }
     let Ok(Value::Object(top)) = serde_json::to_value(Config::default()) else { return None };

@@ -1,0 +1,255 @@
+//! The graph of aliases: followed when mail arrives, checked when the configuration is read.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::route::{Mailbox, Mailboxes, Refusal, Route};
+
+/// Names an alias; those of patterns and of a catch-all have no other name.
+pub(crate) type AliasId = u32;
+
+/// What an alias does.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// At least one target.
+    To(Box<[Target]>),
+    Discard,
+    Refuse(Refusal),
+}
+
+#[derive(Debug)]
+pub(crate) enum Target {
+    Mailbox(Mailbox),
+    Alias(AliasId),
+}
+
+/// All aliases, by their ids. Ways that lead back to where they came from were found when they were checked: what such an alias keeps for itself
+/// is one of its targets.
+#[derive(Debug, Default)]
+pub(crate) struct Aliases(Vec<Action>);
+
+impl Aliases {
+    pub fn action(&self, id: AliasId) -> &Action {
+        &self.0[id as usize]
+    }
+
+    /// Adds the mailboxes that `start` leads to. `visit` is told of each alias on the way.
+    ///
+    /// # Errors
+    /// Mail for one of them is refused.
+    pub fn follow(&self, start: AliasId, found: &mut Found, mut visit: impl FnMut(AliasId)) -> Result<(), Refusal> {
+        let mut waiting = Vec::from_iter(found.aliases.insert(start).then_some(start));
+        let mut next = 0;
+        while let Some(&id) = waiting.get(next) {
+            next += 1;
+            visit(id);
+            match self.action(id) {
+                Action::Discard => {}
+                Action::Refuse(refusal) => return Err(refusal.clone()),
+                Action::To(targets) => {
+                    for target in targets {
+                        match target {
+                            Target::Mailbox(mailbox) => found.add(mailbox.clone()),
+                            Target::Alias(id) => waiting.extend(found.aliases.insert(*id).then_some(*id)),
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What was found on the way from one recipient.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    mailboxes: Vec<Mailbox>,
+    paths: HashSet<Arc<str>>,
+    aliases: HashSet<AliasId>,
+}
+
+impl Found {
+    /// Each mailbox counts once, as the address that it was found by first.
+    pub fn add(&mut self, mailbox: Mailbox) {
+        if self.paths.insert(Arc::clone(&mailbox.path)) {
+            self.mailboxes.push(mailbox);
+        }
+    }
+
+    pub fn route(self) -> Result<Route, Refusal> {
+        match self.mailboxes.len() {
+            0..=MAILBOXES_MAX => Ok(Mailboxes::several(self.mailboxes).map_or(Route::Discard, Route::Local)),
+            _ => Err(Refusal::TooManyMailboxes),
+        }
+    }
+}
+
+/// What is wrong with an alias, and with which of its targets.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    pub alias: AliasId,
+    pub target: usize,
+    pub message: String,
+}
+
+/// What a check found out.
+pub(crate) struct Checked {
+    pub aliases: Aliases,
+    /// Whether mail for the alias reaches any mailbox.
+    pub delivers: Vec<bool>,
+}
+
+/// Finds loops and what leads to too much. An alias on a loop keeps mail for the mailbox of its own name, which `own` knows; `name` names an alias.
+/// Takes time in proportion to the number of targets.
+pub(crate) fn check(
+    mut actions: Vec<Action>,
+    own: impl Fn(AliasId) -> Option<Mailbox>,
+    name: impl Fn(AliasId) -> String,
+) -> Result<Checked, Wrong> {
+    let mut search = Search::new(&actions, &name);
+    for id in 0..actions.len() as AliasId {
+        if search.nodes[id as usize].order == 0 {
+            search.visit(id, 1)?;
+        }
+    }
+    let Search { nodes, mut loops, .. } = search;
+    // In an order of their own, so that the first mistake is the same for each reader.
+    loops.sort_unstable_by_key(|(id, _)| *id);
+    for (id, target) in loops {
+        let Some(mailbox) = own(id) else {
+            let name = name(id);
+            let message = format!("the alias `{name}` leads back to itself, and there is no user of that name");
+            return Err(Wrong { alias: id, target, message });
+        };
+        let Action::To(targets) = &mut actions[id as usize] else { unreachable!("only what has targets is on a loop") };
+        let others =
+            std::mem::take(targets).into_iter().filter(|target| !matches!(target, Target::Alias(to) if *to == id));
+        *targets = std::iter::once(Target::Mailbox(mailbox)).chain(others).collect();
+    }
+    Ok(Checked { aliases: Aliases(actions), delivers: nodes.iter().map(|node| node.delivers).collect() })
+}
+
+/// Tarjan's search for strongly connected components: aliases that all lead to each other are one, which comes after all that it leads to.
+struct Search<'a, N> {
+    actions: &'a [Action],
+    name: &'a N,
+    nodes: Vec<Node>,
+    stack: Vec<AliasId>,
+    visited: u32,
+    /// Aliases that lead back to themselves, and by which target.
+    loops: Vec<(AliasId, usize)>,
+}
+
+#[derive(Clone, Default)]
+struct Node {
+    /// When it was visited, from 1 on; 0: not yet.
+    order: u32,
+    /// The first in `order` that it leads back to.
+    low: u32,
+    is_done: bool,
+    delivers: bool,
+    /// Mailboxes that it leads to, one counted for each way.
+    mailboxes: u32,
+    /// Aliases on the longest way.
+    hops: u32,
+}
+
+impl<'a, N: Fn(AliasId) -> String> Search<'a, N> {
+    fn new(actions: &'a [Action], name: &'a N) -> Self {
+        let nodes = vec![Node::default(); actions.len()];
+        Self { actions, name, nodes, stack: Vec::new(), visited: 0, loops: Vec::new() }
+    }
+
+    fn targets(&self, id: AliasId) -> impl Iterator<Item = (usize, AliasId)> + use<'a, N> {
+        let targets: &'a [Target] = if let Action::To(targets) = &self.actions[id as usize] { targets } else { &[] };
+        targets.iter().enumerate().filter_map(|(index, target)| match target {
+            Target::Alias(id) => Some((index, *id)),
+            Target::Mailbox(_) => None,
+        })
+    }
+
+    /// `depth` bounds the recursion: it is the length of a way through aliases that differ.
+    fn visit(&mut self, id: AliasId, depth: u32) -> Result<(), Wrong> {
+        self.visited += 1;
+        let order = self.visited;
+        self.nodes[id as usize] = Node { order, low: order, ..Node::default() };
+        self.stack.push(id);
+        for (index, to) in self.targets(id) {
+            if let Action::Refuse(_) = self.actions[to as usize] {
+                let (to, name) = ((self.name)(to), (self.name)(id));
+                let message = format!("mail for `{to}` is refused, so all mail for `{name}` would be");
+                return Err(Wrong { alias: id, target: index, message });
+            }
+            if self.nodes[to as usize].order == 0 {
+                if depth == HOPS_MAX {
+                    return Err(too_long(id, index));
+                }
+                self.visit(to, depth + 1)?;
+                self.lead_back(id, self.nodes[to as usize].low);
+            } else if !self.nodes[to as usize].is_done {
+                self.lead_back(id, self.nodes[to as usize].order);
+            }
+        }
+        if self.nodes[id as usize].low == order {
+            let start = self.stack.iter().rposition(|&other| other == id).expect("it was put there");
+            let component = self.stack.split_off(start);
+            self.finish(&component)?;
+        }
+        Ok(())
+    }
+
+    fn lead_back(&mut self, id: AliasId, to: u32) {
+        let low = &mut self.nodes[id as usize].low;
+        *low = to.min(*low);
+    }
+
+    /// Adds up what a component leads to.
+    fn finish(&mut self, component: &[AliasId]) -> Result<(), Wrong> {
+        let mut sum = Node { is_done: true, hops: component.len() as u32, ..Node::default() };
+        for &id in component {
+            // All that is not done yet and can be reached is in the component.
+            let back = self.targets(id).find(|(_, to)| !self.nodes[*to as usize].is_done);
+            self.loops.extend(back.map(|(index, _)| (id, index)));
+            let own = u32::from(back.is_some());
+            sum.mailboxes = sum.mailboxes.saturating_add(own);
+            let Action::To(targets) = &self.actions[id as usize] else {
+                sum.mailboxes = sum.mailboxes.saturating_add(1);
+                continue;
+            };
+            for (index, target) in targets.iter().enumerate() {
+                let (mailboxes, hops, delivers) = match target {
+                    Target::Mailbox(_) => (1, 0, true),
+                    Target::Alias(to) => match &self.nodes[*to as usize] {
+                        node if node.is_done => (node.mailboxes, node.hops, node.delivers),
+                        _ => (1, 0, true),
+                    },
+                };
+                sum.mailboxes = sum.mailboxes.saturating_add(mailboxes);
+                sum.hops = sum.hops.max(hops + component.len() as u32);
+                sum.delivers |= delivers;
+                if sum.mailboxes as usize > MAILBOXES_MAX {
+                    let name = (self.name)(id);
+                    let message = format!("`{name}` leads to more than {MAILBOXES_MAX} mailboxes");
+                    return Err(Wrong { alias: id, target: index, message });
+                }
+                if sum.hops > HOPS_MAX {
+                    return Err(too_long(id, index));
+                }
+            }
+        }
+        for &id in component {
+            let node = &mut self.nodes[id as usize];
+            *node = Node { order: node.order, low: node.low, ..sum.clone() };
+        }
+        Ok(())
+    }
+}
+
+fn too_long(alias: AliasId, target: usize) -> Wrong {
+    Wrong { alias, target, message: format!("leads through more than {HOPS_MAX} aliases") }
+}
+
+/// One message to an alias becomes this many entries at most; a mailbox that is reached in two ways counts twice here.
+const MAILBOXES_MAX: usize = 1000;
+/// Aliases one behind another.
+const HOPS_MAX: u32 = 100;

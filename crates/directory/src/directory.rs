@@ -1,0 +1,287 @@
+//! From a recipient's address to what becomes of its mail.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use posthaste_smtp::ForwardPath;
+use posthaste_smtp::address::{Domain as Host, quoted};
+
+use crate::aliases::{Action, AliasId, Aliases, Found, Target};
+use crate::names::{directory_name, folded, folded_domain, user_name};
+use crate::pattern::{Expression, Template};
+use crate::route::{Mailbox, Refusal, Route};
+use crate::step::{Rule, Step, Trace};
+
+/// All domains, users and aliases. Made once, when the configuration is read; a look-up takes no lock and waits for nothing.
+#[derive(Debug)]
+pub struct Directory {
+    pub(crate) domains: Vec<Table>,
+    /// By name in its one form, domain aliases among them.
+    pub(crate) by_name: HashMap<Box<str>, u32>,
+    pub(crate) aliases: Aliases,
+    /// The last part of each mailbox's path.
+    pub(crate) mailbox: Arc<str>,
+}
+
+/// One domain.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// In its one form.
+    pub name: String,
+    pub directory: String,
+    /// `None`: anybody.
+    pub users: Option<HashSet<Box<str>>>,
+    pub aliases: HashMap<Box<str>, AliasId>,
+    pub patterns: Vec<(Expression, Lead)>,
+    pub catch_all: Option<CatchAll>,
+    pub separator: Option<char>,
+}
+
+/// Where the matches of a pattern go.
+#[derive(Debug)]
+pub(crate) enum Lead {
+    /// All to the same.
+    Alias(AliasId),
+    /// To local parts of these domains.
+    Filled(Vec<(Template, u32)>),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CatchAll {
+    pub alias: AliasId,
+    /// It reaches a mailbox, so the postmaster may be left to it.
+    pub delivers: bool,
+}
+
+impl Directory {
+    /// What becomes of mail for a recipient. Without a domain it belongs to the first one, as `<postmaster>` does (RFC 5321 section 4.1.1.3).
+    pub fn recipient(&self, path: &ForwardPath) -> Route {
+        self.of_path(path, &mut ())
+    }
+
+    /// As [`Directory::recipient`], with each step of the look-up.
+    pub fn explain(&self, path: &ForwardPath) -> (Vec<Step>, Route) {
+        let mut steps = Vec::new();
+        let route = self.of_path(path, &mut steps);
+        (steps, route)
+    }
+
+    fn of_path(&self, path: &ForwardPath, trace: &mut impl Trace) -> Route {
+        let found = match path {
+            ForwardPath::Local(local_part) => self.look_up(local_part.as_str(), None, trace),
+            ForwardPath::Address(address) => match address.domain() {
+                Host::Name(name) => self.look_up(address.local_part(), Some(name), trace),
+                // Never one of ours.
+                Host::Ip(_) | Host::Literal(_) => Err(Refusal::Relay),
+            },
+        };
+        found.unwrap_or_else(Route::Refused)
+    }
+
+    /// As [`Directory::recipient`], for `local_part@domain` without quotes; `None` means the first of our domains.
+    pub fn resolve(&self, local_part: &str, domain: Option<&str>) -> Route {
+        self.look_up(local_part, domain, &mut ()).unwrap_or_else(Route::Refused)
+    }
+
+    /// Exact names come first, then those before the separator, then patterns, then whoever takes the rest.
+    fn look_up(&self, local_part: &str, domain: Option<&str>, trace: &mut impl Trace) -> Result<Route, Refusal> {
+        let table = match domain {
+            Some(domain) => {
+                let name = folded_domain(domain).ok_or(Refusal::Relay)?;
+                &self.domains[*self.by_name.get(&*name).ok_or(Refusal::Relay)? as usize]
+            }
+            None => self.domains.first().ok_or(Refusal::Relay)?,
+        };
+        let name = folded(local_part);
+        table.trace_forms(local_part, &name, domain, trace);
+        // Also keeps names out that could never be looked up.
+        directory_name(&name).map_err(|_| Refusal::BadName)?;
+        let base = table.base(&name);
+        for found in [Some(&*name), base.as_deref()].into_iter().flatten() {
+            if let Some(&alias) = table.aliases.get(found) {
+                table.trace_detail(&name, found, trace);
+                return self.follow(alias, || table.address(found), Rule::Alias, trace);
+            }
+            if table.has_user(found) {
+                table.trace_detail(&name, found, trace);
+                return self.mailbox(table, found, local_part).map(|mailbox| Route::Local(mailbox.into()));
+            }
+        }
+        let rest = base.as_deref().unwrap_or(&name);
+        // RFC 5321 section 4.5.1: mail for the postmaster is accepted by every server.
+        let is_postmaster = rest == "postmaster";
+        for found in [Some(&*name), base.as_deref()].into_iter().flatten().filter(|_| !is_postmaster) {
+            for (expression, lead) in &table.patterns {
+                let Some(captures) = expression.captures(found) else { continue };
+                table.trace_detail(&name, found, trace);
+                let rule = || Rule::Pattern(expression.text.clone());
+                return match lead {
+                    Lead::Alias(alias) => self.follow(*alias, || table.address(found), rule(), trace),
+                    Lead::Filled(templates) => {
+                        let fill = |(template, domain): &(Template, u32)| (template.fill(&captures), *domain);
+                        let targets: Vec<_> = templates.iter().map(fill).collect();
+                        trace.step(|| {
+                            let to =
+                                targets.iter().map(|(local, domain)| self.domains[*domain as usize].address(local));
+                            Step { address: table.address(found), rule: rule(), to: to.collect() }
+                        });
+                        self.follow_each(&targets, trace)
+                    }
+                };
+            }
+        }
+        match table.catch_all {
+            // A mailbox is made for it, so it has to be one that nothing else can be mistaken for.
+            _ if table.users.is_none() && user_name(rest).is_none() => Err(Refusal::BadName),
+            Some(CatchAll { alias, delivers }) if delivers || !is_postmaster => {
+                self.follow(alias, || table.address(&name), Rule::CatchAll, trace)
+            }
+            _ if table.users.is_none() || is_postmaster => {
+                table.trace_detail(&name, rest, trace);
+                self.mailbox(table, rest, local_part).map(|mailbox| Route::Local(mailbox.into()))
+            }
+            _ => Err(Refusal::UnknownUser),
+        }
+    }
+
+    /// What a target of an alias or pattern stands for: a user or an alias, with or without a detail. Patterns and the catch-all are for
+    /// recipients alone, so what an alias leads to is known before mail comes.
+    pub(crate) fn target(&self, domain: u32, local_part: &str) -> Result<Target, Refusal> {
+        let table = &self.domains[domain as usize];
+        let name = folded(local_part);
+        directory_name(&name).map_err(|_| Refusal::BadName)?;
+        if let Some(&alias) = table.aliases.get(&*name) {
+            return Ok(Target::Alias(alias));
+        }
+        let base = table.base(&name);
+        if let Some(user) = [Some(&*name), base.as_deref()].into_iter().flatten().find(|name| table.has_user(name)) {
+            return self.mailbox(table, user, local_part).map(Target::Mailbox);
+        }
+        if let Some(&alias) = base.as_deref().and_then(|base| table.aliases.get(base)) {
+            return Ok(Target::Alias(alias));
+        }
+        self.own(domain, base.as_deref().unwrap_or(&name), local_part).map(Target::Mailbox)
+    }
+
+    /// The mailbox of `user`, without regard to aliases.
+    pub(crate) fn own(&self, domain: u32, user: &str, local_part: &str) -> Result<Mailbox, Refusal> {
+        let table = &self.domains[domain as usize];
+        match &table.users {
+            Some(users) if users.contains(user) || user == "postmaster" => self.mailbox(table, user, local_part),
+            Some(_) => Err(Refusal::UnknownUser),
+            None if user_name(user).is_none() => Err(Refusal::BadName),
+            None => self.mailbox(table, user, local_part),
+        }
+    }
+
+    fn mailbox(&self, table: &Table, user: &str, local_part: &str) -> Result<Mailbox, Refusal> {
+        let directory = directory_name(user).map_err(|_| Refusal::BadName)?;
+        let path = format!("{}/{directory}/{}", table.directory, self.mailbox).into();
+        Ok(Mailbox { path, address: table.address(local_part).into() })
+    }
+
+    fn follow_each(&self, targets: &[(String, u32)], trace: &mut impl Trace) -> Result<Route, Refusal> {
+        let mut found = Found::default();
+        for (local, domain) in targets {
+            match self.target(*domain, local)? {
+                Target::Mailbox(mailbox) => found.add(mailbox),
+                Target::Alias(alias) => {
+                    self.follow_into(alias, &mut found, Rule::Alias, || self.name_of(alias), trace)?
+                }
+            }
+        }
+        found.route()
+    }
+
+    fn follow(
+        &self,
+        alias: AliasId,
+        address: impl Fn() -> String,
+        rule: Rule,
+        trace: &mut impl Trace,
+    ) -> Result<Route, Refusal> {
+        let mut found = Found::default();
+        self.follow_into(alias, &mut found, rule, address, trace)?;
+        found.route()
+    }
+
+    /// Adds what `start` leads to; `address` and `rule` are how it was reached.
+    fn follow_into(
+        &self,
+        start: AliasId,
+        found: &mut Found,
+        rule: Rule,
+        address: impl Fn() -> String,
+        trace: &mut impl Trace,
+    ) -> Result<(), Refusal> {
+        self.aliases.follow(start, found, |alias| {
+            trace.step(|| {
+                let targets = if let Action::To(targets) = self.aliases.action(alias) { &**targets } else { &[] };
+                let to = targets.iter().map(|target| match target {
+                    Target::Mailbox(mailbox) => mailbox.address.to_string(),
+                    Target::Alias(alias) => self.name_of(*alias),
+                });
+                let (address, rule) =
+                    if alias == start { (address(), rule.clone()) } else { (self.name_of(alias), Rule::Alias) };
+                Step { address, rule, to: to.collect() }
+            });
+        })
+    }
+
+    /// The address of an alias, looked for among all of them.
+    fn name_of(&self, alias: AliasId) -> String {
+        let found = self.domains.iter().find_map(|table| {
+            let (name, _) = table.aliases.iter().find(|(_, id)| **id == alias)?;
+            Some(table.address(name))
+        });
+        found.unwrap_or_default()
+    }
+}
+
+impl Table {
+    /// What stands before the separator, if there is a detail behind it.
+    fn base<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
+        let (base, _) = name.split_once(self.separator?)?;
+        Some(folded(base)).filter(|base| !base.is_empty())
+    }
+
+    fn has_user(&self, name: &str) -> bool {
+        self.users.as_ref().is_some_and(|users| users.contains(name))
+    }
+
+    fn address(&self, local_part: &str) -> String {
+        format!("{}@{}", quoted(local_part), self.name)
+    }
+
+    fn trace_forms(&self, local_part: &str, name: &str, domain: Option<&str>, trace: &mut impl Trace) {
+        let Some(domain) = domain else {
+            return trace.step(|| Step {
+                address: quoted(local_part).to_string(),
+                rule: Rule::FirstDomain,
+                to: vec![self.address(name)],
+            });
+        };
+        let folded = folded_domain(domain).unwrap_or_default();
+        if (name, &*folded) != (local_part, domain) {
+            trace.step(|| Step {
+                address: format!("{}@{domain}", quoted(local_part)),
+                rule: Rule::OneForm,
+                to: vec![format!("{}@{folded}", quoted(name))],
+            });
+        }
+        if folded != self.name {
+            trace.step(|| Step {
+                address: format!("{}@{folded}", quoted(name)),
+                rule: Rule::DomainAlias,
+                to: vec![self.address(name)],
+            });
+        }
+    }
+
+    fn trace_detail(&self, name: &str, found: &str, trace: &mut impl Trace) {
+        if name != found {
+            trace.step(|| Step { address: self.address(name), rule: Rule::Detail, to: vec![self.address(found)] });
+        }
+    }
+}

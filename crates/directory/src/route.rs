@@ -1,0 +1,154 @@
+//! What becomes of a recipient's mail.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use posthaste_smtp::Reply;
+
+/// What becomes of a recipient's mail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Route {
+    /// It goes into these mailboxes.
+    Local(Mailboxes),
+    /// It is accepted and goes nowhere.
+    Discard,
+    /// It is not accepted.
+    Refused(Refusal),
+}
+
+/// One mailbox that a recipient stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mailbox {
+    /// `domain/user/` and the name that the directory was given for mailboxes. Each part is safe as the name of a file.
+    pub path: Arc<str>,
+    /// What Delivered-To says.
+    pub address: Arc<str>,
+}
+
+/// The mailboxes that a recipient stands for: at least one, each once, as a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mailboxes(Inner);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Inner {
+    One(Mailbox),
+    Several(Arc<[Mailbox]>),
+}
+
+impl From<Mailbox> for Mailboxes {
+    fn from(mailbox: Mailbox) -> Self {
+        Self(Inner::One(mailbox))
+    }
+}
+
+impl Mailboxes {
+    /// `None` if there are none. They have to differ.
+    pub fn several(mailboxes: impl Into<Arc<[Mailbox]>>) -> Option<Self> {
+        let mailboxes = mailboxes.into();
+        (!mailboxes.is_empty()).then_some(Self(Inner::Several(mailboxes)))
+    }
+}
+
+impl Deref for Mailboxes {
+    type Target = [Mailbox];
+
+    fn deref(&self) -> &[Mailbox] {
+        match &self.0 {
+            Inner::One(mailbox) => std::slice::from_ref(mailbox),
+            Inner::Several(mailboxes) => mailboxes,
+        }
+    }
+}
+
+/// Why a recipient is not accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The domain is not ours: 550 5.7.1.
+    Relay,
+    /// The domain is ours and has no such user: 550 5.1.1.
+    UnknownUser,
+    /// The local part cannot be kept as a directory: 550 5.1.3.
+    BadName,
+    /// A pattern leads to too many mailboxes: 550 5.5.3.
+    TooManyMailboxes,
+    /// The configuration says so, with this reply.
+    Configured(Box<Reply>),
+}
+
+impl Refusal {
+    /// What the client is told.
+    pub fn reply(&self) -> Reply {
+        match self {
+            Self::Relay => Reply::new(550, "5.7.1", "We do not relay"),
+            Self::UnknownUser => Reply::new(550, "5.1.1", "No such user here"),
+            Self::BadName => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
+            Self::TooManyMailboxes => Reply::new(550, "5.5.3", "This address leads to too many mailboxes"),
+            Self::Configured(reply) => (**reply).clone(),
+        }
+    }
+
+    /// Reads a reply of the configuration: a text, or a code, an enhanced code and a text.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn configured(text: &str) -> Result<Self, String> {
+        if text.is_empty() || text.len() > REPLY_TEXT_BYTES_MAX || !text.bytes().all(|b| matches!(b, b' '..=b'~')) {
+            return Err(format!("a reply is one line of ASCII, of 1 to {REPLY_TEXT_BYTES_MAX} characters"));
+        }
+        let numbers =
+            text.len() > 3 && text.as_bytes()[..3].iter().all(u8::is_ascii_digit) && text.as_bytes()[3] == b' ';
+        let Some((code, rest)) = text.split_once(' ').filter(|_| numbers) else {
+            return Ok(Self::Configured(Box::new(Reply::new(550, "5.1.1", text.to_owned()))));
+        };
+        let code: u16 = code.parse().expect("three digits");
+        // RFC 5321 section 4.3.2; 421 ends the session, which other recipients need.
+        if ![450, 451, 452, 550, 551, 552, 553, 554].contains(&code) {
+            return Err(format!("{code} does not refuse a recipient; write 450 to 452, or 550 to 554"));
+        }
+        let (enhanced, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        let class = u16::from(posthaste_smtp::EnhancedCode::parse(enhanced).map_or(0, |code| code.class));
+        if class != code / 100 || rest.trim().is_empty() {
+            let class = code / 100;
+            return Err(format!(
+                "behind {code} stand an enhanced code {class}.x.x and a text: \"{code} {class}.1.1 No longer here\""
+            ));
+        }
+        Ok(Self::Configured(Box::new(Reply::new(code, enhanced, rest.to_owned()))))
+    }
+}
+
+/// One line of a reply.
+const REPLY_TEXT_BYTES_MAX: usize = 400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_a_text_or_a_whole_reply() {
+        for (text, expected) in [
+            ("Bob has left", "550 5.1.1 Bob has left"),
+            ("3 of us have left", "550 5.1.1 3 of us have left"),
+            ("554 5.7.1 Not for you", "554 5.7.1 Not for you"),
+            ("450 4.2.1 We are moving", "450 4.2.1 We are moving"),
+        ] {
+            assert_eq!(Refusal::configured(text).unwrap().reply().to_string(), expected);
+        }
+        for (text, expected) in [
+            ("", "a reply is one line of ASCII"),
+            ("a\r\n250 ok", "a reply is one line of ASCII"),
+            ("f\u{fc}r", "a reply is one line of ASCII"),
+            ("250 2.1.5 ok", "250 does not refuse"),
+            ("421 4.3.2 bye", "421 does not refuse"),
+            ("550 gone", "behind 550 stand an enhanced code 5.x.x and a text: \"550 5.1.1 No longer here\""),
+            ("550 4.1.1 gone", "behind 550 stand"),
+            ("450 4.2.1", "behind 450 stand an enhanced code 4.x.x"),
+        ] {
+            let said = Refusal::configured(text).unwrap_err();
+            assert!(said.starts_with(expected), "{text}: {said}");
+        }
+        assert!(Refusal::configured(&"a".repeat(401)).is_err());
+    }
+}

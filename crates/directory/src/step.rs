@@ -1,0 +1,62 @@
+//! How an address was looked up, for people.
+
+/// One step of a look-up: `address` stands for all of `to`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What was looked up.
+    pub address: String,
+    /// Why it stands for `to`.
+    pub rule: Rule,
+    /// Addresses. Empty: the mail is discarded or refused.
+    pub to: Vec<String>,
+}
+
+/// Why an address stands for others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rule {
+    /// It has no domain, so the first one.
+    FirstDomain,
+    /// There is one way to write it.
+    OneForm,
+    /// Its domain is another name of ours.
+    DomainAlias,
+    /// What stands behind the separator does not count.
+    Detail,
+    /// An alias.
+    Alias,
+    /// A pattern: this one.
+    Pattern(String),
+    /// Nobody has the address.
+    CatchAll,
+}
+
+impl Rule {
+    /// In plain words.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::FirstDomain => "first domain",
+            Self::OneForm => "one form",
+            Self::DomainAlias => "domain alias",
+            Self::Detail => "detail",
+            Self::Alias => "alias",
+            Self::Pattern(_) => "pattern",
+            Self::CatchAll => "catch-all",
+        }
+    }
+}
+
+/// Takes the steps of a look-up; mail that arrives has none who asks.
+pub(crate) trait Trace {
+    fn step(&mut self, step: impl FnOnce() -> Step);
+}
+
+impl Trace for () {
+    fn step(&mut self, _: impl FnOnce() -> Step) {}
+}
+
+impl Trace for Vec<Step> {
+    fn step(&mut self, step: impl FnOnce() -> Step) {
+        self.push(step());
+    }
+}
