@@ -34,6 +34,7 @@ mod pager;
 mod query;
 mod reply;
 mod report;
+mod route;
 mod search;
 mod search_common;
 mod show;
@@ -76,6 +77,8 @@ enum Command {
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Say where mail for an address goes, step by step; exit status 1 if it is refused
+    Route(route::RouteArgs),
     /// Index Maildirs for `find`: the first time all of them, later what changed
     Index(index::Index),
     /// Find messages in the index
@@ -268,6 +271,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             let config = Config::load(config.as_deref())?;
             print(&if json { config.to_json() + "\n" } else { config.to_toml() })?;
         }
+        Command::Route(args) => return route::run(args),
         Command::Index(args) => return index::run(args),
         Command::Find(args) => return find::run(args),
         Command::Threads(args) => return threads::run(args),

@@ -13,6 +13,7 @@ mod indexing;
 mod keywords;
 mod load;
 mod reading;
+mod routes;
 mod search;
 mod serve;
 mod sink;
