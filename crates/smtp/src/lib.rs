@@ -15,6 +15,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod address;
+mod body_error;
 pub mod client;
 pub mod command;
 #[cfg(feature = "tokio")]
@@ -27,11 +28,11 @@ mod scan;
 pub mod server;
 
 pub use address::{Address, Domain, ForwardPath, LocalPart, ReversePath};
+pub use body_error::BodyError;
 pub use command::{BodyType, MailFrom, Notify, RcptTo, Ret};
 pub use limits::{BareNewlines, Limits, LongLines, NulOctets, Timeouts};
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use posthaste_net::tls;
 pub use reply::{EnhancedCode, Reply};
-pub use scan::BodyError;
 pub use server::{Envelope, MessageOutcome, Protocol};

@@ -3,17 +3,15 @@
 //! Nothing that a message holds is an error here. What cannot be decoded is passed over, and [`Extracted::problem`] says so.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use posthaste_message::mime::{Kind, Limits, Message, Part, Problem, unflow};
 
 use crate::header_names::HeaderNames;
+use crate::text::alternatives::says_more;
 use crate::text::header::{Head, one_line, take_headers};
 use crate::text::html::html_to_text;
 use crate::text::prune::prune_into;
-use crate::text::tokens::{Tokens, random_key};
 
 /// Bytes of text that are indexed of one message; the rest of a longer one is passed over and reported.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -208,42 +206,6 @@ fn alternatives(this: Part<'_, '_>, out: &mut Extracted, encoded: u32) {
         if before == out.body.len() || says_more(&text, &out.body[before..]) {
             append(&text, out);
         }
-    }
-}
-
-/// One word in this many may be new before an HTML alternative counts as saying something else.
-const NEW_WORDS_SHARE: usize = 20;
-
-fn says_more(html: &str, plain: &str) -> bool {
-    let mut token = String::new();
-    let key = random_key();
-    let mut known = HashSet::with_hasher(BuildHasherDefault::<Hashed>::default());
-    Tokens::new(plain).for_each(&mut token, |word| {
-        known.insert(word.hash(key));
-    });
-    let (mut all, mut new) = (0, 0);
-    Tokens::new(html).for_each(&mut token, |word| {
-        all += 1;
-        new += usize::from(!known.contains(&word.hash(key)));
-    });
-    new * NEW_WORDS_SHARE > all
-}
-
-/// For numbers that are hashes already.
-#[derive(Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only numbers of 64 bits are hashed");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 

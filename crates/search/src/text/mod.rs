@@ -1,5 +1,6 @@
 //! From a message's bytes to what is searched: MIME and charsets, HTML to text, folding, tokens.
 
+mod alternatives;
 pub(crate) mod extract;
 pub(crate) mod fold;
 pub(crate) mod header;

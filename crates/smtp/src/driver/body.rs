@@ -10,7 +10,7 @@ use posthaste_net::after;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Stop};
-use crate::scan::BodyError;
+use crate::body_error::BodyError;
 use crate::server::{Event, MessageOutcome};
 
 /// The message that is being received. Reading it is what reads the connection, so a slow reader slows its client down

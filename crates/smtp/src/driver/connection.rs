@@ -13,9 +13,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::setup::Door;
 use super::{Session, SessionEnd};
+use crate::body_error::BodyError;
 use crate::limits::Timeouts;
 use crate::reply::Reply;
-use crate::scan::BodyError;
 use crate::server::{Config, Event, Machine, Waiting};
 
 /// Why a session cannot go on.

@@ -12,9 +12,9 @@ use bytes::BytesMut;
 use self::body::Body;
 use self::commands::Sort;
 use super::{Config, Envelope, Event, Protocol, Waiting};
+use crate::body_error::BodyError;
 use crate::command::{CommandError, MailFrom, RcptTo};
 use crate::reply::Reply;
-use crate::scan::BodyError;
 
 /// One server session. See the [module](super) for how it is driven.
 ///

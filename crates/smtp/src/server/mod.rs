@@ -23,9 +23,10 @@ use bytes::Bytes;
 pub use machine::Machine;
 pub use outcome::MessageOutcome;
 
+use crate::body_error::BodyError;
 use crate::command::{MailFrom, RcptTo};
 use crate::limits::{BareNewlines, Limits, LongLines, NulOctets};
-use crate::scan::{BodyError, Policy};
+use crate::scan::Policy;
 
 /// Which of the two protocols is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

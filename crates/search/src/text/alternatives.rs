@@ -1,0 +1,43 @@
+//! Two versions of one text, plain and HTML: whether the second one is worth indexing.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::text::tokens::{Tokens, random_key};
+
+/// One word in this many may be new before an HTML alternative counts as saying something else.
+const NEW_WORDS_SHARE: usize = 20;
+
+/// Whether `html` has words that `plain` lacks, beyond a small share.
+pub(super) fn says_more(html: &str, plain: &str) -> bool {
+    let mut token = String::new();
+    let key = random_key();
+    let mut known = HashSet::with_hasher(BuildHasherDefault::<Hashed>::default());
+    Tokens::new(plain).for_each(&mut token, |word| {
+        known.insert(word.hash(key));
+    });
+    let (mut all, mut new) = (0, 0);
+    Tokens::new(html).for_each(&mut token, |word| {
+        all += 1;
+        new += usize::from(!known.contains(&word.hash(key)));
+    });
+    new * NEW_WORDS_SHARE > all
+}
+
+/// For numbers that are hashes already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only numbers of 64 bits are hashed");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
