@@ -224,3 +224,8 @@ fn mailbox_below<'a>(mail_root: &Path, path: &'a Path) -> Result<&'a str, Delive
     MailboxPath::parse(mailbox).map_err(|error| bad(error.to_string()))?;
     Ok(mailbox)
 }
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

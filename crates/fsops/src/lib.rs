@@ -98,6 +98,11 @@ pub fn write_all_parts(fd: impl AsFd, mut parts: &mut [IoSlice<'_>], mut offset:
 /// Linux takes at most this many parts in one call (UIO_MAXIOV).
 pub const PARTS_AT_ONCE_MAX: usize = 1024;
 
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use std::io::Read;

@@ -40,3 +40,8 @@ pub use layout::KIND_USER;
 pub use recovery::{Damage, Note};
 pub use scan::{Gap, Located, Scan, scan};
 pub use stats::StatsSnapshot;
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

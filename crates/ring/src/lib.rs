@@ -1,9 +1,9 @@
 //! A write-ahead log as a ring of segments, with group commit: many callers append, one `fdatasync` makes all of it durable.
 //!
-//! The ring knows nothing of mail; whoever must promise that bytes survive a power cut, and wants to promise it
-//! thousands of times a second, can use it. Segments of a fixed size are written full of zeros once, used in order and
-//! recycled from the oldest, so a sync costs one device flush and no file-system commit. What is still needed of the oldest segment its user copies elsewhere
-//! before it is freed. ARCHITECTURE.md has the byte tables and the invariants.
+//! The ring knows nothing of mail. It is for programs that acknowledge thousands of durable writes per second. Segments of a fixed size are
+//! filled with zeros once, used in order and recycled, oldest first, so a sync costs one device flush and no file-system commit.
+//! The caller copies still needed records out of the oldest segment before freeing it. ARCHITECTURE.md has the byte tables and the
+//! invariants.
 //!
 //! ```
 //! # let dir = tempfile::tempdir().unwrap();
@@ -46,3 +46,8 @@ pub use segment::SegmentReader;
 pub use stats::Stats;
 pub use storage::make_dir;
 pub use table::SegmentInfo;
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -59,3 +59,8 @@ pub use update::{
 };
 pub use verify::{Verdict, verify};
 pub use watch::{Stop, WatchEvent, WatchOptions, WatchStatus, watch, watched};
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
