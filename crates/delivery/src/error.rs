@@ -55,7 +55,7 @@ pub enum DeliveryError {
     /// device is failing or the file system has gone read-only.
     #[error("the message could not be made durable: {0}")]
     Sync(#[source] io::Error),
-    /// The path names no mailbox that could be: never try it again (553 5.1.3).
+    /// The path names no mailbox that could be: never try it again (550 5.1.3).
     #[error("not a mailbox: {0}")]
     BadMailbox(Arc<str>),
     /// Message and recipients together are larger than a record of the journal can be: never try it again (552 5.3.4).

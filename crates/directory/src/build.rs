@@ -133,7 +133,7 @@ impl Directory {
             Targets::To(targets) => targets,
         };
         if targets.is_empty() {
-            return Err(Problem::new([], "leads nowhere; write { discard = true } if that is meant"));
+            return Err(Problem::new([], "has no target; write { discard = true } to discard its mail"));
         }
         let target = |(index, target): (usize, &String)| {
             self.written_target(target, domain).map_err(|message| Problem::new([index.into()], message))
@@ -149,7 +149,7 @@ impl Directory {
     /// `written` is how the configuration has it.
     fn known_target(&self, local: &str, domain: u32, written: &str) -> Result<Target, String> {
         self.target(domain, local).map_err(|refusal| match refusal {
-            Refusal::BadName => format!("`{written}` is not a name for a mailbox"),
+            Refusal::BadName => format!("`{written}` cannot be a mailbox name"),
             _ => format!("there is no user or alias `{written}`"),
         })
     }
@@ -159,8 +159,8 @@ impl Directory {
         let Some((local, domain)) = target.rsplit_once('@') else { return Ok((target, domain)) };
         let name = folded_domain(domain).ok_or_else(|| format!("`{domain}` is not a domain"))?;
         let index = self.by_name.get(&*name).copied();
-        let index = index
-            .ok_or_else(|| format!("`{domain}` is not one of our domains, and mail is not passed on to others"))?;
+        let index =
+            index.ok_or_else(|| format!("`{domain}` is not one of our domains, and mail is not relayed to others"))?;
         Ok((local, index))
     }
 
@@ -211,7 +211,7 @@ impl Directory {
     fn catch_all(&self, domain: &Domain, index: u32) -> Result<Option<Action>, Problem> {
         let Some(targets) = &domain.catch_all else { return Ok(None) };
         if domain.users == Users::Any {
-            return Err(Problem::new(["catch_all".into()], "nothing is left to catch where `users` is \"any\""));
+            return Err(Problem::new(["catch_all".into()], "not with `users` as \"any\""));
         }
         self.action(targets, index).map(Some).map_err(|problem| problem.within(["catch_all".into()]))
     }
@@ -269,7 +269,7 @@ fn domain_name(name: &str) -> Result<Cow<'_, str>, String> {
         return Err("not a domain".to_owned());
     }
     let folded = folded_domain(name).filter(|name| is_domain(name));
-    folded.ok_or_else(|| "not a domain: DNS has no form of this name".to_owned())
+    folded.ok_or_else(|| "not a domain: it has no form in DNS".to_owned())
 }
 
 fn listed(users: &[String]) -> Result<HashSet<Box<str>>, Problem> {
@@ -278,13 +278,13 @@ fn listed(users: &[String]) -> Result<HashSet<Box<str>>, Problem> {
         let at = ["users".into(), index.into()];
         let folded = folded(user);
         if user.contains('@') {
-            return Err(Problem::new(at, "a user is the part before the `@` alone"));
+            return Err(Problem::new(at, "write only the part before the `@`"));
         }
         if directory_name(&folded).is_err() {
-            return Err(Problem::new(at, "not a name for a mailbox"));
+            return Err(Problem::new(at, "cannot be a mailbox name"));
         }
         if !found.insert(folded.into()) {
-            return Err(Problem::new(at, format!("the user `{user}` is there twice")));
+            return Err(Problem::new(at, format!("the user `{user}` is listed twice")));
         }
     }
     Ok(found)

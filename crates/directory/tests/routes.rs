@@ -171,7 +171,7 @@ fn letters_and_a_labels_of_a_domain_are_one_domain() {
             .ends_with("`b\u{fc}cher.example` is another way to write `xn--bcher-kva.example`, which is there already")
     );
     assert!(error(["a.example", "A.example"]).ends_with("there is a domain `A.example` already"));
-    assert!(error(["a.example", "xn--a.example"]).ends_with("not a domain: DNS has no form of this name"));
+    assert!(error(["a.example", "xn--a.example"]).ends_with("not a domain: it has no form in DNS"));
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn a_mistake_is_found_at_its_place() {
     check(
         "aliases = { a = \"b\", b = \"ann\", c = [] }",
         "aliases.c",
-        "leads nowhere; write { discard = true } if that is meant",
+        "has no target; write { discard = true } to discard its mail",
     );
     check(
         "aliases = { x = [\"ann\", \"y\"], y = [\"z\"], z = \"y\" }",
@@ -382,12 +382,12 @@ fn a_mistake_is_found_at_its_place() {
         "the alias `y` leads back to itself, and there is no user of that name",
     );
     check("aliases = { x = [\"ann\", \"nobody\"] }", "aliases.x.1", "there is no user or alias `nobody`");
-    check("aliases = { x = \"@a.example\" }", "aliases.x.0", "`@a.example` is not a name for a mailbox");
-    check("aliases = { x = \"a b@any.example\" }", "aliases.x.0", "`a b@any.example` is not a name for a mailbox");
+    check("aliases = { x = \"@a.example\" }", "aliases.x.0", "`@a.example` cannot be a mailbox name");
+    check("aliases = { x = \"a b@any.example\" }", "aliases.x.0", "`a b@any.example` cannot be a mailbox name");
     check(
         "aliases = { x = \"ann@b.example\" }",
         "aliases.x.0",
-        "`b.example` is not one of our domains, and mail is not passed on to others",
+        "`b.example` is not one of our domains, and mail is not relayed to others",
     );
     check(
         "aliases = { x = [\"ann\", \"y\"], y = { refuse = \"gone\" } }",
@@ -403,7 +403,7 @@ fn a_mistake_is_found_at_its_place() {
     check(
         "catch_all = \"ann@b.example\"",
         "catch_all.0",
-        "`b.example` is not one of our domains, and mail is not passed on to others",
+        "`b.example` is not one of our domains, and mail is not relayed to others",
     );
     let pattern = |keys: &str| format!("[[domain.pattern]]\n{keys}\n");
     check(&pattern("match = \"a(\"\nto = \"ann\""), "pattern.0.match", "not a regular expression: unclosed group");
@@ -412,12 +412,12 @@ fn a_mistake_is_found_at_its_place() {
     check(
         &pattern("match = \"a(.)\"\nto = \"$1@$1.example\""),
         "pattern.0.to.0",
-        "`$1.example` is not one of our domains, and mail is not passed on to others",
+        "`$1.example` is not one of our domains, and mail is not relayed to others",
     );
     check(
         &pattern("match = \"a\"\nto = []"),
         "pattern.0.to",
-        "leads nowhere; write { discard = true } if that is meant",
+        "has no target; write { discard = true } to discard its mail",
     );
     check(
         &pattern("match = \"a\"\nto = { refuse = \"\" }"),

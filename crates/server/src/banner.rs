@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use posthaste_delivery::ReplayReport;
 use posthaste_directory::Route;
-use posthaste_units::wrapped;
+use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
 use crate::Server;
@@ -99,7 +99,7 @@ fn files_max() -> Option<u64> {
 
 fn restored(report: &ReplayReport) -> String {
     let of = match report.messages {
-        0 => return "nothing was left unfinished".to_owned(),
+        0 => return "nothing to restore".to_owned(),
         1 => "1 message in the journal".to_owned(),
         many => format!("{many} messages in the journal"),
     };
@@ -119,7 +119,8 @@ fn mailbox_entries(count: usize) -> String {
 fn damaged(report: &ReplayReport) -> Option<String> {
     let places = report.damage.iter().filter(|damage| damage.promised).count();
     let records = report.unreadable.len();
-    let text = format!("promised mail in the journal: places set aside {places}, records not readable now {records}");
+    let (aside, unreadable) = (count(places, "damaged place"), count(records, "unreadable record"));
+    let text = format!("acknowledged mail in the journal: {aside} set aside, {unreadable}");
     (places + records > 0).then(|| text + "; see the log")
 }
 

@@ -60,7 +60,7 @@ fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
     }
     let update = UpdateOptions { threads: 1, memory_bytes: MEMORY_BYTES, ..UpdateOptions::default() };
     let options = WatchOptions { update, ..WatchOptions::default() };
-    let mut hook = HookRunner::new(dir, |why| tracing::warn!(why, "the hook of the search index"));
+    let mut hook = HookRunner::new(dir, |why| tracing::warn!(why, "the hook of the search index failed"));
     let mut tell = |event: WatchEvent<'_>| {
         if let WatchEvent::Ready(report) | WatchEvent::Committed { report, .. } = &event {
             hook.after(report);
@@ -90,14 +90,14 @@ fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
 
 fn tell(event: WatchEvent<'_>) {
     match event {
-        WatchEvent::Rebuilding(why) => tracing::info!("search index is built again: {why}"),
+        WatchEvent::Rebuilding(why) => tracing::info!("rebuilding the search index: {why}"),
         WatchEvent::Ready(report) => {
             tracing::info!(messages = report.messages, added = report.added, "search index is up to date");
             tell_troubles(report);
         }
         WatchEvent::Committed { report, lag } => {
             let lag_ms = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
-            tracing::debug!(added = report.added, removed = report.removed, lag_ms, "search index");
+            tracing::debug!(added = report.added, removed = report.removed, lag_ms, "search index updated");
             tell_troubles(report);
         }
         WatchEvent::Trouble { error, pause } => {
@@ -109,13 +109,13 @@ fn tell(event: WatchEvent<'_>) {
         }
         WatchEvent::Unwatched(directories) => tracing::warn!(
             directories,
-            "the kernel has no room to watch more (fs.inotify.max_user_watches); their mail is indexed within a minute"
+            "too few inotify watches for these directories: raise fs.inotify.max_user_watches; until then their mail is indexed within a minute"
         ),
     }
 }
 
 fn tell_troubles(report: &Report) {
     for (path, trouble) in &report.troubles {
-        tracing::warn!(path = %path.display(), trouble, "search index");
+        tracing::warn!(path = %path.display(), trouble, "the search index cannot read this path");
     }
 }

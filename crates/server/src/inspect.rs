@@ -71,10 +71,10 @@ impl JournalReport {
                 total.bytes
             );
             let _ = match total.trouble {
-                None => writeln!(out, "  on its way"),
+                None => writeln!(out, "  being delivered"),
                 Some(Trouble { attempts, next_try_secs, error }) => {
                     let next = date(*next_try_secs);
-                    writeln!(out, "\n    tried in vain {}, next try {next}: {error}", count(*attempts, "time"))
+                    writeln!(out, "\n    failed {}, next try {next}: {error}", count(*attempts, "time"))
                 }
             };
         }
@@ -126,11 +126,11 @@ impl JournalReport {
             let _ = writeln!(out, "{what}: {} at byte {}: {}", damage.segment, damage.offset, damage.what);
         }
         for file in &self.journal.set_aside {
-            let _ = writeln!(out, "set aside at an earlier start, for a person to look at: {file}");
+            let _ = writeln!(out, "damaged, set aside at an earlier start: {file}");
         }
         if self.is_sound() {
             let live = self.journal.live.len();
-            let _ = writeln!(out, "sound: every promised record is whole, {live} live");
+            let _ = writeln!(out, "sound: every acknowledged record is intact, {live} live");
         }
         out
     }

@@ -170,10 +170,7 @@ pub(crate) fn filter(level: &str) -> Result<Targets, String> {
                 targets.with_target(part, *found)
             }
             Some(part) => {
-                return Err(format!(
-                    "nothing logs as `{part}`: all lines are of {LOGGED} or {}",
-                    LOGGED_TOO.join(" or ")
-                ));
+                return Err(format!("`{part}` has no log lines; targets are {LOGGED} and {}", LOGGED_TOO.join(" or ")));
             }
         };
     }

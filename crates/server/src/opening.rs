@@ -44,18 +44,21 @@ pub(crate) async fn open_store(config: &Config, owners: Owners) -> Result<(Journ
         let (segment, offset, what) = (damage.segment.as_str(), damage.offset, damage.what);
         let (first, last) = damage.seqs.unzip();
         if damage.promised {
-            tracing::error!(segment, offset, first, last, what, "promised mail is damaged in the journal");
+            tracing::error!(segment, offset, first, last, what, "acknowledged mail in the journal is damaged");
         } else {
-            tracing::info!(segment, offset, first, last, what, "torn tail of an earlier run: nothing was promised");
+            tracing::info!(
+                segment,
+                offset,
+                first,
+                last,
+                what,
+                "torn tail of an earlier run: it held no acknowledged mail"
+            );
         }
     }
     if let Some((_, error)) = report.unreadable.first() {
         let (records, error) = (report.unreadable.len(), error.to_string());
-        tracing::error!(
-            records,
-            error,
-            "records that cannot be read stay in the journal; the error is that of the first"
-        );
+        tracing::error!(records, error, "unreadable records stay in the journal; the error is the first one's");
     }
     let ReplayReport { messages, restored, deferred, .. } = report;
     tracing::info!(messages, restored, deferred, "journal replayed");

@@ -90,8 +90,8 @@ impl OwnerRules {
         for (domain, own) in self.all() {
             let to = match (own.uid, own.gid) {
                 _ if rights.all => continue,
-                (Some(uid), _) if uid != rights.uid => format!("user number {uid}"),
-                (_, Some(gid)) if !rights.groups.contains(&gid) => format!("group number {gid}"),
+                (Some(uid), _) if uid != rights.uid => format!("uid {uid}"),
+                (_, Some(gid)) if !rights.groups.contains(&gid) => format!("gid {gid}"),
                 _ => continue,
             };
             return Err(Ungivable { domain: domain.to_owned(), to });
@@ -108,7 +108,10 @@ impl OwnerRules {
         };
         let found = self.all().filter_map(|(_, own)| bars(own));
         let said = |(uid, path): (u32, std::path::PathBuf)| {
-            format!("user number {uid}, whose mail it is, cannot get through {}: chmod o+x", path.display())
+            format!(
+                "uid {uid} owns mailboxes below {0}, but may not pass through it: run chmod o+x {0}",
+                path.display()
+            )
         };
         found.map(said).collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -137,7 +140,7 @@ impl DomainRules {
             let own = ownership(base, account.owner.as_deref(), account.mode.as_deref())
                 .map_err(|(key, message)| Problem::new(at(Some(key)), message))?;
             if accounts.insert(directory, own).is_some() {
-                return Err(Problem::new(at(None), format!("the account `{name}` is there twice")));
+                return Err(Problem::new(at(None), format!("the account `{name}` is listed twice")));
             }
         }
         let says_nothing = accounts.is_empty() && base == Ownership::default();
@@ -160,7 +163,7 @@ fn ownership(
     let bits = bits.ok_or_else(|| {
         (
             "mode",
-            "permission bits of files in octal, 0600 at least and without x: \"0600\", \"0640\", \"0660\"".to_owned(),
+            "permission bits of files in octal, at least 0600 and without x: \"0600\", \"0640\", \"0660\"".to_owned(),
         )
     })?;
     Ok(Ownership { uid, gid, ..Ownership::with_mode(bits) })
@@ -190,7 +193,7 @@ impl std::fmt::Display for Ungivable {
         let Self { domain, to } = self;
         write!(
             f,
-            "mail of `{domain}` is to belong to {to}, and giving files away takes root, or CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER"
+            "mail of `{domain}` has another owner, {to}; changing owners needs root, or CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER"
         )
     }
 }
@@ -289,9 +292,9 @@ mod tests {
         assert_eq!(check("5000:12", &server), None);
         assert_eq!(check(":12", &server), None);
         assert_eq!(check("1000:12", &rights(0, &[0], true)), None);
-        let said = "mail of `example.org` is to belong to user number 1000, and giving files away takes root, or CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER";
+        let said = "mail of `example.org` has another owner, uid 1000; changing owners needs root, or CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER";
         assert_eq!(check("1000:12", &server).as_deref(), Some(said));
-        assert!(check(":13", &server).is_some_and(|said| said.contains("group number 13")));
+        assert!(check(":13", &server).is_some_and(|said| said.contains("gid 13")));
     }
 
     #[test]
@@ -309,7 +312,7 @@ mod tests {
             ("owner = \"4711\"", "domain.0.owner", "write \"4711:GROUP\""),
             ("owner = \"0:nothing-here\"", "domain.0.owner", "there is no group `nothing-here`"),
             ("owner = \"\"", "domain.0.owner", "\"user\", \"user:group\" or \":group\""),
-            ("mode = \"0440\"", "domain.0.mode", "0600 at least"),
+            ("mode = \"0440\"", "domain.0.mode", "at least 0600"),
             ("mode = \"0755\"", "domain.0.mode", "without x"),
             ("[domain.accounts.ann]\nmode = \"0640\"", "domain.0.accounts.ann", "there is no user `ann`"),
             ("users = \"any\"\n[domain.accounts.ann]\nmode = \"x\"", "domain.0.accounts.ann.mode", "in octal"),

@@ -30,7 +30,7 @@ pub enum PrivilegeError {
         error: io::Error,
     },
     /// The user cannot use what is there.
-    #[error("{} belongs to user number {owner} and `{user}` cannot write to it; chown -R {user}: {}", path.display(), above.display())]
+    #[error("{} belongs to uid {owner}, and `{user}` cannot write to it; run chown -R {user}: {}", path.display(), above.display())]
     Owner {
         /// What.
         path: PathBuf,
@@ -43,7 +43,7 @@ pub enum PrivilegeError {
     },
     /// A server within another program does not change that program's user.
     #[error(
-        "the process runs as user number {uid} and not as `{user}`, which the configuration asks for: become that user before, or leave `user` out"
+        "the process runs as uid {uid}, but the configuration says user = `{user}`: switch to that user first, or leave `user` out"
     )]
     OtherUser {
         /// Whom it should be.
@@ -162,7 +162,7 @@ fn make_for(path: &Path, identity: &Identity, mode: u32) -> io::Result<()> {
 fn become_user(identity: &Identity) -> io::Result<()> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
-        return Err(io::Error::other(format!("{threads} threads run already")));
+        return Err(io::Error::other(format!("{threads} threads are running already")));
     }
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     let groups: Vec<Gid> = identity.groups.iter().map(|&group| Gid::from_raw(group)).collect();
@@ -171,7 +171,7 @@ fn become_user(identity: &Identity) -> io::Result<()> {
     set_thread_res_gid(gid, gid, gid)?;
     set_thread_res_uid(uid, uid, uid)?;
     if identity.uid != 0 && set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_ok() {
-        return Err(io::Error::other("the way back to root is open"));
+        return Err(io::Error::other("root privileges could be regained"));
     }
     Ok(())
 }
@@ -239,7 +239,7 @@ mod tests {
             crate::Server::start(Config::parse(Path::new("x"), &text).unwrap())
         };
         let error = start(uid + 1).await.err().expect("it is somebody else").to_string();
-        assert!(error.contains(&format!("user number {uid} and not as `{}`", uid + 1)), "{error}");
+        assert!(error.contains(&format!("uid {uid}, but the configuration says user = `{}`", uid + 1)), "{error}");
         assert!(!dir.path().join("data").exists());
         start(uid).await.expect("it is the user").shutdown().await;
     }

@@ -281,9 +281,11 @@ impl Receiver {
             }
             Kind::Slow => format!("the disk of {journal}, or that of the mailboxes, is overloaded or does not answer"),
             Kind::Broken => {
-                format!("look into the kernel's log for the disk of {journal}; a failed sync needs a restart")
+                format!(
+                    "check the kernel's log for errors of the disk of {journal}; after a failed sync, restart the server"
+                )
             }
-            Kind::MailboxFull => format!("`posthaste journal inspect {journal}` says why it cannot be written to"),
+            Kind::MailboxFull => format!("`posthaste journal inspect {journal}` shows why it cannot be written"),
             Kind::NoMemory => "raise limits.memory_bytes".to_owned(),
             Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::Abandoned => String::new(),
         }
@@ -340,7 +342,6 @@ pub(crate) fn reply_to(error: &DeliveryError) -> Reply {
             Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept")
         }
         DeliveryError::BadMailbox(_) => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
-        DeliveryError::Mailbox(_) => Reply::new(450, "4.2.0", "The mailbox cannot be written, try again later"),
         DeliveryError::Full(_) => Reply::new(452, "4.3.1", "No space to keep the message, try again later"),
         DeliveryError::Busy => Reply::new(451, "4.3.2", "Too much mail waits to be written, try again later"),
         DeliveryError::Closed => Reply::new(421, "4.3.2", "The server is shutting down"),
@@ -422,6 +423,5 @@ mod tests {
         check(AppendError::TooLarge { bytes: 2, limit: 1 }.into(), "552 5.3.4 ");
         check(AppendError::Poisoned("a sync failed".into()).into(), "451 4.3.0 ");
         check(DeliveryError::BadMailbox("..".into()), "550 5.1.3 ");
-        check(DeliveryError::Mailbox(error(std::io::ErrorKind::PermissionDenied)), "450 4.2.0 ");
     }
 }

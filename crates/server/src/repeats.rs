@@ -207,14 +207,23 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 pub(crate) fn log(left_out: &[LeftOut]) {
     for LeftOut { kind, about, count } in left_out.iter().take(LINES_MAX) {
         if kind.is_ours() {
-            tracing::warn!(about = &**about, count, "{}: it goes on, so many times more", kind.text());
+            tracing::warn!(
+                about = &**about,
+                count,
+                "{}: still happening; repeats were not logged one by one",
+                kind.text()
+            );
         } else {
-            tracing::info!(about = &**about, count, "{}: so many times more", kind.text());
+            tracing::info!(about = &**about, count, "{}: repeats were not logged one by one", kind.text());
         }
     }
     if let Some(rest) = left_out.get(LINES_MAX..).filter(|rest| !rest.is_empty()) {
         let count: u64 = rest.iter().map(|left_out| left_out.count).sum();
-        tracing::info!(about = rest.len(), count, "and more of other mailboxes and clients");
+        tracing::info!(
+            about = rest.len(),
+            count,
+            "repeats for further mailboxes and clients were not logged one by one"
+        );
     }
 }
 

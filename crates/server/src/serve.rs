@@ -166,7 +166,7 @@ impl Server {
 pub struct ServeOptions {
     /// The configuration's file; see [`Config::load`].
     pub config: Option<PathBuf>,
-    /// How log lines look, whatever the configuration says.
+    /// Format of log lines; overrides the configuration.
     pub log_format: Option<LogFormat>,
     /// A descriptor that a line is written to once all listeners are bound and the journal is replayed.
     pub ready_fd: Option<u32>,

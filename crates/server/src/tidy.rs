@@ -21,9 +21,11 @@ impl Tidy {
                 match tidy(&mail, SystemTime::now()) {
                     Ok(Tidied { removed: 0, troubles: 0 }) => {}
                     Ok(Tidied { removed, troubles }) => {
-                        tracing::info!(removed, troubles, "unfinished files of mailboxes cleared up");
+                        tracing::info!(removed, troubles, "removed unfinished files from mailboxes");
                     }
-                    Err(error) => tracing::warn!(error = error.to_string(), "mailboxes cannot be looked through"),
+                    Err(error) => {
+                        tracing::warn!(error = error.to_string(), "cannot scan the mailboxes for unfinished files")
+                    }
                 }
                 if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
                     return;

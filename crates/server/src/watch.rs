@@ -52,7 +52,7 @@ impl Told {
         if let Some(why) = store.poisoned().filter(|_| !std::mem::replace(&mut self.poisoned, true)) {
             tracing::error!(
                 why = &*why,
-                "stable storage failed: no mail is accepted until a restart, once its cause is gone"
+                "a sync of the journal failed: no mail is accepted; repair the disk, then restart the server"
             );
         }
         let stats = store.stats();
@@ -60,7 +60,7 @@ impl Told {
         if stats.unreadable_segments > unreadable {
             tracing::error!(
                 segments = stats.unreadable_segments,
-                "the journal cannot read mail that it holds: its disk is failing; the segments are kept"
+                "cannot read acknowledged mail from the journal: its disk is failing; the segments are kept"
             );
         }
         self.mailboxes(store, stats.waiting);
@@ -88,17 +88,17 @@ impl Told {
                 bytes,
                 attempts,
                 error = &**error,
-                "mail waits: this mailbox cannot be written to; it is tried again by itself"
+                "mail waits: this mailbox cannot be written; retrying automatically"
             );
         }
         if new.len() > NAMED_MAX {
             let mailboxes = new.len() - NAMED_MAX;
-            tracing::warn!(mailboxes, "mail waits for so many mailboxes more; `posthaste journal inspect` lists them");
+            tracing::warn!(mailboxes, "mail waits for further mailboxes; `posthaste journal inspect` lists them");
         }
         self.troubled = waiting.iter().map(|waiting| waiting.mailbox.clone()).collect();
         if due {
             let bytes = waiting.iter().map(|waiting| waiting.bytes).sum::<u64>();
-            tracing::warn!(messages, bytes, mailboxes = waiting.len(), "mail waits, all in all");
+            tracing::warn!(messages, bytes, mailboxes = waiting.len(), "mail waits, in total");
         }
     }
 
@@ -106,11 +106,11 @@ impl Told {
     fn losses(&mut self, turned_away: u64, dropped: u64) {
         let clients = turned_away - std::mem::replace(&mut self.turned_away, turned_away);
         if clients > 0 {
-            tracing::warn!(clients, "turned away: too many connections or open files");
+            tracing::warn!(clients, "clients turned away: too many connections or open files");
         }
         let lines = dropped - std::mem::replace(&mut self.dropped, dropped);
         if lines > 0 {
-            tracing::warn!(lines, "lines of this log were dropped: who reads it is too slow");
+            tracing::warn!(lines, "log lines were dropped: the reader of the log is too slow");
         }
     }
 

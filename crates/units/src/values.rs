@@ -76,7 +76,7 @@ impl<R: Fn(&str) -> Result<u64, String>> Visitor<'_> for Number<R> {
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<u64, E> {
-        u64::try_from(number).map_err(|_| E::custom(format!("{number} is less than nothing")))
+        u64::try_from(number).map_err(|_| E::custom(format!("{number} is negative")))
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {

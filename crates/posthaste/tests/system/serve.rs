@@ -405,7 +405,7 @@ fn a_message_that_its_client_gave_up_is_not_logged_as_kept() {
     client.send(b"BDAT 3\r\nx\r\n").unwrap();
     assert_eq!(client.reply().code, 250);
     client.expect("RSET", 250);
-    let line: serde_json::Value = serde_json::from_str(&server.wait_for_log("gave the message up")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(&server.wait_for_log("gave up the message")).unwrap();
     assert_eq!((&line["message"], &line["reply"]), (&"message abandoned".into(), &"".into()));
     client.expect("MAIL FROM:<s@example.net>", 250);
     client.expect("RCPT TO:<a@example.org>", 250);
@@ -604,7 +604,7 @@ fn what_the_banner_says_to_try_works() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), ANYBODY);
     assert!(server.banner.contains("receiving  example.org"), "{}", server.banner);
-    assert!(server.banner.contains("nothing was left unfinished"), "{}", server.banner);
+    assert!(server.banner.contains("nothing to restore"), "{}", server.banner);
     let line = server.banner.lines().find(|line| line.contains("curl")).expect("a line to try").trim();
     let address = server.addresses[0].to_string();
     assert!(
@@ -628,7 +628,7 @@ fn a_start_after_a_crash_tells_what_it_restored() {
     assert!(server.banner.contains("nothing; 1 message in the journal, all in their mailboxes"), "{}", server.banner);
     server.stop();
     let server = Server::start_as_it_is(dir.path());
-    assert!(server.banner.contains("nothing was left unfinished"), "{}", server.banner);
+    assert!(server.banner.contains("nothing to restore"), "{}", server.banner);
     server.stop();
 }
 
@@ -654,11 +654,11 @@ fn mail_belongs_to_the_owner_of_its_domain_or_account_before_and_after_a_kill() 
     };
     if !is_root {
         let said = refused(&config(":0", &format!("{someone}:0")));
-        assert!(said.contains("mail of `example.org` is to belong to"), "{said}");
+        assert!(said.contains("mail of `example.org` has another owner"), "{said}");
     }
     let said = refused(&format!("user = 65534\ngroup = 65534\n{}", config("65533:65533", "65532:65534")));
     assert!(
-        said.contains("the server gives up root for this user, but mail of `example.org` is to belong to"),
+        said.contains("the server drops root for this user, but mail of `example.org` has another owner"),
         "{said}"
     );
     assert!(!dir.path().join("posthaste-data").exists());
@@ -750,7 +750,7 @@ fn a_server_started_as_root_becomes_its_user_in_every_thread() {
     let refused = command(dir.path(), &["serve"]).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(
-        said.contains("posthaste-data/journal/lock belongs to user number 0") && said.contains("chown -R 65534: "),
+        said.contains("posthaste-data/journal/lock belongs to uid 0") && said.contains("chown -R 65534: "),
         "{said}"
     );
 }

@@ -37,7 +37,7 @@ impl Identity {
             (Some((_, uid, own)), _, gid) => (*uid, gid.unwrap_or(*own)),
             (None, Some(number), Some(gid)) => (number, gid),
             (None, Some(_), None) => {
-                return Err(("user", format!("/etc/passwd does not know {user}: set `group` as well")));
+                return Err(("user", format!("there is no user {user} in /etc/passwd: set `group` as well")));
             }
             (None, None, _) => {
                 let make = "make it with `useradd --system`, or give its number";
@@ -45,7 +45,7 @@ impl Identity {
             }
         };
         if uid == UNCHANGED {
-            return Err(("user", format!("{UNCHANGED} is no user: to the kernel it means that nothing changes")));
+            return Err(("user", format!("{UNCHANGED} cannot be a user: the kernel reserves it")));
         }
         let mut member_of = vec![gid];
         if let Some((name, ..)) = &known {
@@ -78,7 +78,7 @@ pub(crate) fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
         _ => match Identity::of(user, group_key) {
             Ok(identity) => Ok((Some(identity.uid), Some(identity.gid))),
             Err(_) if group_key.is_none() && user.parse::<u32>().is_ok() => {
-                Err(format!("/etc/passwd does not know {user}: write \"{user}:GROUP\""))
+                Err(format!("there is no user {user} in /etc/passwd: write \"{user}:GROUP\""))
             }
             Err((_, problem)) => Err(problem),
         },
@@ -95,7 +95,7 @@ pub(super) fn group(group: &str) -> Result<u32, String> {
 
 fn group_among(groups: &str, group: &str) -> Result<u32, String> {
     match group.parse() {
-        Ok(UNCHANGED) => return Err(format!("{UNCHANGED} is no group: to the kernel it means that nothing changes")),
+        Ok(UNCHANGED) => return Err(format!("{UNCHANGED} cannot be a group: the kernel reserves it")),
         Ok(number) => return Ok(number),
         Err(_) => {}
     }

@@ -59,7 +59,7 @@ fn check_owners(config: &Config) -> Result<(), Problem> {
     let rules = OwnerRules::new(config)?;
     let Some(rights) = Rights::to_be(config) else { return Ok(()) };
     rules.check(&rights).map_err(|why| {
-        let message = format!("the server gives up root for this user, but {why}: leave `user` out, or `owner`");
+        let message = format!("the server drops root for this user, but {why}: leave out `user` or `owner`");
         Problem::new(["user".into()], message)
     })
 }
@@ -145,10 +145,7 @@ fn check_forbidden(commands: &[String]) -> Result<(), Problem> {
             return Err(Problem::new(at(), "a command is one word, such as \"GET\""));
         }
         if posthaste_smtp::command::is_known(command) {
-            return Err(Problem::new(
-                at(),
-                format!("{command} is a command of mail, only those of other protocols count"),
-            ));
+            return Err(Problem::new(at(), format!("{command} is a command of SMTP or LMTP and cannot be forbidden")));
         }
     }
     Ok(())

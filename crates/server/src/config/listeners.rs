@@ -97,7 +97,7 @@ impl Listener {
         let problem = |key, message: &str| Err((key, message.to_owned()));
         if let Some(Networks(allow)) = &self.allow {
             if allow.is_empty() {
-                return problem("allow", "nobody could connect; leave it out to let everybody in");
+                return problem("allow", "nobody could connect; leave it out to allow everybody");
             }
             if self.unix.is_some() && !self.proxy_protocol {
                 return problem(
@@ -112,7 +112,7 @@ impl Listener {
                 problem("proxies", "only for `address`; the socket's `mode` and `group` say which proxies may connect")
             }
             Some(Networks(proxies)) if proxies.iter().any(|network| network.prefix_len() == 0) => {
-                problem("proxies", "anybody could say to be anybody; name the proxies' addresses")
+                problem("proxies", "any client could claim any address; list the proxies' addresses")
             }
             Some(Networks(proxies)) if !proxies.is_empty() => Ok(()),
             _ if self.proxy_protocol && self.unix.is_none() => {

@@ -350,7 +350,8 @@ impl Loaded {
             (false, false) if self.names_listeners => "[[listener]]",
             _ => return Ok(again),
         };
-        Err(again.error(format!("there is no {lost} any more, as if the file was emptied; restart if this is meant")))
+        Err(again
+            .error(format!("there is no {lost} any more, as if the file was emptied; restart if this is intended")))
     }
 }
 

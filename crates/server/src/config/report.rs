@@ -1,7 +1,7 @@
 //! What `config check` says of a configuration that can be used.
 
 use std::fmt::Write as _;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,14 +82,7 @@ fn takes_directories(dir: &Path) -> Result<(), String> {
 
 fn listener(listener: &Listener) -> Option<String> {
     if let Some(address) = &listener.address {
-        return match address.to_socket_addrs() {
-            Ok(found) => found
-                .map(|address| address.port())
-                .find(|&port| is_low(port))
-                .filter(|_| !may_take_low_ports())
-                .map(|_| format!("listener {address}: {LOW_PORTS}")),
-            Err(error) => Some(format!("listener {address}: {error}")),
-        };
+        return tcp(address).map(|why| format!("listener {address}: {why}"));
     }
     let path = listener.unix.as_ref()?;
     let dir = here(path.parent().unwrap_or(Path::new("")));
@@ -104,8 +97,28 @@ fn listener(listener: &Listener) -> Option<String> {
     }
 }
 
+/// Why the server could not listen there.
+fn tcp(address: &str) -> Option<String> {
+    let found: Vec<SocketAddr> = match address.to_socket_addrs() {
+        Ok(found) => found.collect(),
+        Err(error) => return Some(format!("the host name cannot be resolved, so the server would not start: {error}")),
+    };
+    // Without a port of ours in it, this says only whether the address is one of this machine.
+    let is_here = |address: &SocketAddr| match UdpSocket::bind((address.ip(), 0)) {
+        Ok(_) => true,
+        Err(error) => error.kind() != std::io::ErrorKind::AddrNotAvailable,
+    };
+    if !found.iter().any(is_here) {
+        let found: Vec<String> = found.iter().map(|address| address.ip().to_string()).collect();
+        return Some(format!("this machine does not have the address {}", found.join(" or ")));
+    }
+    let is_barred = found.iter().any(|address| is_low(address.port())) && !may_take_low_ports();
+    is_barred.then(|| LOW_PORTS.to_owned())
+}
+
 /// What a process without the right to a port is told.
-pub(crate) const LOW_PORTS: &str = "ports below 1024 take root, which `user` gives up again, or CAP_NET_BIND_SERVICE";
+pub(crate) const LOW_PORTS: &str =
+    "ports below 1024 need root (with `user`, to drop it after binding) or CAP_NET_BIND_SERVICE";
 
 /// Whether only some may listen on this port: the kernel's limit can be moved.
 pub(crate) fn is_low(port: u16) -> bool {

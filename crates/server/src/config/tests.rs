@@ -53,7 +53,7 @@ fn only_commands_of_other_protocols_can_be_forbidden() {
     assert_eq!(config.policy.forbidden_commands, ["GET", "ehl"]);
     assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
     for (command, message) in
-        [("vrfy", "is a command of mail"), ("GET /", "one word"), ("Host:", "one word"), ("", "one word")]
+        [("vrfy", "is a command of SMTP"), ("GET /", "one word"), ("Host:", "one word"), ("", "one word")]
     {
         let shown = error_of(&format!("[policy]\nforbidden_commands = [\"GET\", \"{command}\"]\n"));
         assert!(shown.starts_with("posthaste.toml:2:") && shown.contains(message), "{shown}");
@@ -114,7 +114,7 @@ fn a_wrong_type_is_pointed_at_in_words_of_the_file() {
         "this has to be a size, such as 1048576, \"10M\" or \"1.5 GiB\"; it is `1.5`",
     );
     first("[limits]\nmessage_bytes = \"10X\"\n", "2:17: `10X` is no size; write 10240, 10k, 10M or 1.5 GiB");
-    first("[limits]\nmessage_bytes = -1\n", "-1 is less than nothing");
+    first("[limits]\nmessage_bytes = -1\n", "-1 is negative");
     first("[limits]\nbody_read_secs = \"5 parsecs\"\n", "`5 parsecs` is no time; write 500ms, 10s, 2m or 1h");
     first("[limits]\nbody_read_secs = \"500ms\"\n", "`500ms`: whole seconds only");
     first(
@@ -182,7 +182,7 @@ fn a_value_that_makes_no_sense_is_pointed_at() {
     );
     check(
         "[[domain]]\nname = \"a.example\"\nusers = [\"x\", \"X\"]\n",
-        "posthaste.toml:3:15: the user `X` is there twice\n 3 | users = [\"x\", \"X\"]\n   |               ^^^",
+        "posthaste.toml:3:15: the user `X` is listed twice\n 3 | users = [\"x\", \"X\"]\n   |               ^^^",
     );
     check(
         "[[domain]]\nname = \"a.example\"\nusers = [\"x\"]\n[domain.aliases]\ny = [\"x\", \"z\"]\n",
@@ -190,7 +190,7 @@ fn a_value_that_makes_no_sense_is_pointed_at() {
     );
     check(
         "[[domain]]\nname = \"a.example\"\naliases = { y = \"x@other.example\" }\n",
-        "posthaste.toml:3:17: `other.example` is not one of our domains, and mail is not passed on to others\n \
+        "posthaste.toml:3:17: `other.example` is not one of our domains, and mail is not relayed to others\n \
          3 | aliases = { y = \"x@other.example\" }\n   |                 ^^^^^^^^^^^^^^^^^",
     );
     check(
@@ -319,6 +319,16 @@ fn a_check_says_what_is_left_to_the_defaults_and_what_would_stop_a_server_here()
 }
 
 #[test]
+fn a_check_names_listeners_that_cannot_be_had_here() {
+    let text = "[[listener]]\naddress = \"192.0.2.1:2525\"\n[[listener]]\naddress = \"no-such-host.invalid:2525\"\n";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, text).unwrap();
+    let said = super::check(&Loaded::load(Some(file.path())).unwrap());
+    assert!(said.contains("listener 192.0.2.1:2525: this machine does not have the address 192.0.2.1\n"), "{said}");
+    assert!(said.contains("listener no-such-host.invalid:2525: the host name cannot be resolved"), "{said}");
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = Config::load(Some(Path::new("/nonexistent/posthaste.toml"))).unwrap_err();
     assert!(error.to_string().starts_with("/nonexistent/posthaste.toml: cannot be read: "), "{error}");
@@ -379,7 +389,7 @@ fn a_port_that_takes_privileges_is_told_of_where_they_are_missing() {
     let sets = rustix::thread::capabilities(None).unwrap();
     let has_right = sets.effective.contains(rustix::thread::CapabilitySet::NET_BIND_SERVICE);
     let said = check_of("[[listener]]\naddress = \"127.0.0.1:25\"\n");
-    assert_eq!(said.contains("listener 127.0.0.1:25: ports below 1024 take root"), is_low(25) && !has_right, "{said}");
+    assert_eq!(said.contains("listener 127.0.0.1:25: ports below 1024 need root"), is_low(25) && !has_right, "{said}");
 }
 
 #[test]
@@ -388,7 +398,7 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
         let shown = error_of(&format!("[[listener]]\naddress = \"127.0.0.1:1\"\n{keys}\n"));
         assert!(shown.lines().next().unwrap().ends_with(expected), "{shown}");
     };
-    first("allow = []", "3:9: nobody could connect; leave it out to let everybody in");
+    first("allow = []", "3:9: nobody could connect; leave it out to allow everybody");
     first(
         "allow = \"10.0.0.1/8\"",
         "3:9: `10.0.0.1/8` has bits behind its prefix: write 10.0.0.0/8 for the network, or 10.0.0.1 for the one address",
@@ -397,20 +407,17 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
     first("proxy_protocol = true", "needs the proxies' addresses too, such as proxies = [\"192.0.2.7\"]");
     first(
         "proxy_protocol = true\nproxies = [\"0.0.0.0/0\"]",
-        "4:11: anybody could say to be anybody; name the proxies' addresses",
+        "4:11: any client could claim any address; list the proxies' addresses",
     );
     first("alow = \"10.0.0.0/8\"", "3:1: there is no key `alow` here; did you mean `allow`?");
     first("limits = 3", "this has to be a table; it is `3`");
     first("limits = { mesage_bytes = 3 }", "there is no key `mesage_bytes` here; did you mean `message_bytes`?");
     first("limits = { memory_bytes = 3 }", "there is no key `memory_bytes` here; it belongs below [limits]");
     first("limits = { errors = 0 }", "3:21: must be at least 1");
-    first("policy = { forbidden_commands = [\"GET\", \"vrfy\"] }", "only those of other protocols count");
+    first("policy = { forbidden_commands = [\"GET\", \"vrfy\"] }", "cannot be forbidden");
     first("cidr = \"10.0.0.0/8\"", "there is no key `cidr` here; it belongs below a [[network]]");
     first("starttls = true", "with `proxy_protocol = true` on the listener");
-    first(
-        "auth = true",
-        "3:1: there is no AUTH in this version: `allow` on a listener says which networks may connect",
-    );
+    first("auth = true", "3:1: this version has no AUTH: `allow` on a listener decides which networks may connect");
     first("[[network]]", "a network needs `cidr`, such as cidr = \"10.0.0.0/8\"");
     first("[[network]]\ncidr = [\"10.0.0.0/8\", \"10.0.0.0/8\"]", "there is a network 10.0.0.0/8 already");
     let unix = |keys: &str| error_of(&format!("[[listener]]\nunix = \"l\"\n{keys}\n"));

@@ -36,9 +36,7 @@ pub(super) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SpoolS
         }
 
         fn visit_i64<E: de::Error>(self, number: i64) -> Result<SpoolShare, E> {
-            u64::try_from(number)
-                .map(SpoolShare::Bytes)
-                .map_err(|_| E::custom(format!("{number} is less than nothing")))
+            u64::try_from(number).map(SpoolShare::Bytes).map_err(|_| E::custom(format!("{number} is negative")))
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<SpoolShare, E> {

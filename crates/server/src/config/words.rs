@@ -17,11 +17,11 @@ pub(super) fn plain(message: &str) -> String {
 fn not_yet(message: &str) -> Option<&'static str> {
     let (key, _) = message.strip_prefix("unknown field `")?.split_once('`')?;
     match key {
-        "tls" | "starttls" | "implicit_tls" | "certificate" | "tls_certificate" | "tls_key" => Some(
-            "there is no TLS in this version: put a proxy that has it in front, with `proxy_protocol = true` on the listener",
-        ),
+        "tls" | "starttls" | "implicit_tls" | "certificate" | "tls_certificate" | "tls_key" => {
+            Some("this version has no TLS: put a TLS proxy in front, with `proxy_protocol = true` on the listener")
+        }
         "auth" | "auth_required" | "authentication" => {
-            Some("there is no AUTH in this version: `allow` on a listener says which networks may connect")
+            Some("this version has no AUTH: `allow` on a listener decides which networks may connect")
         }
         _ => None,
     }
