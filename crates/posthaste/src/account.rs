@@ -21,10 +21,10 @@ pub struct Accounting {
     /// if all are sinks' account files, otherwise one for each recipient
     #[arg(long, value_enum, value_name = "PER")]
     copies: Option<CopiesOption>,
-    /// Wait at most so long for acknowledged messages to arrive
+    /// Maximum wait for acknowledged messages to arrive
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     settle: Duration,
-    /// Findings listed of each kind; JSON has them all
+    /// Maximum findings to list of each kind; JSON has them all
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub list: usize,
 }
@@ -40,8 +40,8 @@ enum CopiesOption {
 pub struct AccountOfRun {
     /// The file that `load --acked` wrote
     acked: PathBuf,
-    /// A Maildir tree, a directory, an mbox, a sink's account file; our server's data directory or journal: mail that
-    /// waits in it is not lost
+    /// A Maildir tree, a directory, an mbox, a sink's account file, or a Posthaste server's data directory or journal
+    /// (mail waiting in it is not lost)
     #[arg(required = true)]
     stores: Vec<PathBuf>,
     #[command(flatten)]

@@ -13,23 +13,23 @@ use crate::terminal::{harmless, harmless_json, print};
 
 #[derive(Args)]
 pub struct Addresses {
-    /// Which messages to look at; without a query all
+    /// Query: whose addresses to list; default: all messages
     #[arg(value_name = "QUERY", trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
     source: Source,
-    /// Only addresses and names with this in it, in any case
+    /// Only addresses and names that contain this text; case is ignored
     #[arg(long, short = 'm', value_name = "TEXT")]
     matching: Option<String>,
-    /// At most this many, those in most messages first
+    /// Maximum number, most frequent first
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
-    /// Only who writes, or only who is written to
+    /// Only senders, or only recipients
     #[arg(long, value_enum)]
     output: Vec<Output>,
     #[command(flatten)]
     exclude: Exclude,
-    /// How to print them
+    /// Output format
     #[arg(long, short = 'o', value_enum, default_value = "plain")]
     format: Format,
     /// Print JSON

@@ -13,18 +13,18 @@ use crate::terminal::{harmless, harmless_json, print};
 
 #[derive(Args)]
 pub struct Cfind {
-    /// A regular expression that is looked for in name, address and `name <address>`, in any case
+    /// A regular expression for name, address or `name <address>`; case is ignored
     #[arg(value_name = "PATTERN")]
     pattern: Option<String>,
     #[command(flatten)]
     index: IndexDir,
-    /// How to print them
+    /// Output format
     #[arg(long, short = 'o', value_enum, default_value = "plain")]
     format: Format,
-    /// At most this many, those in most messages first
+    /// Maximum number, most frequent first
     #[arg(long, short = 'n', visible_alias = "maxnum", value_name = "N")]
     limit: Option<usize>,
-    /// Only addresses of messages that are newer, in seconds since 1970
+    /// Only addresses from messages after this time (seconds since 1970)
     #[arg(long, value_name = "SECONDS")]
     after: Option<i64>,
 }

@@ -57,7 +57,7 @@ pub fn parse_flags(text: &str) -> Result<(Flags, Flags), String> {
         }
     }
     match add == Flags::NONE && remove == Flags::NONE {
-        true => Err("no flag is named; write `+S` or `-F`".to_owned()),
+        true => Err("no flag given; write `+S` or `-F`".to_owned()),
         false => Ok((add, remove)),
     }
 }
@@ -101,7 +101,7 @@ pub fn change(index: &IndexDir, searcher: &Searcher, tasks: &[Task], change: &Ch
                 outcome.failed += 1;
                 let path = task.message.path.display();
                 complain(&match error.kind() {
-                    io::ErrorKind::NotFound => format!("{path}: is not there any more, under no name"),
+                    io::ErrorKind::NotFound => format!("{path}: no longer exists, under any name"),
                     _ => format!("{path}: {error}"),
                 });
             }
@@ -114,7 +114,7 @@ pub fn change(index: &IndexDir, searcher: &Searcher, tasks: &[Task], change: &Ch
         // Those that were changed are where they are now, which the index has to know all the same.
         if let Err(error) = maildir.sync_names() {
             outcome.failed += 1;
-            complain(&format!("{}: what was changed there may not be durable: {error}", path.display()));
+            complain(&format!("{}: the change there may not survive a power cut: {error}", path.display()));
         }
     }
     let dir = index.path()?;
@@ -130,7 +130,7 @@ fn target_of(searcher: &Searcher, message: &Message, folder: &str) -> Result<Pat
     let wanted = folder.trim_matches('/');
     let roots = &searcher.directory().roots;
     let root = roots.iter().filter(|root| message.path.starts_with(root)).max_by_key(|root| root.as_os_str().len());
-    let root = root.ok_or_else(|| format!("{}: in no tree of the index", message.path.display()))?;
+    let root = root.ok_or_else(|| format!("{}: not in any tree of the index", message.path.display()))?;
     let is_known = |name: &str| {
         let mut folders = searcher.directory().folders.iter();
         folders.any(|known| known.path == name && known.present && roots[known.root as usize] == *root)

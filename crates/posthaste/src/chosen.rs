@@ -55,7 +55,7 @@ fn named_files(words: &[String]) -> Result<Option<Vec<PathBuf>>, Failure> {
     // One that looks like a path is named before a word beside it.
     match missing.max_by_key(|word| looks_like_path(word)) {
         None => Ok(Some(words.iter().map(PathBuf::from).collect())),
-        Some(word) if Path::new(word).is_dir() => Err(format!("{word}: a directory, not a message").into()),
+        Some(word) if Path::new(word).is_dir() => Err(format!("{word} is a directory, not a message").into()),
         Some(word) => {
             Err(format!("{word}: No such file. To search for the text, write '\"{}\"'", word.replace('"', "")).into())
         }

@@ -12,12 +12,12 @@ use crate::terminal::print;
 
 #[derive(Args)]
 pub struct Count {
-    /// The query; without one everything
+    /// The query; default: all messages
     #[arg(value_name = "QUERY", trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
-    /// What to count: files with the same Message-ID are one message
+    /// What to count; files with the same Message-ID are one message
     #[arg(long, value_enum, default_value = "messages")]
     output: Output,
     /// Read queries from standard input, one on each line, and print a number for each

@@ -9,16 +9,16 @@ use posthaste_server::config::Config;
 
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// Directory that mail or measurements will lie in [default: the configuration's, or . where that is not there yet]
+    /// Directory for the mail or the measurements [default: the configuration's, or . where that is not there yet]
     #[arg(value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Connections that should be possible at once [default: the configuration's limit]
+    /// Simultaneous connections to plan for [default: the configuration's limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     connections: Option<u64>,
-    /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
+    /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How often an fdatasync is measured; 0 for not at all
+    /// Number of fdatasync calls to measure; 0 for none
     #[arg(long, value_name = "N", default_value_t = 200)]
     syncs: usize,
     /// Print JSON

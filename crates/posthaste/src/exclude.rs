@@ -5,7 +5,7 @@ use posthaste_search::Exclusion;
 
 #[derive(Args)]
 pub struct Exclude {
-    /// Tags of messages that are not found unless the query names the tag
+    /// Leave out messages with these tags unless the query names the tag
     #[arg(
         long,
         value_name = "TAG,TAG",
@@ -14,7 +14,7 @@ pub struct Exclude {
         env = "POSTHASTE_EXCLUDE_TAGS"
     )]
     exclude_tags: Vec<String>,
-    /// Whether they are left out: `all` also where they are part of a thread that was found
+    /// Whether to leave them out; `all`: also from matching threads
     #[arg(long, value_enum, default_value = "true")]
     exclude: Which,
 }

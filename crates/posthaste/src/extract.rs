@@ -17,7 +17,7 @@ use crate::terminal::{complain, harmless, harmless_json, print};
 
 #[derive(Args)]
 pub struct Extract {
-    /// A message file, or a query: then the newest that matches
+    /// A message file, or a query for the newest match
     #[arg(value_name = "FILE|QUERY", required = true)]
     query: Vec<String>,
     #[command(flatten)]
@@ -28,13 +28,13 @@ pub struct Extract {
     /// Save all parts
     #[arg(long)]
     save_all: bool,
-    /// Save these parts, by the numbers that the list shows
+    /// Save these parts, by their numbers in the list
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     parts: Vec<usize>,
     /// Where to save
     #[arg(long, value_name = "DIR", default_value = ".")]
     target_dir: PathBuf,
-    /// Write over files that are there
+    /// Overwrite existing files
     #[arg(long)]
     overwrite: bool,
     /// Print the list as JSON
@@ -48,7 +48,7 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
     let file = match files.as_slice() {
         [] => return Ok(nothing_found()),
         [file] => file,
-        _ => return Err("one message at a time: parts of several may have the same names".into()),
+        _ => return Err("one message at a time, as parts of several may have the same name".into()),
     };
     let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let all = parts(&bytes);
@@ -60,7 +60,7 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
         args.save_all || args.save_attachments && part.is_attachment || args.parts.contains(&number)
     };
     if let Some(number) = args.parts.iter().find(|number| !(1..=all.len()).contains(number)) {
-        complain(&format!("there is no part {number}; the message has {}", count(all.len(), "part")));
+        complain(&format!("no part {number}; the message has {}", count(all.len(), "part")));
         return Ok(ExitCode::from(1));
     }
     let (mut saved, mut refused) = (0, 0);
@@ -82,14 +82,14 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
                 saved += 1;
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                complain(&format!("{} is there already; --overwrite writes over it", path.display()));
+                complain(&format!("{} exists already; use --overwrite to replace it", path.display()));
                 refused += 1;
             }
             Err(error) => return Err(format!("{}: {error}", path.display()).into()),
         }
     }
     if saved == 0 && refused == 0 {
-        complain(&format!("no attachment; the message has {}, which --save-all saves", count(all.len(), "part")));
+        complain(&format!("no attachment; --save-all saves its {}", count(all.len(), "part")));
     }
     Ok(ExitCode::from(u8::from(refused > 0 || saved == 0)))
 }

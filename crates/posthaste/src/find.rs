@@ -33,70 +33,70 @@ pub struct Find {
     query: Vec<String>,
     #[command(flatten)]
     source: Source,
-    /// What to show, in this order: date from to cc subject size flags tags maildir path msgid list thread prio, or mu's letters
+    /// Fields to show, in this order: date from to cc subject size flags tags maildir path msgid list thread prio, or mu's letters
     #[arg(long, short, value_name = "FIELDS", default_value = FIELDS)]
     fields: String,
-    /// How to print it
+    /// Output format
     #[arg(long, short = 'o', value_enum, default_value = "plain")]
     format: Format,
     /// Print JSON
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// What to print, in notmuch's words: plain, with NUL behind each, or as JSON
+    /// What to print, as in notmuch; with --format plain, text0 or json
     #[arg(long, value_enum, conflicts_with = "fields")]
     output: Option<Output>,
-    /// Only what this saved query finds too, as `query:NAME`
+    /// Only messages that this saved query also matches, as `query:NAME`
     #[arg(long, short = 'b', value_name = "NAME")]
     bookmark: Option<String>,
-    /// Only messages whose files changed after this time, in seconds since 1970
+    /// Only messages whose files changed after this time (seconds since 1970)
     #[arg(long, value_name = "SECONDS")]
     after: Option<i64>,
-    /// With --format links: the Maildir to fill with links
+    /// With --format links: the Maildir for the links
     #[arg(long, value_name = "DIR")]
     linksdir: Option<PathBuf>,
-    /// With --format links: remove the links that are there first
+    /// With --format links: first remove the existing links
     #[arg(long)]
     clearlinks: bool,
-    /// Order: date and size greatest first, names from A to Z, relevance best first
+    /// Sort order: date newest first, size largest first, names A to Z, relevance best first
     #[arg(long, short, visible_alias = "sortfield", value_enum, default_value = "date")]
     sort: By,
-    /// The other way round
+    /// Reverse the order
     #[arg(long, short = 'z')]
     reverse: bool,
-    /// At most this many messages
+    /// Maximum number of messages
     #[arg(long, short = 'n', visible_alias = "maxnum", value_name = "N")]
     limit: Option<usize>,
-    /// Leave out the first ones
+    /// Skip the first N results
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     offset: usize,
     /// Show threads as trees
     #[arg(long, short)]
     threads: bool,
-    /// Also the other messages of the threads that were found
+    /// Also show the other messages of matching threads
     #[arg(long, short = 'r')]
     include_related: bool,
-    /// Of messages with the same Message-ID only one
+    /// Show only one of several messages with the same Message-ID
     #[arg(long, short = 'u')]
     skip_dups: bool,
     #[command(flatten)]
     exclude: Exclude,
-    /// Print only how many there are
+    /// Print only the number of matches
     #[arg(long)]
     count: bool,
-    /// Print the first lines of each message's text below it
+    /// Print this many lines of each message's text below it
     #[arg(long, value_name = "LINES", default_value_t = 0, hide_default_value = true)]
     summary_len: usize,
-    /// Run this command with each message's file as its argument instead of printing
+    /// Instead of printing, run this command for each message, with its file as the argument
     // Without a letter: in a query `-term` would run `rm`.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["format", "json", "count"])]
     exec: Option<String>,
-    /// Set and take away flags of each message's file, such as `+S-F`: D draft, F flagged, P passed, R replied, S seen, T trashed
+    /// Set and clear flags of each message's file, such as `+S-F`: D draft, F flagged, P passed, R replied, S seen, T trashed
     #[arg(long, value_name = "+FLAGS-FLAGS", allow_hyphen_values = true, value_parser = parse_flags, conflicts_with_all = ["format", "json", "count", "exec"])]
     flag: Option<(Flags, Flags)>,
     /// Move each message's file to this folder of its tree, such as `/Archive`
     #[arg(long = "move", value_name = "FOLDER", conflicts_with_all = ["format", "json", "count", "exec"])]
     folder: Option<String>,
-    /// With --flag, --move and --exec: only say what would be done
+    /// With --flag, --move and --exec: only show what would be done
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -107,7 +107,7 @@ pub struct Find {
 enum Format {
     #[value(alias = "text")]
     Plain,
-    /// With NUL instead of line ends, for `xargs -0`
+    /// NUL instead of newlines, for `xargs -0`
     #[value(name = "text0")]
     Nul,
     Json,
@@ -123,9 +123,9 @@ enum Output {
     Files,
     /// Message-IDs
     Messages,
-    /// Numbers of threads, each once, for `thread:`
+    /// Thread numbers, for `thread:`
     Threads,
-    /// All tags of what was found, each once
+    /// All tags of the matching messages
     Tags,
 }
 
@@ -133,7 +133,7 @@ enum Output {
 enum By {
     #[value(alias = "d", alias = "newest-first")]
     Date,
-    /// As date with --reverse
+    /// Like date with --reverse
     OldestFirst,
     #[value(alias = "z")]
     Size,
@@ -156,7 +156,7 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
     let fields = find_output::fields(&args.fields)?;
     if args.flag.is_some() || args.folder.is_some() {
         if args.query.is_empty() && args.bookmark.is_none() {
-            return Err("name the messages to change by a query; `*` is all messages".into());
+            return Err("give a query for the messages to change; `*` matches all".into());
         }
         // Before any mail is read for a scan.
         args.source.index()?;
@@ -202,7 +202,7 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
         return change_all(&args, &searcher, &messages);
     }
     if args.dry_run {
-        return Err("--dry-run is for --flag, --move and --exec".into());
+        return Err("--dry-run needs --flag, --move or --exec".into());
     }
     let mut reader = Reader::default();
     match args.output {
@@ -261,7 +261,7 @@ fn write_values(args: &Find, values: Vec<String>) -> Result<(), Failure> {
         Format::Nul => print(&values.iter().map(|value| format!("{value}\0")).collect::<String>())?,
         Format::Json => print_json(&(serde_json::Value::from(values).to_string() + "\n"))?,
         Format::Sexp | Format::Mbox | Format::Links => {
-            return Err("--output takes --format plain, text0 or json".into());
+            return Err("with --output, --format can be plain, text0 or json".into());
         }
     }
     Ok(())

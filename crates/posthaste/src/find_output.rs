@@ -38,7 +38,7 @@ pub fn fields(text: &str) -> Result<Vec<Field>, Failure> {
         match long_name(name) {
             Some(field) => all.push(field),
             None => {
-                let unknown = || format!("--fields: there is no field `{name}`");
+                let unknown = || format!("--fields: no field `{name}`");
                 all.extend(name.chars().map(letter).collect::<Option<Vec<_>>>().ok_or_else(unknown)?);
             }
         }

@@ -61,7 +61,7 @@ const OPTIONS: [(&[&str], &str); 15] = [
 pub fn instead_of_option(option: &str) -> Option<String> {
     let name = option.split('=').next().unwrap_or(option);
     let (_, instead) = OPTIONS.iter().find(|(names, _)| names.contains(&name))?;
-    Some(format!("there is no {name} here: {instead}"))
+    Some(format!("no {name}: {instead}"))
 }
 
 /// What to type instead of a command line that could not be read.
@@ -78,10 +78,10 @@ pub fn instead_of(error: &clap::Error, line: &[OsString]) -> Option<String> {
                 let is_notmuchs = ["get", "set", "list"].contains(&name);
                 let instead = "settings of the index are in its config.toml (docs/reading.md), saved queries in `posthaste query`; \
                                `posthaste info` shows them";
-                return is_notmuchs.then(|| format!("there is no `config {name}` here: {instead}"));
+                return is_notmuchs.then(|| format!("no command `config {name}`: {instead}"));
             }
             let (_, instead) = COMMANDS.iter().find(|(names, _)| names.contains(&name))?;
-            Some(format!("there is no command `{name}` here: {instead}"))
+            Some(format!("no command `{name}`: {instead}"))
         }
         _ => None,
     }

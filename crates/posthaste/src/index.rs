@@ -22,14 +22,14 @@ pub struct Index {
     action: Option<Action>,
     #[command(flatten)]
     update: Update,
-    /// Stay, and keep the index up to date while mail comes and goes; other commands get at the index all the same. Ctrl-C ends it
+    /// Keep running and update the index as mail changes, until Ctrl-C; other commands can use the index meanwhile
     #[arg(long, conflicts_with_all = ["list_all", "check_files"])]
     watch: bool,
 }
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Build the index again from the mail (tags are kept); until that is done the old one answers
+    /// Rebuild the index from the mail (tags are kept); the old index answers until that is done
     Rebuild {
         #[command(flatten)]
         update: Update,
@@ -37,7 +37,7 @@ enum Action {
         #[arg(long, value_name = "MAILDIR")]
         forget: Vec<PathBuf>,
     },
-    /// Check every part of the index against its checksum; exit status 1 if one is wrong
+    /// Check every part of the index against its checksum; exit status 1 for damage
     Verify {
         #[command(flatten)]
         index: IndexDir,
@@ -49,33 +49,33 @@ enum Action {
 
 #[derive(Args)]
 pub struct Update {
-    /// Maildirs or directories with Maildirs below them; remembered, so that later runs need none
+    /// Maildirs, or directories with Maildirs below them; later runs remember them
     #[arg(value_name = "MAILDIR")]
     pub roots: Vec<PathBuf>,
     #[command(flatten)]
     pub index: IndexDir,
-    /// Index this header field too, for `header:NAME:value`; may be given several times. Kept in `config.toml` in the index's directory; all mail is read again
+    /// Also index this header field, for `header:NAME:value`; repeatable. Stored in `config.toml` in the index's directory; all mail is read again
     #[arg(long = "header", value_name = "NAME")]
     headers: Vec<String>,
-    /// List every folder, also where the directory's time says that nothing changed
+    /// List every folder, even if its modification time is unchanged
     #[arg(long)]
     list_all: bool,
-    /// Look at size and time of every file, and read again what differs
+    /// Check size and time of every file, and read changed files again
     #[arg(long)]
     check_files: bool,
-    /// Also below directories that hold `.noupdate`
+    /// Also index directories that contain `.noupdate`
     #[arg(long)]
     noupdate: bool,
-    /// Trees that are away or have no folders any more have lost their messages; otherwise these stay in the index, as when a disk is not mounted
+    /// Remove the messages of trees that are missing or have no folders; by default they stay in the index, as the disk may be unmounted
     #[arg(long)]
     believe_missing: bool,
-    /// Threads; by default one for each core
+    /// Threads; default: one per core
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
-    /// Memory for new messages' index, in MiB
+    /// Memory for indexing new messages, in MiB
     #[arg(long, value_name = "MIB", default_value_t = MEMORY_MIB)]
     memory: usize,
-    /// How files are looked at and read: whichever was measured to be faster, or always one after the other, or many at once (io_uring)
+    /// How to read files: the faster way by measurement (best), one by one (calls), or many at once with io_uring (uring)
     #[arg(long, value_enum, default_value = "best", hide_default_value = true)]
     io: Io,
     /// Do not run the hook of `config.toml` in the index's directory
@@ -166,7 +166,7 @@ enum Io {
 
 pub fn run(args: Index) -> Result<ExitCode, Failure> {
     if args.action.is_some() && (args.watch || args.update.says_something()) {
-        return Err("options of `index rebuild` and `index verify` stand behind that word".into());
+        return Err("write options of `index rebuild` and `index verify` after that word".into());
     }
     match args.action {
         None if args.watch => index_watch::run(&args.update),
@@ -245,13 +245,13 @@ fn run_update(args: &Update, rebuild: Option<&[PathBuf]>) -> Result<Report, Fail
         None => Indexer::open_to_update(&dir, Some(&wait))?,
     };
     if let Some(root) = rebuild.unwrap_or_default().iter().find(|root| !indexer.forget(root)) {
-        return Err(format!("{}: is not in the index; `posthaste info` lists what is", root.display()).into());
+        return Err(format!("{}: not in the index; `posthaste info` lists its directories", root.display()).into());
     }
     if rebuild.is_none()
         && !args.quiet
         && let Some(why) = indexer.rebuilds_because()
     {
-        complain(&format!("the index is built again: {why}"));
+        complain(&format!("rebuilding the index: {why}"));
     }
     // A page of 2 MiB counts whole however little of it is used: they were a sixth of the memory of a first index.
     let _ = disable_transparent_huge_pages(true);
@@ -337,14 +337,14 @@ fn verify(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
     }
     let mut text: String = verdict.damage.iter().map(|(part, what)| format!("{part}: {what}\n")).collect();
     for what in &verdict.unfinished {
-        text.push_str(&format!("{what}; the next `posthaste index` brings it to an end\n"));
+        text.push_str(&format!("{what}; the next `posthaste index` finishes it\n"));
     }
     let needs_rebuild = verdict.damage.iter().any(|(part, _)| part != "tags.redb");
     if is_sound {
         text.push_str(&format!("{}: {}, sound\n", dir.display(), count(verdict.messages, "message")));
     } else if needs_rebuild {
         let before = if verdict.are_tags_damaged { "damaged: restore the tags first, then " } else { "damaged: " };
-        text.push_str(&format!("{before}`posthaste index rebuild` builds it again; tags are kept\n"));
+        text.push_str(&format!("{before}`posthaste index rebuild` repairs it; tags are kept\n"));
     }
     print(&text)?;
     Ok(ExitCode::from(u8::from(!is_sound)))

@@ -46,14 +46,14 @@ fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
     match event {
         WatchEvent::Rebuilding(why) => {
             if !args.quiet {
-                complain(&format!("the index is built again: {why}"));
+                complain(&format!("rebuilding the index: {why}"));
             }
             Ok(())
         }
         WatchEvent::Ready(report) => say(args, report, None),
         WatchEvent::Committed { report, lag } => say(args, report, Some(*lag)),
         WatchEvent::Trouble { error, pause } => {
-            complain(&format!("{error}; trying again in {} s", pause.as_secs()));
+            complain(&format!("{error}; retrying in {} s", pause.as_secs()));
             Ok(())
         }
         WatchEvent::Unwatched(count) => {

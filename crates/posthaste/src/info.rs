@@ -19,7 +19,7 @@ use crate::terminal::{harmless, print, print_json};
 pub struct Info {
     #[command(flatten)]
     index: IndexDir,
-    /// Also list messages that are not fully indexed
+    /// Also list messages that could not be fully indexed
     #[arg(long)]
     problems: bool,
     /// Also list the folders
@@ -121,7 +121,7 @@ fn settings_lines(dir: &Path) -> Vec<String> {
     if settings.maildir.synchronize_keywords {
         let new = settings.maildir.new_keywords.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let new = if new.is_empty() { new } else { format!("; new ones: {new}") };
-        lines.push(format!("the keywords of files (dovecot-keywords) are tags{new}"));
+        lines.push(format!("keywords (dovecot-keywords) are tags{new}"));
     }
     lines.extend(settings.hook.after_index.map(|command| format!("hook after indexing: {command}")));
     lines

@@ -33,19 +33,22 @@ type AnyError = Box<dyn std::error::Error>;
 /// Ends after --count messages or --duration, without either after 10 seconds. Exit status: 0 all was acknowledged (and
 /// found, with --account), 1 something was not, 2 the options cannot be used.
 #[derive(Args)]
+#[command(
+    override_usage = "posthaste load [OPTIONS] TARGET...\n       posthaste load [OPTIONS] --serve[=CONFIG] [--kill-every TIME]"
+)]
 pub struct Load {
     /// HOST:PORT, smtp://HOST[:25], smtps://HOST[:465], lmtp://HOST[:24], lmtp+unix:PATH; several are loaded in turn
     #[arg(value_name = "TARGET")]
     targets: Vec<Target>,
-    /// Start a server of ours on loopback and a scratch directory below the working directory, load it, watch what it
-    /// uses, look for everything it acknowledged and end it; with a configuration of your own where one is given
+    /// Start a Posthaste server on loopback with a scratch directory below the working directory, load it, measure its
+    /// resources, account for every acknowledged message and stop it; optionally with your own configuration
     #[arg(long, value_name = "CONFIG", num_args = 0..=1, require_equals = true, conflicts_with = "targets")]
     serve: Option<Option<PathBuf>>,
-    /// With --serve: kill the server (SIGKILL) about so long after each start, start it again and go on. The times between
-    /// follow from --seed, from half of TIME to one and a half
+    /// With --serve: kill the server (SIGKILL) and restart it, each time after a random 0.5 to 1.5 times TIME; --seed
+    /// repeats the times
     #[arg(long, value_name = "TIME", requires = "serve", conflicts_with = "targets", value_parser = kills::pause)]
     kill_every: Option<Duration>,
-    /// Load a public address; without this only loopback, link-local and private ones are
+    /// Allow a public address; by default only loopback, link-local and private addresses are loaded
     #[arg(long)]
     allow_public: bool,
     #[command(flatten)]
@@ -61,7 +64,7 @@ pub struct Load {
 impl Load {
     pub fn run(&self) -> Result<ExitCode, AnyError> {
         if self.targets.is_empty() && self.serve.is_none() {
-            return Err("name a server, such as 127.0.0.1:2525, or let `load --serve` start one of ours".into());
+            return Err("give a server, such as 127.0.0.1:2525, or let `load --serve` start a Posthaste server".into());
         }
         let stop = Stop::default();
         stop_by_steps(&stop)?;
@@ -80,7 +83,7 @@ impl Load {
             notes: corpus_note.into_iter().collect(),
         };
         if let Some(pid) = self.results.pid.iter().find(|pid| !process_exists(**pid)) {
-            return Err(format!("--pid {pid}: there is no such process").into());
+            return Err(format!("--pid {pid}: no such process").into());
         }
         if !raise_file_limit(u64::from(self.pace.connections) + 64) {
             about.notes.push("the limit on open files is too low for so many connections".into());
@@ -212,7 +215,7 @@ impl Load {
         match (&self.session.tls_ca, self.session.tls_insecure) {
             (Some(path), _) => Ok(TlsTrust::Authorities(path.clone())),
             (None, true) => Ok(TlsTrust::Anything),
-            (None, false) => Err("TLS: say --tls-ca FILE or --tls-insecure, there are no certificates to trust".into()),
+            (None, false) => Err("TLS needs --tls-ca FILE or --tls-insecure: there are no trusted certificates".into()),
         }
     }
 
@@ -243,9 +246,7 @@ impl Load {
         };
         match recipients.distinct() {
             distinct if distinct >= mail.recipients as usize => Ok(recipients),
-            distinct => {
-                Err(format!("--recipients {}: there are only {distinct} to choose from", mail.recipients).into())
-            }
+            distinct => Err(format!("--recipients {}: only {distinct} given", mail.recipients).into()),
         }
     }
 
@@ -253,13 +254,13 @@ impl Load {
         let mail = &self.mail;
         if mail.corpus.is_empty() {
             if let Some((_, last, _)) = mail.size.classes.iter().find(|class| class.1 > OCTETS_MAX) {
-                return Err(format!("--size: {last} octets are more than {OCTETS_MAX}").into());
+                return Err(format!("--size: {last} bytes exceed the maximum of {OCTETS_MAX}").into());
             }
             return Ok((Pool::generated(&mail.size, &mail.header, &mail.from, mail.seed), None));
         }
         let (messages, is_whole) = read_corpus(&mail.corpus, CORPUS_OCTETS_MAX)?;
         let pool = Pool::of_messages(messages, &mail.header);
-        let note = format!("of the corpus only the first {} messages are used: it is too large", pool.len());
+        let note = format!("the corpus is too large: only its first {} messages are used", pool.len());
         Ok((pool, (!is_whole).then_some(note)))
     }
 }

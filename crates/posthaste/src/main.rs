@@ -68,18 +68,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Receive mail and put it into Maildirs, until SIGTERM or Ctrl-C; SIGHUP reads the configuration again
+    /// Receive mail and deliver it into Maildirs until SIGTERM or Ctrl-C; SIGHUP reloads the configuration
     Serve(Serve),
-    /// Receive mail and throw it away, or refuse it by rule, or keep it to be looked at
+    /// Test server: discard, store or refuse mail by rule
     Sink(Box<sink::SinkArgs>),
-    /// Say what of this machine is worth changing before mail is served or anything measured; exit status 1 if it is serious
+    /// Check this machine's settings and disk before you serve mail or measure; exit status 1 for a serious problem
     Doctor(doctor::DoctorArgs),
-    /// Look at the configuration
+    /// Check or print the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Say where mail for an address goes, step by step; exit status 1 if it is refused
+    /// Show where mail for an address goes, step by step; exit status 1 if it is refused
     Route(route::RouteArgs),
-    /// Index Maildirs for `find`: the first time all of them, later what changed
+    /// Index Maildirs for `find`: everything the first time, then only changes
     Index(index::Index),
     /// Find messages in the index
     Find(find::Find),
@@ -92,15 +92,15 @@ enum Command {
     /// List the addresses in messages and how often they occur
     #[command(alias = "address")]
     Addresses(addresses::Addresses),
-    /// Add, take away, list, dump and restore tags
+    /// Add, remove, list, dump and restore tags
     Tag(tag::Tag),
-    /// Save queries under names, for `query:NAME`; list and delete them
+    /// Save, list and delete queries for use as `query:NAME`
     Query(query::QueryArgs),
     /// Find conversations, and print them as `notmuch search` does
     Search(search::Search),
     /// Print messages, whole threads or a part, as `notmuch show` does
     Show(show::Show),
-    /// Print the beginning of an answer, as `notmuch reply` does
+    /// Print a reply template, as `notmuch reply` does
     Reply(reply::Reply),
     /// Count messages, as `notmuch count` does
     Count(count::Count),
@@ -108,37 +108,37 @@ enum Command {
     New(new::New),
     /// List addresses that match a pattern, as `mu cfind` does
     Cfind(cfind::Cfind),
-    /// Say what is in the search index
+    /// Show what is in the search index
     Info(info::Info),
-    /// Print a script that completes commands and options in a shell
+    /// Print a shell completion script
     Completions(completions::Completions),
     /// Print what the last word of a line may become; for the scripts that `completions` prints
     #[command(hide = true)]
     Complete(complete::Complete),
-    /// Look into a journal, also that of a running server; nothing is changed
+    /// Inspect or verify a journal, read-only; works while the server runs
     #[command(subcommand)]
     Journal(JournalCommand),
-    /// Look into a spool, check, repair and export it
+    /// Inspect, verify, repair or export a spool
     #[command(subcommand)]
     Spool(spool::SpoolCommand),
-    /// Send mail to a server under load and measure what it does with it
+    /// Load a server with mail and measure throughput, latency and errors
     Load(Box<load::Load>),
-    /// Compare what a run of `load` was acknowledged with what stores hold; exit status 1 if anything is amiss
+    /// Compare the messages that a `load` run got acknowledged with those that were stored; exit status 1 for any loss, duplicate or damage
     Account(account::AccountOfRun),
-    /// Look at reports of `load`
+    /// Compare or render reports of `load`
     #[command(subcommand)]
     Report(report::ReportCommand),
 }
 
 #[derive(Args)]
 struct Serve {
-    /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
+    /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How log lines look, whatever the configuration says
+    /// Format of log lines; overrides the configuration
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<Format>,
-    /// Write a line to this descriptor once all listeners are bound and the journal is replayed, as s6 asks (notification-fd); 3 or above
+    /// Write `ready` to this descriptor (3 or above) once all listeners are bound and the journal is replayed, as s6's notification-fd expects
     #[arg(long, value_name = "N")]
     ready_fd: Option<u32>,
 }
@@ -151,14 +151,14 @@ enum Format {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Say whether a configuration can be used, and where it is wrong; exit status 0 if it can, with notes and warnings too, 2 if not
+    /// Check a configuration and show where it is wrong; exit status 0: usable, perhaps with notes and warnings, 2: not usable
     Check {
-        /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
+        /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
         file: Option<PathBuf>,
     },
-    /// Print the configuration that applies, defaults included
+    /// Print the effective configuration, including defaults
     Show {
-        /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
+        /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Print JSON instead of TOML
@@ -169,15 +169,15 @@ enum ConfigCommand {
 
 #[derive(Subcommand)]
 enum JournalCommand {
-    /// Show segments, and what waits for each mailbox and why
+    /// Show segments, and for each mailbox the waiting mail and the reason
     Inspect {
         #[command(flatten)]
         journal: Journal,
-        /// List each message that waits, too
+        /// Also list each waiting message
         #[arg(long)]
         messages: bool,
     },
-    /// Check every record and name the first bad byte; exit status 1 if there is one
+    /// Check every record and name the first damaged byte; exit status 1 if there is one
     Verify(Journal),
 }
 

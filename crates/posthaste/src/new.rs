@@ -16,7 +16,7 @@ pub struct New {
     /// Do not run the hook
     #[arg(long)]
     no_hooks: bool,
-    /// List every folder, also where the directory's time says that nothing changed
+    /// List every folder, even if its modification time is unchanged
     #[arg(long)]
     full_scan: bool,
     /// Print nothing but errors

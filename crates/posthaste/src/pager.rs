@@ -9,7 +9,7 @@ use crate::terminal::{Made, write_to};
 
 #[derive(Args)]
 pub struct PagerOption {
-    /// Print straight to the terminal, not through $PAGER (by default less -R -F -X)
+    /// Do not use $PAGER (default: less -R -F -X)
     #[arg(long)]
     no_pager: bool,
 }

@@ -16,7 +16,7 @@ use crate::terminal::{complain, harmless, harmless_json, print};
 #[command(after_help = "For example:\n  \
     posthaste query save boss from:ann or from:bob\n  \
     posthaste find query:boss flag:unread\n\
-    In notmuch that is `notmuch config set query.boss ...`, in mu a bookmark. `posthaste tag --dump` and `--restore` take them along.")]
+    In notmuch that is `notmuch config set query.boss ...`, in mu a bookmark. `posthaste tag --dump` and `--restore` include them.")]
 pub struct QueryArgs {
     #[command(subcommand)]
     command: QueryCommand,
@@ -24,7 +24,7 @@ pub struct QueryArgs {
 
 #[derive(Subcommand)]
 enum QueryCommand {
-    /// Save a query under a name, in place of what had that name
+    /// Save a query under a name, replacing an existing one
     Save {
         name: String,
         #[arg(value_name = "QUERY", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -40,13 +40,13 @@ enum QueryCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Print one query; exit status 1 if there is none of that name
+    /// Print one query; exit status 1 if the name does not exist
     Show {
         name: String,
         #[command(flatten)]
         index: IndexDir,
     },
-    /// Forget a query; exit status 1 if there is none of that name
+    /// Delete a query; exit status 1 if the name does not exist
     Delete {
         name: String,
         #[command(flatten)]
@@ -77,7 +77,7 @@ pub fn run(args: QueryArgs) -> Result<ExitCode, Failure> {
 }
 
 fn no_such_query(name: &str) -> ExitCode {
-    complain(&format!("there is no saved query `{name}`"));
+    complain(&format!("no saved query `{name}`"));
     ExitCode::from(1)
 }
 

@@ -19,24 +19,24 @@ use crate::terminal::{complain, harmless, print, print_json};
 
 #[derive(Args)]
 #[command(
-    after_help = "From is the address of yours that the message was sent to: `[user] addresses` in config.toml of the index's directory, or $EMAIL."
+    after_help = "From is your address that received the message: one of `[user] addresses` in config.toml in the index's directory, or $EMAIL."
 )]
 pub struct Reply {
-    /// A message file, or a query: then the newest that matches
+    /// A message file, or a query for the newest match
     #[arg(value_name = "FILE|QUERY", required = true, trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value = "default")]
     format: Format,
     /// Ignored: there is one version of each form
     #[arg(long, hide = true)]
     format_version: Option<u32>,
-    /// To all that the message went to, or only to who wrote it
+    /// Reply to everybody, or only to the sender
     #[arg(long, value_enum, default_value = "all")]
     reply_to: ReplyTo,
-    /// The address to write from
+    /// The From address
     #[arg(long, value_name = "ADDRESS")]
     from: Option<String>,
 }
@@ -80,7 +80,7 @@ pub fn run(args: Reply) -> Result<ExitCode, Failure> {
     }
     if !fields.iter().any(|(name, _)| *name == "From") {
         let settings = args.index.path()?.join("config.toml");
-        complain(&format!("without From: $EMAIL, or `[user] addresses` in {}, says who you are", settings.display()));
+        complain(&format!("no From field: set $EMAIL, or `[user] addresses` in {}", settings.display()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,7 +10,7 @@ use crate::print;
 
 #[derive(Subcommand)]
 pub enum ReportCommand {
-    /// Put reports side by side, with ratios to the first
+    /// Compare reports side by side, with ratios to the first
     Compare {
         /// Directories that --report wrote, or report.json files
         #[arg(required = true, num_args = 2..)]
@@ -19,13 +19,13 @@ pub enum ReportCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Make a report's files again from its report.json, also with power cuts and kills by the rig
+    /// Write a report's files again from its report.json, optionally with results of `powercut`
     Render {
         /// A directory that --report wrote, or a report.json
         report: PathBuf,
-        /// Where the files go
+        /// Directory for the files
         dir: PathBuf,
-        /// Also take in the power cuts and kills that `powercut --json FILE` wrote, in place of those that the report has
+        /// Include the results that `powercut --json FILE` wrote, replacing those in the report
         #[arg(long, value_name = "FILE")]
         rig: Vec<PathBuf>,
     },

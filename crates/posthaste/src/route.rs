@@ -17,7 +17,7 @@ pub struct RouteArgs {
     /// Addresses as a client gives them in RCPT TO, such as bob+x@example.org
     #[arg(value_name = "ADDRESS", required = true)]
     addresses: Vec<String>,
-    /// Configuration file; without it ./posthaste.toml where there is one, otherwise the defaults
+    /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print JSON

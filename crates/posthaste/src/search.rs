@@ -20,7 +20,7 @@ pub struct Search {
     query: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
     /// Ignored: there is one version of each form
@@ -29,13 +29,13 @@ pub struct Search {
     /// What to print
     #[arg(long, value_enum, default_value = "summary")]
     output: Output,
-    /// Which thread comes first
+    /// Sort order of threads
     #[arg(long, value_enum, default_value = "newest-first")]
     sort: Order,
-    /// Leave out the first ones
+    /// Skip the first N results
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     offset: usize,
-    /// At most this many
+    /// Maximum number of results
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub struct Search {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     Text,
-    /// With NUL instead of line ends; not for summaries
+    /// NUL instead of newlines; not for summaries
     #[value(name = "text0")]
     Nul,
     Json,
@@ -73,7 +73,7 @@ enum Order {
 /// Exit status 1: nothing was found. (notmuch's is 0.)
 pub fn run(args: Search) -> Result<ExitCode, Failure> {
     if (args.output, args.format) == (Output::Summary, Format::Nul) {
-        return Err("--format text0 is not for --output summary".into());
+        return Err("--format text0 cannot be used with --output summary".into());
     }
     let searcher = args.index.open()?;
     let query = parse(&args.query, &searcher)?;

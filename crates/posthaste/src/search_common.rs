@@ -25,7 +25,7 @@ pub type Opened = ManuallyDrop<Searcher>;
 
 #[derive(Args, Clone, Default)]
 pub struct IndexDir {
-    /// Directory of the index and the tags; by default posthaste/search in $XDG_DATA_HOME (~/.local/share)
+    /// Directory of the index and the tags; default: posthaste/search in $XDG_DATA_HOME (~/.local/share)
     // Global: `index --index DIR rebuild` means the same as `index rebuild --index DIR`.
     #[arg(long, value_name = "DIR", env = "POSTHASTE_INDEX", hide_env = true, global = true)]
     index: Option<PathBuf>,
@@ -63,7 +63,7 @@ impl IndexDir {
 pub struct Source {
     #[command(flatten)]
     index: IndexDir,
-    /// Read all mail below this directory for this search, and use no index; may be given several times
+    /// Search the mail below this directory without an index; repeatable
     #[arg(long, value_name = "MAILDIR")]
     scan: Vec<PathBuf>,
 }
@@ -74,7 +74,7 @@ impl Source {
         if self.scan.is_empty() && !self.is_missing() {
             return Ok(&self.index);
         }
-        Err("only messages in an index can be moved or flagged: `posthaste index MAILDIR` makes one".into())
+        Err("only messages in an index can be moved or flagged; `posthaste index MAILDIR` creates one".into())
     }
 
     fn is_missing(&self) -> bool {

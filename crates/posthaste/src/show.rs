@@ -27,25 +27,25 @@ pub struct Show {
     query: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
-    /// How to print it; with --part the part itself (raw), with raw the one message as it is
+    /// Output format; raw: one message, or with --part one part, unchanged
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Ignored: there is one version of each form
     #[arg(long, hide = true)]
     format_version: Option<u32>,
-    /// All messages of the threads, or only those that match; by default all in JSON and sexp
+    /// Whole threads, or only matching messages; default: whole threads in JSON and sexp
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     entire_thread: Option<bool>,
-    /// Only this part, by the number that the other forms show; 0 is the whole message
+    /// Only this part, by its number in the other formats; 0 is the whole message
     #[arg(long, value_name = "N")]
     part: Option<usize>,
     /// Whether to print the bodies
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     body: bool,
-    /// Also the content of HTML parts
+    /// Include the content of HTML parts
     #[arg(long)]
     include_html: bool,
-    /// Which thread comes first
+    /// Sort order of threads
     #[arg(long, value_enum, default_value = "newest-first")]
     sort: Order,
     #[command(flatten)]
@@ -106,7 +106,7 @@ pub fn run(args: Show) -> Result<ExitCode, Failure> {
 fn one(args: &Show, searcher: &Searcher, matched: &Bitmap, format: Format) -> Result<ExitCode, Failure> {
     let numbers = searcher.page(&searcher.without_duplicates(matched)?, Sort::Date, false, 0, 2)?;
     let [number] = numbers[..] else {
-        return Err("a part, and --format raw, are of one message: the query finds more".into());
+        return Err("--part and --format raw need a query that matches one message; this one matches more".into());
     };
     let messages = searcher.messages(&[number])?;
     let mut reader = Reader::default();

@@ -17,86 +17,86 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Args)]
 pub struct SinkArgs {
-    /// Address and port to listen on, or a port of 127.0.0.1 alone; port 0 takes a free one
+    /// Address and port to listen on, or only a port, for 127.0.0.1; port 0 takes a free one
     #[arg(default_value = "127.0.0.1:2525", value_name = "ADDRESS", value_parser = listen_address)]
     listen: String,
     /// Speak LMTP instead of SMTP
     #[arg(long)]
     lmtp: bool,
-    /// Name in the greeting and in a certificate made at the start
+    /// Name in the greeting and in a generated certificate
     #[arg(long, default_value = "sink.localhost", value_name = "NAME")]
     host_name: String,
-    /// Keep accepted messages: maildir:DIR, mbox:FILE or dir:DIR
+    /// Store accepted messages: maildir:DIR, mbox:FILE or dir:DIR
     #[arg(long, value_name = "KIND:PATH")]
     store: Option<StoreKind>,
     /// Write a line of JSON for each accepted message of `posthaste load`
     #[arg(long, value_name = "FILE")]
     account: Option<PathBuf>,
 
-    /// Rule file (TOML): what is answered, by domain and stage
+    /// Rule file (TOML): replies by domain and stage
     #[arg(long, value_name = "FILE", help_heading = "Answers")]
     rules: Option<PathBuf>,
-    /// Percent of all domains' mail answered with 4yz at a stage: connect, ehlo, mail, rcpt, data, end-of-data
+    /// Percentage of mail answered with 4yz at a stage: connect, ehlo, mail, rcpt, data, end-of-data
     #[arg(long, value_name = "STAGE=PERCENT", value_parser = percent, help_heading = "Answers")]
     tempfail: Vec<(Stage, f64)>,
-    /// Percent answered with 5yz at a stage
+    /// Percentage answered with 5yz at a stage
     #[arg(long, value_name = "STAGE=PERCENT", value_parser = percent, help_heading = "Answers")]
     permfail: Vec<(Stage, f64)>,
-    /// Percent of connections closed without an answer at a stage
+    /// Percentage of connections closed without a reply at a stage
     #[arg(long, value_name = "STAGE=PERCENT", value_parser = percent, help_heading = "Answers")]
     drop: Vec<(Stage, f64)>,
-    /// Wait before every answer of a stage: 50ms, or 10ms..2s for anything between
+    /// Delay before every reply of a stage: 50ms, or random between 10ms..2s
     #[arg(long, value_name = "STAGE=TIME", value_parser = delay, help_heading = "Answers")]
     delay: Vec<(Stage, Delay)>,
-    /// Refuse each client, sender and recipient seen for the first time, for this long
+    /// Greylist: answer 450 to each new combination of client, sender and recipient for this long
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Answers")]
     greylist: Option<Duration>,
-    /// Read bodies slowly: so many octets, then a rest, such as 512/100ms
+    /// Read bodies slowly: this many bytes, then a pause, such as 512/100ms
     #[arg(long, value_name = "OCTETS/TIME", value_parser = slow_read, help_heading = "Answers")]
     slow_read: Option<SlowReadRule>,
-    /// End each session after so many messages (421)
+    /// End each session after this many messages (421)
     #[arg(long, value_name = "N", help_heading = "Answers")]
     messages_max: Option<u32>,
-    /// Decides which messages the percentages hit; the same seed repeats the series
+    /// Seed for the percentages; the same seed selects the same messages
     #[arg(long, value_name = "NUMBER", help_heading = "Answers")]
     seed: Option<u64>,
-    /// Do not let recipients such as tempfail@ or 450-busy@ order their answer
+    /// Disable special recipients such as tempfail@ or 450-busy@, which choose their own reply
     #[arg(long, help_heading = "Answers")]
     plain_recipients: bool,
-    /// Take messages with bare CR, bare LF or NUL as they are
+    /// Accept messages with bare CR, bare LF or NUL unchanged
     #[arg(long, help_heading = "Answers")]
     lenient: bool,
 
     /// Encryption
     #[arg(long, value_name = "WHEN", default_value = "off", help_heading = "TLS")]
     tls: Tls,
-    /// Certificate chain (PEM); without it one is made at the start
+    /// Certificate chain (PEM); default: generate one at the start
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
     tls_cert: Option<PathBuf>,
     /// Its private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
     tls_key: Option<PathBuf>,
 
-    /// Threads; 0 for one on each processor
+    /// Threads; 0 for one per processor
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Limits")]
     threads: usize,
-    /// Connections served at once; further ones are told 421
+    /// Maximum simultaneous connections; more get 421
     #[arg(long, value_name = "N", default_value_t = 20_000, help_heading = "Limits")]
     max_connections: u64,
-    /// Octets in a message, 0 for no limit; above it 552
+    /// Maximum bytes in a message, 0 for no limit; larger ones get 552
     #[arg(long, value_name = "OCTETS", default_value_t = 64 << 20, help_heading = "Limits")]
     max_message_bytes: u64,
-    /// Octets of messages in memory where they are kept or accounted for; above it 452
+    /// Maximum bytes of messages in memory with --store or --account; above it 452
     #[arg(long, value_name = "OCTETS", default_value_t = 1 << 30, help_heading = "Limits")]
     max_memory_bytes: usize,
-    /// How long a client may be silent
+    /// Idle timeout of a client
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration, help_heading = "Limits")]
     idle_timeout: Duration,
 
     /// End after this time
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "End and report")]
     duration: Option<Duration>,
-    /// End once so many messages are accepted
+    /// End after this many accepted messages
     #[arg(long, value_name = "N", help_heading = "End and report")]
     count: Option<u64>,
     /// Print a line of counters to standard error this often
@@ -111,9 +111,9 @@ pub struct SinkArgs {
 enum Tls {
     /// Never
     Off,
-    /// When the client asks for it
+    /// When the client sends STARTTLS
     Starttls,
-    /// From the first octet on
+    /// From the first byte on
     Implicit,
 }
 
@@ -182,7 +182,8 @@ fn rules(args: &SinkArgs) -> Result<RuleFile, Box<dyn std::error::Error>> {
     rules.slow_read = args.slow_read.or(rules.slow_read);
     rules.messages_max = args.messages_max.or(rules.messages_max);
     if let Some(wait) = args.greylist {
-        rules.greylist = Some(GreylistRule { wait, entries: GreylistRule::default_entries() });
+        let entries = rules.greylist.map_or(GreylistRule::default_entries(), |rule| rule.entries);
+        rules.greylist = Some(GreylistRule { wait, entries });
     }
     Ok(rules)
 }
@@ -279,7 +280,7 @@ fn listen_address(text: &str) -> Result<String, String> {
     }
     match text.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
-        _ => Err("write an address and a port, such as 127.0.0.1:2525, [::1]:2525 or localhost:2525, or a port alone"
+        _ => Err("write an address and a port, such as 127.0.0.1:2525, [::1]:2525 or localhost:2525, or only a port"
             .to_owned()),
     }
 }
@@ -293,7 +294,7 @@ fn percent(text: &str) -> Result<(Stage, f64), String> {
     let (stage, value) = at_stage(text)?;
     let percent = value.strip_suffix('%').unwrap_or(value).parse().ok();
     let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
-    Ok((stage, percent.ok_or_else(|| format!("{value} is no percentage between 0 and 100"))?))
+    Ok((stage, percent.ok_or_else(|| format!("{value} is not a percentage from 0 to 100"))?))
 }
 
 fn delay(text: &str) -> Result<(Stage, Delay), String> {
@@ -309,4 +310,34 @@ fn slow_read(text: &str) -> Result<SlowReadRule, String> {
         octets: values::octets(octets).map_err(|error| error.to_string())?,
         pause: duration(pause).map_err(|error| error.to_string())?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        sink: SinkArgs,
+    }
+
+    fn rules_of(file: &str, options: &[&str]) -> RuleFile {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&path, file).unwrap();
+        let line = ["sink", "--rules", path.path().to_str().unwrap()].into_iter().chain(options.iter().copied());
+        rules(&Line::parse_from(line).sink).unwrap()
+    }
+
+    #[test]
+    fn an_option_replaces_only_its_own_key_of_the_file() {
+        let file = "[greylist]\nwait = \"5s\"\nentries = 7\n[default]\nrcpt = { tempfail = 1, delay = \"1s\" }\n";
+        let rules = rules_of(file, &["--greylist", "1m", "--delay", "rcpt=2s"]);
+        let greylist = rules.greylist.unwrap();
+        assert_eq!((greylist.wait, greylist.entries), (Duration::from_secs(60), 7));
+        let rcpt = rules.default.rcpt.unwrap();
+        assert_eq!((rcpt.tempfail, rcpt.delay.from), (1.0, Duration::from_secs(2)));
+    }
 }

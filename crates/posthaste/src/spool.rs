@@ -18,47 +18,47 @@ type AnyError = Box<dyn std::error::Error>;
 
 #[derive(Subcommand)]
 pub enum SpoolCommand {
-    /// Show streams and what waits for each, segments, packs and large bodies; also beside a running server
+    /// Show streams with their backlog, segments, packs and large bodies; works while the server runs
     Inspect(Spool),
-    /// Read everything that is needed and compare checksums; exit status 1 if anything is damaged
+    /// Read everything that is still needed and check it against its checksums; exit status 1 for damage
     Verify(Spool),
-    /// As verify, at a bounded rate, for a disk that others use
+    /// Like verify, at a limited rate, for a disk in use
     Scrub {
         #[command(flatten)]
         spool: Spool,
-        /// Bytes to read each second at most, such as 20MiB
+        /// Maximum bytes to read per second, such as 20MiB
         #[arg(long, value_name = "BYTES", default_value = "20MiB", value_parser = posthaste_units::bytes)]
         rate: u64,
     },
-    /// Write what is needed into a new directory: for each batch its entries and its body
+    /// Write everything that is still needed into a new directory: each batch's entries and body
     Export {
         #[command(flatten)]
         spool: Spool,
-        /// The directory to make
+        /// The directory to create
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
-        /// Only what this stream needs
+        /// Export only what this stream needs
         #[arg(long, value_name = "NAME")]
         stream: Option<String>,
     },
-    /// Put right what second copies and the batches themselves tell; exit status 1 if something stays damaged
+    /// Repair what can be rebuilt from second copies and from the batches; exit status 1 if damage remains
     Repair {
         #[command(flatten)]
         spool: Spool,
-        /// If both checkpoint files are lost: make a new spool here from what is left. Everything found is shown to every stream again
+        /// If both checkpoint files are lost: build a new spool here from the remaining data. Every stream sees all of it again
         #[arg(long, value_name = "DIR")]
         rebuild: Option<PathBuf>,
     },
-    /// Remove a stream for good, such as that of a mount that will not come back, with what it alone needs
+    /// Delete a stream, such as that of a removed mount, and the data that only it needs
     ForgetStream {
         #[command(flatten)]
         spool: Spool,
         /// Its name, as inspect shows it
         name: String,
-        /// Write what it needs into a new directory first
+        /// First export the data that it needs into a new directory
         #[arg(long, value_name = "DIR", required_unless_present = "discard", conflicts_with = "discard")]
         export: Option<PathBuf>,
-        /// Let go of what it needs without keeping it anywhere
+        /// Delete the data that only it needs, without a copy
         #[arg(long)]
         discard: bool,
     },
@@ -127,7 +127,7 @@ fn inspection_text(shown: &Inspection, is_in_use: bool) -> String {
     for stream in &shown.streams {
         let state = match stream.first {
             None => "up to date".to_owned(),
-            Some(first) => format!("{} not passed, from {first}", batches(stream.entries)),
+            Some(first) => format!("{} not consumed, from {first}", batches(stream.entries)),
         };
         out += &format!(
             "stream {}  position {}, {state}, needs {}\n",
@@ -150,7 +150,7 @@ fn inspection_text(shown: &Inspection, is_in_use: bool) -> String {
         out += &format!("large body {name}  of batch {lsn}, {bytes} bytes\n");
     }
     for name in &shown.unnamed_bodies {
-        out += &format!("body file that no batch names: {name}\n");
+        out += &format!("body file without a batch: {name}\n");
     }
     out += &format!(
         "last checkpoint: {}, through batch {}; last batch: {}\n",
@@ -219,7 +219,7 @@ fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
         text += "`posthaste spool repair` writes the damaged copies anew\n";
     }
     if is_sound {
-        text += &format!("sound: {} bytes of {} batches and large bodies are whole\n", report.bytes, report.read);
+        text += &format!("sound: {} bytes of {} batches and large bodies are intact\n", report.bytes, report.read);
     }
     let json = json!({
         "sound": is_sound, "read": report.read, "bytes": report.bytes, "damage": damage_json(&report.damage),
@@ -283,7 +283,7 @@ fn batches(number: u64) -> String {
 
 fn no_stream(name: &str, streams: &[StreamStats]) -> String {
     let names: Vec<&str> = streams.iter().map(|stream| stream.name.as_str()).collect();
-    format!("there is no stream {name:?}; there are: {}", names.join(", "))
+    format!("no stream {name:?}; existing streams: {}", names.join(", "))
 }
 
 fn repair(spool: &Spool) -> Result<ExitCode, AnyError> {
@@ -324,10 +324,10 @@ fn rebuild(spool: &Spool, to: &Path) -> Result<ExitCode, AnyError> {
     text += "every stream is shown all of it again from the beginning: mail that was delivered and moved or removed since may come a second time\n";
     if !rebuilt.left_out.is_empty() {
         let number = batches(rebuilt.left_out.len() as u64);
-        text += &format!("left out: {number} whose large body is gone, because it was delivered or lost\n");
+        text += &format!("left out: {number} without their large body, which was delivered or lost\n");
     }
     text += &damage_text(&rebuilt.damage, "DAMAGED");
-    text += &format!("{} stays as it is; move it away and put the new one in its place\n", spool.dir.display());
+    text += &format!("{} is unchanged; move it away and put the new one in its place\n", spool.dir.display());
     let left_out: Vec<u64> = rebuilt.left_out.iter().map(|lsn| lsn.get()).collect();
     let json = json!({
         "rebuilt": to, "batches": rebuilt.batches, "large": rebuilt.large, "streams": rebuilt.streams,
@@ -355,7 +355,7 @@ fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCod
     drop(closed);
     let (open, _) = FileSpool::open(&spool.dir, config_for(&spool.dir)?).map_err(|error| spool.named(error))?;
     let stats = open.forget_stream(name)?;
-    let said = format!("forgotten: stream {name}, which had not passed {}\n", batches(stats.entries));
+    let said = format!("deleted: stream {name}, which had not consumed {}\n", batches(stats.entries));
     let json = json!({"forgotten": true, "entries": stats.entries, "bodies": stats.bodies});
     match exported {
         Some((to, exported)) => finish_export(spool, to, &exported, json, &said),

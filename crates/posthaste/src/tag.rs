@@ -23,27 +23,27 @@ use crate::terminal::{complain, harmless, harmless_json, print};
     override_usage = "posthaste tag [OPTIONS] +TAG|-TAG... [--] QUERY\n       posthaste tag --remove-all [+TAG...] [--] QUERY\n       posthaste tag [OPTIONS] --list|--dump|--restore FILE"
 )]
 pub struct Tag {
-    /// Tags to add (+) and to take away (-), then a query
+    /// Tags to add (+) or remove (-), then a query
     #[arg(value_name = "+TAG|-TAG... QUERY", trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
     #[command(flatten)]
     index: IndexDir,
-    /// Take away all tags that are not added
+    /// Remove all other tags
     #[arg(long, conflicts_with_all = ["list", "dump", "restore"])]
     remove_all: bool,
-    /// Print all tags and how many messages have them
+    /// Print all tags with their message counts
     #[arg(long, conflicts_with_all = ["dump", "restore"])]
     list: bool,
     /// Print all tags of all messages, and saved queries, in notmuch's text format
     #[arg(long, conflicts_with = "restore")]
     dump: bool,
-    /// Give messages the tags of a dump, `-` for standard input, and save its queries; messages and queries that it does not name stay as they are
+    /// Set tags and saved queries from a dump (`-`: standard input); messages and queries that it does not name stay unchanged
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
-    /// With --restore: add the dump's tags to those that messages have, and take none away
+    /// With --restore: only add the dump's tags, remove none
     #[arg(long, requires = "restore")]
     accumulate: bool,
-    /// With --restore: only say what would change
+    /// With --restore: only show what would change
     #[arg(long, requires = "restore")]
     dry_run: bool,
     /// Print JSON
@@ -58,11 +58,11 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     if (args.list || args.dump || args.restore.is_some()) && !args.words.is_empty() {
         let word = &args.words[0];
         return Err(match args.dump {
-            true => {
-                format!("a dump is of all tags, and is printed: `posthaste tag --dump > {word}` writes it to a file")
-                    .into()
-            }
-            false => format!("`{word}` is too much: --list and --restore are about all messages").into(),
+            true => format!(
+                "--dump prints all tags and takes no argument: `posthaste tag --dump > {word}` writes them to a file"
+            )
+            .into(),
+            false => format!("unexpected `{word}`: --list and --restore apply to all messages").into(),
         });
     }
     if args.list {
@@ -112,7 +112,9 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
             };
             let later = match restored.not_here {
                 0 => String::new(),
-                number => format!("; the dump has {number} that are not here: their tags wait for them"),
+                number => {
+                    format!("; {} of the dump not in the index yet: tags apply on arrival", count(number, "message"))
+                }
             };
             format!("{} {done}{saved}{later}\n", count(changed, "message"))
         })?;
@@ -171,7 +173,7 @@ fn split(words: &[String], remove_all: bool) -> Result<(&[String], &[String]), F
     let (changes, rest) = words.split_at(words.iter().take_while(|word| is_change(word)).count());
     let query = rest.strip_prefix(&["--".to_owned()]).unwrap_or(rest);
     if changes.is_empty() && !remove_all || query.is_empty() {
-        return Err("name tags as +TAG or -TAG, then a query; `*` is all messages".into());
+        return Err("give tags as +TAG or -TAG, then a query; `*` matches all messages".into());
     }
     changes.iter().try_for_each(|change| check_tag(&change[1..]))?;
     Ok((changes, query))

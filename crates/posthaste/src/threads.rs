@@ -23,12 +23,12 @@ const NARROW: usize = 80;
 
 #[derive(Args)]
 pub struct Threads {
-    /// The query: threads with a message that matches
+    /// Query: threads with a matching message
     #[arg(value_name = "QUERY", trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
     source: Source,
-    /// At most this many, newest first
+    /// Maximum number of threads, newest first
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]

@@ -17,10 +17,10 @@ use crate::terminal::{harmless, is_colourful, paint, print_json};
 
 #[derive(Args)]
 #[command(
-    after_help = "What looks like a path is a file, never a query: it has a `/`, begins with `.`, ends in `.eml`, or there is such a file."
+    after_help = "An argument that looks like a path is never a query: it contains `/`, begins with `.`, ends in `.eml`, or is an existing file."
 )]
 pub struct View {
-    /// Message files, or a query: then the newest that matches
+    /// Message files, or a query for the newest match
     #[arg(value_name = "FILE...|QUERY", required = true, trailing_var_arg = true)]
     query: Vec<String>,
     #[command(flatten)]
@@ -31,13 +31,13 @@ pub struct View {
     /// Print JSON: header fields, text, and a list of the parts
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// How many of the messages that match, newest first
+    /// Maximum number of matching messages, newest first
     #[arg(long, short = 'n', visible_alias = "maxnum", value_name = "N", default_value_t = 1)]
     limit: usize,
-    /// The whole thread of each, oldest first
+    /// Show the whole thread of each, oldest first
     #[arg(long, short = 't')]
     entire_thread: bool,
-    /// The other way round: oldest first, or a whole thread newest first
+    /// Reverse the order: oldest first, or a whole thread newest first
     #[arg(long, short = 'z')]
     reverse: bool,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct View {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// Header fields of interest and the text
+    /// Main header fields and the text
     #[value(alias = "plain")]
     Text,
     /// The HTML parts as they are

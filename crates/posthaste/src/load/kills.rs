@@ -29,7 +29,7 @@ pub fn while_killing<T>(
             outages.gone();
             if let Err(error) = server.start_again() {
                 stop.ask();
-                return Some(format!("after kill {} the server did not start again: {error}", outages.count()));
+                return Some(format!("after kill {} the server did not restart: {error}", outages.count()));
             }
             outages.back(server.pid());
         }
@@ -47,7 +47,7 @@ pub fn while_killing<T>(
 /// Reads the time between kills: an endless loop of starts would send nothing.
 pub fn pause(text: &str) -> Result<Duration, String> {
     let every = duration(text).map_err(|error: ValueError| error.to_string())?;
-    if every < PAUSE_MIN { Err("100ms is the least".into()) } else { Ok(every) }
+    if every < PAUSE_MIN { Err("must be at least 100ms".into()) } else { Ok(every) }
 }
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);

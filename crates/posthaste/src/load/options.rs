@@ -23,17 +23,17 @@ pub struct PaceOptions {
     /// Time to send for, warm-up not counted: 500ms, 10s, 2m
     #[arg(short = 't', long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
-    /// Messages a second on a schedule (open loop): latency counts from when a message was due, so a stall shows in all
-    /// that it kept waiting. Without it each connection sends as fast as it is served (closed loop)
+    /// Messages per second on a schedule (open loop): latency counts from the time a message was due, so a stall shows in
+    /// every delayed message. Without it each connection sends as fast as it is served (closed loop)
     #[arg(short = 'r', long, value_name = "PER_SECOND", value_parser = rate)]
     pub rate: Option<f64>,
-    /// With --rate: messages come at random as from senders that know nothing of each other, at that rate on average
+    /// With --rate: random arrivals, as from independent senders, at that rate on average
     #[arg(long, requires = "rate")]
     pub poisson: bool,
     /// Time at the start of each round that is not measured
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub warmup: Duration,
-    /// Do it all so often, with new connections each time
+    /// Number of rounds, each with new connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Threads that share the connections
@@ -42,10 +42,10 @@ pub struct PaceOptions {
     /// Longest wait for a connection and for each reply
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub timeout: Duration,
-    /// How long messages under way, and those an open loop still owes, may take after the end
+    /// How long messages in flight, and overdue ones of an open loop, may take after the end
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub drain: Duration,
-    /// End the run when there was no connection for so long
+    /// End the run after this time without any connection
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub give_up: Duration,
 }
@@ -53,7 +53,7 @@ pub struct PaceOptions {
 #[derive(Args)]
 #[command(next_help_heading = "How it is sent")]
 pub struct SessionOptions {
-    /// Messages over one connection before a new one is made: 1, a number, or all
+    /// Messages per connection: 1, a number, or all
     #[arg(long, value_name = "N", default_value = "all")]
     pub per_connection: PerConnection,
     /// Commands sent without waiting for replies, where the server offers it
@@ -65,13 +65,13 @@ pub struct SessionOptions {
     /// Encrypt with STARTTLS
     #[arg(long)]
     pub starttls: bool,
-    /// Take any certificate
+    /// Accept any certificate
     #[arg(long)]
     pub tls_insecure: bool,
-    /// Take certificates that these authorities signed (PEM)
+    /// Accept certificates signed by these authorities (PEM)
     #[arg(long, value_name = "FILE", conflicts_with = "tls_insecure")]
     pub tls_ca: Option<PathBuf>,
-    /// The name that the certificate must carry, if it is not the target's
+    /// Expected name in the certificate; default: the target's name
     #[arg(long, value_name = "NAME")]
     pub tls_name: Option<String>,
     /// Authenticate
@@ -80,10 +80,10 @@ pub struct SessionOptions {
     /// User name for --auth
     #[arg(long, value_name = "NAME", requires = "auth")]
     pub auth_user: Option<String>,
-    /// Password for --auth; better given in the environment variable POSTHASTE_LOAD_PASSWORD
+    /// Password for --auth; safer in the environment variable POSTHASTE_LOAD_PASSWORD
     #[arg(long, value_name = "PASSWORD", requires = "auth")]
     pub auth_password: Option<String>,
-    /// Our name for EHLO
+    /// Client name for EHLO
     #[arg(long, value_name = "NAME", default_value = "load.invalid", value_parser = address)]
     pub helo: String,
 }
@@ -91,60 +91,60 @@ pub struct SessionOptions {
 #[derive(Args)]
 #[command(next_help_heading = "What is sent")]
 pub struct MailOptions {
-    /// Octets of a message: 10k, a range 1k-100k, or a mix with weights 2k:70,10k-50k:25,1m:5
+    /// Message size in bytes: 10k, a range 1k-100k, or a weighted mix 2k:70,10k-50k:25,1m:5
     #[arg(short = 'l', long, value_name = "SIZES", default_value = "10k")]
     pub size: Sizes,
     /// Send these real messages instead: a file, a directory, a Maildir, an mbox
     #[arg(long, value_name = "PATH", conflicts_with = "size")]
     pub corpus: Vec<PathBuf>,
-    /// A header field for every message
+    /// Add this header field to every message
     #[arg(long, value_name = "NAME: VALUE", value_parser = header_field)]
     pub header: Vec<String>,
     /// Envelope sender
     #[arg(short = 'f', long, value_name = "ADDRESS", default_value = "load@localhost", value_parser = sender)]
     pub from: String,
-    /// A recipient; several are taken in turn
+    /// A recipient; several are used in turn
     #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["domain", "users"])]
     pub to: Vec<String>,
-    /// A domain of recipients user1 to userN, and how often it is taken: example.com:67
+    /// A domain with recipients user1 to userN, and its weight: example.com:67
     #[arg(short = 'd', long, value_name = "NAME[:WEIGHT]")]
     pub domain: Vec<WeightedDomain>,
-    /// How many users each domain has
+    /// Number of users in each domain
     #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub users: Option<u64>,
     /// Recipients of each message
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub recipients: u32,
-    /// Makes the same bodies again
+    /// Seed for bodies and random choices; the same seed repeats them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
 #[derive(Args)]
-#[command(next_help_heading = "What comes of it")]
+#[command(next_help_heading = "Results")]
 pub struct ResultOptions {
-    /// Look for everything acknowledged: a Maildir tree, a directory, an mbox, a sink's account file; our server's data
-    /// directory or journal, where mail may wait
+    /// Check that everything acknowledged was stored here: a Maildir tree, a directory, an mbox, a sink's account file, or
+    /// a Posthaste server's data directory or journal
     #[arg(long, value_name = "WHERE", num_args = 1..)]
     pub account: Vec<PathBuf>,
     #[command(flatten)]
     pub accounting: Accounting,
-    /// Write what was acknowledged, for `posthaste account` later
+    /// Write the acknowledged messages to this file, for a later `posthaste account`
     #[arg(long, value_name = "FILE")]
     pub acked: Option<PathBuf>,
-    /// Watch the CPU, memory and writing of this process and its children
+    /// Measure CPU, memory and writes of this process and its children
     #[arg(long, value_name = "PID")]
     pub pid: Vec<u32>,
     /// Write report.json, report.md and report.html here
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
-    /// What the report is called
+    /// Title of the report
     #[arg(long, value_name = "TEXT")]
     pub title: Option<String>,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
-    /// Tell nothing while the run goes on
+    /// Print no progress during the run
     #[arg(short = 'q', long)]
     pub quiet: bool,
 }
@@ -166,7 +166,7 @@ impl ResultOptions {
         }
         // It may come with the first message.
         for store in self.account.iter().filter(|store| !store.exists()) {
-            eprintln!("posthaste: --account {}: it is not there yet", store.display());
+            eprintln!("posthaste: --account {}: does not exist yet", store.display());
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl ResultOptions {
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
-        _ => Err("write messages a second, from 0.001 to 10000000".into()),
+        _ => Err("write messages per second, from 0.001 to 10000000".into()),
     }
 }
 

@@ -100,14 +100,14 @@ fn what_is_left_out_or_too_much_is_said() {
     assert!(!place.says(0, &["info"]).contains('%'), "an index of three messages is larger than they are");
     for (line, code, told) in [
         (&["tag", "--dump", "out.txt"][..], 2, "`posthaste tag --dump > out.txt`"),
-        (&["tag", "--list", "rye"], 2, "`rye` is too much"),
-        (&["extract", "--parts", "9", "oven"], 1, "there is no part 9; the message has 2 parts"),
-        (&["extract", "-a", "flour"], 1, "no attachment; the message has 1 part, which --save-all saves"),
+        (&["tag", "--list", "rye"], 2, "unexpected `rye`"),
+        (&["extract", "--parts", "9", "oven"], 1, "no part 9; the message has 2 parts"),
+        (&["extract", "-a", "flour"], 1, "no attachment; --save-all saves its 1 part"),
         (&["find", "--output", "tags", "rye"], 1, "2 messages found, none with a tag"),
         (&["load"], 2, "`load --serve`"),
         (&["doctor", "--connections", "x"], 2, "write a whole number"),
-        (&["sink", "localhost"], 2, "or a port alone"),
-        (&["sink", "--tempfail", "rcpt=500"], 2, "500 is no percentage between 0 and 100"),
+        (&["sink", "localhost"], 2, "or only a port"),
+        (&["sink", "--tempfail", "rcpt=500"], 2, "500 is not a percentage from 0 to 100"),
     ] {
         let output = place.run(line);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -181,7 +181,7 @@ fn answers_begin_as_notmuch_begins_them() {
     fs::write(place.path().join("mail/cur/4.d.host:2,S"), PARTS).unwrap();
     place.says(0, &["index", "--quiet"]);
     let nobody = place.run(&["reply", "id:4@example.net"]);
-    assert!(String::from_utf8_lossy(&nobody.stderr).contains("config.toml, says who you are"), "{nobody:?}");
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("no From field: set $EMAIL"), "{nobody:?}");
     let settings = "[user]\nname = \"Me\"\naddresses = [\"me@example.org\"]\n";
     fs::write(place.path().join("data/posthaste/search/config.toml"), settings).unwrap();
     let answer = place.says(0, &["reply", "id:4@example.net"]);
@@ -227,9 +227,9 @@ fn what_mu_and_notmuch_have_and_we_do_not_is_answered_in_a_sentence() {
     let place = Place::new();
     place.says(0, &["index", "--quiet", "mail"]);
     for (line, said) in [
-        (&["find", "--nocolor", "rye"][..], "there is no --nocolor here: NO_COLOR=1"),
-        (&["find", "rye", "--nocolor"], "there is no --nocolor here: NO_COLOR=1"),
-        (&["find", "--muhome=/x", "rye"], "there is no --muhome here: --index DIR"),
+        (&["find", "--nocolor", "rye"][..], "no --nocolor: NO_COLOR=1"),
+        (&["find", "rye", "--nocolor"], "no --nocolor: NO_COLOR=1"),
+        (&["find", "--muhome=/x", "rye"], "no --muhome: --index DIR"),
         (&["search", "--output=files", "--duplicate=1", "rye"], "`posthaste find --skip-dups --output files QUERY`"),
         (&["search", "--output=files", "rye", "--duplicate=1"], "`posthaste find --skip-dups --output files QUERY`"),
         (&["show", "--decrypt=true", "rye"], "signatures not checked"),
@@ -237,12 +237,12 @@ fn what_mu_and_notmuch_have_and_we_do_not_is_answered_in_a_sentence() {
         (&["count", "--lastmod"], "nothing counts changes"),
         (&["tag", "--batch"], "`posthaste tag --restore FILE --accumulate`"),
         (&["tag", "--input=x", "--batch"], "`posthaste tag --restore FILE --accumulate`"),
-        (&["init", "--maildir=/x"], "there is no command `init` here: `posthaste index MAILDIR`"),
+        (&["init", "--maildir=/x"], "no command `init`: `posthaste index MAILDIR`"),
         (&["dump"], "`posthaste tag --dump`"),
         (&["restore", "--accumulate"], "`posthaste tag --restore FILE`"),
         (&["reindex", "*"], "`posthaste index rebuild`"),
         (&["move", "x", "/y"], "`posthaste find --move /FOLDER QUERY`"),
-        (&["config", "get", "user.name"], "there is no `config get` here"),
+        (&["config", "get", "user.name"], "no command `config get`"),
         (&["index", "--lazy-check"], "`index` looks at what changed"),
     ] {
         let refused = place.run(line);

@@ -14,7 +14,7 @@ fn what_looks_like_a_path_is_never_a_query() {
         (["view", "./rye"], "./rye: No such file"),
         (["view", ".rye"], ".rye: No such file"),
         (["view", "rye.eml"], "rye.eml: No such file"),
-        (["view", "mail/cur"], "mail/cur: a directory, not a message"),
+        (["view", "mail/cur"], "mail/cur is a directory, not a message"),
         (["extract", "rye.eml"], "rye.eml: No such file"),
     ] {
         let refused = place.run(&line);
@@ -92,7 +92,7 @@ fn attachments_of_one_name_are_all_saved() {
     // Files that were there before are another thing.
     let refused = place.run(&["extract", "-a", "--target-dir", "mail", "two.eml"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert_eq!(String::from_utf8_lossy(&refused.stderr).matches("--overwrite writes over it").count(), 5);
+    assert_eq!(String::from_utf8_lossy(&refused.stderr).matches("use --overwrite to replace it").count(), 5);
     assert_eq!(place.says(0, &["extract", "-a", "--overwrite", "--target-dir", "mail", "two.eml"]).lines().count(), 5);
 }
 

@@ -201,7 +201,9 @@ fn tags_are_kept_dumped_and_restored() {
     assert_eq!(place.says(0, &["find", "--count", "tag:baking"]), "2\n");
     fs::write(place.path().join("dump"), "+later -- id:1@example.org\n+early -- id:9@example.org\n").unwrap();
     assert!(
-        place.says(0, &["tag", "--restore", "dump"]).starts_with("1 message changed; the dump has 1 that are not here")
+        place
+            .says(0, &["tag", "--restore", "dump"])
+            .starts_with("1 message changed; 1 message of the dump not in the index")
     );
     assert_eq!(place.says(0, &["find", "-f", "x", "from:ann"]), "(later)\n");
     assert_eq!(place.says(0, &["tag", "--remove-all", "+one", "*"]), "2 messages changed\n");

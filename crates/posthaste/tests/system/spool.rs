@@ -67,7 +67,7 @@ fn a_spool_is_shown_and_checked_also_while_it_is_in_use() {
     assert_eq!((shown["in_use"].as_bool(), shown["large"][0]["bytes"].as_u64()), (Some(false), Some(300_000)));
     let (code, text, _) = run(dir.path(), &["inspect", "spool"]);
     assert!(
-        code == 0 && text.contains("stream local:two  position ") && text.contains("10 batches not passed"),
+        code == 0 && text.contains("stream local:two  position ") && text.contains("10 batches not consumed"),
         "{text}"
     );
     let (code, text, _) = run(dir.path(), &["verify", "spool"]);
@@ -107,7 +107,7 @@ fn what_is_needed_is_exported_and_a_stream_is_forgotten() {
     let (code, _, error) = run(dir.path(), &["forget-stream", "spool", "local:one"]);
     assert!(code == 2 && error.contains("--export"), "{error}");
     let (code, _, error) = run(dir.path(), &["forget-stream", "spool", "nobody", "--discard"]);
-    assert!(code == 2 && error.contains("there is no stream \"nobody\"; there are: local:one, local:two"), "{error}");
+    assert!(code == 2 && error.contains("no stream \"nobody\"; existing streams: local:one, local:two"), "{error}");
     assert_eq!(json(dir.path(), &["export", "spool", "--to", "two", "--stream", "local:two"]).1["exported"], 10);
     let (code, _, error) = run(dir.path(), &["export", "spool", "--to", "two"]);
     assert!(code == 2 && error.contains("two"), "{error}");

@@ -39,7 +39,7 @@ fn new_mail_gets_tags_by_rule_once() {
     assert_eq!((tags("from:ann"), tags("from:bob")), ("\n".to_owned(), "(bob)\n".to_owned()));
     // Tags that were restored before a message came are what it gets.
     fs::write(place.path().join("dump"), "+early -- id:8@example.org\n").unwrap();
-    assert!(place.says(0, &["tag", "--restore", "dump"]).contains("the dump has 1 that are not here"));
+    assert!(place.says(0, &["tag", "--restore", "dump"]).contains("; 1 message of the dump not in the index"));
     place.add("8.h.host:2,S", "Message-ID: <8@example.org>\nSubject: eight\n\nx\n");
     place.add("9.h.host:2,S", "Message-ID: <9@example.org>\nSubject: nine\n\nx\n");
     place.says(0, &["index", "--quiet"]);
@@ -188,7 +188,7 @@ fn a_file_that_was_renamed_or_has_gone_is_found_again_or_told() {
     let told = place.run(&["find", "--flag", "+F", "rye"]);
     assert_eq!(told.status.code(), Some(1), "{told:?}");
     assert_eq!(String::from_utf8_lossy(&told.stdout), "1 message changed\n");
-    assert!(String::from_utf8_lossy(&told.stderr).contains("2.b.host: is not there any more"), "{told:?}");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("2.b.host: no longer exists"), "{told:?}");
     assert_eq!(place.names("cur"), ["1.a.host:2,FRS"]);
 }
 
@@ -224,9 +224,9 @@ fn flags_are_set_and_messages_moved_only_where_asked() {
     for (line, said) in [
         (["find", "--move=/Nowhere", "rye"], "there is no folder `/Nowhere`"),
         (["find", "--flag=+x", "rye"], "flags are written `+S-F`"),
-        (["find", "--dry-run", "rye"], "--dry-run is for"),
-        (["find", "--flag", "+T"], "name the messages to change by a query"),
-        (["find", "--move", "/"], "name the messages to change by a query"),
+        (["find", "--dry-run", "rye"], "--dry-run needs"),
+        (["find", "--flag", "+T"], "give a query for the messages to change"),
+        (["find", "--move", "/"], "give a query for the messages to change"),
     ] {
         let refused = place.run(&line);
         assert_eq!(refused.status.code(), Some(2), "{line:?}");
