@@ -14,7 +14,7 @@ use crate::{AppendError, Journal, RecordId};
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The caller could not make durable what the checkpoint would have covered.
-    #[error("what the checkpoint covers could not be made durable: {error}")]
+    #[error("a sync for the checkpoint failed: {error}")]
     MakeDurable {
         /// What went wrong.
         error: io::Error,

@@ -1,4 +1,4 @@
-//! The accept loop: who is served, who is turned away, and the end.
+//! The accept loop: admission, refusal and shutdown.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -19,47 +19,47 @@ use crate::proxy::take_header;
 use crate::reserve::Reserve;
 use crate::{Admission, Limits, Listener, Peer, Phase, PhaseNow, ProxyError, Refusal, Rules, Stream, close};
 
-/// A protocol, as its listeners see it. One value serves all connections of a listener.
+/// A protocol. One value serves all connections of a listener.
 pub trait Service: Send + Sync + 'static {
-    /// Serves a connection to its end. The future is dropped half way when a shutdown has come to [`Phase::Gone`]; until then it looks at
-    /// [`Connection::phase`] whenever it waits, and is polled when the phase changes.
+    /// Serves a connection until it ends. The future must check [`Connection::phase`] whenever it waits, and is polled when the phase
+    /// changes. At [`Phase::Gone`] it is dropped, finished or not.
     fn serve(&self, connection: Connection) -> impl Future<Output = ()> + Send;
 
-    /// A client is turned away: what it is told. It must not block.
+    /// The last bytes for a client that is refused. Must not block.
     fn refuse(&self, peer: &Peer, why: &Refusal) -> Goodbye;
 }
 
-/// A client that has been let in.
+/// An admitted client.
 #[derive(Debug)]
 pub struct Connection {
-    /// Counts up from 1 over all [`Listeners`] of one value.
+    /// Counts from 1 over all listeners of one [`Listeners`].
     pub id: u64,
-    /// What the client sends and is sent.
+    /// The connection's bytes, in both directions.
     pub stream: Stream,
-    /// Who it is: behind a proxy, the client that the proxy named.
+    /// The client's address; behind a proxy, the one that the proxy reported.
     pub peer: Peer,
-    /// Whether there is a shutdown.
+    /// The phase of the server's shutdown.
     pub phase: Arc<PhaseNow>,
 }
 
-/// What a client is told that is turned away. It has to fit any socket buffer.
+/// The last bytes for a refused client. They must fit any socket buffer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Goodbye {
-    /// The last octets; none: it is closed at once.
+    /// What is sent before closing; if empty, the connection is closed at once.
     pub bytes: Vec<u8>,
-    /// How long what the client sends is still read, so that these octets are not lost to a reset.
+    /// How long the client's data is still read, as a reset could discard these bytes before the client reads them.
     pub linger: Duration,
 }
 
 impl Goodbye {
-    /// These octets, and a second to read them.
+    /// These bytes, with a linger time of one second.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Self { bytes: bytes.into(), linger: Duration::from_secs(1) }
     }
 }
 
-/// All listeners of a server, of one protocol or several: what they accept is counted together and ends together. Dropping it lets them go on for
-/// as long as their runtime lives.
+/// All listeners of a server, of one protocol or several. They share connection limits and shutdown. If this is dropped, they keep running as
+/// long as their runtime.
 #[derive(Debug)]
 pub struct Listeners {
     shared: Arc<Shared>,
@@ -68,10 +68,10 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// None yet.
+    /// Starts without listeners.
     ///
     /// # Errors
-    /// There are no descriptors to keep back for clients that are to be told so when there are no more.
+    /// No file descriptors are left for the reserve, which lets the server still refuse clients properly at the descriptor limit.
     pub fn new(limits: Limits) -> io::Result<Self> {
         let phases = Phases::new();
         let shared = Shared {
@@ -85,25 +85,25 @@ impl Listeners {
         Ok(Self { shared: Arc::new(shared), phases, accepting: Vec::new() })
     }
 
-    /// Serves who connects to `listener` on the current tokio runtime, until [`Listeners::shutdown`]. Listeners may share `admission`.
+    /// Serves `listener` on the current tokio runtime until [`Listeners::shutdown`]. Listeners may share `admission`.
     pub fn serve(&mut self, listener: Listener, admission: &Arc<Admission>, service: impl Service) {
         let shared = Arc::clone(&self.shared);
         let door = Arc::new(Door { shared, admission: Arc::clone(admission), service });
         self.accepting.push(tokio::spawn(accept(listener, door)));
     }
 
-    /// Puts other limits in force; nobody who is connected is turned out.
+    /// Replaces the limits. Open connections stay.
     pub fn set_limits(&self, limits: Limits) {
         self.shared.gate.replace(limits);
     }
 
-    /// Connections open now.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.gate.total()
     }
 
-    /// Stops in order: no more connections are taken, and those that are open hear of [`Phase::Draining`]. After `grace` it is
-    /// [`Phase::Ending`], and a second later what is left is dropped. Returns whether all had ended within `grace`.
+    /// Shuts down: stops accepting and enters [`Phase::Draining`]; after `grace` enters [`Phase::Ending`], and a second later drops the
+    /// remaining connections. Returns whether all ended within `grace`.
     pub async fn shutdown(mut self, grace: Duration) -> bool {
         self.phases.enter(Phase::Draining);
         for task in std::mem::take(&mut self.accepting) {
@@ -123,20 +123,20 @@ struct Shared {
     reserve: Reserve,
     next_id: AtomicU64,
     rejecting: AtomicUsize,
-    /// Every task keeps this, so that a shutdown can tell when all have ended.
+    /// Every task holds a clone, so that a shutdown knows when all have ended.
     phase: PhaseWatch,
-    /// Without the sender in it every wait for a phase would end; [`Listeners`] may be dropped.
+    /// Keeps the sender alive when [`Listeners`] is dropped; without it every wait for a phase would end.
     phases: Phases,
 }
 
-/// A listener's own.
+/// What belongs to one listener.
 struct Door<S> {
     shared: Arc<Shared>,
     admission: Arc<Admission>,
     service: S,
 }
 
-/// Clients that are being turned away at once; above it they are closed without waiting for them to read why.
+/// Maximum clients that linger after a refusal; above it they are closed without waiting for them to read the reason.
 const REJECTING_MAX: usize = 256;
 
 async fn accept<S: Service>(listener: Listener, door: Arc<Door<S>>) {
@@ -158,7 +158,7 @@ fn admit<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: Peer) {
     let rules = door.admission.rules();
     let entered = match &rules.proxies {
         Some(proxies) if !proxies.trust(&peer) => Err(Refusal::NotAProxy),
-        // Its client is counted once it is known.
+        // The client is counted once the proxy has named it.
         Some(_) => door.admission.enter(&door.shared.gate, None),
         None => rules.check(&peer).and_then(|()| door.admission.enter(&door.shared.gate, peer.ip())),
     };
@@ -177,7 +177,7 @@ fn admit<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: Peer) {
     });
 }
 
-/// Serves a connection that a proxy passes on, once it has said whose.
+/// Serves a connection from a proxy, after reading its PROXY header.
 async fn passed_on<S: Service>(
     door: Arc<Door<S>>,
     rules: Arc<Rules>,
@@ -193,7 +193,7 @@ async fn passed_on<S: Service>(
         header = timeout(patience, take_header(&stream)) => header.unwrap_or(Err(ProxyError::TimedOut)),
     };
     let entered = header.map_err(Refusal::from).and_then(|header| {
-        // Without addresses it is the proxy's own connection, and has its address.
+        // Without addresses it is the proxy's own connection, such as a health check.
         if let Some((remote, local)) = header.addresses {
             peer = Peer::Tcp { remote, local };
         }
@@ -217,9 +217,8 @@ async fn serve<S: Service>(door: &Door<S>, stream: Stream, peer: Peer) {
     let mut serving = pin!(door.service.serve(connection));
     let mut listens = false;
     poll_fn(|cx| {
-        // The first look leaves this task's waker, which stays the same, and while the server runs nothing takes it away; so it
-        // is not asked again before the phase has moved, and from then on always, as each change takes the waker away. Before the
-        // connection looks at the phase, so that no change falls between the two.
+        // The first poll registers this task's waker, which stays registered until the phase changes. From the first change on, poll
+        // every time, as each change removes the waker. This comes before the connection reads the phase, so no change is missed.
         if (!listens || now.reached(Phase::Draining)) && gone.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
@@ -229,11 +228,11 @@ async fn serve<S: Service>(door: &Door<S>, stream: Stream, peer: Peer) {
     .await
 }
 
-/// Tells a client why it is not served. What it is told fits any socket buffer, so nothing has to wait for it to be written.
+/// Refuses a client. The reason fits any socket buffer, so writing it never waits.
 fn reject<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: &Peer, why: &Refusal) {
     let refused = catch_unwind(AssertUnwindSafe(|| door.service.refuse(peer, why)));
     let Goodbye { bytes, linger } = refused.unwrap_or_else(|_| {
-        tracing::error!("a listener's protocol panicked as it turned a client away");
+        tracing::error!("a protocol panicked while refusing a client");
         Goodbye::default()
     });
     if bytes.is_empty() {
@@ -242,7 +241,7 @@ fn reject<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: &Peer, why: &Re
     let shared = &door.shared;
     if shared.rejecting.fetch_add(1, Ordering::Relaxed) >= REJECTING_MAX {
         shared.rejecting.fetch_sub(1, Ordering::Relaxed);
-        // The client may be gone already; there is nobody else to tell.
+        // The client may be gone already; nothing else can be done.
         let _ = stream.try_write(&bytes);
         return;
     }
@@ -254,13 +253,13 @@ fn reject<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: &Peer, why: &Re
     });
 }
 
-/// Out of descriptors: one of the reserve lets the next client in to be told. Other errors concern one client only.
+/// Handles a failed accept. Out of descriptors: a reserved one admits the next client, to refuse it properly. Other errors concern one client only.
 async fn accept_failed<S: Service>(listener: &Listener, door: &Arc<Door<S>>, error: &io::Error) {
     const EMFILE: i32 = 24;
     const ENFILE: i32 = 23;
     const PAUSE: Duration = Duration::from_millis(10);
     if !matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) {
-        // ECONNABORTED and its like, or no memory: taking a breath is right for the latter and harmless else.
+        // ECONNABORTED and similar, or no memory: a pause helps the latter and does no harm otherwise.
         return sleep(PAUSE).await;
     }
     let reserve = &door.shared.reserve;
@@ -274,7 +273,7 @@ async fn accept_failed<S: Service>(listener: &Listener, door: &Arc<Door<S>>, err
     match accepted {
         Ok(Ok((stream, peer))) if recovered => admit(door, stream, peer),
         Ok(Ok((stream, peer))) => reject(door, stream, &peer, &Refusal::TooManyFiles),
-        // Nobody was waiting after all: without descriptors accept fails before it looks.
+        // No client was waiting: without descriptors accept fails before it checks.
         _ => {}
     }
 }

@@ -29,7 +29,7 @@ pub enum Refusal {
     #[error("clients of this address may not connect here")]
     NotAllowed,
     /// The listener is for [`Proxies`], and it is none.
-    #[error("it is not one of the proxies that may connect here")]
+    #[error("not one of the proxies that may connect here")]
     NotAProxy,
     /// It is a proxy that does not say whose connection it passes on.
     #[error(transparent)]

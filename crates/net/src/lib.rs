@@ -1,7 +1,7 @@
 //! Listeners for any protocol: sockets, limits on connections, the PROXY protocol, an orderly shutdown, TLS.
 //!
-//! Who else would use it: any server on tokio. What it must not do: know a protocol's replies. A protocol is a [`Service`], which serves
-//! a [`Connection`] and says what a client is told that is turned away.
+//! For any server on tokio. It knows no protocol's replies: a protocol is a [`Service`], which serves each [`Connection`] and supplies the last
+//! bytes for clients that are refused.
 //!
 //! ```
 //! use posthaste_net::{Admission, Connection, Goodbye, Limits, Listeners, Peer, Place, Refusal, Rules, Service};

@@ -24,7 +24,7 @@ pub struct ProxyHeader {
 #[non_exhaustive]
 pub enum ProxyError {
     /// What came is no header.
-    #[error("it does not begin with a PROXY header")]
+    #[error("no PROXY header at the start of the connection")]
     NoHeader,
     /// It is one and says nothing that can be understood.
     #[error("the PROXY header is malformed: {0}")]
@@ -36,7 +36,7 @@ pub enum ProxyError {
     #[error("no PROXY header came in time")]
     TimedOut,
     /// The connection was closed before it came whole.
-    #[error("the connection ended before its PROXY header did")]
+    #[error("the connection ended within the PROXY header")]
     Disconnected,
     /// The connection failed.
     #[error("{0}")]

@@ -517,7 +517,7 @@ fn an_index_of_an_older_version_is_built_again() {
     fs::write(index.path().join("current"), current.replace("\"format\":3", "\"format\":2")).unwrap();
     assert!(nothing_to_do(index.path(), &[], &UpdateOptions::default()).is_none());
     let told = Searcher::open(index.path()).err().expect("another format").to_string();
-    assert!(told.contains("format 2") && told.contains("build it again"), "{told}");
+    assert!(told.contains("format 2") && told.contains("rebuild it"), "{told}");
     let mut indexer = Indexer::open(index.path(), None).unwrap();
     assert!(indexer.is_rebuilding());
     assert_eq!(indexer.update(&[], &UpdateOptions::default(), &|_| {}).unwrap().added, 1, "its trees are known");

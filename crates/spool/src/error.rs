@@ -51,7 +51,7 @@ pub enum OpenError {
     Locked,
     /// Both checkpoints are damaged or gone, and there is something to lose.
     #[error(
-        "no checkpoint of the spool can be read: both files are damaged or missing; keep its directory as it is: a new spool can be made from what is left"
+        "both checkpoint files of the spool are damaged or missing; keep its directory: a new spool can be built from the remaining data"
     )]
     NoCheckpoint,
     /// The file system failed.
@@ -100,7 +100,7 @@ pub enum ReadError {
 #[non_exhaustive]
 pub enum StreamError {
     /// Empty, longer than 200 bytes or with control characters.
-    #[error("{0:?} is no name of a stream")]
+    #[error("{0:?} is not a valid stream name")]
     Name(String),
     /// 65,535 streams have been registered, which cannot be undone.
     #[error("no more streams can be registered")]

@@ -19,47 +19,47 @@ use posthaste_loadgen::scratch::Scratch;
 use posthaste_loadgen::signals::stop_on_signals;
 use posthaste_loadgen::values::duration;
 
-/// Runs published mail benchmarks: ours and each peer's, beside the published figures.
+/// Runs published mail benchmarks with Posthaste and other installed software, beside the published figures.
 ///
-/// Starts what it needs on loopback and in a scratch directory, runs ours and each peer in turns, and removes all of it.
-/// Exit status: 0 done, 1 a side failed or the run was stopped, 2 nothing can be measured here.
+/// Everything runs on loopback in a scratch directory, which is removed at the end. Sides run in alternating rounds.
+/// Exit status: 0 done, 1 a side failed or the run was stopped, 2 this machine cannot measure anything.
 #[derive(Parser)]
 #[command(name = "posthaste-bench", version)]
 struct Bench {
-    /// Which suites to run
+    /// Suites to run
     #[arg(required = true, value_name = "SUITE", value_parser = suite_names())]
     suites: Vec<String>,
-    /// Small amounts, one round, within three minutes for all: shows that everything works, and orders of magnitude
+    /// Small amounts, one round, less than three minutes for all: shows that everything works, and orders of magnitude
     #[arg(long)]
     quick: bool,
-    /// Part of the published amount of messages or time [default: 1, with --quick 0.03]
+    /// Fraction of the published amount of messages or time [default: 1, with --quick 0.03]
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     scale: Option<f64>,
-    /// Rounds of each side, in turns [default: 3, with --quick 1]
+    /// Rounds of each side, alternating [default: 3, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Longest time of one side's round [default: 60s, with --quick 1s]
+    /// Time limit of one side's round [default: 60s, with --quick 1s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     round_max: Option<Duration>,
-    /// Only these workloads: names with commas between, `*` for any characters; repeatable
+    /// Only these workloads: names separated by commas, `*` for any characters; repeatable
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
-    /// Only these sides, likewise
+    /// Only these sides, selected in the same way
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     side: Vec<String>,
-    /// The program to measure; without it the `posthaste` beside this one
+    /// The posthaste program to measure; default: the one beside this program
     #[arg(long, value_name = "FILE")]
     server: Option<PathBuf>,
-    /// The scratch directory is made here; it has to be on a real disk
+    /// Where to create the scratch directory; must be on a real disk
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Leave the scratch directory and say where it is
+    /// Keep the scratch directory and print its path
     #[arg(long)]
     keep: bool,
-    /// Measure although the machine is not fit for it
+    /// Measure even if this machine is unsuitable
     #[arg(long)]
     force: bool,
-    /// Write bench.json, bench.md and bench.html here, and a report of each round under load
+    /// Write bench.json, bench.md and bench.html here, and a report of each load round
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
     /// List suites, workloads and sides instead of running them
@@ -68,7 +68,7 @@ struct Bench {
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
-    /// Show no progress
+    /// Print no progress
     #[arg(short = 'q', long)]
     quiet: bool,
 }

@@ -54,7 +54,7 @@ impl Finding {
 pub struct Options {
     /// Where mail or measurements will lie. It must exist.
     pub data: PathBuf,
-    /// Connections that should be possible at once.
+    /// Simultaneous connections to plan for.
     pub connections: u64,
     /// Times that an `fdatasync` is measured; 0 leaves it out.
     pub syncs: usize,

@@ -38,7 +38,7 @@ pub enum WaitError {
         said: String,
     },
     /// [`PATIENCE`] is over.
-    #[error("it took longer than {} s: {said}", PATIENCE.as_secs())]
+    #[error("not ready after {} s: {said}", PATIENCE.as_secs())]
     Slow {
         /// The end of what it had written.
         said: String,

@@ -29,7 +29,7 @@ pub enum StartError {
     NotReady(#[source] WaitError),
     #[error("the configuration has no listener on a TCP address")]
     NoAddress,
-    #[error("started again it listens on {now} and not on {before}: give its listener a fixed port")]
+    #[error("after the restart it listens on {now} instead of {before}: give its listener a fixed port")]
     Moved { before: SocketAddr, now: SocketAddr },
 }
 

@@ -264,9 +264,7 @@ impl fmt::Display for Target {
 pub enum TargetError {
     #[error("cannot find {target}: {source}")]
     Unknown { target: String, source: std::io::Error },
-    #[error(
-        "{target} is {address}, a public address; load is for machines that are yours: say --allow-public if it is"
-    )]
+    #[error("{target} is {address}, a public address; only load your own machines: confirm with --allow-public")]
     Public { target: String, address: IpAddr },
 }
 

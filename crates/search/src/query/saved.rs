@@ -75,8 +75,8 @@ fn unknown(name: &str, all: &SavedQueries) -> String {
         names.push("...");
     }
     match names.is_empty() {
-        true => format!("there is no saved query `{name}`, nor any other"),
-        false => format!("there is no saved query `{name}`; there are {}", names.join(", ")),
+        true => format!("no saved query `{name}`, nor any other"),
+        false => format!("no saved query `{name}`; there are {}", names.join(", ")),
     }
 }
 

@@ -13,7 +13,7 @@ pub enum StateError {
     #[error("{}: no index here", .0.display())]
     Missing(PathBuf),
     /// Written by another version: rebuild.
-    #[error("{}: written in format {found}, this program reads format {FORMAT}; build it again (`posthaste index`), tags are kept", dir.display())]
+    #[error("{}: written in format {found}, this program reads format {FORMAT}; rebuild it with `posthaste index` (tags are kept)", dir.display())]
     Format {
         /// The index's directory.
         dir: PathBuf,

@@ -46,7 +46,7 @@ pub enum TagError {
         error: Box<redb::Error>,
     },
     /// The bytes are not what was written; nothing is read from it and nothing written to it. Its dump ([`restore`]) builds it again.
-    #[error("{} is damaged; `posthaste tag --restore {}` builds it again from the dump that is kept beside it", path.display(), dump.display())]
+    #[error("{} is damaged; `posthaste tag --restore {}` restores it from the dump beside it", path.display(), dump.display())]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -33,7 +33,7 @@ pub enum IndexError {
     Tree(#[from] TreeError),
     /// A tree that had folders is away, and the index is to be built again: its messages would be lost from it. Bring it back, or say that
     /// what is missing is gone ([`UpdateOptions::believe_missing`](super::UpdateOptions::believe_missing)).
-    #[error("{}: {why}; the index is not built again without it, unless you say that its messages are gone (--believe-missing)", root.display())]
+    #[error("{}: {why}; not rebuilding the index without it. If its messages are really gone, use --believe-missing", root.display())]
     Away {
         /// The tree.
         root: PathBuf,
@@ -41,7 +41,7 @@ pub enum IndexError {
         why: String,
     },
     /// A tree with one inside that has an index already: its messages would be in it twice. Use another index.
-    #[error("{} holds {}, which is in this index already; use another index for it", above.display(), below.display())]
+    #[error("{} contains {}, which is already in this index; use another index for it", above.display(), below.display())]
     Overlap {
         /// The tree that was named.
         above: PathBuf,
@@ -67,7 +67,7 @@ pub enum IndexError {
         known: String,
     },
     /// There is nothing to index: no tree was named, now or earlier.
-    #[error("no Maildir to index: name one")]
+    #[error("no Maildir to index: give one")]
     NoRoot,
 }
 

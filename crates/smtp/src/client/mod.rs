@@ -40,7 +40,7 @@ use crate::server::Protocol;
 /// What a [`Machine`] is told once.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Our name for EHLO, HELO or LHLO.
+    /// Client name for EHLO, HELO or LHLO.
     pub helo_name: String,
     /// SMTP or LMTP.
     pub protocol: Protocol,
@@ -262,7 +262,7 @@ pub enum ClientError {
     #[error("server refused AUTH: {0}")]
     Auth(Reply),
     /// In SCRAM the server has to show that it knows the password, and this one did not: it is not the one that the password is for, or it is broken.
-    #[error("server did not show that it knows the password: {0}")]
+    #[error("server did not prove that it knows the password: {0}")]
     NotShown(&'static str),
     /// [`Config::helo_name`] is empty or has blanks or control characters.
     #[error("bad name for EHLO: {0:?}")]

@@ -86,7 +86,7 @@ impl RunningServer {
         self.backlog
     }
 
-    /// Connections open now.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.listeners.connections()
     }

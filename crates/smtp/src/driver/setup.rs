@@ -10,7 +10,7 @@ use crate::server::{Config, Protocol};
 #[non_exhaustive]
 pub enum SetupError {
     /// [`Config::starttls`] or implicit TLS, and no `ServerBuilder::tls`.
-    #[error("TLS is to be offered and there is no certificate: call ServerBuilder::tls (feature `tls`)")]
+    #[error("TLS is enabled without a certificate: call ServerBuilder::tls (feature `tls`)")]
     NoCertificate,
     /// [`Config::auth_mechanisms`] with [`Config::auth_needs_tls`], and no TLS.
     #[error("AUTH would never be offered: it needs TLS, unless Config::auth_needs_tls is set to false")]

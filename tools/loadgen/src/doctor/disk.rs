@@ -43,8 +43,8 @@ fn file_system(fs_type: u64, lacks_journal: bool) -> Finding {
         0xEF53 if lacks_journal => {
             return Finding::advice(
                 NAME,
-                "ext4 without a journal, as far as the kernel tells",
-                "after a power cut it has to be checked, which may cost what was just written; `tune2fs -j` gives it one",
+                "ext4, apparently without a journal",
+                "after a power cut it needs fsck, which may lose recent writes; `tune2fs -j` adds a journal",
             );
         }
         0xEF53 => "ext4",
@@ -55,7 +55,7 @@ fn file_system(fs_type: u64, lacks_journal: bool) -> Finding {
             return Finding::serious(
                 NAME,
                 "tmpfs",
-                "memory is not storage: nothing here survives, and no sync costs anything",
+                "this is memory: nothing survives a restart, and syncs cost nothing",
             );
         }
         0x794C_7630 => {
@@ -65,9 +65,11 @@ fn file_system(fs_type: u64, lacks_journal: bool) -> Finding {
                 "a container's own layer: slow for new files; mount a volume for data",
             );
         }
-        0x6969 => return Finding::advice(NAME, "NFS", "what a sync promises depends on the server and its options"),
+        0x6969 => {
+            return Finding::advice(NAME, "NFS", "durability after a sync depends on the NFS server and its options");
+        }
         _ => {
-            let why = "not one of those that are tested (ext4, XFS, btrfs)";
+            let why = "not tested; ext4, XFS and btrfs are";
             return Finding::advice(NAME, format!("type {fs_type:#x}"), why);
         }
     };
@@ -91,9 +93,7 @@ fn free_bytes(free: u64) -> Finding {
         FREE_BYTES_NEEDED.. => {
             Finding::advice(NAME, value, "mail and journal need room; 10 GiB or more is comfortable")
         }
-        _ => {
-            Finding::serious(NAME, value, "too little for a measurement of some minutes: mail will be refused with 452")
-        }
+        _ => Finding::serious(NAME, value, "too little for a few minutes of load: mail will be refused with 452"),
     }
 }
 
@@ -103,7 +103,7 @@ fn free_inodes(all: u64, free: u64) -> Finding {
         // btrfs and others make them as they are needed.
         _ if all == 0 => Finding::good(NAME, "unlimited"),
         FREE_INODES_WANTED.. => Finding::good(NAME, free),
-        _ => Finding::advice(NAME, free, "each message in a Maildir is a file and takes one"),
+        _ => Finding::advice(NAME, free, "each message in a Maildir needs one inode"),
     }
 }
 
@@ -131,21 +131,21 @@ fn judge_sync(p50: Duration, p99: Duration, rounds: usize) -> Finding {
         return Finding::serious(
             NAME,
             value,
-            "too fast to be true: syncs are not honoured here, so nothing survives a power cut",
+            "implausibly fast: the disk ignores syncs, so mail does not survive a power cut",
         );
     }
     if p99 > Duration::from_millis(100) {
         return Finding::serious(
             NAME,
             value,
-            "every acknowledgement waits for one: this disk is very slow or very busy",
+            "every acknowledgement waits for a sync: this disk is very slow or very busy",
         );
     }
     if p50 > Duration::from_millis(10) {
         return Finding::advice(
             NAME,
             value,
-            "every acknowledgement waits for one: a lone client gets less than 100 messages a second",
+            "every acknowledgement waits for a sync: a single client gets less than 100 messages/s",
         );
     }
     Finding::good(NAME, value)

@@ -21,14 +21,14 @@ pub(super) fn settings(proc: &Path, connections: u64) -> Vec<Finding> {
     at_least(
         "net.core.somaxconn",
         connections.min(4096),
-        "connections wait here to be accepted; a burst beyond it meets a silent delay of a second and more",
+        "queue of connections waiting for accept; in larger bursts clients silently wait a second or more",
     );
     at_least(
         "net.ipv4.tcp_max_syn_backlog",
         connections.min(4096),
-        "half-open connections beyond it are dropped or need SYN cookies, which lose TCP options",
+        "above it half-open connections are dropped or need SYN cookies, which lose TCP options",
     );
-    at_least("fs.file-max", connections * 4, "descriptors of the whole machine: sockets and mail files together");
+    at_least("fs.file-max", connections * 4, "file descriptors of the whole machine, for sockets and mail files");
     findings.push(port_range(proc));
     findings.push(match number("net.ipv4.tcp_tw_reuse") {
         // 1: everywhere, 2: on loopback only.
@@ -55,7 +55,7 @@ fn read_number(proc: &Path, name: &str) -> Option<u64> {
 }
 
 fn unreadable(name: &'static str) -> Finding {
-    Finding::advice(name, "not readable", "it is hidden here, perhaps by a container: look at it on the host")
+    Finding::advice(name, "not readable", "hidden here, perhaps by a container: check it on the host")
 }
 
 fn port_range(proc: &Path) -> Finding {
@@ -71,7 +71,7 @@ fn port_range(proc: &Path) -> Finding {
             NAME,
             format!("{from} {to}"),
             format!(
-                "ports of outgoing connections: a load generator uses up {} of them soon; sysctl -w {NAME}=\"1024 65535\"",
+                "ports for outgoing connections: a load generator soon uses up {} of them; sysctl -w {NAME}=\"1024 65535\"",
                 to.saturating_sub(from)
             ),
         ),
@@ -95,7 +95,7 @@ fn dirty_pages(proc: &Path) -> Option<Finding> {
     Some(if background <= LARGE {
         Finding::good("vm.dirty_*", value)
     } else {
-        let why = "writeback begins so late that a checkpoint finds much to write at once, and syncs wait behind it";
+        let why = "writeback starts so late that a checkpoint must write much at once, which delays syncs";
         Finding::advice("vm.dirty_*", value, format!("{why}; sysctl -w {NAME}={}", LARGE / 4))
     })
 }
@@ -147,9 +147,11 @@ pub(super) fn io_uring() -> Finding {
             "scans of cold Maildirs are slower without it; sysctl -w kernel.io_uring_disabled=0",
         ),
         (None, Ok(true)) => Finding::good(NAME, "available"),
-        (None, _) => {
-            Finding::advice(NAME, "not available", "scans of cold Maildirs are slower without it; Linux 5.6 has it")
-        }
+        (None, _) => Finding::advice(
+            NAME,
+            "not available",
+            "scans of cold Maildirs are slower without it; Linux 5.6 or newer has it",
+        ),
     }
 }
 
@@ -170,12 +172,12 @@ fn judge_stolen(times: CpuTimes) -> Finding {
         2.0..10.0 => Finding::advice(
             "stolen time",
             value,
-            "the hypervisor gives the processors to others: compare in turns (A B A B) only",
+            "the hypervisor gives CPU time to other guests: compare only in alternating rounds (A B A B)",
         ),
         _ => Finding::serious(
             "stolen time",
             value,
-            "the hypervisor gives the processors to others: figures of now mean nothing",
+            "the hypervisor gives much CPU time to other guests: measurements made now are meaningless",
         ),
     }
 }
@@ -185,10 +187,14 @@ fn judge_busy(times: CpuTimes) -> Finding {
     let value = format!("{percent:.0} % of all processors");
     match percent {
         0.0..15.0 => Finding::good("other load", value),
-        15.0..50.0 => {
-            Finding::advice("other load", value, "something else is running: compare in turns (A B A B) only")
+        15.0..50.0 => Finding::advice(
+            "other load",
+            value,
+            "other processes are running: compare only in alternating rounds (A B A B)",
+        ),
+        _ => {
+            Finding::serious("other load", value, "other processes use the CPUs: measurements made now are meaningless")
         }
-        _ => Finding::serious("other load", value, "something else is using the machine: figures of now mean nothing"),
     }
 }
 

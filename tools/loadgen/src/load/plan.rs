@@ -18,9 +18,9 @@ use crate::values::{Address, PerConnection, TlsStart, WeightedDomain};
 pub enum Pipelining {
     /// One command, one reply
     Off,
-    /// MAIL, RCPT and DATA together
+    /// MAIL, RCPT and DATA in one write
     On,
-    /// Also the next message's behind the message before: one round trip a message
+    /// Also the next message's commands right after the previous message: one round trip for each message
     Ahead,
 }
 

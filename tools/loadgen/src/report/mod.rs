@@ -149,9 +149,9 @@ pub struct About {
 pub enum ReportError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("{path} is no report: {text}")]
+    #[error("{path} is not a report: {text}")]
     NotOurs { path: PathBuf, text: String },
-    #[error("{path} is no file of the rig (powercut --json FILE): {text}")]
+    #[error("{path} was not written by `powercut --json FILE`: {text}")]
     NotOfTheRig { path: PathBuf, text: String },
 }
 

@@ -58,7 +58,7 @@ impl Tally {
 pub struct Counts {
     /// Connections that were served.
     pub connections: u64,
-    /// Connections open now.
+    /// Number of open connections.
     pub open_connections: u64,
     /// Connections above the bound: told 421 and closed.
     pub turned_away: u64,

@@ -76,16 +76,16 @@ pub struct Options {
     pub certificate: Certificate,
     /// Threads; 0 for as many as there are processors. Default 0.
     pub threads: usize,
-    /// Connections served at once; further ones are told 421 4.3.2. Default 20,000.
+    /// Maximum simultaneous connections; more get 421 4.3.2. Default 20,000.
     pub connections_max: u64,
     /// Octets in one message; above it 552 5.3.4. 0 for no limit, which only makes sense where nothing is kept. Default 64 MiB.
     pub message_bytes_max: u64,
     /// Octets of all messages in memory, where they are kept or accounted for; above it 452 4.3.1. Default 1 GiB.
     pub memory_bytes_max: usize,
-    /// How long a client may be silent, or not take its replies; then 421 4.4.2. Silence is noticed after one to two
+    /// Idle timeout of a client, or not take its replies; then 421 4.4.2. Silence is noticed after one to two
     /// times this. Default 5 minutes.
     pub idle_timeout: Duration,
-    /// Take messages with bare CR, bare LF or NUL as they are, instead of refusing them. Default false.
+    /// Accept messages with bare CR, bare LF or NUL unchanged, instead of refusing them. Default false.
     pub lenient: bool,
 }
 

@@ -78,13 +78,13 @@ pub enum RuleError {
         message: String,
     },
     /// There is no such stage.
-    #[error("no stage is called {0}; there are connect, ehlo, mail, rcpt, data, end-of-data")]
+    #[error("no stage {0}; stages are connect, ehlo, mail, rcpt, data, end-of-data")]
     Stage(String),
     /// The percentages of one stage are negative or make more than 100 together.
-    #[error("{0}: percentages must lie between 0 and 100, together too")]
+    #[error("{0}: percentages, and their sum, must be from 0 to 100")]
     Percent(String),
     /// Not a reply, or not one of the kind that is asked for.
-    #[error("{place}: \"{text}\" is no {wanted} reply such as \"{example}\"")]
+    #[error("{place}: \"{text}\" is not a {wanted} reply such as \"{example}\"")]
     Reply {
         /// Which list it stands in.
         place: String,
@@ -96,10 +96,10 @@ pub enum RuleError {
         example: &'static str,
     },
     /// A domain's table has a stage at which the domain is not known yet.
-    #[error("domain.\"{0}\": only [default] can have connect and ehlo, for no domain is known then")]
+    #[error("domain.\"{0}\": only [default] can have connect and ehlo: the domain is not known yet")]
     TooEarly(String),
     /// A time range that ends before it begins.
-    #[error("{0}: a delay's end lies before its beginning")]
+    #[error("{0}: the end of the delay is before its start")]
     Delay(String),
     /// Zero where something is needed.
     #[error("{0} must be more than 0")]

@@ -30,25 +30,25 @@ struct Cli {
 
 #[derive(Args)]
 struct Common {
-    /// The server; without it the `posthaste` beside this program
+    /// The server program; default: the `posthaste` beside this program
     #[arg(long, global = true, value_name = "FILE")]
     server: Option<PathBuf>,
-    /// Where mount points and logs go
+    /// Directory for mount points and logs
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
-    /// Also append JSON to this file, a line for each outcome as soon as it is there, for `posthaste report render --rig`;
-    /// `-` prints it instead of the tables
+    /// Also append one line of JSON for each outcome to this file, for `posthaste report render --rig`; `-` prints the lines
+    /// instead of the tables
     #[arg(long, global = true, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Record a run and cut it, each cut again during its recovery
+    /// Record a run and cut the power in it, and again during each recovery
     Cuts(Cuts),
-    /// Make one cut of a recording that was kept
+    /// Repeat one cut of a kept recording
     Replay {
-        /// The file that `cuts --keep` has written
+        /// The file that `cuts --keep` wrote
         recording: PathBuf,
         /// The file system of that run
         #[arg(long)]
@@ -56,39 +56,39 @@ enum Command {
         /// The seed of that run
         #[arg(long)]
         seed: u64,
-        /// Where the power goes
+        /// Position of the power cut
         #[arg(long)]
         position: usize,
         /// The seed of the cut
         #[arg(long)]
         cut_seed: u64,
-        /// Bytes that the disk writes whole or not at all
+        /// Bytes that the disk writes atomically
         #[arg(long, default_value_t = 4096, value_parser = sector)]
         sector: usize,
     },
-    /// Show that a forgotten flush and a lying disk are found
+    /// Check that the rig detects a missing flush and a lying disk
     SelfTest {
-        /// Decides the mail and the places of the cuts
+        /// Seed for the mail and the positions of the cuts
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Kill the server (SIGKILL) under load, again and again, and account for its mail
+    /// Kill the server (SIGKILL) under load repeatedly and account for its mail
     Kill {
-        /// How often
+        /// Number of kills
         #[arg(long, default_value_t = 1000)]
         times: u64,
-        /// Decides the mail and the moments
+        /// Seed for the mail and the times of the kills
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Let disks fill up, fail or hang and mailboxes vanish under load
+    /// Simulate full, failing and hanging disks and vanishing mailboxes under load
     Faults {
-        /// Names of faults, all by default
+        /// Names of faults; default: all
         only: Vec<String>,
     },
-    /// Attack the server as a client, with somebody honest beside; needs no root
+    /// Run hostile clients beside an honest one; needs no root
     Hostile {
-        /// Names of attacks, all by default
+        /// Names of attacks; default: all
         only: Vec<String>,
         /// Connections of a crowd
         #[arg(long, default_value_t = 10_000)]
@@ -97,16 +97,16 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         secs: u64,
     },
-    /// Say whether this machine can run all this; exit status 2 and the reason if not
+    /// Check whether this machine can run the rig; exit status 2 and the reason if not
     Check,
-    /// Cut other systems, as they are shipped, in the same way: for the table
+    /// Run the same power cuts on other mail servers in their default configuration, for comparison
     Peers(Peers),
-    /// Everything in short, in some minutes: for every change
+    /// Run everything briefly, in a few minutes, for CI
     Ci {
-        /// What this machine cannot try is a failure (exit status 2)
+        /// Exit with status 2 if this machine lacks a requirement of any check
         #[arg(long)]
         require_all: bool,
-        /// Where the recording of a run goes in which something was found
+        /// Directory for recordings of runs with findings
         #[arg(long, value_name = "DIR", default_value = "target/powercut")]
         keep: PathBuf,
     },
@@ -114,7 +114,7 @@ enum Command {
 
 #[derive(Args)]
 struct Cuts {
-    /// File systems, all by default
+    /// File systems; default: all
     #[arg(long, value_delimiter = ',')]
     fs: Vec<FileSystem>,
     /// Cuts on each
@@ -126,26 +126,26 @@ struct Cuts {
     /// Connections that send them
     #[arg(long, default_value_t = 6)]
     connections: usize,
-    /// Decides the mail, the places of the cuts and what they leave
+    /// Seed for the mail, the positions of the cuts and the surviving writes
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Bytes that the disk writes whole or not at all. Disks write 4096; file systems' own metadata does not always survive 512
+    /// Bytes that the disk writes atomically: usually 4096; with 512 some file systems' own metadata does not always survive
     #[arg(long, default_value_t = 4096, value_parser = sector)]
     sector: usize,
-    /// Where the recording of a run goes in which something was found
+    /// Directory for recordings of runs with findings
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
 
 #[derive(Args)]
 struct Peers {
-    /// Which ones, all that are installed by default
+    /// Servers to test; default: all that are installed
     #[arg(long, value_delimiter = ',')]
     only: Vec<Peer>,
-    /// File systems, all by default
+    /// File systems; default: all
     #[arg(long, value_delimiter = ',')]
     fs: Vec<FileSystem>,
-    /// Cuts of each on each
+    /// Cuts of each server on each file system
     #[arg(long, default_value_t = 60)]
     cuts: u64,
     /// Messages of the recorded run
@@ -154,7 +154,7 @@ struct Peers {
     /// Connections that send them
     #[arg(long, default_value_t = 6)]
     connections: usize,
-    /// Decides the mail, the places of the cuts and what they leave
+    /// Seed for the mail, the positions of the cuts and the surviving writes
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
