@@ -130,6 +130,24 @@ fn a_wrong_type_is_pointed_at_in_words_of_the_file() {
         "this has to be a list of local parts, or \"any\"; it is \"alice\"",
     );
     first("[[domain]]\nname = \"a.example\"\naliases = [\"a\"]\n", "this has to be a table; it is a list");
+    first("match = \"a\"\n", "there is no key `match` here; it belongs below a [[domain.pattern]]");
+    let of_domain =
+        |keys: &str, expected: &str| first(&format!("[[domain]]\nname = \"a.example\"\n{keys}\n"), expected);
+    of_domain(
+        "[domain.pattern]\nmatch = \"a\"",
+        "there can be several: write `[[domain.pattern]]`, with two pairs of brackets",
+    );
+    of_domain("[[domain.pattern]]\nmatch = \"a\"", "3:1: `to` is missing");
+    of_domain("[[domain.pattern]]\nmatch = \"a(\"\nto = \"b\"", "4:9: not a regular expression: unclosed group");
+    of_domain("aliases = { first.last = \"b\" }", "a name with a dot stands in quotes");
+    of_domain(
+        "aliases = { a = 5 }",
+        "this has to be a user or an address, a list of them, { discard = true } or { refuse = \"TEXT\" }; it is `5`",
+    );
+    of_domain(
+        "aliases.a.refuse = \"250 2.0.0 ok\"",
+        "3:20: 250 does not refuse a recipient; write 450 to 452, or 550 to 554",
+    );
 }
 
 #[test]
