@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Lsn;
 use crate::file::SegmentFile;
@@ -77,14 +78,11 @@ pub(crate) struct Contents {
 pub(crate) fn read_all(storage: &Storage, low: u64) -> io::Result<Contents> {
     let mut out = Contents { names: storage.list()?, next_number: low.max(1), ..Contents::default() };
     let (segments, unreadable) = out.read_headers(storage)?;
-    for (segment, copies) in segments {
-        out.max_epoch = out.max_epoch.max(segment.header.epoch);
-        if segment.header.number < low {
-            out.free.push(segment);
-            continue;
-        }
-        let range = FIRST_RECORD as u64..u64::MAX;
-        let scan = scan(&segment.file, &segment.header, range, &mut |_| ControlFlow::Continue(()))?;
+    out.max_epoch = segments.iter().map(|(segment, _)| segment.header.epoch).max().unwrap_or_default();
+    let (free, segments): (Vec<_>, Vec<_>) = segments.into_iter().partition(|(segment, _)| segment.header.number < low);
+    out.free.extend(free.into_iter().map(|(segment, _)| segment));
+    let scans = scan_all(&segments)?;
+    for ((segment, copies), scan) in segments.into_iter().zip(scans) {
         out.bytes_read += scan.bytes_read;
         if !scan.has_any() {
             out.free.push(segment);
@@ -113,6 +111,31 @@ pub(crate) fn read_all(storage: &Storage, low: u64) -> io::Result<Contents> {
     }
     out.set_aside(storage);
     Ok(out)
+}
+
+/// Scans segments, several at a time: a single reader keeps neither the device nor the processors busy.
+fn scan_all(segments: &[(Segment, usize)]) -> io::Result<Vec<Scan>> {
+    let next = AtomicUsize::new(0);
+    let scan_some = || {
+        let mut some = Vec::new();
+        loop {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            let Some((segment, _)) = segments.get(nth) else { return some };
+            let range = FIRST_RECORD as u64..u64::MAX;
+            some.push((nth, scan(&segment.file, &segment.header, range, &mut |_| ControlFlow::Continue(()))));
+        }
+    };
+    let mut scans = std::thread::scope(|scope| {
+        let others = 1..segments.len().min(READERS);
+        // Where there can be no more threads this one does it all.
+        let others: Vec<_> =
+            others.filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, scan_some).ok()).collect();
+        let mut scans = scan_some();
+        others.into_iter().for_each(|other| scans.extend(other.join().expect("a scan does not panic")));
+        scans
+    });
+    scans.sort_by_key(|(nth, _)| *nth);
+    scans.into_iter().map(|(_, scan)| scan).collect()
 }
 
 impl Contents {
@@ -295,4 +318,6 @@ fn read_header(storage: &Storage, name: &str) -> io::Result<Header> {
 }
 
 const READ_AT_ONCE: usize = 1 << 20;
+/// Segments that are read at a time.
+const READERS: usize = 4;
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();

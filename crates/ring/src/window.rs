@@ -48,12 +48,11 @@ impl<'a> Window<'a> {
         if at < self.start || end > self.start + self.bytes.len() as u64 {
             let start = at / BLOCK as u64 * BLOCK as u64;
             let until = end.max(start.saturating_add(self.ahead as u64)).min(self.len);
-            // What is left of a failed read must not be taken for the file's.
-            self.bytes.clear();
             self.bytes.resize((until - start) as usize, 0);
             self.start = start;
             let read = self.file.read_what_can_be_read(&mut self.bytes, start);
             if read.is_err() {
+                // What is left of it must not be taken for the file's.
                 self.bytes.clear();
             }
             self.bytes_read += self.bytes.len() as u64;

@@ -1,61 +1,153 @@
-//! Measures appends, a checkpoint, an opening and a replay with many batches that a stream still needs, 300 B each, most of them in packs.
-//! Leaves out large bodies and reads. `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-spool -- 1000000` runs it whole.
+//! Measures appends, checkpoints, an opening and a replay with many batches that a stream still needs, most of them in packs, and the memory of it all. The opening
+//! happens in a process of its own that finds nothing of the spool in the page cache. Leaves out large bodies and reads.
+//!
+//! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-spool --bench open -- 1000000` runs it whole. Options: `--body N` bytes of each body (default 200),
+//! `--every N`: only each Nth batch stays needed (default 1), `--segments N` of 64 MiB in the ring (default 64), `--dir DIR` on a real disk (default: the target directory).
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use posthaste_spool::{AppendError, Batch, Body, Config, Entry, FileSpool, Replayed, Spool};
+use posthaste_spool::{AppendError, Batch, Body, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool, StreamId};
 
 fn main() {
-    let count = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(2000u64);
-    let dir = tempfile::tempdir().expect("a directory");
-    let ring = posthaste_ring::Config { segment_bytes: 8 << 20, max_segments: 8, ..Default::default() };
-    let config = Config { ring, ..Config::default() };
-    let (spool, _) = FileSpool::open(dir.path(), config.clone()).expect("it opens");
-    let stream = spool.stream("stuck").expect("a stream");
-    let body = Bytes::from(vec![7; 200]);
-
-    let (done, begun) = (Arc::new(AtomicU64::new(0)), Instant::now());
-    for sent in 0..count {
-        while sent - done.load(Ordering::Relaxed) >= WINDOW {
-            std::thread::yield_now();
-        }
-        let told = done.clone();
-        let entry = Entry { stream, needs_body: true, payload: Bytes::from_static(b"somebody@example.org") };
-        let batch = Batch { entries: vec![entry], body: Body::Inline(vec![body.clone()]) };
-        spool.append(
-            batch,
-            Box::new(move |outcome| match outcome {
-                Ok(_) | Err(AppendError::Full(_)) => drop(told.fetch_add(1, Ordering::Relaxed)),
-                Err(error) => panic!("{error}"),
-            }),
-        );
+    let args: Vec<String> = std::env::args().collect();
+    let value = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
+    let number = |name: &str| value(name).and_then(|value| value.parse::<u64>().ok());
+    let segments = number("--segments").unwrap_or(64);
+    if let Some(dir) = value("--open") {
+        return open(Path::new(dir), segments);
     }
-    while done.load(Ordering::Relaxed) < count {
-        std::thread::yield_now();
-    }
-    let appended = begun.elapsed();
-    let begun = Instant::now();
-    spool.checkpoint().expect("a checkpoint");
-    let checkpoint = begun.elapsed();
-    let stats = spool.streams();
-    spool.abandon();
-
-    let begun = Instant::now();
-    let (spool, _) = FileSpool::open(dir.path(), config).expect("it opens");
-    let opened = begun.elapsed();
-    let (mut shown, begun) = (0u64, Instant::now());
-    let visit = &mut |replayed: Replayed<'_>| shown += u64::from(matches!(replayed, Replayed::Entry { .. }));
-    spool.replay(stream, visit).expect("a replay");
-    let replayed = begun.elapsed();
-    assert_eq!((shown, shown), (stats[0].entries, stats[0].bodies));
-    println!(
-        "{shown} of {count} batches in {} packs: appended {appended:.1?}, checkpoint {checkpoint:.1?}, opened {opened:.1?}, replayed {replayed:.1?}",
-        spool.stats().packs
-    );
+    let count = args.get(1).and_then(|count| count.parse().ok()).unwrap_or(2000u64);
+    let program = std::env::current_exe().expect("this program has a path");
+    let base = value("--dir").map_or_else(|| program.parent().expect("a directory").to_owned(), PathBuf::from);
+    let dir = tempfile::tempdir_in(base).expect("a directory");
+    fill(dir.path(), segments, count, number("--every").unwrap_or(1), number("--body").unwrap_or(200) as usize);
+    forget_cached(dir.path());
+    let (segments, dir) = (segments.to_string(), dir.path().as_os_str());
+    let opened = std::process::Command::new(program).args(["--segments", &segments, "--open"]).arg(dir).status();
+    assert!(opened.expect("a process").success());
 }
 
+fn config(segments: u64) -> Config {
+    let ring = posthaste_ring::Config { max_segments: segments as usize, ..Default::default() };
+    Config { ring, scrub_bytes_per_sec: 0, ..Config::default() }
+}
+
+/// Makes a spool of which `count` batches are needed.
+fn fill(dir: &Path, segments: u64, count: u64, every: u64, body: usize) {
+    let (spool, _) = FileSpool::open(dir, config(segments)).expect("it opens");
+    let [stuck, quick, keeps] = ["stuck", "quick", "keeps"].map(|name| spool.stream(name).expect("a stream"));
+    let body = Bytes::from(vec![7; body]);
+    let begun = Instant::now();
+    let streams = |n: u64| match (n.is_multiple_of(every), n.is_multiple_of(KEPT_EVERY * every)) {
+        (true, true) => vec![stuck, keeps],
+        (true, false) => vec![stuck],
+        (false, _) => vec![quick],
+    };
+    let after = append(&spool, count * every, streams, &body);
+    report("appended", begun.elapsed(), &format!("{:.0}/s", (count * every) as f64 / begun.elapsed().as_secs_f64()));
+    spool.advance(quick, after, None, Released { below: after, also: Vec::new() });
+    let (begun, cpu) = (Instant::now(), cpu_time());
+    spool.checkpoint().expect("a checkpoint");
+    report("checkpoint", begun.elapsed(), &format!("cpu {:?}", cpu_time() - cpu));
+    // Some new ones, and some that are let go here and there, so that every live file is written anew.
+    append(&spool, count / 100, |_| vec![stuck], &body);
+    let first = after.get() + 1 - count * every;
+    let also = (0..count / KEPT_EVERY / 2).map(|n| Lsn::new(first + 2 * n * KEPT_EVERY * every));
+    spool.advance(keeps, after, None, Released { below: Lsn::ZERO, also: also.collect() });
+    let (begun, cpu) = (Instant::now(), cpu_time());
+    spool.checkpoint().expect("a checkpoint");
+    report("checkpoint after changes", begun.elapsed(), &format!("cpu {:?}", cpu_time() - cpu));
+    // Behind the checkpoint.
+    append(&spool, count / 10, |_| vec![stuck], &body);
+    let stats = spool.stats();
+    let what =
+        format!("{} packs, {} segments, {} MiB at most", stats.packs, stats.ring.segments_in_service, peak_mib());
+    report("filled", Duration::ZERO, &what);
+    spool.abandon();
+}
+
+/// Appends batches and says which LSN was the last.
+fn append(spool: &FileSpool, count: u64, streams: impl Fn(u64) -> Vec<StreamId>, body: &Bytes) -> Lsn {
+    let (done, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut sent = 0;
+    while done.load(Ordering::Acquire) < count {
+        if sent == count || sent - done.load(Ordering::Acquire) >= WINDOW {
+            std::thread::sleep(Duration::from_micros(200));
+            continue;
+        }
+        let (told, last) = (done.clone(), last.clone());
+        let payload = Bytes::from_static(b"somebody@example.org");
+        let entry = |stream| Entry { stream, needs_body: true, payload: payload.clone() };
+        let entries = streams(sent).into_iter().map(entry).collect();
+        let batch = Batch { entries, body: Body::Inline(vec![body.clone()]) };
+        let then = move |outcome: Result<Lsn, AppendError>| {
+            match outcome {
+                Ok(lsn) => last.store(lsn.get(), Ordering::Release),
+                // Packing cannot keep pace: fewer will be needed.
+                Err(AppendError::Full(_) | AppendError::Busy) => {}
+                Err(error) => panic!("{error}"),
+            }
+            told.fetch_add(1, Ordering::Release);
+        };
+        spool.append(batch, Box::new(then));
+        sent += 1;
+    }
+    Lsn::new(last.load(Ordering::Acquire))
+}
+
+fn open(dir: &Path, segments: u64) {
+    let before = peak_mib();
+    let (begun, cpu) = (Instant::now(), cpu_time());
+    let (spool, found) = FileSpool::open(dir, config(segments)).expect("it opens");
+    let (took, cpu) = (begun.elapsed(), cpu_time() - cpu);
+    let opened = format!("cpu {cpu:?}, {} MiB at most, {before} before", peak_mib());
+    assert!(found.damage.is_empty(), "{:?}", found.damage);
+    report("opened", took, &opened);
+    let (mut shown, begun, cpu) = (0u64, Instant::now(), cpu_time());
+    let visit = &mut |replayed: Replayed<'_>| shown += u64::from(matches!(replayed, Replayed::Entry { .. }));
+    spool.replay(spool.stream("stuck").expect("known"), visit).expect("a replay");
+    report(
+        "replayed",
+        begun.elapsed(),
+        &format!("cpu {:?}, {shown} entries, {} MiB at most", cpu_time() - cpu, peak_mib()),
+    );
+    spool.abandon();
+}
+
+fn report(what: &str, took: Duration, more: &str) {
+    println!("{what:>26} {:>9.3} s  {more}", took.as_secs_f64());
+}
+
+/// Has the kernel forget what it holds of the files below a directory, all of which are durable.
+fn forget_cached(dir: &Path) {
+    for entry in std::fs::read_dir(dir).expect("a directory").flatten() {
+        if entry.file_type().expect("a type").is_dir() {
+            forget_cached(&entry.path());
+        } else {
+            let file = std::fs::File::open(entry.path()).expect("a file");
+            file.sync_all().expect("synced");
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
+        }
+    }
+}
+
+/// The most memory that this process has had.
+fn peak_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or_default() / 1024
+}
+
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Of the needed batches each of so many has a body that a second stream keeps.
+const KEPT_EVERY: u64 = 50;
 /// Batches under way.
-const WINDOW: u64 = 256;
+const WINDOW: u64 = 8192;
