@@ -210,7 +210,7 @@ impl MailMount {
                 }
                 state.waiting += 1;
                 state = self.work.wait(state).expect("a mount's state");
-                state.waiting -= 1;
+                state.came();
                 continue;
             };
             let (jobs, step) = state.take_group(&mailbox, self.now());
@@ -324,7 +324,8 @@ impl Consumer for MailMount {
                 let ready_before = state.ready.len();
                 numbers.into_iter().for_each(|number| state.enqueue((body, number), now));
                 // Whoever is at a mailbox already takes what comes for it meanwhile.
-                let wanted = (state.ready.len() - ready_before).min(state.waiting);
+                let became_ready = state.ready.len() - ready_before;
+                let wanted = state.call(became_ready);
                 drop(state);
                 (0..wanted).for_each(|_| self.work.notify_one());
             }

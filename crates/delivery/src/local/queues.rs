@@ -33,6 +33,8 @@ pub(super) struct State {
     stalled: usize,
     /// Threads without work.
     pub waiting: usize,
+    /// Of these, how many have been called and are not awake yet, at least.
+    called: usize,
     pub taken: Instant,
     to_note: Vec<Arc<str>>,
 }
@@ -74,6 +76,7 @@ impl State {
             running: 0,
             stalled: 0,
             waiting: 0,
+            called: 0,
             taken: now,
             to_note: Vec::new(),
         }
@@ -111,6 +114,20 @@ impl State {
         if queue.running.is_none() && queue.jobs.len() == 1 {
             self.ready.push_back(mailbox);
         }
+    }
+
+    /// Says how many threads are to be woken for so many mailboxes that have become ready. Those that were called and are not awake yet come anyway: waking
+    /// costs a system call each time, and the ring's thread pays for it.
+    pub fn call(&mut self, ready: usize) -> usize {
+        let wanted = ready.min(self.waiting - self.called);
+        self.called += wanted;
+        wanted
+    }
+
+    /// A thread that waited is awake, whatever has woken it.
+    pub fn came(&mut self) {
+        self.waiting -= 1;
+        self.called = self.called.saturating_sub(1);
     }
 
     fn put_off(&mut self, mailbox: &Arc<str>, key: Key, bytes: u64, why: &Arc<str>, now: Instant) {
