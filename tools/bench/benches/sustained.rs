@@ -72,7 +72,6 @@ fn main() -> std::io::Result<()> {
                 let begun = Instant::now();
                 let sync = plain_syncs(&dir.join("before"), Duration::ZERO, || begun.elapsed() < time / 10)?;
                 let run = runtime.block_on(run(&dir, *side, *bytes, time, sync_mib));
-                std::fs::remove_dir_all(&dir)?;
                 print(*bytes, *side, &run, &sync, has("--json"));
             }
         }
