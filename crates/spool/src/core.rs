@@ -160,7 +160,8 @@ impl Bell {
     pub fn ring(&self, wanted: Wanted) {
         let mut now = self.wanted.lock().expect("nothing panics while it is held");
         *now = (*now).max(Some(wanted));
-        self.changed.notify_one();
+        // Beside the keeper somebody may pause.
+        self.changed.notify_all();
     }
 
     /// Waits so long, or until the end is wanted: then it says so. What else is wanted meanwhile stays.
@@ -168,6 +169,13 @@ impl Bell {
         let now = self.wanted.lock().expect("nothing panics while it is held");
         let waited = self.changed.wait_timeout_while(now, timeout, |wanted| *wanted != Some(Wanted::Stop));
         *waited.expect("nothing panics while it is held").0 == Some(Wanted::Stop)
+    }
+
+    /// Waits so long, but not when room or the end is wanted; what is wanted stays.
+    pub fn pause(&self, timeout: Duration) {
+        let now = self.wanted.lock().expect("nothing panics while it is held");
+        let waited = self.changed.wait_timeout_while(now, timeout, |wanted| *wanted < Some(Wanted::Room));
+        drop(waited.expect("nothing panics while it is held"));
     }
 
     /// What was wanted most since the last call, or `None` when time is up.
@@ -179,6 +187,28 @@ impl Bell {
             // It stays: whatever is rung behind it does not count.
             Some(Wanted::Stop) => Some(Wanted::Stop),
             _ => now.take(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_ends_when_room_or_the_end_is_wanted_and_leaves_it_to_the_keeper() {
+        // Longer than any test.
+        const FOR_EVER: Duration = Duration::from_secs(3600);
+        for wanted in [Wanted::Room, Wanted::Stop] {
+            let bell = Bell::default();
+            bell.ring(Wanted::Look);
+            std::thread::scope(|scope| {
+                let pause = scope.spawn(|| bell.pause(FOR_EVER));
+                bell.ring(wanted);
+                pause.join().expect("it ends");
+            });
+            bell.pause(FOR_EVER);
+            assert_eq!(bell.wait(FOR_EVER), Some(wanted));
         }
     }
 }

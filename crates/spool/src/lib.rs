@@ -23,6 +23,7 @@ mod live;
 mod lsn_set;
 mod names;
 mod open;
+mod pace;
 mod pack;
 mod packing;
 mod replay;

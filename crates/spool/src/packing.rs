@@ -7,12 +7,13 @@ use std::io;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use posthaste_ring::{Lsn, ReadError, SegmentInfo, SegmentReader};
+use posthaste_ring::{Located, Lsn, ReadError, SegmentInfo, SegmentReader};
 
 use crate::CheckpointError;
 use crate::batch::{BodyPlace, Head};
 use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
+use crate::pace::Pace;
 use crate::pack::{IndexEntry, PackError, PackReader, PackWriter, pack_path, write_index};
 use crate::spool::Shared;
 
@@ -94,13 +95,14 @@ impl Shared {
         let (id, needed) = self.begin_pack(first, last);
         let mut done = 0;
         let copied = (|| {
-            let mut writer = None;
+            let (mut writer, mut pace) = (None, Pace::new(self));
             for segment in segments {
-                let of_segment = |lsn: u64| (segment.first.get()..=segment.last.get()).contains(&lsn);
-                for &(lsn, is_body_needed) in needed.iter().filter(|(lsn, _)| of_segment(*lsn)) {
-                    let record = self.record_of_ring(lsn, is_body_needed)?;
-                    self.copy_into(&mut writer, id, lsn, record)?;
-                }
+                let from = needed.partition_point(|(lsn, _)| *lsn < segment.first.get());
+                let to = needed.partition_point(|(lsn, _)| *lsn <= segment.last.get());
+                self.each_of_segment(segment.number, &needed[from..to], &mut |lsn, record| {
+                    pace.step(self.copy_into(&mut writer, id, lsn, record)?);
+                    Ok(())
+                })?;
                 done += 1;
                 if writer.as_ref().is_some_and(|writer: &PackWriter| writer.bytes() >= self.config.pack_bytes) {
                     break;
@@ -143,7 +145,8 @@ impl Shared {
         outcome.map_err(CheckpointError::io("cannot write a pack"))
     }
 
-    fn copy_into(&self, writer: &mut Option<PackWriter>, id: u64, lsn: u64, record: Copied) -> io::Result<()> {
+    /// Says how long the pack is then.
+    fn copy_into(&self, writer: &mut Option<PackWriter>, id: u64, lsn: u64, record: Copied) -> io::Result<u64> {
         let writer = match writer {
             Some(writer) => writer,
             None => writer.insert(PackWriter::create(self.packs.dir(), id)?),
@@ -153,17 +156,41 @@ impl Shared {
             self.config.events.tell(Event::Damage(Damage { lsn, place, what }));
         };
         match record {
-            Copied::Whole { head, body } => writer.append(lsn, &head, Some(&body)),
+            Copied::Whole { head, body } => writer.append(lsn, &head, Some(&body))?,
             Copied::BodyDamaged { head } => {
                 damage("its body is damaged");
-                writer.append(lsn, &head, None)
+                writer.append(lsn, &head, None)?;
             }
             // It stays needed, and whoever looks for it hears that it is damaged.
-            Copied::Damaged => {
-                damage("it is damaged");
-                Ok(())
-            }
+            Copied::Damaged => damage("it is damaged"),
         }
+        Ok(writer.bytes())
+    }
+
+    /// Shows records of a segment in the ring, in order. Reads it through; one that is not found so is looked for by itself, which tells why.
+    fn each_of_segment(
+        &self,
+        number: u64,
+        wanted: &[(u64, bool)],
+        each: &mut dyn FnMut(u64, Copied) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let reader = self.ring.reader(number)?;
+        let (mut left, mut outcome) = (wanted.iter().copied().peekable(), Ok(()));
+        reader.scan(&mut |located| {
+            let lsn = located.header.lsn.get();
+            outcome = (|| {
+                while let Some((lost, is_body_needed)) = left.next_if(|(wanted, _)| *wanted < lsn) {
+                    each(lost, self.record_of_ring(lost, is_body_needed)?)?;
+                }
+                match left.next_if(|(wanted, _)| *wanted == lsn) {
+                    Some((_, is_body_needed)) => each(lsn, record_of_segment(&reader, &located, is_body_needed)?),
+                    None => Ok(()),
+                }
+            })();
+            if outcome.is_ok() && left.peek().is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        outcome?;
+        left.try_for_each(|(lost, is_body_needed)| each(lost, self.record_of_ring(lost, is_body_needed)?))
     }
 
     fn record_of_ring(&self, lsn: u64, is_body_needed: bool) -> io::Result<Copied> {
@@ -218,12 +245,12 @@ impl Shared {
         let (first, last) = (rows[0].first, rows[rows.len() - 1].last);
         let (id, needed) = self.begin_pack(first, last);
         let merged = (|| {
-            let mut writer = None;
+            let (mut writer, mut pace) = (None, Pace::new(self));
             for row in rows {
                 let reader = self.packs.get(row.id).map_err(io::Error::from)?;
                 for &(lsn, is_body_needed) in needed.iter().filter(|(lsn, _)| (row.first..=row.last).contains(lsn)) {
                     let record = record_of_pack(&reader, lsn, is_body_needed)?;
-                    self.copy_into(&mut writer, id, lsn, record)?;
+                    pace.step(self.copy_into(&mut writer, id, lsn, record)?);
                 }
             }
             finish(writer, id)
@@ -248,6 +275,18 @@ fn finish(writer: Option<PackWriter>, id: u64) -> io::Result<PackRow> {
     let (records, bytes, first, last) = (writer.records(), writer.bytes(), writer.first(), writer.last());
     writer.finish()?;
     Ok(PackRow { id, first, last, records, bytes })
+}
+
+fn record_of_segment(reader: &SegmentReader, located: &Located<'_>, is_body_needed: bool) -> io::Result<Copied> {
+    let head = Bytes::copy_from_slice(located.head);
+    if !is_body_needed {
+        return Ok(Copied::Whole { head: without_body(head), body: Bytes::new() });
+    }
+    match reader.body(located.offset, &located.header, 0..u32::MAX) {
+        Err(ReadError::Io(_, error)) => Err(error),
+        Err(_) => Ok(Copied::BodyDamaged { head }),
+        Ok(body) => Ok(Copied::Whole { head, body }),
+    }
 }
 
 fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> io::Result<Copied> {
