@@ -8,14 +8,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 const COMMANDS: [(&[&str], &str); 12] = [
     (&["init", "setup"], "`posthaste index MAILDIR` makes the index, and nothing else has to be set up"),
     (&["dump"], "`posthaste tag --dump` prints all tags and saved queries"),
-    (&["restore"], "`posthaste tag --restore FILE` does that, with --accumulate if no tag shall be taken away"),
+    (&["restore"], "`posthaste tag --restore FILE` does that, with --accumulate to remove no tags"),
     (&["reindex"], "`posthaste index rebuild` reads all mail again; tags are kept"),
     (&["compact"], "the index stays compact by itself"),
     (
         &["insert"],
         "`posthaste serve` delivers into Maildirs, and `posthaste index` finds what any program has delivered",
     ),
-    (&["add", "remove"], "`posthaste index` takes in what came and forgets what went"),
+    (&["add", "remove"], "`posthaste index` adds new mail and removes missing mail"),
     (&["move"], "`posthaste find --move /FOLDER QUERY` moves messages, `posthaste find --flag +S QUERY` changes flags"),
     (&["labels"], "labels are tags: `posthaste tag +NAME -- QUERY`, `posthaste tag --list`"),
     (&["verify"], "`posthaste index verify` checks the index; signatures of messages are not checked"),
@@ -39,8 +39,8 @@ const OPTIONS: [(&[&str], &str); 15] = [
     (&["--lastmod"], "nothing counts changes; `changed:` in a query goes by the times of files"),
     (&["--input"], "write `< FILE` instead"),
     (&["--output"], "write `> FILE` instead"),
-    (&["--analyze"], "a query that cannot be read is told with the place of the mistake"),
-    (&["--verbose"], "what was done is always said; leave it out"),
+    (&["--analyze"], "errors in a query show the position of the mistake"),
+    (&["--verbose"], "results are always reported; leave it out"),
     (
         &["--lazy-check", "--nocleanup"],
         "`index` looks at what changed, and messages that are gone leave it; leave it out",

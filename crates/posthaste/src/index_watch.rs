@@ -58,7 +58,7 @@ fn tell(args: &Update, event: &WatchEvent<'_>) -> std::io::Result<()> {
         }
         WatchEvent::Unwatched(count) => {
             complain(&format!(
-                "the kernel has no room to watch {count} directories (fs.inotify.max_user_watches); they are looked at once a minute"
+                "too few inotify watches for {count} directories (raise fs.inotify.max_user_watches); they are checked once a minute"
             ));
             Ok(())
         }

@@ -67,7 +67,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
     if let Some(watch) = watched(&dir) {
         let lag = watch.lag_ms as f64 / 1e3;
         out.push_str(&format!(
-            "watched   by process {}; the last change was in the index {lag:.1} s after it came\n",
+            "watched   by process {}; the last change was indexed after {lag:.1} s\n",
             watch.process
         ));
     }

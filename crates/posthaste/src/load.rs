@@ -333,7 +333,7 @@ impl Show {
         }
         if self.stop.is_asked() && !std::mem::replace(&mut self.has_told_of_stop, true) {
             self.tell(&format!(
-                "posthaste: ending; waits for {} until told again",
+                "posthaste: stopping; waiting for {} (a second signal ends the wait)",
                 posthaste_units::count(progress.in_flight, "message")
             ));
         }

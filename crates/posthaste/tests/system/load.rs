@@ -170,7 +170,7 @@ fn interrupted_twice_it_waits_no_longer_and_still_prints_its_summary() {
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
     lines.find(|line| line.contains("in_flight=2")).expect("messages are under way");
     send(&run, &[Signal::INT]);
-    lines.find(|line| line.contains("until told again")).expect("it says that it waits");
+    lines.find(|line| line.contains("a second signal ends the wait")).expect("it says that it waits");
     send(&run, &[Signal::INT]);
     let summary = summary(run);
     assert!(summary.contains("stopped before its end") && summary.contains("body timeout"), "{summary}");
@@ -342,7 +342,7 @@ fn what_a_sink_stores_is_accounted_for_and_a_wrong_count_of_copies_explained() {
         assert_eq!(output.status.code(), Some(0), "{store}: {output:?}");
         let output = run(&["--settle", "0s"]);
         assert_eq!(output.status.code(), Some(1), "{store}: {output:?}");
-        assert!(stdout(&output).contains("say --copies message"), "{store}: {output:?}");
+        assert!(stdout(&output).contains("use --copies message"), "{store}: {output:?}");
         end(sink);
     }
 }

@@ -90,7 +90,7 @@ impl Indexer {
     }
 }
 
-const EMPTY: &str = "its folders are gone, as if a disk were not mounted; its messages stay in the index. If they are gone for good, say so: \
+const EMPTY: &str = "its folders are gone, as if a disk were not mounted; its messages stay in the index. If they are gone for good, run \
                      `posthaste index --believe-missing`";
 
 fn is_not_there(error: &io::Error) -> String {
@@ -99,7 +99,7 @@ fn is_not_there(error: &io::Error) -> String {
         _ => format!("cannot be read ({error})"),
     };
     format!(
-        "{why}; its messages stay in the index. If it is gone for good, or has another name now, say so: `posthaste index --believe-missing [NEW NAME]`"
+        "{why}; its messages stay in the index. If it is gone for good or was renamed, run `posthaste index --believe-missing [NEW NAME]`"
     )
 }
 

@@ -259,7 +259,7 @@ impl Account {
         let has_one_each = self.lost.iter().any(|finding| finding.found == 1) && self.found <= self.acked;
         let has_one_at_most = self.lost.iter().all(|finding| finding.found <= 1) && self.duplicated.is_empty();
         (is_short && has_one_each && has_one_at_most).then_some(
-            "no message was found more than once: if the store keeps one copy for all recipients, as a sink does, say --copies message",
+            "no message was found more than once: if the store keeps one copy for all recipients, as a sink does, use --copies message",
         )
     }
 }
