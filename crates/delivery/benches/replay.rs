@@ -1,4 +1,4 @@
-//! Measures opening a journal whose mail is in none of its mailboxes: 50,000 messages of 10 KiB for 64 mailboxes.
+//! Measures opening a spool whose mail is in none of its mailboxes: 50,000 messages of 10 KiB for 64 mailboxes.
 //! Leaves out the crash itself; the messages wait because something lay in the place of each mailbox, which is then removed.
 //! `cargo test` runs it tiny so it cannot rot; `cargo bench` runs it whole. Files lie in `$POSTHASTE_BENCH_DIR` or the
 //! target directory, never on tmpfs.
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use bytes::Bytes;
-use posthaste_delivery::{Body, Journaled, JournaledConfig, LineEnds, Message, Target};
+use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, Message, Target};
 
 fn main() {
     let whole = std::env::args().any(|arg| arg == "--bench");
     let (messages, mailboxes) = if whole { (50_000, 64) } else { (200, 4) };
     let dir = scratch();
-    let config = JournaledConfig::new(dir.join("journal"), dir.join("mail"));
+    let config = LocalConfig::new(dir.join("spool"), dir.join("mail"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let path = |mailbox: usize| dir.join(format!("mail/u{mailbox}"));
     for mailbox in 0..mailboxes {
@@ -21,19 +21,19 @@ fn main() {
         std::fs::write(path(mailbox).join("Maildir"), "in the way").expect("a file");
     }
     {
-        let (journaled, _) = Journaled::open(config.clone()).expect("opens");
+        let (delivery, _) = LocalDelivery::open(config.clone()).expect("opens");
         let body = Bytes::from("0123456789 a line of a message of ten kilobytes\r\n".repeat(209));
         runtime.block_on(async {
             let tasks: Vec<_> = (0..64)
                 .map(|task| {
-                    let (journaled, body) = (journaled.clone(), body.clone());
+                    let (delivery, body) = (delivery.clone(), body.clone());
                     tokio::spawn(async move {
                         for number in (task..messages).step_by(64) {
                             let mailbox = format!("u{}/Maildir", number % mailboxes).into();
                             let targets = vec![Target { mailbox, prefix: Bytes::from_static(b"Delivered-To: u\r\n") }];
                             let body = Body::Memory(vec![body.clone()]);
                             let message = Message { targets, body, line_ends: LineEnds::ToLf };
-                            journaled.deliver_message(message).await.expect("accepted");
+                            delivery.deliver_message(message).await.expect("accepted");
                         }
                     })
                 })
@@ -46,32 +46,34 @@ fn main() {
     for mailbox in 0..mailboxes {
         std::fs::remove_file(path(mailbox).join("Maildir")).expect("cleared");
     }
-    // The same journal twice, because opening it finishes what is in it.
-    let again = JournaledConfig { journal_dir: dir.join("journal-again"), ..config.clone() };
-    copy_segments(&config.journal_dir, &again.journal_dir);
+    // The same spool twice, because opening it finishes what is in it.
+    let again = LocalConfig { spool_dir: dir.join("spool-again"), ..config.clone() };
+    copy_files(&config.spool_dir, &again.spool_dir);
     for (what, config, missing) in [("all missing", config, messages), ("all there", again, 0)] {
         let begun = Instant::now();
-        let (journaled, report) = Journaled::open(config).expect("opens");
+        let (delivery, report) = LocalDelivery::open(config).expect("opens");
         let took = begun.elapsed();
         println!(
-            "{what}: {} messages, {} restored, {} MiB read, opened in {:.2} s",
+            "{what}: {} messages, {} restored, opened in {:.2} s",
             report.messages,
             report.restored,
-            report.bytes_read >> 20,
             took.as_secs_f64()
         );
         assert_eq!((report.messages, report.restored), (messages, missing));
-        drop(journaled);
+        drop(delivery);
     }
     std::fs::remove_dir_all(&dir).expect("remove scratch");
 }
 
-fn copy_segments(from: &Path, to: &Path) {
+fn copy_files(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a directory");
-    for entry in std::fs::read_dir(from).expect("a journal") {
+    for entry in std::fs::read_dir(from).expect("a spool") {
         let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|extension| extension == "seg") {
-            std::fs::copy(&path, to.join(path.file_name().expect("a name"))).expect("copied");
+        let copy = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy_files(&path, &copy);
+        } else {
+            std::fs::copy(&path, copy).expect("copied");
         }
     }
 }

@@ -4,10 +4,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use posthaste_journal::AppendError;
 use posthaste_maildir::{StoreError, UniqueName};
 
-/// The name of a delivered message's file in `new/`. In journaled mode it is known before the file is written and stands
+/// The name of a delivered message's file in `new/`. With a spool it is known before the file is written and stands
 /// without the sizes (`,S=`, `,W=`) that follow in the directory: [`DeliveryExecutor::locate`](crate::DeliveryExecutor::locate) finds it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(UniqueName);
@@ -58,7 +57,7 @@ pub enum DeliveryError {
     /// The path names no mailbox that could be: never try it again (550 5.1.3).
     #[error("not a mailbox: {0}")]
     BadMailbox(Arc<str>),
-    /// Message and recipients together are larger than a record of the journal can be: never try it again (552 5.3.4).
+    /// Message and recipients together are larger than a record of the spool can be: never try it again (552 5.3.4).
     #[error("a message of {bytes} bytes with its recipients is over the limit of {limit}")]
     TooLarge {
         /// Bytes of its record.
@@ -90,18 +89,6 @@ impl From<StoreError> for DeliveryError {
             StoreError::Sync(e) => Self::Sync(e),
             StoreError::Message(e) => Self::of_mailbox(e),
             other => Self::Mailbox(io::Error::other(other)),
-        }
-    }
-}
-
-impl From<AppendError> for DeliveryError {
-    fn from(error: AppendError) -> Self {
-        match error {
-            AppendError::Full(_) => Self::Full(io::Error::new(io::ErrorKind::StorageFull, error)),
-            AppendError::TooLarge { bytes, limit } => Self::TooLarge { bytes, limit },
-            AppendError::Busy => Self::Busy,
-            AppendError::Closed => Self::Closed,
-            other => Self::Sync(io::Error::other(other)),
         }
     }
 }

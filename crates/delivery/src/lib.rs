@@ -8,7 +8,7 @@
 //! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 //! use posthaste_delivery::DeliveryExecutor;
 //!
-//! // The journal in `dir/journal`, the mailboxes in `dir/mail`.
+//! // The spool in `dir/spool`, the mailboxes in `dir/mail`.
 //! let (executor, _report) = DeliveryExecutor::with_journal(&dir)?;
 //! let id = executor.deliver("ann", "Subject: hello\n\nbody\n").await?;
 //! // From here on no power cut takes it away. It gets into its Maildir right after, at the latest before this returns:
@@ -25,8 +25,8 @@
 //! its name are on stable storage. Whatever waits when a flusher is free becomes one batch, whichever mailboxes it is for:
 //! write all, sync, rename all, sync, where one `syncfs` serves the renames of one batch and the bytes of the next.
 //!
-//! **Journaled mode** ([`DeliveryExecutor::with_journal`], [`Journaled`]): `Ok` means that the message is in a journal on stable storage; it gets into its
-//! Maildirs right after, and a checkpoint makes those durable now and then. Opening replays what a crash interrupted.
+//! **Journaled mode** ([`DeliveryExecutor::with_journal`], [`LocalDelivery`](local::LocalDelivery)): `Ok` means that the message is in a spool on stable storage; it gets into its
+//! Maildirs right after, and a sync of each mail mount makes those durable now and then. Opening finishes what a crash interrupted.
 //!
 //! One mailbox's error is its own; a failed sync is told to every message it was to cover. Each mounted file
 //! system has its own queue and threads, so one that is slow or hangs delays nobody else's mail.
@@ -34,22 +34,14 @@
 #![warn(missing_docs)]
 
 mod cache;
-mod content;
 mod error;
 mod flusher;
-pub mod inspect;
-mod journaled;
 mod lanes;
 pub mod local;
-mod log;
-mod places;
-mod record;
 mod seams;
 mod session;
-mod spool;
 mod standalone;
 mod stats;
-mod workers;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -61,18 +53,10 @@ use posthaste_maildir::{MailboxPath, Maildir};
 pub use posthaste_maildir::{Owners, Ownership};
 
 pub use error::{DeliveryError, MessageId};
-pub use journaled::{
-    Journaled, JournaledConfig, JournaledStats, Kept, MailboxFull, OpenError, RecoveredMailbox, ReplayReport, Waiting,
-    WaitingMailbox,
-};
-pub use log::Log;
-#[doc(hidden)]
-pub use record::rewritten_record;
-pub use record::{Body, LineEnds, Message, Spooled, Target};
 pub use session::SessionTag;
-pub use spool::SpoolWriter;
 pub use stats::Stats;
 
+use local::{Body, LineEnds, LocalConfig, LocalDelivery, Message, OpenError, ReplayReport, Target};
 use standalone::Standalone;
 
 /// Messages in one batch at most.
@@ -104,7 +88,7 @@ pub struct DeliveryExecutor {
 #[derive(Clone, Debug)]
 enum Mode {
     Standalone(Standalone),
-    Journaled { journaled: Journaled, mail_root: Arc<Path> },
+    Journaled { delivery: LocalDelivery, mail_root: Arc<Path> },
 }
 
 impl DeliveryExecutor {
@@ -132,22 +116,25 @@ impl DeliveryExecutor {
         Self { mode: Mode::Standalone(Standalone::new(config)) }
     }
 
-    /// A journaled executor with its journal in `dir/journal` and its mailboxes below `dir/mail`, and what it found there.
+    /// A journaled executor with its spool in `dir/spool` and its mailboxes below `dir/mail`, and what it found there. What an earlier version left in
+    /// `dir/journal` is taken over at the first opening.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn with_journal(dir: impl AsRef<Path>) -> Result<(Self, ReplayReport), OpenError> {
-        Self::with_journal_config(JournaledConfig::new(dir.as_ref().join("journal"), dir.as_ref().join("mail")))
+        let dir = dir.as_ref();
+        let config = LocalConfig::new(dir.join("spool"), dir.join("mail"));
+        Self::with_journal_config(LocalConfig { journal_dir: Some(dir.join("journal")), ..config })
     }
 
-    /// A journaled executor. [`Journaled`] itself can do more: several mailboxes for one message, bodies that do not fit into memory.
+    /// A journaled executor. [`LocalDelivery`] itself can do more: several mailboxes for one message, bodies that do not fit into memory.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn with_journal_config(config: JournaledConfig) -> Result<(Self, ReplayReport), OpenError> {
+    pub fn with_journal_config(config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
         let mail_root = config.mail_root.as_path().into();
-        let (journaled, report) = Journaled::open(config)?;
-        Ok((Self { mode: Mode::Journaled { journaled, mail_root } }, report))
+        let (delivery, report) = LocalDelivery::open(config)?;
+        Ok((Self { mode: Mode::Journaled { delivery, mail_root } }, report))
     }
 
     /// Delivers one message into the Maildir at `path` and returns when it is durable.
@@ -162,12 +149,12 @@ impl DeliveryExecutor {
     pub async fn deliver(&self, path: impl AsRef<Path>, body: impl Into<Bytes>) -> Result<MessageId, DeliveryError> {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.deliver(path.as_ref(), body.into()).await,
-            Mode::Journaled { journaled, mail_root } => {
+            Mode::Journaled { delivery, mail_root } => {
                 let mailbox = mailbox_below(mail_root, path.as_ref())?;
                 let target = Target { mailbox: mailbox.into(), prefix: Bytes::new() };
                 let body = Body::Memory(vec![body.into()]);
                 let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
-                let kept = journaled.deliver_message(message).await?;
+                let kept = delivery.deliver_message(message).await?;
                 Ok(kept.names().next().expect("one name for one target"))
             }
         }
@@ -197,7 +184,7 @@ impl DeliveryExecutor {
     pub fn stats(&self) -> Stats {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.stats(),
-            Mode::Journaled { journaled, .. } => journaled.stats().into(),
+            Mode::Journaled { delivery, .. } => delivery.stats().into(),
         }
     }
 
@@ -205,7 +192,7 @@ impl DeliveryExecutor {
     pub async fn shutdown(&self) {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.shutdown().await,
-            Mode::Journaled { journaled, .. } => journaled.shutdown().await,
+            Mode::Journaled { delivery, .. } => delivery.shutdown().await,
         }
     }
 }

@@ -17,8 +17,6 @@ pub(crate) enum Step<'a> {
     Mailbox(&'a str),
     /// Writing one message into this mailbox.
     Message(&'a str),
-    /// A sync of all mail.
-    Sync,
     /// A look at the mount at this point below the mail root.
     Mount(&'a str),
     /// A sync of the mount at this point.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use posthaste_delivery::inspect::each_undelivered;
+use posthaste_delivery::local::inspect::each_undelivered;
 use posthaste_loadgen::account::{Account, Copies, Ledger, Waiting, account};
 use posthaste_loadgen::load::Stop;
 use posthaste_loadgen::stamp;
@@ -40,7 +40,7 @@ enum CopiesOption {
 pub struct AccountOfRun {
     /// The file that `load --acked` wrote
     acked: PathBuf,
-    /// A Maildir tree, a directory, an mbox, a sink's account file, or a Posthaste server's data directory or journal
+    /// A Maildir tree, a directory, an mbox, a sink's account file, or a Posthaste server's data directory or spool
     /// (mail waiting in it is not lost)
     #[arg(required = true)]
     stores: Vec<PathBuf>,
@@ -58,15 +58,15 @@ impl Accounting {
             CopiesOption::Recipient => Copies::PerRecipient,
             CopiesOption::Message => Copies::PerMessage,
         });
-        let Places { stores, journals } = Places::of(stores);
+        let Places { stores, spools } = Places::of(stores);
         let begun = Instant::now();
         loop {
             let looked = Instant::now();
             let mut found = account(ledger, &stores, &[], copies)?;
-            // A journal takes long to read, so only where something is missing; and then before the stores, as what leaves
+            // A spool takes long to read, so only where something is missing; and then before the stores, as what leaves
             // it meanwhile is in its mailbox.
-            if !journals.is_empty() && !found.lost.is_empty() {
-                let waiting = waiting_in(&journals)?;
+            if !spools.is_empty() && !found.lost.is_empty() {
+                let waiting = waiting_in(&spools)?;
                 found = account(ledger, &stores, &waiting, copies)?;
             }
             // Looking costs; the server shall have at least as much time for delivery as we take from it.
@@ -85,19 +85,19 @@ impl Accounting {
 struct Places {
     stores: Vec<PathBuf>,
     /// Of our servers.
-    journals: Vec<PathBuf>,
+    spools: Vec<PathBuf>,
 }
 
 impl Places {
-    /// Tells stores from journals and from data directories, which have both. A store within another is read once.
+    /// Tells stores from spools and from data directories, which have both. A store within another is read once.
     fn of(named: &[PathBuf]) -> Self {
-        let mut places = Self { stores: Vec::new(), journals: Vec::new() };
+        let mut places = Self { stores: Vec::new(), spools: Vec::new() };
         for place in named {
-            let journal = place.join("journal");
-            if is_journal(place) {
-                places.journals.push(place.clone());
-            } else if is_journal(&journal) {
-                places.journals.push(journal);
+            let spool = place.join("spool");
+            if is_spool(place) {
+                places.spools.push(place.clone());
+            } else if is_spool(&spool) {
+                places.spools.push(spool);
                 // The mail may lie elsewhere; then it is named, too.
                 places.stores.extend(Some(place.join("mail")).filter(|mail| mail.is_dir()));
             } else {
@@ -105,14 +105,13 @@ impl Places {
             }
         }
         places.stores = outermost(places.stores);
-        places.journals = outermost(places.journals);
+        places.spools = outermost(places.spools);
         places
     }
 }
 
-fn is_journal(dir: &Path) -> bool {
-    let is_segment = |entry: std::fs::DirEntry| entry.path().extension().is_some_and(|extension| extension == "seg");
-    dir.join("lock").is_file() && dir.read_dir().is_ok_and(|entries| entries.flatten().any(is_segment))
+fn is_spool(dir: &Path) -> bool {
+    dir.join("lock").is_file() && dir.join("ring").is_dir()
 }
 
 /// Without those that lie in others or are named twice.
@@ -126,12 +125,12 @@ fn outermost(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     (0..paths.len()).filter(|index| !is_within(*index)).map(|index| paths[index].clone()).collect()
 }
 
-/// The stamped mail that waits in journals, by message and mailbox.
-fn waiting_in(journals: &[PathBuf]) -> Result<Vec<Waiting>, AnyError> {
+/// The stamped mail that waits in spools, by message and mailbox.
+fn waiting_in(spools: &[PathBuf]) -> Result<Vec<Waiting>, AnyError> {
     let mut waiting = Vec::new();
-    for journal in journals {
-        let named = |error: std::io::Error| format!("{}: {error}", journal.display());
-        each_undelivered(journal, &mut |message, body| {
+    for spool in spools {
+        let named = |error: posthaste_spool::OpenError| format!("{}: {error}", spool.display());
+        each_undelivered(spool, &mut |message, body| {
             let Some(stamp) = stamp::find(body) else { return };
             waiting.extend(message.mailboxes.iter().map(|to| Waiting {
                 stamp,

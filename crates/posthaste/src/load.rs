@@ -107,7 +107,7 @@ impl Load {
         // What the run has found is told first, whatever cannot be read or written after it.
         let saved = self.results.acked.as_ref().map_or(Ok(()), |path| outcome.ledger.save(path));
         let accounting = &self.results.accounting;
-        let own_stores = own.as_ref().map(|own| [own.server.mail.clone(), own.journal.clone()]);
+        let own_stores = own.as_ref().map(|own| [own.server.mail.clone(), own.spool.clone()]);
         let stores = match &own_stores {
             Some(own) if self.results.account.is_empty() => own.as_slice(),
             _ => &self.results.account,
@@ -290,7 +290,7 @@ const CORPUS_OCTETS_MAX: usize = 1 << 30;
 struct OwnServer {
     server: ScratchServer,
     /// What it has promised and not delivered.
-    journal: PathBuf,
+    spool: PathBuf,
     _scratch: Scratch,
 }
 
@@ -301,7 +301,7 @@ impl OwnServer {
         let server = start(&std::env::current_exe()?, scratch.path(), config)?;
         let made = scratch.path().join(config::DEFAULT_FILE);
         let storage = Config::load(Some(config.unwrap_or(&made)))?.storage;
-        Ok(Self { server, journal: scratch.path().join(storage.journal), _scratch: scratch })
+        Ok(Self { server, spool: scratch.path().join(storage.spool), _scratch: scratch })
     }
 }
 

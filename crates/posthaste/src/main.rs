@@ -41,6 +41,7 @@ mod show;
 mod sink;
 mod spool;
 mod spool_export;
+mod spool_waiting;
 mod tag;
 mod terminal;
 mod threads;
@@ -51,8 +52,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use posthaste_server::ServeOptions;
 use posthaste_server::config::{self, Config, Loaded, LogFormat};
-use posthaste_server::{ServeOptions, inspect_journal};
 
 use crate::alone::Alone;
 use crate::options_first::options_first;
@@ -115,9 +116,6 @@ enum Command {
     /// Print what the last word of a line may become; for the scripts that `completions` prints
     #[command(hide = true)]
     Complete(complete::Complete),
-    /// Inspect or verify a journal, read-only; works while the server runs
-    #[command(subcommand)]
-    Journal(JournalCommand),
     /// Inspect, verify, repair or export a spool
     #[command(subcommand)]
     Spool(spool::SpoolCommand),
@@ -138,7 +136,7 @@ struct Serve {
     /// Format of log lines; overrides the configuration
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<Format>,
-    /// Write `ready` to this descriptor (3 or above) once all listeners are bound and the journal is replayed, as s6's notification-fd expects
+    /// Write `ready` to this descriptor (3 or above) once all listeners are bound and the spool is replayed, as s6's notification-fd expects
     #[arg(long, value_name = "N")]
     ready_fd: Option<u32>,
 }
@@ -165,35 +163,6 @@ enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
-}
-
-#[derive(Subcommand)]
-enum JournalCommand {
-    /// Show segments, and for each mailbox the waiting mail and the reason
-    Inspect {
-        #[command(flatten)]
-        journal: Journal,
-        /// Also list each waiting message
-        #[arg(long)]
-        messages: bool,
-    },
-    /// Check every record and name the first damaged byte; exit status 1 if there is one
-    Verify(Journal),
-}
-
-#[derive(Args)]
-struct Journal {
-    /// The journal's directory, or the server's data directory that it is in
-    dir: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl Journal {
-    fn dir(&self) -> PathBuf {
-        Some(self.dir.join("journal")).filter(|within| within.is_dir()).unwrap_or_else(|| self.dir.clone())
-    }
 }
 
 /// Bodies are allocated on one thread and freed on another all day, which the system's allocator is slow at; the gain
@@ -289,16 +258,6 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Info(args) => return info::run(args),
         Command::Completions(args) => args.run()?,
         Command::Complete(args) => complete::run(args)?,
-        Command::Journal(JournalCommand::Inspect { journal, messages }) => {
-            let report = inspect_journal(&journal.dir())?;
-            let listed = if messages { report.messages() } else { String::new() };
-            print(&if journal.json { report.to_json() } else { listed + &report.to_text() })?;
-        }
-        Command::Journal(JournalCommand::Verify(journal)) => {
-            let report = inspect_journal(&journal.dir())?;
-            print(&if journal.json { report.to_json() } else { report.verdict() })?;
-            return Ok(ExitCode::from(u8::from(!report.is_sound())));
-        }
         Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),
         Command::Account(account) => return account.run(),

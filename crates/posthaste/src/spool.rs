@@ -7,19 +7,27 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use posthaste_delivery::local::inspect::{Undelivered, undelivered};
 use posthaste_spool::{ClosedSpool, Config, Damage, FileSpool, Inspection, OpenError, PlaceReport, StreamStats};
 use serde_json::{Value, json};
 
 use crate::index::progress_bar;
 use crate::spool_export::{Exported, Exporter};
+use crate::spool_waiting;
 use crate::terminal::{complain, print, print_json};
 
 type AnyError = Box<dyn std::error::Error>;
 
 #[derive(Subcommand)]
 pub enum SpoolCommand {
-    /// Show streams with their backlog, segments, packs and large bodies; works while the server runs
-    Inspect(Spool),
+    /// Show the mail that waits for each mailbox and the reason, streams, segments, packs and large bodies; works while the server runs
+    Inspect {
+        #[command(flatten)]
+        spool: Spool,
+        /// Also list each waiting message
+        #[arg(long)]
+        messages: bool,
+    },
     /// Read everything that is still needed and check it against its checksums; exit status 1 for damage
     Verify(Spool),
     /// Like verify, at a limited rate, for a disk in use
@@ -66,7 +74,8 @@ pub enum SpoolCommand {
 
 #[derive(Args)]
 pub struct Spool {
-    /// The spool's directory
+    /// The spool's directory, or the server's data directory that it is in
+    #[arg(value_parser = spool_dir)]
     dir: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -76,7 +85,7 @@ pub struct Spool {
 impl SpoolCommand {
     pub fn run(self) -> Result<ExitCode, AnyError> {
         match self {
-            SpoolCommand::Inspect(spool) => inspect(&spool),
+            SpoolCommand::Inspect { spool, messages } => inspect(&spool, messages),
             SpoolCommand::Verify(spool) => verify(&spool, None),
             SpoolCommand::Scrub { spool, rate } => verify(&spool, Some(rate.max(1))),
             SpoolCommand::Export { spool, to, stream } => export(&spool, &to, stream.as_deref()),
@@ -85,6 +94,12 @@ impl SpoolCommand {
             SpoolCommand::ForgetStream { spool, name, export, .. } => forget_stream(&spool, &name, export.as_deref()),
         }
     }
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "a parser of values may fail")]
+fn spool_dir(dir: &str) -> Result<PathBuf, std::convert::Infallible> {
+    let within = Path::new(dir).join("spool");
+    Ok(if within.is_dir() { within } else { dir.into() })
 }
 
 impl Spool {
@@ -111,15 +126,20 @@ impl Spool {
     }
 }
 
-fn inspect(spool: &Spool) -> Result<ExitCode, AnyError> {
+fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
     // Its lock is not held meanwhile: a server that starts beside us must find the spool free.
     let is_in_use = ClosedSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))?;
-    let shown = ClosedSpool::glance(&spool.dir).map_err(|error| spool.named(error))?.inspect()?;
-    spool.print(&inspection_json(&shown, is_in_use), &inspection_text(&shown, is_in_use))?;
+    let closed = ClosedSpool::glance(&spool.dir).map_err(|error| spool.named(error))?;
+    let (shown, undelivered) = (closed.inspect()?, undelivered(&closed)?);
+    let mut json = inspection_json(&shown, is_in_use);
+    json["waiting"] = spool_waiting::totals_json(&undelivered).into();
+    json["undelivered"] = spool_waiting::messages_json(&undelivered).into();
+    let listed = if messages { spool_waiting::messages(&undelivered) } else { String::new() };
+    spool.print(&json, &(listed + &inspection_text(&shown, &undelivered, is_in_use)))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn inspection_text(shown: &Inspection, is_in_use: bool) -> String {
+fn inspection_text(shown: &Inspection, undelivered: &[Undelivered], is_in_use: bool) -> String {
     let mut out = String::new();
     if is_in_use {
         out += "in use: this is one moment of it\n";
@@ -136,6 +156,7 @@ fn inspection_text(shown: &Inspection, is_in_use: bool) -> String {
             bodies(stream.bodies)
         );
     }
+    out += &spool_waiting::text(undelivered);
     let mut places = |what: &str, all: &[PlaceReport]| {
         for place in all {
             out += &format!(

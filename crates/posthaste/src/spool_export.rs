@@ -80,7 +80,7 @@ fn entry_json(payload: &[u8]) -> Value {
     let hex = || payload.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     match LocalEntry::decode(payload.to_vec().into()) {
         Some(LocalEntry::Deliver(deliver)) => {
-            let target = |(number, target): &(u16, posthaste_delivery::Target)| {
+            let target = |(number, target): &(u16, posthaste_delivery::local::Target)| {
                 json!({
                     "number": number, "mailbox": &*target.mailbox, "in_front": String::from_utf8_lossy(&target.prefix),
                 })

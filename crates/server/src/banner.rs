@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use posthaste_delivery::ReplayReport;
+use posthaste_delivery::local::{ReplayReport, TakenOver};
 use posthaste_directory::Route;
 use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
@@ -21,7 +21,7 @@ impl Server {
         let banner = serde_json::json!({
             "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
             "listening": listening, "receiving": domains, "mail": self.config.storage.mail,
-            "journal_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
+            "spool_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
         });
         format!("{banner}\n")
     }
@@ -100,8 +100,8 @@ fn files_max() -> Option<u64> {
 fn restored(report: &ReplayReport) -> String {
     let of = match report.messages {
         0 => return "nothing to restore".to_owned(),
-        1 => "1 message in the journal".to_owned(),
-        many => format!("{many} messages in the journal"),
+        1 => "1 message in the spool".to_owned(),
+        many => format!("{many} messages in the spool"),
     };
     match (report.restored, report.deferred) {
         (0, 0) => format!("nothing; {of}, all in their mailboxes"),
@@ -117,11 +117,14 @@ fn mailbox_entries(count: usize) -> String {
 
 /// What was promised and could not be read.
 fn damaged(report: &ReplayReport) -> Option<String> {
-    let places = report.damage.iter().filter(|damage| damage.promised).count();
-    let records = report.unreadable.len();
-    let (aside, unreadable) = (count(places, "damaged place"), count(records, "unreadable record"));
-    let text = format!("acknowledged mail in the journal: {aside} set aside, {unreadable}");
-    (places + records > 0).then(|| text + "; see the log")
+    let places = report.spool.as_ref().map_or(0, |found| found.damage.len());
+    let (batches, of_journal) = (report.damaged.len(), report.taken_over.as_ref().map_or(0, TakenOver::lost));
+    let (places_text, batches_text) = (count(places, "damaged place"), count(batches, "lost message"));
+    let text = format!(
+        "spool: {places_text}, {batches_text}; journal of an earlier version: {} lost",
+        count(of_journal, "record")
+    );
+    (places + batches + of_journal > 0).then(|| text + "; see the log")
 }
 
 /// A user that the banner can name: the first that there is.

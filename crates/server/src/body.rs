@@ -4,7 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use posthaste_delivery::{Body as StoredBody, DeliveryError, Journaled};
+use posthaste_delivery::DeliveryError;
+use posthaste_delivery::local::{Body as StoredBody, LocalDelivery};
 use posthaste_message::{HeaderScan, Summary};
 use posthaste_smtp::driver::Body;
 use posthaste_smtp::{BodyError, Envelope};
@@ -62,7 +63,7 @@ pub(crate) async fn gather(
     trace: Bytes,
     limits: MessageLimits,
     memory: &MemoryBudget,
-    store: &Journaled,
+    store: &LocalDelivery,
     share: Share,
 ) -> Result<Gathered, Refusal> {
     let mut room = Reservation::default();
@@ -108,7 +109,7 @@ async fn spool(
     parts: Parts,
     mut header: HeaderScan,
     (mut room, mut share): (Reservation, Share),
-    (limits, memory, store): (MessageLimits, &MemoryBudget, &Journaled),
+    (limits, memory, store): (MessageLimits, &MemoryBudget, &LocalDelivery),
 ) -> Result<Gathered, Refusal> {
     // Nobody holds memory that is not counted while he waits for a place: not even for a piece of a buffer.
     let (mut bytes, parts) = (parts.bytes, parts.finish(body.buffer_bytes()));
@@ -116,7 +117,7 @@ async fn spool(
     let mut place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
     let announced = envelope.mail.size.unwrap_or(0);
     let store = store.clone();
-    let opening = spawn_blocking(move || Ok::<_, DeliveryError>((store.free_spool_bytes()?, store.spool(announced)?)));
+    let opening = spawn_blocking(move || Ok::<_, DeliveryError>((store.free_spool_bytes()?, store.upload(announced)?)));
     let opened = body.within(STORE_PATIENCE, opening).await.ok_or(Refusal::Slow)?;
     let (free, mut writer) = opened.map_err(|_| DeliveryError::Closed)??;
     share.found_free(free);
@@ -158,8 +159,8 @@ async fn spool(
         in_time(body, writer.write(&chunk)).await?;
     }
     let summary = summary_of(header, limits.hops)?;
-    let spooled = in_time(body, writer.finish()).await?;
-    Ok(Gathered { body: StoredBody::Spooled(spooled), bytes, summary, room, share })
+    let large = in_time(body, writer.finish()).await?;
+    Ok(Gathered { body: StoredBody::Large(large), bytes, summary, room, share })
 }
 
 /// Waits for the spool.

@@ -8,7 +8,6 @@ mod banner;
 mod body;
 pub mod config;
 mod indexing;
-mod inspect;
 mod listening;
 pub mod logging;
 mod memory;
@@ -26,7 +25,6 @@ mod tidy;
 mod transaction;
 mod watch;
 
-pub use inspect::{JournalReport, inspect_journal};
 pub use privileges::PrivilegeError;
 pub use serve::{ServeError, ServeOptions, Server, Stopped, serve};
 

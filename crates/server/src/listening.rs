@@ -100,5 +100,5 @@ fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) 
     }
 }
 
-/// How long a start waits for a process that is being ended to let its sockets go, or its journal.
+/// How long a start waits for a process that is being ended to let its sockets go, or its spool.
 pub(crate) const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);

@@ -1,79 +1,134 @@
-//! Opening the store, and what the log says of what was found there.
+//! Opening the spool and local delivery, and what the log says of what was found there.
 
 use std::time::{Duration, Instant};
 
-use posthaste_delivery::{Journaled, JournaledConfig, OpenError, Owners, ReplayReport};
+use posthaste_delivery::Owners;
+use posthaste_delivery::local::{LocalConfig, LocalDelivery, OpenError, ReplayReport, TakenOver};
+use posthaste_spool::{Event, Events};
 
 use crate::config::Config;
 use crate::listening::PREDECESSOR_PATIENCE;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::serve::ServeError;
 
-pub(crate) async fn open_store(config: &Config, owners: Owners) -> Result<(Journaled, ReplayReport), ServeError> {
-    let storage = &config.storage;
-    let journaled = JournaledConfig {
-        host: config.host_name.clone(),
-        // Gathered bodies are no larger than this, their trace fields included.
-        inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
-        journal: posthaste_journal::Config {
-            segment_bytes: storage.journal_segment_bytes,
-            max_segments: storage.journal_segments,
-            ..posthaste_journal::Config::default()
-        },
-        pending_bytes_max: storage.mailbox_pending_bytes,
-        checkpoint_bytes: storage.checkpoint_bytes,
-        shutdown_patience: Duration::from_secs(config.limits.shutdown_secs.max(1)),
-        checkpoint_interval: Duration::from_secs(storage.checkpoint_secs),
-        backlog_bytes: MemoryBudget::of_store(config.limits.memory_bytes),
-        owners,
-        ..JournaledConfig::new(&storage.journal, &storage.mail)
-    };
+pub(crate) async fn open_store(config: &Config, owners: Owners) -> Result<(LocalDelivery, ReplayReport), ServeError> {
+    let local = local_config(config, owners);
     let settings = config.clone();
     let open = move || {
         let path = settings.storage.mail.clone();
         crate::privileges::make_mail_directory(&settings).map_err(|error| OpenError::Io { path, error })?;
-        open_when_free(&journaled)
+        open_when_free(&local)
     };
     let opened = tokio::task::spawn_blocking(open).await;
-    let (journal, data) = (storage.journal.clone(), storage.data.clone());
     let (store, report) = opened.map_err(std::io::Error::from)?.map_err(|error| {
-        let dir = if matches!(error, OpenError::Journal(_)) { journal } else { data };
-        ServeError::Storage { dir, error }
+        let dir = if matches!(error, OpenError::Spool(_)) { &config.storage.spool } else { &config.storage.data };
+        ServeError::Storage { dir: dir.clone(), error }
     })?;
-    for damage in &report.damage {
-        let (segment, offset, what) = (damage.segment.as_str(), damage.offset, damage.what);
-        let (first, last) = damage.seqs.unzip();
-        if damage.promised {
-            tracing::error!(segment, offset, first, last, what, "acknowledged mail in the journal is damaged");
-        } else {
-            tracing::info!(
-                segment,
-                offset,
-                first,
-                last,
-                what,
-                "torn tail of an earlier run: it held no acknowledged mail"
-            );
-        }
-    }
-    if let Some((_, error)) = report.unreadable.first() {
-        let (records, error) = (report.unreadable.len(), error.to_string());
-        tracing::error!(records, error, "unreadable records stay in the journal; the error is the first one's");
-    }
-    let ReplayReport { messages, restored, deferred, .. } = report;
-    tracing::info!(messages, restored, deferred, "journal replayed");
+    tell(&report);
     Ok((store, report))
 }
 
-/// Opens the store. A predecessor that was killed holds its locks until the kernel has taken it apart, so this waits a little.
-fn open_when_free(config: &JournaledConfig) -> Result<(Journaled, ReplayReport), OpenError> {
+fn local_config(config: &Config, owners: Owners) -> LocalConfig {
+    let storage = &config.storage;
+    let interval = Duration::from_secs(storage.checkpoint_secs);
+    let mut local = LocalConfig {
+        journal_dir: Some(storage.journal.clone()),
+        host: config.host_name.clone(),
+        // Gathered bodies are no larger than this, their trace fields included.
+        inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
+        pending_bytes_max: storage.mailbox_pending_bytes,
+        pending_bytes_max_all: storage.pending_bytes,
+        sync_bytes: storage.checkpoint_bytes,
+        sync_interval: interval,
+        shutdown_patience: Duration::from_secs(config.limits.shutdown_secs.max(1)),
+        backlog_bytes: MemoryBudget::of_store(config.limits.memory_bytes),
+        owners,
+        ..LocalConfig::new(&storage.spool, &storage.mail)
+    };
+    let spool = &mut local.spool;
+    (spool.ring.segment_bytes, spool.ring.max_segments) = (storage.spool_segment_bytes, storage.spool_segments);
+    (spool.checkpoint_bytes, spool.checkpoint_every) = (storage.checkpoint_bytes, interval);
+    (spool.free_bytes_min, spool.free_inodes_min) = (storage.free_bytes_min, storage.free_inodes_min as u64);
+    spool.events = Events::new(log);
+    local
+}
+
+/// Opens it. A predecessor that was killed holds its locks until the kernel has taken it apart, so this waits a little.
+fn open_when_free(config: &LocalConfig) -> Result<(LocalDelivery, ReplayReport), OpenError> {
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
-        match Journaled::open(config.clone()) {
-            Err(OpenError::Journal(posthaste_journal::OpenError::Locked)) if Instant::now() < deadline => {
+        match LocalDelivery::open(config.clone()) {
+            Err(error) if error.is_locked() && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
             opened => return opened,
         }
+    }
+}
+
+fn tell(report: &ReplayReport) {
+    if let Some(TakenOver { messages, unreadable, damage, .. }) = &report.taken_over {
+        tracing::info!(messages, "the journal of an earlier version was taken over into the spool");
+        for (record, error) in unreadable {
+            let error = error.to_string();
+            tracing::error!(record, error, "a record of the journal cannot be read: its file is kept in kept/ there");
+        }
+        for damage in damage.iter().filter(|damage| damage.promised) {
+            let (segment, offset, what) = (damage.segment.as_str(), damage.offset, damage.what);
+            tracing::error!(
+                segment,
+                offset,
+                what,
+                "promised mail is damaged in the journal: its file is kept in kept/ there"
+            );
+        }
+    }
+    if let Some(first) = report.unknown.first() {
+        let (batches, first) = (report.unknown.len(), first.get());
+        tracing::error!(batches, first, "entries that a later version wrote stay in the spool");
+    }
+    let damaged = report.spool.iter().flat_map(|found| &found.damage);
+    for damage in damaged {
+        tracing::error!(place = damage.place, what = damage.what, "the spool is damaged");
+    }
+    for lsn in &report.damaged {
+        tracing::error!(
+            batch = lsn.get(),
+            "a batch of the spool cannot be read: what it said to local delivery is lost"
+        );
+    }
+    let ReplayReport { messages, restored, deferred, .. } = report;
+    tracing::info!(messages, restored, deferred, "spool replayed");
+}
+
+/// What the spool tells while it works.
+fn log(event: Event) {
+    match event {
+        Event::CheckpointFailed { error } => {
+            tracing::error!(error, "a checkpoint of the spool failed: nothing is freed until one succeeds");
+        }
+        Event::CheckpointSlow { took } => {
+            tracing::warn!(seconds = took.as_secs(), "a checkpoint of the spool took long: its disk is slow");
+        }
+        Event::PackingFailed { error } => {
+            tracing::error!(error, "mail that waits could not be moved into a pack: the ring of the spool fills");
+        }
+        Event::SegmentFailed { error } => {
+            tracing::error!(error, "a segment of the spool cannot be made: mail that needs it is refused");
+        }
+        Event::Poisoned { why } => {
+            tracing::error!(why, "stable storage failed: no mail is accepted until a restart, once its cause is gone");
+        }
+        Event::Damage(damage) => {
+            let batch = damage.lsn.map(posthaste_spool::Lsn::get);
+            tracing::error!(batch, place = damage.place, what = damage.what, "the spool is damaged");
+        }
+        Event::ShortOfSpace { is_short: true, free_bytes, free_inodes } => {
+            tracing::warn!(free_bytes, free_inodes, "the file system of the spool is nearly full: mail is refused");
+        }
+        Event::ShortOfSpace { is_short: false, free_bytes, free_inodes } => {
+            tracing::info!(free_bytes, free_inodes, "the file system of the spool has room again");
+        }
+        event => tracing::warn!(event = ?event, "the spool"),
     }
 }

@@ -112,7 +112,7 @@ pub(crate) fn group_to_be(config: &Config) -> Option<u32> {
 fn directories(config: &Config) -> Vec<PathBuf> {
     let storage = &config.storage;
     // The mail first: others may have to get through what lies above it.
-    let mut all = vec![storage.mail.clone(), storage.data.clone(), storage.journal.clone()];
+    let mut all = vec![storage.mail.clone(), storage.data.clone(), storage.spool.clone()];
     if config.search.index {
         all.push(config.search.dir.clone());
     }
@@ -215,7 +215,7 @@ mod tests {
         let there = dir.path().join("there");
         std::fs::create_dir(&there).unwrap();
         std::fs::write(there.join("file"), "").unwrap();
-        check_directories(&[there, dir.path().join("missing/journal")], &identity).unwrap();
+        check_directories(&[there, dir.path().join("missing/spool")], &identity).unwrap();
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl Supervisor {
         Ok(Self { ready_fd: ready_fd.map(open).transpose()? })
     }
 
-    /// All listeners are bound and the journal is replayed. A supervisor that cannot be told is no reason not to serve.
+    /// All listeners are bound and the spool is replayed. A supervisor that cannot be told is no reason not to serve.
     pub fn ready(&mut self) {
         // Closed afterwards.
         if let Some(Err(error)) = self.ready_fd.take().map(|mut file| file.write_all(b"ready\n")) {

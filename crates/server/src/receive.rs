@@ -1,4 +1,4 @@
-//! From a message on the wire to a message in the journal: what the server answers to each recipient and each body.
+//! From a message on the wire to a message in the spool: what the server answers to each recipient and each body.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use posthaste_delivery::{DeliveryError, Journaled, LineEnds, Message};
+use posthaste_delivery::DeliveryError;
+use posthaste_delivery::local::{LineEnds, LocalDelivery, Message};
 use posthaste_directory::{self as directory, Directory, Route};
 use posthaste_message::{DateTime, Received};
 use posthaste_smtp::driver::{self, Body, ByNetwork, Handler, Peer, Session};
@@ -64,23 +65,23 @@ pub(crate) struct Receiver(Arc<Shared>);
 
 struct Shared {
     settings: RwLock<Arc<Settings>>,
-    store: Journaled,
+    store: LocalDelivery,
     memory: MemoryBudget,
     shares: SpoolShares,
     ids: Ids,
     turned_away: AtomicU64,
     repeats: Repeats,
     /// Where the store keeps what it has promised, for messages to the operator.
-    journal: String,
+    spool: String,
 }
 
 impl Receiver {
-    pub fn new(settings: Settings, store: Journaled, memory: MemoryBudget, journal: &Path) -> Self {
+    pub fn new(settings: Settings, store: LocalDelivery, memory: MemoryBudget, spool: &Path) -> Self {
         let settings = RwLock::new(Arc::new(settings));
-        let (repeats, journal) = (Repeats::default(), journal.display().to_string());
+        let (repeats, spool) = (Repeats::default(), spool.display().to_string());
         let (ids, turned_away) = (Ids::new(), AtomicU64::new(0));
         let shares = SpoolShares::default();
-        Self(Arc::new(Shared { settings, store, memory, shares, ids, turned_away, repeats, journal }))
+        Self(Arc::new(Shared { settings, store, memory, shares, ids, turned_away, repeats, spool }))
     }
 
     /// What the log has left out since this was asked last; `all`: even a moment ago.
@@ -193,7 +194,7 @@ impl Handler for Receiver {
         };
         let help = self.help(Kind::NoSpace);
         let (peer, error_text) = (session.peer.to_string(), error.to_string());
-        match self.0.repeats.is_told(Kind::NoSpace, About::Name(&self.0.journal), Instant::now()) {
+        match self.0.repeats.is_told(Kind::NoSpace, About::Name(&self.0.spool), Instant::now()) {
             true => tracing::warn!(peer, size, error = error_text, help, "no room for a large message"),
             false => tracing::debug!(peer, size, error = error_text, "no room for a large message"),
         }
@@ -272,20 +273,18 @@ impl Receiver {
 
     /// What an operator can do about it.
     fn help(&self, kind: Kind) -> String {
-        let journal = &self.0.journal;
+        let spool = &self.0.spool;
         match kind {
             Kind::NoSpace => {
-                format!(
-                    "free space on the disk of {journal}; `posthaste journal inspect {journal}` lists what waits there"
-                )
+                format!("free space on the disk of {spool}; `posthaste spool inspect {spool}` lists what waits there")
             }
-            Kind::Slow => format!("the disk of {journal}, or that of the mailboxes, is overloaded or does not answer"),
+            Kind::Slow => format!("the disk of {spool}, or that of the mailboxes, is overloaded or does not answer"),
             Kind::Broken => {
                 format!(
-                    "check the kernel's log for errors of the disk of {journal}; after a failed sync, restart the server"
+                    "check the kernel's log for errors of the disk of {spool}; after a failed sync, restart the server"
                 )
             }
-            Kind::MailboxFull => format!("`posthaste journal inspect {journal}` shows why it cannot be written"),
+            Kind::MailboxFull => format!("`posthaste spool inspect {spool}` shows why it cannot be written"),
             Kind::NoMemory => "raise limits.memory_bytes".to_owned(),
             Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::Abandoned => String::new(),
         }
@@ -300,7 +299,7 @@ impl Receiver {
             Some(trouble) => trouble,
             None => Kind::Refused,
         };
-        let about = if kind.is_ours() { About::Name(&self.0.journal) } else { client(session) };
+        let about = if kind.is_ours() { About::Name(&self.0.spool) } else { client(session) };
         let severity = match self.0.repeats.is_told(kind, about, Instant::now()) {
             false => Severity::Debug,
             true if kind == Kind::Broken => Severity::Error,
@@ -409,7 +408,7 @@ mod tests {
 
     #[test]
     fn each_failure_has_its_reply() {
-        use posthaste_journal::AppendError;
+        use posthaste_spool::AppendError;
 
         let check = |error: DeliveryError, expected: &str| {
             let reply = reply_to(&error).to_string();

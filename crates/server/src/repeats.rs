@@ -245,20 +245,20 @@ mod tests {
         let repeats = Repeats::default();
         let begun = Instant::now();
         let at = |secs| begun + Duration::from_secs(secs);
-        let told = (0..5000).filter(|_| repeats.is_told(Kind::NoSpace, About::Name("journal"), at(0))).count();
+        let told = (0..5000).filter(|_| repeats.is_told(Kind::NoSpace, About::Name("spool"), at(0))).count();
         assert_eq!(told, 1);
         assert!(
             repeats.is_told(Kind::MailboxFull, About::Name("a"), at(0))
                 && repeats.is_told(Kind::MailboxFull, About::Name("b"), at(0))
         );
         assert_eq!(repeats.left_out(at(9), false), []);
-        let left_out = |count| vec![LeftOut { kind: Kind::NoSpace, about: "journal".to_owned(), count }];
+        let left_out = |count| vec![LeftOut { kind: Kind::NoSpace, about: "spool".to_owned(), count }];
         assert_eq!(repeats.left_out(at(10), false), left_out(4999));
-        assert!(!repeats.is_told(Kind::NoSpace, About::Name("journal"), at(11)), "it goes on");
+        assert!(!repeats.is_told(Kind::NoSpace, About::Name("spool"), at(11)), "it goes on");
         assert_eq!(repeats.left_out(at(20), false), left_out(1));
         assert_eq!(repeats.left_out(at(30), false), []);
-        assert!(repeats.is_told(Kind::NoSpace, About::Name("journal"), at(31)), "it is over, and begins anew");
-        assert!(!repeats.is_told(Kind::NoSpace, About::Name("journal"), at(31)));
+        assert!(repeats.is_told(Kind::NoSpace, About::Name("spool"), at(31)), "it is over, and begins anew");
+        assert!(!repeats.is_told(Kind::NoSpace, About::Name("spool"), at(31)));
         assert_eq!(repeats.left_out(at(32), true), left_out(1), "at the end nothing is kept back");
     }
 

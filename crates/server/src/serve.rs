@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use posthaste_delivery::{Journaled, OpenError, ReplayReport};
+use posthaste_delivery::local::{LocalDelivery, OpenError, ReplayReport};
 use posthaste_smtp::driver::{BoundServer, ListenError, RunningServer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,10 +29,10 @@ pub enum ServeError {
     /// The configuration cannot be used; nothing was touched.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The journal or the mail directory cannot be used, for example because another server uses it.
+    /// The spool or the mail directory cannot be used, for example because another server uses it.
     #[error("{}: {error}", dir.display())]
     Storage {
-        /// The journal's directory, or the data directory.
+        /// The spool's directory, or the data directory.
         dir: PathBuf,
         /// What is wrong with it.
         error: OpenError,
@@ -78,7 +78,7 @@ pub struct Stopped {
 pub struct Server {
     pub(crate) config: Config,
     receiver: Receiver,
-    store: Journaled,
+    store: LocalDelivery,
     pub(crate) running: RunningServer,
     pub(crate) replayed: ReplayReport,
     watch: Watch,
@@ -109,7 +109,7 @@ impl Server {
         let owners = Current::new(OwnerRules::of(&config));
         let (store, replayed) = open_store(&config, owners.owners()).await?;
         let memory = MemoryBudget::new(config.limits.memory_bytes);
-        let receiver = Receiver::new(Settings::new(&config), store.clone(), memory, &config.storage.journal);
+        let receiver = Receiver::new(Settings::new(&config), store.clone(), memory, &config.storage.spool);
         let running = match bound.start(receiver.clone()) {
             Ok(running) => running,
             Err(error) => {
@@ -168,7 +168,7 @@ pub struct ServeOptions {
     pub config: Option<PathBuf>,
     /// Format of log lines; overrides the configuration.
     pub log_format: Option<LogFormat>,
-    /// A descriptor that a line is written to once all listeners are bound and the journal is replayed.
+    /// A descriptor that a line is written to once all listeners are bound and the spool is replayed.
     pub ready_fd: Option<u32>,
 }
 
@@ -197,7 +197,7 @@ pub fn serve(options: ServeOptions, at_once: impl FnOnce() -> std::convert::Infa
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(run(config, bound, &mut supervisor, &mut source, at_once));
-    // A thread that a disk holds must not hold the end: what it does is in the journal.
+    // A thread that a disk holds must not hold the end: what it does is in the spool.
     runtime.shutdown_background();
     outcome
 }
@@ -234,17 +234,17 @@ async fn run(
 ) -> Result<(), ServeError> {
     let mut stop = StopSignals::new()?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    // Replaying a long journal takes its time, and it cannot be interrupted.
+    // Reading a full spool takes its time, and it cannot be interrupted.
     let mut start = std::pin::pin!(Server::start_on(bound, config));
     let (mut server, is_stopping) = tokio::select! {
         started = &mut start => (started?, false),
         () = stop.next() => {
             supervisor.stopping();
-            tracing::info!("stopping once the journal is replayed; a second signal exits now");
+            tracing::info!("stopping once the spool is replayed; a second signal exits now");
             tokio::select! {
                 started = &mut start => (started?, true),
                 () = stop.next() => {
-                    tracing::warn!("second signal: exiting now; acknowledged mail is in the journal");
+                    tracing::warn!("second signal: exiting now; acknowledged mail is in the spool");
                     match at_once() {}
                 }
             }
@@ -261,18 +261,18 @@ async fn run(
         supervisor.stopping();
         tracing::info!("stopping: no new connections, open transactions may finish");
     }
-    let journal = server.config.storage.journal.clone();
+    let spool = server.config.storage.spool.clone();
     let shutdown = server.shutdown();
     let mut shutdown = std::pin::pin!(shutdown);
     tokio::select! {
         Stopped { in_time, waiting_messages, waiting_mailboxes } = &mut shutdown => {
             if waiting_messages > 0 {
-                let journal = journal.display().to_string();
+                let spool = spool.display().to_string();
                 tracing::warn!(
                     messages = waiting_messages,
                     mailboxes = waiting_mailboxes,
-                    journal,
-                    "mail still waits for its mailboxes; it stays in the journal, and the next start delivers it"
+                    spool,
+                    "mail still waits for its mailboxes; it stays in the spool, and the next start delivers it"
                 );
             }
             tracing::info!(in_time, waiting = waiting_messages, "stopped");
@@ -280,7 +280,7 @@ async fn run(
         }
         () = stop.next() => {}
     }
-    tracing::warn!("second signal: exiting now without draining; acknowledged mail is in the journal");
+    tracing::warn!("second signal: exiting now without draining; acknowledged mail is in the spool");
     match at_once() {}
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use posthaste_delivery::Target;
+use posthaste_delivery::local::Target;
 use posthaste_directory::Mailboxes;
 use posthaste_message::{write_delivered_to, write_return_path};
 use posthaste_smtp::address::PATH_BYTES_MAX;
@@ -18,7 +18,7 @@ pub(crate) struct Transaction {
     recipients: Vec<Mailboxes>,
     /// Recipients whose mail is discarded.
     discarded: usize,
-    /// Octets that the recipients take, here, in the envelope and in the journal's record.
+    /// Octets that the recipients take, here, in the envelope and in the spool's record.
     bytes: usize,
     room: Reservation,
 }
@@ -83,7 +83,7 @@ impl Transaction {
     }
 }
 
-/// One alias, however large, fits, and so does this beside a body that is kept in memory in the smallest segment that a journal may have.
+/// One alias, however large, fits, and so does this beside a body that is kept in memory in the smallest segment that a spool may have.
 const ENVELOPE_BYTES_MAX: usize = 2 << 20;
 /// An ordinary envelope is a part of what every session takes.
 const ENVELOPE_BYTES_FREE: usize = 4 << 10;

@@ -1,10 +1,10 @@
 //! What the operator has to know and no client is told: a look at the store now and then, and a line in the log.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_delivery::{Journaled, RecoveredMailbox, WaitingMailbox};
+use posthaste_delivery::local::{LocalDelivery, MountStats, RecoveredMailbox, WaitingMailbox};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -16,7 +16,7 @@ use crate::repeats;
 pub(crate) struct Watch(JoinHandle<()>);
 
 impl Watch {
-    pub fn begin(store: Journaled, receiver: Receiver) -> Self {
+    pub fn begin(store: LocalDelivery, receiver: Receiver) -> Self {
         Self(tokio::spawn(async move {
             let mut told = Told::default();
             loop {
@@ -38,36 +38,47 @@ impl Drop for Watch {
 /// What has been said already.
 #[derive(Debug, Default)]
 struct Told {
-    poisoned: bool,
-    unreadable: u64,
     waiting: Option<Instant>,
     /// Mailboxes that were named, or counted, as those that mail waits for.
     troubled: HashSet<Arc<str>>,
+    /// Mounts in trouble, by their place below the mail root, and what it is.
+    mounts: HashMap<Arc<str>, Arc<str>>,
     turned_away: u64,
     dropped: u64,
 }
 
 impl Told {
-    fn look(&mut self, store: &Journaled) {
-        if let Some(why) = store.poisoned().filter(|_| !std::mem::replace(&mut self.poisoned, true)) {
-            tracing::error!(
-                why = &*why,
-                "a sync of the journal failed: no mail is accepted; repair the disk, then restart the server"
-            );
-        }
+    fn look(&mut self, store: &LocalDelivery) {
         let stats = store.stats();
-        let unreadable = std::mem::replace(&mut self.unreadable, stats.unreadable_segments);
-        if stats.unreadable_segments > unreadable {
-            tracing::error!(
-                segments = stats.unreadable_segments,
-                "cannot read acknowledged mail from the journal: its disk is failing; the segments are kept"
-            );
-        }
+        self.mounts(&stats.mounts);
         self.mailboxes(store, stats.waiting);
     }
 
+    /// Names each mount that does not answer or cannot be synced, once, and each that is well again.
+    fn mounts(&mut self, mounts: &[MountStats]) {
+        for mount in mounts {
+            let name = if mount.point.is_empty() { "the mail directory" } else { &mount.point };
+            match trouble_of(mount) {
+                Some(error) => {
+                    if self.mounts.insert(mount.point.clone(), error.clone()).as_ref() != Some(&error) {
+                        tracing::error!(
+                            mount = name,
+                            messages = mount.messages,
+                            error = &*error,
+                            "a mail mount is in trouble: its mail stays in the spool; it is tried again by itself"
+                        );
+                    }
+                }
+                None if self.mounts.remove(&mount.point).is_some() => {
+                    tracing::info!(mount = name, "a mail mount is well again");
+                }
+                None => {}
+            }
+        }
+    }
+
     /// Names each mailbox that mail begins to wait for, and each that has got what waited; tells of all of it each minute.
-    fn mailboxes(&mut self, store: &Journaled, messages: usize) {
+    fn mailboxes(&mut self, store: &LocalDelivery, messages: usize) {
         for line in recovered(store.take_recovered()) {
             tracing::info!(mailbox = &*line.mailbox, messages = line.messages, "waiting mail has been delivered");
         }
@@ -93,7 +104,7 @@ impl Told {
         }
         if new.len() > NAMED_MAX {
             let mailboxes = new.len() - NAMED_MAX;
-            tracing::warn!(mailboxes, "mail waits for further mailboxes; `posthaste journal inspect` lists them");
+            tracing::warn!(mailboxes, "mail waits for further mailboxes; `posthaste spool inspect` lists them");
         }
         self.troubled = waiting.iter().map(|waiting| waiting.mailbox.clone()).collect();
         if due {
@@ -128,6 +139,12 @@ impl Told {
     }
 }
 
+fn trouble_of(mount: &MountStats) -> Option<Arc<str>> {
+    let hangs = mount.sync_secs.is_some_and(|secs| secs >= SYNC_HANGS_SECS);
+    let hanging = hangs.then(|| "a sync does not come back".into());
+    mount.absent.clone().or(mount.sync_error.clone()).or(hanging)
+}
+
 /// Those that are named, and one line for all others.
 fn recovered(mut recovered: Vec<RecoveredMailbox>) -> Vec<RecoveredMailbox> {
     let rest = recovered.split_off(recovered.len().min(NAMED_MAX));
@@ -140,6 +157,8 @@ fn recovered(mut recovered: Vec<RecoveredMailbox>) -> Vec<RecoveredMailbox> {
 
 /// Mailboxes that are named at a time.
 const NAMED_MAX: usize = 10;
+/// A sync that takes longer is told of.
+const SYNC_HANGS_SECS: u64 = 60;
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -154,6 +173,21 @@ mod tests {
         let many = recovered((0..100).map(one).collect());
         assert_eq!(many.len(), 11);
         assert_eq!((&*many[10].mailbox, many[10].messages), ("90 others", (10..100).sum::<u64>()));
+    }
+
+    #[test]
+    fn a_mount_in_trouble_is_told_of_once_and_again_when_it_is_well() {
+        let mut told = Told::default();
+        let mut mount = MountStats::default();
+        for (sync_error, absent, known) in
+            [(None, None, 0), (Some("EIO"), None, 1), (None, Some("gone"), 1), (None, None, 0)]
+        {
+            (mount.sync_error, mount.absent) = (sync_error.map(Arc::from), absent.map(Arc::from));
+            told.mounts(std::slice::from_ref(&mount));
+            assert_eq!(told.mounts.len(), known);
+        }
+        mount.sync_secs = Some(SYNC_HANGS_SECS);
+        assert!(trouble_of(&mount).is_some());
     }
 
     #[test]

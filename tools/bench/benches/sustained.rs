@@ -1,13 +1,12 @@
 //! Measures durable delivery under load that lasts: 50 tasks, each with one message under way, 64 mailboxes, bodies
-//! of 1, 10 and 100 KiB, long enough that the log turns over and mounts are synced. In turns: the journaled executor, and local
-//! delivery on the spool. Shown: messages/s to durable and to visible and on disk, CPU for each message (everything until it is on
+//! of 1, 10 and 100 KiB, long enough that the log turns over and mounts are synced. Shown: messages/s to durable and to visible and on disk, CPU for each message (everything until it is on
 //! disk), the time of one delivery (p50 to p99.9 and the longest), and, for scale, the time of a plain
 //! overwrite + fdatasync on the same disk just before, and a hundred times a second meanwhile: what the disk takes for a sync
 //! while mail is written to it, whoever asks. Leaves out protocols.
 //!
 //! `cargo bench -p posthaste-bench --bench sustained` runs it whole, `cargo test` tiny so that it cannot rot.
 //! Options behind `--`: `--json`, `--seconds N` for each size (default 20), `--rounds N` (default 1), `--bytes N` (one size),
-//! `--side journaled|spool`, `--sync-mib N` of mail between two checkpoints or syncs. The directory is `POSTHASTE_BENCH_DIR`, or the
+//! `--sync-mib N` of mail between two syncs. The directory is `POSTHASTE_BENCH_DIR`, or the
 //! target directory; it has to be on a real disk.
 
 use std::os::unix::fs::FileExt;
@@ -18,8 +17,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_bench::executor::{bodies, cpu_time};
-use posthaste_delivery::local::{self, LocalConfig, LocalDelivery};
-use posthaste_delivery::{Body, Journaled, JournaledConfig, LineEnds, Message, Target};
+use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, Message, Target};
 use posthaste_loadgen::measure::Latencies;
 use posthaste_loadgen::scratch::Scratch;
 
@@ -32,8 +30,6 @@ fn main() -> std::io::Result<()> {
     let value = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
     let number = |name: &str| value(name).and_then(|value| value.parse::<u64>().ok());
     let (seconds, sync_mib) = (number("--seconds"), number("--sync-mib"));
-    let sides: Vec<Side> =
-        Side::ALL.into_iter().filter(|side| value("--side").is_none_or(|name| name == side.name())).collect();
     let sizes = number("--bytes").map_or_else(|| vec![1 << 10, 10 << 10, 100 << 10], |bytes| vec![bytes as usize]);
     // `cargo bench` passes --bench; without it this is a test of the benchmark.
     let time = if has("--bench") { Duration::from_secs(seconds.unwrap_or(20)) } else { Duration::from_millis(50) };
@@ -46,9 +42,8 @@ fn main() -> std::io::Result<()> {
     if !has("--json") {
         println!("{TASKS} tasks, {MAILBOXES} mailboxes, {time:?} each; times in us");
         println!(
-            "{:>7} {:>10} {:>9} {:>9} {:>6}  {:>7} {:>7} {:>7} {:>8}  {:>9} {:>9} {:>9} {:>9}  {:>5} {:>9}",
+            "{:>7} {:>9} {:>9} {:>6}  {:>7} {:>7} {:>7} {:>8}  {:>9} {:>9} {:>9} {:>9}  {:>5} {:>9}",
             "bytes",
-            "side",
             "durable/s",
             "on disk/s",
             "cpu us",
@@ -66,88 +61,15 @@ fn main() -> std::io::Result<()> {
     }
     for round in 0..number("--rounds").unwrap_or(1) {
         for bytes in &sizes {
-            for side in &sides {
-                let dir = base.path().join(format!("{}-{bytes}-{round}", side.name()));
-                std::fs::create_dir(&dir)?;
-                let begun = Instant::now();
-                let sync = plain_syncs(&dir.join("before"), Duration::ZERO, || begun.elapsed() < time / 10)?;
-                let run = runtime.block_on(run(&dir, *side, *bytes, time, sync_mib));
-                print(*bytes, *side, &run, &sync, has("--json"));
-            }
+            let dir = base.path().join(format!("{bytes}-{round}"));
+            std::fs::create_dir(&dir)?;
+            let begun = Instant::now();
+            let sync = plain_syncs(&dir.join("before"), Duration::ZERO, || begun.elapsed() < time / 10)?;
+            let run = runtime.block_on(run(&dir, *bytes, time, sync_mib));
+            print(*bytes, &run, &sync, has("--json"));
         }
     }
     Ok(())
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Side {
-    Journaled,
-    Spool,
-}
-
-impl Side {
-    const ALL: [Self; 2] = [Self::Journaled, Self::Spool];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Journaled => "journaled",
-            Self::Spool => "spool",
-        }
-    }
-}
-
-/// A side at work.
-#[derive(Clone)]
-enum Engine {
-    Journaled(Journaled),
-    Spool(LocalDelivery),
-}
-
-impl Engine {
-    fn open(side: Side, dir: &Path, sync_mib: Option<u64>) -> Self {
-        match side {
-            Side::Journaled => {
-                let mut config = JournaledConfig::new(dir.join("journal"), dir.join("mail"));
-                config.checkpoint_bytes = sync_mib.map_or(config.checkpoint_bytes, |mib| mib << 20);
-                Self::Journaled(Journaled::open(config).expect("opens").0)
-            }
-            Side::Spool => {
-                let mut config = LocalConfig::new(dir.join("spool"), dir.join("mail"));
-                config.sync_bytes = sync_mib.map_or(config.sync_bytes, |mib| mib << 20);
-                Self::Spool(LocalDelivery::open(config).expect("opens").0)
-            }
-        }
-    }
-
-    async fn deliver(&self, target: Target, body: Bytes) {
-        let (targets, line_ends) = (vec![target], LineEnds::AsGiven);
-        match self {
-            Self::Journaled(executor) => {
-                let message = Message { targets, body: Body::Memory(vec![body]), line_ends };
-                executor.deliver_message(message).await.expect("durable");
-            }
-            Self::Spool(delivery) => {
-                let message = local::Message { targets, body: local::Body::Memory(vec![body]), line_ends };
-                delivery.deliver_message(message).await.expect("durable");
-            }
-        }
-    }
-
-    /// Waits until everything is on disk in the mailboxes. Says how many syncs of all mail there were before, and the longest.
-    fn to_disk(&self) -> (u64, u64) {
-        match self {
-            Self::Journaled(executor) => {
-                let stats = executor.stats();
-                executor.checkpoint().expect("checkpoint");
-                (stats.checkpoints, stats.checkpoint_us_max)
-            }
-            Self::Spool(delivery) => {
-                let stats = delivery.stats();
-                delivery.sync(Duration::from_secs(300)).expect("sync");
-                (stats.syncs, stats.sync_us_max)
-            }
-        }
-    }
 }
 
 struct Run {
@@ -160,8 +82,10 @@ struct Run {
     sync_us_max: u64,
 }
 
-async fn run(dir: &Path, side: Side, bytes: usize, time: Duration, sync_mib: Option<u64>) -> Run {
-    let engine = Engine::open(side, dir, sync_mib);
+async fn run(dir: &Path, bytes: usize, time: Duration, sync_mib: Option<u64>) -> Run {
+    let mut config = LocalConfig::new(dir.join("spool"), dir.join("mail"));
+    config.sync_bytes = sync_mib.map_or(config.sync_bytes, |mib| mib << 20);
+    let (delivery, _) = LocalDelivery::open(config).expect("opens");
     let bodies: Vec<Bytes> = bodies(bytes).into_iter().map(Bytes::from).collect();
     let running = Arc::new(AtomicBool::new(true));
     let meanwhile = {
@@ -171,7 +95,7 @@ async fn run(dir: &Path, side: Side, bytes: usize, time: Duration, sync_mib: Opt
     let (begun, cpu_before) = (Instant::now(), cpu_time());
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
-            let (engine, bodies) = (engine.clone(), bodies.clone());
+            let (delivery, bodies) = (delivery.clone(), bodies.clone());
             tokio::spawn(async move {
                 let mut times = Latencies::default();
                 for n in (task..).step_by(TASKS) {
@@ -180,7 +104,9 @@ async fn run(dir: &Path, side: Side, bytes: usize, time: Duration, sync_mib: Opt
                     }
                     let target = Target { mailbox: format!("u{}", n * 7919 % MAILBOXES).into(), prefix: Bytes::new() };
                     let handed_over = Instant::now();
-                    engine.deliver(target, bodies[n % bodies.len()].clone()).await;
+                    let body = Body::Memory(vec![bodies[n % bodies.len()].clone()]);
+                    let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
+                    delivery.deliver_message(message).await.expect("durable");
                     times.record(handed_over.elapsed());
                 }
                 times
@@ -194,7 +120,8 @@ async fn run(dir: &Path, side: Side, bytes: usize, time: Duration, sync_mib: Opt
     let durable = begun.elapsed();
     running.store(false, Ordering::Relaxed);
     let syncs_meanwhile = meanwhile.join().expect("the thread that syncs").expect("plain syncs");
-    let (syncs, sync_us_max) = tokio::task::block_in_place(|| engine.to_disk());
+    let stats = delivery.stats();
+    tokio::task::block_in_place(|| delivery.sync(Duration::from_secs(300)).expect("sync"));
     let count = times.count() as f64;
     Run {
         times,
@@ -202,8 +129,8 @@ async fn run(dir: &Path, side: Side, bytes: usize, time: Duration, sync_mib: Opt
         durable_per_s: count / durable.as_secs_f64(),
         on_disk_per_s: count / begun.elapsed().as_secs_f64(),
         cpu_us: (cpu_time() - cpu_before).as_secs_f64() * 1e6 / count,
-        syncs,
-        sync_us_max,
+        syncs: stats.syncs,
+        sync_us_max: stats.sync_us_max,
     }
 }
 
@@ -230,15 +157,14 @@ fn plain_syncs(file: &Path, pause: Duration, goes_on: impl Fn() -> bool) -> std:
     Ok(times)
 }
 
-fn print(bytes: usize, side: Side, run: &Run, sync: &Latencies, json: bool) {
+fn print(bytes: usize, run: &Run, sync: &Latencies, json: bool) {
     let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(|share| run.times.percentile_us(share));
     let [sync_p50, sync_p999] = [0.5, 0.999].map(|share| sync.percentile_us(share));
     let [meanwhile_p50, meanwhile_p999] = [0.5, 0.999].map(|share| run.syncs_meanwhile.percentile_us(share));
     let Run { durable_per_s, on_disk_per_s, cpu_us, syncs, sync_us_max, .. } = run;
-    let side = side.name();
     if json {
         let row = serde_json::json!({
-            "bench": "sustained", "side": side, "body_bytes": bytes, "durable_per_s": durable_per_s, "on_disk_per_s": on_disk_per_s, "cpu_us": cpu_us,
+            "bench": "sustained", "body_bytes": bytes, "durable_per_s": durable_per_s, "on_disk_per_s": on_disk_per_s, "cpu_us": cpu_us,
             "us": { "p50": p50, "p99": p99, "p99.9": p999, "max": max },
             "plain_fdatasync_us": { "p50": sync_p50, "p99.9": sync_p999 },
             "plain_fdatasync_meanwhile_us": { "p50": meanwhile_p50, "p99.9": meanwhile_p999 },
@@ -247,7 +173,7 @@ fn print(bytes: usize, side: Side, run: &Run, sync: &Latencies, json: bool) {
         println!("{row}");
     } else {
         println!(
-            "{bytes:>7} {side:>10} {durable_per_s:>9.0} {on_disk_per_s:>9.0} {cpu_us:>6.1}  {p50:>7} {p99:>7} {p999:>7} {max:>8}  {sync_p50:>9} {sync_p999:>9} {meanwhile_p50:>9} {meanwhile_p999:>9}  {syncs:>5} {sync_us_max:>9}"
+            "{bytes:>7} {durable_per_s:>9.0} {on_disk_per_s:>9.0} {cpu_us:>6.1}  {p50:>7} {p99:>7} {p999:>7} {max:>8}  {sync_p50:>9} {sync_p999:>9} {meanwhile_p50:>9} {meanwhile_p999:>9}  {syncs:>5} {sync_us_max:>9}"
         );
     }
 }

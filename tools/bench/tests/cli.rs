@@ -46,7 +46,7 @@ fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figur
         (&ours["side"], &ours["kind"], &ours["state"]),
         (&"posthaste".into(), &"ours".into(), &"measured".into())
     );
-    assert!(ours["durability"].as_str().unwrap().contains("journal synced") && sink["durability"] == "discards");
+    assert!(ours["durability"].as_str().unwrap().contains("spool synced") && sink["durability"] == "discards");
     let rate = ours["summary"]["rate"]["median"].as_f64().unwrap();
     assert!(rate > 0.0 && ours["rounds"][0]["rate"] == rate, "{ours}");
     assert_eq!(ours["rounds"][0]["acked_percent"], 100.0);

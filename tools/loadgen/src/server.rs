@@ -94,7 +94,7 @@ address = \"127.0.0.1:0\"
 
 impl ScratchServer {
     /// What is on stable storage when it says 250.
-    pub const DURABILITY: &str = "journal synced before 250";
+    pub const DURABILITY: &str = "spool synced before 250";
 
     /// Starts `program serve` in `dir`, with the configuration in `config` or one made there, and waits until it is ready.
     ///

@@ -21,7 +21,7 @@ pub struct Load {
     pub seed: u64,
     /// Mailboxes `u0`, `u1`, ...
     pub mailboxes: u64,
-    /// One in this many messages is larger than what the server keeps in its journal itself.
+    /// One in this many messages is larger than what the server keeps in its spool itself.
     pub large_one_in: u64,
     /// A body's octets at most, but for the large ones.
     pub body_bytes_max: u64,

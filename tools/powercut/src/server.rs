@@ -18,8 +18,8 @@ pub struct Setup {
     pub scratch: PathBuf,
     /// The server's data directory.
     pub data: PathBuf,
-    /// The journal's, where it is not within `data`.
-    pub journal: Option<PathBuf>,
+    /// The spool's, where it is not within `data`.
+    pub spool: Option<PathBuf>,
     /// The mail's, where it is not within `data`.
     pub mail: Option<PathBuf>,
     /// Seconds between checkpoints.
@@ -39,7 +39,7 @@ impl Setup {
             program,
             scratch: scratch.to_owned(),
             data: scratch.join("data"),
-            journal: None,
+            spool: None,
             mail: None,
             checkpoint_secs: 1,
             limits: String::new(),
@@ -67,16 +67,16 @@ impl Setup {
         self.scratch.join("server")
     }
 
-    /// Small segments and frequent checkpoints, so that a short run turns the journal over several times.
+    /// Small segments and frequent checkpoints, so that a short run turns the ring over several times.
     fn config(&self) -> String {
         let mut text = format!("host_name = \"{DOMAIN}\"\n[storage]\ndata = {:?}\n", self.data);
-        for (key, dir) in [("journal", &self.journal), ("mail", &self.mail)] {
+        for (key, dir) in [("spool", &self.spool), ("mail", &self.mail)] {
             if let Some(dir) = dir {
                 text += &format!("{key} = {dir:?}\n");
             }
         }
         text + &format!(
-            "journal_segment_bytes = {}\njournal_segments = 12\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
+            "spool_segment_bytes = {}\nspool_segments = 12\nfree_bytes_min = \"1MiB\"\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n\
              [search]\nindex = {}\n[limits]\n{}[log]\nlevel = \"warn\"\n",

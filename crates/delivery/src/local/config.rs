@@ -13,6 +13,8 @@ pub struct LocalConfig {
     pub mail_root: PathBuf,
     /// The spool; may be on another file system than the mail.
     pub spool_dir: PathBuf,
+    /// Where an earlier version kept its journal: what is in it is taken over into the spool at the first opening. `None`: there is none.
+    pub journal_dir: Option<PathBuf>,
     /// Sizes and bounds of the spool.
     pub spool: posthaste_spool::Config,
     /// Host name that goes into file names.
@@ -46,6 +48,7 @@ impl LocalConfig {
         LocalConfig {
             mail_root: mail_root.into(),
             spool_dir: spool_dir.into(),
+            journal_dir: None,
             spool: posthaste_spool::Config::default(),
             host: Host::of_this_machine().as_str().to_owned(),
             backlog_bytes: 256 << 20,
@@ -62,6 +65,14 @@ impl LocalConfig {
     }
 }
 
+impl OpenError {
+    /// Whether another process has the spool open, or the journal: it may be about to end.
+    pub fn is_locked(&self) -> bool {
+        use posthaste_spool::OpenError::Locked;
+        matches!(self, Self::Spool(Locked) | Self::Takeover(super::TakeoverError::Locked(_)))
+    }
+}
+
 /// Why local delivery could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -69,6 +80,9 @@ pub enum OpenError {
     /// The spool: in use by another process, or its file system failed.
     #[error(transparent)]
     Spool(#[from] posthaste_spool::OpenError),
+    /// The journal of an earlier version could not be taken over.
+    #[error(transparent)]
+    Takeover(#[from] super::TakeoverError),
     /// A mount's stream could not be registered.
     #[error(transparent)]
     Stream(#[from] posthaste_spool::StreamError),

@@ -8,7 +8,7 @@ use posthaste_maildir::line_ends::{LineEndScan, crlf_to_lf, wire_size_as_stored}
 use posthaste_spool::{Lsn, Spool};
 
 use super::entry::LargeBody;
-use crate::record::{LineEnds, Target};
+use super::message::{LineEnds, Target};
 
 /// Where a body's bytes come from.
 pub(crate) struct Source<'a> {

@@ -17,10 +17,12 @@ use super::message::{BodyWriter, Message};
 use super::mount::{Limits, MailMount};
 use super::mounts::{MountPoints, is_of_mount, stream_of};
 use super::pending::Pending;
-use super::report::{LocalStats, ReplayReport, SyncFailed};
+use super::report::{
+    Kept, LocalStats, MailboxFull, RecoveredMailbox, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
+};
+use super::takeover::take_over;
 use crate::cache::OpenMaildirs;
 use crate::error::DeliveryError;
-use crate::journaled::{Kept, MailboxFull, RecoveredMailbox, Waiting, WaitingMailbox};
 use crate::seams::Seams;
 
 /// Local delivery, open. Clones share it; dropping the last one delivers and syncs what was accepted, and ends.
@@ -45,7 +47,8 @@ pub(super) struct Core {
     pub(super) mounts: Vec<Arc<MailMount>>,
     pub(super) budget: Budget,
     accepted: AtomicU64,
-    poisoned: Mutex<Option<Arc<str>>>,
+    /// Nothing new begins.
+    is_ending: AtomicBool,
     stop: AtomicBool,
     /// For the thread that looks after time.
     tick: (Mutex<()>, Condvar),
@@ -54,6 +57,8 @@ pub(super) struct Core {
 /// The last handle ends it.
 struct Handle {
     core: Arc<Core>,
+    /// If nobody else has it.
+    own_spool: Option<Arc<FileSpool>>,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -65,9 +70,11 @@ impl LocalDelivery {
     /// # Errors
     /// See [`OpenError`]. A mailbox that cannot be written to is no error: its mail waits.
     pub fn open(config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
+        let taken_over = config.journal_dir.as_deref().map_or(Ok(None), |journal| take_over(journal, &config))?;
         let (spool, found) = FileSpool::open(&config.spool_dir, config.spool.clone())?;
-        let (delivery, report) = Self::open_on(Arc::new(spool), config)?;
-        Ok((delivery, ReplayReport { spool: Some(found), ..report }))
+        let spool = Arc::new(spool);
+        let (delivery, report) = Self::open_with(spool.clone(), Some(spool), config, Seams::default())?;
+        Ok((delivery, ReplayReport { taken_over, spool: Some(found), ..report }))
     }
 
     /// As [`open`](Self::open), on a spool that is open already and may have other consumers.
@@ -75,18 +82,20 @@ impl LocalDelivery {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_on(spool: Arc<dyn Spool>, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
-        Self::open_with(spool, config, Seams::default())
+        Self::open_with(spool, None, config, Seams::default())
     }
 
     pub(super) fn open_with(
         spool: Arc<dyn Spool>,
+        own_spool: Option<Arc<FileSpool>>,
         config: LocalConfig,
         seams: Seams,
     ) -> Result<(Self, ReplayReport), OpenError> {
         let mut report = ReplayReport::default();
         let core = Core::open(spool, config, seams, &mut report)?;
         let core = Arc::new(core);
-        let delivery = LocalDelivery { handle: Arc::new(Handle { core: core.clone(), keeper: Mutex::default() }) };
+        let delivery =
+            LocalDelivery { handle: Arc::new(Handle { core: core.clone(), own_spool, keeper: Mutex::default() }) };
         let started = || {
             core.mounts.iter().try_for_each(MailMount::start)?;
             let keeper = core.clone();
@@ -137,7 +146,7 @@ impl LocalDelivery {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(ROOM_PAUSE_MAX);
                 }
-                Err(error) => return Err(core.refused(error)),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -149,6 +158,16 @@ impl LocalDelivery {
     /// [`DeliveryError::Full`] if there is no room for `announced` bytes (0: nobody knows how many come), or no file can be made.
     pub fn upload(&self, announced: u64) -> Result<BodyWriter, DeliveryError> {
         self.handle.core.spool.upload(announced).map(BodyWriter::new).map_err(DeliveryError::Full)
+    }
+
+    /// Bytes that are free for large bodies. Asks the file system, so it blocks as long as that does.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`] if it does not say.
+    pub fn free_spool_bytes(&self) -> Result<u64, DeliveryError> {
+        let config = &self.handle.core.config;
+        let space = rustix::fs::statvfs(&config.spool_dir).map_err(|error| DeliveryError::Full(error.into()))?;
+        Ok(space.f_bavail.saturating_mul(space.f_frsize).saturating_sub(config.spool.free_bytes_min))
     }
 
     /// Whether a body of that many bytes would find room now, beside those under way. Asks the file system, so it blocks as long as that does.
@@ -236,11 +255,6 @@ impl LocalDelivery {
         stats
     }
 
-    /// Why nothing is accepted any more, if so.
-    pub fn poisoned(&self) -> Option<Arc<str>> {
-        self.handle.core.poisoned.lock().expect("why it is poisoned").clone()
-    }
-
     /// Waits until all that was accepted is visible, but for what waits for a mailbox, and syncs every mount; each by `patience` (real time). Blocks.
     ///
     /// # Errors
@@ -321,7 +335,7 @@ impl Core {
             mounts: mounts.into_iter().map(|(mount, _)| mount).collect(),
             budget,
             accepted: AtomicU64::new(0),
-            poisoned: Mutex::default(),
+            is_ending: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             tick: (Mutex::default(), Condvar::new()),
             config,
@@ -340,20 +354,14 @@ impl Core {
                 return;
             }
             drop(self.tick.1.wait_timeout(guard, TICK).expect("the keeper's lock"));
-            self.mounts.iter().for_each(|mount| mount.tick());
+            let retries = !self.is_ending.load(Ordering::Acquire);
+            self.mounts.iter().for_each(|mount| mount.tick(retries));
         }
     }
 
     #[cfg(test)]
     pub(super) fn budget(&self) -> &Budget {
         &self.budget
-    }
-
-    fn refused(&self, error: AppendError) -> DeliveryError {
-        if let AppendError::Poisoned(why) = &error {
-            *self.poisoned.lock().expect("why it is poisoned") = Some(why.clone());
-        }
-        error.into()
     }
 
     fn sync(&self, deadline: Instant) -> Result<(), Vec<SyncFailed>> {
@@ -379,6 +387,8 @@ impl Core {
 
     fn end(&self) {
         let deadline = Instant::now() + self.config.shutdown_patience;
+        // What waits goes on waiting, and is counted as such.
+        self.is_ending.store(true, Ordering::Release);
         // After a failure of the disk there is nothing to wait for; replay does the rest.
         let _ = self.sync(deadline);
         self.stop.store(true, Ordering::Release);
@@ -398,6 +408,10 @@ impl Handle {
         self.core.end();
         // A panic of the thread was printed when it happened.
         let _ = keeper.join();
+        if let Some(spool) = &self.own_spool {
+            // Without it the next opening reads what it would have let go. A failure has been told as an event.
+            let _ = spool.checkpoint();
+        }
     }
 }
 

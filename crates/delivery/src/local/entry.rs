@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_spool::Lsn;
 
-use crate::record::{LineEnds, Target};
+use super::message::{LineEnds, Target};
 use crate::session::{SessionTag, TAG_BYTES};
 
 /// An entry in the stream of a mail mount.

@@ -11,11 +11,11 @@ use posthaste_spool::{Lsn, Spool};
 use super::budget::HeldBody;
 use super::content::{Content, Source};
 use super::entry::Deliver;
+use super::looking::{Looked, copy, look};
+use super::message::Target;
 use super::mounts::MountPoints;
 use super::table::{Taken, Task};
 use crate::cache::OpenMaildirs;
-use crate::places::{Looked, copy, look};
-use crate::record::Target;
 use crate::seams::{Seams, Step};
 use crate::session::SessionTag;
 
@@ -261,7 +261,7 @@ fn name_of(deliver: &Deliver, (body, number): (Lsn, u16), disk_size: u64, wire_s
 
 /// The part of a file's name that differs with each message and target.
 pub(crate) fn unique_of(id: u64, nonce: u32, number: u16) -> String {
-    crate::workers::Letter::unique(id, nonce, number)
+    format!("J{id:x}R{nonce:08x}T{number}")
 }
 
 fn not_mounted(point: &str) -> io::Error {

@@ -1,6 +1,7 @@
 //! A message that is handed over, and a large body on its way into the spool.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_maildir::line_ends::LineEndScan;
@@ -8,7 +9,6 @@ use posthaste_spool::{FinishedUpload, Upload};
 
 use super::entry::LargeBody;
 use crate::error::DeliveryError;
-use crate::record::{LineEnds, Target};
 
 /// A message to be kept: one copy in the spool however many mailboxes it goes to.
 #[derive(Debug)]
@@ -19,6 +19,24 @@ pub struct Message {
     pub body: Body,
     /// What to do with its line ends.
     pub line_ends: LineEnds,
+}
+
+/// One mailbox that gets the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Header fields that stand in front of the body in this mailbox alone.
+    pub prefix: Bytes,
+}
+
+/// How a body is put into a Maildir file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LineEnds {
+    /// Byte by byte as it was given.
+    AsGiven,
+    /// CRLF becomes LF, unless the body has a bare CR or LF and would not come back the same.
+    ToLf,
 }
 
 /// The bytes of a message.

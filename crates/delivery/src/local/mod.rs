@@ -10,9 +10,14 @@ mod delivery;
 mod entry;
 mod files;
 mod history;
+pub mod inspect;
+mod looking;
 mod message;
 mod mount;
 mod mounts;
+mod old_record;
+#[cfg(test)]
+mod owners_tests;
 mod pending;
 mod queues;
 mod report;
@@ -32,6 +37,10 @@ mod troubles;
 pub use config::{LocalConfig, OpenError};
 pub use delivery::LocalDelivery;
 pub use entry::{Deliver, LargeBody, LocalEntry, OlderBody, Trouble, Visible};
-pub use message::{Body, BodyWriter, FinishedBody, Message};
-pub use report::{LocalStats, MountStats, ReplayReport, SyncFailed};
+pub use message::{Body, BodyWriter, FinishedBody, LineEnds, Message, Target};
+#[doc(hidden)]
+pub use old_record::old_message_bytes;
+pub use report::{
+    Kept, LocalStats, MailboxFull, MountStats, RecoveredMailbox, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
+};
 pub use takeover::{TakenOver, TakeoverError, take_over};

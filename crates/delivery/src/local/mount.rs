@@ -122,12 +122,13 @@ impl MailMount {
         }
     }
 
-    /// To be called now and then; takes no longer than the locks are held.
-    pub fn tick(self: &Arc<Self>) {
+    /// To be called now and then; takes no longer than the locks are held. What waits is tried again only if `retries`.
+    pub fn tick(self: &Arc<Self>, retries: bool) {
         let now = self.now();
         let mut state = self.state();
         state.give_up_on_stalled(now, self.limits.queue_bytes_max);
-        for key in state.troubles.due(now, TRIES_AT_ONCE) {
+        let due = if retries { state.troubles.due(now, TRIES_AT_ONCE) } else { Vec::new() };
+        for key in due {
             state.table.try_again(key);
             state.enqueue(key, now);
         }

@@ -6,10 +6,10 @@ use tokio::sync::oneshot;
 use super::budget::Share;
 use super::delivery::Core;
 use super::entry::{Deliver, LargeBody, LocalEntry};
+use super::message::Target;
 use super::message::{Body, BodyWriter, Message, blocking};
 use super::mount::memory_units;
 use crate::error::DeliveryError;
-use crate::record::Target;
 
 /// A message on its way into the spool.
 pub(super) struct Pending {
@@ -89,7 +89,7 @@ impl Core {
     fn delivers(
         &self,
         targets: &[Target],
-        line_ends: crate::LineEnds,
+        line_ends: super::message::LineEnds,
         secs: u64,
         large: Option<LargeBody>,
     ) -> Vec<(usize, Deliver)> {

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use posthaste_maildir::{Host, UniqueName};
 use posthaste_spool::Lsn;
 
+use super::files::unique_of;
 use super::mount::MailMount;
 use super::table::State;
-use crate::journaled::{Waiting, WaitingMailbox};
+use super::takeover::TakenOver;
+use crate::error::MessageId;
 
 /// What opening found in the spool and did about it.
 #[derive(Debug, Default)]
@@ -21,12 +24,84 @@ pub struct ReplayReport {
     pub damaged: Vec<Lsn>,
     /// Batches that a later version has written. They stay in the spool.
     pub unknown: Vec<Lsn>,
+    /// What was taken over from a journal of an earlier version.
+    pub taken_over: Option<TakenOver>,
     /// What opening the spool found.
     pub spool: Option<posthaste_spool::OpenReport>,
 }
 
-/// How one mount does.
+/// A message that is durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    pub(crate) id: u64,
+    pub(crate) secs: u64,
+    pub(crate) nonce: u32,
+    pub(crate) host: Arc<str>,
+    pub(crate) targets: u16,
+}
+
+impl Kept {
+    /// The names that it has, or will have, in its mailboxes, in the order of the targets.
+    pub fn names(&self) -> impl Iterator<Item = MessageId> {
+        let host = Host::new(&self.host);
+        (0..self.targets).map(move |number| {
+            let name = format!("{}.{}.{}", self.secs, unique_of(self.id, self.nonce, number), host.as_str());
+            MessageId::new(UniqueName::parse(&name).expect("a name without sizes"))
+        })
+    }
+}
+
+/// A message that waits because a mailbox cannot be written to, or its mount does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The batch of the spool that has its body.
+    pub id: u64,
+    /// The mailboxes that it waits for.
+    pub mailboxes: Vec<Arc<str>>,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// What the last of them ended with.
+    pub error: Arc<str>,
+}
+
+/// A mailbox that cannot be written to, and what waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingMailbox {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Messages that wait for it.
+    pub messages: usize,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Attempts in a row that failed, of whichever message.
+    pub attempts: u32,
+    /// What the last of them ended with.
+    pub error: Arc<str>,
+}
+
+/// So much waits for a mailbox that no more is taken for it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes wait for {mailbox}")]
+pub struct MailboxFull {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Bytes that wait for it.
+    pub bytes: u64,
+}
+
+/// A mailbox that could not be written to, and that has got all that waited for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveredMailbox {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Messages that had waited.
+    pub messages: u64,
+}
+
+/// How one mount does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountStats {
     /// Where it is mounted below the mail root; empty for the root's own file system.
@@ -75,6 +150,20 @@ pub struct LocalStats {
     pub mounts: Vec<MountStats>,
     /// The spool's own.
     pub spool: posthaste_spool::Stats,
+}
+
+impl From<LocalStats> for crate::Stats {
+    /// Batches are the spool's commits, flush times those of its syncs.
+    fn from(stats: LocalStats) -> Self {
+        Self {
+            delivered: stats.accepted,
+            batches: stats.spool.ring.syncs,
+            batch_messages: stats.accepted,
+            flush_us: stats.spool.ring.sync_ns / 1000,
+            flush_us_max: stats.spool.ring.sync_ns_max / 1000,
+            ..Self::default()
+        }
+    }
 }
 
 impl MailMount {

@@ -9,8 +9,8 @@ use posthaste_turns::Random;
 
 use super::entry::{Deliver, LocalEntry, Visible};
 use super::history::History;
+use super::message::{LineEnds, Target};
 use super::table::{Key, State, Table, Task};
-use crate::record::{LineEnds, Target};
 use crate::session::{SessionTag, TAG_BYTES};
 
 /// What is true of a target's file, whatever anybody knows of it.

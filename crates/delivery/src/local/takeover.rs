@@ -22,12 +22,13 @@ use rustix::io::Errno;
 
 use super::config::LocalConfig;
 use super::entry::{Deliver, LargeBody, LocalEntry, Trouble, Visible};
+use super::message::Target;
 use super::mounts::MountPoints;
-use crate::record::{
-    Body, Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, KIND_WAITS, Spooled, Stored, Target, Waits,
+use super::old_record::{
+    Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, KIND_WAITS, OldBody, OldFile, Stored, Waits, bodies,
+    body_path,
 };
 use crate::session::SessionTag;
-use crate::spool::{SPOOL, body_path};
 
 /// What was taken over.
 #[derive(Debug, Default)]
@@ -41,10 +42,20 @@ pub struct TakenOver {
     pub damage: Vec<Damage>,
 }
 
+impl TakenOver {
+    /// Records and places of the journal whose promises cannot be kept.
+    pub fn lost(&self) -> usize {
+        self.unreadable.len() + self.damage.iter().filter(|damage| damage.promised).count()
+    }
+}
+
 /// Why a journal could not be taken over. It is as it was, and there is no spool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeoverError {
+    /// The new spool would lie in the journal's directory, which has one of the old format.
+    #[error("{0}: lies in the directory of the journal; place the spool elsewhere")]
+    Inside(PathBuf),
     /// Another process has it open.
     #[error("{0}: the journal is in use by another process")]
     Locked(PathBuf),
@@ -110,6 +121,9 @@ pub(super) fn take_over_into(
         io::ErrorKind::WouldBlock => TakeoverError::Locked(journal_dir.to_owned()),
         _ => TakeoverError::Io { path: journal_dir.to_owned(), error },
     })?;
+    if spool_dir.starts_with(journal_dir) {
+        return Err(TakeoverError::Inside(spool_dir.to_owned()));
+    }
     if spool_dir.symlink_metadata().is_ok() {
         if !journal.sign().is_dir() {
             return Err(TakeoverError::Both { journal: journal_dir.to_owned(), spool: spool_dir.to_owned() });
@@ -126,8 +140,7 @@ pub(super) fn take_over_into(
     let (spool, _) = FileSpool::open(&unfinished, config)?;
     let taken =
         Takeover { spool, reader, journal: &journal, stream_of, streams: BTreeMap::new(), bytes_in_flight }.run()?;
-    let is_whole = taken.unreadable.is_empty() && !taken.damage.iter().any(|damage| damage.promised);
-    if !is_whole {
+    if taken.lost() > 0 {
         posthaste_journal::storage::make_dir(&journal.kept()).map_err(at(journal_dir))?;
     }
     journal.put_sign(spool_dir).map_err(at(journal_dir))?;
@@ -179,7 +192,7 @@ impl Takeover<'_> {
                 }
             };
             let (entries, targets) = self.entries(record.id, &stored)?;
-            let body = match self.body(&stored.message.body) {
+            let body = match self.body(&stored.body) {
                 Ok(body) => body,
                 Err(error) => {
                     taken.unreadable.push((record.id, error));
@@ -204,20 +217,20 @@ impl Takeover<'_> {
         let unknown = || io::Error::new(io::ErrorKind::InvalidData, "no message that this version can read");
         let payload = self.reader.read(id)?;
         let stored = Some(payload).filter(|_| kind == KIND_MESSAGE).and_then(|payload| Stored::decode(payload.into()));
-        let fits = |stored: &Stored| stored.message.targets.iter().all(|target| target.mailbox.len() <= TEXT_BYTES_MAX);
+        let fits = |stored: &Stored| stored.targets.iter().all(|(_, target)| target.mailbox.len() <= TEXT_BYTES_MAX);
         stored.filter(|stored| fits(stored) && stored.host.len() <= TEXT_BYTES_MAX).ok_or_else(unknown)
     }
 
     /// What each stream is told of a message, and which of its targets are whose.
     fn entries(&mut self, id: u64, stored: &Stored) -> Result<(Vec<Entry>, HashMap<u16, StreamId>), TakeoverError> {
-        let large = match &stored.message.body {
-            Body::Memory(_) => None,
-            Body::Spooled(Spooled { line_ends, lossless, lone_lfs, .. }) => {
+        let large = match &stored.body {
+            OldBody::Inline(_) => None,
+            OldBody::File(OldFile { line_ends, lossless, lone_lfs, .. }) => {
                 Some(LargeBody { crlfs: *line_ends, is_lossless: *lossless, lone_lfs: *lone_lfs })
             }
         };
         let mut of_stream: BTreeMap<StreamId, Vec<(u16, Target)>> = BTreeMap::new();
-        for (number, target) in stored.numbers.iter().zip(&stored.message.targets) {
+        for (number, target) in &stored.targets {
             let stream = self.stream(&target.mailbox)?;
             of_stream.entry(stream).or_default().push((*number, target.clone()));
         }
@@ -229,7 +242,7 @@ impl Takeover<'_> {
                 secs: stored.secs,
                 nonce: stored.nonce,
                 host: stored.host.clone(),
-                line_ends: stored.message.line_ends,
+                line_ends: stored.line_ends,
                 name_id: Some(id),
                 body: None,
                 large,
@@ -250,19 +263,19 @@ impl Takeover<'_> {
         Ok(stream)
     }
 
-    fn body(&self, body: &Body) -> io::Result<posthaste_spool::Body> {
+    fn body(&self, body: &OldBody) -> io::Result<posthaste_spool::Body> {
         let spooled = match body {
-            Body::Memory(parts) if body.len() <= INLINE_BYTES_MAX => {
-                return Ok(posthaste_spool::Body::Inline(parts.clone()));
+            OldBody::Inline(body) if body.len() <= INLINE_BYTES_MAX => {
+                return Ok(posthaste_spool::Body::Inline(vec![body.clone()]));
             }
-            Body::Memory(parts) => {
-                let mut upload = self.spool.upload(body.len())?;
-                parts.iter().try_for_each(|part| upload.write(part))?;
+            OldBody::Inline(body) => {
+                let mut upload = self.spool.upload(body.len() as u64)?;
+                upload.write(body)?;
                 return Ok(posthaste_spool::Body::File(upload.finish()?));
             }
-            Body::Spooled(spooled) => spooled,
+            OldBody::File(file) => file,
         };
-        let mut file = File::open(body_path(&self.journal.bodies(), spooled.file))?;
+        let mut file = File::open(body_path(&self.journal.dir, spooled.file))?;
         let len = file.metadata()?.len();
         if len != spooled.len {
             let what = format!("body {:x} has {len} bytes and should have {}", spooled.file, spooled.len);
@@ -360,7 +373,7 @@ impl OldJournal {
     }
 
     fn bodies(&self) -> PathBuf {
-        self.dir.join(SPOOL)
+        bodies(&self.dir)
     }
 
     /// Where files go that could not be read.
@@ -442,7 +455,7 @@ const IN_FLIGHT: usize = 256;
 /// See [`IN_FLIGHT`].
 const BYTES_IN_FLIGHT: u64 = 16 << 20;
 /// Larger bodies go to files of their own: no segment is too small for the others.
-const INLINE_BYTES_MAX: u64 = 1 << 20;
+const INLINE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a large body that are read at once.
 const PIECE: usize = 256 << 10;
 

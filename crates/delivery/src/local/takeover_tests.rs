@@ -11,11 +11,11 @@ use posthaste_spool::{Config, FileSpool, Lsn, Replayed, Spool};
 use rustix::fs::{Mode, OFlags};
 
 use super::entry::{LocalEntry, Visible};
-use super::takeover::{TakenOver, TakeoverError, take_over_into};
-use crate::record::{
-    Body, Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, KIND_WAITS, LineEnds, Message, Spooled, Stored,
-    Target, Waits,
+use super::message::{LineEnds, Target};
+use super::old_record::{
+    Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, KIND_WAITS, OldBody, OldFile, Stored, Waits,
 };
+use super::takeover::{TakenOver, TakeoverError, take_over_into};
 use crate::session::SessionTag;
 
 const SESSION: SessionTag = SessionTag([5; 24]);
@@ -43,11 +43,11 @@ fn taken(root: &Path) -> Result<Option<TakenOver>, TakeoverError> {
     take_over_into(&journal_of(root), &spool_of(root), &config(), &stream_of)
 }
 
-fn stored(numbers: &[u16], mailboxes: &[&str], body: Body) -> Stored {
+fn stored(numbers: &[u16], mailboxes: &[&str], body: OldBody) -> Stored {
     let target = |name: &&str| Target { mailbox: (*name).into(), prefix: Bytes::from(format!("To: {name}\r\n")) };
-    let targets = mailboxes.iter().map(target).collect();
-    let message = Message { targets, body, line_ends: LineEnds::ToLf };
-    Stored { secs: 1_700_000_000, nonce: 7, host: "mx.example".into(), message, numbers: numbers.to_vec() }
+    let targets = numbers.iter().copied().zip(mailboxes.iter().map(target)).collect();
+    let host = "mx.example".into();
+    Stored { secs: 1_700_000_000, nonce: 7, host, line_ends: LineEnds::ToLf, targets, body }
 }
 
 fn put(path: &Path, bytes: &[u8]) {
@@ -72,7 +72,7 @@ fn fill(root: &Path) -> Messages {
     put(&bodies.join("0000000000000002.body"), b"of no record");
     posthaste_fsops::fsync(std::fs::File::open(&bodies).unwrap()).unwrap();
     let mut all = Messages::new();
-    let append = |stored: &Stored| journal.append(KIND_MESSAGE, stored.encode()).wait().unwrap();
+    let append = |stored: &Stored| journal.append(KIND_MESSAGE, vec![stored.encode()]).wait().unwrap();
     let sets: [(&[u16], &[&str]); 4] =
         [(&[0], &["a/one"]), (&[0, 1], &["a/one", "b/two"]), (&[2, 5], &["b/two", "b/three"]), (&[0], &["b/three"])];
     for n in 0..24_u8 {
@@ -82,9 +82,9 @@ fn fill(root: &Path) -> Messages {
         let body = match is_large {
             true => {
                 let len = large.len() as u64;
-                Body::Spooled(Spooled { file: 1, len, line_ends: 0, lossless: true, lone_lfs: 0, guard: None })
+                OldBody::File(OldFile { file: 1, len, line_ends: 0, lossless: true, lone_lfs: 0 })
             }
-            false => Body::Memory(vec![bytes.clone().into()]),
+            false => OldBody::Inline(bytes.clone().into()),
         };
         let id = append(&stored(numbers, mailboxes, body));
         let targets = numbers.iter().copied().zip(mailboxes.iter().map(|name| (*name).to_owned())).collect();

@@ -15,8 +15,8 @@ use posthaste_spool::{
 };
 use tokio::runtime::Runtime;
 
+use super::message::{LineEnds, Target};
 use super::{Body, LocalConfig, LocalDelivery, Message, ReplayReport};
-use crate::record::{LineEnds, Target};
 use crate::seams::{Gate, Seams, Step};
 use crate::{DeliveryError, MessageId};
 
@@ -48,7 +48,6 @@ impl Doors {
             Step::Message(name) => doors.pass(&format!("message {name}")),
             Step::Mount(point) => doors.pass(&format!("mount {point}")),
             Step::SyncOf(point) => doors.pass(&format!("sync {point}")),
-            Step::Sync => unreachable!("each mount is synced by itself"),
         })
     }
 
@@ -164,7 +163,8 @@ impl World {
             largest_read: AtomicU64::new(0),
             refuses: AtomicBool::new(false),
         });
-        let (delivery, report) = LocalDelivery::open_with(spool.clone(), change(place.config()), seams).expect("opens");
+        let (delivery, report) =
+            LocalDelivery::open_with(spool.clone(), None, change(place.config()), seams).expect("opens");
         World { delivery, report, spool, doors, clock, place }
     }
 

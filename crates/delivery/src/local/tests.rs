@@ -331,7 +331,7 @@ fn what_a_mount_cannot_make_durable_is_bounded_and_not_written_anew_again_and_ag
     let failed = || world.delivery.stats().syncs_failed;
     assert_eq!(failed(), 1);
     world.pass(31);
-    world.delivery.core().mounts.iter().for_each(|mount| mount.tick());
+    world.delivery.core().mounts.iter().for_each(|mount| mount.tick(true));
     assert_eq!(failed(), 1, "the pauses become longer");
     world.doors.open("sync bad");
     world.until_in_time("tried again", || world.held("bad").1 == 0);
@@ -352,7 +352,7 @@ fn a_slow_mailbox_is_timed_by_its_messages_and_not_by_groups_of_them() {
     for count in 0..40 {
         world.until("the next one", || world.doors.is_held("message slow/Maildir"));
         world.pass(3);
-        world.delivery.core().mounts.iter().for_each(|mount| mount.tick());
+        world.delivery.core().mounts.iter().for_each(|mount| mount.tick(true));
         assert_eq!(world.waiting(), 0, "at message {count}");
         world.doors.let_one_pass("message slow/Maildir");
     }

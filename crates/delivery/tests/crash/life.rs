@@ -21,7 +21,7 @@ impl Run {
     pub fn live(&mut self, machine: &Machine, random: &mut Random, groups: usize) {
         let faults = self.faults(machine, random);
         machine.set_faults(faults.clone());
-        match Engine::open(self.kind(), machine.path()) {
+        match Engine::open(machine.path()) {
             Err(error) => {
                 let may_fail = faults != Faults::default() || self.is_without_syncs();
                 assert!(may_fail, "opens not where nothing fails: {error}");
@@ -131,7 +131,7 @@ pub fn unblock(machine: &Machine) {
     }
 }
 
-/// An executor with a log under way, for four lives; for two of them a mailbox cannot be written to.
+/// An executor with a spool under way, for four lives; for two of them a mailbox cannot be written to.
 pub fn logged(machine: &Machine, run: &mut Run) {
     let mut random = Random::new(run.seed);
     block(machine);
@@ -145,7 +145,7 @@ pub fn logged(machine: &Machine, run: &mut Run) {
 
 /// One life of it, with two messages.
 pub fn short(machine: &Machine, run: &mut Run) {
-    let engine = Engine::open(run.kind(), machine.path()).expect("nothing fails");
+    let engine = Engine::open(machine.path()).expect("nothing fails");
     for _ in 0..2 {
         let new = run.more_letters(1);
         send(&runtime(), machine, &engine, &new);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_delivery::{Body, LineEnds, Message, Target};
+use posthaste_delivery::local::{Body, LineEnds, Message, Target};
 use posthaste_turns::Random;
 
 /// Mailboxes of a scenario.
@@ -68,7 +68,7 @@ impl Letter {
     fn in_mailbox(&self, mailbox: u64, kind: Kind) -> Vec<u8> {
         match kind {
             Kind::Standalone => self.body.clone(),
-            Kind::Journaled | Kind::Local => {
+            Kind::Local => {
                 let mut whole = [self.prefix(mailbox), self.body.clone()].concat();
                 if self.line_ends == LineEnds::ToLf {
                     whole.retain(|byte| *byte != b'\r');
@@ -82,7 +82,6 @@ impl Letter {
 /// Which executor: the standalone one writes different bytes, and only the others deliver to all mailboxes or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    Journaled,
     /// On the spool.
     Local,
     Standalone,

@@ -1,10 +1,10 @@
-//! The executors, journal or spool, and the Maildirs on a machine whose power goes at every sync, and again while it recovers.
+//! The executors, the spool and the Maildirs on a machine whose power goes at every sync, and again while it recovers.
 //!
 //! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed (`posthaste_turns`), so all of a run does.
 //! `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery --test crash` makes more cuts than the tests do by themselves, and of the short runs
 //! all that there are (`.ci/run` does),
-//! `POSTHASTE_SEED=1000` begins with other scenarios. A finding prints what makes it again: `POSTHASTE_REPLAY=journaled:3/120:s4` is scenario 3 cut before
-//! its event 120, with one more cut behind it where it was the recovery that was cut; `POSTHASTE_REPLAY=journaled:3` cuts all of that scenario.
+//! `POSTHASTE_SEED=1000` begins with other scenarios. A finding prints what makes it again: `POSTHASTE_REPLAY=local:3/120:s4` is scenario 3 cut before
+//! its event 120, with one more cut behind it where it was the recovery that was cut; `POSTHASTE_REPLAY=local:3` cuts all of that scenario.
 
 mod engine;
 mod life;
@@ -119,20 +119,16 @@ fn soak(scenario: Scenario, default: u64) {
 }
 
 #[test]
-fn a_journaled_executor_loses_nothing_wherever_the_power_goes() {
-    soak(Scenario::Journaled, 500);
+fn local_delivery_on_several_mounts_loses_nothing_wherever_the_power_goes() {
+    soak(Scenario::Local, 500);
 }
 
 #[test]
 fn a_short_run_loses_nothing_with_any_of_all_cuts() {
-    all_cuts(Scenario::Short);
-}
-
-fn all_cuts(scenario: Scenario) {
     let is_soak = std::env::var_os("POSTHASTE_CUTS").is_some();
     // All kinds of disks.
     for seed in 1..=4 {
-        let run = Run::record(scenario, seed);
+        let run = Run::record(Scenario::Short, seed);
         let cuts = cuts_of(&run);
         let count = if is_soak { cuts.len() } else { CUTS_OF_A_SHORT_RUN };
         println!("{} cuts", cut_all(&run, &sample(cuts, count, &mut Random::new(seed))));
@@ -140,33 +136,13 @@ fn all_cuts(scenario: Scenario) {
 }
 
 #[test]
-fn a_journaled_executor_loses_nothing_after_a_sync_that_failed() {
+fn local_delivery_on_several_mounts_loses_nothing_after_a_sync_that_failed() {
     soak(Scenario::FailingSync, 400);
 }
 
 #[test]
-fn a_journaled_executor_loses_nothing_after_a_write_that_failed() {
-    soak(Scenario::FailingWrite, 400);
-}
-
-#[test]
-fn local_delivery_on_several_mounts_loses_nothing_wherever_the_power_goes() {
-    soak(Scenario::Local, 500);
-}
-
-#[test]
-fn a_short_run_of_local_delivery_loses_nothing_with_any_of_all_cuts() {
-    all_cuts(Scenario::LocalShort);
-}
-
-#[test]
-fn local_delivery_on_several_mounts_loses_nothing_after_a_sync_that_failed() {
-    soak(Scenario::LocalFailingSync, 400);
-}
-
-#[test]
 fn local_delivery_on_several_mounts_loses_nothing_after_a_write_that_failed() {
-    soak(Scenario::LocalFailingWrite, 400);
+    soak(Scenario::FailingWrite, 400);
 }
 
 #[test]
@@ -176,7 +152,7 @@ fn a_standalone_executor_loses_nothing_wherever_the_power_goes() {
 
 #[test]
 fn without_syncs_mail_is_lost_and_what_the_finding_prints_makes_it_again() {
-    for scenario in [Scenario::JournaledWithoutSyncs, Scenario::LocalWithoutSyncs, Scenario::StandaloneWithoutSyncs] {
+    for scenario in [Scenario::LocalWithoutSyncs, Scenario::StandaloneWithoutSyncs] {
         let run = Run::record(scenario, 1);
         let end = run.recording.events.len();
         let found: Vec<(String, String)> = (0..20)
@@ -196,11 +172,7 @@ fn without_syncs_mail_is_lost_and_what_the_finding_prints_makes_it_again() {
 fn synced(run: &Run) -> Vec<Option<&'static str>> {
     let mut names: BTreeMap<u64, String> = BTreeMap::new();
     let kind = |name: &str| match name {
-        "journal" => Some("journal"),
-        "spool" => Some("spool"),
         "new" => Some("new"),
-        _ if name.ends_with(".seg.new") || name.ends_with(".seg") => Some("segment"),
-        _ if name.ends_with(".body") => Some("body"),
         _ if name.contains(".rig.example") => Some("message"),
         _ if name.starts_with('m') => Some("way"),
         _ => None,
@@ -223,21 +195,17 @@ fn synced(run: &Run) -> Vec<Option<&'static str>> {
 
 #[test]
 fn a_build_without_any_one_kind_of_sync_would_be_found_out() {
-    let of_mail = ["file system", "message", "new", "way"];
-    for kind in ["segment", "journal", "body", "spool"].into_iter().chain(of_mail) {
-        assert!(is_missed(Scenario::Journaled, kind), "{kind}");
-    }
     // Those of the spool have tests of their own.
-    for kind in of_mail {
-        assert!(is_missed(Scenario::Local, kind), "{kind}");
+    for kind in ["file system", "message", "new", "way"] {
+        assert!(is_missed(kind), "{kind}");
     }
 }
 
 /// Whether some cut of some run finds out that one kind of sync was left out.
-fn is_missed(scenario: Scenario, kind: &str) -> bool {
+fn is_missed(kind: &str) -> bool {
     // Where names reach the disk in any order.
     (1..40).step_by(2).any(|seed| {
-        let mut run = Run::record(scenario, seed);
+        let mut run = Run::record(Scenario::Local, seed);
         let kinds = synced(&run);
         run.recording = run.recording.without_syncs(|at| kinds[at] == Some(kind));
         let cuts = sample(cuts_of(&run), CUTS_TO_FIND_ONE, &mut Random::new(seed));
@@ -261,15 +229,8 @@ fn a_run_and_its_recoveries_follow_from_the_seed() {
     }
 }
 
-const DETERMINED: [Scenario; 7] = [
-    Scenario::Journaled,
-    Scenario::FailingSync,
-    Scenario::FailingWrite,
-    Scenario::Local,
-    Scenario::LocalFailingSync,
-    Scenario::LocalFailingWrite,
-    Scenario::Standalone,
-];
+const DETERMINED: [Scenario; 4] =
+    [Scenario::Local, Scenario::FailingSync, Scenario::FailingWrite, Scenario::Standalone];
 
 fn same([one, other]: &[Run; 2]) {
     let shapes = [one, other].map(|run| run.recording.events.iter().map(shape).collect::<Vec<_>>());
@@ -279,7 +240,7 @@ fn same([one, other]: &[Run; 2]) {
     assert_eq!(one.taken, other.taken);
 }
 
-/// An event without what the kernel has chosen for the program, past the C library: salts in the journal, checksums over them, and random parts of
+/// An event without what the kernel has chosen for the program, past the C library: salts in the spool, checksums over them, and random parts of
 /// file names.
 fn shape(event: &Event) -> (std::mem::Discriminant<Event>, Vec<u64>) {
     let len = |text: &str| text.len() as u64;
@@ -302,7 +263,7 @@ fn shape(event: &Event) -> (std::mem::Discriminant<Event>, Vec<u64>) {
 #[test]
 fn a_finding_can_be_made_again() {
     // With nothing to make again, a cut in which there is nothing to be found.
-    let token = std::env::var("POSTHASTE_REPLAY").unwrap_or_else(|_| "journaled:1/100:s5/10:s6".into());
+    let token = std::env::var("POSTHASTE_REPLAY").unwrap_or_else(|_| "local:1/100:s5/10:s6".into());
     match token.contains('/') {
         true => run::again(&token).unwrap_or_else(|what| panic!("{what}")),
         false => {

@@ -121,7 +121,7 @@ impl Reader {
     }
 
     fn number(&self, mailbox: u64, bytes: &[u8]) -> Option<u64> {
-        number_of(&self.letters, Kind::Journaled, mailbox, bytes)
+        number_of(&self.letters, Kind::Local, mailbox, bytes)
     }
 }
 

@@ -18,18 +18,14 @@ const SEEDS: u64 = 4;
 
 #[test]
 fn what_comes_back_comes_back_once_wherever_the_power_goes() {
-    [Kind::Journaled, Kind::Local].into_iter().for_each(comes_back_once);
-}
-
-fn comes_back_once(kind: Kind) {
     for (syncfs_trusted, ordered_log) in [(true, false), (false, false), (true, true)] {
         let boot = |tree: &Tree| Machine::boot(tree, syncfs_trusted, ordered_log).expect("a directory");
-        let start = |machine: &Machine| in_turns(1, || drop(Engine::open(kind, machine.path()).expect("it opens")));
+        let start = |machine: &Machine| in_turns(1, || drop(Engine::open(machine.path()).expect("it opens")));
         let letter = Arc::new(Letter::new(1, 1));
         let first = boot(&Tree::default());
         let mailbox = |machine: &Machine| Maildir::open(machine.path().join("mail").join(name_of(letter.mailboxes[0])));
         in_turns(1, || {
-            let engine = Engine::open(kind, first.path()).expect("it opens");
+            let engine = Engine::open(first.path()).expect("it opens");
             send(&runtime(), &first, &engine, std::slice::from_ref(&letter));
             let is_there = || mailbox(&first).is_ok_and(|maildir| !maildir.scan().expect("names").is_empty());
             assert!(
@@ -62,7 +58,7 @@ fn comes_back_once(kind: Kind) {
         start(&second);
         let recording = second.recording();
         let expected = Expected {
-            kind,
+            kind: Kind::Local,
             letters: [0, 1].map(|number| Arc::new(Letter::new(1, number))).into(),
             acknowledged: BTreeSet::from([1]),
             taken: BTreeMap::from([((1, letter.mailboxes[0]), false)]),

@@ -14,7 +14,8 @@ use crate::reader::Taken;
 /// What is done, from the seed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    Journaled,
+    /// Deliveries from the spool, for several lives.
+    Local,
     /// One life in which two messages come and nothing fails: so short that all cuts can be made.
     Short,
     /// In each life and each recovery some syncs fail, or all of a file system.
@@ -23,29 +24,18 @@ pub enum Scenario {
     FailingWrite,
     /// With every third seed syncs fail, with another third changes.
     Standalone,
-    /// On the spool, as those on the journal.
-    Local,
-    LocalShort,
-    LocalFailingSync,
-    LocalFailingWrite,
     /// As they would be without any sync.
-    JournaledWithoutSyncs,
     LocalWithoutSyncs,
     StandaloneWithoutSyncs,
 }
 
-const SCENARIOS: [(&str, Scenario); 12] = [
-    ("journaled", Scenario::Journaled),
+const SCENARIOS: [(&str, Scenario); 7] = [
+    ("local", Scenario::Local),
     ("short", Scenario::Short),
     ("failing-sync", Scenario::FailingSync),
     ("failing-write", Scenario::FailingWrite),
     ("standalone", Scenario::Standalone),
-    ("local", Scenario::Local),
-    ("local-short", Scenario::LocalShort),
-    ("local-failing-sync", Scenario::LocalFailingSync),
-    ("local-failing-write", Scenario::LocalFailingWrite),
     ("local-without-syncs", Scenario::LocalWithoutSyncs),
-    ("journaled-without-syncs", Scenario::JournaledWithoutSyncs),
     ("standalone-without-syncs", Scenario::StandaloneWithoutSyncs),
 ];
 
@@ -71,7 +61,7 @@ pub struct Run {
 pub struct Disk {
     pub syncfs_trusted: bool,
     pub ordered_log: bool,
-    /// Where other file systems begin than the one that the journal is on.
+    /// Where other file systems begin than the one that the spool is on.
     pub mounts: &'static [&'static str],
 }
 
@@ -116,7 +106,7 @@ impl Run {
         let _told = Told(run.name());
         in_turns(seed, || match run.kind() {
             Kind::Standalone => standalone(&machine, &mut run),
-            _ if matches!(scenario, Scenario::Short | Scenario::LocalShort) => short(&machine, &mut run),
+            _ if scenario == Scenario::Short => short(&machine, &mut run),
             _ => logged(&machine, &mut run),
         });
         nothing_past_the_door(&machine);
@@ -131,28 +121,22 @@ impl Run {
     pub fn kind(&self) -> Kind {
         match self.scenario {
             Scenario::Standalone | Scenario::StandaloneWithoutSyncs => Kind::Standalone,
-            Scenario::Local
-            | Scenario::LocalShort
-            | Scenario::LocalFailingSync
-            | Scenario::LocalFailingWrite
-            | Scenario::LocalWithoutSyncs => Kind::Local,
-            _ => Kind::Journaled,
+            _ => Kind::Local,
         }
     }
 
     pub fn has_failing_sync(&self) -> bool {
         let of_standalone = self.scenario == Scenario::Standalone && self.seed.is_multiple_of(3);
-        of_standalone || matches!(self.scenario, Scenario::FailingSync | Scenario::LocalFailingSync)
+        of_standalone || self.scenario == Scenario::FailingSync
     }
 
     pub fn has_failing_write(&self) -> bool {
         let of_standalone = self.scenario == Scenario::Standalone && self.seed % 3 == 1;
-        of_standalone || matches!(self.scenario, Scenario::FailingWrite | Scenario::LocalFailingWrite)
+        of_standalone || self.scenario == Scenario::FailingWrite
     }
 
     pub fn is_without_syncs(&self) -> bool {
-        let without = [Scenario::JournaledWithoutSyncs, Scenario::LocalWithoutSyncs, Scenario::StandaloneWithoutSyncs];
-        without.contains(&self.scenario)
+        matches!(self.scenario, Scenario::LocalWithoutSyncs | Scenario::StandaloneWithoutSyncs)
     }
 
     /// What makes it again.
@@ -231,7 +215,7 @@ impl Run {
         let expected = self.expected(self.recording.events.len());
         let mut before = None;
         for _ in 0..2 {
-            let opened = Engine::open(self.kind(), machine.path());
+            let opened = Engine::open(machine.path());
             let engine = opened.map_err(|error| format!("opens not: {error}"))?;
             let now = expected.check(&mail)?;
             engine.checkpoint();
@@ -259,8 +243,7 @@ pub fn recorded(token: &str) -> Result<Run, String> {
         Some((*scenario, seed.parse().ok()?))
     };
     let named = parts.next().and_then(parse);
-    let (scenario, seed) =
-        named.ok_or_else(|| format!("{token:?} is no scenario with its seed, such as journaled:3"))?;
+    let (scenario, seed) = named.ok_or_else(|| format!("{token:?} is no scenario with its seed, such as local:3"))?;
     parts.try_fold(Run::record(scenario, seed), |run, cut| run.examine(cut.parse()?))
 }
 

@@ -124,7 +124,7 @@ pub struct MailOptions {
 #[command(next_help_heading = "Results")]
 pub struct ResultOptions {
     /// Check that everything acknowledged was stored here: a Maildir tree, a directory, an mbox, a sink's account file, or
-    /// a Posthaste server's data directory or journal
+    /// a Posthaste server's data directory or spool
     #[arg(long, value_name = "WHERE", num_args = 1..)]
     pub account: Vec<PathBuf>,
     #[command(flatten)]

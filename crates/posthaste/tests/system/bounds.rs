@@ -67,7 +67,7 @@ fn a_message_that_cannot_fit_is_refused_before_it_is_sent() {
     let reply = client.expect("MAIL FROM:<s@example.net> SIZE=9000000000000000000", 452);
     assert!(reply.text.starts_with("4.3.1 "), "{reply:?}");
     client.expect("MAIL FROM:<s@example.net> SIZE=2000000", 250);
-    let spool = std::fs::read_dir(dir.path().join("posthaste-data/journal/spool")).unwrap();
+    let spool = std::fs::read_dir(dir.path().join("posthaste-data/spool/bodies")).unwrap();
     assert_eq!(spool.count(), 0, "asking leaves no file behind");
     client.expect("RCPT TO:<a@example.org>", 250);
     client.expect("QUIT", 221);

@@ -58,29 +58,35 @@ fn every_key_is_in_the_manual() {
 }
 
 #[test]
-fn the_journal_can_be_looked_at_beside_a_server() {
+fn the_spool_can_be_looked_at_beside_a_server() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), ANYBODY);
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["a@example.org"], b"Subject: x\r\n\r\n");
     let run = |args: &[&str]| command(dir.path(), args).output().unwrap();
-    let inspected = run(&["journal", "inspect", "posthaste-data/journal", "--json"]);
+    let inspected = run(&["spool", "inspect", "posthaste-data", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&inspected.stdout).unwrap();
-    assert_eq!(json["sound"], true, "{json}");
+    assert_eq!((&json["in_use"], &json["damage"]), (&true.into(), &serde_json::json!([])), "{json}");
     assert!(json["segments"].as_array().is_some_and(|segments| !segments.is_empty()), "{json}");
-    let verified = run(&["journal", "verify", "posthaste-data/journal"]);
-    assert!(verified.status.success(), "{verified:?}");
-    assert!(String::from_utf8(verified.stdout).unwrap().starts_with("sound: "));
-    // Never "sound" for what is no journal, such as the one beside it.
-    for (wrong, why) in
-        [("nowhere", "nowhere: No such file"), ("posthaste-data/mail", "posthaste-data/mail: there is no journal")]
-    {
-        let refused = run(&["journal", "verify", wrong]);
+    let refused = run(&["spool", "verify", "posthaste-data"]);
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("the spool is in use; stop the server first"),
+        "{refused:?}"
+    );
+    // Never "sound" for what is no spool, such as the mail beside it.
+    for (wrong, why) in [
+        ("nowhere", "nowhere: cannot open the spool: there is no spool"),
+        ("posthaste-data/mail", "posthaste-data/mail: cannot open the spool: there is no spool"),
+    ] {
+        let refused = run(&["spool", "verify", wrong]);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
         assert!(String::from_utf8_lossy(&refused.stderr).starts_with(&format!("posthaste: {why}")), "{refused:?}");
     }
     server.stop();
+    let verified = run(&["spool", "verify", "posthaste-data"]);
+    assert!(verified.status.success(), "{verified:?}");
+    assert!(String::from_utf8(verified.stdout).unwrap().starts_with("sound: "));
 }
 
 #[test]

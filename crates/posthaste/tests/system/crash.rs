@@ -41,7 +41,7 @@ fn every_acknowledged_message_survives_kill_9_exactly_once() {
     assert_all_there(dir.path(), &ledger);
     server.stop();
     assert_exactly_once(dir.path(), &ledger);
-    let verified = command(dir.path(), &["journal", "verify", "posthaste-data/journal"]).output().unwrap();
+    let verified = command(dir.path(), &["spool", "verify", "posthaste-data/spool"]).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
     println!("{} messages accounted for", ledger.acknowledged.lock().unwrap().len());
 }

@@ -279,7 +279,7 @@ fn a_server_that_does_not_come_back_ends_the_run_and_is_told_of() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = stdout(&output);
     assert!(text.contains("after kill 1 the server did not restart") && text.contains("a fixed port"), "{text}");
-    assert!(text.contains("0 lost, 0 duplicated"), "what it had acknowledged lies in its journal or mailboxes: {text}");
+    assert!(text.contains("0 lost, 0 duplicated"), "what it had acknowledged lies in its spool or mailboxes: {text}");
 }
 
 /// Children of a process by its number.

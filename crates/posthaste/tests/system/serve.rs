@@ -180,7 +180,7 @@ fn large_bodies_come_out_whole() {
             assert!(stored.without_trace() == expected.as_bytes(), "{}", stored.name);
         }
     }
-    let spool = dir.path().join("posthaste-data/journal/spool");
+    let spool = dir.path().join("posthaste-data/spool/bodies");
     server.stop();
     let left = std::fs::read_dir(spool).map(|entries| entries.count()).unwrap_or(0);
     assert_eq!(left, 0, "bodies that are delivered leave no file behind");
@@ -331,7 +331,7 @@ fn a_second_server_on_the_same_data_refuses() {
     let second = command(dir.path(), &["serve"]).output().unwrap();
     assert_eq!(second.status.code(), Some(2), "{second:?}");
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.starts_with("posthaste: posthaste-data/journal: the journal is in use"), "{said}");
+    assert!(said.starts_with("posthaste: posthaste-data/spool: the spool is in use"), "{said}");
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["a@example.org"], MESSAGE);
@@ -434,10 +434,10 @@ fn a_second_signal_waits_for_nothing() {
     server.stop();
 }
 
-/// A server that cannot get beyond its start until the returned pipe is read, and its log: a pipe in the place of the journal's lock cannot be
+/// A server that cannot get beyond its start until the returned pipe is read, and its log: a pipe in the place of the spool's lock cannot be
 /// opened for writing before somebody reads it. It has had one SIGTERM.
 fn stopping_during_its_start(dir: &Path) -> (Child, PathBuf, BufReader<ChildStderr>) {
-    let pipe = dir.join("posthaste-data/journal/lock");
+    let pipe = dir.join("posthaste-data/spool/lock");
     std::fs::create_dir_all(pipe.parent().unwrap()).unwrap();
     mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
     std::fs::write(dir.join("posthaste.toml"), ANYBODY).unwrap();
@@ -450,14 +450,14 @@ fn stopping_during_its_start(dir: &Path) -> (Child, PathBuf, BufReader<ChildStde
         u64::from_str_radix(caught, 16).unwrap() & (1 << (Signal::TERM.as_raw() - 1)) != 0
     };
     while !listens() {
-        assert!(server.try_wait().unwrap().is_none(), "it did not wait for the journal");
+        assert!(server.try_wait().unwrap().is_none(), "it did not wait for the spool");
         std::thread::yield_now();
     }
     kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
     let mut log = BufReader::new(server.stderr.take().unwrap());
     let mut line = String::new();
     log.read_line(&mut line).unwrap();
-    assert!(line.contains("stopping once the journal is replayed"), "{line}");
+    assert!(line.contains("stopping once the spool is replayed"), "{line}");
     (server, pipe, log)
 }
 
@@ -625,7 +625,7 @@ fn a_start_after_a_crash_tells_what_it_restored() {
     server.signal(Signal::KILL);
     server.wait();
     let server = Server::start_as_it_is(dir.path());
-    assert!(server.banner.contains("nothing; 1 message in the journal, all in their mailboxes"), "{}", server.banner);
+    assert!(server.banner.contains("nothing; 1 message in the spool, all in their mailboxes"), "{}", server.banner);
     server.stop();
     let server = Server::start_as_it_is(dir.path());
     assert!(server.banner.contains("nothing to restore"), "{}", server.banner);
@@ -674,7 +674,7 @@ fn mail_belongs_to_the_owner_of_its_domain_or_account_before_and_after_a_kill() 
     };
     deliver(&server, &["carl@example.org"]);
     server.wait_for_mail("example.org", "carl", 1);
-    // Mail that only the journal has when the server is killed.
+    // Mail that only the spool has when the server is killed.
     let mail = dir.path().join("posthaste-data/mail");
     let in_the_way = ["ann", "bob"].map(|user| mail.join("example.org").join(user));
     in_the_way.iter().for_each(|path| std::fs::write(path, "").unwrap());
@@ -706,7 +706,7 @@ fn mail_belongs_to_the_owner_of_its_domain_or_account_before_and_after_a_kill() 
     }
     let bits = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!((bits(&mail), bits(&mail.join("example.org"))), (0o711, 0o751), "owners can get through");
-    assert_eq!(bits(&dir.path().join("posthaste-data/journal")), 0o700);
+    assert_eq!(bits(&dir.path().join("posthaste-data/spool")), 0o700);
     server.stop();
 }
 
@@ -746,13 +746,10 @@ fn a_server_started_as_root_becomes_its_user_in_every_thread() {
     server.stop();
 
     // What root has left there is named.
-    std::os::unix::fs::chown(dir.path().join("posthaste-data/journal/lock"), Some(0), Some(0)).unwrap();
+    std::os::unix::fs::chown(dir.path().join("posthaste-data/spool/lock"), Some(0), Some(0)).unwrap();
     let refused = command(dir.path(), &["serve"]).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(
-        said.contains("posthaste-data/journal/lock belongs to uid 0") && said.contains("chown -R 65534: "),
-        "{said}"
-    );
+    assert!(said.contains("posthaste-data/spool/lock belongs to uid 0") && said.contains("chown -R 65534: "), "{said}");
 }
 
 /// What the server says to a client that a proxy passes on.

@@ -72,6 +72,7 @@ fn a_spool_is_shown_and_checked_also_while_it_is_in_use() {
     );
     let (code, text, _) = run(dir.path(), &["verify", "spool"]);
     assert_eq!((code, text.starts_with("sound: ")), (0, true), "{text}");
+    assert_eq!(run(dir.path(), &["verify", "."]).1, text, "of the data directory that it is in");
     assert_eq!(json(dir.path(), &["scrub", "spool", "--rate", "1GiB"]).1["read"], 11 + 1);
     let in_use = open(dir.path());
     let (code, shown) = json(dir.path(), &["inspect", "spool"]);
@@ -79,7 +80,7 @@ fn a_spool_is_shown_and_checked_also_while_it_is_in_use() {
     let (code, _, error) = run(dir.path(), &["verify", "spool"]);
     assert!(code == 2 && error.contains("the spool is in use; stop the server first"), "{error}");
     drop(in_use);
-    let (code, _, error) = run(dir.path(), &["verify", "."]);
+    let (code, _, error) = run(dir.path(), &["verify", "spool/bodies"]);
     assert!(code == 2 && error.contains("there is no spool in this directory"), "{error}");
 }
 

@@ -69,16 +69,16 @@ fn check_storage(storage: &Storage) -> Result<(), Problem> {
         "storage",
         &[
             // A record is at most a body that is kept in memory, with its envelope, and has to fit into one segment.
-            ("journal_segment_bytes", storage.journal_segment_bytes, 4 << 20, 1 << 30),
+            ("spool_segment_bytes", storage.spool_segment_bytes, 4 << 20, 1 << 30),
             // One in use, one that only a checkpoint may take, and one to move on to.
-            ("journal_segments", storage.journal_segments as u64, 4, 1 << 20),
+            ("spool_segments", storage.spool_segments as u64, 4, 1 << 20),
             ("checkpoint_bytes", storage.checkpoint_bytes, 1 << 20, u64::MAX),
             ("checkpoint_secs", storage.checkpoint_secs, 1, 86_400),
         ],
     )?;
-    if !storage.journal_segment_bytes.is_multiple_of(BLOCK) {
+    if !storage.spool_segment_bytes.is_multiple_of(BLOCK) {
         let message = format!("must be a multiple of {}", posthaste_units::show_bytes(BLOCK));
-        return Err(Problem::new(["storage".into(), "journal_segment_bytes".into()], message));
+        return Err(Problem::new(["storage".into(), "spool_segment_bytes".into()], message));
     }
     Ok(())
 }
@@ -107,7 +107,7 @@ fn shown(name: &str, value: u64) -> String {
     }
 }
 
-/// The journal writes whole blocks.
+/// The spool writes whole blocks.
 const BLOCK: u64 = 4096;
 
 fn check_listener(index: usize, listener: &Listener, before: &[Listener]) -> Result<(), Problem> {

@@ -80,20 +80,31 @@ pub struct Config {
 pub struct Storage {
     /// The directory that holds everything that is not placed elsewhere.
     pub data: PathBuf,
-    /// The journal's directory; may lie on another file system. Not set: `journal` in `data`.
+    /// The spool's directory; may lie on another file system. Not set: `spool` in `data`.
+    pub spool: PathBuf,
+    /// Where earlier versions kept their journal: the first start takes over what is in it. Not set: `journal` in `data`.
     pub journal: PathBuf,
     /// The directory of the mailboxes. Not set: `mail` in `data`.
     pub mail: PathBuf,
-    /// Octets of one file of the journal.
+    /// Octets of one file of the spool's ring.
+    #[serde(alias = "journal_segment_bytes", deserialize_with = "values::bytes")]
+    pub spool_segment_bytes: u64,
+    /// Files of the ring at most. Mail that waits for its mailbox moves from them into packs.
+    #[serde(alias = "journal_segments", deserialize_with = "values::count")]
+    pub spool_segments: usize,
+    /// Octets that the spool leaves free on its file system: with less, mail is refused with 452.
     #[serde(deserialize_with = "values::bytes")]
-    pub journal_segment_bytes: u64,
-    /// Files of the journal at most; when all hold mail that waits for its mailbox, new mail is refused with 452.
+    pub free_bytes_min: u64,
+    /// As `free_bytes_min`, of inodes.
     #[serde(deserialize_with = "values::count")]
-    pub journal_segments: usize,
+    pub free_inodes_min: usize,
     /// Octets that may wait for one mailbox that cannot be written to; beyond, its mail is refused with 452.
     #[serde(deserialize_with = "values::bytes")]
     pub mailbox_pending_bytes: u64,
-    /// Octets received after which the mailboxes are made durable and the journal's files used again.
+    /// Octets that may wait for all such mailboxes together, and for mail file systems that do not answer; beyond, mail for any of them is refused with 452.
+    #[serde(deserialize_with = "values::bytes")]
+    pub pending_bytes: u64,
+    /// Octets received after which the mailboxes are made durable and the files of the ring used again.
     #[serde(deserialize_with = "values::bytes")]
     pub checkpoint_bytes: u64,
     /// Seconds after which the same is done if anything was received at all.
@@ -205,11 +216,15 @@ impl Default for Storage {
     fn default() -> Self {
         Self {
             data: PathBuf::new(),
+            spool: PathBuf::new(),
             journal: PathBuf::new(),
             mail: PathBuf::new(),
-            journal_segment_bytes: 64 << 20,
-            journal_segments: 64,
+            spool_segment_bytes: 64 << 20,
+            spool_segments: 64,
+            free_bytes_min: 64 << 20,
+            free_inodes_min: 1000,
             mailbox_pending_bytes: 1 << 30,
+            pending_bytes: 2 << 30,
             checkpoint_bytes: 256 << 20,
             checkpoint_secs: 30,
         }
@@ -274,6 +289,9 @@ impl Config {
     fn completed(mut self) -> Self {
         if self.storage.data.as_os_str().is_empty() {
             self.storage.data = PathBuf::from("posthaste-data");
+        }
+        if self.storage.spool.as_os_str().is_empty() {
+            self.storage.spool = self.storage.data.join("spool");
         }
         if self.storage.journal.as_os_str().is_empty() {
             self.storage.journal = self.storage.data.join("journal");

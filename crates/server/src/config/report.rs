@@ -55,8 +55,7 @@ fn warnings(config: &Config) -> Vec<String> {
     }
     warnings.extend(owners.barred(&storage.mail));
     let index = Some(("search.dir", &config.search.dir)).filter(|_| config.search.index);
-    for (key, path) in [("storage.journal", &storage.journal), ("storage.mail", &storage.mail)].into_iter().chain(index)
-    {
+    for (key, path) in [("storage.spool", &storage.spool), ("storage.mail", &storage.mail)].into_iter().chain(index) {
         // It is made with all that lies above it.
         let Some(there) = path.ancestors().find(|path| here(path).exists()) else { continue };
         if let Err(why) = takes_directories(here(there)) {

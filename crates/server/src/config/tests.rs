@@ -14,7 +14,7 @@ fn an_empty_file_means_the_defaults() {
     let config = Config::default();
     assert_eq!(config.listeners[0].address.as_deref(), Some("127.0.0.1:2525"));
     assert_eq!(config.storage.mail, Path::new("posthaste-data/mail"));
-    assert_eq!(config.storage.journal, Path::new("posthaste-data/journal"));
+    assert_eq!(config.storage.spool, Path::new("posthaste-data/spool"));
     assert_eq!(config.domains[0].name, "localhost");
     assert_eq!(config.domains[0].users, Users::Any);
 }
@@ -32,19 +32,22 @@ fn what_is_shown_reads_back_as_the_same() {
 }
 
 #[test]
-fn a_journal_too_small_for_one_message_or_not_of_whole_blocks_is_refused() {
+fn a_spool_too_small_for_one_message_or_not_of_whole_blocks_is_refused() {
     check(
-        "[storage]\njournal_segment_bytes = 65536\n",
-        "posthaste.toml:2:25: must be between 4 MiB and 1 GiB\n \
-         2 | journal_segment_bytes = 65536\n   |                         ^^^^^",
+        "[storage]\nspool_segment_bytes = 65536\n",
+        "posthaste.toml:2:23: must be between 4 MiB and 1 GiB\n \
+         2 | spool_segment_bytes = 65536\n   |                       ^^^^^",
     );
     check(
-        "[storage]\njournal_segment_bytes = 5000000\n",
-        "posthaste.toml:2:25: must be a multiple of 4 KiB\n \
-         2 | journal_segment_bytes = 5000000\n   |                         ^^^^^^^",
+        "[storage]\nspool_segment_bytes = 5000000\n",
+        "posthaste.toml:2:23: must be a multiple of 4 KiB\n \
+         2 | spool_segment_bytes = 5000000\n   |                       ^^^^^^^",
     );
-    let config = Config::parse(Path::new("x"), "[storage]\njournal_segments = 4\ncheckpoint_secs = 1\n").unwrap();
-    assert_eq!((config.storage.journal_segments, config.storage.checkpoint_bytes), (4, 256 << 20));
+    let config = Config::parse(Path::new("x"), "[storage]\nspool_segments = 4\ncheckpoint_secs = 1\n").unwrap();
+    assert_eq!((config.storage.spool_segments, config.storage.checkpoint_bytes), (4, 256 << 20));
+    // As it was called when there was a journal.
+    let config = Config::parse(Path::new("x"), "[storage]\njournal_segments = 5\n").unwrap();
+    assert_eq!(config.storage.spool_segments, 5);
 }
 
 #[test]
@@ -379,7 +382,7 @@ fn a_check_tells_of_directories_that_cannot_be_made_and_of_domains_that_take_nob
     let said = |text: &str| check_of(text);
     let out = said("[storage]\ndata = \"/proc/nope\"\n[[domain]]\nname = \"a.example\"\n");
     for expected in [
-        "storage.journal = /proc/nope/journal: /proc ",
+        "storage.spool = /proc/nope/spool: /proc ",
         "storage.mail = /proc/nope/mail: /proc ",
         "note: `a.example` has no users and no catch_all, so only postmaster is taken there",
     ] {

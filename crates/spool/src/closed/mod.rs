@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_ring::layout::{FIRST_RECORD, RecordHeader, SegmentHeader};
@@ -24,7 +25,7 @@ use crate::checkpoint::{Checkpoint, CheckpointFiles, Found};
 use crate::events::Damage;
 use crate::live::{LiveFiles, lsns_of};
 use crate::open::{LOCK, RING};
-use crate::pack::{self, PackCache, PackError};
+use crate::pack::{self, IndexEntry, PackCache, PackError, PackReader};
 use crate::state::State;
 use crate::{OpenError, StreamId, StreamStats, files};
 
@@ -133,8 +134,8 @@ impl ClosedSpool {
         Self::read(dir, Some(lock))
     }
 
-    /// As [`open`](Self::open), also beside whoever has the spool open: shows one moment of it. Only [`inspect`](Self::inspect) may be asked
-    /// then: what else would be read may be moved or removed meanwhile.
+    /// As [`open`](Self::open), also beside whoever has the spool open: shows one moment of it. What is read then may be moved
+    /// or removed meanwhile: it counts if [`is_current`](Self::is_current) says so behind it.
     ///
     /// # Errors
     /// As [`open`](Self::open), except that it may be in use.
@@ -345,31 +346,76 @@ impl ClosedSpool {
         })
     }
 
+    /// Whether no checkpoint was made since the look: then all that it found is where it was.
+    pub fn is_current(&self) -> bool {
+        let now = CheckpointFiles::open(&self.dir);
+        now.is_ok_and(|(_, found, _)| matches!(found, Found::Valid(now) if now.counter == self.checkpoint.counter))
+    }
+
+    /// Shows every entry that its stream needs, in order: the stream's name, the batch, what it says, and bytes of the batch's body, which is not read.
+    ///
+    /// # Errors
+    /// Those of reading; an entry whose batch's head is lost is left out.
+    pub fn entries(&self, each: &mut dyn FnMut(&str, Lsn, &Bytes, u64)) -> io::Result<()> {
+        for (lsn, _) in self.state.needed(0..=u64::MAX) {
+            let Some((head, _)) = self.find(lsn)? else { continue };
+            for (stream, payload) in self.needed_entries(lsn, &head) {
+                each(stream, Lsn::new(lsn), payload, head.body_len());
+            }
+        }
+        Ok(())
+    }
+
+    /// The body of a batch, or why it cannot be read; `None` if there is none, or its batch is lost.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn body(&self, lsn: Lsn) -> io::Result<Option<Result<ExportedBody, String>>> {
+        let Some((head, place)) = self.find(lsn.get())? else { return Ok(None) };
+        self.body_of(&head, &place)
+    }
+
     /// Shows every batch that is needed, in order, with what is needed of it, until `each` says no.
     ///
     /// # Errors
     /// Those of reading; what is damaged is told in the batch, or left out if its head is.
     pub fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
         for (lsn, is_body_needed) in self.state.needed(0..=u64::MAX) {
-            let Some((head, body)) = self.find(lsn)? else { continue };
-            let streams = &self.state.streams;
-            let needed = |entry: &&crate::batch::HeadEntry| {
-                let needs = |stream: &crate::state::Stream| stream.entries.contains(lsn) || stream.bodies.contains(lsn);
-                streams.get(&entry.stream).is_some_and(needs)
-            };
-            let entry = |entry: &crate::batch::HeadEntry| (streams[&entry.stream].name.clone(), entry.payload.clone());
-            let entries = head.entries.iter().filter(needed).map(entry).collect();
-            let body = match head.body {
-                BodyPlace::File(file) => self.exported(file),
-                BodyPlace::Record { .. } => body.map(ExportedBody::Memory),
-                BodyPlace::None => Ok(ExportedBody::Memory(Bytes::new())),
-            };
-            let body = (is_body_needed && head.body != BodyPlace::None).then_some(body);
+            let Some((head, place)) = self.find(lsn)? else { continue };
+            let entry = |(stream, payload): (&str, &Bytes)| (stream.to_owned(), payload.clone());
+            let entries = self.needed_entries(lsn, &head).map(entry).collect();
+            let body = if is_body_needed { self.body_of(&head, &place)? } else { None };
             if each(ExportedBatch { lsn: Lsn::new(lsn), entries, body }).is_break() {
                 return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// Those that are needed of a batch, or go with a body that is: the stream's name, and what the entry says.
+    fn needed_entries<'a>(&'a self, lsn: u64, head: &'a Head) -> impl Iterator<Item = (&'a str, &'a Bytes)> {
+        head.entries.iter().filter_map(move |entry| {
+            let stream = self.state.streams.get(&entry.stream)?;
+            let is_needed = stream.entries.contains(lsn) || stream.bodies.contains(lsn);
+            is_needed.then_some((&*stream.name, &entry.payload))
+        })
+    }
+
+    fn body_of(&self, head: &Head, place: &Located<'_>) -> io::Result<Option<Result<ExportedBody, String>>> {
+        let body = match (head.body, place) {
+            (BodyPlace::None, _) => return Ok(None),
+            (BodyPlace::File(file), _) => self.exported(file),
+            (BodyPlace::Record { .. }, Located::Ring(reader, offset, header)) => {
+                let body = reader.body(*offset, header, 0..u32::MAX).map_err(|error| error.to_string());
+                body.map(ExportedBody::Memory)
+            }
+            (BodyPlace::Record { .. }, Located::Pack(reader, entry)) => match reader.body(entry) {
+                Err(PackError::Io(error)) => return Err(error),
+                Err(PackError::Damaged(what)) => Err(what.to_owned()),
+                Ok(body) => Ok(ExportedBody::Memory(body)),
+            },
+        };
+        Ok(Some(body))
     }
 
     fn exported(&self, file: BodyFile) -> Result<ExportedBody, String> {
@@ -380,31 +426,31 @@ impl ClosedSpool {
         }
     }
 
-    /// Head and inline body of a batch; `None` if its head is lost.
-    fn find(&self, lsn: u64) -> io::Result<Option<(Head, Result<Bytes, String>)>> {
+    /// A batch's head, and where its body would be; `None` if its head is lost.
+    fn find(&self, lsn: u64) -> io::Result<Option<(Head, Located<'_>)>> {
         if let Some((at, offset, header)) = self.places.get(&lsn) {
             let reader = &self.ring[*at].reader;
             let head = reader.head(*offset, header).ok().and_then(Head::decode);
-            let body = reader.body(*offset, header, 0..u32::MAX).map_err(|error| error.to_string());
-            return Ok(head.map(|head| (head, body)));
+            return Ok(head.map(|head| (head, Located::Ring(reader, *offset, *header))));
         }
         let Some(id) = self.state.pack_of(lsn) else { return Ok(None) };
         let read = (|| {
             let reader = self.packs.get(id)?;
             let Some(entry) = reader.find(lsn)? else { return Ok(None) };
             let head = Head::decode(reader.head(&entry)?);
-            let body = match reader.body(&entry) {
-                Err(PackError::Io(error)) => return Err(PackError::Io(error)),
-                Err(PackError::Damaged(what)) => Err(what.to_owned()),
-                Ok(body) => Ok(body),
-            };
-            Ok(head.map(|head| (head, body)))
+            Ok(head.map(|head| (head, Located::Pack(reader, entry))))
         })();
         match read {
             Err(PackError::Damaged(_)) => Ok(None),
             read => Ok(read?),
         }
     }
+}
+
+/// Where a batch was found.
+enum Located<'a> {
+    Ring(&'a SegmentReader, u32, RecordHeader),
+    Pack(Arc<PackReader>, IndexEntry),
 }
 
 impl Spare {

@@ -18,12 +18,8 @@ use crate::suite::SideError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Journaled,
-    /// The same, until every message is visible and a checkpoint has made it durable there.
-    JournaledToCheckpoint,
-    /// Local delivery on the spool.
-    Local,
     /// The same, until every message is visible and a sync of its mount has made it durable there.
-    LocalToSync,
+    JournaledToDisk,
     Standalone,
     Mailrs,
     /// One thread that writes and renames: the file system's own limit.
@@ -33,23 +29,13 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 8] = [
-        Self::Journaled,
-        Self::JournaledToCheckpoint,
-        Self::Local,
-        Self::LocalToSync,
-        Self::Standalone,
-        Self::Mailrs,
-        Self::NoSync,
-        Self::PlainSync,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Journaled, Self::JournaledToDisk, Self::Standalone, Self::Mailrs, Self::NoSync, Self::PlainSync];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Journaled => "posthaste journaled",
-            Self::JournaledToCheckpoint => "posthaste journaled to disk",
-            Self::Local => "posthaste on the spool",
-            Self::LocalToSync => "posthaste on the spool to disk",
+            Self::JournaledToDisk => "posthaste journaled to disk",
             Self::Standalone => "posthaste standalone",
             Self::Mailrs => "mailrs-delivery-executor 1.2",
             Self::NoSync => "plain writes",
@@ -63,16 +49,14 @@ impl Kind {
 
     /// Whether it is measured until all of it is on stable storage in the mailboxes.
     pub fn is_to_disk(self) -> bool {
-        matches!(self, Self::JournaledToCheckpoint | Self::LocalToSync)
+        self == Self::JournaledToDisk
     }
 
     /// What is on stable storage when it says done.
     pub fn durability(self) -> &'static str {
         match self {
-            Self::Journaled => "journal synced",
-            Self::JournaledToCheckpoint => "journal synced, then all of it visible and synced",
-            Self::Local => "spool synced",
-            Self::LocalToSync => "spool synced, then all of it visible and synced",
+            Self::Journaled => "spool synced",
+            Self::JournaledToDisk => "spool synced, then all of it visible and synced",
             Self::Standalone => "bytes and names synced",
             Self::Mailrs => "directories synced, files not",
             Self::NoSync => "nothing synced",
@@ -95,11 +79,6 @@ impl Kind {
 #[derive(Clone)]
 pub(super) enum Executor {
     Journaled {
-        executor: ours::Journaled,
-        paths: Arc<[Arc<str>]>,
-        to_checkpoint: bool,
-    },
-    Local {
         delivery: local::LocalDelivery,
         paths: Arc<[Arc<str>]>,
         to_sync: bool,
@@ -116,15 +95,10 @@ impl Executor {
     pub fn start(kind: Kind, base: &Path, mailboxes: usize) -> Result<Self, SideError> {
         let paths = mailbox_paths(base, mailboxes);
         Ok(match kind {
-            Kind::Journaled | Kind::JournaledToCheckpoint => {
-                let config = ours::JournaledConfig::new(base.join("journal"), base);
-                let (executor, _) = ours::Journaled::open(config).map_err(SideError::failed("journal"))?;
-                Self::Journaled { executor, paths: names(mailboxes), to_checkpoint: kind.is_to_disk() }
-            }
-            Kind::Local | Kind::LocalToSync => {
+            Kind::Journaled | Kind::JournaledToDisk => {
                 let config = local::LocalConfig::new(base.join("spool"), base);
                 let (delivery, _) = local::LocalDelivery::open(config).map_err(SideError::failed("spool"))?;
-                Self::Local { delivery, paths: names(mailboxes), to_sync: kind.is_to_disk() }
+                Self::Journaled { delivery, paths: names(mailboxes), to_sync: kind.is_to_disk() }
             }
             Kind::Standalone => Self::Standalone(ours::DeliveryExecutor::spawn(), paths.into()),
             #[cfg(feature = "peers")]
@@ -149,21 +123,12 @@ impl Executor {
     /// Delivers one message and waits until it is what the side calls durable.
     pub async fn deliver(&self, mailbox: usize, body: &Body) -> Result<(), SideError> {
         match self {
-            Self::Journaled { executor, paths, .. } => {
-                let target = ours::Target { mailbox: Arc::clone(&paths[mailbox]), prefix: Bytes::new() };
-                let message = ours::Message {
-                    targets: vec![target],
-                    body: ours::Body::Memory(vec![body.bytes.clone()]),
-                    line_ends: ours::LineEnds::AsGiven,
-                };
-                executor.deliver_message(message).await.map(drop).map_err(SideError::failed("journaled"))
-            }
-            Self::Local { delivery, paths, .. } => {
-                let target = ours::Target { mailbox: Arc::clone(&paths[mailbox]), prefix: Bytes::new() };
+            Self::Journaled { delivery, paths, .. } => {
+                let target = local::Target { mailbox: Arc::clone(&paths[mailbox]), prefix: Bytes::new() };
                 let message = local::Message {
                     targets: vec![target],
                     body: local::Body::Memory(vec![body.bytes.clone()]),
-                    line_ends: ours::LineEnds::AsGiven,
+                    line_ends: local::LineEnds::AsGiven,
                 };
                 delivery.deliver_message(message).await.map(drop).map_err(SideError::failed("spool"))
             }
@@ -198,10 +163,7 @@ impl Executor {
     /// What has to be waited for once everything was handed over.
     pub fn finish(&self) -> Result<(), SideError> {
         match self {
-            Self::Journaled { executor, to_checkpoint: true, .. } => {
-                tokio::task::block_in_place(|| executor.checkpoint()).map(drop).map_err(SideError::failed("checkpoint"))
-            }
-            Self::Local { delivery, to_sync: true, .. } => {
+            Self::Journaled { delivery, to_sync: true, .. } => {
                 let synced = tokio::task::block_in_place(|| delivery.sync(SYNC_PATIENCE));
                 synced.map_err(|failed| SideError::Failed(format!("sync: {failed:?}")))
             }

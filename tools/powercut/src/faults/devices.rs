@@ -11,22 +11,22 @@ use crate::mount::{FileSystem, bind};
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::DOMAIN;
 
-pub fn journal_writes_fail(environment: &Environment) -> Result<Problems, RigError> {
-    journal_fails(environment, Faults { writes_fail: true, ..Faults::default() })
+pub fn spool_writes_fail(environment: &Environment) -> Result<Problems, RigError> {
+    spool_fails(environment, Faults { writes_fail: true, ..Faults::default() })
 }
 
-pub fn journal_flushes_fail(environment: &Environment) -> Result<Problems, RigError> {
-    journal_fails(environment, Faults { flushes_fail: true, ..Faults::default() })
+pub fn spool_flushes_fail(environment: &Environment) -> Result<Problems, RigError> {
+    spool_fails(environment, Faults { flushes_fail: true, ..Faults::default() })
 }
 
-fn journal_fails(environment: &Environment, faults: Faults) -> Result<Problems, RigError> {
+fn spool_fails(environment: &Environment, faults: Faults) -> Result<Problems, RigError> {
     let mut disks = TwoDisks::new(environment, FileSystem::Ext4, 192 << 20)?;
     let load = Load::mixed(21);
     let server = disks.setup.start()?;
     let acknowledged = AtomicU64::new(0);
     let mut sent = send(&load, server.address, 4, 0..400, |_| {
         if acknowledged.fetch_add(1, Ordering::Relaxed) == 100 {
-            disks.journal.disk.set_faults(faults.clone());
+            disks.spool.disk.set_faults(faults.clone());
         }
     });
     let mut problems = Problems::new();
@@ -37,7 +37,7 @@ fn journal_fails(environment: &Environment, faults: Faults) -> Result<Problems, 
         }
         problems.extend(unexpected(&after, "451 4.3.0"));
         sent.add(after);
-        disks.journal.disk.set_faults(Faults::default());
+        disks.spool.disk.set_faults(Faults::default());
     }
     server.kill();
     disks.cut()?;
@@ -69,7 +69,7 @@ fn mail_fails(environment: &Environment, kill: bool) -> Result<Problems, RigErro
     disks.mail.disk.set_faults(Faults { writes_fail_with: Some(stamped), ..Faults::default() });
     sent.add(send(&load, server.address, 4, 100..300, |_| ()));
     let mut problems = Problems::new();
-    problems.extend(until("a checkpoint fails", || Ok(disks.mail.disk.faults_hit() > 0))?);
+    problems.extend(until("a sync fails", || Ok(disks.mail.disk.faults_hit() > 0))?);
     if kill {
         server.kill();
         server = disks.setup.start()?;
@@ -129,7 +129,7 @@ pub fn mail_hangs(environment: &Environment) -> Result<Problems, RigError> {
     let hung = Hung::new(&other);
     let more = Load { mailboxes: 16, seed: 24, ..few.clone() };
     let sent_more = send(&more, server.address, 4, 0..400, |_| ());
-    problems.extend(until("a checkpoint hangs on it", || Ok(server.waits_for_disk("delivery-")))?);
+    problems.extend(until("a sync hangs on it", || Ok(server.waits_for_disk("mail-sync")))?);
     // Again to all of them, and to mailboxes that nobody has opened yet.
     let fresh = Load { mailboxes: 32, seed: 25, ..few.clone() };
     let sent_fresh = send(&fresh, server.address, 4, 0..400, |_| ());

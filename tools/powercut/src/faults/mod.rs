@@ -56,9 +56,9 @@ impl Fault {
 /// All faults, in the order in which they are tried.
 pub const ALL: [Fault; 16] = [
     Fault {
-        name: "journal-full",
-        promise: "452 4.3.1 while the journal's disk is full, mail again when there is space",
-        run: space::journal_full,
+        name: "spool-full",
+        promise: "452 4.3.1 while the spool's disk is full, mail again when there is space",
+        run: space::spool_full,
     },
     Fault {
         name: "mail-full",
@@ -66,14 +66,14 @@ pub const ALL: [Fault; 16] = [
         run: space::mail_full,
     },
     Fault {
-        name: "journal-write-error",
+        name: "spool-write-error",
         promise: "no 250 from the first EIO to the restart",
-        run: devices::journal_writes_fail,
+        run: devices::spool_writes_fail,
     },
     Fault {
-        name: "journal-flush-error",
+        name: "spool-flush-error",
         promise: "no 250 from the first EIO to the restart",
-        run: devices::journal_flushes_fail,
+        run: devices::spool_flushes_fail,
     },
     Fault {
         name: "mail-write-error",
@@ -125,33 +125,33 @@ pub const ALL: [Fault; 16] = [
     },
 ];
 
-/// A server whose journal and mail lie on a disk each. Fields are dropped in this order: unmounted before the disks go.
+/// A server whose spool and mail lie on a disk each. Fields are dropped in this order: unmounted before the disks go.
 struct TwoDisks {
     setup: Setup,
-    journal_mount: Option<Mounted>,
+    spool_mount: Option<Mounted>,
     mail_mount: Option<Mounted>,
-    journal: Rig,
+    spool: Rig,
     mail: Rig,
 }
 
 impl TwoDisks {
     fn new(environment: &Environment, file_system: FileSystem, bytes: u64) -> Result<Self, RigError> {
-        let (journal, mail) = (Rig::new(environment, file_system, bytes)?, Rig::new(environment, file_system, bytes)?);
+        let (spool, mail) = (Rig::new(environment, file_system, bytes)?, Rig::new(environment, file_system, bytes)?);
         let setup = Setup {
-            journal: Some(journal.mount_point().join("journal")),
+            spool: Some(spool.mount_point().join("spool")),
             mail: Some(mail.mount_point().join("mail")),
-            data: journal.mount_point().join("data"),
-            ..journal.setup()
+            data: spool.mount_point().join("data"),
+            ..spool.setup()
         };
-        let mut disks = TwoDisks { setup, journal_mount: None, mail_mount: None, journal, mail };
-        disks.journal.disk.record();
+        let mut disks = TwoDisks { setup, spool_mount: None, mail_mount: None, spool, mail };
+        disks.spool.disk.record();
         disks.mail.disk.record();
         disks.mount()?;
         Ok(disks)
     }
 
     fn mount(&mut self) -> Result<(), RigError> {
-        self.journal_mount = Some(self.journal.mount()?);
+        self.spool_mount = Some(self.spool.mount()?);
         self.mail_mount = Some(self.mail.mount()?);
         Ok(())
     }
@@ -159,9 +159,9 @@ impl TwoDisks {
     /// The power goes, and with it whatever neither disk was told to flush; then it comes back.
     fn cut(&mut self) -> Result<(), RigError> {
         // Looked at before the file systems are unmounted, which would flush it all.
-        let images = [&self.journal, &self.mail].map(|rig| rig.disk.after_a_cut());
-        (self.journal_mount, self.mail_mount) = (None, None);
-        for (rig, image) in [&self.journal, &self.mail].into_iter().zip(images) {
+        let images = [&self.spool, &self.mail].map(|rig| rig.disk.after_a_cut());
+        (self.spool_mount, self.mail_mount) = (None, None);
+        for (rig, image) in [&self.spool, &self.mail].into_iter().zip(images) {
             rig.disk.exchange(image);
             rig.disk.record();
         }

@@ -6,17 +6,17 @@ use crate::load::{Load, send};
 use crate::mount::FileSystem;
 use crate::rig::{Environment, RigError};
 
-pub fn journal_full(environment: &Environment) -> Result<Problems, RigError> {
+pub fn spool_full(environment: &Environment) -> Result<Problems, RigError> {
     let disks = TwoDisks::new(environment, FileSystem::Ext4, 192 << 20)?;
     let load = Load { large_one_in: u64::MAX, ..Load::mixed(11) };
-    // Mail that must stay in the journal, so that its space is used up for good.
+    // Mail that must stay in the spool, so that its space is used up for good.
     block(&disks.setup.mail())?;
-    let filler = Filler::new(disks.journal.mount_point(), ROOM_FOR_THREE_SEGMENTS)?;
+    let filler = Filler::new(disks.spool.mount_point(), ROOM_FOR_THREE_SEGMENTS)?;
     let server = disks.setup.start()?;
     let mut problems = Problems::new();
     let mut sent = send(&load, server.address, 4, 0..1200, |_| ());
     if sent.refused.is_empty() {
-        problems.push("1200 messages fit into a journal of three segments".to_owned());
+        problems.push("1200 messages fit into a spool of three segments".to_owned());
     }
     // A connection on which nothing was accepted for 200 commands is closed, which is the server's right.
     sent.refused.retain(|(_, reply)| !reply.starts_with("421 4.7.0"));

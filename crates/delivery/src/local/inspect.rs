@@ -1,0 +1,113 @@
+//! A look at the spool of local delivery from outside, also beside whoever has it open: which mail waits, and why.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_spool::{ClosedSpool, ExportedBody, Lsn, OpenError};
+
+use super::entry::{LocalEntry, Trouble};
+use super::mounts::is_of_mount;
+
+/// A message that has not reached all of its mailboxes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undelivered {
+    /// The batch of the spool that has its body.
+    pub id: u64,
+    /// When it was received, in seconds since 1970.
+    pub received_secs: u64,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// The mailboxes that it has not reached.
+    pub mailboxes: Vec<Unreached>,
+}
+
+/// A mailbox that a message has not reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreached {
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+    /// Why, if it was tried in vain; otherwise the message was on its way.
+    pub trouble: Option<Trouble>,
+}
+
+/// The messages that wait in a spool, in the order in which they came. Changes nothing.
+///
+/// # Errors
+/// What the file system said.
+pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
+    /// Received, bytes, and the mailboxes by the target's number.
+    type Message = (u64, u64, BTreeMap<u16, Arc<str>>);
+    let mut messages: BTreeMap<Lsn, Message> = BTreeMap::new();
+    let mut visible: HashSet<(Lsn, u16)> = HashSet::new();
+    let mut troubles: HashMap<Arc<str>, Trouble> = HashMap::new();
+    spool.entries(&mut |stream, lsn, payload, body_len| {
+        if !is_of_mount(stream) {
+            return;
+        }
+        match LocalEntry::decode(payload.clone()) {
+            Some(LocalEntry::Deliver(deliver)) => {
+                // A later entry that stands for the message names those that are left on its mount, and is no more than was known.
+                let (body, bytes) = deliver.body.map_or((lsn, body_len), |older| (older.lsn, older.len));
+                let (_, _, targets) = messages.entry(body).or_insert_with(|| (deliver.secs, bytes, BTreeMap::new()));
+                targets.extend(deliver.targets.into_iter().map(|(number, target)| (number, target.mailbox)));
+            }
+            Some(LocalEntry::Visible(seen)) => visible.extend(seen.targets),
+            Some(LocalEntry::Trouble(trouble)) => drop(troubles.insert(trouble.mailbox.clone(), trouble)),
+            Some(LocalEntry::SyncBegun { .. } | LocalEntry::Synced { .. }) | None => {}
+        }
+    })?;
+    let undelivered = messages.into_iter().map(|(body, (received_secs, bytes, targets))| {
+        let missing = targets.into_iter().filter(|(number, _)| !visible.contains(&(body, *number)));
+        let mailboxes =
+            missing.map(|(_, mailbox)| Unreached { trouble: troubles.get(&mailbox).cloned(), mailbox }).collect();
+        Undelivered { id: body.get(), received_secs, bytes, mailboxes }
+    });
+    Ok(undelivered.filter(|message| !message.mailboxes.is_empty()).collect())
+}
+
+/// Gives `each` every message that waits in the spool at `dir`, with its body as it was received. What is delivered while this reads is left out: its
+/// mailbox has it.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn each_undelivered(dir: &Path, each: &mut dyn FnMut(&Undelivered, &[u8])) -> Result<(), OpenError> {
+    let mut given = HashSet::new();
+    for _ in 0..LOOKS {
+        let spool = ClosedSpool::glance(dir)?;
+        let mut is_whole = true;
+        for message in undelivered(&spool)? {
+            if given.contains(&message.id) {
+                continue;
+            }
+            match body_of(&spool, message.id) {
+                Some(body) => {
+                    given.insert(message.id);
+                    each(&message, &body);
+                }
+                None => is_whole = false,
+            }
+        }
+        // Otherwise it may have moved from the ring into a pack.
+        if is_whole || spool.is_current() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn body_of(spool: &ClosedSpool, id: u64) -> Option<Bytes> {
+    match spool.body(Lsn::new(id)).ok()??.ok()? {
+        ExportedBody::Memory(body) => Some(body),
+        ExportedBody::File(path, len) => {
+            let mut body = Vec::new();
+            std::fs::File::open(path).and_then(|file| file.take(len).read_to_end(&mut body)).ok()?;
+            Some(body.into())
+        }
+    }
+}
+
+/// How often is looked for bodies that move meanwhile.
+const LOOKS: usize = 4;

@@ -1,0 +1,44 @@
+//! Looking for many messages in a mailbox with one scan.
+
+use std::collections::HashMap;
+use std::io;
+
+use posthaste_maildir::{Found, Maildir};
+
+/// What was found of many messages in a mailbox.
+pub(crate) struct Looked {
+    by_key: HashMap<String, Found>,
+    /// How it went to make durable that the others are not there.
+    gone: io::Result<()>,
+}
+
+impl Default for Looked {
+    fn default() -> Self {
+        Looked { by_key: HashMap::new(), gone: Ok(()) }
+    }
+}
+
+impl Looked {
+    /// Where it is; `None` if it has gone for good: a power cut does not bring it back beside what is delivered in its place.
+    ///
+    /// # Errors
+    /// It is not there, but a power cut may bring it back.
+    pub fn get(&self, key: &str) -> io::Result<Option<&Found>> {
+        match (self.by_key.get(key), &self.gone) {
+            (None, Err(error)) => Err(copy(error)),
+            (found, _) => Ok(found),
+        }
+    }
+}
+
+/// Looks for many messages, with one scan.
+pub(crate) fn look(maildir: &Maildir, keys: &[String]) -> io::Result<Looked> {
+    let by_key = maildir.find_many(keys.iter().map(String::as_str))?;
+    let gone = if by_key.len() < keys.len() { maildir.sync_moves() } else { Ok(()) };
+    Ok(Looked { by_key, gone })
+}
+
+/// An error that several messages share.
+pub(crate) fn copy(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
