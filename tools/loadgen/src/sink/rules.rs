@@ -334,14 +334,14 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_is_refused() {
         for (text, word) in [
-            ("[default.rcpt]\ntempfail = 60\npermfail = 41", "between 0 and 100"),
-            ("[default.rcpt]\ndrop = -1", "between 0 and 100"),
-            ("[default.rcpt]\ntempfail = nan", "between 0 and 100"),
+            ("[default.rcpt]\ntempfail = 60\npermfail = 41", "from 0 to 100"),
+            ("[default.rcpt]\ndrop = -1", "from 0 to 100"),
+            ("[default.rcpt]\ntempfail = nan", "from 0 to 100"),
             ("[default.rcpt]\ntempfail = 1\ntempfail-replies = [\"550 5.1.1 no\"]", "is not a 4yz reply"),
             ("[default.rcpt]\npermfail = 1\npermfail-replies = [\"so sorry\"]", "is not a 5yz reply"),
             ("[default.rcpt]\ntempfail-replies = [\"550 x\"]", "is not a 4yz reply"),
-            ("[default.rcpt]\ndelay = [\"2s\", \"1s\"]", "before its beginning"),
-            ("[domain.\"a.example\"]\nehlo.tempfail = 1", "no domain is known"),
+            ("[default.rcpt]\ndelay = [\"2s\", \"1s\"]", "before its start"),
+            ("[domain.\"a.example\"]\nehlo.tempfail = 1", "domain is not known yet"),
             ("slow-read = { octets = 0, pause = \"1s\" }", "must be more than 0"),
             ("messages-max = 0", "must be more than 0"),
         ] {
