@@ -89,11 +89,13 @@ impl Searcher {
             Some(values) => found.iter().for_each(|number| page.add(key(values[number as usize], number))),
             // Not kept: memory that a process touches for the first time costs more than what is read into it.
             None if found.count() as usize > self.len() as usize / ROWS_IN_COLUMN => {
-                let mut numbers = found.iter().peekable();
                 self.snapshot.for_each_wide(column, |first, values| {
-                    let end = first + values.len() as u32;
-                    while let Some(number) = numbers.next_if(|number| *number < end) {
-                        page.add(key(u64::from_le_bytes(values[(number - first) as usize]), number));
+                    for (number, value) in (first..).zip(values) {
+                        let key = key(u64::from_le_bytes(*value), number);
+                        // Most are older than what the page has already.
+                        if page.wants(&key) && found.get(number) {
+                            page.keep(key);
+                        }
                     }
                 })?;
             }
@@ -149,8 +151,13 @@ impl<K: Ord> Page<K> {
     }
 
     #[inline]
+    fn wants(&self, key: &K) -> bool {
+        !self.is_cut || Self::compare(self.reverse, key, &self.kept[self.end - 1]).is_lt()
+    }
+
+    #[inline]
     fn add(&mut self, key: K) {
-        if !self.is_cut || Self::compare(self.reverse, &key, &self.kept[self.end - 1]).is_lt() {
+        if self.wants(&key) {
             self.keep(key);
         }
     }
