@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use tantivy::SegmentReader;
 use tantivy::columnar::ColumnValues;
-use tantivy::{ReloadPolicy, SegmentReader};
 
 use crate::flag_tags::{FLAG_TAGS, FileTags, is_flag_tag};
 use crate::header_names::HeaderNames;
@@ -364,12 +364,11 @@ impl Searcher {
 
 fn open_text(dir: &Path) -> tantivy::Result<(TextIndex, Vec<Segment>)> {
     let text = TextIndex::open_to_search(dir)?;
-    let reader = text.index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
-    let segment = |reader: &SegmentReader| {
+    let segment = |reader: SegmentReader| {
         let numbers = reader.fast_fields().u64("number")?.values;
-        Ok(Segment { reader: reader.clone(), numbers })
+        Ok(Segment { reader, numbers })
     };
-    let segments: tantivy::Result<Vec<Segment>> = reader.searcher().segment_readers().iter().map(segment).collect();
+    let segments: tantivy::Result<Vec<Segment>> = text.segments()?.into_iter().map(segment).collect();
     Ok((text, segments?))
 }
 

@@ -15,12 +15,13 @@ mod pool;
 use std::path::{Path, PathBuf};
 
 use tantivy::columnar::ColumnValues;
+use tantivy::directory::{Directory, META_LOCK};
 use tantivy::index::SegmentId;
 use tantivy::indexer::NoMergePolicy;
 use tantivy::schema::{
     BytesOptions, FAST, Field, IndexRecordOption, NumericOptions, Schema, TextFieldIndexing, TextOptions,
 };
-use tantivy::{Index, IndexSettings, IndexWriter, ReloadPolicy, SegmentReader};
+use tantivy::{Index, IndexSettings, IndexWriter, SegmentReader};
 
 use crate::header_names::HeaderNames;
 use crate::search::Bitmap;
@@ -192,10 +193,16 @@ impl TextIndex {
         Ok(())
     }
 
+    /// The segments of the last commit, open. The engine's own reader opens their stores too, which most searches do not need all of.
+    pub fn segments(&self) -> tantivy::Result<Vec<SegmentReader>> {
+        // No writer removes a file between the reading of its name and its opening.
+        let _writers_wait = self.index.directory().acquire_lock(&META_LOCK)?;
+        self.index.searchable_segments()?.iter().map(SegmentReader::open).collect()
+    }
+
     /// The numbers below `len` that the last commit has, and has not deleted.
     pub fn numbers(&self, len: u32) -> tantivy::Result<Bitmap> {
-        let reader = self.index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
-        numbers_in(reader.searcher().segment_readers(), len)
+        numbers_in(&self.segments()?, len)
     }
 }
 
