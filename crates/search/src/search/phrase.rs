@@ -86,10 +86,13 @@ fn has_one_of(eights: &[[u32; 8]], gaps: &[u32]) -> bool {
     for gap in gaps {
         position += gap;
         for eight in eights {
-            found.iter_mut().zip(eight).for_each(|(found, one)| *found |= u32::from(*one == position));
+            for (found, one) in found.iter_mut().zip(eight) {
+                // All bits or none, as the processor has it when it compares several at once; one bit it would take apart.
+                *found |= u32::from(*one == position).wrapping_neg();
+            }
         }
     }
-    found != [0; 8]
+    found.iter().any(|found| *found != 0)
 }
 
 /// The first document from this one on that has all words, which are then there.
