@@ -25,7 +25,7 @@
 //! its name are on stable storage. Whatever waits when a flusher is free becomes one batch, whichever mailboxes it is for:
 //! write all, sync, rename all, sync, where one `syncfs` serves the renames of one batch and the bytes of the next.
 //!
-//! **Journaled mode** ([`DeliveryExecutor::with_journal`], [`LocalDelivery`](local::LocalDelivery)): `Ok` means that the message is in a spool on stable storage; it gets into its
+//! **Journaled mode** ([`DeliveryExecutor::with_journal`], [`LocalDelivery`]): `Ok` means that the message is in a spool on stable storage; it gets into its
 //! Maildirs right after, and a sync of each mail mount makes those durable now and then. Opening finishes what a crash interrupted.
 //!
 //! One mailbox's error is its own; a failed sync is told to every message it was to cover. Each mounted file

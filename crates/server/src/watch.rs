@@ -58,21 +58,20 @@ impl Told {
     fn mounts(&mut self, mounts: &[MountStats]) {
         for mount in mounts {
             let name = if mount.point.is_empty() { "the mail directory" } else { &mount.point };
-            match trouble_of(mount) {
-                Some(error) => {
-                    if self.mounts.insert(mount.point.clone(), error.clone()).as_ref() != Some(&error) {
-                        tracing::error!(
-                            mount = name,
-                            messages = mount.messages,
-                            error = &*error,
-                            "a mail mount is in trouble: its mail stays in the spool; it is tried again by itself"
-                        );
-                    }
-                }
-                None if self.mounts.remove(&mount.point).is_some() => {
-                    tracing::info!(mount = name, "a mail mount is well again");
-                }
-                None => {}
+            let trouble = trouble_of(mount);
+            let before = match &trouble {
+                Some(error) => self.mounts.insert(mount.point.clone(), error.clone()),
+                None => self.mounts.remove(&mount.point),
+            };
+            match trouble {
+                Some(error) if before.as_ref() != Some(&error) => tracing::error!(
+                    mount = name,
+                    messages = mount.messages,
+                    error = &*error,
+                    "a mail mount is in trouble: its mail stays in the spool; it is tried again by itself"
+                ),
+                None if before.is_some() => tracing::info!(mount = name, "the mail mount works again"),
+                _ => {}
             }
         }
     }
