@@ -1,5 +1,9 @@
 //! Opening the spool and local delivery, and what the log says of what was found there.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::mem::Discriminant;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use posthaste_delivery::Owners;
@@ -49,7 +53,8 @@ fn local_config(config: &Config, owners: Owners) -> LocalConfig {
     (spool.ring.segment_bytes, spool.ring.max_segments) = (storage.spool_segment_bytes, storage.spool_segments);
     (spool.checkpoint_bytes, spool.checkpoint_every) = (storage.checkpoint_bytes, interval);
     (spool.free_bytes_min, spool.free_inodes_min) = (storage.free_bytes_min, storage.free_inodes_min as u64);
-    spool.events = Events::new(log);
+    let told = Told::default();
+    spool.events = Events::new(move |event| told.tell(event));
     local
 }
 
@@ -101,20 +106,60 @@ fn tell(report: &ReplayReport) {
     tracing::info!(messages, restored, deferred, "spool replayed");
 }
 
-/// What the spool tells while it works.
-fn log(event: Event) {
+/// What the spool tells while it works. A failure that lasts is told again each minute.
+#[derive(Default)]
+struct Told {
+    /// When each kind of failure was told last, and how often it has come since.
+    failures: Mutex<HashMap<Discriminant<Event>, (Instant, u64)>>,
+}
+
+impl Told {
+    fn tell(&self, event: Event) {
+        use Event::{CheckpointFailed, CheckpointSlow, PackingFailed, SegmentFailed};
+        let is_failure = matches!(
+            event,
+            CheckpointFailed { .. } | CheckpointSlow { .. } | PackingFailed { .. } | SegmentFailed { .. }
+        );
+        match is_failure.then(|| self.left_out(&event, Instant::now())) {
+            Some(None) => {}
+            Some(Some(left_out)) => log(event, left_out),
+            None => log(event, 0),
+        }
+    }
+
+    /// How often it was left out since it was told last; `None`: leave it out now.
+    fn left_out(&self, event: &Event, now: Instant) -> Option<u64> {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = failures.entry(std::mem::discriminant(event));
+        match known {
+            Entry::Vacant(first) => {
+                first.insert((now, 0));
+                Some(0)
+            }
+            Entry::Occupied(mut known) if now.duration_since(known.get().0) >= REPEAT_INTERVAL => {
+                Some(known.insert((now, 0)).1)
+            }
+            Entry::Occupied(mut known) => {
+                known.get_mut().1 += 1;
+                None
+            }
+        }
+    }
+}
+
+fn log(event: Event, left_out: u64) {
     match event {
         Event::CheckpointFailed { error } => {
-            tracing::error!(error, "a checkpoint of the spool failed: nothing is freed until one succeeds");
+            tracing::error!(error, left_out, "a checkpoint of the spool failed: nothing is freed until one succeeds");
         }
         Event::CheckpointSlow { took } => {
-            tracing::warn!(seconds = took.as_secs(), "a checkpoint of the spool took long: its disk is slow");
+            tracing::warn!(seconds = took.as_secs(), left_out, "a checkpoint of the spool took long: its disk is slow");
         }
         Event::PackingFailed { error } => {
-            tracing::error!(error, "mail that waits could not be moved into a pack: the ring of the spool fills");
+            tracing::error!(error, left_out, "waiting mail could not be moved into a pack: the log of the spool fills");
         }
         Event::SegmentFailed { error } => {
-            tracing::error!(error, "a segment of the spool cannot be made: mail that needs it is refused");
+            tracing::error!(error, left_out, "a log file of the spool cannot be made: mail that needs it is refused");
         }
         Event::Poisoned { why } => {
             tracing::error!(why, "stable storage failed: no mail is accepted until a restart, once its cause is gone");
@@ -130,5 +175,25 @@ fn log(event: Event) {
             tracing::info!(free_bytes, free_inodes, "the file system of the spool has room again");
         }
         event => tracing::warn!(event = ?event, "the spool"),
+    }
+}
+
+/// A failure that goes on is told so often.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_that_lasts_is_told_each_minute_with_how_often_it_came() {
+        let (told, begun) = (Told::default(), Instant::now());
+        let at = |event: &Event, secs| told.left_out(event, begun + Duration::from_secs(secs));
+        let segment = Event::SegmentFailed { error: "full".into() };
+        let looks = [(0, Some(0)), (1, None), (59, None), (60, Some(2)), (61, None)];
+        for (secs, expected) in looks {
+            assert_eq!(at(&segment, secs), expected, "{secs}");
+        }
+        assert_eq!(at(&Event::CheckpointFailed { error: "full".into() }, 61), Some(0), "another one");
     }
 }

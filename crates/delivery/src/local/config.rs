@@ -36,7 +36,7 @@ pub struct LocalConfig {
     pub owners: Owners,
     /// How long opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
     pub open_patience: Duration,
-    /// How long a message waits for room in a full spool before it is refused.
+    /// How long a message waits for room in a full spool before it is refused. Once one has waited in vain, others are refused at once until one finds room.
     pub room_patience: Duration,
     /// How long ending may take: longer only if a disk hangs, and then what is unfinished is left to the next opening.
     pub shutdown_patience: Duration,

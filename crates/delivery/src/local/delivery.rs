@@ -47,6 +47,8 @@ pub(super) struct Core {
     pub(super) mounts: Vec<Arc<MailMount>>,
     pub(super) budget: Budget,
     accepted: AtomicU64,
+    /// A message has waited for room in vain, and none has found any since: until then no other waits.
+    is_full: AtomicBool,
     /// Nothing new begins.
     is_ending: AtomicBool,
     stop: AtomicBool,
@@ -139,10 +141,18 @@ impl LocalDelivery {
             match core.append(&mut pending).await? {
                 Ok(lsn) => {
                     core.accepted.fetch_add(1, Ordering::Relaxed);
+                    // Written only when it changes: all who deliver read it.
+                    if core.is_full.load(Ordering::Relaxed) {
+                        core.is_full.store(false, Ordering::Relaxed);
+                    }
                     return Ok(Kept { id: lsn.get(), secs, nonce: core.nonce, host: core.host.clone(), targets });
                 }
                 // The spool's keeper has been asked for room. A large body is gone with its refusal.
-                Err(AppendError::Full(_) | AppendError::Busy) if pending.can_be_repeated() && core.now() < deadline => {
+                Err(error @ (AppendError::Full(_) | AppendError::Busy)) if pending.can_be_repeated() => {
+                    if core.now() >= deadline || core.is_full.load(Ordering::Relaxed) {
+                        core.is_full.store(true, Ordering::Relaxed);
+                        return Err(error.into());
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(ROOM_PAUSE_MAX);
                 }
@@ -335,6 +345,7 @@ impl Core {
             mounts: mounts.into_iter().map(|(mount, _)| mount).collect(),
             budget,
             accepted: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             tick: (Mutex::default(), Condvar::new()),

@@ -487,6 +487,30 @@ fn without_room_for_the_note_there_is_no_sync() {
 }
 
 #[test]
+fn once_a_message_has_waited_for_room_in_vain_no_other_waits_until_there_is_some() {
+    let world = World::new(&[]);
+    world.spool.refuse_entries(true);
+    let is_refused = || world.place.deliver(&world.delivery, message(&["ann"], "x")).is_err();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(is_refused);
+        world.until_in_time("it has waited", || first.is_finished());
+        assert!(first.join().unwrap());
+        // The clock stands still now: who waits for room waits for ever.
+        let second = scope.spawn(is_refused);
+        world.until("it is refused at once", || second.is_finished());
+        assert!(second.join().unwrap());
+    });
+    world.spool.refuse_entries(false);
+    world.deliver(message(&["ann"], "there is room"));
+    world.spool.refuse_entries(true);
+    std::thread::scope(|scope| {
+        let third = scope.spawn(is_refused);
+        world.until_in_time("it has waited", || third.is_finished());
+        assert!(third.join().unwrap());
+    });
+}
+
+#[test]
 fn what_a_later_version_wrote_stays_in_the_spool() {
     let place = Place::new(&[]);
     killed_with(&place, "", &[("ann", "text")], |_| Vec::new());
