@@ -157,12 +157,21 @@ impl CheckpointFiles {
         Ok((CheckpointFiles { dir: dir.to_owned(), good, is_sound }, found, is_there != is_sound))
     }
 
-    /// Makes the one that was found durable. Whoever wrote it may have been killed before the sync, or the sync has failed: then it is whole in the page cache and
-    /// not on the disk. Written once more, the same bytes in the same place, it takes no space and leaves the other file as it is.
+    /// Makes the one that was found durable, in both files. Whoever wrote it may have been killed before the sync, or the sync has failed: then it is whole in the page
+    /// cache and not on the disk. Written once more, the same bytes in the same place, it takes no space. The other file may need some: on a full disk it is
+    /// left to the next checkpoint, and so is one that was damaged before.
     pub fn make_durable(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
-        let (slot, bytes) = (self.good, checkpoint.encode());
-        self.write_in_place(slot, &bytes)?;
-        files::sync_dir(&self.dir)
+        let bytes = checkpoint.encode();
+        self.write_in_place(self.good, &bytes)?;
+        files::sync_dir(&self.dir)?;
+        let other = 1 - self.good;
+        if self.is_sound[other] {
+            match self.write_slot(other, &bytes) {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+                written => written?,
+            }
+        }
+        Ok(())
     }
 
     fn write_in_place(&self, slot: usize, bytes: &[u8]) -> io::Result<()> {
@@ -172,20 +181,28 @@ impl CheckpointFiles {
         Ok(posthaste_fsops::fsync(&file)?)
     }
 
-    /// Writes it in place of the older one. When this returns without an error it is durable.
+    /// Writes it to both files, one after the other: at any moment one of them is whole, and behind this damage to either costs nothing. When this returns without
+    /// an error both are durable, and not before may be removed or used again what only the one before needs.
     pub fn write(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
-        let slot = 1 - self.good;
+        let bytes = checkpoint.encode();
+        for slot in [1 - self.good, self.good] {
+            self.write_slot(slot, &bytes)?;
+            self.good = slot;
+        }
+        Ok(())
+    }
+
+    fn write_slot(&mut self, slot: usize, bytes: &[u8]) -> io::Result<()> {
         let in_place = std::mem::replace(&mut self.is_sound[slot], false);
-        let (bytes, path) = (checkpoint.encode(), path_of(&self.dir, slot));
         if in_place {
-            self.write_in_place(slot, &bytes)?;
+            self.write_in_place(slot, bytes)?;
         } else {
             let unfinished = self.dir.join(format!("checkpoint.{slot}.new"));
-            files::write_new(&unfinished, &bytes)?;
-            posthaste_fsops::rename(&unfinished, &path)?;
+            files::write_new(&unfinished, bytes)?;
+            posthaste_fsops::rename(&unfinished, path_of(&self.dir, slot))?;
             files::sync_dir(&self.dir)?;
         }
-        (self.good, self.is_sound[slot]) = (slot, true);
+        self.is_sound[slot] = true;
         Ok(())
     }
 }
@@ -226,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_counts_and_with_it_damaged_the_one_before() {
+    fn damage_to_one_file_costs_nothing_and_the_newest_counts_while_they_differ() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(found(dir.path()), Found::Nothing);
         let (mut files, ..) = CheckpointFiles::open(dir.path()).unwrap();
@@ -234,16 +251,26 @@ mod tests {
             files.write(&sample(counter)).unwrap();
             assert_eq!(found(dir.path()), Found::Valid(sample(counter)));
         }
-        let newest = path_of(dir.path(), files.good);
-        let whole = std::fs::read(&newest).unwrap();
         let encoded = sample(7).encode();
-        for at in 0..encoded.len() {
-            let mut bytes = whole.clone();
-            bytes[at] ^= 4;
-            std::fs::write(&newest, bytes).unwrap();
-            let (_, found, is_any_damaged) = CheckpointFiles::open(dir.path()).unwrap();
-            assert_eq!((found, is_any_damaged), (Found::Valid(sample(6)), true), "byte {at}");
+        for slot in 0..2 {
+            let path = path_of(dir.path(), slot);
+            let whole = std::fs::read(&path).unwrap();
+            for at in 0..encoded.len() {
+                let mut bytes = whole.clone();
+                bytes[at] ^= 4;
+                std::fs::write(&path, bytes).unwrap();
+                let (_, found, is_any_damaged) = CheckpointFiles::open(dir.path()).unwrap();
+                assert_eq!((found, is_any_damaged), (Found::Valid(sample(7)), true), "file {slot}, byte {at}");
+            }
+            std::fs::write(&path, &whole).unwrap();
         }
+        // As a cut between the two files leaves them.
+        files.write_slot(1 - files.good, &sample(8).encode()).unwrap();
+        assert_eq!(found(dir.path()), Found::Valid(sample(8)));
+        let (mut files, ..) = CheckpointFiles::open(dir.path()).unwrap();
+        files.make_durable(&sample(8)).unwrap();
+        std::fs::write(path_of(dir.path(), files.good), "x").unwrap();
+        assert_eq!(found(dir.path()), Found::Valid(sample(8)), "both have it once it is opened");
         std::fs::write(path_of(dir.path(), 1 - files.good), "x").unwrap();
         assert_eq!(found(dir.path()), Found::Damaged);
     }
@@ -274,7 +301,7 @@ mod tests {
 
     #[test]
     fn after_a_failed_sync_or_write_the_other_file_still_counts_and_the_next_one_is_durable() {
-        for nth in 1..5 {
+        for nth in 1..9 {
             for kind in 0..2 {
                 let machine = Machine::new().unwrap();
                 let (mut files, ..) = CheckpointFiles::open(machine.path()).unwrap();
