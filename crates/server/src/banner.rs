@@ -119,7 +119,7 @@ fn mailbox_entries(count: usize) -> String {
 fn damaged(report: &ReplayReport) -> Option<String> {
     let places = report.spool.as_ref().map_or(0, |found| found.damage.len());
     let (batches, of_journal) = (report.damaged.len(), report.taken_over.as_ref().map_or(0, TakenOver::lost));
-    let (places_text, batches_text) = (count(places, "damaged place"), count(batches, "lost message"));
+    let (places_text, batches_text) = (count(places, "damaged place"), count(batches, "unreadable batch"));
     let text = format!(
         "spool: {places_text}, {batches_text}; journal of an earlier version: {} lost",
         count(of_journal, "record")

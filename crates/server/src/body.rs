@@ -36,7 +36,7 @@ pub(crate) enum Refusal {
     Loop { hops: usize },
     /// No room to keep it.
     Delivery(DeliveryError),
-    /// The file that it went to could not be written. Nothing else is concerned.
+    /// The file that it went to could not be written. If that was an error of the disk, the spool accepts nothing more.
     Spool(std::io::Error),
     /// This client has too much under way.
     Share(TooMuch),

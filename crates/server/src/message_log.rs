@@ -54,7 +54,7 @@ impl LogLine {
         too_slow()
     }
 
-    /// Notes that a large message could not be written to a file of its own. The spool goes on.
+    /// Notes that a large message could not be written to a file of its own.
     pub fn unspoolable(&mut self, error: &std::io::Error) -> Reply {
         self.trouble = Some(Kind::Broken);
         self.why = Some(format!("the file of a large message cannot be written: {error}"));

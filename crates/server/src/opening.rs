@@ -92,10 +92,6 @@ fn tell(report: &ReplayReport) {
         let (batches, first) = (report.unknown.len(), first.get());
         tracing::error!(batches, first, "entries that a later version wrote stay in the spool");
     }
-    let damaged = report.spool.iter().flat_map(|found| &found.damage);
-    for damage in damaged {
-        tracing::error!(place = damage.place, what = damage.what, "the spool is damaged");
-    }
     for lsn in &report.damaged {
         tracing::error!(
             batch = lsn.get(),

@@ -51,7 +51,7 @@ impl Told {
     fn look(&mut self, store: &LocalDelivery) {
         let stats = store.stats();
         self.mounts(&stats.mounts);
-        self.mailboxes(store, stats.waiting);
+        self.mailboxes(store, stats.waiting, stats.waiting_bytes);
     }
 
     /// Names each mount that does not answer or cannot be synced, once, and each that is well again.
@@ -77,7 +77,7 @@ impl Told {
     }
 
     /// Names each mailbox that mail begins to wait for, and each that has got what waited; tells of all of it each minute.
-    fn mailboxes(&mut self, store: &LocalDelivery, messages: usize) {
+    fn mailboxes(&mut self, store: &LocalDelivery, messages: usize, bytes: u64) {
         for line in recovered(store.take_recovered()) {
             tracing::info!(mailbox = &*line.mailbox, messages = line.messages, "waiting mail has been delivered");
         }
@@ -107,7 +107,6 @@ impl Told {
         }
         self.troubled = waiting.iter().map(|waiting| waiting.mailbox.clone()).collect();
         if due {
-            let bytes = waiting.iter().map(|waiting| waiting.bytes).sum::<u64>();
             tracing::warn!(messages, bytes, mailboxes = waiting.len(), "mail waits, in total");
         }
     }

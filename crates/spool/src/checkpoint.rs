@@ -198,7 +198,10 @@ impl CheckpointFiles {
             self.write_in_place(slot, bytes)?;
         } else {
             let unfinished = self.dir.join(format!("checkpoint.{slot}.new"));
-            files::write_new(&unfinished, bytes)?;
+            // With room to grow: what is longer than the one before must find its place on a full disk, too.
+            let mut padded = bytes.to_vec();
+            padded.resize(bytes.len().next_multiple_of(FILE_STEP), 0);
+            files::write_new(&unfinished, &padded)?;
             posthaste_fsops::rename(&unfinished, path_of(&self.dir, slot))?;
             files::sync_dir(&self.dir)?;
         }
@@ -206,6 +209,9 @@ impl CheckpointFiles {
         Ok(())
     }
 }
+
+/// A new file is made so long, or a multiple of it.
+const FILE_STEP: usize = 64 << 10;
 
 fn path_of(dir: &Path, slot: usize) -> PathBuf {
     dir.join(format!("checkpoint.{slot}"))

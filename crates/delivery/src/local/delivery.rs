@@ -61,6 +61,7 @@ struct Handle {
     core: Arc<Core>,
     /// If nobody else has it.
     own_spool: Option<Arc<FileSpool>>,
+    has_ended: AtomicBool,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -96,8 +97,14 @@ impl LocalDelivery {
         let mut report = ReplayReport::default();
         let core = Core::open(spool, config, seams, &mut report)?;
         let core = Arc::new(core);
-        let delivery =
-            LocalDelivery { handle: Arc::new(Handle { core: core.clone(), own_spool, keeper: Mutex::default() }) };
+        let delivery = LocalDelivery {
+            handle: Arc::new(Handle {
+                core: core.clone(),
+                own_spool,
+                has_ended: AtomicBool::new(false),
+                keeper: Mutex::default(),
+            }),
+        };
         let started = || {
             core.mounts.iter().try_for_each(MailMount::start)?;
             let keeper = core.clone();
@@ -209,14 +216,14 @@ impl LocalDelivery {
             return Ok(());
         }
         let is_full = |mailbox: &&str| {
-            let bytes = core.mounts[core.points.of(mailbox)].waiting_bytes(mailbox);
-            bytes.is_some_and(|bytes| bytes > each_max || all > all_max)
+            let waiting = core.mounts[core.points.of(mailbox)].waiting_bytes(mailbox);
+            waiting.is_some_and(|(bytes, of_mount)| bytes > each_max && !of_mount || all > all_max)
         };
         match mailboxes.into_iter().find(is_full) {
             None => Ok(()),
             Some(mailbox) => {
-                let bytes = core.mounts[core.points.of(mailbox)].waiting_bytes(mailbox).unwrap_or(all);
-                Err(MailboxFull { mailbox: mailbox.into(), bytes })
+                let waiting = core.mounts[core.points.of(mailbox)].waiting_bytes(mailbox);
+                Err(MailboxFull { mailbox: mailbox.into(), bytes: waiting.map_or(all, |(bytes, _)| bytes) })
             }
         }
     }
@@ -248,7 +255,8 @@ impl LocalDelivery {
         let core = &self.handle.core;
         let mut stats = LocalStats {
             accepted: core.accepted.load(Ordering::Relaxed),
-            waiting: self.waiting().len(),
+            waiting: core.mounts.iter().map(|mount| mount.waiting_count()).sum(),
+            waiting_bytes: core.mounts.iter().map(|mount| mount.counters.waiting_bytes.load(Ordering::Relaxed)).sum(),
             mounts: core.mounts.iter().map(|mount| mount.stats()).collect(),
             spool: core.spool.stats(),
             ..LocalStats::default()
@@ -335,7 +343,9 @@ impl Core {
         }
         // All have been read: now they are shown what comes, and may act.
         for (mount, shown_through) in &mounts {
-            spool.attach(mount.stream, *shown_through, mount.clone())?;
+            spool.attach(mount.stream, *shown_through, mount.clone()).inspect_err(|_| {
+                mounts.iter().for_each(|(mount, _)| spool.detach(mount.stream));
+            })?;
         }
         Ok(Core {
             nonce: random_nonce(),
@@ -377,13 +387,19 @@ impl Core {
 
     fn sync(&self, deadline: Instant) -> Result<(), Vec<SyncFailed>> {
         let mut failed = Vec::new();
-        for mount in &self.mounts {
-            mount.wait_until_idle(deadline);
-        }
         // At the same time: one that hangs takes no time from the others.
         std::thread::scope(|scope| {
-            let syncs: Vec<_> =
-                self.mounts.iter().map(|mount| (mount, scope.spawn(move || mount.sync_now(deadline)))).collect();
+            let begin = |mount: &'_ Arc<MailMount>| {
+                let mount = mount.clone();
+                scope.spawn(move || {
+                    // One that has not answered yet has nothing to be waited for.
+                    if mount.has_begun() {
+                        mount.wait_until_idle(deadline);
+                    }
+                    mount.sync_now(deadline)
+                })
+            };
+            let syncs: Vec<_> = self.mounts.iter().map(|mount| (mount, begin(mount))).collect();
             for (mount, sync) in syncs {
                 let error = match sync.join().expect("a sync does not panic") {
                     Some(Ok(())) => continue,
@@ -396,8 +412,7 @@ impl Core {
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
-    fn end(&self) {
-        let deadline = Instant::now() + self.config.shutdown_patience;
+    fn end(&self, deadline: Instant) {
         // What waits goes on waiting, and is counted as such.
         self.is_ending.store(true, Ordering::Release);
         // After a failure of the disk there is nothing to wait for; replay does the rest.
@@ -414,14 +429,28 @@ impl Core {
 
 impl Handle {
     fn end(&self) {
-        let Some(keeper) = self.keeper.lock().expect("the keeper's handle").take() else { return };
+        if self.has_ended.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let deadline = Instant::now() + self.core.config.shutdown_patience;
         self.core.budget.close();
-        self.core.end();
-        // A panic of the thread was printed when it happened.
-        let _ = keeper.join();
-        if let Some(spool) = &self.own_spool {
-            // Without it the next opening reads what it would have let go. A failure has been told as an event.
-            let _ = spool.checkpoint();
+        self.core.end(deadline);
+        if let Some(keeper) = self.keeper.lock().expect("the keeper's handle").take() {
+            // A panic of the thread was printed when it happened.
+            let _ = keeper.join();
+        }
+        if let Some(spool) = self.own_spool.clone() {
+            // Without it the next opening reads what it would have let go. Its disk may hang: then the thread keeps the spool, and nobody waits for that.
+            let (tell, told) = std::sync::mpsc::channel();
+            let checkpoint = move || {
+                // A failure has been told as an event.
+                drop(spool.checkpoint());
+                drop(spool);
+                let _ = tell.send(());
+            };
+            if std::thread::Builder::new().name("delivery-end".to_owned()).spawn(checkpoint).is_ok() {
+                let _ = told.recv_timeout(deadline.saturating_duration_since(Instant::now()).max(END_MIN));
+            }
         }
     }
 }
@@ -450,6 +479,8 @@ fn random_nonce() -> u32 {
     std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8) as u32
 }
 
+/// How long the last checkpoint is waited for at least.
+const END_MIN: Duration = Duration::from_secs(1);
 /// How often the mounts are looked at.
 const TICK: Duration = Duration::from_millis(200);
 /// Of the memory for messages under way a slow mailbox may take one part in this many.

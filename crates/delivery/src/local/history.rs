@@ -7,7 +7,7 @@ use bytes::Bytes;
 use posthaste_spool::Lsn;
 
 use super::entry::{Deliver, LocalEntry, Visible};
-use super::table::{Key, State, Table, Task};
+use super::table::{Key, State, Table, Task, memory_of};
 use crate::session::SessionTag;
 
 /// Entries, in the order in which they were shown.
@@ -37,9 +37,10 @@ impl History {
         match LocalEntry::decode(payload.clone()) {
             Some(LocalEntry::Deliver(deliver)) => {
                 let (body, body_len) = deliver.body.map_or((lsn, body_len), |older| (older.lsn, older.len));
+                let bytes = memory_of(&deliver, body_len);
                 let shown = Shown { entry: lsn, deliver: deliver.into(), body_len };
                 if self.messages.insert(body, shown).is_none() {
-                    self.bytes += body_len;
+                    self.bytes += bytes;
                 }
             }
             Some(LocalEntry::Visible(Visible { session, targets })) => {
@@ -63,7 +64,7 @@ impl History {
         self.messages.iter().map(|(body, shown)| (*body, shown))
     }
 
-    /// Bytes of their bodies.
+    /// Bytes of their bodies, and of what is known of each.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

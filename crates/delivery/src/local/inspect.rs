@@ -38,9 +38,11 @@ pub struct Unreached {
 /// # Errors
 /// What the file system said.
 pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
-    /// Received, bytes, and the mailboxes by the target's number.
-    type Message = (u64, u64, BTreeMap<u16, Arc<str>>);
-    let mut messages: BTreeMap<Lsn, Message> = BTreeMap::new();
+    let mut messages: BTreeMap<Lsn, (u64, u64)> = BTreeMap::new();
+    /// Numbers and mailboxes.
+    type Targets = Vec<(u16, Arc<str>)>;
+    // By body and stream.
+    let mut of_mounts: BTreeMap<(Lsn, String), Targets> = BTreeMap::new();
     let mut visible: HashSet<(Lsn, u16)> = HashSet::new();
     let mut troubles: HashMap<Arc<str>, Trouble> = HashMap::new();
     spool.entries(&mut |stream, lsn, payload, body_len| {
@@ -49,23 +51,29 @@ pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
         }
         match LocalEntry::decode(payload.clone()) {
             Some(LocalEntry::Deliver(deliver)) => {
-                // A later entry that stands for the message names those that are left on its mount, and is no more than was known.
                 let (body, bytes) = deliver.body.map_or((lsn, body_len), |older| (older.lsn, older.len));
-                let (_, _, targets) = messages.entry(body).or_insert_with(|| (deliver.secs, bytes, BTreeMap::new()));
-                targets.extend(deliver.targets.into_iter().map(|(number, target)| (number, target.mailbox)));
+                messages.insert(body, (deliver.secs, bytes));
+                // A later entry that stands for the message names those that are left: the others are durable, and what was noted of them is passed.
+                let targets = deliver.targets.into_iter().map(|(number, target)| (number, target.mailbox));
+                of_mounts.insert((body, stream.to_owned()), targets.collect());
             }
             Some(LocalEntry::Visible(seen)) => visible.extend(seen.targets),
             Some(LocalEntry::Trouble(trouble)) => drop(troubles.insert(trouble.mailbox.clone(), trouble)),
             Some(LocalEntry::SyncBegun { .. } | LocalEntry::Synced { .. }) | None => {}
         }
     })?;
-    let undelivered = messages.into_iter().map(|(body, (received_secs, bytes, targets))| {
+    let mut mailboxes: BTreeMap<Lsn, BTreeMap<u16, Unreached>> = BTreeMap::new();
+    for ((body, _), targets) in of_mounts {
         let missing = targets.into_iter().filter(|(number, _)| !visible.contains(&(body, *number)));
-        let mailboxes =
-            missing.map(|(_, mailbox)| Unreached { trouble: troubles.get(&mailbox).cloned(), mailbox }).collect();
-        Undelivered { id: body.get(), received_secs, bytes, mailboxes }
+        let unreached =
+            missing.map(|(number, mailbox)| (number, Unreached { trouble: troubles.get(&mailbox).cloned(), mailbox }));
+        mailboxes.entry(body).or_default().extend(unreached);
+    }
+    let undelivered = mailboxes.into_iter().filter(|(_, mailboxes)| !mailboxes.is_empty()).map(|(body, mailboxes)| {
+        let (received_secs, bytes) = messages[&body];
+        Undelivered { id: body.get(), received_secs, bytes, mailboxes: mailboxes.into_values().collect() }
     });
-    Ok(undelivered.filter(|message| !message.mailboxes.is_empty()).collect())
+    Ok(undelivered.collect())
 }
 
 /// Gives `each` every message that waits in the spool at `dir`, with its body as it was received. What is delivered while this reads is left out: its

@@ -153,6 +153,11 @@ impl MailMount {
         }
     }
 
+    /// Whether it has answered since the opening.
+    pub fn has_begun(&self) -> bool {
+        self.state().history.is_none()
+    }
+
     /// Waits until nothing is queued or being written, but for mailboxes that do not answer, or `deadline` has come (real time). False: it has.
     pub fn wait_until_idle(&self, deadline: Instant) -> bool {
         let mut state = self.state();

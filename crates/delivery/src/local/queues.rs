@@ -230,6 +230,21 @@ impl State {
         mailboxes.into_iter().filter_map(note).collect()
     }
 
+    /// Has it noted once more why mail waits, for whoever looks at the spool from outside.
+    pub fn note_troubles_again(&mut self) {
+        let mailboxes = self.troubles.iter().take(NOTES_MAX).map(|(mailbox, _)| mailbox.clone());
+        self.to_note = mailboxes.collect();
+    }
+
+    /// Messages for mailboxes that cannot be written to, each as often as it waits for one; all of them if the mount does not answer.
+    pub fn waiting_count(&self) -> usize {
+        let stalled = self.stalled_mailboxes().map(|(_, keys)| keys.len()).sum::<usize>();
+        match &self.history {
+            Some(history) => history.messages().count(),
+            None => self.troubles.iter().map(|(_, known)| known.messages).sum::<usize>() + stalled,
+        }
+    }
+
     /// Mailboxes that hold a thread and do not answer.
     pub fn stalled_mailboxes(&self) -> impl Iterator<Item = (&Arc<str>, &[Key])> {
         let stalled = self.queues.iter().filter(|(_, queue)| queue.stalled);
@@ -268,3 +283,5 @@ const STALLED: Duration = Duration::from_secs(5);
 /// How long the first message of a queue may have waited before its mailbox counts as slow.
 const SLOW: Duration = Duration::from_secs(2);
 const ERROR_BYTES_MAX: usize = 1000;
+/// Mailboxes noted at once.
+const NOTES_MAX: usize = 1000;

@@ -136,8 +136,10 @@ pub struct LocalStats {
     pub delivered: u64,
     /// Attempts that failed.
     pub failed_attempts: u64,
-    /// Messages that wait, as [`LocalDelivery::waiting`](super::LocalDelivery::waiting) lists them.
+    /// Messages that wait, each as often as it waits for a mailbox.
     pub waiting: usize,
+    /// Bytes that wait.
+    pub waiting_bytes: u64,
     /// Syncs of mounts that succeeded.
     pub syncs: u64,
     /// And those that failed.
@@ -214,13 +216,17 @@ impl MailMount {
         waiting.collect()
     }
 
-    /// Bytes that wait for a mailbox, or for all of the mount if it does not answer or cannot be synced; `None` if none do.
-    pub(super) fn waiting_bytes(&self, mailbox: &str) -> Option<u64> {
+    /// Bytes that wait for a mailbox, `None` if none do; or for all of the mount if it does not answer or cannot be synced, which the flag says.
+    pub(super) fn waiting_bytes(&self, mailbox: &str) -> Option<(u64, bool)> {
         let (state, now) = (self.state(), self.now());
         match state.history.is_some() || state.syncing.is_in_trouble(now) {
-            true => Some(state.waiting_bytes(now)),
-            false => state.troubles.of(mailbox).map(|known| known.bytes),
+            true => Some((state.waiting_bytes(now), true)),
+            false => state.troubles.of(mailbox).map(|known| (known.bytes, false)),
         }
+    }
+
+    pub(super) fn waiting_count(&self) -> usize {
+        self.state().waiting_count()
     }
 
     pub(super) fn stats(&self) -> MountStats {

@@ -30,7 +30,18 @@ pub(super) struct Syncing {
     ended: u64,
     /// Rounds in a row that failed.
     failures: u32,
+    /// What the last sync ended with, if it failed.
     pub error: Option<Arc<str>>,
+    /// Why the spool took no entry of the last round, if so.
+    refused: Option<Arc<str>>,
+}
+
+/// Why a round was not finished.
+enum Unfinished {
+    /// The mount could not be synced.
+    Sync(Arc<str>),
+    /// The spool did not take an entry: that says nothing of the mount.
+    Entry(AppendError),
 }
 
 impl Syncing {
@@ -48,6 +59,7 @@ impl Syncing {
             ended: 0,
             failures: 0,
             error: None,
+            refused: None,
         }
     }
 
@@ -147,10 +159,27 @@ impl MailMount {
             counter.fetch_add(1, Ordering::Relaxed);
             let mut state = self.state();
             let syncing = &mut state.syncing;
-            syncing.failures = if outcome.is_ok() { 0 } else { syncing.failures.saturating_add(1) };
-            (syncing.running_since, syncing.error, syncing.ended) = (None, outcome.err(), asked);
-            drop(state);
+            (syncing.running_since, syncing.ended) = (None, asked);
+            syncing.refused = None;
+            let mut has_no_room = false;
+            match outcome {
+                Ok(()) => (syncing.failures, syncing.error) = (0, None),
+                Err(Unfinished::Sync(error)) => {
+                    (syncing.failures, syncing.error) = (syncing.failures.saturating_add(1), Some(error));
+                }
+                Err(Unfinished::Entry(error)) => {
+                    syncing.refused = Some(format!("the spool took no entry: {error}").into());
+                    syncing.through = syncing.through.max(through);
+                    has_no_room = matches!(error, AppendError::Full(_) | AppendError::Busy);
+                }
+            }
             self.sync.notify_all();
+            if has_no_room {
+                // Room is made with every mount that lets go, this one among them.
+                state = self.sync.wait_timeout(state, RETRY_PAUSE).expect("a mount's state").0;
+                state.syncing.wanted = true;
+            }
+            drop(state);
             self.tell_idle();
         }
     }
@@ -172,16 +201,18 @@ impl MailMount {
             }
             state = self.sync.wait_timeout(state, left).expect("a mount's state").0;
         }
-        Some(state.syncing.error.clone().map_or(Ok(()), Err))
+        let syncing = &state.syncing;
+        Some(syncing.error.clone().or(syncing.refused.clone()).map_or(Ok(()), Err))
     }
 
     /// One sync, and what follows from it.
-    fn round(&self, through: Lsn) -> Result<(), Arc<str>> {
+    fn round(&self, through: Lsn) -> Result<(), Unfinished> {
         let synced = match self.sync_visible() {
             // Nothing was visible: that proves nothing of what an earlier sync has failed for.
             Ok(false) => {
                 let state = self.state();
-                state.syncing.error.clone().filter(|_| state.table.len() > 0).map_or(Ok(()), Err)
+                let error = state.syncing.error.clone().filter(|_| state.table.len() > 0);
+                error.map_or(Ok(()), |error| Err(Unfinished::Sync(error)))
             }
             synced => synced.map(drop),
         };
@@ -199,7 +230,7 @@ impl MailMount {
     }
 
     /// Syncs what is visible; false if nothing is.
-    fn sync_visible(&self) -> Result<bool, Arc<str>> {
+    fn sync_visible(&self) -> Result<bool, Unfinished> {
         let covered: Vec<Key> = self.state().table.sync_begins();
         if covered.is_empty() {
             return Ok(false);
@@ -208,7 +239,7 @@ impl MailMount {
             Ok(begun) => begun,
             Err(error) => {
                 self.state().table.sync_did_not_begin(covered);
-                return Err(format!("that a sync begins could not be put on record: {error}").into());
+                return Err(Unfinished::Entry(error));
             }
         };
         match self.files.sync() {
@@ -228,7 +259,7 @@ impl MailMount {
                 }
                 drop(state);
                 self.tell_workers();
-                Err(error.to_string().into())
+                Err(Unfinished::Sync(error.to_string().into()))
             }
         }
     }
@@ -259,7 +290,7 @@ impl MailMount {
     }
 
     /// Writes down anew, without their bodies, the messages that hold up the position: where the spool needs the room, or where far more has been shown than waits.
-    fn carry(&self, through: Lsn) -> Result<(), Arc<str>> {
+    fn carry(&self, through: Lsn) -> Result<(), Unfinished> {
         let (through, session) = {
             let state = self.state();
             let little = state.syncing.is_little(state.table.len());
@@ -269,10 +300,12 @@ impl MailMount {
             let all = if little { through } else { through.max(state.syncing.seen) };
             (all, state.session.filter(|_| state.table.is_in_doubt()))
         };
-        let failed = |error: AppendError| Arc::from(format!("what waits could not be written down anew: {error}"));
         // The entry of the sync that failed goes with the others; everything that it speaks of is written down behind this one.
         let doubt = session.map(|session| self.append(&LocalEntry::SyncBegun { session }));
-        let doubt = doubt.map(|begun| begun.recv().unwrap_or(Err(AppendError::Closed))).transpose().map_err(failed)?;
+        let doubt = doubt
+            .map(|begun| begun.recv().unwrap_or(Err(AppendError::Closed)))
+            .transpose()
+            .map_err(Unfinished::Entry)?;
         let laggards: Vec<Deliver> = self.state().table.laggards(doubt.unwrap_or(through));
         let (tell, told) = channel();
         for deliver in laggards {
@@ -281,11 +314,16 @@ impl MailMount {
             self.files.common().spool.append(self.batch(&LocalEntry::Deliver(deliver)), Box::new(then));
         }
         drop(tell);
-        told.iter().try_for_each(|outcome| outcome.map(drop)).map_err(failed)?;
+        told.iter().try_for_each(|outcome| outcome.map(drop)).map_err(Unfinished::Entry)?;
         let mut state = self.state();
         if let Some(begun) = doubt {
             state.table.doubt_carried(begun);
         }
+        // What was noted of their mailboxes is passed with the older entries.
+        state.note_troubles_again();
+        let notes = state.notes(self.now());
+        drop(state);
+        self.append_all(notes);
         Ok(())
     }
 
@@ -300,6 +338,8 @@ impl MailMount {
 
 /// How often a mount that does not answer is looked at.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
+/// When a round that found no room in the spool is begun again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How often, and at which pauses, a full spool is asked for room.
 const ROOM_TRIES: u32 = 20;
 const ROOM_PAUSE: Duration = Duration::from_millis(100);

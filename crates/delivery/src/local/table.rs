@@ -75,7 +75,7 @@ pub(crate) struct Table<B> {
     messages: BTreeMap<Lsn, Message<B>>,
     /// Entries that stand for messages here, and for how many.
     entries: BTreeMap<Lsn, usize>,
-    /// Of the bodies of all messages.
+    /// Of the bodies of all messages, and of what is known of each.
     bytes: u64,
     /// The highest entry that was shown.
     seen: Lsn,
@@ -87,6 +87,16 @@ pub(crate) struct Table<B> {
     /// Messages that are gone, since somebody asked.
     released: Vec<Lsn>,
 }
+
+/// What a message counts where memory and disk are bounded: its body, and what is known of each target.
+pub(super) fn memory_of(deliver: &Deliver, body_len: u64) -> u64 {
+    let of_targets =
+        deliver.targets.iter().map(|(_, target)| target.mailbox.len() + target.prefix.len() + TARGET_BYTES);
+    body_len + of_targets.sum::<usize>() as u64
+}
+
+/// About what a table and its queues hold for a target, beside its texts.
+const TARGET_BYTES: usize = 256;
 
 /// What a thread takes.
 #[derive(Clone)]
@@ -153,7 +163,7 @@ impl<B: Clone> Table<B> {
         self.visible.extend(visible.map(|target| (body, target.number)));
         self.in_doubt += targets.iter().filter(|target| target.in_doubt).count();
         *self.entries.entry(entry).or_default() += 1;
-        self.bytes += body_len;
+        self.bytes += memory_of(&deliver, body_len);
         self.messages.insert(body, Message { entry, deliver, body_len, held, targets });
     }
 
@@ -178,7 +188,7 @@ impl<B: Clone> Table<B> {
         self.messages.len()
     }
 
-    /// Bytes of the bodies of all messages.
+    /// Bytes of the bodies of all messages, and of what is known of each.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -265,7 +275,7 @@ impl<B: Clone> Table<B> {
             message.targets.retain(|target| target.number != number || target.state != State::Visible);
             if message.targets.is_empty() {
                 let entry = message.entry;
-                self.bytes -= message.body_len;
+                self.bytes -= memory_of(&message.deliver, message.body_len);
                 self.messages.remove(&body);
                 self.released.push(body);
                 self.let_go(entry);

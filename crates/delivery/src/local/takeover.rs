@@ -91,8 +91,8 @@ pub enum TakeoverError {
     Checkpoint(#[from] CheckpointError),
 }
 
-/// Takes over what the journal in `journal_dir` holds, if there is one, into a new spool: to be called before [`LocalDelivery::open`](super::LocalDelivery::open), with the
-/// same configuration. `None`: there was nothing to take over, or that had been done. Blocks, and takes the space of all mail that waits once more.
+/// Takes over what the journal in `journal_dir` holds, if there is one, into a new spool. [`LocalDelivery::open`](super::LocalDelivery::open) does it by itself with
+/// [`LocalConfig::journal_dir`]. `None`: there was nothing to take over, or that had been done. Blocks, and takes the space of all mail that waits once more.
 ///
 /// # Errors
 /// See [`TakeoverError`].
@@ -124,7 +124,11 @@ pub(super) fn take_over_into(
     if spool_dir.starts_with(journal_dir) {
         return Err(TakeoverError::Inside(spool_dir.to_owned()));
     }
-    if spool_dir.symlink_metadata().is_ok() {
+    // An empty directory is one that was made for the new spool: it takes its place.
+    if spool_dir
+        .read_dir()
+        .map_or_else(|error| error.kind() != io::ErrorKind::NotFound, |mut names| names.next().is_some())
+    {
         if !journal.sign().is_dir() {
             return Err(TakeoverError::Both { journal: journal_dir.to_owned(), spool: spool_dir.to_owned() });
         }

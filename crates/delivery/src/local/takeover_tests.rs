@@ -183,14 +183,16 @@ fn a_journal_that_is_in_use_or_beside_a_spool_of_its_own_is_left_alone() {
     let (journal, _) = Journal::open(&journal_of(dir.path()), config.clone()).unwrap();
     assert!(matches!(taken(dir.path()), Err(TakeoverError::Locked(_))));
     drop(journal);
-    std::fs::create_dir(spool_of(dir.path())).unwrap();
+    std::fs::create_dir_all(spool_of(dir.path()).join("ring")).unwrap();
     assert!(matches!(taken(dir.path()), Err(TakeoverError::Both { .. })));
-    std::fs::remove_dir(spool_of(dir.path())).unwrap();
+    std::fs::remove_dir(spool_of(dir.path()).join("ring")).unwrap();
     // The older program still has it all.
     let (journal, recovery) = Journal::open(&journal_of(dir.path()), config).unwrap();
     assert_eq!(recovery.records.len(), expected.len());
     drop(journal);
+    // Into the directory that was made for it.
     taken(dir.path()).unwrap().expect("a journal");
+    assert_taken(dir.path(), &expected, "taken over");
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn all_that_waits_together_is_bounded_and_mailboxes_that_work_are_not_refused() 
 #[test]
 fn what_a_mount_cannot_make_durable_is_bounded_and_not_written_anew_again_and_again() {
     let world = World::opened(Place::new(&["bad"]), Arc::default(), |config| LocalConfig {
-        pending_bytes_max: 1000,
+        pending_bytes_max_all: 1500,
         sync_bytes: 3000,
         ..config
     });
@@ -440,7 +440,7 @@ fn memory_for_bodies_is_given_back_whatever_becomes_of_them() {
 fn mail_that_waits_does_not_keep_the_spool_from_forgetting_what_came_since() {
     let world = World::new(&[]);
     world.doors.shut("bad/Maildir", Door::Fails);
-    let waiting = world.deliver(message(&["bad"], "waits"));
+    let waiting = world.deliver(message(&["bad", "good"], "waits"));
     world.until("it waits", || world.waiting() == 1);
     for _ in 0..200 {
         world.deliver(message(&["good"], "text"));
@@ -458,6 +458,13 @@ fn mail_that_waits_does_not_keep_the_spool_from_forgetting_what_came_since() {
     assert_eq!(world.held("").1, 1, "its body is where it was");
     drop(mount);
     let place = world.end();
+    // Also seen from outside: what is durable elsewhere is not listed, and why it waits is known.
+    let closed = posthaste_spool::ClosedSpool::open(&place.config().spool_dir).expect("opens");
+    let undelivered = super::inspect::undelivered(&closed).expect("readable");
+    drop(closed);
+    let [message] = &undelivered[..] else { panic!("{undelivered:?}") };
+    let [to] = &message.mailboxes[..] else { panic!("{undelivered:?}") };
+    assert!(&*to.mailbox == "bad/Maildir" && to.trouble.is_some(), "{to:?}");
     let doors = Arc::<super::test_world::Doors>::default();
     doors.shut("bad/Maildir", Door::Fails);
     let world = World::opened(place, doors, |config| config);
@@ -479,7 +486,7 @@ fn without_room_for_the_note_there_is_no_sync() {
     let mount = world.delivery.core().mounts[0].clone();
     world.spool.refuse_entries(true);
     let outcome = mount.sync_now(std::time::Instant::now() + PATIENCE).expect("it did not hang");
-    assert!(outcome.is_err_and(|error| error.contains("on record")));
+    assert!(outcome.is_err_and(|error| error.contains("took no entry")));
     world.spool.refuse_entries(false);
     world.doors.open("sync ");
     world.sync();

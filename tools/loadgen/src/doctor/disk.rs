@@ -90,9 +90,7 @@ fn free_bytes(free: u64) -> Finding {
     let value = format!("{:.1} GiB", free as f64 / f64::from(1 << 30));
     match free {
         FREE_BYTES_WANTED.. => Finding::good(NAME, value),
-        FREE_BYTES_NEEDED.. => {
-            Finding::advice(NAME, value, "mail and journal need room; 10 GiB or more is comfortable")
-        }
+        FREE_BYTES_NEEDED.. => Finding::advice(NAME, value, "mail and spool need room; 10 GiB or more is comfortable"),
         _ => Finding::serious(NAME, value, "too little for a few minutes of load: mail will be refused with 452"),
     }
 }
@@ -107,7 +105,7 @@ fn free_inodes(all: u64, free: u64) -> Finding {
     }
 }
 
-/// Overwrites one block of a file and syncs it, again and again: what a journal of recycled segments does.
+/// Overwrites one block of a file and syncs it, again and again: what a log of recycled segments does.
 pub(super) fn sync_latency(data: &Path, rounds: usize) -> Option<Finding> {
     const NAME: &str = "fdatasync";
     if rounds == 0 {
