@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `posthaste load` and `account` against servers that are not ours: Postfix (SMTP, pipelining, a connection for each
-# message), Dovecot (LMTP over TCP and over a UNIX socket), aiosmtpd (SMTP with AUTH). Each runs in a scratch directory
+# message), Dovecot (LMTP over TCP and over a UNIX socket; and behind our own server), aiosmtpd (SMTP with AUTH). Each runs in a scratch directory
 # on loopback with a configuration made here; everything acknowledged has to be found in its mailboxes, octet for octet.
 # What is not installed, and what needs root without it, is skipped, and said so; with CI_REQUIRE_PEERS=1 that is a failure.
 # POSTHASTE names another binary to test than the debug build.
@@ -99,6 +99,21 @@ CONF
     listens "$1" || { cat "$root/log"; return 1; }
 }
 
+# Our own server, which hands everything to Dovecot.
+start_before_dovecot() { # port
+    mkdir -p "$dir/before"
+    cat >"$dir/before/posthaste.toml" <<CONF
+[[listener]]
+address = "127.0.0.1:$1"
+[[domain]]
+name = "localhost"
+users = ["user1", "user2", "user3", "user4", "user5"]
+transport = "lmtp:unix:$dir/dovecot/run/lmtp"
+CONF
+    (cd "$dir/before" && exec "$POSTHASTE" serve) &
+    listens "$1"
+}
+
 # Keeps each message as it came, and takes mail of those alone who know the password.
 start_aiosmtpd() { # port
     mkdir "$dir/aiosmtpd"
@@ -165,6 +180,10 @@ else
         load "lmtp://127.0.0.1:$port" "$dir/dovecot/mail" 100 300 -s 5 -n 3
     check "Dovecot takes 50 messages over its UNIX socket" \
         load "lmtp+unix:$dir/dovecot/run/lmtp" "$dir/dovecot/mail" 50 50 -s 5
+    port=$(free_port)
+    check "Posthaste starts, with Dovecot as its next hop" start_before_dovecot "$port"
+    check "what Posthaste takes for Dovecot, 100 messages of 3 recipients, is in Dovecot's Maildirs" \
+        load "127.0.0.1:$port" "$dir/dovecot/mail" 100 300 -s 5 -n 3
 fi
 
 # The distribution's module belongs to the distribution's Python, which need not be the first in PATH.

@@ -1,100 +1,128 @@
-//! A journal of several segments and lives is damaged wherever the input says, and opened: only what was acknowledged is found (what was settled comes back
-//! only with a checkpoint that is damaged), each octet of it as it was, no more records are lost than octets are damaged (but for a segment both of whose headers are), a loss is told as long as a
-//! later life tells what there was, and a second opening finds the same.
+//! A journal of several segments and lives is damaged wherever the input says, and read: only what was acknowledged is found (what was settled comes back
+//! only with a checkpoint that is damaged), each octet of it as it was, no more records are lost than octets are damaged (but for a segment both of whose headers are), and a loss is told as long
+//! as a later life tells what there was.
 #![no_main]
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, LazyLock};
 
-use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use posthaste_journal::layout::BLOCK;
-use posthaste_journal::sim::SimDisk;
-use posthaste_journal::{Config, Journal, KIND_USER, Recovery};
+use posthaste_journal::storage::{SegmentFile, Storage};
+use posthaste_journal::{KIND_USER, Reader};
+use posthaste_old_journal::OldJournal;
+
+type Bodies = BTreeMap<u64, Vec<u8>>;
 
 struct Sample {
-    disk: SimDisk,
-    live: BTreeMap<u64, Bytes>,
+    segments: Segments,
+    live: Bodies,
     /// A checkpoint says that they are settled.
-    settled: BTreeMap<u64, Bytes>,
-    /// The files that say what the last life has left.
+    settled: Bodies,
+    /// Which segments say what the last life has left.
     marks: Vec<String>,
 }
 
+/// In memory, by name.
+#[derive(Clone)]
+struct Segments(BTreeMap<String, Vec<u8>>);
+
 /// Some segments full of records, of several lives; some records are settled and some segments put to new use.
 static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
-    let (disk, mut live, mut settled) = (SimDisk::new(1), BTreeMap::new(), BTreeMap::new());
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut live, mut settled) = (Bodies::new(), Bodies::new());
+    let mut journal = OldJournal::create(dir.path(), 64 << 10);
     for life in 0..3_usize {
-        let (journal, _) = open(&disk);
         for number in 0..16 {
-            let body: Bytes = format!("life {life}, number {number}. ").repeat(1 + number * 97 % 300).into();
-            let id = journal.append(KIND_USER, vec![body.clone()]).wait().expect("a healthy disk");
-            live.insert(id, body);
+            let body = format!("life {life}, number {number}. ").repeat(1 + number * 97 % 300).into_bytes();
+            live.insert(journal.append(KIND_USER, &body), body);
         }
         if life < 2 {
             for id in live.keys().copied().step_by(3).collect::<Vec<_>>() {
                 journal.settle(id);
                 settled.extend(live.remove_entry(&id));
             }
-            journal.checkpoint(|| Ok(())).expect("a healthy disk");
+            journal.checkpoint();
         }
+        journal.start_again();
     }
+    let contents = || -> BTreeMap<String, Vec<u8>> {
+        let names = posthaste_journal::segments(dir.path()).expect("a directory");
+        let read = |name: String| (name.clone(), std::fs::read(dir.path().join(name)).expect("a segment"));
+        names.into_iter().map(read).collect()
+    };
     // The next life says what it has found of the one before.
-    let before: BTreeMap<String, Vec<u8>> = contents(&disk).collect();
-    open(&disk).0.append_note_durably(KIND_USER, vec!["a mark".into()]).wait().expect("a healthy disk");
-    let (journal, recovery) = open(&disk.copy());
-    assert_eq!(found(&journal, &recovery), live);
-    let marks = contents(&disk).filter(|(name, octets)| before.get(name) != Some(octets)).map(|(name, _)| name);
-    let marks: Vec<String> = marks.collect();
+    let before = contents();
+    journal.note(KIND_USER, b"a mark");
+    let segments = contents();
+    let marks = segments.iter().filter(|(name, octets)| before.get(*name) != Some(octets));
+    let marks: Vec<String> = marks.map(|(name, _)| name.clone()).collect();
     assert!(!marks.is_empty());
-    Sample { disk, live, settled, marks }
+    let segments = Segments(segments);
+    assert_eq!(found(&segments.read()), live);
+    Sample { segments, live, settled, marks }
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Sample { disk, live, settled, marks } = &*SAMPLE;
-    let disk = disk.copy();
-    let files: Vec<String> = contents(&disk).map(|(name, _)| name).collect();
+    let Sample { segments, live, settled, marks } = &*SAMPLE;
+    let mut segments = segments.clone();
+    let files: Vec<String> = segments.0.keys().cloned().collect();
     let (mut damaged, mut in_headers, mut is_marked) = (0, vec![0; files.len()], true);
     // Each damage is four octets: in which file, where (two), and what is put there.
     for damage in data.as_chunks::<4>().0.iter().filter(|damage| damage[3] != 0) {
         let file = usize::from(damage[0]) % files.len();
         let at = usize::from(u16::from_le_bytes([damage[1], damage[2]]));
-        disk.edit(&files[file], |octets| octets[at] ^= damage[3]);
+        segments.0.get_mut(&files[file]).expect("its name")[at] ^= damage[3];
         damaged += 1;
         in_headers[file] += usize::from(at < BLOCK);
         is_marked &= !marks.contains(&files[file]);
     }
     // A segment has its header twice. Whose both are damaged loses all that is in it.
     let has_headers = in_headers.iter().all(|&octets| octets < 2);
-    let (journal, recovery) = open(&disk);
-    let first = found(&journal, &recovery);
-    let (still_live, back): (Vec<_>, Vec<_>) = first.iter().partition(|(id, _)| live.contains_key(id));
+    let reader = segments.read();
+    let found = found(&reader);
+    let (still_live, back): (Vec<_>, Vec<_>) = found.iter().partition(|(id, _)| live.contains_key(id));
     assert!(still_live.iter().all(|(id, body)| live.get(id) == Some(body)), "a record that is another");
     assert!(back.iter().all(|(id, body)| settled.get(id) == Some(body)), "a record that was never acknowledged");
-    assert!(back.is_empty() || !recovery.damage.is_empty(), "settled records without any damage");
+    assert!(back.is_empty() || !reader.damage().is_empty(), "settled records without any damage");
     let lost = live.len() - still_live.len();
-    assert!(lost <= damaged || !has_headers, "{damaged} octets have cost {lost} records: {:?}", recovery.damage);
+    assert!(lost <= damaged || !has_headers, "{damaged} octets have cost {lost} records: {:?}", reader.damage());
     // Without a mark, the last record might as well be one that was being written when the power went.
-    let is_told = recovery.damage.iter().any(|damage| damage.promised);
-    assert!(lost == 0 || !is_marked || is_told, "{lost} lost, and not told: {:?}", recovery.damage);
-    drop(journal);
-    let (journal, recovery) = open(&disk);
-    assert_eq!(found(&journal, &recovery), first, "a second opening finds something else");
+    let is_told = reader.damage().iter().any(|damage| damage.promised);
+    assert!(lost == 0 || !is_marked || is_told, "{lost} lost, and not told: {:?}", reader.damage());
 });
 
-/// The segments.
-fn contents(disk: &SimDisk) -> impl Iterator<Item = (String, Vec<u8>)> {
-    disk.files()
-        .into_iter()
-        .filter(|(name, _)| name.ends_with(".seg"))
-        .map(|(name, _)| (name.clone(), disk.read(&name)))
+impl Segments {
+    fn read(&self) -> Reader {
+        Reader::open_on(self).expect("a journal is read, however damaged")
+    }
 }
 
-fn open(disk: &SimDisk) -> (Journal, Recovery) {
-    let config = Config { segment_bytes: 64 << 10, max_segments: 8, ..Config::default() };
-    Journal::open_on(Arc::new(disk.clone()), config).expect("a journal opens, however damaged")
+impl Storage for Segments {
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.0.keys().cloned().collect())
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn SegmentFile>> {
+        Ok(Arc::new(Segment(self.0[name].clone())))
+    }
 }
 
-fn found(journal: &Journal, recovery: &Recovery) -> BTreeMap<u64, Bytes> {
-    recovery.records.iter().filter_map(|record| Some((record.id, journal.read(record.id).ok()?.1))).collect()
+struct Segment(Vec<u8>);
+
+impl SegmentFile for Segment {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let range = offset as usize..offset as usize + buf.len();
+        buf.copy_from_slice(self.0.get(range).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+fn found(reader: &Reader) -> Bodies {
+    reader.records().iter().filter_map(|record| Some((record.id, reader.read(record.id).ok()?))).collect()
 }

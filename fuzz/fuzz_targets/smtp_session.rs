@@ -105,6 +105,7 @@ fn run(config: &Arc<Config>, pieces: &[&[u8]]) -> Heard {
                     machine.finish(&MessageOutcome::accepted("kept"));
                 }
                 Event::BodyAborted(_) => body = None,
+                Event::TransactionAborted(_) => assert!(body.is_none() && machine.envelope().is_none()),
                 Event::Close => {
                     heard.closed = true;
                     heard.replies.append(machine.output_mut());

@@ -32,7 +32,7 @@ fn main() {
                             let mailbox = format!("u{}/Maildir", number % mailboxes).into();
                             let targets = vec![Target { mailbox, prefix: Bytes::from_static(b"Delivered-To: u\r\n") }];
                             let body = Body::Memory(vec![body.clone()]);
-                            let message = Message { targets, body, line_ends: LineEnds::ToLf };
+                            let message = Message { targets, body, line_ends: LineEnds::ToLf, also: Vec::new() };
                             delivery.deliver_message(message).await.expect("accepted");
                         }
                     })

@@ -68,6 +68,9 @@ pub enum DeliveryError {
     /// More mail waits to be written than may; nothing was written: try again soon (451 4.3.2).
     #[error("too much mail waits to be written")]
     Busy,
+    /// Its sender gave it up before it was durable: no mailbox gets it.
+    #[error("the message was given up before it was durable")]
+    Cancelled,
     /// The executor was shut down; nothing was written.
     #[error("the delivery executor was shut down")]
     Closed,

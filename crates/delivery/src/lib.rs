@@ -153,7 +153,7 @@ impl DeliveryExecutor {
                 let mailbox = mailbox_below(mail_root, path.as_ref())?;
                 let target = Target { mailbox: mailbox.into(), prefix: Bytes::new() };
                 let body = Body::Memory(vec![body.into()]);
-                let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
+                let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven, also: Vec::new() };
                 let kept = delivery.deliver_message(message).await?;
                 Ok(kept.names().next().expect("one name for one target"))
             }

@@ -1,9 +1,8 @@
 //! The graph of aliases: followed when mail arrives, checked when the configuration is read.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use crate::route::{Mailbox, Mailboxes, Refusal, Route};
+use crate::route::{Mailbox, Mailboxes, Place, Refusal, Route};
 
 /// Names an alias; those of patterns and of a catch-all have no other name.
 pub(crate) type AliasId = u32;
@@ -33,11 +32,18 @@ impl Aliases {
         &self.0[id as usize]
     }
 
-    /// Adds the mailboxes that `start` leads to. `visit` is told of each alias on the way.
+    /// Adds the mailboxes that `start` leads to. `visit` is told of each alias on the way. A transport of `start` itself gets the mail as `address`,
+    /// with which `start` was found; those of other aliases get it as the address of theirs.
     ///
     /// # Errors
     /// Mail for one of them is refused.
-    pub fn follow(&self, start: AliasId, found: &mut Found, mut visit: impl FnMut(AliasId)) -> Result<(), Refusal> {
+    pub fn follow(
+        &self,
+        start: AliasId,
+        address: impl Fn() -> String,
+        found: &mut Found,
+        mut visit: impl FnMut(AliasId),
+    ) -> Result<(), Refusal> {
         let mut waiting = Vec::from_iter(found.aliases.insert(start).then_some(start));
         let mut next = 0;
         while let Some(&id) = waiting.get(next) {
@@ -49,6 +55,9 @@ impl Aliases {
                 Action::To(targets) => {
                     for target in targets {
                         match target {
+                            Target::Mailbox(Mailbox { place: place @ Place::Transport(_), .. }) if id == start => {
+                                found.add(Mailbox { place: place.clone(), address: address().into() });
+                            }
                             Target::Mailbox(mailbox) => found.add(mailbox.clone()),
                             Target::Alias(id) => waiting.extend(found.aliases.insert(*id).then_some(*id)),
                         }
@@ -64,14 +73,15 @@ impl Aliases {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     mailboxes: Vec<Mailbox>,
-    paths: HashSet<Arc<str>>,
+    identities: HashSet<(Box<str>, Option<Box<str>>)>,
     aliases: HashSet<AliasId>,
 }
 
 impl Found {
     /// Each mailbox counts once, as the address that it was found by first.
     pub fn add(&mut self, mailbox: Mailbox) {
-        if self.paths.insert(Arc::clone(&mailbox.path)) {
+        let (text, address) = mailbox.identity();
+        if self.identities.insert((text.into(), address.map(Into::into))) {
             self.mailboxes.push(mailbox);
         }
     }

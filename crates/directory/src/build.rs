@@ -3,16 +3,18 @@
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use posthaste_smtp::address::is_domain;
+use posthaste_smtp::address::{is_domain, quoted};
 use posthaste_units::words::{Key, Problem};
 
 use crate::aliases::{self, Action, AliasId, Aliases, Checked, Target, Wrong};
 use crate::config::{Domain, Targets, Users};
-use crate::directory::{CatchAll, Directory, Lead, Table};
+use crate::directory::{CatchAll, Directory, PatternTarget, Table};
 use crate::names::{directory_name, folded, folded_domain};
 use crate::pattern::{Expression, Template};
-use crate::route::Refusal;
+use crate::route::{Mailbox, Place, Refusal};
+use crate::transport::Transport;
 
 impl Directory {
     /// Makes the directory of these domains. `mailbox` is the last part of each mailbox's path, such as `Maildir`.
@@ -36,7 +38,7 @@ impl Directory {
         }
         let mut actions = Vec::with_capacity(origins.len());
         for origin in &origins {
-            let action = directory.action(origin.targets, origin.domain as u32);
+            let action = directory.action(origin.targets, origin.domain as u32, origin.name());
             actions.push(action.map_err(|problem| origin.problem(problem))?);
         }
         let mut catch_alls = Vec::new();
@@ -105,7 +107,26 @@ impl Directory {
         }
         let name = name.into_owned();
         let (aliases, patterns, catch_all) = (HashMap::new(), Vec::new(), None);
-        self.domains.push(Table { name, directory, users, aliases, patterns, catch_all, separator });
+        let of_all =
+            domain.transport.as_deref().map(|text| transport(text, || vec!["transport".into()])).transpose()?;
+        let mut transports = HashMap::new();
+        for (account, settings) in &domain.accounts {
+            let at = || vec!["accounts".into(), Key::Name(account.clone()), "transport".into()];
+            if let Some(text) = &settings.transport {
+                transports.insert(folded(account).into(), transport(text, at)?);
+            }
+        }
+        self.domains.push(Table {
+            name,
+            directory,
+            users,
+            aliases,
+            patterns,
+            catch_all,
+            separator,
+            transport: of_all,
+            transports,
+        });
         Ok(())
     }
 
@@ -122,8 +143,8 @@ impl Directory {
         }
     }
 
-    /// What `targets`, written in `domain`, do. The place of a problem is the target's.
-    fn action(&self, targets: &Targets, domain: u32) -> Result<Action, Problem> {
+    /// What `targets` of the alias `name`, written in `domain`, do. The place of a problem is the target's.
+    fn action(&self, targets: &Targets, domain: u32, name: &str) -> Result<Action, Problem> {
         let targets = match targets {
             Targets::Discard => return Ok(Action::Discard),
             Targets::Refuse(reply) => {
@@ -136,12 +157,17 @@ impl Directory {
             return Err(Problem::new([], "has no target; write { discard = true } to discard its mail"));
         }
         let target = |(index, target): (usize, &String)| {
-            self.written_target(target, domain).map_err(|message| Problem::new([index.into()], message))
+            self.written_target(target, domain, name).map_err(|message| Problem::new([index.into()], message))
         };
         targets.iter().enumerate().map(target).collect::<Result<_, _>>().map(Action::To)
     }
 
-    fn written_target(&self, target: &str, domain: u32) -> Result<Target, String> {
+    fn written_target(&self, target: &str, domain: u32, name: &str) -> Result<Target, String> {
+        if let Some(transport) = Transport::parse(target) {
+            let place = Place::Transport(transport?.into());
+            let address = format!("{}@{}", quoted(&folded(name)), self.domains[domain as usize].name).into();
+            return Ok(Target::Mailbox(Mailbox { place, address }));
+        }
         let (local, domain) = self.parts(target, domain)?;
         self.known_target(local, domain, target)
     }
@@ -171,7 +197,7 @@ impl Directory {
         index: u32,
         origins: &mut Vec<Origin<'a>>,
         actions: &mut Vec<Action>,
-    ) -> Result<Vec<(Expression, Lead)>, Problem> {
+    ) -> Result<Vec<(Expression, PatternTarget)>, Problem> {
         if domain.patterns.len() > PATTERNS_MAX {
             let at = ["pattern".into(), PATTERNS_MAX.into()];
             return Err(Problem::new(at, format!("a domain has at most {PATTERNS_MAX} patterns")));
@@ -185,6 +211,11 @@ impl Directory {
             let written = if let Targets::To(targets) = &pattern.to { targets.as_slice() } else { &[] };
             for (position, target) in written.iter().enumerate() {
                 let problem = |message| Problem::new([at("to"), vec![position.into()]].concat(), message);
+                if Transport::parse(target).is_some() {
+                    let message =
+                        "a pattern leads to users and aliases; make an alias for this and lead the pattern to it";
+                    return Err(problem(message.to_owned()));
+                }
                 let (local, domain) = self.parts(target, index).map_err(problem)?;
                 let template = Template::new(local, &expression).map_err(problem)?;
                 if let Some(local) = template.fixed() {
@@ -193,15 +224,15 @@ impl Directory {
                 templates.push((template, domain));
             }
             let lead = if fixed.len() < templates.len() {
-                Lead::Filled(templates)
+                PatternTarget::Filled(templates)
             } else {
                 let alias = actions.len() as AliasId;
                 actions.push(match fixed.is_empty() {
-                    true => self.action(&pattern.to, index).map_err(|problem| problem.within(at("to")))?,
+                    true => self.action(&pattern.to, index, "").map_err(|problem| problem.within(at("to")))?,
                     false => Action::To(fixed.into()),
                 });
                 origins.push(Origin { domain: index as usize, at: At::Pattern(number), targets: &pattern.to });
-                Lead::Alias(alias)
+                PatternTarget::Alias(alias)
             };
             patterns.push((expression, lead));
         }
@@ -213,7 +244,7 @@ impl Directory {
         if domain.users == Users::Any {
             return Err(Problem::new(["catch_all".into()], "not with `users` as \"any\""));
         }
-        self.action(targets, index).map(Some).map_err(|problem| problem.within(["catch_all".into()]))
+        self.action(targets, index, "").map(Some).map_err(|problem| problem.within(["catch_all".into()]))
     }
 }
 
@@ -231,6 +262,11 @@ enum At<'a> {
 }
 
 impl Origin<'_> {
+    /// The alias; those of patterns and of a catch-all have none, and are never asked for it.
+    fn name(&self) -> &str {
+        if let At::Alias(name) = self.at { name } else { "" }
+    }
+
     /// What is wrong with one of its targets, or with all of them.
     fn problem(&self, problem: Problem) -> Problem {
         let at = match &self.at {
@@ -263,10 +299,17 @@ fn named<'a>(
     Ok(names)
 }
 
+/// A transport of a domain or of a user.
+fn transport(text: &str, at: impl Fn() -> Vec<Key>) -> Result<Arc<Transport>, Problem> {
+    const FORMS: &str = "write \"|/program argument\", \"/file\", \"lmtp:unix:/socket\" or \"lmtp:host:port\"";
+    let parsed = Transport::parse(text).unwrap_or_else(|| Err(FORMS.to_owned()));
+    parsed.map(Arc::new).map_err(|message| Problem::new(at(), message))
+}
+
 /// A domain of the configuration in its one form.
 fn domain_name(name: &str) -> Result<Cow<'_, str>, String> {
     if !is_domain(name) {
-        return Err("not a domain".to_owned());
+        return Err(format!("`{name}` is not a domain, such as example.org"));
     }
     let folded = folded_domain(name).filter(|name| is_domain(name));
     folded.ok_or_else(|| "not a domain: it has no form in DNS".to_owned())

@@ -7,6 +7,8 @@ use posthaste_units::values::{self, Table};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::transport::Transport;
+
 /// One domain that we receive mail for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,13 +33,16 @@ pub struct Domain {
     /// Aliases by regular expression; the first that matches decides.
     #[serde(default, rename = "pattern", skip_serializing_if = "Vec::is_empty", deserialize_with = "values::tables")]
     pub patterns: Vec<Pattern>,
+    /// Where mail for its users goes instead of Maildirs: see [`Transport::parse`](crate::Transport::parse).
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::some")]
+    pub transport: Option<String>,
     /// Whose the mailboxes are: `user`, `user:group` or `:group`, by name or number. Not set: the server's.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
     pub owner: Option<String>,
     /// Permission bits of mail files, in octal; directories get x where these have r. Not set: `0600`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
     pub mode: Option<String>,
-    /// Users whose mailboxes have another owner or mode than the domain's.
+    /// Users whose mailboxes have another owner, mode or transport than the domain's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub accounts: BTreeMap<String, Account>,
 }
@@ -52,6 +57,9 @@ pub struct Account {
     /// As [`Domain::mode`]; not set: the domain's.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
     pub mode: Option<String>,
+    /// As [`Domain::transport`]; not set: the domain's.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::some")]
+    pub transport: Option<String>,
 }
 
 impl Table for Domain {
@@ -69,6 +77,7 @@ impl Domain {
             sub_addressing: default_sub_addressing(),
             aliases: BTreeMap::new(),
             patterns: Vec::new(),
+            transport: None,
             owner: None,
             mode: None,
             accounts: BTreeMap::new(),
@@ -85,8 +94,19 @@ impl Domain {
         std::iter::once(&self.name).chain(&self.domain_aliases).map(String::as_str)
     }
 
+    /// Every transport that mail can go to, as often as it is written. What is wrong with one is found by [`Directory::new`](crate::Directory::new).
+    pub fn transports(&self) -> impl Iterator<Item = Transport> {
+        let of_users =
+            self.transport.iter().chain(self.accounts.values().filter_map(|account| account.transport.as_ref()));
+        let of_aliases = self.aliases.values().chain(&self.catch_all).flat_map(|targets| match targets {
+            Targets::To(targets) => targets.as_slice(),
+            Targets::Discard | Targets::Refuse(_) => &[],
+        });
+        of_users.chain(of_aliases).filter_map(|text| Transport::parse(text)?.ok())
+    }
+
     /// The keys that a table of the configuration may have.
-    pub const KEYS: [&str; 10] = [
+    pub const KEYS: [&str; 11] = [
         "name",
         "domain_aliases",
         "users",
@@ -94,6 +114,7 @@ impl Domain {
         "sub_addressing",
         "aliases",
         "pattern",
+        "transport",
         "owner",
         "mode",
         "accounts",
@@ -135,7 +156,7 @@ impl Default for Users {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Targets {
-    /// To one or several of: a user or alias of this domain, an address in one of our domains.
+    /// To one or several of: a user or alias of this domain, an address in one of our domains, a [transport](crate::Transport::parse).
     To(Vec<String>),
     /// Nowhere: the mail is accepted and discarded. `{ discard = true }`
     Discard,
@@ -247,7 +268,7 @@ mod tests {
     #[test]
     fn every_key_reads_back_as_it_is_shown() {
         let text = "name = \"a.example\"\ndomain_aliases = [\"b.example\"]\nusers = [\"ann\"]\ncatch_all = \"ann\"\n\
-                    owner = \"vmail\"\nmode = \"0640\"\n[aliases]\nnoreply.discard = true\nbob.refuse = \"gone\"\n\
+                    transport = \"lmtp:unix:/run/lmtp\"\nowner = \"vmail\"\nmode = \"0640\"\n[aliases]\nnoreply.discard = true\nbob.refuse = \"gone\"\n\
                     one = \"ann\"\ntwo = [\"ann\", \"b\"]\n[[pattern]]\nmatch = \"a(.)\"\nto = \"$1\"\n\
                     [[pattern]]\nmatch = \"b.\"\nto.discard = true\n[accounts.ann]\nmode = \"0600\"\n";
         let domain = read(text).unwrap();

@@ -10,8 +10,9 @@ use posthaste_smtp::address::{Domain as Host, quoted};
 use crate::aliases::{Action, AliasId, Aliases, Found, Target};
 use crate::names::{directory_name, folded, folded_domain, user_name};
 use crate::pattern::{Expression, Template};
-use crate::route::{Mailbox, Refusal, Route};
+use crate::route::{Mailbox, Place, Refusal, Route};
 use crate::step::{Rule, Step, Trace};
+use crate::transport::Transport;
 
 /// All domains, users and aliases. Made once, when the configuration is read; a look-up takes no lock and waits for nothing.
 #[derive(Debug)]
@@ -33,14 +34,18 @@ pub(crate) struct Table {
     /// `None`: anybody.
     pub users: Option<HashSet<Box<str>>>,
     pub aliases: HashMap<Box<str>, AliasId>,
-    pub patterns: Vec<(Expression, Lead)>,
+    pub patterns: Vec<(Expression, PatternTarget)>,
     pub catch_all: Option<CatchAll>,
     pub separator: Option<char>,
+    /// Where mail for its users goes instead of Maildirs.
+    pub transport: Option<Arc<Transport>>,
+    /// The same for some of them.
+    pub transports: HashMap<Box<str>, Arc<Transport>>,
 }
 
 /// Where the matches of a pattern go.
 #[derive(Debug)]
-pub(crate) enum Lead {
+pub(crate) enum PatternTarget {
     /// All to the same.
     Alias(AliasId),
     /// To local parts of these domains.
@@ -101,7 +106,7 @@ impl Directory {
         for found in [Some(&*name), base.as_deref()].into_iter().flatten() {
             if let Some(&alias) = table.aliases.get(found) {
                 table.trace_detail(&name, found, trace);
-                return self.follow(alias, || table.address(found), Rule::Alias, trace);
+                return self.follow(alias, || table.address(found), Rule::Alias, || table.address(local_part), trace);
             }
             if table.has_user(found) {
                 table.trace_detail(&name, found, trace);
@@ -117,8 +122,10 @@ impl Directory {
                 table.trace_detail(&name, found, trace);
                 let rule = || Rule::Pattern(expression.text.clone());
                 return match lead {
-                    Lead::Alias(alias) => self.follow(*alias, || table.address(found), rule(), trace),
-                    Lead::Filled(templates) => {
+                    PatternTarget::Alias(alias) => {
+                        self.follow(*alias, || table.address(found), rule(), || table.address(local_part), trace)
+                    }
+                    PatternTarget::Filled(templates) => {
                         let fill = |(template, domain): &(Template, u32)| (template.fill(&captures), *domain);
                         let targets: Vec<_> = templates.iter().map(fill).collect();
                         trace.step(|| {
@@ -135,7 +142,7 @@ impl Directory {
             // A mailbox is made for it, so it has to be one that nothing else can be mistaken for.
             _ if table.users.is_none() && user_name(rest).is_none() => Err(Refusal::BadName),
             Some(CatchAll { alias, delivers }) if delivers || !is_postmaster => {
-                self.follow(alias, || table.address(&name), Rule::CatchAll, trace)
+                self.follow(alias, || table.address(&name), Rule::CatchAll, || table.address(local_part), trace)
             }
             _ if table.users.is_none() || is_postmaster => {
                 table.trace_detail(&name, rest, trace);
@@ -177,8 +184,19 @@ impl Directory {
 
     fn mailbox(&self, table: &Table, user: &str, local_part: &str) -> Result<Mailbox, Refusal> {
         let directory = directory_name(user).map_err(|_| Refusal::BadName)?;
-        let path = format!("{}/{directory}/{}", table.directory, self.mailbox).into();
-        Ok(Mailbox { path, address: table.address(local_part).into() })
+        let place = match table.transports.get(user).or(table.transport.as_ref()) {
+            Some(transport) => Place::Transport(Arc::clone(transport)),
+            None => Place::Maildir(format!("{}/{directory}/{}", table.directory, self.mailbox).into()),
+        };
+        Ok(Mailbox { place, address: table.address(local_part).into() })
+    }
+
+    /// What stands behind the separator in an address of ours, as [`Mailbox::address`] has it: `lists` in `alice+lists@example.org`.
+    pub fn detail<'a>(&self, address: &'a str) -> Option<&'a str> {
+        let (local_part, domain) = address.rsplit_once('@')?;
+        let table = &self.domains[*self.by_name.get(domain)? as usize];
+        let is_quoted = local_part.starts_with('"');
+        local_part.split_once(table.separator?).map(|(_, detail)| detail).filter(|_| !is_quoted)
     }
 
     fn follow_each(&self, targets: &[(String, u32)], trace: &mut impl Trace) -> Result<Route, Refusal> {
@@ -187,7 +205,8 @@ impl Directory {
             match self.target(*domain, local)? {
                 Target::Mailbox(mailbox) => found.add(mailbox),
                 Target::Alias(alias) => {
-                    self.follow_into(alias, &mut found, Rule::Alias, || self.name_of(alias), trace)?
+                    let address = || self.domains[*domain as usize].address(local);
+                    self.follow_into(alias, &mut found, Rule::Alias, || self.name_of(alias), address, trace)?;
                 }
             }
         }
@@ -199,26 +218,29 @@ impl Directory {
         alias: AliasId,
         address: impl Fn() -> String,
         rule: Rule,
+        recipient: impl Fn() -> String,
         trace: &mut impl Trace,
     ) -> Result<Route, Refusal> {
         let mut found = Found::default();
-        self.follow_into(alias, &mut found, rule, address, trace)?;
+        self.follow_into(alias, &mut found, rule, address, recipient, trace)?;
         found.route()
     }
 
-    /// Adds what `start` leads to; `address` and `rule` are how it was reached.
+    /// Adds what `start` leads to; `address` and `rule` are how it was reached, for `recipient`.
     fn follow_into(
         &self,
         start: AliasId,
         found: &mut Found,
         rule: Rule,
         address: impl Fn() -> String,
+        recipient: impl Fn() -> String,
         trace: &mut impl Trace,
     ) -> Result<(), Refusal> {
-        self.aliases.follow(start, found, |alias| {
+        self.aliases.follow(start, recipient, found, |alias| {
             trace.step(|| {
                 let targets = if let Action::To(targets) = self.aliases.action(alias) { &**targets } else { &[] };
                 let to = targets.iter().map(|target| match target {
+                    Target::Mailbox(Mailbox { place: Place::Transport(transport), .. }) => transport.to_string(),
                     Target::Mailbox(mailbox) => mailbox.address.to_string(),
                     Target::Alias(alias) => self.name_of(*alias),
                 });

@@ -11,7 +11,7 @@
 //! domain.aliases.insert("team".to_owned(), Targets::To(vec!["alice".to_owned(), "bob".to_owned()]));
 //! let directory = Directory::new(&[domain], "Maildir").expect("nothing is wrong with it");
 //! let Route::Local(mailboxes) = directory.resolve("Team", Some("example.org")) else { panic!("no mailboxes") };
-//! assert_eq!(&*mailboxes[1].path, "example.org/bob/Maildir");
+//! assert_eq!(mailboxes[1].text(), "example.org/bob/Maildir");
 //! ```
 #![forbid(unsafe_code)]
 
@@ -23,8 +23,10 @@ pub mod names;
 mod pattern;
 mod route;
 mod step;
+mod transport;
 
 pub use config::{Account, Domain, Pattern, Targets, Users};
 pub use directory::Directory;
-pub use route::{Mailbox, Mailboxes, Refusal, Route};
+pub use route::{Mailbox, Mailboxes, Place, Refusal, Route};
 pub use step::{Rule, Step};
+pub use transport::{Transport, TransportKind};

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use posthaste_smtp::Reply;
 
+use crate::transport::{Transport, TransportKind};
+
 /// What becomes of a recipient's mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// It goes into these mailboxes.
+    /// It goes into these mailboxes, or to the transports that stand for some of them.
     Local(Mailboxes),
     /// It is accepted and goes nowhere.
     Discard,
@@ -20,10 +22,38 @@ pub enum Route {
 /// One mailbox that a recipient stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mailbox {
-    /// `domain/user/` and the name that the directory was given for mailboxes. Each part is safe as the name of a file.
-    pub path: Arc<str>,
-    /// What Delivered-To says.
+    /// Where its mail goes.
+    pub place: Place,
+    /// What Delivered-To says, and whom an LMTP server is told.
     pub address: Arc<str>,
+}
+
+/// Where mail for a mailbox goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// Into a Maildir: `domain/user/` and the name that the directory was given for mailboxes. Each part is safe as the name of a file.
+    Maildir(Arc<str>),
+    /// Elsewhere.
+    Transport(Arc<Transport>),
+}
+
+impl Mailbox {
+    /// The path of the Maildir, or the transport as it was written.
+    pub fn text(&self) -> &str {
+        match &self.place {
+            Place::Maildir(path) => path,
+            Place::Transport(transport) => transport.text(),
+        }
+    }
+
+    /// What two mailboxes of one message must not have in common: a Maildir or a file gets it once, a program or a server once for each address.
+    pub fn identity(&self) -> (&str, Option<&str>) {
+        let is_by_address = match &self.place {
+            Place::Maildir(_) => false,
+            Place::Transport(transport) => !matches!(transport.kind(), TransportKind::File(_)),
+        };
+        (self.text(), is_by_address.then_some(&*self.address))
+    }
 }
 
 /// The mailboxes that a recipient stands for: at least one, each once, as a slice.

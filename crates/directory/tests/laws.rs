@@ -51,7 +51,7 @@ fn addresses() -> impl Iterator<Item = (String, &'static str)> {
 fn reached(route: Route) -> Result<BTreeSet<String>, Refusal> {
     match route {
         Route::Local(mailboxes) => {
-            let paths: BTreeSet<_> = mailboxes.iter().map(|mailbox| mailbox.path.to_string()).collect();
+            let paths: BTreeSet<_> = mailboxes.iter().map(|mailbox| mailbox.text().to_owned()).collect();
             assert_eq!(paths.len(), mailboxes.len(), "each mailbox once");
             assert!(!paths.is_empty());
             Ok(paths)

@@ -38,7 +38,7 @@ fn routes() -> Directory {
 fn mailboxes(route: Route) -> Result<Vec<(String, String)>, Refusal> {
     match route {
         Route::Local(mailboxes) => {
-            Ok(mailboxes.iter().map(|found| (found.path.to_string(), found.address.to_string())).collect())
+            Ok(mailboxes.iter().map(|found| (found.text().to_owned(), found.address.to_string())).collect())
         }
         Route::Discard => Ok(Vec::new()),
         Route::Refused(refusal) => Err(refusal),
@@ -235,7 +235,7 @@ fn other_names_of_a_domain_are_the_domain() {
     let at = |index: usize| format!("domain.1.domain_aliases.{index}");
     assert_eq!(of_two("\"A.example\""), (at(0), "there is a domain `A.example` already".to_owned()));
     assert_eq!(of_two("\"c.example\", \"b.example\""), (at(1), "there is a domain `b.example` already".to_owned()));
-    assert_eq!(of_two("\"c..example\""), (at(0), "not a domain".to_owned()));
+    assert_eq!(of_two("\"c..example\""), (at(0), "`c..example` is not a domain, such as example.org".to_owned()));
 }
 
 const PATTERNS: &str = r#"

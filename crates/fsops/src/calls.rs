@@ -9,10 +9,10 @@ use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::{self, Errno};
 use rustix::path::Arg;
 
-use crate::Declared;
-use crate::machine::{World, world};
-use crate::recording::Event;
+use crate::event::Event;
 use crate::tree::NodeId;
+use crate::world::{World, world};
+use crate::{Declared, Space};
 
 pub fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     openat(CWD, path, flags, mode)
@@ -34,7 +34,7 @@ pub fn openat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> 
     let file = fs::openat(&place.dir_fd, &*place.name, flags, mode)?;
     if let Some(node) = before.and_then(|identity| world.node(identity)) {
         if flags.contains(OFlags::TRUNC) {
-            world.state(place.machine).push(Event::Truncate { node: node.1 });
+            world.state(place.machine).push(Event::Truncate { node: node.1, len: 0 });
         }
     } else {
         place.record_made(&mut world, identity(&fs::fstat(&file)?), false);
@@ -183,6 +183,15 @@ fn written(
     Ok(written)
 }
 
+pub fn ftruncate<Fd: AsFd>(fd: Fd, len: u64) -> io::Result<()> {
+    let Some(mut world) = world() else { return fs::ftruncate(fd, len) };
+    let Some((machine, node)) = world.node(identity(&fs::fstat(&fd)?)) else { return fs::ftruncate(fd, len) };
+    world.state(machine).may_change(node)?;
+    fs::ftruncate(fd, len)?;
+    world.state(machine).push(Event::Truncate { node, len });
+    Ok(())
+}
+
 pub fn fchown<Fd: AsFd>(fd: Fd, owner: Option<Uid>, group: Option<Gid>) -> io::Result<()> {
     attributes(&fd, || fs::fchown(&fd, owner, group))
 }
@@ -201,9 +210,9 @@ fn attributes(fd: &impl AsFd, call: impl FnOnce() -> io::Result<()>) -> io::Resu
 }
 
 pub fn fsync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
-    let Some(mut world) = world() else { return fs::fsync(fd) };
+    let Some(world) = world() else { return fs::fsync(fd) };
     match world.node(identity(&fs::fstat(&fd)?)) {
-        Some((machine, node)) => world.state(machine).sync(node),
+        Some((machine, node)) => World::while_it_hangs(world, machine).state(machine).sync(node),
         None => {
             // A real sync takes long; others need not wait for it.
             drop(world);
@@ -213,9 +222,9 @@ pub fn fsync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
 }
 
 pub fn fdatasync<Fd: AsFd>(fd: Fd) -> io::Result<()> {
-    let Some(mut world) = world() else { return fs::fdatasync(fd) };
+    let Some(world) = world() else { return fs::fdatasync(fd) };
     match world.node(identity(&fs::fstat(&fd)?)) {
-        Some((machine, node)) => world.state(machine).sync(node),
+        Some((machine, node)) => World::while_it_hangs(world, machine).state(machine).sync(node),
         None => {
             drop(world);
             fs::fdatasync(fd)
@@ -227,6 +236,7 @@ pub fn syncfs<Fd: AsFd>(fd: Fd) -> io::Result<()> {
     let Some(mut world) = world() else { return fs::syncfs(fd) };
     match world.node(identity(&fs::fstat(&fd)?)) {
         Some((machine, node)) => {
+            world = World::while_it_hangs(world, machine);
             let state = world.state(machine);
             state.sync_all(state.mounts.of(node), fd.as_fd().as_raw_fd())
         }
@@ -259,6 +269,14 @@ pub fn mounts_below(dir: &std::path::Path) -> Option<Vec<std::path::PathBuf>> {
     let (machine, _) = world.node(identity(&fs::stat(dir).ok()?))?;
     let below = |point: &&std::path::PathBuf| point.starts_with(dir) && *point != dir;
     Some(world.state(machine).mount_points.iter().filter(below).cloned().collect())
+}
+
+/// What is declared to be left on the file system of `path`, all that there can be if nothing is; nothing if it is a real one.
+pub fn declared_space(path: &std::path::Path) -> Option<Space> {
+    let mut world = world()?;
+    let (machine, node) = world.node(identity(&fs::stat(path).ok()?))?;
+    let state = world.state(machine);
+    Some(state.spaces.get(&state.mounts.of(node)).copied().unwrap_or(Space::MAX))
 }
 
 /// A name in a watched directory.

@@ -3,38 +3,83 @@
 //! For every program that promises durability and wants to test the promise in process, without root. In a normal build these are
 //! `rustix`'s own functions under the same names. With the feature `record`, calls below a directory that a [`Machine`] watches go on
 //! record, none is really synced, and from the [`Recording`] any directory tree can be made that a power cut at any moment could have left
-//! ([`recording`](mod@recording) states the model). What only reads needs no door.
+//! ([`recording`](mod@recording) states the model). What only reads needs no door, but for [`Space::of`]: a test
+//! declares what a file system has left.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 #[cfg(feature = "record")]
 mod calls;
 #[cfg(feature = "record")]
+mod chooser;
+#[cfg(feature = "record")]
+mod event;
+#[cfg(feature = "record")]
 mod machine;
 #[cfg(feature = "record")]
 pub mod recording;
+mod space;
 #[cfg(feature = "record")]
 mod tree;
+#[cfg(feature = "record")]
+mod world;
 
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
 
 #[cfg(feature = "record")]
 pub use calls::*;
 #[cfg(feature = "record")]
-pub use machine::{Faults, Machine};
+pub use machine::Machine;
 #[cfg(feature = "record")]
 pub use recording::{Choice, Cut, Event, Recording, Scope};
+pub use space::Space;
 #[cfg(feature = "record")]
 pub use tree::Tree;
+#[cfg(feature = "record")]
+pub use world::Faults;
 
 #[cfg(not(feature = "record"))]
 pub use rustix::fs::{
-    fchmod, fchown, fdatasync, fsync, linkat, mkdir, mkdirat, open, openat, rename, renameat, renameat_with, syncfs,
-    unlink, unlinkat,
+    fchmod, fchown, fdatasync, fsync, ftruncate, linkat, mkdir, mkdirat, open, openat, rename, renameat, renameat_with,
+    syncfs, unlink, unlinkat,
 };
 #[cfg(not(feature = "record"))]
 pub use rustix::io::{pwritev, write, writev};
+
+/// Makes a directory (mode 0700) and those above it that are missing, each durable before what lies in it. One that is there is made durable
+/// too: whoever made it may have been killed before the sync.
+///
+/// # Errors
+/// Those of making, opening and syncing them.
+pub fn make_dir(dir: &Path) -> io::Result<()> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let was_there = dir.is_dir();
+    if !was_there {
+        make_dir(parent)?;
+        match mkdir(dir, Mode::RWXU) {
+            Err(Errno::EXIST) if dir.is_dir() => {}
+            made => made?,
+        }
+    }
+    let this = File::open(dir)?;
+    fsync(&this)?;
+    let parent = match File::open(parent) {
+        // Where we may not look we have made nothing.
+        Err(error) if was_there && error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        opened => opened?,
+    };
+    if this.metadata()?.dev() == parent.metadata()?.dev() {
+        fsync(&parent)?;
+    }
+    Ok(())
+}
 
 /// What a [`Machine`]'s file system is declared to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +107,13 @@ pub fn declared(_fd: impl AsFd) -> Option<Declared> {
 #[cfg(not(feature = "record"))]
 #[inline]
 pub fn mounts_below(_dir: &std::path::Path) -> Option<Vec<std::path::PathBuf>> {
+    None
+}
+
+/// What is declared to be left on the file system of `path`; nothing if it is a real one.
+#[cfg(not(feature = "record"))]
+#[inline]
+pub fn declared_space(_path: &std::path::Path) -> Option<Space> {
     None
 }
 

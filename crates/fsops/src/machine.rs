@@ -1,33 +1,15 @@
 //! A watched directory: a machine whose power can be cut.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
-use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use rustix::io::Errno;
-
-use crate::recording::{Event, Recording, Scope};
-use crate::tree::{Mounts, Node, NodeId, ROOT, Tree};
-
-/// What goes wrong, and when: counts start at 1 with the machine.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// These syncs fail with EIO and forget what they should have written.
-    pub fail_syncs: Vec<u64>,
-    /// All syncs on this file system fail in that way: its [`Declared::device`](crate::Declared::device).
-    pub fail_syncs_on: Option<u64>,
-    /// This file system lets nothing be written from this change on, as one that the kernel has given up until it is mounted again; no sync of it writes anything.
-    pub read_only: Option<(u64, u64)>,
-    /// These changes fail, of bytes or of names, but that the first takes half of its bytes if it is a write.
-    pub fail_changes: Option<(Range<u64>, Errno)>,
-    /// Whoever runs is killed when he asks for this one, changes and syncs counted together.
-    pub kill_before: Option<u64>,
-}
+use crate::event::Event;
+use crate::recording::Recording;
+use crate::space::Space;
+use crate::tree::{Node, NodeId, ROOT, Tree};
+use crate::world::{Faults, State, lock};
 
 /// A directory of its own, everything below which goes on record. No call is really synced: the record knows what is durable.
 #[derive(Debug)]
@@ -37,62 +19,6 @@ pub struct Machine {
     ordered_log: bool,
     // Dropped after the machine has been forgotten: inode numbers are used again.
     dir: tempfile::TempDir,
-}
-
-/// A file or directory that is watched: whose, and which.
-pub(crate) type Watched = (u64, NodeId);
-
-pub(crate) struct World {
-    // By device and inode number.
-    nodes: BTreeMap<(u64, u64), Watched>,
-    machines: BTreeMap<u64, State>,
-}
-
-pub(crate) struct State {
-    pub life: u64,
-    pub syncfs_trusted: bool,
-    pub ordered_log: bool,
-    pub is_off: bool,
-    events: Vec<Event>,
-    last_node: NodeId,
-    pub mounts: Mounts,
-    // Where they begin: no name of these directories changes.
-    pub mount_points: Vec<PathBuf>,
-    faults: Faults,
-    // Files whose writes a sync of their file system has forgotten: their own next sync tells so, as the kernel does.
-    forgotten: BTreeSet<NodeId>,
-    // How often a sync of each file system has failed, and how much of that each descriptor has told.
-    failures: BTreeMap<NodeId, u64>,
-    told: BTreeMap<(NodeId, RawFd), u64>,
-    syncs: u64,
-    changes: u64,
-}
-
-static WORLD: Mutex<World> = Mutex::new(World { nodes: BTreeMap::new(), machines: BTreeMap::new() });
-static MACHINES: AtomicUsize = AtomicUsize::new(0);
-static NEXT: AtomicU64 = AtomicU64::new(1);
-
-/// The world, if anybody watches any of it. Calls are made while it is held, so that the record has their order. Before each of them another
-/// thread may go first: where a test decides whose turn it is, it decides it here.
-pub(crate) fn world() -> Option<MutexGuard<'static, World>> {
-    (MACHINES.load(Ordering::Acquire) > 0).then(|| {
-        std::thread::yield_now();
-        lock()
-    })
-}
-
-/// Never waits in a queue: machines of other threads lock it, too, and whose turn it is on this one is not to follow from theirs.
-fn lock() -> MutexGuard<'static, World> {
-    loop {
-        match WORLD.try_lock() {
-            Ok(world) => return world,
-            Err(TryLockError::Poisoned(world)) => return world.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000 };
-                let _ = rustix::thread::clock_nanosleep_relative(rustix::thread::ClockId::Monotonic, &moment);
-            }
-        }
-    }
 }
 
 impl Machine {
@@ -123,28 +49,8 @@ impl Machine {
             nodes.push((identity(path)?, id));
             Ok(())
         })?;
-        let key = NEXT.fetch_add(1, Ordering::Relaxed);
-        let state = State {
-            life: key,
-            syncfs_trusted,
-            ordered_log,
-            is_off: false,
-            events: Vec::new(),
-            last_node: tree.highest(),
-            mounts: tree.mounts(),
-            mount_points: tree.mount_points().iter().map(|point| dir.path().join(point)).collect(),
-            faults: Faults::default(),
-            forgotten: BTreeSet::new(),
-            failures: BTreeMap::new(),
-            told: BTreeMap::new(),
-            syncs: 0,
-            changes: 0,
-        };
-        let mut world = lock();
-        world.nodes.extend(nodes.into_iter().map(|(identity, id)| (identity, (key, id))));
-        world.machines.insert(key, state);
-        MACHINES.fetch_add(1, Ordering::Release);
-        drop(world);
+        let state = |life| State::new(life, tree, dir.path(), (syncfs_trusted, ordered_log));
+        let key = lock().add(nodes, state);
         Ok(Machine { key, base: tree.clone(), ordered_log, dir })
     }
 
@@ -155,7 +61,7 @@ impl Machine {
 
     /// Puts it on record that somebody was told that this message is durable.
     pub fn acknowledge(&self, number: u64) {
-        self.with(|state| state.events.push(Event::Acknowledged(number)));
+        self.with(|state| state.push(Event::Acknowledged(number)));
     }
 
     /// Events so far.
@@ -171,6 +77,19 @@ impl Machine {
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.with(|state| state.faults = faults);
+    }
+
+    /// Declares what is left on the file system of this directory, until something else is declared. Writes take nothing of it.
+    ///
+    /// # Panics
+    /// When it is no directory of the machine.
+    pub fn set_space(&self, dir: &Path, space: Space) {
+        let identity = identity(dir).expect("a directory that is there");
+        let mut world = lock();
+        let (machine, node) = world.node(identity).expect("a directory of the machine");
+        let state = world.state(machine);
+        let mount = state.mounts.of(node);
+        state.spaces.insert(mount, space);
     }
 
     /// Whoever runs is dead: nothing that he still calls has an effect, and all of it fails.
@@ -221,16 +140,13 @@ impl Machine {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(lock().machines.get_mut(&self.key).expect("a machine is known until it is dropped"))
+        act(lock().state(self.key))
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let mut world = lock();
-        world.machines.remove(&self.key);
-        world.nodes.retain(|_, (key, _)| *key != self.key);
-        MACHINES.fetch_sub(1, Ordering::Release);
+        lock().remove(self.key);
     }
 }
 
@@ -250,156 +166,15 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-impl World {
-    pub fn node(&self, identity: (u64, u64)) -> Option<Watched> {
-        self.nodes.get(&identity).copied()
-    }
-
-    /// Gives a number to what was just made in `dir`.
-    pub fn watch(&mut self, machine: u64, dir: NodeId, identity: (u64, u64)) -> NodeId {
-        let state = self.state(machine);
-        state.last_node += 1;
-        let node = state.last_node;
-        state.mounts.made_in(dir, node);
-        self.nodes.insert(identity, (machine, node));
-        node
-    }
-
-    /// Nothing leads there any more; its number may be used again.
-    pub fn forget(&mut self, identity: (u64, u64)) {
-        self.nodes.remove(&identity);
-    }
-
-    pub fn state(&mut self, machine: u64) -> &mut State {
-        self.machines.get_mut(&machine).expect("a watched node's machine")
-    }
-}
-
-impl State {
-    pub fn push(&mut self, event: Event) {
-        self.events.push(event);
-    }
-
-    /// # Errors
-    /// EIO when nobody is alive.
-    fn alive(&mut self) -> rustix::io::Result<()> {
-        self.is_off |= self.faults.kill_before == Some(self.syncs + self.changes);
-        if self.is_off { Err(Errno::IO) } else { Ok(()) }
-    }
-
-    /// # Errors
-    /// EXDEV where names would lead from one file system to another.
-    pub fn same_mount(&self, one: NodeId, other: NodeId) -> rustix::io::Result<()> {
-        if self.mounts.of(one) == self.mounts.of(other) { Ok(()) } else { Err(Errno::XDEV) }
-    }
-
-    /// # Errors
-    /// EBUSY for the directory that a file system begins at.
-    pub fn no_mount(&self, node: NodeId) -> rustix::io::Result<()> {
-        if self.mounts.of(node) == node { Err(Errno::BUSY) } else { Ok(()) }
-    }
-
-    /// fsync or fdatasync.
-    pub fn sync(&mut self, node: NodeId) -> rustix::io::Result<()> {
-        let was_forgotten = self.forgotten.remove(&node);
-        if self.fails(node)? || was_forgotten {
-            self.events.push(Event::SyncFailed(Scope::Node(node)));
-            return Err(Errno::IO);
-        }
-        self.events.push(Event::Sync(Scope::Node(node)));
-        Ok(())
-    }
-
-    /// syncfs by a descriptor, which tells also what has failed since it was opened, whoever was told of it before.
-    pub fn sync_all(&mut self, mount: NodeId, descriptor: RawFd) -> rustix::io::Result<()> {
-        if self.fails(mount)? {
-            let unsynced = self.unsynced_on(mount);
-            self.forgotten.extend(unsynced);
-            self.events.push(Event::SyncFailed(Scope::FileSystem(mount)));
-            // The kernel has nothing to write to one that is read-only.
-            if self.is_read_only(mount) {
-                return Ok(());
-            }
-            *self.failures.entry(mount).or_default() += 1;
-        } else {
-            self.events.push(Event::Sync(Scope::FileSystem(mount)));
-        }
-        let failures = self.failures.get(&mount).copied().unwrap_or(0);
-        let told = self.told.insert((mount, descriptor), failures).unwrap_or(0);
-        if told < failures { Err(Errno::IO) } else { Ok(()) }
-    }
-
-    /// A descriptor was opened by which a file system may be synced.
-    pub fn opened(&mut self, mount: NodeId, descriptor: RawFd) {
-        self.told.insert((mount, descriptor), self.failures.get(&mount).copied().unwrap_or(0));
-    }
-
-    /// Counts a sync of what lies on this file system, and says whether it is one that fails.
-    fn fails(&mut self, node: NodeId) -> rustix::io::Result<bool> {
-        self.syncs += 1;
-        self.alive()?;
-        let is_due = self.faults.fail_syncs.contains(&self.syncs);
-        Ok(is_due || self.faults.fail_syncs_on == Some(self.mounts.of(node)) || self.is_read_only(node))
-    }
-
-    /// Files on a file system that were written and not synced since.
-    fn unsynced_on(&self, mount: NodeId) -> BTreeSet<NodeId> {
-        let mut unsynced = BTreeSet::new();
-        for event in &self.events {
-            match event {
-                Event::Write { node, .. } if self.mounts.of(*node) == mount => drop(unsynced.insert(*node)),
-                Event::Sync(Scope::Node(node)) | Event::SyncFailed(Scope::Node(node)) => drop(unsynced.remove(node)),
-                Event::Sync(Scope::FileSystem(all)) | Event::SyncFailed(Scope::FileSystem(all)) if *all == mount => {
-                    unsynced.clear();
-                }
-                _ => {}
-            }
-        }
-        unsynced
-    }
-
-    pub fn is_read_only(&self, node: NodeId) -> bool {
-        self.faults.read_only.is_some_and(|(device, from)| self.mounts.of(node) == device && self.changes >= from)
-    }
-
-    /// To be asked before each change in a directory.
-    ///
-    /// # Errors
-    /// EIO when nobody is alive, and the fault that is due.
-    pub fn may_change(&mut self, node: NodeId) -> rustix::io::Result<()> {
-        self.changes += 1;
-        self.alive()?;
-        if self.is_read_only(node) {
-            return Err(Errno::ROFS);
-        }
-        match &self.faults.fail_changes {
-            Some((due, errno)) if due.contains(&self.changes) => Err(*errno),
-            _ => Ok(()),
-        }
-    }
-
-    /// To be asked before each write to a file: how many of the bytes it takes.
-    ///
-    /// # Errors
-    /// As [`may_change`](Self::may_change).
-    pub fn may_write(&mut self, node: NodeId, bytes: usize) -> rustix::io::Result<usize> {
-        let begins = |(due, _): &(Range<u64>, Errno)| due.start == self.changes + 1;
-        if bytes > 1 && self.faults.fail_changes.as_ref().is_some_and(begins) {
-            self.changes += 1;
-            return self.alive().map(|()| bytes / 2);
-        }
-        self.may_change(node).map(|()| bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
 
     use rustix::fs::{AtFlags, Mode, OFlags};
+    use rustix::io::Errno;
 
     use super::*;
-    use crate::recording::{Choice, Cut};
+    use crate::event::{Choice, Cut};
 
     const NEW: OFlags = OFlags::WRONLY.union(OFlags::CREATE);
 

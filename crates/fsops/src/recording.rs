@@ -2,7 +2,7 @@
 //!
 //! The model, for every call that had returned when the power went and that no sync has covered:
 //!
-//! - A write is kept, dropped, or torn: each sector of [`SECTOR`] bytes for itself. The file may have grown all the same; then zeros or old
+//! - A write is kept, dropped, or torn: each sector of [`SECTOR`] bytes for itself. A change of a file's length is kept or dropped. The file may have grown all the same; then zeros or old
 //!   garbage lie where nothing was written.
 //! - A change of names (creating, removing, linking, renaming, exchanging) is kept or dropped as a whole, in any order; with [`Recording::ordered_log`], behind
 //!   one that is dropped none is kept. A name whose directory is gone is gone, and none is made while another file still has it. What is renamed durably exists under its new name whatever became of its old one;
@@ -15,127 +15,11 @@
 //!   have any of them or not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::str::FromStr;
 
-use posthaste_random::Random;
-
+pub use crate::chooser::SECTOR;
+use crate::chooser::{Chooser, Fate, write};
+pub use crate::event::{Choice, Cut, Event, Scope};
 use crate::tree::{Mounts, NodeId, Tree};
-
-/// Bytes that a disk writes whole or not at all.
-pub const SECTOR: usize = 512;
-
-/// A call that succeeded, in the order in which the calls were made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A file or directory was made.
-    Create {
-        /// Its directory.
-        dir: NodeId,
-        /// Its name there.
-        name: String,
-        /// Itself.
-        node: NodeId,
-        /// Whether it is a directory.
-        is_dir: bool,
-    },
-    /// A file got another name.
-    Link {
-        /// The directory of that name.
-        dir: NodeId,
-        /// The name.
-        name: String,
-        /// The file.
-        node: NodeId,
-    },
-    /// A name was taken away.
-    Remove {
-        /// Its directory.
-        dir: NodeId,
-        /// The name.
-        name: String,
-        /// What it led to.
-        node: NodeId,
-    },
-    /// A file or directory was renamed, in place of what had that name before.
-    Rename {
-        /// Directory and name before.
-        from: (NodeId, String),
-        /// Directory and name after.
-        to: (NodeId, String),
-        /// What was renamed.
-        node: NodeId,
-    },
-    /// Two names changed places.
-    Exchange {
-        /// Directory and name of the one, and what it led to before.
-        first: (NodeId, String, NodeId),
-        /// The same of the other.
-        second: (NodeId, String, NodeId),
-    },
-    /// All bytes of a file were taken away.
-    Truncate {
-        /// The file.
-        node: NodeId,
-    },
-    /// Bytes were written.
-    Write {
-        /// The file.
-        node: NodeId,
-        /// Where they begin.
-        offset: u64,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
-    /// It was made durable.
-    Sync(Scope),
-    /// It should have been made durable, and was not.
-    SyncFailed(Scope),
-    /// Somebody was told that this message is durable.
-    Acknowledged(u64),
-}
-
-/// What a sync is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// fsync or fdatasync: of this file or directory.
-    Node(NodeId),
-    /// syncfs: of the file system that begins at this directory.
-    FileSystem(NodeId),
-}
-
-impl Event {
-    /// Whether it makes anything durable.
-    pub fn is_sync(&self) -> bool {
-        matches!(self, Event::Sync(_))
-    }
-
-    /// The directory, or one of the two, in which it changes a name.
-    fn dir(&self) -> Option<NodeId> {
-        match self {
-            Event::Create { dir, .. } | Event::Link { dir, .. } | Event::Remove { dir, .. } => Some(*dir),
-            Event::Rename { from, .. } => Some(from.0),
-            Event::Exchange { first, .. } => Some(first.0),
-            _ => None,
-        }
-    }
-
-    fn changes_names_in(&self, node: NodeId) -> bool {
-        match self {
-            Event::Create { dir, .. } | Event::Link { dir, .. } | Event::Remove { dir, .. } => *dir == node,
-            Event::Rename { from, to, .. } => from.0 == node || to.0 == node,
-            Event::Exchange { first, second } => first.0 == node || second.0 == node,
-            _ => false,
-        }
-    }
-
-    fn writes_to(&self) -> Option<NodeId> {
-        match self {
-            Event::Write { node, .. } | Event::Truncate { node } => Some(*node),
-            _ => None,
-        }
-    }
-}
 
 /// A run: what there was before it, and everything that was done.
 #[derive(Debug, Clone)]
@@ -150,63 +34,12 @@ pub struct Recording {
     pub ordered_log: bool,
 }
 
-/// A moment at which the power goes, and what it leaves: written and read as `POSITION:sSEED` or `POSITION:bBITS`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
-    /// It goes before this event.
-    pub position: usize,
-    /// What becomes of what is not durable then.
-    pub choice: Choice,
-}
-
-/// What becomes of what is not durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
-    /// This seed decides.
-    Seed(u64),
-    /// Item number `n` of those that are not durable is kept whole if bit `n` is set, else dropped.
-    Bits(u64),
-}
-
-impl fmt::Display for Cut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.choice {
-            Choice::Seed(seed) => write!(f, "{}:s{seed}", self.position),
-            Choice::Bits(bits) => write!(f, "{}:b{bits}", self.position),
-        }
-    }
-}
-
-impl FromStr for Cut {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parse = || {
-            let (position, choice) = text.split_once(':')?;
-            let number = choice.get(1..)?.parse().ok()?;
-            let choice = match choice.as_bytes().first()? {
-                b's' => Choice::Seed(number),
-                b'b' => Choice::Bits(number),
-                _ => return None,
-            };
-            Some(Cut { position: position.parse().ok()?, choice })
-        };
-        parse().ok_or_else(|| format!("{text:?} is no cut such as 17:s4 or 17:b5"))
-    }
-}
-
 /// How an event got on until the cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reached {
     Durable,
     Pending,
     Nothing,
-}
-
-enum Fate {
-    Kept,
-    Dropped,
-    Torn,
 }
 
 impl Recording {
@@ -378,107 +211,16 @@ fn apply(tree: &mut Tree, event: &Event) {
             tree.entries(first.0).insert(first.1.clone(), second.2);
             tree.entries(second.0).insert(second.1.clone(), first.2);
         }
-        Event::Truncate { node } => tree.bytes(*node).clear(),
+        Event::Truncate { node, len } => tree.bytes(*node).resize(*len as usize, 0),
         Event::Write { node, offset, bytes } => write(tree.bytes(*node), *offset as usize, bytes),
         Event::Sync(_) | Event::SyncFailed(_) | Event::Acknowledged(_) => {}
     }
 }
 
-fn write(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
-    if file.len() < at + bytes.len() {
-        file.resize(at + bytes.len(), 0);
-    }
-    file[at..at + bytes.len()].copy_from_slice(bytes);
-}
-
-/// Decides over what is not durable.
-struct Chooser {
-    choice: Choice,
-    random: Random,
-    way: Way,
-    // Items so far, and the first that is dropped where they go in order.
-    index: usize,
-    end: usize,
-}
-
-#[derive(Clone, Copy)]
-enum Way {
-    Kept,
-    Dropped,
-    Prefix,
-    Reordered,
-    Torn,
-}
-
-impl Chooser {
-    fn new(cut: Cut, pending: usize) -> Self {
-        let seed = match cut.choice {
-            Choice::Seed(seed) => seed,
-            Choice::Bits(_) => 0,
-        };
-        // By position too, so that one seed does not do the same everywhere.
-        let mut random = Random::new(seed ^ (cut.position as u64) << 32);
-        let way = match random.below(8) {
-            0 => Way::Kept,
-            1 => Way::Dropped,
-            2 => Way::Prefix,
-            3..6 => Way::Reordered,
-            _ => Way::Torn,
-        };
-        let end = random.below(pending as u64 + 1) as usize;
-        Chooser { choice: cut.choice, random, way, index: 0, end }
-    }
-
-    fn next(&mut self, event: &Event) -> Fate {
-        let index = self.index;
-        self.index += 1;
-        let keep_if = |kept: bool| if kept { Fate::Kept } else { Fate::Dropped };
-        if let Choice::Bits(bits) = self.choice {
-            return keep_if(bits >> index & 1 == 1);
-        }
-        match self.way {
-            Way::Kept => Fate::Kept,
-            Way::Dropped => Fate::Dropped,
-            Way::Prefix if event.dir().is_some() => keep_if(index < self.end),
-            Way::Prefix if index == self.end => Fate::Torn,
-            Way::Prefix | Way::Reordered => keep_if(self.random.below(2) == 0),
-            Way::Torn if event.dir().is_some() => keep_if(self.random.below(4) != 0),
-            Way::Torn => Fate::Torn,
-        }
-    }
-
-    fn tear(&mut self, file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
-        self.grow(file, at + bytes.len());
-        let mut from = 0;
-        while from < bytes.len() {
-            // In the disk's own grid.
-            let to = (from + SECTOR - (at + from) % SECTOR).min(bytes.len());
-            if self.random.below(2) == 0 {
-                write(file, at + from, &bytes[from..to]);
-            }
-            from = to;
-        }
-    }
-
-    /// The size of a file is a thing of its own.
-    fn grow(&mut self, file: &mut Vec<u8>, len: usize) {
-        if file.len() >= len || matches!(self.choice, Choice::Bits(_)) {
-            return;
-        }
-        match self.random.below(3) {
-            0 => {}
-            1 => file.resize(len, 0),
-            _ => file.resize(len, GARBAGE),
-        }
-    }
-}
-
-/// What lay in a block before it was this file's.
-const GARBAGE: u8 = 0xDB;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chooser::GARBAGE;
     use crate::tree::ROOT;
 
     const ALL: Event = Event::Sync(Scope::FileSystem(ROOT));

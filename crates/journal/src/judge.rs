@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::layout::RecordHeader;
-use crate::pool::Segment;
-use crate::recovery::{Damage, SEQ_GAP};
+use crate::recovery::{Damage, SEQ_GAP, Segment};
 use crate::scan::Scan;
 
 /// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was promised, and so was
@@ -12,27 +11,14 @@ use crate::scan::Scan;
 ///
 /// Segments up to sequence number `through` may have been put to new use wherever they lay, so that nothing is left of them: that is no
 /// damage. What is damaged within a segment is told even so, for it may have been live.
-///
-/// Returns the damage, and up to which number everything has been found that the last epoch can have promised.
-pub(crate) fn judge(
-    segments: &BTreeMap<u64, Segment>,
-    scans: &BTreeMap<u64, Scan>,
-    through: u64,
-) -> (Vec<Damage>, u64) {
+pub(crate) fn judge(segments: &BTreeMap<u64, Segment>, scans: &BTreeMap<u64, Scan>, through: u64) -> Vec<Damage> {
     let epochs = epochs(segments, scans);
-    let (mut damage, mut found) = (Vec::new(), 0);
-    for epoch in epochs.values() {
-        let here = epoch.damage(through);
-        let unpromised = here.iter().filter(|damage| !damage.promised);
-        let torn = unpromised.map(|damage| damage.seqs.map_or(0, |(first, _)| first)).min();
-        found = torn.map_or(epoch.whole, |torn| epoch.whole.min(torn.saturating_sub(1)));
-        damage.extend(here);
-    }
+    let mut damage: Vec<Damage> = epochs.values().flat_map(|epoch| epoch.damage(through)).collect();
     let nowhere = End { seq: 0, segment: "", offset: 0 };
     let whole_epoch_missing = |found| nowhere.missing_behind((found, found), true);
     let found_elsewhere = epochs.values().filter_map(|epoch| epoch.found_elsewhere);
     damage.extend(found_elsewhere.filter(|&found| found > through).map(whole_epoch_missing));
-    (damage, found)
+    damage
 }
 
 /// What one opening of the journal, an epoch, has left.
@@ -40,8 +26,7 @@ pub(crate) fn judge(
 struct Epoch<'a> {
     /// Its segments, those with a record or the remains of one, in the order of the log.
     segments: Vec<(&'a Segment, &'a Scan)>,
-    /// The highest number of a whole record, and of any, also a damaged one.
-    whole: u64,
+    /// The highest number of any record, also a damaged one.
     last: u64,
     /// Everything up to here was durable.
     mark: u64,
@@ -118,7 +103,6 @@ fn epochs<'a>(segments: &'a BTreeMap<u64, Segment>, scans: &'a BTreeMap<u64, Sca
         let epoch = epochs.entry(segment.header.epoch).or_default();
         epoch.segments.push((segment, scanned));
         for RecordHeader { seq, durable, .. } in scanned.records.iter().map(|record| record.header) {
-            epoch.whole = epoch.whole.max(seq);
             // Before its first sync an epoch tells what it found.
             let known = if seq.saturating_sub(durable) > SEQ_GAP { &mut epoch.found } else { &mut epoch.mark };
             *known = (*known).max(durable);

@@ -22,8 +22,6 @@ pub const FLAG_NOTE: u8 = 2;
 
 /// Kind of a checkpoint record.
 pub const KIND_CHECKPOINT: u8 = 2;
-/// Never written: whoever queues it waits for what came before.
-pub const KIND_BARRIER: u8 = 3;
 /// Kinds from here on belong to the journal's user.
 pub const KIND_USER: u8 = 16;
 

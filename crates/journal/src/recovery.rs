@@ -1,15 +1,14 @@
 //! Reading a journal back: which records are whole, which were finished, and what was damaged.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::judge::judge;
 use crate::layout::{BLOCK, Checkpoint, KIND_CHECKPOINT, KIND_USER, RecordHeader, SegmentHeader};
-use crate::pool::Segment;
 use crate::scan::{Located, Scan, scan};
-use crate::storage::{SET_ASIDE, SegmentFile, Storage};
+use crate::storage::{SegmentFile, Storage};
 
 /// A place in the log where records should be and are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,10 +49,11 @@ impl Live {
     }
 }
 
-/// A segment with records in it.
-pub(crate) struct InService {
-    pub segment: Segment,
-    pub max_seq: u64,
+/// A segment file with a whole header.
+pub(crate) struct Segment {
+    pub name: String,
+    pub file: Arc<dyn SegmentFile>,
+    pub header: SegmentHeader,
 }
 
 /// A note that was appended after the last checkpoint.
@@ -72,53 +72,35 @@ pub struct Note {
 pub(crate) struct Contents {
     pub live: HashMap<u64, Live>,
     pub notes: Vec<Note>,
-    pub segments: BTreeMap<u64, InService>,
-    pub free: Vec<String>,
+    /// By number, those with a record or the remains of one.
+    pub segments: BTreeMap<u64, Segment>,
     pub damage: Vec<Damage>,
     pub max_seq: u64,
-    /// Everything up to this sequence number was found, but for damage that was reported as a broken promise.
-    pub found: u64,
-    pub max_number: u64,
-    pub max_epoch: u64,
-    pub bytes_read: u64,
-    pub names: Vec<String>,
-    pub checkpoint: Option<Checkpoint>,
-    // By segment: the blocks whose records no later record calls durable.
-    unproven: Vec<(u64, Range<u64>)>,
+    checkpoint: Option<Checkpoint>,
 }
 
 /// Reads the segments behind the last checkpoint, newest first, and decides what is live.
 pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
-    let mut out = Contents { names: storage.list()?, ..Contents::default() };
+    let mut out = Contents::default();
     let segments = out.read_headers(storage)?;
-    let scans = out.read_segments(storage, &segments)?;
-    let durable = |scanned: &Scan| scanned.records.iter().map(|record| record.header.durable).max();
-    let mark = scans.values().filter_map(durable).max().unwrap_or(0);
-    out.unproven = scans.iter().filter_map(|(&number, scanned)| Some((number, scanned.behind(mark)?))).collect();
+    let scans = out.read_segments(&segments)?;
     let through = out.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.through);
-    let (damage, found) = judge(&segments, &scans, through);
-    out.damage.extend(damage);
-    out.found = found;
+    out.damage.extend(judge(&segments, &scans, through));
     out.place_records(segments, &scans);
-    out.free_what_is_finished(&scans);
     out.weigh_damage_by_the_checkpoint();
     Ok(out)
 }
 
 impl Contents {
-    /// Sorts the files: those with a header by number, and those that are free or damaged.
+    /// The files with a header, by number. Damaged ones are noted, and those that were never used left out.
     fn read_headers(&mut self, storage: &dyn Storage) -> io::Result<BTreeMap<u64, Segment>> {
         let mut by_number = BTreeMap::new();
-        for name in &self.names {
-            match read_header(storage, name)? {
-                Header::Whole(file, header) => {
-                    self.max_epoch = self.max_epoch.max(header.epoch);
-                    self.max_number = self.max_number.max(header.number);
-                    by_number.insert(header.number, Segment { name: name.clone(), file, header });
-                }
-                Header::NeverUsed => self.free.push(name.clone()),
+        for name in storage.list()? {
+            match read_header(storage, &name)? {
+                Header::Whole(file, header) => drop(by_number.insert(header.number, Segment { name, file, header })),
+                Header::NeverUsed => {}
                 Header::Damaged(what) => {
-                    self.damage.push(Damage { segment: name.clone(), offset: 0, seqs: None, promised: true, what });
+                    self.damage.push(Damage { segment: name, offset: 0, seqs: None, promised: true, what });
                 }
             }
         }
@@ -126,11 +108,7 @@ impl Contents {
     }
 
     /// Reads segments, newest first, as far as the newest checkpoint needs them, and notes what that leaves.
-    fn read_segments(
-        &mut self,
-        storage: &dyn Storage,
-        segments: &BTreeMap<u64, Segment>,
-    ) -> io::Result<BTreeMap<u64, Scan>> {
+    fn read_segments(&mut self, segments: &BTreeMap<u64, Segment>) -> io::Result<BTreeMap<u64, Scan>> {
         let mut scans: BTreeMap<u64, Scan> = BTreeMap::new();
         let mut notes: Vec<(RecordHeader, Vec<u8>)> = Vec::new();
         for (&number, segment) in segments.iter().rev() {
@@ -139,7 +117,6 @@ impl Contents {
             }
             let mut bytes = vec![0u8; segment.file.len()? as usize];
             let unreadable = read_what_can_be_read(&*segment.file, &mut bytes, 0)?;
-            self.bytes_read += bytes.len() as u64;
             let mut scanned = scan(&segment.header, &bytes);
             scanned.add_unreadable(unreadable);
             for Located { header, payload_offset } in &scanned.records {
@@ -152,11 +129,6 @@ impl Contents {
                 } else if header.is_note() && header.kind >= KIND_USER {
                     notes.push((*header, payload().to_vec()));
                 }
-            }
-            for gap in &scanned.gaps {
-                let range = gap.range.0 as usize..(gap.range.1 as usize).max(gap.range.0 as usize);
-                // Only for a person to look at; that it cannot be kept must not keep the rest from being recovered.
-                let _ = storage.set_aside(&format!("{}-{:x}{SET_ASIDE}", segment.name, gap.range.0), &bytes[range]);
             }
             scans.insert(number, scanned);
         }
@@ -178,11 +150,7 @@ impl Contents {
         let finished = Finished::new(self.checkpoint.as_ref());
         self.max_seq = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.through);
         for (number, segment) in segments {
-            // One in which something was damaged stays until a checkpoint, even if nothing in it could be read.
-            let Some(scanned) = scans.get(&number).filter(|scanned| scanned.has_any()) else {
-                self.free.push(segment.name);
-                continue;
-            };
+            let Some(scanned) = scans.get(&number).filter(|scanned| scanned.has_any()) else { continue };
             for &Located { header, payload_offset } in &scanned.records {
                 self.max_seq = self.max_seq.max(header.seq).max(header.durable);
                 if header.is_note() || header.kind < KIND_USER || finished.has(&header) {
@@ -202,19 +170,8 @@ impl Contents {
                     *newest = live;
                 }
             }
-            let max_seq = scanned.records.iter().map(|record| record.header.seq).max().unwrap_or(0);
-            self.segments.insert(number, InService { segment, max_seq });
+            self.segments.insert(number, segment);
         }
-    }
-
-    /// What the checkpoint has freed beside the lowest segments still looks as if it were in service.
-    fn free_what_is_finished(&mut self, scans: &BTreeMap<u64, Scan>) {
-        let Some(through) = self.checkpoint.as_ref().map(|checkpoint| checkpoint.through) else { return };
-        let holding: HashSet<u64> = self.live.values().map(|live| live.segment).collect();
-        let finished = self.segments.extract_if(.., |number, entry| {
-            entry.max_seq <= through && !holding.contains(number) && scans[number].gaps.is_empty()
-        });
-        self.free.extend(finished.map(|(_, entry)| entry.segment.name));
     }
 
     /// Damage to what the checkpoint has finished costs nobody anything, and what it lists was durable.
@@ -237,30 +194,6 @@ impl Contents {
             promised: true,
             what: "what a checkpoint lists is in no segment",
         }));
-    }
-
-    /// Makes sure that what was found is not lost afterwards: it will be acted on.
-    ///
-    /// After a kill it may lie in the page cache alone; after a sync that failed it may lie there as if it had been written, and then no
-    /// sync writes it. So what is not known to be durable is written once more, the same bytes in the same place.
-    pub fn make_durable(&self) -> io::Result<()> {
-        for (number, range) in &self.unproven {
-            let Some(entry) = self.segments.get(number) else { continue };
-            let file = &entry.segment.file;
-            let end = range.end.min(file.len()?);
-            let mut bytes = vec![0; (end - range.start) as usize];
-            let unreadable = read_what_can_be_read(&**file, &mut bytes, range.start)?;
-            // No whole record has a part in what cannot be read, so that is left alone.
-            let mut at = range.start;
-            for skipped in unreadable.into_iter().chain(std::iter::once(end..end)) {
-                if at < skipped.start {
-                    let whole = &bytes[(at - range.start) as usize..(skipped.start - range.start) as usize];
-                    file.write_all_at(&mut [IoSlice::new(whole)], at)?;
-                }
-                at = skipped.end;
-            }
-        }
-        self.segments.values().try_for_each(|entry| entry.segment.file.sync())
     }
 }
 

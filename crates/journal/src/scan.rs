@@ -47,14 +47,6 @@ impl Scan {
             }
         }
     }
-
-    /// The blocks from the first record behind `mark` on.
-    pub(crate) fn behind(&self, mark: u64) -> Option<Range<u64>> {
-        let first = self.records.iter().find(|record| record.header.seq > mark)?;
-        let start = first.payload_offset - RECORD_HEADER as u64;
-        let block = BLOCK as u64;
-        Some(start / block * block..self.end.next_multiple_of(block))
-    }
 }
 
 /// Bytes in the midst of a segment that hold no whole record.

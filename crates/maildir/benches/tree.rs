@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use posthaste_maildir::Subdir;
-use posthaste_maildir::tree::{FileReader, TreeOptions, Way, stat_files_with, walk};
+use posthaste_maildir::tree::{FileReader, IoMethod, TreeOptions, stat_files_with, walk};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
@@ -23,10 +23,10 @@ fn main() {
     for (name, way) in [
         ("directory times", times as fn(&Path) -> usize),
         ("names", names),
-        ("statx, calls", |root: &Path| facts(root, Way::OneByOne)),
-        ("statx, io_uring", |root: &Path| facts(root, Way::Batched)),
-        ("read, calls", |root: &Path| contents(root, Way::OneByOne)),
-        ("read, io_uring", |root: &Path| contents(root, Way::Batched)),
+        ("statx, calls", |root: &Path| facts(root, IoMethod::OneByOne)),
+        ("statx, io_uring", |root: &Path| facts(root, IoMethod::Batched)),
+        ("read, calls", |root: &Path| contents(root, IoMethod::OneByOne)),
+        ("read, io_uring", |root: &Path| contents(root, IoMethod::Batched)),
     ] {
         let mut taken: Vec<Duration> = Vec::new();
         let mut seen = 0;
@@ -76,14 +76,14 @@ fn names(root: &Path) -> usize {
     count
 }
 
-fn facts(root: &Path, way: Way) -> usize {
+fn facts(root: &Path, method: IoMethod) -> usize {
     let mut count = 0;
     for folder in walk(root, &TreeOptions::default()).expect("a tree").folders {
         for sub in [Subdir::New, Subdir::Cur] {
             let mut files = Vec::new();
             folder.for_each_name(sub, |name, inode| files.push((name.to_owned(), inode))).expect("names");
             if !files.is_empty() {
-                let facts = stat_files_with(way, &folder.dir.join(sub.as_str()), &mut files).expect("facts");
+                let facts = stat_files_with(method, &folder.dir.join(sub.as_str()), &mut files).expect("facts");
                 count += facts.iter().flatten().count();
             }
         }
@@ -91,7 +91,7 @@ fn facts(root: &Path, way: Way) -> usize {
     count
 }
 
-fn contents(root: &Path, way: Way) -> usize {
+fn contents(root: &Path, method: IoMethod) -> usize {
     let mut files: Vec<(u64, PathBuf)> = Vec::new();
     for folder in walk(root, &TreeOptions::default()).expect("a tree").folders {
         for sub in [Subdir::New, Subdir::Cur] {
@@ -101,7 +101,7 @@ fn contents(root: &Path, way: Way) -> usize {
     }
     files.sort_unstable();
     let paths: Vec<PathBuf> = files.into_iter().map(|(_, path)| path).collect();
-    let mut reader = FileReader::new(way);
+    let mut reader = FileReader::new(method);
     let mut count = 0;
     for batch in paths.chunks(FileReader::BATCH).chain([&[][..]]) {
         reader.turn(batch.to_vec(), |_, read| count += usize::from(read.is_ok()));

@@ -10,9 +10,10 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::dirs::open_beneath;
 use crate::maildir::{Maildir, rename_exclusive};
 use crate::path::{COMPONENT_BYTES_MAX, MailboxPath, PathError, check_component};
-use crate::root::{MailRoot, open_beneath};
+use crate::root::MailRoot;
 use crate::scan::{for_each_entry, for_each_file};
 
 const MARK: &str = "maildirfolder";

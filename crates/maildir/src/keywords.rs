@@ -15,9 +15,9 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use crate::dirs::open_parent;
 use crate::flags::Flags;
 use crate::maildir::{Maildir, Subdir};
-use crate::root::open_parent;
 use crate::tree::Stamp;
 
 /// Keywords a Maildir can have: the letters `a` to `z`.

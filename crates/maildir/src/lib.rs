@@ -17,6 +17,8 @@
 
 mod batch;
 mod cleanup;
+mod dir_sync;
+mod dirs;
 mod draft;
 mod flags;
 mod folders;
@@ -31,7 +33,6 @@ mod path;
 mod root;
 mod scan;
 pub mod tree;
-mod way;
 
 pub use batch::{Mounts, Outcomes, Published, StoreError, SyncBy, Synced, Written, deliver_batch, sync};
 pub use cleanup::TMP_AGE_MAX;

@@ -11,11 +11,11 @@ use posthaste_fsops::{PARTS_AT_ONCE_MAX, write_all_parts};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::dir_sync::{DirSync, FailedDirs};
+use crate::dirs::{Identity, identity, open_beneath};
 use crate::mount::MountFacts;
 use crate::name::key_of;
 use crate::owners::Ownership;
-use crate::root::{Identity, identity, open_beneath, open_or_make_dir};
-use crate::way::{FailedDirs, Way};
 
 /// Where a message that readers may see lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,7 +66,7 @@ pub struct Maildir {
     /// Each file needs a name from the beginning: there is no `O_TMPFILE` here.
     names_needed: AtomicBool,
     ownership: Ownership,
-    way: Way,
+    dir_sync: DirSync,
 }
 
 impl Maildir {
@@ -94,9 +94,9 @@ impl Maildir {
         ownership: Ownership,
         failed: &FailedDirs,
     ) -> io::Result<Self> {
-        let (tmp, tmp_made) = open_or_make_dir(dir, "tmp", &ownership)?;
-        let (cur, cur_made) = open_or_make_dir(dir, "cur", &ownership)?;
-        let (new, new_made) = open_or_make_dir(dir, "new", &ownership)?;
+        let (tmp, tmp_made) = ownership.open_or_make_dir(dir, "tmp")?;
+        let (cur, cur_made) = ownership.open_or_make_dir(dir, "cur")?;
+        let (new, new_made) = ownership.open_or_make_dir(dir, "new")?;
         Self::with_dirs([tmp, new, cur], created | tmp_made | cur_made | new_made, ownership, failed)
     }
 
@@ -121,7 +121,7 @@ impl Maildir {
             fresh: AtomicBool::new(fresh),
             names_needed: AtomicBool::new(false),
             ownership,
-            way: Way::new(facts.syncfs_trusted, failed),
+            dir_sync: DirSync::new(facts.syncfs_trusted, failed),
         })
     }
 
@@ -155,7 +155,7 @@ impl Maildir {
 
     /// Where no `syncfs` does it, makes the names durable that lead here.
     pub(crate) fn sync_way(&self) -> io::Result<()> {
-        self.way.sync(self.new.as_fd())
+        self.dir_sync.sync(self.new.as_fd())
     }
 
     pub(crate) fn can_be_nameless(&self) -> bool {
@@ -275,8 +275,8 @@ impl Maildir {
     /// # Errors
     /// Those of `fsync`, for this mailbox from then on: a second fsync of a directory would prove nothing.
     pub fn sync_names(&self) -> io::Result<()> {
-        self.way.sync_dir(self.new.as_fd())?;
-        self.way.sync_dir(self.cur.as_fd())
+        self.dir_sync.sync_dir(self.new.as_fd())?;
+        self.dir_sync.sync_dir(self.cur.as_fd())
     }
 
     /// Looks for a message in `new/` and `cur/`, whatever flags or sizes its name has now. `name` is a whole name or only its key

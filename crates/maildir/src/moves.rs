@@ -8,10 +8,10 @@ use std::time::SystemTime;
 use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use crate::dirs::identity;
 use crate::flags::Flags;
 use crate::maildir::{Found, Maildir, Subdir, check_name, rename_exclusive};
 use crate::name::key_of;
-use crate::root::identity;
 
 /// Names that are tried where the message's own is taken in the other Maildir.
 const NAMES_MAX: u32 = 1000;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, RenameFlags, Uid};
 use rustix::io::Errno;
 
-use crate::root::open_beneath;
+use crate::dirs::open_beneath;
 
 /// Owner, group and permission bits of what is made. The default: of this process, for nobody else (0600, directories 0700).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,16 @@ impl Ownership {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Opens the directory `name` in `dir`, making it if it is not there; says whether it did.
+    pub(crate) fn open_or_make_dir(&self, dir: impl AsFd, name: &str) -> io::Result<(OwnedFd, bool)> {
+        match open_beneath(&dir, name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            found => return Ok((found?, false)),
+        }
+        self.make_dir(&dir, name)?;
+        Ok((open_beneath(&dir, name)?, true))
     }
 
     /// The directory above may belong to the mailbox's owner, who must not get a directory of others by giving it this name.

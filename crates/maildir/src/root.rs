@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 
+use crate::dir_sync::FailedDirs;
+use crate::dirs::open_beneath;
 use crate::maildir::Maildir;
 use crate::mount::{Mount, MountFacts};
 use crate::owners::{Owners, Ownership};
 use crate::path::MailboxPath;
-use crate::way::FailedDirs;
 
 /// An open mail root: mailboxes are found below it and nowhere else, and no symbolic link is followed on the way.
 ///
@@ -135,7 +135,7 @@ impl MailRoot {
         for component in path.components() {
             let parent = at.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
             let ownership = self.owners.of(&path.as_str()[..above + component.len()]);
-            at = Some(open_or_make_dir(parent, component, &ownership)?.0);
+            at = Some(ownership.open_or_make_dir(parent, component)?.0);
             above += component.len() + 1;
         }
         at.map(|dir| (dir, true)).ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -145,43 +145,6 @@ impl MailRoot {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic while it was held leaves what it guards whole: each step is one assignment or insertion.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-// Without NOFOLLOW: NO_SYMLINKS refuses the last component too, and says ELOOP where NOFOLLOW would say ENOTDIR.
-const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-
-/// Device and inode number.
-pub(crate) type Identity = (u64, u64);
-
-pub(crate) fn identity(stat: &Stat) -> Identity {
-    (stat.st_dev, stat.st_ino)
-}
-
-/// Opens a directory below `dir`, following no symbolic link.
-pub(crate) fn open_beneath(dir: impl AsFd, path: &str) -> io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    loop {
-        match rustix::fs::openat2(&dir, path, DIR_FLAGS, Mode::empty(), resolve) {
-            // A rename elsewhere on the way makes the kernel unsure whether we are still beneath; it asks to try again.
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            done => return Ok(done?),
-        }
-    }
-}
-
-/// Opens the directory above `dir`: the Maildir that a `new/` belongs to, wherever it has been moved.
-pub(crate) fn open_parent(dir: impl AsFd) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::openat(dir, "..", DIR_FLAGS, Mode::empty())?)
-}
-
-/// Opens the directory `name` in `dir`, making it if it is not there; says whether it did.
-pub(crate) fn open_or_make_dir(dir: impl AsFd, name: &str, ownership: &Ownership) -> io::Result<(OwnedFd, bool)> {
-    match open_beneath(&dir, name) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        found => return Ok((found?, false)),
-    }
-    ownership.make_dir(&dir, name)?;
-    Ok((open_beneath(&dir, name)?, true))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -17,7 +17,7 @@ use crate::gate::Gate;
 use crate::phase::{PhaseWatch, Phases};
 use crate::proxy::take_header;
 use crate::reserve::Reserve;
-use crate::{Admission, Limits, Listener, Peer, Phase, PhaseNow, ProxyError, Refusal, Rules, Stream, close};
+use crate::{Admission, CurrentPhase, Limits, Listener, Peer, Phase, ProxyError, Refusal, Rules, Stream, close};
 
 /// A protocol. One value serves all connections of a listener.
 pub trait Service: Send + Sync + 'static {
@@ -39,7 +39,7 @@ pub struct Connection {
     /// The client's address; behind a proxy, the one that the proxy reported.
     pub peer: Peer,
     /// The phase of the server's shutdown.
-    pub phase: Arc<PhaseNow>,
+    pub phase: Arc<CurrentPhase>,
 }
 
 /// The last bytes for a refused client. They must fit any socket buffer.
@@ -100,6 +100,16 @@ impl Listeners {
     /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.gate.total()
+    }
+
+    /// Ready once a listener no longer accepts although nobody shut it down, which only a panic can cause.
+    pub fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let ended = self.accepting.iter_mut().position(|task| pin!(task).poll(cx).is_ready());
+        ended.map_or(Poll::Pending, |index| {
+            // A task that has ended may not be polled again, which the shutdown would do.
+            drop(self.accepting.swap_remove(index));
+            Poll::Ready(())
+        })
     }
 
     /// Shuts down: stops accepting and enters [`Phase::Draining`]; after `grace` enters [`Phase::Ending`], and a second later drops the

@@ -43,6 +43,9 @@ mod peer;
 mod phase;
 mod proxy;
 mod reserve;
+#[cfg(feature = "config")]
+#[cfg_attr(docsrs, doc(cfg(feature = "config")))]
+pub mod section;
 mod stream;
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
@@ -55,6 +58,6 @@ pub use gate::{Limits, NetworkLimits};
 pub use listen::{Backlog, Bound, Listener, UnixAccess};
 pub use networks::{ByNetwork, IpNet, NetworkError, network};
 pub use peer::Peer;
-pub use phase::{Phase, PhaseNow, after};
+pub use phase::{CurrentPhase, Phase, after};
 pub use proxy::{HEADER_BYTES_MAX, ProxyError, ProxyHeader};
-pub use stream::{Certificate, Stream, TlsFacts, close};
+pub use stream::{Certificate, ClientCertificate, Stream, TlsFacts, close};

@@ -224,7 +224,7 @@ impl Drop for SocketFile {
 /// Removes the name of a socket whose server has died.
 ///
 /// # Errors
-/// `AlreadyExists`: another kind of file has the name. `AddrInUse`: somebody listens. Nothing was removed.
+/// `AlreadyExists`: another kind of file has the name, or another type of socket. `AddrInUse`: somebody listens. Nothing was removed.
 fn remove_dead_socket(path: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {
@@ -236,6 +236,10 @@ fn remove_dead_socket(path: &Path) -> io::Result<()> {
         // It answers, or its queue is full.
         Ok(()) | Err(Errno::AGAIN) => {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on this socket"));
+        }
+        Err(Errno::PROTOTYPE) => {
+            let what = "a program uses a socket of another type with this name; it is not replaced";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
         Err(error) => return Err(error.into()),
     }
@@ -279,6 +283,21 @@ mod tests {
         // More than the umask of this process may allow.
         UnixAccess { mode: 0o666, group: Some(group) }.apply(&file).unwrap();
         assert_eq!((mode(), std::fs::symlink_metadata(&path).unwrap().gid()), (0o666, group));
+    }
+
+    #[test]
+    fn a_socket_of_another_type_stays_while_it_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let datagrams = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let listen = || Bound::unix(&path, UnixAccess::default(), Backlog { wanted: 1, granted: 1 });
+        let error = listen().unwrap_err();
+        assert!(
+            error.kind() == io::ErrorKind::AlreadyExists && error.to_string().contains("of another type"),
+            "{error}"
+        );
+        drop(datagrams);
+        listen().expect("nobody uses it any more");
     }
 
     #[test]

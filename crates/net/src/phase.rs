@@ -23,16 +23,16 @@ pub enum Phase {
 /// The phase to look at, which every connection does on every wait: a load and no lock. Whoever polls a connection wakes it when the phase
 /// changes.
 #[derive(Debug)]
-pub struct PhaseNow(AtomicU8);
+pub struct CurrentPhase(AtomicU8);
 
 /// Serving: for a connection that comes from elsewhere than from [`Listeners`](crate::Listeners).
-impl Default for PhaseNow {
+impl Default for CurrentPhase {
     fn default() -> Self {
         Self(AtomicU8::new(Phase::Running as u8))
     }
 }
 
-impl PhaseNow {
+impl CurrentPhase {
     /// Whether `phase` or a later one has begun.
     pub fn reached(&self, phase: Phase) -> bool {
         self.0.load(Ordering::Acquire) >= phase as u8
@@ -46,7 +46,7 @@ pub(crate) type PhaseWatch = watch::Receiver<Phase>;
 #[derive(Debug, Clone)]
 pub(crate) struct Phases {
     sender: Arc<watch::Sender<Phase>>,
-    now: Arc<PhaseNow>,
+    now: Arc<CurrentPhase>,
 }
 
 impl Phases {
@@ -58,7 +58,7 @@ impl Phases {
         self.sender.subscribe()
     }
 
-    pub fn now(&self) -> &Arc<PhaseNow> {
+    pub fn now(&self) -> &Arc<CurrentPhase> {
         &self.now
     }
 

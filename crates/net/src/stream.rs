@@ -168,6 +168,17 @@ pub struct TlsFacts {
     pub cipher: String,
     /// The name that the client asked for (SNI), if it did.
     pub server_name: Option<String>,
+    /// The client's certificate, if it showed one and the acceptor's verifier took it. Only an acceptor with a verifier for clients asks.
+    pub client: Option<ClientCertificate>,
+}
+
+/// A certificate by which a client has shown who it is. Its chain has been verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// As it came, in DER: the client's own first, then those that lead to an authority.
+    pub chain: Vec<Vec<u8>>,
+    /// The DNS names in the client's own (subjectAltName, RFC 5280 section 4.2.1.6).
+    pub dns_names: Vec<String>,
 }
 
 /// What the server shows to those who want TLS. Without the feature `tls` there is none.
@@ -206,6 +217,7 @@ impl Certificate {
             version: tls.protocol_version().map_or(String::new(), |version| format!("{version:?}")),
             cipher: tls.negotiated_cipher_suite().map_or(String::new(), |suite| format!("{:?}", suite.suite())),
             server_name: tls.server_name().map(String::from),
+            client: tls.peer_certificates().and_then(client_certificate),
         };
         Ok((Stream::Tls(Box::new(stream.into())), facts))
     }
@@ -218,6 +230,13 @@ impl Certificate {
     pub async fn accept(&self, _: Stream) -> io::Result<(Stream, TlsFacts)> {
         Err(io::ErrorKind::Unsupported.into())
     }
+}
+
+#[cfg(feature = "tls")]
+fn client_certificate(chain: &[rustls::pki_types::CertificateDer<'_>]) -> Option<ClientCertificate> {
+    let names = webpki::EndEntityCert::try_from(chain.first()?);
+    let dns_names = names.map_or(Vec::new(), |parsed| parsed.valid_dns_names().map(String::from).collect());
+    Some(ClientCertificate { chain: chain.iter().map(|der| der.to_vec()).collect(), dns_names })
 }
 
 impl std::fmt::Debug for Certificate {
@@ -236,7 +255,27 @@ pub async fn close(mut stream: Stream, last: Vec<u8>, linger: Duration) {
         return;
     }
     let mut scratch = Vec::with_capacity(READ_BYTES);
-    while let Ok(Ok(1..)) = timeout_at(deadline, stream.read_buf(&mut scratch)).await {
+    // The clock is asked each time: `timeout_at` prefers a read that is ready, and a client may send without a pause for ever.
+    while Instant::now() < deadline
+        && let Ok(Ok(1..)) = timeout_at(deadline, stream.read_buf(&mut scratch)).await
+    {
         scratch.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_there_to_be_read_does_not_make_the_time_to_linger_longer() {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        client.write_all(&[b'x'; 10_000]).await.unwrap();
+        close(Stream::Unix(ours), b"bye\n".to_vec(), Duration::ZERO).await;
+        let mut said = Vec::new();
+        let end = client.read_to_end(&mut said).await;
+        assert_eq!(said, b"bye\n");
+        // As the other side was closed with something left to read (unix(7)).
+        assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset, "it was read behind its time");
     }
 }

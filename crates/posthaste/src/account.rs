@@ -8,10 +8,12 @@ use clap::{Args, ValueEnum};
 use posthaste_delivery::local::inspect::each_undelivered;
 use posthaste_loadgen::account::{Account, Copies, Ledger, Waiting, account};
 use posthaste_loadgen::load::Stop;
+use posthaste_loadgen::report::to_json;
 use posthaste_loadgen::stamp;
 use posthaste_loadgen::values::duration;
 
 use crate::print;
+use crate::terminal::without_error_numbers;
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -147,8 +149,11 @@ impl AccountOfRun {
     pub fn run(&self) -> Result<ExitCode, AnyError> {
         let ledger = Ledger::load(&self.acked)?;
         let account = self.accounting.account(&ledger, &self.stores, &Stop::default())?;
-        let json = || serde_json::to_string_pretty(&account).map(|json| json + "\n");
-        print(&if self.json { json()? } else { account.to_text(self.accounting.list) })?;
+        print(&if self.json {
+            to_json(&account)
+        } else {
+            without_error_numbers(&account.to_text(self.accounting.list))
+        })?;
         Ok(ExitCode::from(u8::from(!account.is_clean())))
     }
 }

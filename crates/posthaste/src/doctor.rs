@@ -32,7 +32,7 @@ pub fn run(args: DoctorArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let config = Config::load(args.config.as_deref())?;
     let configured = Some(config.storage.data).filter(|data| data.is_dir());
     let data = args.data.or(configured).unwrap_or_else(|| ".".into());
-    let connections = args.connections.unwrap_or(config.limits.connections as u64);
+    let connections = args.connections.unwrap_or(config.limits.connections.connections as u64);
     let report = check(&Options { connections, syncs: args.syncs, ..Options::new(data) });
     super::print(&if args.json { report.to_json() } else { report.to_text() })?;
     Ok(ExitCode::from(u8::from(report.severity() == Severity::Serious)))

@@ -16,11 +16,11 @@ pub struct Exclude {
     exclude_tags: Vec<String>,
     /// Whether to leave them out; `all`: also from matching threads
     #[arg(long, value_enum, default_value = "true")]
-    exclude: Which,
+    exclude: ExcludeMode,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
+enum ExcludeMode {
     True,
     All,
     False,
@@ -29,7 +29,7 @@ enum Which {
 impl Exclude {
     /// What the options ask for.
     pub fn rule(&self) -> Exclusion {
-        let tags = if self.exclude == Which::False { Vec::new() } else { self.exclude_tags.clone() };
-        Exclusion { tags, from_threads: self.exclude == Which::All }
+        let tags = if self.exclude == ExcludeMode::False { Vec::new() } else { self.exclude_tags.clone() };
+        Exclusion { tags, from_threads: self.exclude == ExcludeMode::All }
     }
 }

@@ -169,8 +169,8 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
     if let Some(after) = args.after {
         query = Query::And(vec![query, Query::Leaf(Leaf::Changed(after.saturating_add(1)..i64::MAX))]);
     }
-    let found = found(&searcher, &query, &args)?;
     if args.count {
+        let found = found(&searcher, &query, &args)?;
         let count = match args.output {
             Some(Output::Threads) => {
                 let threads = searcher.threads_of(&found.iter().collect::<Vec<u32>>())?;
@@ -191,8 +191,14 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
         By::Relevance => None,
     };
     let page = match sort {
-        Some(sort) => searcher.page(&found, sort, reverse, args.offset, limit)?,
-        None => searcher.page_by_relevance(&query, &found, reverse, args.offset, limit)?,
+        Some(Sort::Date) if args.limit.is_some() && !args.include_related && !args.skip_dups => {
+            args.exclude.rule().newest(&searcher, &query, reverse, args.offset, limit)?
+        }
+        Some(sort) => searcher.page(&found(&searcher, &query, &args)?, sort, reverse, args.offset, limit)?,
+        None => {
+            let found = found(&searcher, &query, &args)?;
+            searcher.page_by_relevance(&query, &found, reverse, args.offset, limit)?
+        }
     };
     let messages = searcher.messages(&page)?;
     if let Some(command) = &args.exec {

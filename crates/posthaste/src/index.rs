@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use posthaste_search::settings::{Settings, add_headers};
-use posthaste_search::{Indexer, MEMORY_BYTES, Progress, Report, UpdateOptions, Way, nothing_to_do, run_hook};
+use posthaste_search::{Indexer, IoMethod, MEMORY_BYTES, Progress, Report, UpdateOptions, nothing_to_do, run_hook};
 use posthaste_units::count;
 use rustix::thread::disable_transparent_huge_pages;
 use serde_json::json;
@@ -142,10 +142,10 @@ impl Update {
             believe_missing: self.believe_missing,
             threads: self.threads,
             memory_bytes: self.memory.clamp(MEMORY_MIB_MIN, 1 << 20) << 20,
-            way: match self.io {
-                Io::Best => Way::Best,
-                Io::Calls => Way::OneByOne,
-                Io::Uring => Way::Batched,
+            io_method: match self.io {
+                Io::Best => IoMethod::Best,
+                Io::Calls => IoMethod::OneByOne,
+                Io::Uring => IoMethod::Batched,
             },
             stop: None,
         }
@@ -287,7 +287,7 @@ pub fn show(bar: &ProgressBar, progress: Progress) {
 /// What a run changed, as `5 new, 1 gone`; `with_bytes` how much mail was new, too.
 pub fn changes(report: &Report, with_bytes: bool) -> String {
     let size = match with_bytes && report.added > 0 {
-        true => format!(" ({:.1} MB)", report.bytes as f64 / 1e6),
+        true => format!(" ({})", posthaste_units::about_bytes(report.bytes)),
         false => String::new(),
     };
     let kinds = [

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use posthaste_search::{HookRunner, Report, Stop, WatchEvent, WatchOptions, watch};
+use posthaste_search::{HookRunner, IndexError, Report, Stop, WatchEvent, WatchOptions, watch};
 use posthaste_units::count;
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub fn run(args: &Update) -> Result<ExitCode, Failure> {
     let dir = args.index.path()?;
     let options = WatchOptions { update: args.options(), ..WatchOptions::default() };
     args.prepare(&dir)?;
-    let stop = Stop::new()?;
+    let stop = Stop::new().map_err(IndexError::Notify)?;
     end_by_signal(stop.clone())?;
     let mut hook = HookRunner::new(&dir, complain);
     let mut failed = None;

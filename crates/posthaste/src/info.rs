@@ -9,7 +9,7 @@ use posthaste_search::query::Query;
 use posthaste_search::settings::{SETTINGS_FILE, Settings};
 use posthaste_search::state::Directory;
 use posthaste_search::watched;
-use posthaste_units::count;
+use posthaste_units::{about_bytes, count};
 use serde_json::json;
 
 use crate::search_common::{Failure, IndexDir, local};
@@ -52,7 +52,6 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
         print_json(&(value.to_string() + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mega = |bytes: u64| bytes as f64 / 1e6;
     let mut out = format!("index     {}\n", dir.display());
     roots.iter().for_each(|root| out.push_str(&format!("mail      {}\n", root.display())));
     // Of little mail the share says nothing: an empty index has its size, too.
@@ -61,8 +60,8 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
         bytes => format!(": {:.1} % of the mail", 100.0 * (text + state) as f64 / bytes as f64),
     };
     let (messages, folders_there) = (count(all.count(), "message"), count(folders(directory).len(), "folder"));
-    out.push_str(&format!("messages  {messages} in {folders_there}, {:.1} MB\n", mega(mail_bytes)));
-    out.push_str(&format!("size      text {:.1} MB, side store and tags {:.1} MB{share}\n", mega(text), mega(state)));
+    out.push_str(&format!("messages  {messages} in {folders_there}, {}\n", about_bytes(mail_bytes)));
+    out.push_str(&format!("size      text {}, side store and tags {}{share}\n", about_bytes(text), about_bytes(state)));
     out.push_str(&format!("updated   {}\n", updated.strftime("%Y-%m-%d %H:%M:%S")));
     if let Some(watch) = watched(&dir) {
         let lag = watch.lag_ms as f64 / 1e3;

@@ -26,6 +26,7 @@ use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 use posthaste_server::config::{self, Config};
 
 use self::options::{MailOptions, PaceOptions, ResultOptions, SessionOptions};
+use crate::terminal::without_error_numbers;
 use crate::{command_line, print};
 
 type AnyError = Box<dyn std::error::Error>;
@@ -114,7 +115,11 @@ impl Load {
         };
         let account = (!stores.is_empty()).then(|| accounting.account(&outcome.ledger, stores, &stop)).transpose();
         let report = Report::new(about, &outcome, account.as_ref().ok().cloned().flatten());
-        print(&if self.results.json { report.to_json() } else { report.to_text(accounting.list) })?;
+        print(&if self.results.json {
+            report.to_json()
+        } else {
+            without_error_numbers(&report.to_text(accounting.list))
+        })?;
         if let Some(dir) = &self.results.report {
             report.write_to(dir)?;
         }

@@ -40,7 +40,9 @@ mod search_common;
 mod show;
 mod sink;
 mod spool;
+mod spool_drop;
 mod spool_export;
+mod spool_give_up;
 mod spool_waiting;
 mod tag;
 mod terminal;
@@ -52,12 +54,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use posthaste_server::ServeOptions;
 use posthaste_server::config::{self, Config, Loaded, LogFormat};
+use posthaste_server::{ServeError, ServeFailure, ServeOptions};
 
 use crate::alone::Alone;
 use crate::options_first::options_first;
-use crate::terminal::{complain, print};
+use crate::terminal::{complain, print, without_error_numbers};
 
 /// A mail engine: receives mail, and answers 250 only when it is on stable storage.
 #[derive(Parser)]
@@ -229,12 +231,20 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Format::Json => LogFormat::Json,
             });
             let options = ServeOptions { config: serve.config, log_format: format, ready_fd: serve.ready_fd };
-            posthaste_server::serve(options, || std::process::exit(1))?;
+            if let Err(ServeFailure { error, log_format }) = posthaste_server::serve(options, || std::process::exit(1))
+            {
+                match log_format {
+                    LogFormat::Plain => complain(&error.to_string()),
+                    LogFormat::Json => eprint!("{}", posthaste_server::logging::error_line(&error.to_string())),
+                }
+                let is_bug = matches!(error, ServeError::Failed { .. });
+                return Ok(if is_bug { ExitCode::FAILURE } else { ExitCode::from(2) });
+            }
         }
         Command::Sink(args) => return sink::run(*args),
         Command::Doctor(args) => return doctor::run(args),
         Command::Config(ConfigCommand::Check { file }) => {
-            print(&config::check(&Loaded::load(file.as_deref())?))?;
+            print(&without_error_numbers(&config::check(&Loaded::load(file.as_deref())?)))?;
         }
         Command::Config(ConfigCommand::Show { config, json }) => {
             let config = Config::load(config.as_deref())?;

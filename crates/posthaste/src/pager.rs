@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use clap::Args;
 
-use crate::terminal::{Made, write_to};
+use crate::terminal::{Origin, write_to};
 
 #[derive(Args)]
 pub struct PagerOption {
@@ -56,18 +56,18 @@ fn spawn(pager: Option<&str>) -> Option<Child> {
 impl Pager {
     /// Writes; that nobody reads any more is no error, and `false`.
     pub fn write(&mut self, text: &str) -> std::io::Result<bool> {
-        self.write_bytes(text.as_bytes(), Made::Here)
+        self.write_bytes(text.as_bytes(), Origin::Program)
     }
 
     /// As [`write`](Self::write), octets of a message as they are.
     pub fn write_foreign(&mut self, bytes: &[u8]) -> std::io::Result<bool> {
-        self.write_bytes(bytes, Made::Elsewhere)
+        self.write_bytes(bytes, Origin::Message)
     }
 
-    fn write_bytes(&mut self, bytes: &[u8], made: Made) -> std::io::Result<bool> {
+    fn write_bytes(&mut self, bytes: &[u8], origin: Origin) -> std::io::Result<bool> {
         match self.child.as_mut().and_then(|child| child.stdin.as_mut()) {
-            Some(stdin) => write_to(stdin, self.is_terminal, bytes, made),
-            None => write_to(&mut std::io::stdout(), self.is_terminal, bytes, made),
+            Some(stdin) => write_to(stdin, self.is_terminal, bytes, origin),
+            None => write_to(&mut std::io::stdout(), self.is_terminal, bytes, origin),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use posthaste_directory::{Route, Rule, Step};
-use posthaste_server::config::Config;
+use posthaste_directory::{Place, Route, Rule, Step};
+use posthaste_server::config::{Config, Loaded};
 use posthaste_smtp::ForwardPath;
 use serde_json::{Value, json};
 
@@ -33,8 +33,7 @@ pub fn run(args: RouteArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
         let path = ForwardPath::parse(&format!("<{bare}>"));
         paths.push((address, path.map_err(|error| format!("`{address}` is not an address: {error}"))?));
     }
-    let config = Config::load(args.config.as_deref())?;
-    let directory = config.directory();
+    let Loaded { config, directory, .. } = Loaded::load(args.config.as_deref())?;
     let explained: Vec<_> = paths.iter().map(|(address, path)| (*address, directory.explain(path))).collect();
     match args.json {
         true => {
@@ -66,7 +65,10 @@ fn as_text(address: &str, steps: &[Step], route: &Route, config: &Config) -> Str
     match route {
         Route::Local(mailboxes) => {
             for mailbox in mailboxes.iter() {
-                line("mailbox", &config.storage.mail.join(&*mailbox.path).display().to_string());
+                match &mailbox.place {
+                    Place::Maildir(path) => line("mailbox", &config.storage.mail.join(&**path).display().to_string()),
+                    Place::Transport(to) => line(to.kind().name(), &format!("{to}   (for {})", mailbox.address)),
+                }
             }
         }
         Route::Discard => line("discarded", "accepted, and kept nowhere"),
@@ -88,8 +90,13 @@ fn as_json(address: &str, steps: &[Step], route: &Route, config: &Config) -> Val
     match route {
         Route::Local(mailboxes) => {
             out["route"] = json!("local");
-            out["mailboxes"] = Value::from_iter(mailboxes.iter().map(|mailbox| {
-                json!({ "path": config.storage.mail.join(&*mailbox.path), "delivered_to": &*mailbox.address })
+            out["mailboxes"] = Value::from_iter(mailboxes.iter().map(|mailbox| match &mailbox.place {
+                Place::Maildir(path) => {
+                    json!({ "path": config.storage.mail.join(&**path), "delivered_to": &*mailbox.address })
+                }
+                Place::Transport(to) => json!({
+                    "transport": &**to.text(), "kind": to.kind().name(), "delivered_to": &*mailbox.address
+                }),
             }));
         }
         Route::Discard => out["route"] = json!("discard"),

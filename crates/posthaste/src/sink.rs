@@ -13,7 +13,7 @@ use posthaste_loadgen::sink::{
 };
 use posthaste_loadgen::values::{self, duration};
 use posthaste_smtp::Protocol;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 #[derive(Args)]
 pub struct SinkArgs {
@@ -122,9 +122,14 @@ pub fn run(args: SinkArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let watch = Watch { count: args.count, duration: args.duration, interval: args.interval };
     let json = args.json;
+    // Before it is told that the sink listens: a signal may come at once.
+    let signals = {
+        let _entered = runtime.enter();
+        [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]
+    };
     let sink = Sink::start(options(args)?)?;
     eprintln!("posthaste: sink listens on {}", sink.local_addr());
-    runtime.block_on(watch.until_the_end(&sink))?;
+    runtime.block_on(watch.until_the_end(&sink, signals))?;
     let summary = sink.stop()?;
     super::print(&if json { summary.to_json() } else { summary.to_text() })?;
     Ok(ExitCode::SUCCESS)
@@ -201,8 +206,11 @@ impl Watch {
     /// How often the account goes to the kernel.
     const FLUSH: Duration = Duration::from_secs(1);
 
-    async fn until_the_end(&self, sink: &Sink) -> Result<(), Box<dyn std::error::Error>> {
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    async fn until_the_end(
+        &self,
+        sink: &Sink,
+        [mut interrupt, mut terminate]: [Signal; 2],
+    ) -> Result<(), Box<dyn std::error::Error>> {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
             bar.set_style(ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}").expect("our own template"));

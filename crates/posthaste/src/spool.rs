@@ -2,19 +2,24 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use posthaste_delivery::local::inspect::{Undelivered, undelivered};
 use posthaste_spool::{ClosedSpool, Config, Damage, FileSpool, Inspection, OpenError, PlaceReport, StreamStats};
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 
 use crate::index::progress_bar;
+use crate::spool_drop::Doomed;
 use crate::spool_export::{Exported, Exporter};
-use crate::spool_waiting;
-use crate::terminal::{complain, print, print_json};
+use crate::spool_give_up::{self, GivenUp};
+use crate::spool_waiting::{self, Waiting};
+use crate::terminal::{complain, print, print_json, without_error_numbers};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -56,6 +61,25 @@ pub enum SpoolCommand {
         /// If both checkpoint files are lost: build a new spool here from the remaining data. Every stream sees all of it again
         #[arg(long, value_name = "DIR")]
         rebuild: Option<PathBuf>,
+        /// Also stop waiting for bodies that cannot be read: what is left of each is copied to kept/ in the spool, and its message is not delivered
+        #[arg(long, conflicts_with = "rebuild")]
+        give_up_damaged: bool,
+    },
+    /// Drop a message that a program, file or LMTP server does not take; restart the server to try it again instead
+    Drop {
+        #[command(flatten)]
+        spool: Spool,
+        /// Its number, as `inspect --messages` shows it
+        id: u64,
+        /// Drop it only for this recipient; mailboxes get it in any case
+        #[arg(long, value_name = "ADDRESS")]
+        recipient: Option<String>,
+        /// First export the message into a new directory
+        #[arg(long, value_name = "DIR", required_unless_present = "discard", conflicts_with = "discard")]
+        export: Option<PathBuf>,
+        /// Drop it without a copy
+        #[arg(long)]
+        discard: bool,
     },
     /// Delete a stream, such as that of a removed mount, and the data that only it needs
     ForgetStream {
@@ -75,7 +99,7 @@ pub enum SpoolCommand {
 #[derive(Args)]
 pub struct Spool {
     /// The spool's directory, or the server's data directory that it is in
-    #[arg(value_parser = spool_dir)]
+    #[arg(value_parser = PathBufValueParser::new().map(spool_dir))]
     dir: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -89,17 +113,19 @@ impl SpoolCommand {
             SpoolCommand::Verify(spool) => verify(&spool, None),
             SpoolCommand::Scrub { spool, rate } => verify(&spool, Some(rate.max(1))),
             SpoolCommand::Export { spool, to, stream } => export(&spool, &to, stream.as_deref()),
-            SpoolCommand::Repair { spool, rebuild: Some(to) } => rebuild(&spool, &to),
-            SpoolCommand::Repair { spool, rebuild: None } => repair(&spool),
+            SpoolCommand::Repair { spool, rebuild: Some(to), .. } => rebuild(&spool, &to),
+            SpoolCommand::Repair { spool, rebuild: None, give_up_damaged } => repair(&spool, give_up_damaged),
+            SpoolCommand::Drop { spool, id, recipient, export, .. } => {
+                drop_message(&spool, id, recipient.as_deref(), export.as_deref())
+            }
             SpoolCommand::ForgetStream { spool, name, export, .. } => forget_stream(&spool, &name, export.as_deref()),
         }
     }
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "a parser of values may fail")]
-fn spool_dir(dir: &str) -> Result<PathBuf, std::convert::Infallible> {
-    let within = Path::new(dir).join("spool");
-    Ok(if within.is_dir() { within } else { dir.into() })
+fn spool_dir(dir: PathBuf) -> PathBuf {
+    let within = dir.join("spool");
+    if within.is_dir() { within } else { dir }
 }
 
 impl Spool {
@@ -122,7 +148,7 @@ impl Spool {
     }
 
     fn print(&self, json: &Value, text: &str) -> io::Result<()> {
-        if self.json { print_json(&format!("{json:#}\n")) } else { print(text) }
+        if self.json { print_json(&format!("{json:#}\n")) } else { print(&without_error_numbers(text)) }
     }
 }
 
@@ -130,7 +156,7 @@ fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
     // Its lock is not held meanwhile: a server that starts beside us must find the spool free.
     let is_in_use = ClosedSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))?;
     let closed = ClosedSpool::glance(&spool.dir).map_err(|error| spool.named(error))?;
-    let (shown, undelivered) = (closed.inspect()?, undelivered(&closed)?);
+    let (shown, undelivered) = (closed.inspect()?, spool_waiting::all(&closed)?);
     let mut json = inspection_json(&shown, is_in_use);
     json["waiting"] = spool_waiting::totals_json(&undelivered).into();
     json["undelivered"] = spool_waiting::messages_json(&undelivered).into();
@@ -139,7 +165,7 @@ fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn inspection_text(shown: &Inspection, undelivered: &[Undelivered], is_in_use: bool) -> String {
+fn inspection_text(shown: &Inspection, undelivered: &[Waiting], is_in_use: bool) -> String {
     let mut out = String::new();
     if is_in_use {
         out += "in use: this is one moment of it\n";
@@ -307,24 +333,32 @@ fn no_stream(name: &str, streams: &[StreamStats]) -> String {
     format!("no stream {name:?}; existing streams: {}", names.join(", "))
 }
 
-fn repair(spool: &Spool) -> Result<ExitCode, AnyError> {
+fn repair(spool: &Spool, give_up_damaged: bool) -> Result<ExitCode, AnyError> {
+    become_owner(&spool.dir)?;
     let closed = spool.open()?;
     let repaired = closed.repair()?;
     drop(closed);
+    let given_up = if give_up_damaged { spool_give_up::give_up(&spool.dir, spool.open()?)? } else { Vec::new() };
     // What is left now.
     let report = spool.open()?.verify()?;
     let mut text: String = repaired.files.iter().map(|name| format!("repaired: {name}\n")).collect();
     for (name, why) in &repaired.failed {
         text += &format!("cannot be repaired: {name}: {why}\n");
     }
+    text += &given_up.iter().map(GivenUp::text).collect::<String>();
     text += &damage_text(&report.damage, "DAMAGED, and kept nowhere else");
     let is_sound = report.damage.is_empty() && repaired.failed.is_empty();
     if is_sound {
-        text += if repaired.files.is_empty() { "sound: nothing had to be repaired\n" } else { "sound\n" };
+        let is_unchanged = repaired.files.is_empty() && given_up.is_empty();
+        text += if is_unchanged { "sound: nothing had to be repaired\n" } else { "sound\n" };
+    } else if !give_up_damaged && !spool.open()?.unreadable_bodies()?.is_empty() {
+        text +=
+            "with `--give-up-damaged`, what is left of damaged messages is kept and nothing waits for them any more\n";
     }
     let failed: Vec<Value> = repaired.failed.iter().map(|(name, why)| json!({"name": name, "why": why})).collect();
     let json = json!({
         "sound": is_sound, "repaired": repaired.files, "failed": failed, "damage": damage_json(&report.damage),
+        "given_up": given_up.iter().map(GivenUp::json).collect::<Vec<_>>(),
     });
     spool.print(&json, &text)?;
     Ok(ExitCode::from(u8::from(!is_sound)))
@@ -374,6 +408,7 @@ fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCod
         return finish_export(spool, to, exported, json!({"forgotten": false}), "");
     }
     drop(closed);
+    become_owner(&spool.dir)?;
     let (open, _) = FileSpool::open(&spool.dir, config_for(&spool.dir)?).map_err(|error| spool.named(error))?;
     let stats = open.forget_stream(name)?;
     let said = format!("deleted: stream {name}, which had not consumed {}\n", batches(stats.entries));
@@ -387,8 +422,44 @@ fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCod
     }
 }
 
+fn drop_message(spool: &Spool, id: u64, recipient: Option<&str>, to: Option<&Path>) -> Result<ExitCode, AnyError> {
+    let closed = spool.open()?;
+    let doomed = Doomed::find(&closed, id, recipient)?;
+    let exported = to.map(|to| doomed.export(&closed, to).map(|exported| (to, exported))).transpose()?;
+    if let Some((to, exported)) = &exported
+        && !exported.damaged.is_empty()
+    {
+        complain("the message stays, because it could not be exported; `--discard` drops it all the same");
+        return finish_export(spool, to, exported, json!({"dropped": []}), "");
+    }
+    drop(closed);
+    become_owner(&spool.dir)?;
+    doomed.drop_from(&spool.dir)?;
+    match exported {
+        Some((to, exported)) => finish_export(spool, to, &exported, doomed.json(), &doomed.text()),
+        None => {
+            spool.print(&doomed.json(), &doomed.text())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Root becomes the owner of the spool before it changes it: the server could not open files that belong to root. Threads that start later are the owner's, too.
+fn become_owner(dir: &Path) -> Result<(), AnyError> {
+    let at = |error: io::Error| format!("{}: {error}", dir.display());
+    let owner = std::fs::metadata(dir).map_err(at)?;
+    if !geteuid().is_root() || owner.uid() == 0 {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
+    // In this order: without root's rights the others could not be set any more.
+    let became = set_thread_groups(&[gid]).and_then(|()| set_thread_res_gid(gid, gid, gid));
+    became.and_then(|()| set_thread_res_uid(uid, uid, uid)).map_err(|error| at(error.into()))?;
+    Ok(())
+}
+
 /// No thread of its own, and segments as they are: files of another size would be removed.
-fn config_for(dir: &Path) -> io::Result<Config> {
+pub fn config_for(dir: &Path) -> io::Result<Config> {
     let mut config = Config { keeper: false, ..Config::default() };
     for entry in std::fs::read_dir(dir.join("ring"))? {
         let entry = entry?;

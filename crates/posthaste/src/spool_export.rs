@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use posthaste_delivery::local::LocalEntry;
 use posthaste_spool::{ExportedBatch, ExportedBody};
+use posthaste_transport::TransportEntry;
 use serde_json::{Value, json};
 
 /// Writes into a directory of its own.
@@ -40,7 +41,7 @@ impl Exporter {
             .entries
             .iter()
             .filter(|(name, _)| is_wanted(name))
-            .map(|(name, payload)| json!({"stream": name, "entry": entry_json(payload)}))
+            .map(|(name, payload)| json!({"stream": name, "entry": entry_json(name, payload)}))
             .collect();
         if entries.is_empty() {
             return Ok(());
@@ -76,8 +77,11 @@ impl Exporter {
 }
 
 /// What an entry says, where we know its format; else its bytes in hex.
-fn entry_json(payload: &[u8]) -> Value {
+fn entry_json(stream: &str, payload: &[u8]) -> Value {
     let hex = || payload.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    if stream == posthaste_transport::STREAM {
+        return transport_json(payload).unwrap_or_else(|| json!({"hex": hex()}));
+    }
     match LocalEntry::decode(payload.to_vec().into()) {
         Some(LocalEntry::Deliver(deliver)) => {
             let target = |(number, target): &(u16, posthaste_delivery::local::Target)| {
@@ -93,4 +97,20 @@ fn entry_json(payload: &[u8]) -> Value {
         }}),
         _ => json!({"hex": hex()}),
     }
+}
+
+/// What a message for transports is, and who was to get it.
+fn transport_json(payload: &[u8]) -> Option<Value> {
+    let TransportEntry::Deliver(deliver) = TransportEntry::decode(payload.to_vec().into())? else { return None };
+    let targets: Vec<Value> = deliver
+        .targets
+        .iter()
+        .map(|(number, target)| {
+            json!({
+                "number": number, "transport": &*target.transport, "recipient": &*target.recipient,
+                "original_recipient": &*target.original,
+            })
+        })
+        .collect();
+    Some(json!({"deliver": {"received": deliver.secs, "sender": &*deliver.sender, "targets": targets}}))
 }

@@ -1,16 +1,107 @@
-//! The mail that waits in a spool for its mailboxes, for people and as JSON.
+//! The mail that waits in a spool for its mailboxes and transports, for people and as JSON.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
-use posthaste_delivery::local::Trouble;
-use posthaste_delivery::local::inspect::Undelivered;
+use posthaste_delivery::local::inspect as local;
 use posthaste_message::DateTime;
+use posthaste_spool::ClosedSpool;
+use posthaste_transport::{Failure, inspect as transport};
 use posthaste_units::count;
 use serde_json::{Value, json};
 
+use crate::terminal::harmless;
+
+/// A message that waits.
+pub struct Waiting {
+    pub id: u64,
+    pub received_secs: u64,
+    pub bytes: u64,
+    to: Vec<Unreached>,
+}
+
+/// A mailbox or transport that has not got it.
+struct Unreached {
+    /// Path of the Maildir, or the transport.
+    place: Arc<str>,
+    /// Whom a transport gets it for.
+    recipient: Option<Arc<str>>,
+    /// Why, if it was tried in vain.
+    trouble: Option<Trouble>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Refused,
+    Overdue,
+}
+
+impl Held {
+    fn text(self) -> &'static str {
+        match self {
+            Held::Refused => "refused for good",
+            Held::Overdue => "failed for longer than max_age_secs",
+        }
+    }
+}
+
+struct Trouble {
+    attempts: u32,
+    next_try_secs: u64,
+    /// A transport refused it for good, or it failed for too long.
+    held: Option<Held>,
+    error: Arc<str>,
+}
+
+impl Waiting {
+    /// The mailboxes and transports that have not got it.
+    pub fn places(&self) -> Vec<&str> {
+        self.to.iter().map(|to| &*to.place).collect()
+    }
+}
+
+/// The messages that wait, in the order in which they came.
+pub fn all(spool: &ClosedSpool) -> std::io::Result<Vec<Waiting>> {
+    let mut all: BTreeMap<u64, Waiting> = BTreeMap::new();
+    let mut add = |id, received_secs, bytes, to: Vec<Unreached>| {
+        all.entry(id).or_insert(Waiting { id, received_secs, bytes, to: Vec::new() }).to.extend(to);
+    };
+    for message in local::undelivered(spool)? {
+        let to = message.mailboxes.into_iter().map(|to| Unreached {
+            place: to.mailbox,
+            recipient: None,
+            trouble: to.trouble.map(|trouble| Trouble {
+                attempts: trouble.attempts,
+                next_try_secs: trouble.next_try_secs,
+                held: None,
+                error: trouble.error,
+            }),
+        });
+        add(message.id, message.received_secs, message.bytes, to.collect());
+    }
+    for message in transport::undelivered(spool)? {
+        let to = message.targets.into_iter().map(|to| Unreached {
+            place: to.target.transport,
+            recipient: Some(to.target.recipient),
+            trouble: to.trouble.map(|trouble| Trouble {
+                attempts: trouble.attempts,
+                next_try_secs: trouble.next_try_secs,
+                held: match trouble.failure {
+                    Failure::Refused => Some(Held::Refused),
+                    Failure::Overdue => Some(Held::Overdue),
+                    _ => None,
+                },
+                error: trouble.error,
+            }),
+        });
+        add(message.id, message.received_secs, message.bytes, to.collect());
+    }
+    Ok(all.into_values().collect())
+}
+
 /// How much waits for each mailbox and why.
-pub fn text(undelivered: &[Undelivered]) -> String {
+pub fn text(undelivered: &[Waiting]) -> String {
     let mut out = format!("mail: {} not in all mailboxes yet\n", count(undelivered.len(), "message"));
     for total in by_mailbox(undelivered) {
         let oldest = date(total.oldest_secs);
@@ -18,33 +109,45 @@ pub fn text(undelivered: &[Undelivered]) -> String {
         let _ = write!(out, "waiting {}  {messages}, {} bytes, oldest {oldest}", total.mailbox, total.bytes);
         let _ = match total.trouble {
             None => writeln!(out, "  being delivered"),
+            Some(Trouble { held: Some(_), .. }) => writeln!(out),
             Some(Trouble { attempts, next_try_secs, error, .. }) => {
-                let next = date(*next_try_secs);
+                let (next, error) = (date(*next_try_secs), harmless(error));
                 writeln!(out, "\n    failed {}, next try {next}: {error}", count(*attempts, "time"))
             }
         };
+        for kind in [Held::Refused, Held::Overdue] {
+            let held: Vec<_> = total.held.iter().filter(|(of, ..)| *of == kind).collect();
+            let Some((_, Trouble { next_try_secs, error, .. }, oldest_secs)) = held.first() else { continue };
+            let (oldest, next, error) = (date(*oldest_secs), date(*next_try_secs), harmless(error));
+            let (messages, kind) = (count(held.len(), "message"), kind.text());
+            let _ = writeln!(out, "    {messages} {kind}, oldest {oldest}, next try {next}: {error}");
+        }
     }
     out
 }
 
 /// Each message that waits, and for which mailboxes.
-pub fn messages(undelivered: &[Undelivered]) -> String {
+pub fn messages(undelivered: &[Waiting]) -> String {
     let mut out = String::new();
     for message in undelivered {
         let received = date(message.received_secs);
         let _ = writeln!(out, "undelivered {}  {} bytes  received {received}", message.id, message.bytes);
-        for to in &message.mailboxes {
-            let _ = writeln!(out, "  {}", to.mailbox);
+        for to in &message.to {
+            let recipient = to.recipient.as_ref().map_or(String::new(), |to| format!("  for {to}"));
+            let held = to.trouble.as_ref().and_then(|trouble| Some((trouble.held?.text(), harmless(&trouble.error))));
+            let held = held.map_or(String::new(), |(kind, error)| format!("  {kind}: {error}"));
+            let _ = writeln!(out, "  {}{recipient}{held}", to.place);
         }
     }
     out
 }
 
 /// What waits for each mailbox. Attempts, next try and error are `null` for mail that was on its way.
-pub fn totals_json(undelivered: &[Undelivered]) -> Vec<Value> {
+pub fn totals_json(undelivered: &[Waiting]) -> Vec<Value> {
     let total = |total: Total<'_>| {
         let mut value = json!({
             "mailbox": total.mailbox, "messages": total.messages, "bytes": total.bytes, "oldest": total.oldest_secs,
+            "refused": total.count(Held::Refused), "overdue": total.count(Held::Overdue),
         });
         put_trouble(&mut value, total.trouble);
         value
@@ -53,10 +156,14 @@ pub fn totals_json(undelivered: &[Undelivered]) -> Vec<Value> {
 }
 
 /// Each message that waits.
-pub fn messages_json(undelivered: &[Undelivered]) -> Vec<Value> {
-    let message = |message: &Undelivered| {
-        let mailboxes = message.mailboxes.iter().map(|to| {
-            let mut value = json!({"mailbox": &*to.mailbox});
+pub fn messages_json(undelivered: &[Waiting]) -> Vec<Value> {
+    let message = |message: &Waiting| {
+        let mailboxes = message.to.iter().map(|to| {
+            let held = to.trouble.as_ref().and_then(|trouble| trouble.held);
+            let mut value = json!({
+                "mailbox": &*to.place, "recipient": to.recipient.as_deref(), "refused": held == Some(Held::Refused),
+                "overdue": held == Some(Held::Overdue),
+            });
             put_trouble(&mut value, to.trouble.as_ref());
             value
         });
@@ -78,21 +185,36 @@ struct Total<'a> {
     messages: usize,
     bytes: u64,
     oldest_secs: u64,
+    /// The first that is not held, if there is one.
     trouble: Option<&'a Trouble>,
+    /// Those that are, each with the time of reception, the oldest first.
+    held: Vec<(Held, &'a Trouble, u64)>,
+}
+
+impl Total<'_> {
+    fn count(&self, kind: Held) -> usize {
+        self.held.iter().filter(|(of, ..)| *of == kind).count()
+    }
 }
 
 /// The mailboxes for which the most messages wait first.
-fn by_mailbox(undelivered: &[Undelivered]) -> Vec<Total<'_>> {
+fn by_mailbox(undelivered: &[Waiting]) -> Vec<Total<'_>> {
     let mut totals: HashMap<&str, Total<'_>> = HashMap::new();
     for message in undelivered {
-        for to in &message.mailboxes {
-            let total = totals.entry(&to.mailbox).or_insert(Total {
-                mailbox: &to.mailbox,
+        for to in &message.to {
+            let total = totals.entry(&to.place).or_insert(Total {
+                mailbox: &to.place,
                 messages: 0,
                 bytes: 0,
                 oldest_secs: message.received_secs,
                 trouble: to.trouble.as_ref(),
+                held: Vec::new(),
             });
+            let held = to.trouble.iter().filter_map(|trouble| Some((trouble.held?, trouble, message.received_secs)));
+            total.held.extend(held);
+            if total.trouble.is_none_or(|trouble| trouble.held.is_some()) {
+                total.trouble = to.trouble.as_ref().filter(|trouble| trouble.held.is_none()).or(total.trouble);
+            }
             total.messages += 1;
             total.bytes += message.bytes;
             total.oldest_secs = total.oldest_secs.min(message.received_secs);
@@ -103,6 +225,6 @@ fn by_mailbox(undelivered: &[Undelivered]) -> Vec<Total<'_>> {
     totals
 }
 
-fn date(secs: u64) -> DateTime {
+pub fn date(secs: u64) -> DateTime {
     DateTime::from_unix(i64::try_from(secs).unwrap_or(i64::MAX))
 }

@@ -8,8 +8,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_search::flag_tags::FLAG_TAGS;
+use posthaste_search::flag_tags::Restored;
 use posthaste_search::query::Query;
-use posthaste_search::tags::{Restore, Restored, check_tag};
+use posthaste_search::tags::{Restore, check_tag};
 use posthaste_search::{Indexer, Searcher};
 use posthaste_units::count;
 use serde_json::json;

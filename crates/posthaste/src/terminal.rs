@@ -71,19 +71,19 @@ fn tamed(text: &str, ours: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Who made what is printed.
+/// Where what is printed comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Made {
-    /// We did, with colours where they belong.
-    Here,
-    /// Octets of a message as they are: not even colours pass.
-    Elsewhere,
+pub enum Origin {
+    /// From this program, with colours where they belong.
+    Program,
+    /// From a message, as it is: not even colours pass.
+    Message,
 }
 
 /// Writes to something that ends at a terminal, or not. `false`: nobody reads any more, which is no error.
-pub fn write_to(out: &mut dyn Write, is_terminal: bool, bytes: &[u8], made: Made) -> io::Result<bool> {
+pub fn write_to(out: &mut dyn Write, is_terminal: bool, bytes: &[u8], origin: Origin) -> io::Result<bool> {
     let written = if is_terminal {
-        out.write_all(tamed(&String::from_utf8_lossy(bytes), made == Made::Here).as_bytes())
+        out.write_all(tamed(&String::from_utf8_lossy(bytes), origin == Origin::Program).as_bytes())
     } else {
         out.write_all(bytes)
     };
@@ -97,14 +97,14 @@ pub fn write_to(out: &mut dyn Write, is_terminal: bool, bytes: &[u8], made: Made
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
     let is_terminal = out.is_terminal();
-    write_to(&mut out, is_terminal, text.as_bytes(), Made::Here).map(drop)
+    write_to(&mut out, is_terminal, text.as_bytes(), Origin::Program).map(drop)
 }
 
 /// Prints octets of messages to standard output. `false`: nobody reads any more.
 pub fn print_foreign(bytes: &[u8]) -> io::Result<bool> {
     let mut out = io::stdout();
     let is_terminal = out.is_terminal();
-    write_to(&mut out, is_terminal, bytes, Made::Elsewhere)
+    write_to(&mut out, is_terminal, bytes, Origin::Message)
 }
 
 /// Prints JSON to standard output.
@@ -117,11 +117,11 @@ pub fn complain(text: &str) {
     let mut out = io::stderr();
     let is_terminal = out.is_terminal();
     let text = format!("posthaste: {}\n", without_error_numbers(text));
-    let _ = write_to(&mut out, is_terminal, text.as_bytes(), Made::Elsewhere);
+    let _ = write_to(&mut out, is_terminal, text.as_bytes(), Origin::Message);
 }
 
 /// What the system says of an error, without ` (os error 2)` behind it.
-fn without_error_numbers(text: &str) -> String {
+pub fn without_error_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |said, part| {
@@ -164,28 +164,28 @@ mod tests {
     #[test]
     fn a_terminal_gets_lines_and_our_colours_and_nothing_else() {
         let all = all_harmful();
-        let check = |made, bytes: &[u8], expected: &str| {
+        let check = |origin, bytes: &[u8], expected: &str| {
             let mut out = Vec::new();
-            assert!(write_to(&mut out, true, bytes, made).unwrap());
+            assert!(write_to(&mut out, true, bytes, origin).unwrap());
             assert_eq!(String::from_utf8(out).unwrap(), expected);
             let mut out = Vec::new();
-            write_to(&mut out, false, bytes, made).unwrap();
+            write_to(&mut out, false, bytes, origin).unwrap();
             assert_eq!(out, bytes, "into a pipe as it is");
         };
-        check(Made::Here, b"a\tb\n\x1b[36mDate\x1b[0m: c\r\nd\re\n", "a\tb\n\x1b[36mDate\x1b[0m: c\nd\u{fffd}e\n");
+        check(Origin::Program, b"a\tb\n\x1b[36mDate\x1b[0m: c\r\nd\re\n", "a\tb\n\x1b[36mDate\x1b[0m: c\nd\u{fffd}e\n");
         check(
-            Made::Here,
+            Origin::Program,
             b"\x1b[36;5m \x1b[8m \x1b]52;c;eA==\x07",
             "\u{fffd}[36;5m \u{fffd}[8m \u{fffd}]52;c;eA==\u{fffd}",
         );
         check(
-            Made::Elsewhere,
+            Origin::Message,
             b"\x1b[36mDate\x1b[0m \x9b2J \xc2\x9b2J",
             "\u{fffd}[36mDate\u{fffd}[0m \u{fffd}2J \u{fffd}2J",
         );
-        for made in [Made::Here, Made::Elsewhere] {
+        for origin in [Origin::Program, Origin::Message] {
             let mut out = Vec::new();
-            write_to(&mut out, true, all.as_bytes(), made).unwrap();
+            write_to(&mut out, true, all.as_bytes(), origin).unwrap();
             let out = String::from_utf8(out).unwrap();
             assert_eq!(out.replace(['\n', '\t'], "").chars().find(|&c| is_harmful(c)), None);
         }

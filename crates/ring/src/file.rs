@@ -1,14 +1,15 @@
-//! One segment file: written around the page cache where the file system can (`O_DIRECT`), read through it.
+//! One segment file: written around the page cache where the file system can (`O_DIRECT`); read around it, too, where it is read through.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use posthaste_fsops::write_all_parts;
-use rustix::fs::{IFlags, Mode, OFlags};
+use rustix::fs::{Advice, IFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::layout::BLOCK;
@@ -53,28 +54,48 @@ impl SegmentFile {
         FileExt::read_exact_at(&self.file, bytes, offset)
     }
 
-    /// Fills `bytes` from `offset`, which a block begins at. Returns the blocks that the disk cannot read: they are zeros.
-    pub fn read_what_can_be_read(&self, bytes: &mut [u8], offset: u64) -> io::Result<Vec<Range<u64>>> {
+    /// Has the kernel forget what it holds of a range, unless it is still to be written: the next read asks the disk.
+    pub fn forget_cached(&self, offset: u64, len: u64) {
+        let (first, end) = (offset / BLOCK as u64 * BLOCK as u64, (offset + len).next_multiple_of(BLOCK as u64));
+        // Without it the next read sees what the last one saw.
+        let _ = rustix::fs::fadvise(&self.file, first, NonZeroU64::new(end - first), Advice::DontNeed);
+    }
+
+    /// Fills `bytes`, whole blocks out of a [`Staging`], from `offset`, which a block begins at, as far as the file goes. Returns how many bytes that were, and
+    /// the blocks that the disk cannot read: they are zeros.
+    pub fn read_blocks(&self, source: Source, bytes: &mut [u8], offset: u64) -> io::Result<(usize, Vec<Range<u64>>)> {
         let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(Errno::IO.raw_os_error());
-        match self.read_exact_at(bytes, offset) {
+        match self.read_to_end(source, bytes, offset) {
             Err(error) if is_bad_sector(&error) => {}
-            read => return read.map(|()| Vec::new()),
+            read => return Ok((read?, Vec::new())),
         }
-        let mut unreadable: Vec<Range<u64>> = Vec::new();
+        let (mut total, mut unreadable): (_, Vec<Range<u64>>) = (0, Vec::new());
         for (at, block) in (offset..).step_by(BLOCK).zip(bytes.chunks_mut(BLOCK)) {
-            match self.read_exact_at(block, at) {
+            match self.read_to_end(source, block, at) {
                 Err(error) if is_bad_sector(&error) => {
                     block.fill(0);
+                    total += block.len();
                     let end = at + block.len() as u64;
                     match unreadable.last_mut().filter(|last| last.end == at) {
                         Some(last) => last.end = end,
                         None => unreadable.push(at..end),
                     }
                 }
-                read => read?,
+                read => total += read?,
             }
         }
-        Ok(unreadable)
+        Ok((total, unreadable))
+    }
+
+    fn read_to_end(&self, source: Source, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        if let Some(direct) = self.direct.as_ref().filter(|_| source == Source::Disk) {
+            match read_to_end(direct, bytes, offset) {
+                // Larger blocks than ours, or a file that ends within one.
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
+                read => return read,
+            }
+        }
+        read_to_end(&self.file, bytes, offset)
     }
 
     /// Writes all parts one behind the other, from `offset` on.
@@ -149,6 +170,28 @@ impl SegmentFile {
     pub fn sync_all(&self) -> io::Result<()> {
         Ok(posthaste_fsops::fsync(&self.file)?)
     }
+}
+
+fn read_to_end(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut total = 0;
+    while total < bytes.len() {
+        match file.read_at(&mut bytes[total..], offset + total as u64) {
+            Ok(0) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => total += read?,
+        }
+    }
+    Ok(total)
+}
+
+/// Where a read gets its bytes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The page cache: for single records, which are read again soon.
+    Cache,
+    /// The disk, where the file system can do direct I/O: for what is read through once. Takes no page of the cache, which costs most of the time of
+    /// an opening otherwise (measured in bench-results/spool). What the page cache has and the disk does not yet is written first.
+    Disk,
 }
 
 /// Memory that direct I/O can be done from, kept from one write to the next.

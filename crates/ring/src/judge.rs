@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::Lsn;
 use crate::recovery::{Damage, Read};
 use crate::scan::LSN_GAP;
+use crate::{Lsn, Proof};
 
 /// What one opening of the ring, an epoch, has left.
 #[derive(Default)]
 pub(crate) struct Epoch {
     /// Its segments, those with a record or the remains of one, by number.
     segments: Vec<u64>,
+    /// The first record that it tells of; zero if there is none.
+    first: Lsn,
     /// The last record with a whole header.
     last: Lsn,
     /// Everything up to here was durable.
@@ -19,15 +21,22 @@ pub(crate) struct Epoch {
     found: Lsn,
 }
 
-/// The epochs of these segments, in order, with what each has promised.
-pub(crate) fn epochs(segments: &BTreeMap<u64, Read>) -> BTreeMap<u64, Epoch> {
+/// The epochs of these segments, in order, with what each has promised, by its records, by those of the next, and by what the ring's owner has on record.
+pub(crate) fn epochs(segments: &BTreeMap<u64, Read>, proof: Proof) -> BTreeMap<u64, Epoch> {
     let mut epochs: BTreeMap<u64, Epoch> = BTreeMap::new();
     for (number, Read { segment, scan }) in segments {
         let epoch = epochs.entry(segment.header.epoch).or_default();
         epoch.segments.push(*number);
         epoch.mark = epoch.mark.max(scan.mark);
         epoch.found = epoch.found.max(scan.found);
-        epoch.last = epoch.last.max(scan.lsns().map_or(Lsn::ZERO, |(_, last)| last));
+        if let Some((first, last)) = scan.lsns() {
+            epoch.last = epoch.last.max(last);
+            epoch.first = if epoch.first == Lsn::ZERO { first } else { epoch.first.min(first) };
+        }
+    }
+    // Of no other epoch: what one has torn away the next does not promise.
+    if let Some(epoch) = epochs.get_mut(&proof.epoch) {
+        epoch.mark = epoch.mark.max(proof.through);
     }
     let mut before: Option<&mut Epoch> = None;
     for epoch in epochs.values_mut() {
@@ -59,7 +68,7 @@ pub(crate) fn judge(segments: &BTreeMap<u64, Read>, epochs: &BTreeMap<u64, Epoch
         let whole = epoch.segments.iter().map(|number| segments[number].scan.whole).max().unwrap_or_default();
         let unpromised = here.iter().filter(|damage| !damage.promised);
         let torn = unpromised.map(|damage| damage.lsns.map_or(0, |(first, _)| first.get())).min();
-        found = torn.map_or(whole, |torn| whole.min(Lsn::new(torn.saturating_sub(1))));
+        found = torn.map_or(whole, |torn| whole.min(Lsn::new(torn.saturating_sub(1)))).max(epoch.mark);
         damage.extend(here);
     }
     (damage, found)
@@ -166,8 +175,12 @@ mod tests {
 
     #[track_caller]
     fn check<const N: usize>(low: u64, segments: [(u64, Read); N], expected: &[Told], found: u64) {
-        let segments = BTreeMap::from(segments);
-        let (damage, upto) = judge(&segments, &epochs(&segments), low);
+        check_proved(low, Proof::default(), BTreeMap::from(segments), expected, found);
+    }
+
+    #[track_caller]
+    fn check_proved(low: u64, proof: Proof, segments: BTreeMap<u64, Read>, expected: &[Told], found: u64) {
+        let (damage, upto) = judge(&segments, &epochs(&segments, proof), low);
         let told: Vec<_> = damage
             .iter()
             .map(|damage| {
@@ -208,6 +221,27 @@ mod tests {
     }
 
     #[test]
+    fn what_the_owner_has_on_record_is_promised_in_its_epoch_alone() {
+        let first = || with_gap(segment(1, 1, (10, 20), 15, 0), Some((18, 18)));
+        let second = || with_gap(segment(2, 2, (SECOND, SECOND + 9), SECOND + 2, 17), Some((SECOND + 5, SECOND + 5)));
+        let check = |epoch, through, segments: Vec<(u64, Read)>, expected: &[Told], found| {
+            let proof = Proof { epoch, through: Lsn::new(through) };
+            check_proved(1, proof, segments.into_iter().collect(), expected, found);
+        };
+        check(1, 17, vec![first()], &[("1", Some((18, 18)), false)], 17);
+        check(1, 18, vec![first()], &[("1", Some((18, 18)), true)], 20);
+        // What the second epoch has not found of the first it does not promise either, however far it has come, and though all of it is gone.
+        let lost = (SECOND + 5, SECOND + 5);
+        let told = [("1", Some((18, 18)), false), ("2", Some(lost), false)];
+        check(2, SECOND + 4, vec![first(), second()], &told, SECOND + 4);
+        let told = [("1", Some((18, 18)), false), ("2", Some(lost), true)];
+        check(2, SECOND + 5, vec![first(), second()], &told, SECOND + 9);
+        check(2, SECOND + 5, vec![first()], &[("1", Some((18, 18)), false)], 17);
+        // Records that are gone from the end.
+        check(1, 25, vec![segment(1, 1, (10, 20), 15, 0)], &[("1", Some((21, 25)), true)], 25);
+    }
+
+    #[test]
     fn missing_records_are_told_by_those_around_them() {
         let first = || segment(1, 1, (10, 20), 19, 0);
         let third = || segment(3, 1, (31, 40), 39, 0);
@@ -222,7 +256,7 @@ mod tests {
         check(2, [with_gap(segment(2, 1, (23, 30), 0, 0), None)], &[("2", None, false)], 0);
         // Nor is the remains of a first record that nothing follows more than a torn tail.
         let torn = || with_gap(segment(2, 1, (0, 0), 0, 0), None);
-        check(1, [first(), torn()], &[("2", None, false)], 0);
+        check(1, [first(), torn()], &[("2", None, false)], 19);
         // The end of an epoch, by what the next one has found.
         let next = segment(2, 2, (SECOND, SECOND + 1), 0, 25);
         check(1, [first(), next], &[("1", Some((21, 25)), true)], SECOND + 1);

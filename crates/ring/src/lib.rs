@@ -7,10 +7,10 @@
 //!
 //! ```
 //! # let dir = tempfile::tempdir().unwrap();
-//! use posthaste_ring::{Config, Lsn, Ring};
+//! use posthaste_ring::{Config, OnRecord, Ring};
 //!
 //! let config = Config { segment_bytes: 1 << 20, ..Config::default() };
-//! let (ring, recovery) = Ring::open(dir.path(), config, 0, Lsn::ZERO).unwrap();
+//! let (ring, recovery) = Ring::open(dir.path(), config, OnRecord::default()).unwrap();
 //! assert!(recovery.damage.is_empty());
 //! let (tell, told) = std::sync::mpsc::channel();
 //! ring.append(vec!["for a.example".into()], vec!["a promise".into()], move |outcome| tell.send(outcome).unwrap());
@@ -40,11 +40,10 @@ pub use error::{AppendError, OpenError, ReadError};
 pub use layout::Lsn;
 pub use queue::{Cancelled, Ticket};
 pub use recovery::{Damage, Recovery};
-pub use ring::{Config, Event, Events, RecordHead, Ring};
+pub use ring::{Config, Event, Events, OnRecord, Proof, RecordHead, Ring};
 pub use scan::{Gap, Located};
 pub use segment::SegmentReader;
 pub use stats::Stats;
-pub use storage::make_dir;
 pub use table::SegmentInfo;
 
 /// Compiles the examples of the README.

@@ -289,7 +289,7 @@ mod tests {
     use posthaste_fsops::{Faults, Machine};
 
     use super::*;
-    use crate::shared::Shared;
+    use crate::shared::{Opened, Shared};
     use crate::table::Table;
     use crate::{Config, Event};
 
@@ -355,7 +355,7 @@ mod tests {
     fn closing_waits_for_no_pause() {
         let dir = tempfile::tempdir().unwrap();
         let pool = Pool { pause_after: |_| FOR_EVER, ..pool_in(dir.path(), LARGE) };
-        let shared = Arc::new(Shared::new(Config::default(), pool, Table::default(), 0));
+        let shared = Arc::new(Shared::new(Config::default(), pool, Table::default(), Opened::default()));
         shared.want_segment();
         let preparer = shared.clone();
         let ended = returns(move || preparer.prepare_segments());
@@ -416,7 +416,7 @@ mod tests {
         let events: crate::Events = Arc::new(move |event| drop(tell.lock().unwrap().send(event)));
         let pool = Pool { max_segments: 1, ..pool_in(dir.path(), 64 << 10) };
         let config = Config { events, ..Config::default() };
-        let shared = Shared::new(config, pool, Table::default(), 0);
+        let shared = Shared::new(config, pool, Table::default(), Opened::default());
         shared.pool.prepare_ahead(2).unwrap();
         let error = shared.pool.prepare_ahead(2).unwrap_err();
         assert!(matches!(shared.report(error), crate::AppendError::Full(_)));

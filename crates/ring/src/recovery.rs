@@ -6,15 +6,14 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::Lsn;
-use crate::file::SegmentFile;
+use crate::file::{SegmentFile, Source, Staging};
 use crate::judge::{epochs, judge};
-use crate::layout::{BLOCK, FIRST_RECORD, SegmentHeader};
+use crate::layout::{BLOCK, FIRST_RECORD, RECORD_HEADER, SegmentHeader};
 use crate::pool::Segment;
 use crate::scan::{Gap, Scan, scan};
-use crate::segment::SegmentReader;
 use crate::storage::{SET_ASIDE, Storage};
 use crate::window::Window;
+use crate::{Lsn, OnRecord, Proof};
 
 /// What opening found.
 #[derive(Debug)]
@@ -63,8 +62,8 @@ pub(crate) struct Contents {
     /// Files of zeros, which no segment header was ever written to.
     pub unused: Vec<String>,
     pub damage: Vec<Damage>,
-    /// Everything up to here was found, but for damage that was reported as a broken promise.
-    pub found: Lsn,
+    /// The last epoch, up to where everything was found, but for damage that was reported as a broken promise.
+    pub found: Proof,
     pub max_lsn: Lsn,
     pub next_number: u64,
     pub max_epoch: u64,
@@ -74,8 +73,9 @@ pub(crate) struct Contents {
     unproven: Vec<(u64, Range<u64>)>,
 }
 
-/// Reads the segments from number `low` on.
-pub(crate) fn read_all(storage: &Storage, low: u64) -> io::Result<Contents> {
+/// Reads the segments that are still needed.
+pub(crate) fn read_all(storage: &Storage, on_record: OnRecord) -> io::Result<Contents> {
+    let low = on_record.low;
     let mut out = Contents { names: storage.list()?, next_number: low.max(1), ..Contents::default() };
     let (segments, unreadable) = out.read_headers(storage)?;
     out.max_epoch = segments.iter().map(|(segment, _)| segment.header.epoch).max().unwrap_or_default();
@@ -97,13 +97,14 @@ pub(crate) fn read_all(storage: &Storage, low: u64) -> io::Result<Contents> {
     }
     // Each of those that cannot be read may have been the last of the ring: no other segment gets its number.
     out.next_number += unreadable;
-    let epochs = epochs(&out.in_service);
+    let epochs = epochs(&out.in_service, on_record.proof);
     for read in out.in_service.values_mut() {
         read.check_bodies_behind(epochs[&read.segment.header.epoch].mark)?;
     }
     let (damage, found) = judge(&out.in_service, &epochs, low);
     out.damage.extend(damage);
-    out.found = found;
+    let epoch = epochs.keys().next_back().copied().unwrap_or_default();
+    out.found = Proof { epoch, through: found };
     let mark = out.in_service.values().map(|read| read.scan.mark.max(read.scan.found)).max().unwrap_or_default();
     for (number, read) in &out.in_service {
         out.max_lsn = out.max_lsn.max(read.scan.last).max(read.scan.mark).max(read.scan.found);
@@ -122,7 +123,8 @@ fn scan_all(segments: &[(Segment, usize)]) -> io::Result<Vec<Scan>> {
             let nth = next.fetch_add(1, Ordering::Relaxed);
             let Some((segment, _)) = segments.get(nth) else { return some };
             let range = FIRST_RECORD as u64..u64::MAX;
-            some.push((nth, scan(&segment.file, &segment.header, range, &mut |_| ControlFlow::Continue(()))));
+            let from_disk = (&*segment.file, Source::Disk);
+            some.push((nth, scan(from_disk, &segment.header, range, &mut |_| ControlFlow::Continue(()))));
         }
     };
     let mut scans = std::thread::scope(|scope| {
@@ -184,7 +186,7 @@ impl Contents {
                 let mut bytes = vec![0; (gap.range.end - gap.range.start) as usize];
                 let name = format!("{}-{:x}{SET_ASIDE}", read.segment.name, gap.range.start);
                 // That it cannot be kept must not keep the rest from being recovered.
-                let _ = Window::new(&read.segment.file, 0)
+                let _ = Window::new(&read.segment.file, Source::Disk, 0)
                     .and_then(|mut window| Ok(window.get(gap.range.start, bytes.len())?.to_vec()))
                     .and_then(|read| {
                         bytes.truncate(read.len());
@@ -201,9 +203,10 @@ impl Contents {
     pub fn make_durable(&self) -> io::Result<()> {
         for (number, range) in &self.unproven {
             let file = &self.in_service[number].segment.file;
-            let end = range.end.min(file.len()?);
-            let mut bytes = vec![0; (end - range.start) as usize];
-            let unreadable = file.read_what_can_be_read(&mut bytes, range.start)?;
+            let mut buffer = Staging::default();
+            let bytes = buffer.aligned((range.end - range.start) as usize);
+            let (len, unreadable) = file.read_blocks(Source::Disk, bytes, range.start)?;
+            let end = range.start + len as u64;
             // No whole record has a part in what cannot be read, so that is left alone.
             let mut at = range.start;
             for skipped in unreadable.into_iter().chain(std::iter::once(end..end)) {
@@ -219,10 +222,6 @@ impl Contents {
 }
 
 impl Read {
-    fn reader(&self) -> SegmentReader {
-        SegmentReader::new(self.segment.file.clone(), self.segment.header)
-    }
-
     /// Shows the records with a whole head behind `mark`.
     fn behind(
         &self,
@@ -238,27 +237,24 @@ impl Read {
             true => visit(located.offset, &located.header),
             false => ControlFlow::Continue(()),
         };
-        scan(&self.segment.file, &self.segment.header, range, visit).map(drop)
+        scan((&self.segment.file, Source::Disk), &self.segment.header, range, visit).map(drop)
     }
 
     /// Reads the bodies of the records that nothing proves to have been durable: a cut may have torn them, and then they are not there.
     fn check_bodies_behind(&mut self, mark: Lsn) -> io::Result<()> {
         let (mut torn, mut whole) = (Vec::new(), self.scan.whole.min(mark));
-        let (reader, mut failed) = (self.reader(), None);
+        let (mut window, mut failed) = (Window::new(&self.segment.file, Source::Disk, READ_AT_ONCE)?, None);
         self.behind(mark, &mut |offset, header| {
-            match reader.body(offset, header, 0..0) {
-                Ok(_) => whole = header.lsn,
-                Err(crate::ReadError::Io(_, error)) if error.raw_os_error() != Some(EIO) => {
-                    failed = Some(error);
-                    return ControlFlow::Break(());
-                }
-                Err(_) => torn.push((offset, *header)),
+            let start = u64::from(offset) + RECORD_HEADER as u64 + u64::from(header.head_len);
+            let body = window.get(start, header.body_len as usize);
+            match body.map(|body| crc32c::crc32c(body) == header.body_crc) {
+                Ok(true) if window.could_read(start..start + u64::from(header.body_len)) => whole = header.lsn,
+                Ok(_) => torn.push((offset, *header)),
+                Err(error) => failed = Some(error),
             }
-            ControlFlow::Continue(())
+            if failed.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
+        failed.map_or(Ok(()), Err)?;
         self.scan.whole = whole;
         self.scan.records -= torn.len() as u64;
         for (offset, header) in torn {
@@ -296,7 +292,7 @@ enum Header {
 /// has something else in it and no header, was damaged afterwards.
 fn read_header(storage: &Storage, name: &str) -> io::Result<Header> {
     let file = storage.segment(name)?;
-    let mut window = Window::new(&file, FIRST_RECORD)?;
+    let mut window = Window::new(&file, Source::Disk, FIRST_RECORD)?;
     if window.file_len() < FIRST_RECORD as u64 {
         return Ok(Header::Damaged("the segment is shorter than its header"));
     }
@@ -320,4 +316,3 @@ fn read_header(storage: &Storage, name: &str) -> io::Result<Header> {
 const READ_AT_ONCE: usize = 1 << 20;
 /// Segments that are read at a time.
 const READERS: usize = 4;
-const EIO: i32 = rustix::io::Errno::IO.raw_os_error();

@@ -11,13 +11,14 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 
+use crate::file::Source;
 use crate::layout::{BLOCK, Lsn};
 use crate::pool::{Found, Pool, Segment, next_file};
 use crate::queue::{Item, Pending};
 use crate::recovery::{Recovery, read_all};
 use crate::scan::{LSN_GAP, scan};
 use crate::segment::SegmentReader;
-use crate::shared::Shared;
+use crate::shared::{Opened, Shared};
 use crate::storage::Storage;
 use crate::table::{InService, Table};
 use crate::writer::Writer;
@@ -27,7 +28,7 @@ use crate::{AppendError, OpenError, ReadError, SegmentInfo, Stats, Ticket};
 #[derive(Clone)]
 pub struct Config {
     /// Bytes of a segment file: rounded down to a multiple of 4 KiB, at least 64 KiB and below 4 GiB. A record's head and body are together at most
-    /// this long, less about 8 KiB. 64 MiB by default, which was measured with `posthaste-journal` (its bench `choices`): smaller ones end
+    /// this long, less about 8 KiB. 64 MiB by default, which was measured with the log of earlier versions (bench-results/journal): smaller ones end
     /// more often, larger ones take long to be made and to be freed.
     pub segment_bytes: u64,
     /// Segment files at most, and at least 3; when all hold records, appends fail with [`AppendError::Full`]. 64 by default.
@@ -92,6 +93,26 @@ impl Config {
     }
 }
 
+/// What the ring's owner has on record of it, durably and elsewhere.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OnRecord {
+    /// The first segment that is still needed: all below it are free, and damage to them is none. 0 if that is not known.
+    pub low: u64,
+    /// LSNs begin above it: the highest that is known. A ring of which all was freed does not know its last one any more.
+    pub known: Lsn,
+    /// What [`Ring::proof`] said last. Without it the last record of the log, of which no later one says that it was durable, counts as torn if it is damaged.
+    pub proof: Proof,
+}
+
+/// All records of an epoch up to an LSN are durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Proof {
+    /// The number of an opening; 0: of none.
+    pub epoch: u64,
+    /// The last of the records.
+    pub through: Lsn,
+}
+
 /// What [`Ring::visit`] shows of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -117,18 +138,17 @@ pub struct Ring {
 impl Ring {
     /// Opens the ring in `dir`, creating it if there is none, and recovers what a crash left.
     ///
-    /// `low` is the first segment that is still needed: all below it are free, and damage to them is none. 0 if that is not known.
-    /// LSNs begin above `next_lsn_min`: the highest that the caller knows, for a ring of which all was freed does not know it any more. Takes no space; whatever is appended belongs to a new epoch, which is durable before the first of it.
+    /// Takes no space; whatever is appended belongs to a new epoch, which is durable before the first of it.
     ///
     /// # Errors
     /// [`OpenError::Locked`] if somebody else has it; [`OpenError::Io`] if the file system fails.
-    pub fn open(dir: &Path, config: Config, low: u64, next_lsn_min: Lsn) -> Result<(Self, Recovery), OpenError> {
+    pub fn open(dir: &Path, config: Config, on_record: OnRecord) -> Result<(Self, Recovery), OpenError> {
         let config = config.within_bounds();
         let storage = Storage::open(dir).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => OpenError::Locked,
             _ => OpenError::Io(error),
         })?;
-        let contents = read_all(&storage, low)?;
+        let contents = read_all(&storage, on_record)?;
         contents.make_durable()?;
         let mut total = contents.names.len();
         let mut free = Vec::new();
@@ -158,10 +178,11 @@ impl Ring {
             table.segments.insert(number, InService::found(read)?);
         }
         // A record that was written but torn away may have had a number above any that was found.
-        let next_lsn = (contents.max_lsn.get() + 1 + LSN_GAP).max(next_lsn_min.get() + 1);
-        let shared = Arc::new(Shared::new(config, pool, table, recovery.last.get()));
+        let next_lsn = (contents.max_lsn.get() + 1 + LSN_GAP).max(on_record.known.get() + 1);
+        let opened = Opened { epoch, first: Lsn::new(next_lsn), last: recovery.last, found: contents.found };
+        let shared = Arc::new(Shared::new(config, pool, table, opened));
         // No segment is taken before the first append: opening a full ring takes no space.
-        let writer = Writer::new(shared.clone(), next_lsn, contents.found);
+        let writer = Writer::new(shared.clone(), next_lsn, contents.found.through);
         Ok((Ring { threads: Arc::new(Threads::start(shared, writer)?) }, recovery))
     }
 
@@ -215,7 +236,8 @@ impl Ring {
         for part in parts {
             let number = part.segment.header.number;
             let mut flow = ControlFlow::Continue(());
-            let scanned = scan(&part.segment.file, &part.segment.header, part.range.clone(), &mut |located| {
+            let from_disk = (&*part.segment.file, Source::Disk);
+            let scanned = scan(from_disk, &part.segment.header, part.range.clone(), &mut |located| {
                 let lsn = located.header.lsn;
                 if lsn >= from && part.torn.binary_search(&lsn).is_err() {
                     let (head, body_len) = (Bytes::copy_from_slice(located.head), located.header.body_len);
@@ -255,6 +277,14 @@ impl Ring {
     /// See [`ReadError`].
     pub fn read_body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, ReadError> {
         self.read(lsn, |segment, offset, record| segment.body(offset, record, range))
+    }
+
+    /// Reads the body of a record again from the disk rather than from the page cache: see [`SegmentReader::body_again`].
+    ///
+    /// # Errors
+    /// See [`ReadError`]; a damaged body is none.
+    pub fn read_body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), ReadError> {
+        self.read(lsn, |segment, offset, record| segment.body_again(offset, record))
     }
 
     /// The segments in service, by number, which is also the order of their records.
@@ -312,6 +342,12 @@ impl Ring {
     /// The last record that is durable; zero if there is none.
     pub fn durable_lsn(&self) -> Lsn {
         Lsn::new(self.shared().durable.load(Ordering::Acquire))
+    }
+
+    /// What is durable, for the owner's own record: damage to it is none that a power cut may have left, even if nothing was appended behind it. See [`OnRecord`].
+    pub fn proof(&self) -> Proof {
+        let (durable, Opened { epoch, first, found, .. }) = (self.durable_lsn(), self.shared().opened);
+        if durable >= first { Proof { epoch, through: durable } } else { found }
     }
 
     /// Counters since opening.

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::{ControlFlow, Range};
 
-use crate::file::SegmentFile;
+use crate::file::{SegmentFile, Source};
 use crate::layout::{ALIGN, BLOCK, FIRST_RECORD, Lsn, RECORD_HEADER, RecordHeader, SegmentHeader, u64_at};
 use crate::window::Window;
 
@@ -128,12 +128,12 @@ pub(crate) const LSN_GAP: u64 = 1 << 20;
 /// # Errors
 /// Those of reading, but for bad sectors, which read as zeros.
 pub(crate) fn scan(
-    file: &SegmentFile,
+    (file, source): (&SegmentFile, Source),
     segment: &SegmentHeader,
     range: Range<u64>,
     visit: &mut dyn FnMut(Located<'_>) -> ControlFlow<()>,
 ) -> io::Result<Scan> {
-    let mut window = Window::new(file, READ_AHEAD)?;
+    let mut window = Window::new(file, source, READ_AHEAD)?;
     // Nothing is read ahead into blocks that are being written.
     window.end_at(range.end);
     let to = window.file_len();
@@ -254,7 +254,7 @@ fn last_byte(window: &mut Window<'_>, from: u64, to: u64) -> io::Result<u64> {
 }
 
 /// Read in one go: most bodies are hopped over within it, which is cheaper than a read for each record.
-const READ_AHEAD: usize = 256 << 10;
+const READ_AHEAD: usize = 1 << 20;
 /// Bodies from this size on are worth a read for each header.
 const LARGE_BODY: u32 = 64 << 10;
 const READ_AHEAD_SMALL: usize = 16 << 10;
@@ -298,7 +298,7 @@ mod tests {
         std::fs::write(file.path(), bytes).unwrap();
         let (file, mut shown) = (SegmentFile::open_to_read(file.path()).unwrap(), Vec::new());
         let range = FIRST_RECORD as u64..u64::MAX;
-        let scan = scan(&file, &SEGMENT, range, &mut |located| {
+        let scan = scan((&file, Source::Disk), &SEGMENT, range, &mut |located| {
             assert!(located.head.iter().all(|byte| *byte == b'h'));
             shown.push((located.offset as usize, located.header.lsn));
             ControlFlow::Continue(())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::ReadError;
-use crate::file::SegmentFile;
+use crate::file::{SegmentFile, Source, Staging};
 use crate::layout::{BLOCK, FIRST_RECORD, Lsn, RECORD_HEADER, RecordHeader, SegmentHeader};
 use crate::scan::{Gap, Located, scan};
 use crate::window::Window;
@@ -27,9 +27,10 @@ impl SegmentReader {
     /// Those of opening and reading; [`io::ErrorKind::InvalidData`] when neither copy of its header is whole.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = Arc::new(SegmentFile::open_to_read(path)?);
-        let mut blocks = vec![0; FIRST_RECORD.min(file.len()? as usize)];
-        file.read_what_can_be_read(&mut blocks, 0)?;
-        match SegmentHeader::decode_blocks(&blocks) {
+        let mut buffer = Staging::default();
+        let blocks = buffer.aligned(FIRST_RECORD);
+        let (len, _) = file.read_blocks(Source::Cache, blocks, 0)?;
+        match SegmentHeader::decode_blocks(&blocks[..len]) {
             Some(header) => Ok(SegmentReader { file, header }),
             None => Err(io::Error::new(io::ErrorKind::InvalidData, "neither copy of the segment's header is whole")),
         }
@@ -78,18 +79,33 @@ impl SegmentReader {
         Ok(body.slice((range.start as usize).min(end)..end))
     }
 
+    /// As [`body`](Self::body), of the whole body, but reads the disk again rather than the page cache, and returns the bytes as they are, also damaged, with
+    /// whether their checksum matches. Sectors that cannot be read are zeros; what is missing at the end of the file is left out.
+    ///
+    /// # Errors
+    /// [`ReadError::Io`].
+    pub fn body_again(&self, offset: u32, record: &RecordHeader) -> Result<(Bytes, bool), ReadError> {
+        let at = u64::from(offset) + RECORD_HEADER as u64 + u64::from(record.head_len);
+        let io = |error| ReadError::Io(record.lsn, error);
+        self.file.forget_cached(at, record.body_len.into());
+        let mut window = Window::new(&self.file, Source::Cache, 0).map_err(io)?;
+        let body = Bytes::copy_from_slice(window.get(at, record.body_len as usize).map_err(io)?);
+        let is_whole = body.len() == record.body_len as usize && crc32c::crc32c(&body) == record.body_crc;
+        Ok((body, is_whole && window.unreadable.is_empty()))
+    }
+
     /// Shows every record whose header and head are whole, in the order of the file, and returns the places that should hold one and do not.
     /// Bodies are not read.
     ///
     /// # Errors
     /// Those of reading, but for bad sectors, which are gaps.
     pub fn scan(&self, visit: &mut dyn FnMut(Located<'_>) -> ControlFlow<()>) -> io::Result<Vec<Gap>> {
-        Ok(scan(&self.file, &self.header, FIRST_RECORD as u64..u64::MAX, visit)?.gaps)
+        Ok(scan((&self.file, Source::Cache), &self.header, FIRST_RECORD as u64..u64::MAX, visit)?.gaps)
     }
 
     /// Looks for a record from that of an anchor on; `None` if it is not where it should be.
     pub(crate) fn find(&self, from: u32, lsn: Lsn) -> io::Result<Option<(u32, RecordHeader)>> {
-        let mut window = Window::new(&self.file, BLOCK)?;
+        let mut window = Window::new(&self.file, Source::Cache, BLOCK)?;
         let (mut at, mut previous) = (u64::from(from), None);
         loop {
             let mut header = RecordHeader::decode(window.get(at, RECORD_HEADER)?, &self.header);

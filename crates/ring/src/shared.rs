@@ -9,7 +9,7 @@ use crate::pool::{Pool, PoolError};
 use crate::queue::Item;
 use crate::stats::Counters;
 use crate::table::Table;
-use crate::{AppendError, Config, Event};
+use crate::{AppendError, Config, Event, Lsn, Proof};
 
 /// What the handle, the writer and the preparer share.
 pub(crate) struct Shared {
@@ -22,8 +22,20 @@ pub(crate) struct Shared {
     pub counters: Counters,
     /// The last record that is published.
     pub durable: AtomicU64,
+    pub opened: Opened,
     segment_wanted: (Mutex<bool>, Condvar),
     closed: AtomicBool,
+}
+
+/// What is known since the opening.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Opened {
+    pub epoch: u64,
+    /// The first LSN of this epoch.
+    pub first: Lsn,
+    /// The last record that was found.
+    pub last: Lsn,
+    pub found: Proof,
 }
 
 #[derive(Default)]
@@ -33,7 +45,7 @@ struct Queue {
 }
 
 impl Shared {
-    pub fn new(config: Config, pool: Pool, table: Table, durable: u64) -> Self {
+    pub fn new(config: Config, pool: Pool, table: Table, opened: Opened) -> Self {
         Shared {
             config,
             pool,
@@ -42,7 +54,8 @@ impl Shared {
             table: Mutex::new(table),
             poison: OnceLock::new(),
             counters: Counters::default(),
-            durable: AtomicU64::new(durable),
+            durable: AtomicU64::new(opened.last.get()),
+            opened,
             segment_wanted: (Mutex::new(false), Condvar::new()),
             closed: AtomicBool::new(false),
         }

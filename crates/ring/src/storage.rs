@@ -2,11 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::file::{OWNER, SegmentFile, Staging};
@@ -46,7 +45,7 @@ impl Storage {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when somebody else has the directory; else what the file system said.
     pub fn open(dir: &Path) -> io::Result<Self> {
-        make_dir(dir)?;
+        posthaste_fsops::make_dir(dir)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let lock = File::from(posthaste_fsops::open(dir.join(LOCK), flags, OWNER)?);
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -144,33 +143,6 @@ impl Storage {
     }
 }
 
-/// Makes a directory (mode 0700) and those above it that are missing, each durable before what lies in it: otherwise a
-/// power cut could take a name, and everything below it. One that is there is made durable, too, with the names in it.
-///
-/// # Errors
-/// What `mkdir`, `open` and `fsync` say.
-pub fn make_dir(dir: &Path) -> io::Result<()> {
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let was_there = dir.is_dir();
-    if !was_there {
-        make_dir(parent)?;
-        match posthaste_fsops::mkdir(dir, Mode::RWXU) {
-            Err(Errno::EXIST) if dir.is_dir() => {}
-            made => made?,
-        }
-    }
-    // Whoever has made it, or a segment in it, may have been killed before it was synced.
-    let this = File::open(dir)?;
-    sync(&this)?;
-    let parent = match File::open(parent) {
-        // Where we may not look we have made nothing.
-        Err(error) if was_there && error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-        opened => opened?,
-    };
-    let is_mount = this.metadata()?.dev() != parent.metadata()?.dev();
-    if is_mount { Ok(()) } else { sync(&parent) }
-}
-
 /// Makes the names in a directory durable.
 fn sync(dir: &File) -> io::Result<()> {
     Ok(posthaste_fsops::fsync(dir)?)
@@ -195,9 +167,9 @@ mod tests {
     fn what_a_start_has_made_that_was_cut_short_is_durable_with_the_next() {
         let machine = Machine::new().unwrap();
         let dir = machine.path().join("ring");
-        posthaste_fsops::mkdir(&dir, Mode::RWXU).unwrap();
+        posthaste_fsops::mkdir(&dir, rustix::fs::Mode::RWXU).unwrap();
         posthaste_fsops::open(dir.join("segment"), OFlags::CREATE | OFlags::WRONLY, OWNER).unwrap();
-        make_dir(&dir).unwrap();
+        posthaste_fsops::make_dir(&dir).unwrap();
         let recording = machine.recording();
         let left = recording.cut(Cut { position: recording.events.len(), choice: Choice::Bits(0) });
         assert!(left.files().contains_key(Path::new("ring/segment")), "{:?}", left.files());

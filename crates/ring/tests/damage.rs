@@ -7,12 +7,13 @@ use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 use posthaste_ring::layout::{BLOCK, FIRST_RECORD, RECORD_HEADER};
-use posthaste_ring::{Config, Lsn, ReadError, Recovery, Ring};
+use posthaste_ring::{Config, Lsn, OnRecord, ReadError, Recovery, Ring};
 
 const SEGMENT: u64 = 64 << 10;
 
 fn open(dir: &Path, low: u64) -> (Ring, Recovery) {
-    Ring::open(dir, Config { segment_bytes: SEGMENT, ..Config::default() }, low, Lsn::ZERO).expect("ring opens")
+    Ring::open(dir, Config { segment_bytes: SEGMENT, ..Config::default() }, OnRecord { low, ..OnRecord::default() })
+        .expect("ring opens")
 }
 
 fn append(ring: &Ring, head: &str, body: &[u8]) -> Lsn {

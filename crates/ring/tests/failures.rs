@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste_fsops::recording::{Event as Done, Scope};
 use posthaste_fsops::{Faults, Machine};
 use posthaste_ring::layout::FIRST_RECORD;
-use posthaste_ring::{AppendError, Config, Event, Lsn, Ring};
+use posthaste_ring::{AppendError, Config, Event, Lsn, OnRecord, Ring};
 use posthaste_turns::{Random, in_turns};
 use rustix::io::Errno;
 
@@ -20,7 +20,7 @@ fn open(dir: &Path) -> (Ring, Receiver<Event>) {
     let tell = Mutex::new(tell);
     let events: posthaste_ring::Events = Arc::new(move |event| drop(tell.lock().unwrap().send(event)));
     let config = Config { segment_bytes: 64 << 10, max_segments: 5, events, ..Config::default() };
-    (Ring::open(dir, config, 0, Lsn::ZERO).expect("ring opens").0, told)
+    (Ring::open(dir, config, OnRecord::default()).expect("ring opens").0, told)
 }
 
 fn append(ring: &Ring) -> Result<Lsn, AppendError> {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 
 use bytes::Bytes;
-use posthaste_ring::{AppendError, Cancelled, Config, Lsn, ReadError, Ring};
+use posthaste_ring::{AppendError, Cancelled, Config, Lsn, OnRecord, ReadError, Ring};
 use proptest::prelude::*;
 
 const SEGMENT: u64 = 64 << 10;
@@ -57,7 +57,8 @@ impl Both {
             max_batch: max_batch.into(),
             ..Config::default()
         };
-        let (ring, recovery) = Ring::open(self.dir.path(), config, self.low, Lsn::ZERO).expect("ring opens");
+        let (ring, recovery) =
+            Ring::open(self.dir.path(), config, OnRecord { low: self.low, ..OnRecord::default() }).expect("ring opens");
         assert_eq!(recovery.damage, []);
         assert_eq!(recovery.records, self.model.len() as u64);
         assert_eq!(recovery.last, self.model.last().map_or(Lsn::ZERO, |record| record.0));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_ring::{AppendError, Cancelled, Config, Event, Lsn, ReadError, Ring, SegmentReader};
+use posthaste_ring::{AppendError, Cancelled, Config, Event, Lsn, OnRecord, ReadError, Ring, SegmentReader};
 
 const SEGMENT: u64 = 64 << 10;
 /// For what would otherwise never happen.
@@ -18,7 +18,7 @@ fn config() -> Config {
 }
 
 fn open(dir: &Path, low: u64) -> Ring {
-    let (ring, recovery) = Ring::open(dir, config(), low, Lsn::ZERO).expect("ring opens");
+    let (ring, recovery) = Ring::open(dir, config(), OnRecord { low, ..OnRecord::default() }).expect("ring opens");
     assert_eq!(recovery.damage, []);
     ring
 }
@@ -89,7 +89,8 @@ fn what_was_appended_is_read_visited_and_found_again() {
     assert!(later.get() > lsns[199].get() + (1 << 20), "each opening skips what a crash may have torn away");
     assert_eq!(ring.segments().iter().map(|info| (info.last, info.is_sealed)).next_back(), Some((later, false)));
     drop(ring);
-    let ring = Ring::open(dir.path(), config(), 0, Lsn::new(1 << 40)).unwrap().0;
+    let ring =
+        Ring::open(dir.path(), config(), OnRecord { known: Lsn::new(1 << 40), ..OnRecord::default() }).unwrap().0;
     assert_eq!(append(&ring, "above", b"").unwrap(), Lsn::new((1 << 40) + 1));
 }
 
@@ -132,7 +133,7 @@ fn a_full_ring_has_room_for_what_is_done_and_takes_mail_again_the_moment_somethi
     let events = Arc::new(Mutex::new(Vec::new()));
     let told = events.clone();
     let config = Config { events: Arc::new(move |event| told.lock().unwrap().push(event)), ..config() };
-    let (ring, _) = Ring::open(dir.path(), config, 0, Lsn::ZERO).unwrap();
+    let (ring, _) = Ring::open(dir.path(), config, OnRecord::default()).unwrap();
     let (lsns, refused) = fill(&ring, &[7; 5000]);
     assert!(matches!(refused, AppendError::Full(_)), "{refused:?}");
     assert_eq!(ring.segments().len(), 4, "one segment is left");
@@ -166,7 +167,7 @@ fn a_full_ring_opens_however_often_and_is_no_fuller() {
     let ring = open(dir.path(), 0);
     let lsns = fill(&ring, &[7; 5000]).0;
     for _ in 0..4 {
-        let again = Ring::open(dir.path(), config(), 0, Lsn::ZERO);
+        let again = Ring::open(dir.path(), config(), OnRecord::default());
         assert!(matches!(again, Err(posthaste_ring::OpenError::Locked)));
     }
     drop(ring);
@@ -219,7 +220,7 @@ fn what_is_cancelled_in_time_is_not_answered_and_not_written_if_it_was_not_yet()
     let (tell, events) = channel();
     let tell = Mutex::new(tell);
     let config = Config { events: Arc::new(move |event| drop(tell.lock().unwrap().send(event))), ..config() };
-    let (ring, _) = Ring::open(dir.path(), config, 0, Lsn::ZERO).unwrap();
+    let (ring, _) = Ring::open(dir.path(), config, OnRecord::default()).unwrap();
     // The writer is held while it answers the first, so that the others wait.
     let ((hold, held), (tell, told)) = (channel::<()>(), channel());
     let answer = |name: &'static str| {
@@ -262,7 +263,8 @@ fn what_is_cancelled_in_time_is_not_answered_and_not_written_if_it_was_not_yet()
 #[test]
 fn what_is_too_long_or_too_much_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (ring, _) = Ring::open(dir.path(), Config { max_pending_bytes: 1000, ..config() }, 0, Lsn::ZERO).unwrap();
+    let (ring, _) =
+        Ring::open(dir.path(), Config { max_pending_bytes: 1000, ..config() }, OnRecord::default()).unwrap();
     let limit = ring.max_record_bytes();
     append(&ring, "", &vec![1; limit]).expect("as long as it may be");
     let refused = append(&ring, "x", &vec![1; limit]);
@@ -287,7 +289,7 @@ fn a_poisoned_ring_takes_nothing_and_the_answers_under_way_are_refusals() {
     let (tell, events) = channel();
     let tell = Mutex::new(tell);
     let config = Config { events: Arc::new(move |event| drop(tell.lock().unwrap().send(event))), ..config() };
-    let (ring, _) = Ring::open(dir.path(), config, 0, Lsn::ZERO).unwrap();
+    let (ring, _) = Ring::open(dir.path(), config, OnRecord::default()).unwrap();
     let kept = append(&ring, "kept", b"body").unwrap();
     let ((hold, held), (entered, enters)) = (channel::<()>(), channel());
     ring.append(vec!["first".into()], vec![], move |_| {

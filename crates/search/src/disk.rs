@@ -72,36 +72,36 @@ pub(crate) fn set_len(file: &File, path: &Path, len: u64) -> io::Result<()> {
 pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
     step(path)?;
     // No test here cuts the power, and some commit thousands of times.
-    if cfg!(test) || Fleeting::holds(path) { Ok(()) } else { file.sync_data() }
+    if cfg!(test) || UnsyncedDir::holds(path) { Ok(()) } else { file.sync_data() }
 }
 
 /// Makes the names in a directory durable.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     step(dir)?;
-    if cfg!(test) || Fleeting::holds(dir) { Ok(()) } else { File::open(dir)?.sync_all() }
+    if cfg!(test) || UnsyncedDir::holds(dir) { Ok(()) } else { File::open(dir)?.sync_all() }
 }
 
-/// While this lives, nothing below a directory is made durable: whoever wrote it wants it for himself, and only now.
+/// While this lives, nothing below a directory is made durable: it is only for the process that writes it.
 #[derive(Debug)]
-pub(crate) struct Fleeting(PathBuf);
+pub(crate) struct UnsyncedDir(PathBuf);
 
 /// Those that live. There are a few at most, and a sync is rare.
-static FLEETING: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
+static UNSYNCED_DIRS: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
 
-impl Fleeting {
+impl UnsyncedDir {
     pub fn new(dir: &Path) -> Self {
-        FLEETING.write().unwrap_or_else(PoisonError::into_inner).push(dir.to_owned());
+        UNSYNCED_DIRS.write().unwrap_or_else(PoisonError::into_inner).push(dir.to_owned());
         Self(dir.to_owned())
     }
 
     fn holds(path: &Path) -> bool {
-        FLEETING.read().unwrap_or_else(PoisonError::into_inner).iter().any(|dir| path.starts_with(dir))
+        UNSYNCED_DIRS.read().unwrap_or_else(PoisonError::into_inner).iter().any(|dir| path.starts_with(dir))
     }
 }
 
-impl Drop for Fleeting {
+impl Drop for UnsyncedDir {
     fn drop(&mut self) {
-        let mut all = FLEETING.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = UNSYNCED_DIRS.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = all.iter().position(|dir| *dir == self.0) {
             all.swap_remove(at);
         }
@@ -212,11 +212,11 @@ mod tests {
         let dir = Path::new("/tmp/posthaste-scan.x");
         let files = [dir.join("text/meta.json"), dir.to_owned()];
         {
-            let _fleeting = Fleeting::new(dir);
-            let _another = Fleeting::new(Path::new("/tmp/posthaste-scan.y"));
-            assert!(files.iter().all(|file| Fleeting::holds(file)));
-            assert!(!Fleeting::holds(Path::new("/tmp/posthaste-scan.xy/lock")));
+            let _unsynced = UnsyncedDir::new(dir);
+            let _another = UnsyncedDir::new(Path::new("/tmp/posthaste-scan.y"));
+            assert!(files.iter().all(|file| UnsyncedDir::holds(file)));
+            assert!(!UnsyncedDir::holds(Path::new("/tmp/posthaste-scan.xy/lock")));
         }
-        assert!(!files.iter().any(|file| Fleeting::holds(file)));
+        assert!(!files.iter().any(|file| UnsyncedDir::holds(file)));
     }
 }

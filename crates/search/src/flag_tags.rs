@@ -42,6 +42,23 @@ pub struct Tagged {
     pub flags: Vec<FlagChange>,
 }
 
+/// What restoring a dump did.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// Messages whose tags changed.
+    pub changed: u64,
+    /// Those that lost tags.
+    pub replaced: u64,
+    /// Tags that they lost, all together.
+    pub tags_lost: u64,
+    /// Saved queries that changed.
+    pub queries: u64,
+    /// Message-IDs that are not in the index.
+    pub not_here: u64,
+    /// Where tags are flags: what is left to the caller, who may change files.
+    pub flags: Vec<FlagChange>,
+}
+
 /// Whether a tag is a flag, where that is wanted.
 pub fn is_flag_tag(tag: &str) -> bool {
     FLAG_TAGS.iter().any(|(name, _)| *name == tag)

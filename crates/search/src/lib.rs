@@ -30,7 +30,9 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod bitmap;
 mod disk;
+mod error;
 pub mod flag_tags;
 mod header_names;
 mod hook;
@@ -38,8 +40,10 @@ mod parallel;
 pub mod query;
 mod scan;
 mod search;
+mod section;
 pub mod settings;
 pub mod state;
+mod stop;
 pub mod tags;
 pub mod text;
 mod text_index;
@@ -48,17 +52,19 @@ mod update;
 mod verify;
 mod watch;
 
+pub use bitmap::Bitmap;
+pub use error::IndexError;
 pub use header_names::{HEADERS_MAX, HeaderNames, check_header_name};
 pub use hook::{HookRunner, run_hook};
-pub use posthaste_maildir::tree::Way;
+pub use posthaste_maildir::tree::IoMethod;
 pub use scan::scan;
-pub use search::{AddressFields, Bitmap, Exclusion, Message, Searcher, Sort, TreeLine, split_addresses, tree};
+pub use search::{AddressFields, Exclusion, Message, Searcher, Sort, TreeLine, split_addresses, tree};
+pub use section::Section;
+pub use stop::Stop;
 pub use text_index::Head;
-pub use update::{
-    IndexError, Indexer, MEMORY_BYTES, Progress, ROUND_MESSAGES, Report, Touched, UpdateOptions, nothing_to_do,
-};
+pub use update::{Indexer, MEMORY_BYTES, Progress, ROUND_MESSAGES, Report, Touched, UpdateOptions, nothing_to_do};
 pub use verify::{Verdict, verify};
-pub use watch::{Stop, WatchEvent, WatchOptions, WatchStatus, watch, watched};
+pub use watch::{WatchEvent, WatchOptions, WatchStatus, watch, watched};
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

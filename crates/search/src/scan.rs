@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use crate::disk::Fleeting;
+use crate::disk::UnsyncedDir;
+use crate::error::IndexError;
 use crate::search::Searcher;
 use crate::settings::add_headers;
 use crate::state::StateError;
-use crate::update::{IndexError, Indexer, Progress, Report, UpdateOptions};
+use crate::update::{Indexer, Progress, Report, UpdateOptions};
 
 const PREFIX: &str = "posthaste-scan.";
 
@@ -30,7 +31,7 @@ pub fn scan(
     remove_leftovers(&parent);
     let io = |error| IndexError::State(StateError::Io { dir: parent.clone(), error });
     let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&parent).map_err(io)?;
-    let _fleeting = Fleeting::new(dir.path());
+    let _unsynced = UnsyncedDir::new(dir.path());
     add_headers(dir.path(), headers).map_err(IndexError::Settings)?;
     let mut indexer = Indexer::open(dir.path(), None)?;
     let report = indexer.update(roots, options, progress)?;

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use crate::error::IndexError;
 use crate::search::Searcher;
 use crate::settings::Settings;
 use crate::state::{Lock, Snapshot, StateError, bits};
 use crate::tags;
 use crate::text_index::{TextIndex, check_files};
-use crate::update::{IndexError, PENDING};
+use crate::update::PENDING;
 
 /// What a check found.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -8,10 +8,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 
-use common::{corpus, hits, maildir, update};
-use posthaste_search::Searcher;
+use common::{corpus, hits, maildir, parsed, update};
 use posthaste_search::settings::{Settings, add_headers};
 use posthaste_search::text::{Extracted, Kind, Priority, extract_with, fold, tokens};
+use posthaste_search::{Exclusion, Searcher, Sort};
 
 /// The words of a text, by the plainest rule.
 fn words(text: &str) -> Vec<String> {
@@ -77,10 +77,25 @@ struct Oracle {
 }
 
 impl Oracle {
+    /// Pages of the newest, which are found without a look at all, are those of all that is found.
+    fn check_newest(&self, query: &str) {
+        let (searcher, rule) = (&self.searcher, Exclusion::default());
+        let parsed = parsed(query);
+        let found = searcher.find(&parsed).unwrap();
+        for (offset, limit) in [(0, 1), (1, 3), (0, 100)] {
+            for reverse in [false, true] {
+                let expected = searcher.page(&found, Sort::Date, reverse, offset, limit).unwrap();
+                let page = rule.newest(searcher, &parsed, reverse, offset, limit).unwrap();
+                assert_eq!(page, expected, "{query} {offset} {limit} {reverse}");
+            }
+        }
+    }
+
     fn check(&mut self, query: &str, expected: impl Fn(&Scanned) -> bool) {
         let expected: BTreeSet<String> =
             self.all.iter().filter(|message| expected(message)).map(|message| message.name.clone()).collect();
         assert_eq!(hits(&self.searcher, query), expected, "{query}");
+        self.check_newest(query);
         self.checked += 1;
     }
 }
@@ -139,6 +154,15 @@ fn hits_are_those_of_a_plain_scan() {
         oracle.check(&format!("\"{}\"", body[..2].join("-")), |message| {
             message.any().iter().any(|field| has_phrase(field, &body[..2]))
         });
+        // Phrases as parts of queries of each kind.
+        let other_body = &samples[(number * 7 + 3) % samples.len()].0[..2];
+        let [pair, pair_too] = [&body[..2], other_body].map(|words| format!("body:\"{}\"", words.join(" ")));
+        let has_pair = |message: &Scanned| has_phrase(&message.body, &body[..2]);
+        let has_other = |message: &Scanned| has_phrase(&message.body, other_body);
+        oracle.check(&format!("{pair} or {pair_too}"), |message| has_pair(message) || has_other(message));
+        oracle.check(&format!("{pair} xor {pair_too}"), |message| has_pair(message) != has_other(message));
+        oracle.check(&format!("{pair} and not {pair_too}"), |message| has_pair(message) && !has_other(message));
+        oracle.check(&format!("not {pair}"), |message| !has_pair(message));
         oracle.check(&format!("\"{one}\" and not \"{two}\""), |message| has(message, one) && !has(message, two));
         oracle.check(&format!("\"{one}\" or \"{two}\""), |message| has(message, one) || has(message, two));
         oracle.check(&format!("\"{one}\" xor \"{two}\""), |message| has(message, one) != has(message, two));

@@ -8,18 +8,18 @@ use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
 use crate::Server;
-use crate::config::{self, Config, Domain, Protocol};
+use crate::config::{self, Config, Domain};
 
 impl Server {
     /// What is printed at the start, as one line of JSON.
     pub fn banner_json(&self) -> String {
-        let unix = self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref());
+        let unix = self.config.listeners.iter().filter_map(|listener| listener.socket.unix.as_ref());
         let listening: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
         let listening = [listening, unix.map(|path| path.display().to_string()).collect()].concat();
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let ReplayReport { messages, restored, deferred, .. } = self.replayed;
         let banner = serde_json::json!({
-            "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
+            "timestamp": crate::logging::timestamp(), "level": "INFO", "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
             "listening": listening, "receiving": domains, "mail": self.config.storage.mail,
             "spool_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
         });
@@ -32,7 +32,7 @@ impl Server {
         for address in self.addresses() {
             let _ = writeln!(out, "  listening  {address}");
         }
-        let backlog = self.running.backlog();
+        let backlog = self.addresses.backlog;
         if backlog.is_limited_by_somaxconn() {
             let _ = writeln!(
                 out,
@@ -46,7 +46,7 @@ impl Server {
                 )
             );
         }
-        let connections = self.config.limits.connections;
+        let connections = self.config.limits.connections.connections;
         if let Some(files) = files_max().filter(|&files| files < connections as u64) {
             let _ = writeln!(
                 out,
@@ -59,13 +59,13 @@ impl Server {
                 )
             );
         }
-        for path in self.config.listeners.iter().filter_map(|listener| listener.unix.as_ref()) {
+        for path in self.config.listeners.iter().filter_map(|listener| listener.socket.unix.as_ref()) {
             let _ = writeln!(out, "  listening  {}", path.display());
         }
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let _ = writeln!(out, "  receiving  {}", domains.join(", "));
         let _ = writeln!(out, "  mail       {}", self.config.storage.mail.display());
-        if self.indexing.is_some() {
+        if self.is_indexing {
             let _ =
                 writeln!(out, "  indexing   into {0}; `posthaste find --index {0}`", self.config.search.dir.display());
         }
@@ -73,11 +73,11 @@ impl Server {
         if let Some(damaged) = damaged(&self.replayed) {
             let _ = writeln!(out, "  DAMAGED    {damaged}");
         }
-        if let (Some(address), [domain, ..]) = (self.running.local_addr_for(Protocol::Smtp), domains.as_slice()) {
+        if let (Some(address), [domain, ..]) = (self.addresses.smtp, domains.as_slice()) {
             let user = example_user(&self.config);
             // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
-            let path = match self.config.directory().resolve(&user, Some(domain)) {
-                Route::Local(found) => found[0].path.to_string(),
+            let path = match self.receiver.settings().directory.resolve(&user, Some(domain)) {
+                Route::Local(found) => found[0].text().to_owned(),
                 _ => format!("{domain}/{user}/Maildir"),
             };
             let _ = write!(

@@ -1,6 +1,8 @@
 //! Gathering a body: in memory while it is small and there is room, otherwise into a file while it arrives.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -13,8 +15,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
-use crate::receive::{MessageLimits, STORE_PATIENCE};
-use crate::shares::{Share, TooMuch};
+use crate::settings::MessageLimits;
+use crate::shares::{Share, ShareExceeded};
 
 /// A whole body, the trace field in front.
 pub(crate) struct Gathered {
@@ -39,13 +41,13 @@ pub(crate) enum Refusal {
     /// The file that it went to could not be written. If that was an error of the disk, the spool accepts nothing more.
     Spool(std::io::Error),
     /// This client has too much under way.
-    Share(TooMuch),
+    Share(ShareExceeded),
     /// Too many large bodies arrive already, or the disk does not answer.
     Slow,
 }
 
-impl From<TooMuch> for Refusal {
-    fn from(error: TooMuch) -> Self {
+impl From<ShareExceeded> for Refusal {
+    fn from(error: ShareExceeded) -> Self {
         Self::Share(error)
     }
 }
@@ -70,36 +72,22 @@ pub(crate) async fn gather(
     let mut parts = Parts::new(trace);
     let mut header = HeaderScan::default();
     loop {
-        let Some(chunk) = body.at_hand().await else {
-            // Room is taken for what comes, not for what was announced, and nobody waits for it: a client that says nothing more
-            // holds no more than it sent, and what finds no room goes to a file.
-            if !body.readable(|buffer| room.shrink(parts.held_bytes() + buffer)).await {
-                continue;
-            }
-            let held = parts.held_bytes() + body.buffer_bytes() + body.growth_bytes();
-            if !memory.try_grow(&mut room, held) {
-                return spool(body, envelope, parts, header, (room, share), (limits, memory, store)).await;
-            }
-            body.read().await;
-            continue;
-        };
-        let Some(chunk) = chunk else { break };
+        // Room is taken for what comes, not for what was announced, and nobody waits for it: a client that says nothing more
+        // holds no more than it sent, and what finds no room goes to a file.
+        room.shrink(parts.held_bytes());
+        if body.readable().await && !memory.try_grow(&mut room, parts.held_bytes() + parts.next_bytes_max()) {
+            return spool(body, envelope, parts, header, (room, share), (limits, memory, store)).await;
+        }
+        let Some(chunk) = body.chunk().await else { break };
         let chunk = chunk.map_err(Refusal::Body)?;
         header.push(&chunk);
         parts.push(chunk);
-        let held = parts.held_bytes() + body.buffer_bytes();
-        if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, held) {
+        if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, parts.held_bytes()) {
             return spool(body, envelope, parts, header, (room, share), (limits, memory, store)).await;
         }
     }
     let summary = summary_of(header, limits.hops)?;
-    Ok(Gathered {
-        bytes: parts.bytes,
-        body: StoredBody::Memory(parts.finish(body.buffer_bytes())),
-        summary,
-        room,
-        share,
-    })
+    Ok(Gathered { bytes: parts.bytes, body: StoredBody::Memory(parts.finish()), summary, room, share })
 }
 
 /// Writes what has come so far, and then each piece as it comes.
@@ -111,9 +99,8 @@ async fn spool(
     (mut room, mut share): (Reservation, Share),
     (limits, memory, store): (MessageLimits, &MemoryBudget, &LocalDelivery),
 ) -> Result<Gathered, Refusal> {
-    // Nobody holds memory that is not counted while he waits for a place: not even for a piece of a buffer.
-    let (mut bytes, parts) = (parts.bytes, parts.finish(body.buffer_bytes()));
-    body.give_buffer_back();
+    // All memory that is held while it waits for a place is counted.
+    let (mut bytes, parts) = (parts.bytes, parts.finish());
     let mut place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
     let announced = envelope.mail.size.unwrap_or(0);
     let store = store.clone();
@@ -127,31 +114,25 @@ async fn spool(
     }
     room.release();
     loop {
-        let Some(chunk) = body.at_hand().await else {
+        if !is_ready_now(body.readable()).await {
             // Otherwise clients that stall would hold all places, and everybody else would wait for them.
             if memory.places_are_scarce() {
                 in_time(body, writer.write_out()).await?;
-                body.give_buffer_back();
                 place = None;
             }
-            let readable = match timeout(STALLED_AFTER, body.readable(|_| ())).await {
+            let readable = match timeout(STALLED_AFTER, body.readable()).await {
                 Ok(readable) => readable,
                 Err(_) => {
                     // Space that nobody fills is not kept from others.
                     writer.pause();
-                    body.readable(|_| ()).await
+                    body.readable().await
                 }
             };
-            if !readable {
-                continue;
-            }
-            if place.is_none() {
+            if readable && place.is_none() {
                 place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
             }
-            body.read().await;
-            continue;
-        };
-        let Some(chunk) = chunk else { break };
+        }
+        let Some(chunk) = body.chunk().await else { break };
         let chunk = chunk.map_err(Refusal::Body)?;
         bytes += chunk.len() as u64;
         share.grow(bytes)?;
@@ -161,6 +142,12 @@ async fn spool(
     let summary = summary_of(header, limits.hops)?;
     let large = in_time(body, writer.finish()).await?;
     Ok(Gathered { body: StoredBody::Large(large), bytes, summary, room, share })
+}
+
+/// Whether `work`, which may be dropped, is done at once.
+async fn is_ready_now(work: impl Future) -> bool {
+    let mut work = pin!(work);
+    poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await
 }
 
 /// Waits for the spool.
@@ -185,7 +172,7 @@ struct Parts {
 
 impl Parts {
     fn new(trace: Bytes) -> Self {
-        Self { done_bytes: trace.len(), done: vec![trace], tail: BytesMut::new(), bytes: 0 }
+        Self { done_bytes: held_bytes(&trace), done: vec![trace], tail: BytesMut::new(), bytes: 0 }
     }
 
     fn push(&mut self, piece: Bytes) {
@@ -195,7 +182,7 @@ impl Parts {
             return;
         }
         self.close_tail();
-        self.done_bytes += piece.len();
+        self.done_bytes += held_bytes(&piece);
         self.done.push(piece);
     }
 
@@ -206,21 +193,26 @@ impl Parts {
         }
     }
 
-    /// Octets of memory, but for the buffer that the last piece was read into.
+    /// Octets of memory.
     fn held_bytes(&self) -> usize {
         self.done_bytes + self.tail.capacity()
     }
 
-    /// All pieces. `unused` octets were left of the buffer that the last was read into: who keeps a piece keeps these as well, so
-    /// a body that is less than that is copied.
-    fn finish(mut self, unused: usize) -> Vec<Bytes> {
+    /// Octets of memory that the next piece takes: the faster they come, the more are read at a time.
+    fn next_bytes_max(&self) -> usize {
+        self.bytes.saturating_mul(4).clamp(FIRST_BYTES_MAX as u64, Body::CHUNK_BYTES_MAX as u64) as usize
+    }
+
+    /// All pieces.
+    fn finish(mut self) -> Vec<Bytes> {
         self.close_tail();
-        if self.done.len() > 1 && self.bytes < unused as u64 {
-            let body = self.done.split_off(1);
-            self.done.push(body.concat().into());
-        }
         self.done
     }
+}
+
+/// Octets of memory that a piece keeps at most: it may be a slice of a read buffer.
+fn held_bytes(piece: &Bytes) -> usize {
+    2 * piece.len()
 }
 
 /// What the header told, unless it tells of a loop.
@@ -231,8 +223,14 @@ fn summary_of(header: HeaderScan, hops_max: usize) -> Result<Summary, Refusal> {
 
 /// A client that has sent nothing for so long holds no space of the spool.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
+/// The first read of a body takes less.
+const FIRST_BYTES_MAX: usize = 64 << 10;
 /// A piece below this is copied; above it costs less to keep it where it is.
 const SMALL_PIECE_BYTES: usize = 4 << 10;
+
+/// How long the store may take over a message before the client is told to come back. The client's own patience is ten minutes
+/// (RFC 5321 section 4.5.3.2.6).
+pub(crate) const STORE_PATIENCE: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
@@ -248,19 +246,8 @@ mod tests {
         }
         assert!(parts.held_bytes() < 3 << 20, "{}", parts.held_bytes());
         assert!(buffer.try_into_mut().is_ok(), "no piece keeps its read buffer");
-        let parts = parts.finish(0);
+        let parts = parts.finish();
         assert_eq!((parts.len(), parts[1].len()), (2, 1_000_000));
-    }
-
-    #[test]
-    fn a_body_that_leaves_most_of_its_buffer_unused_is_copied() {
-        for (len, unused, copied) in [(5000, 16 << 10, true), (5000, 4999, false), (5000, 0, false)] {
-            let buffer = Bytes::from(vec![b'x'; len]);
-            let mut parts = Parts::new(Bytes::from_static(b"trace"));
-            parts.push(buffer.clone());
-            let parts = parts.finish(unused);
-            assert_eq!((parts.len(), parts[1].len(), parts[1].as_ptr() != buffer.as_ptr()), (2, len, copied));
-        }
     }
 
     #[test]
@@ -275,7 +262,7 @@ mod tests {
                 parts.push(piece.into());
             }
         }
-        let parts = parts.finish(0);
+        let parts = parts.finish();
         assert!(parts.len() <= 2 * LARGE_BODY_BYTES / SMALL_PIECE_BYTES + 3, "{}", parts.len());
         assert_eq!(parts.concat(), sent);
     }

@@ -4,19 +4,20 @@
 //! is found by looking at directories afterwards; so receiving never waits, and the index is behind instead.
 
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use posthaste_search::{HookRunner, IndexError, Report, Stop, UpdateOptions, WatchEvent, WatchOptions, watch};
 
+use tokio::time::Instant;
+
 use crate::config::Search;
+use crate::services::{Ended, Ending, OnFailure, Service, Unfinished};
 
 /// Bytes for the terms of new messages.
 const MEMORY_BYTES: usize = 64 << 20;
 /// Before an index that could not be brought up to date is tried again.
 const PAUSE: Duration = Duration::from_secs(60);
-/// How long a stop waits for the last commit. The index is sound without it, only behind.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// The lowest priority: of a busy processor this takes a hundredth part or two.
 const NICE: i32 = 19;
 
@@ -24,7 +25,7 @@ const NICE: i32 = 19;
 #[derive(Debug)]
 pub(crate) struct Indexing {
     stop: Stop,
-    thread: JoinHandle<()>,
+    ended: Ended,
 }
 
 impl Indexing {
@@ -34,22 +35,41 @@ impl Indexing {
             return None;
         }
         let (dir, mail) = (config.dir.clone(), mail.to_owned());
-        let began = Stop::new().map_err(|error| error.to_string()).and_then(|stop| {
+        let (alive, ended) = Ended::new();
+        let began = Stop::new().map_err(|error| IndexError::Notify(error).to_string()).and_then(|stop| {
             let own = stop.clone();
+            let work = move || {
+                let _alive = alive;
+                run(&dir, mail, &own);
+            };
             let thread = std::thread::Builder::new().name("search-index".to_owned());
-            let thread = thread.spawn(move || run(&dir, mail, &own)).map_err(|error| error.to_string())?;
-            Ok(Self { stop, thread })
+            thread.spawn(work).map_err(|error| error.to_string())?;
+            Ok(Self { stop, ended })
         });
         began.map_err(|error| tracing::error!(error, "the search index is not kept up to date")).ok()
     }
+}
 
-    /// Commits what was seen, and ends; or does not wait for it any longer.
-    pub async fn end(self) {
+impl Service for Indexing {
+    fn name(&self) -> &'static str {
+        "indexing"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("the search index is not kept up to date")
+    }
+
+    /// Commits what was seen. The index is sound without that, only behind.
+    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         self.stop.stop();
-        let deadline = Instant::now() + STOP_PATIENCE;
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        Box::pin(async move {
+            let in_time = self.ended.by(deadline).await;
+            in_time.then_some(()).ok_or(Unfinished("the search index is behind; the next start brings it up to date"))
+        })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.ended.poll(cx)
     }
 }
 

@@ -7,6 +7,10 @@
 mod banner;
 mod body;
 pub mod config;
+mod delivery;
+mod error;
+mod events;
+mod ids;
 mod indexing;
 mod listening;
 pub mod logging;
@@ -14,19 +18,29 @@ mod memory;
 mod message_log;
 mod opening;
 mod owners;
+mod panics;
 mod privileges;
 mod ready;
 mod receive;
+#[cfg(test)]
+mod receive_tests;
 mod reload;
 mod repeats;
+mod replies;
 mod serve;
+mod server;
+mod services;
+mod settings;
 mod shares;
 mod tidy;
 mod transaction;
+mod transports;
 mod watch;
 
+pub use error::ServeError;
 pub use privileges::PrivilegeError;
-pub use serve::{ServeError, ServeOptions, Server, Stopped, serve};
+pub use serve::{ServeFailure, ServeOptions, serve};
+pub use server::{Left, Server, Stopped};
 
 /// What each mailbox is called, within the directory of its user.
 pub(crate) const MAILDIR: &str = "Maildir";

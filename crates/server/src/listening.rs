@@ -1,14 +1,97 @@
-//! From the configuration to sockets, and to what applies at each of them.
+//! From the configuration to sockets, and to what applies at each of them; all listeners as one service.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use posthaste_directory::Directory;
+use posthaste_net::section::ConnectionLimitOverrides;
 use posthaste_smtp::driver::{
-    BoundServer, ByNetwork, ConnectionLimits, ListenError, ListenerSettings, NetworkLimits, Proxies, Rules,
-    Server as SmtpServer, ServerBuilder,
+    Backlog, BoundServer, ByNetwork, ConnectionLimits, ListenError, ListenerSettings, NetworkLimits, Proxies, Rules,
+    RunningServer, Server as SmtpServer, ServerBuilder,
 };
 use posthaste_smtp::server::Config as SmtpConfig;
 
-use crate::config::{Config, Limits, Listener, Network};
+use crate::config::{Config, Listener, Network, Protocol};
+use crate::error::ServeError;
+use crate::receive::Receiver;
+use crate::services::{Ending, OnFailure, Service, Unfinished};
+use crate::settings::Settings;
+
+/// All listeners, which end together.
+pub(crate) struct Listeners {
+    receiver: Receiver,
+    /// Until the drain.
+    running: Option<RunningServer>,
+}
+
+/// Where clients connect.
+#[derive(Debug, Clone)]
+pub(crate) struct Addresses {
+    /// The TCP addresses, with the ports that were taken.
+    pub tcp: Vec<SocketAddr>,
+    /// The first of them that speaks SMTP.
+    pub smtp: Option<SocketAddr>,
+    pub backlog: Backlog,
+}
+
+impl Listeners {
+    /// Serves those who connect, and who have connected since the sockets were bound.
+    ///
+    /// # Errors
+    /// [`ServeError::Service`].
+    pub fn start(bound: BoundServer, receiver: Receiver) -> Result<(Self, Addresses), ServeError> {
+        let running = bound.start(receiver.clone());
+        let running = running.map_err(|error| ServeError::Service { service: NAME, error })?;
+        let addresses = Addresses {
+            tcp: running.local_addrs().to_vec(),
+            smtp: running.local_addr_for(Protocol::Smtp),
+            backlog: running.backlog(),
+        };
+        Ok((Self { receiver, running: Some(running) }, addresses))
+    }
+}
+
+impl Service for Listeners {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::Stop
+    }
+
+    /// For new connections and recipients. Open sessions go on.
+    fn reload(&mut self, config: &Config, directory: &Arc<Directory>) {
+        self.receiver.replace(Settings::new(config, Arc::clone(directory)));
+        let Some(running) = &self.running else { return };
+        running.set_limits(connection_limits(config));
+        let settings = config.listeners.iter().map(|listener| settings(config, listener)).collect();
+        // Fails only if TLS or AUTH is asked for.
+        running.reconfigure_each(settings).expect("neither TLS nor AUTH is configured");
+    }
+
+    fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
+        Box::pin(async move {
+            let Some(running) = self.running.take() else { return Ok(()) };
+            let grace = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let in_time = running.shutdown(grace).await;
+            in_time.then_some(()).ok_or(Unfinished("open sessions were ended before their transactions"))
+        })
+    }
+
+    /// The drain has ended all sessions; without one, the sockets are closed.
+    fn stop(mut self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {
+        Box::pin(async move { self.drain(deadline).await })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.running.as_mut().map_or(Poll::Pending, |running| running.poll_failed(cx))
+    }
+}
+
+const NAME: &str = "listeners";
 
 /// Listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
 pub(crate) fn bind_when_free(config: &Config) -> Result<BoundServer, ListenError> {
@@ -27,7 +110,7 @@ fn builder(config: &Config) -> ServerBuilder {
     let builder = SmtpServer::builder().limits(connection_limits(config));
     config.listeners.iter().fold(builder, |builder, listener| {
         let builder = builder.settings(settings(config, listener));
-        match (&listener.address, &listener.unix) {
+        match (&listener.socket.address, &listener.socket.unix) {
             (Some(address), _) => builder.listen(address.to_string()),
             (None, Some(path)) => {
                 let access = listener.unix_access();
@@ -43,14 +126,11 @@ fn builder(config: &Config) -> ServerBuilder {
 /// Numbers of connections over all listeners.
 pub(crate) fn connection_limits(config: &Config) -> ConnectionLimits {
     let networks = config.networks.iter().flat_map(Network::each).map(|(network, own)| {
-        let (connections, connections_per_address) = (own.limits.connections, own.limits.connections_per_address);
+        let ConnectionLimitOverrides { connections, connections_per_address } = own.limits.connections;
         (network, NetworkLimits { connections, connections_per_address })
     });
-    ConnectionLimits {
-        connections: config.limits.connections,
-        connections_per_address: config.limits.connections_per_address,
-        networks: networks.collect(),
-    }
+    let posthaste_net::section::ConnectionLimits { connections, connections_per_address } = config.limits.connections;
+    ConnectionLimits { connections, connections_per_address, networks: networks.collect() }
 }
 
 /// What applies at a listener: who may connect, and the sessions of each network.
@@ -59,29 +139,21 @@ pub(crate) fn settings(config: &Config, listener: &Listener) -> ListenerSettings
     let configs = each().map(|(network, own)| (network, smtp_config(config, listener, Some(own)))).collect();
     // A network with a number of its own has it everywhere.
     let networks = each().map(|(network, own)| {
-        let connections_per_address = own.limits.connections_per_address;
+        let connections_per_address = own.limits.connections.connections_per_address;
         (network, NetworkLimits { connections: None, connections_per_address })
     });
     let limits = ConnectionLimits {
-        connections: listener.limits.connections.unwrap_or(usize::MAX),
-        connections_per_address: listener.limits.connections_per_address.unwrap_or(usize::MAX),
+        connections: listener.limits.connections.connections.unwrap_or(usize::MAX),
+        connections_per_address: listener.limits.connections.connections_per_address.unwrap_or(usize::MAX),
         networks: networks.collect(),
     };
-    let proxies = listener.proxies.as_ref().map(|proxies| proxies.0.clone()).unwrap_or_default();
+    let proxies = listener.socket.proxies.as_ref().map(|proxies| proxies.0.clone()).unwrap_or_default();
     let rules = Rules {
-        allow: listener.allow.as_ref().map(|allow| allow.0.clone()),
-        proxies: listener.proxy_protocol.then(|| Proxies::new(proxies)),
+        allow: listener.socket.allow.as_ref().map(|allow| allow.0.clone()),
+        proxies: listener.socket.proxy_protocol.then(|| Proxies::new(proxies)),
         limits,
     };
     ListenerSettings { configs: ByNetwork::new(smtp_config(config, listener, None), configs), rules }
-}
-
-/// What applies to the sessions of a listener, by the client's network.
-pub(crate) fn limits(config: &Config, listener: &Listener) -> ByNetwork<Limits> {
-    let limits = listener.limits.over(&config.limits);
-    let networks = config.networks.iter().flat_map(Network::each);
-    let networks = networks.map(|(network, own)| (network, own.limits.over(&limits))).collect();
-    ByNetwork::new(limits, networks)
 }
 
 fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) -> SmtpConfig {
@@ -91,7 +163,7 @@ fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) 
     }
     SmtpConfig {
         protocol: listener.protocol,
-        limits: (&limits).into(),
+        limits: (&limits.session).into(),
         bare_newlines: policy.bare_newlines,
         forbidden_commands: policy.forbidden_commands,
         nul_octets: policy.nul_octets,
@@ -102,3 +174,57 @@ fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) 
 
 /// How long a start waits for a process that is being ended to let its sockets go, or its spool.
 pub(crate) const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use posthaste_smtp::section::PolicyOverrides;
+    use posthaste_units::keys::Keys;
+
+    use super::*;
+    use crate::config::LimitOverrides;
+
+    /// A value other than the default.
+    fn value_of(key: &str) -> &'static str {
+        match key {
+            "bare_newlines" => "\"fix\"",
+            "long_lines" => "\"reject\"",
+            "nul_octets" => "\"accept\"",
+            "forbidden_commands" => "[]",
+            _ if key.ends_with("_bytes") => "4097",
+            _ => "7",
+        }
+    }
+
+    /// All that is in force at the one listener, and for all of them. `directory` is the same each time: another shows its parts in another order.
+    fn in_force(directory: &Arc<Directory>, table: &str, keys: &str) -> String {
+        let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
+        let text = match table {
+            "listener" => format!("{listener}{keys}"),
+            _ => format!("{listener}[[network]]\ncidr = \"192.0.2.1\"\n{keys}"),
+        };
+        let config = Config::parse(std::path::Path::new("test.toml"), &text).unwrap();
+        let at = &config.listeners[0];
+        format!(
+            "{:?} {:?} {:?}",
+            settings(&config, at),
+            Settings::new(&config, Arc::clone(directory)),
+            connection_limits(&config)
+        )
+    }
+
+    #[test]
+    fn each_limit_and_policy_of_a_listener_and_of_a_network_gets_to_what_applies_it() {
+        let directory = Arc::new(Config::default().directory());
+        for table in ["listener", "network"] {
+            let without = in_force(&directory, table, "");
+            assert_eq!(in_force(&directory, table, ""), without, "only a key makes a difference");
+            for (section, keys) in [("limits", LimitOverrides::keys()), ("policy", PolicyOverrides::keys())] {
+                for key in keys {
+                    let keys = format!("{section} = {{ {key} = {} }}\n", value_of(key));
+                    let with = in_force(&directory, table, &keys);
+                    assert_ne!(with, without, "{section}.{key} of a {table} is read and then forgotten");
+                }
+            }
+        }
+    }
+}

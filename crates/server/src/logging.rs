@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
@@ -40,6 +42,20 @@ pub fn start(log: &Log) -> LogGuard {
         let _ = STARTED.set(lines.clone());
     }
     LogGuard(lines)
+}
+
+/// An error as a line of the log in JSON, for when there is no log yet, or no longer.
+pub fn error_line(message: &str) -> String {
+    let line = serde_json::json!({ "timestamp": timestamp(), "level": "ERROR", "message": message });
+    format!("{line}\n")
+}
+
+/// The present time as it stands in the log.
+pub(crate) fn timestamp() -> String {
+    let mut text = String::new();
+    // Fails only if the text cannot be written to.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    text
 }
 
 /// Lines of the log that nobody could read fast enough, since the start.
@@ -166,15 +182,26 @@ pub(crate) fn filter(level: &str) -> Result<Targets, String> {
         };
         targets = match part {
             None => targets.with_default(*found),
-            Some(part) if part.split("::").next().is_some_and(|name| name == LOGGED || LOGGED_TOO.contains(&name)) => {
-                targets.with_target(part, *found)
-            }
+            Some(part) if has_lines(part) => targets.with_target(part, *found),
             Some(part) => {
-                return Err(format!("`{part}` has no log lines; targets are {LOGGED} and {}", LOGGED_TOO.join(" or ")));
+                return Err(format!(
+                    "`{part}` has no log lines; targets are {LOGGED}, {} and their parts, such as {LOGGED}::message_log",
+                    LOGGED_TOO.join(", ")
+                ));
             }
         };
     }
     Ok(targets)
+}
+
+/// Whether lines come from this part of the program.
+fn has_lines(part: &str) -> bool {
+    let within = |name: &str| part.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+    match part.strip_prefix(LOGGED) {
+        Some("") => true,
+        Some(rest) => rest.strip_prefix("::").is_some_and(|module| MODULES.contains(&module)),
+        None => LOGGED_TOO.into_iter().any(within),
+    }
 }
 
 const LEVELS: [(&str, LevelFilter); 6] = [
@@ -187,6 +214,22 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 ];
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
+/// Its modules that have some.
+const MODULES: [&str; 13] = [
+    "events",
+    "indexing",
+    "message_log",
+    "opening",
+    "panics",
+    "ready",
+    "receive",
+    "repeats",
+    "serve",
+    "services",
+    "tidy",
+    "transports",
+    "watch",
+];
 /// Tell of handshakes that fail, and of a panic within a session or beside it.
 const LOGGED_TOO: [&str; 2] = ["posthaste_smtp", "posthaste_net"];
 
@@ -230,6 +273,38 @@ mod tests {
             (&lines).write_all(LINE).unwrap();
         }
         (go, read, lines)
+    }
+
+    #[test]
+    fn a_filter_names_only_parts_that_have_lines() {
+        for (level, good) in [
+            ("warn,posthaste_server::receive=info", true),
+            ("posthaste_server=debug,posthaste_smtp::driver=off", true),
+            ("warn,posthaste_server::recieve=info", false),
+            ("warn,posthaste_server::=info", false),
+            ("warn,posthaste_servers=info", false),
+            ("warn,posthaste_smtpd=info", false),
+        ] {
+            assert_eq!(filter(level).is_ok(), good, "{level}");
+        }
+    }
+
+    #[test]
+    fn every_module_with_lines_can_be_named_in_a_filter() {
+        let found = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap();
+        let mut names: Vec<String> = found
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_file())
+            .filter(|path| {
+                let text = std::fs::read_to_string(path).unwrap();
+                // A macro may have the level as an argument.
+                let mut levels = LEVELS.iter().map(|(level, _)| *level).chain(["$level"]);
+                levels.any(|level| text.contains(&format!("tracing::{level}!(")))
+            })
+            .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        assert_eq!(names, MODULES);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use posthaste_delivery::DeliveryError;
 use posthaste_smtp::driver::Session;
 use posthaste_smtp::{Envelope, MessageOutcome, Reply};
 
-use crate::receive::{reply_to, too_slow};
 use crate::repeats::Kind;
+use crate::replies::{reply_to, too_slow};
 
 /// What the one log line of a message tells.
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl LogLine {
     pub fn refused(&mut self, error: &DeliveryError) -> Reply {
         self.trouble = match error {
             DeliveryError::Full(_) => Some(Kind::NoSpace),
-            DeliveryError::Busy => Some(Kind::Slow),
+            DeliveryError::Busy | DeliveryError::Cancelled => Some(Kind::Slow),
             DeliveryError::TooLarge { .. } | DeliveryError::BadMailbox(_) | DeliveryError::Closed => None,
             _ => Some(Kind::Broken),
         };

@@ -1,6 +1,6 @@
 //! Whose the mailboxes are: `owner` and `mode` of domains and accounts.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -86,7 +86,7 @@ impl OwnerRules {
     ///
     /// # Errors
     /// The domain, and the user or group that mail cannot be given to.
-    pub fn check(&self, rights: &Rights) -> Result<(), Ungivable> {
+    pub fn check(&self, rights: &Rights) -> Result<(), OwnerRightsMissing> {
         for (domain, own) in self.all() {
             let to = match (own.uid, own.gid) {
                 _ if rights.all => continue,
@@ -94,7 +94,7 @@ impl OwnerRules {
                 (_, Some(gid)) if !rights.groups.contains(&gid) => format!("gid {gid}"),
                 _ => continue,
             };
-            return Err(Ungivable { domain: domain.to_owned(), to });
+            return Err(OwnerRightsMissing { domain: domain.to_owned(), to });
         }
         Ok(())
     }
@@ -123,16 +123,19 @@ impl DomainRules {
         let base = ownership(Ownership::default(), domain.owner.as_deref(), domain.mode.as_deref())
             .map_err(|(key, message)| Problem::new([key.into()], message))?;
         let mut accounts = HashMap::new();
+        let listed: Option<HashSet<_>> = match &domain.users {
+            Users::Listed(users) if !domain.accounts.is_empty() => {
+                Some(users.iter().map(|user| folded(user)).collect())
+            }
+            _ => None,
+        };
         for (name, account) in &domain.accounts {
             let at = |key: Option<&str>| {
                 let key = key.map(Key::from);
                 ["accounts".into(), Key::Name(name.clone())].into_iter().chain(key).collect::<Vec<_>>()
             };
             let user = folded(name);
-            let is_listed = match &domain.users {
-                Users::Any => true,
-                Users::Listed(users) => user == "postmaster" || users.iter().any(|listed| folded(listed) == user),
-            };
+            let is_listed = listed.as_ref().is_none_or(|listed| user == "postmaster" || listed.contains(&user));
             let directory = directory_name(&user).ok().filter(|_| is_listed);
             let Some(directory) = directory else {
                 return Err(Problem::new(at(None), format!("there is no user `{name}` in this domain")));
@@ -181,14 +184,14 @@ fn may_search(path: &Path, uid: u32, gid: Option<u32>) -> bool {
     metadata.mode() & bit != 0
 }
 
-/// Mail of a domain cannot be given away.
+/// The process lacks the rights to give the mail of a domain to its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ungivable {
+pub(crate) struct OwnerRightsMissing {
     domain: String,
     to: String,
 }
 
-impl std::fmt::Display for Ungivable {
+impl std::fmt::Display for OwnerRightsMissing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { domain, to } = self;
         write!(

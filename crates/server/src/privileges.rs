@@ -1,5 +1,6 @@
 //! From root to the user that the server runs as, once it has its sockets.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use rustix::fs::{Access, Gid, Mode, OFlags, Uid, access};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::config::{Config, Identity};
+use crate::config::{Config, Identity, Loaded};
 use crate::owners::{OwnerRules, Rights};
 
 /// Why the server does not run as the user that it should.
@@ -53,7 +54,13 @@ pub enum PrivilegeError {
     },
     /// Mail is to belong to others than the server, which could not give it to them.
     #[error("{0}; or leave `owner` out")]
-    Ungivable(String),
+    OwnerRightsMissing(String),
+    /// Programs and files would have the rights of root.
+    #[error("mail goes to `{0}`, and programs and files are not used as root: set `user`, or start as another user")]
+    Root(String),
+    /// Others than the server's user could have it run programs.
+    #[error("{0}")]
+    ConfigFile(String),
     /// The kernel refuses, or did not do what it said.
     #[error("cannot become `{user}`: {error}")]
     Kernel {
@@ -74,6 +81,7 @@ pub enum PrivilegeError {
 pub(crate) fn give_up(config: &Config) -> Result<(), PrivilegeError> {
     let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
     check_owners(config)?;
+    check_transports(config)?;
     let Some(identity) = identity else { return Ok(()) };
     let directories = directories(config);
     if !geteuid().is_root() {
@@ -116,6 +124,9 @@ fn directories(config: &Config) -> Vec<PathBuf> {
     if config.search.index {
         all.push(config.search.dir.clone());
     }
+    if config.events.enabled {
+        all.push(config.events.dir.clone());
+    }
     all
 }
 
@@ -128,11 +139,51 @@ fn dir_mode(config: &Config, path: &Path) -> u32 {
 /// Sees that mail can be given to those whose it is.
 ///
 /// # Errors
-/// [`PrivilegeError::Ungivable`].
+/// [`PrivilegeError::OwnerRightsMissing`].
 pub(crate) fn check_owners(config: &Config) -> Result<(), PrivilegeError> {
     // Who is not root any more does not become somebody else.
     let rights = Rights::to_be(config).filter(|_| geteuid().is_root()).unwrap_or_else(Rights::of_this_process);
-    OwnerRules::of(config).check(&rights).map_err(|why| PrivilegeError::Ungivable(why.to_string()))
+    OwnerRules::of(config).check(&rights).map_err(|why| PrivilegeError::OwnerRightsMissing(why.to_string()))
+}
+
+/// Sees that no program runs, and no file is written, with the rights of root.
+///
+/// # Errors
+/// [`PrivilegeError::Root`].
+pub(crate) fn check_transports(config: &Config) -> Result<(), PrivilegeError> {
+    let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+    let uid = identity.map_or(geteuid().as_raw(), |identity| identity.uid);
+    match config.transports().iter().find(|transport| transport.acts_here()) {
+        Some(transport) if uid == 0 => Err(PrivilegeError::Root(transport.to_string())),
+        _ => Ok(()),
+    }
+}
+
+/// Sees that a configuration with programs or files can be changed by nobody but root, the server's user and whoever starts it.
+///
+/// # Errors
+/// [`PrivilegeError::ConfigFile`].
+pub(crate) fn check_file(loaded: &Loaded) -> Result<(), PrivilegeError> {
+    let (Some(path), config) = (&loaded.file, &loaded.config) else { return Ok(()) };
+    let transports = config.transports();
+    let Some(transport) = transports.iter().find(|transport| transport.acts_here()) else { return Ok(()) };
+    let problem = |why: String| {
+        let why = format!("{} names `{transport}`, but {why}", path.display());
+        Err(PrivilegeError::ConfigFile(why))
+    };
+    let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+    let trusted = [Some(0), Some(geteuid().as_raw()), identity.map(|identity| identity.uid)];
+    let file = match std::fs::metadata(path) {
+        Ok(file) => file,
+        Err(error) => return problem(error.to_string()),
+    };
+    match file.mode() & 0o002 {
+        _ if !trusted.contains(&Some(file.uid())) => {
+            problem(format!("belongs to uid {}, who is neither root nor the server's user", file.uid()))
+        }
+        0 => Ok(()),
+        _ => problem("everybody can write to it: run chmod o-w".to_owned()),
+    }
 }
 
 /// Makes the mail directory so that the owners of the mail can get through it, if it is not there.
@@ -176,8 +227,56 @@ fn become_user(identity: &Identity) -> io::Result<()> {
     Ok(())
 }
 
+/// Sees whether the user of the configuration could use the directories that exist. Needs no change of the user: root judges by owner and
+/// permission bits alone.
+///
+/// # Errors
+/// [`PrivilegeError::NotRoot`], [`PrivilegeError::Owner`].
+pub(crate) fn check_storage(config: &Config) -> Result<(), PrivilegeError> {
+    let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+    let Some(identity) = identity else { return Ok(()) };
+    let directories = directories(config);
+    let checked = match geteuid().as_raw() {
+        own if own == identity.uid => check_directories(&directories, &identity),
+        0 => check_directories_by(&directories, &identity, |_, metadata| identity.may_write(metadata)),
+        _ => return Err(PrivilegeError::NotRoot { user: identity.name }),
+    };
+    // What cannot be read at all is no question of the user.
+    checked.or_else(|error| match error {
+        PrivilegeError::Directory { .. } => Ok(()),
+        error => Err(error),
+    })
+}
+
 /// What a server of another user has left cannot be used: better said now than when mail comes.
 fn check_directories(directories: &[PathBuf], identity: &Identity) -> Result<(), PrivilegeError> {
+    check_directories_by(directories, identity, |path, metadata| access(path, needed(metadata)).is_ok())
+}
+
+/// What the server does with files and directories of its own.
+fn needed(metadata: &Metadata) -> Access {
+    if metadata.is_dir() { Access::WRITE_OK | Access::EXEC_OK } else { Access::WRITE_OK }
+}
+
+impl Identity {
+    /// Whether owner and permission bits let this user write to it, and pass through if it is a directory.
+    fn may_write(&self, metadata: &Metadata) -> bool {
+        let needed = if metadata.is_dir() { 0o3 } else { 0o2 };
+        let shift = match metadata {
+            _ if metadata.uid() == self.uid => 6,
+            _ if metadata.gid() == self.gid || self.groups.contains(&metadata.gid()) => 3,
+            _ => 0,
+        };
+        metadata.mode() >> shift & needed == needed
+    }
+}
+
+/// `may_write` decides of each file and directory.
+fn check_directories_by(
+    directories: &[PathBuf],
+    identity: &Identity,
+    may_write: impl Fn(&Path, &Metadata) -> bool,
+) -> Result<(), PrivilegeError> {
     for above in directories {
         let within = |error| PrivilegeError::Directory { path: above.clone(), error };
         let entries = std::fs::read_dir(above).map(|entries| entries.map_while(Result::ok).map(|entry| entry.path()));
@@ -194,8 +293,7 @@ fn check_directories(directories: &[PathBuf], identity: &Identity) -> Result<(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 found => found.map_err(within)?,
             };
-            let wanted = if metadata.is_dir() { Access::WRITE_OK | Access::EXEC_OK } else { Access::WRITE_OK };
-            if !metadata.is_symlink() && access(path, wanted).is_err() {
+            if !metadata.is_symlink() && !may_write(path, &metadata) {
                 let (path, above, owner) = (path.clone(), above.clone(), metadata.uid());
                 return Err(PrivilegeError::Owner { path, above, owner, user: identity.name.clone() });
             }
@@ -216,6 +314,26 @@ mod tests {
         std::fs::create_dir(&there).unwrap();
         std::fs::write(there.join("file"), "").unwrap();
         check_directories(&[there, dir.path().join("missing/spool")], &identity).unwrap();
+    }
+
+    #[test]
+    fn owner_and_permission_bits_tell_whether_a_user_could_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let found = std::fs::metadata(&file).unwrap();
+        let may = |uid: u32, gid: u32, mode: u32, path: &Path| {
+            rustix::fs::chmod(path, Mode::from_raw_mode(mode)).unwrap();
+            let identity = Identity { name: "x".into(), uid, gid, groups: vec![] };
+            identity.may_write(&std::fs::metadata(path).unwrap())
+        };
+        let (uid, gid) = (found.uid(), found.gid());
+        let other = (uid + 1, gid + 1);
+        assert!(may(uid, gid, 0o600, &file) && !may(uid, gid, 0o466, &file));
+        assert!(may(other.0, gid, 0o060, &file) && !may(other.0, gid, 0o606, &file));
+        assert!(may(other.0, other.1, 0o602, &file) && !may(other.0, other.1, 0o660, &file));
+        assert!(!may(other.0, other.1, 0o702, dir.path()), "a directory has to be passed through as well");
+        assert!(may(other.0, other.1, 0o703, dir.path()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::serve::ServeError;
+use crate::error::ServeError;
 
 /// Whoever started this process and wants to know its state.
 #[derive(Debug)]
@@ -42,7 +42,8 @@ impl Supervisor {
 
 /// A descriptor of our own to the same open file. `BorrowedFd::borrow_raw` would need unsafe code.
 fn duplicate(number: u32) -> std::io::Result<File> {
-    let number = i32::try_from(number).ok().filter(|number| *number > 2).ok_or(ErrorKind::InvalidInput)?;
+    let number = i32::try_from(number).ok().filter(|number| *number > 2);
+    let number = number.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "not a descriptor for this"))?;
     let own = pidfd_open(getpid(), PidfdFlags::empty());
     let file = match own.and_then(|own| pidfd_getfd(own, number, PidfdGetfdFlags::empty())) {
         Ok(descriptor) => File::from(descriptor),

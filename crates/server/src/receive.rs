@@ -2,62 +2,31 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_delivery::DeliveryError;
 use posthaste_delivery::local::{LineEnds, LocalDelivery, Message};
-use posthaste_directory::{self as directory, Directory, Route};
+use posthaste_directory::{self as directory, Mailbox, Place, Route};
+use posthaste_events::Recorder;
 use posthaste_message::{DateTime, Received};
-use posthaste_smtp::driver::{self, Body, ByNetwork, Handler, Peer, Session};
+use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
+use posthaste_transport::Transports;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::body::{Gathered, Refusal, gather};
-use crate::config::{Config, Limits};
-use crate::listening;
+use crate::body::{Gathered, Refusal, STORE_PATIENCE, gather};
+use crate::events;
+use crate::ids::{Ids, unix_micros};
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
 use crate::repeats::{About, Kind, LeftOut, Repeats};
-use crate::shares::{Allowance, SpoolShares};
-use crate::transaction::{Full, Transaction};
-
-/// What a reload replaces while sessions go on.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    pub host_name: String,
-    pub directory: Directory,
-    /// For each listener, in their order.
-    limits: Vec<ByNetwork<MessageLimits>>,
-}
-
-/// The limits of a message that the smtp crate does not know.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct MessageLimits {
-    pub hops: usize,
-    pub allowance: Allowance,
-}
-
-impl From<Limits> for MessageLimits {
-    fn from(limits: Limits) -> Self {
-        Self { hops: limits.hops, allowance: (&limits).into() }
-    }
-}
-
-impl Settings {
-    /// # Panics
-    /// When `config` was not checked.
-    pub fn new(config: &Config) -> Self {
-        let limits = config.listeners.iter().map(|listener| listening::limits(config, listener).map(Into::into));
-        Self { host_name: config.host_name.clone(), directory: config.directory(), limits: limits.collect() }
-    }
-
-    fn limits(&self, session: &Session) -> MessageLimits {
-        *self.limits[session.listener].get(session.peer.ip())
-    }
-}
+use crate::replies::{reply_to, share_is_full, too_slow};
+use crate::settings::Settings;
+use crate::shares::SpoolShares;
+use crate::transaction::{Destinations, Full, Transaction};
 
 /// Receives for all listeners. Clones share everything.
 #[derive(Clone)]
@@ -66,22 +35,65 @@ pub(crate) struct Receiver(Arc<Shared>);
 struct Shared {
     settings: RwLock<Arc<Settings>>,
     store: LocalDelivery,
+    store_patience: Duration,
+    /// Open once the configuration names one.
+    transports: OnceLock<Transports>,
     memory: MemoryBudget,
     shares: SpoolShares,
     ids: Ids,
     turned_away: AtomicU64,
-    repeats: Repeats,
+    repeats: Arc<Repeats>,
     /// Where the store keeps what it has promised, for messages to the operator.
     spool: String,
+    /// The event log, if there is one.
+    events: Option<Recorder>,
 }
 
 impl Receiver {
-    pub fn new(settings: Settings, store: LocalDelivery, memory: MemoryBudget, spool: &Path) -> Self {
+    pub fn new(
+        settings: Settings,
+        store: LocalDelivery,
+        memory: MemoryBudget,
+        spool: &Path,
+        repeats: Arc<Repeats>,
+    ) -> Self {
         let settings = RwLock::new(Arc::new(settings));
-        let (repeats, spool) = (Repeats::default(), spool.display().to_string());
+        let spool = spool.display().to_string();
         let (ids, turned_away) = (Ids::new(), AtomicU64::new(0));
-        let shares = SpoolShares::default();
-        Self(Arc::new(Shared { settings, store, memory, shares, ids, turned_away, repeats, spool }))
+        let (shares, transports) = (SpoolShares::default(), OnceLock::new());
+        let store_patience = STORE_PATIENCE;
+        let events = None;
+        Self(Arc::new(Shared {
+            settings,
+            store,
+            store_patience,
+            transports,
+            memory,
+            shares,
+            ids,
+            turned_away,
+            repeats,
+            spool,
+            events,
+        }))
+    }
+
+    /// Tells an event log.
+    ///
+    /// # Panics
+    /// When it was cloned already.
+    pub fn recording(mut self, events: Option<Recorder>) -> Self {
+        Arc::get_mut(&mut self.0).expect("nobody else has it yet").events = events;
+        self
+    }
+
+    /// As [`new`](Self::new), with another patience than [`STORE_PATIENCE`].
+    #[cfg(test)]
+    pub fn with_patience(settings: Settings, store: LocalDelivery, patience: Duration) -> Self {
+        let memory = MemoryBudget::new(0);
+        let mut shared = Self::new(settings, store, memory, Path::new("spool"), Arc::default()).0;
+        Arc::get_mut(&mut shared).expect("nobody else has it").store_patience = patience;
+        Self(shared)
     }
 
     /// What the log has left out since this was asked last; `all`: even a moment ago.
@@ -94,12 +106,23 @@ impl Receiver {
         *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
+    /// Delivers to transports from now on.
+    pub fn set_transports(&self, transports: Transports) {
+        // Whoever opens them has seen that there are none.
+        let _ = self.0.transports.set(transports);
+    }
+
+    /// Those that are open.
+    pub fn transports(&self) -> Option<&Transports> {
+        self.0.transports.get()
+    }
+
     /// Clients since the start that were told that there are too many of them.
     pub fn turned_away(&self) -> u64 {
         self.0.turned_away.load(Ordering::Relaxed)
     }
 
-    fn settings(&self) -> Arc<Settings> {
+    pub fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.0.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -137,19 +160,23 @@ impl Receiver {
             Err(Refusal::Slow) => return log.too_slow().into(),
         };
         (log.bytes, log.message_id) = (bytes, summary.message_id);
-        let targets = transaction.targets(envelope);
-        (log.mailboxes, log.discarded) = (targets.len(), transaction.discarded());
-        if targets.is_empty() {
+        let detail = |address: &str| settings.directory.detail(address).unwrap_or_default().into();
+        let destinations = transaction.destinations(envelope, detail);
+        (log.mailboxes, log.discarded) = (destinations.len(), transaction.discarded());
+        let recorder = self.0.events.as_ref();
+        let event = recorder.and_then(|recorder| events::received(recorder, log, session, envelope, &destinations));
+        if destinations.len() == 0 {
             return MessageOutcome::accepted(format!("Accepted as {}", log.id));
         }
-        let message = Message { targets, body: stored, line_ends: LineEnds::ToLf };
-        let kept = body.within(STORE_PATIENCE, self.0.store.deliver_message(message)).await;
+        let Destinations { maildirs: targets, transports } = destinations;
+        let entry = |outside| self.transports().expect("open since its recipient was accepted").entry(outside);
+        let also = event.into_iter().chain(transports.map(entry)).collect();
+        let message = Message { targets, body: stored, line_ends: LineEnds::ToLf, also };
+        let kept = self.0.store.deliver_unless(message, body.elapsed(self.0.store_patience)).await;
         drop((room, share, transaction));
         match kept {
-            Some(Ok(_)) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
-            Some(Err(error)) => log.refused(&error).into(),
-            // It may be kept all the same, and then comes twice, as it would if the client had lost patience.
-            None => log.too_slow().into(),
+            Ok(_) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
+            Err(error) => log.refused(&error).into(),
         }
     }
 }
@@ -166,6 +193,9 @@ impl Handler for Receiver {
             return;
         }
         let (peer_text, why) = (peer.to_string(), why.to_string());
+        if let Some(recorder) = &self.0.events {
+            events::connection(recorder, peer, &why);
+        }
         match self.0.repeats.is_told(Kind::RefusedConnection, About::Client(peer.ip()), Instant::now()) {
             true => tracing::info!(peer = peer_text, why, "connection refused"),
             false => tracing::debug!(peer = peer_text, why, "connection refused"),
@@ -174,41 +204,24 @@ impl Handler for Receiver {
 
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
     async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
-        let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
-        if let Err(too_much) =
-            self.0.shares.check(session.peer.network(), size, self.settings().limits(session).allowance)
-        {
-            let (peer, why) = (session.peer.to_string(), too_much.to_string());
-            match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
-                true => tracing::info!(peer, size, why, "no room for a large message"),
-                false => tracing::debug!(peer, size, why, "no room for a large message"),
-            }
-            return Err(share_is_full());
+        let outcome = self.check_size(session, mail).await;
+        if let (Some(recorder), Err(reply)) = (&self.0.events, &outcome) {
+            events::command(recorder, session, &mail.reverse_path, None, reply);
         }
-        let store = self.0.store.clone();
-        let error = match timeout(STORE_PATIENCE, spawn_blocking(move || store.check_room(size))).await {
-            Ok(Ok(Ok(()))) => return Ok(()),
-            Ok(Ok(Err(error))) => error,
-            Ok(Err(_)) => DeliveryError::Closed,
-            Err(_) => return Err(too_slow()),
-        };
-        let help = self.help(Kind::NoSpace);
-        let (peer, error_text) = (session.peer.to_string(), error.to_string());
-        match self.0.repeats.is_told(Kind::NoSpace, About::Name(&self.0.spool), Instant::now()) {
-            true => tracing::warn!(peer, size, error = error_text, help, "no room for a large message"),
-            false => tracing::debug!(peer, size, error = error_text, "no room for a large message"),
-        }
-        Err(reply_to(&error))
+        outcome
     }
 
     async fn rcpt(
         &self,
         session: &mut Session,
         transaction: &mut Transaction,
-        _: &Envelope,
+        envelope: &Envelope,
         rcpt: &RcptTo,
     ) -> Result<(), Reply> {
         let Err((kind, ours, reply)) = self.take_recipient(transaction, rcpt) else { return Ok(()) };
+        if let Some(recorder) = &self.0.events {
+            events::command(recorder, session, &envelope.mail.reverse_path, Some(&rcpt.forward_path), &reply);
+        }
         let about = ours.as_deref().map_or_else(|| client(session), About::Name);
         let told = self.0.repeats.is_told(kind, about, Instant::now());
         if !told && !tracing::enabled!(tracing::Level::DEBUG) {
@@ -237,12 +250,43 @@ impl Handler for Receiver {
         let begun = Instant::now();
         let mut log = LogLine { id: self.0.ids.next(), ..LogLine::default() };
         let outcome = self.receive(session, transaction, &envelope, body, &mut log).await;
+        if let Some(recorder) = self.0.events.as_ref().filter(|_| log.abandoned || !outcome.is_accepted()) {
+            events::message(recorder, &log, session, &envelope, &outcome);
+        }
         self.log(&log, session, &envelope, &outcome, begun);
         outcome
     }
 }
 
 impl Receiver {
+    async fn check_size(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
+        let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
+        if let Err(too_much) =
+            self.0.shares.check(session.peer.network(), size, self.settings().limits(session).allowance)
+        {
+            let (peer, why) = (session.peer.to_string(), too_much.to_string());
+            match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
+                true => tracing::info!(peer, size, why, "no room for a large message"),
+                false => tracing::debug!(peer, size, why, "no room for a large message"),
+            }
+            return Err(share_is_full());
+        }
+        let store = self.0.store.clone();
+        let error = match timeout(STORE_PATIENCE, spawn_blocking(move || store.check_room(size))).await {
+            Ok(Ok(Ok(()))) => return Ok(()),
+            Ok(Ok(Err(error))) => error,
+            Ok(Err(_)) => DeliveryError::Closed,
+            Err(_) => return Err(too_slow()),
+        };
+        let help = self.help(Kind::NoSpace);
+        let (peer, error_text) = (session.peer.to_string(), error.to_string());
+        match self.0.repeats.is_told(Kind::NoSpace, About::Name(&self.0.spool), Instant::now()) {
+            true => tracing::warn!(peer, size, error = error_text, help, "no room for a large message"),
+            false => tracing::debug!(peer, size, error = error_text, "no room for a large message"),
+        }
+        Err(reply_to(&error))
+    }
+
     /// Otherwise why not, of which mailbox if of one, and what the client is told.
     fn take_recipient(&self, to: &mut Transaction, rcpt: &RcptTo) -> Result<(), (Kind, Option<String>, Reply)> {
         let mailboxes = match self.settings().directory.recipient(&rcpt.forward_path) {
@@ -253,13 +297,21 @@ impl Receiver {
             _ => return Err((Kind::RefusedRecipient, None, directory::Refusal::Relay.reply())),
         };
         // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
-        if let Err(full) =
-            self.0.store.check_mailboxes(mailboxes.iter().flat_map(|found| found.iter()).map(|mailbox| &*mailbox.path))
-        {
-            let reply = Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later");
-            return Err((Kind::MailboxFull, Some(full.mailbox.to_string()), reply));
+        let places = || mailboxes.iter().flat_map(|found| found.iter());
+        let maildirs = places().filter_map(|Mailbox { place, .. }| match place {
+            Place::Maildir(path) => Some(&**path),
+            Place::Transport(_) => None,
+        });
+        let is_full = self.0.store.check_mailboxes(maildirs).err().map(|full| full.mailbox);
+        let is_full = is_full.map_or_else(|| self.check_transports(places()), |full| Err(Some(full)));
+        if let Err(full) = is_full {
+            let reply = match full {
+                Some(_) => Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later"),
+                None => Reply::new(451, "4.3.5", "This address cannot be served now, try again later"),
+            };
+            return Err((Kind::MailboxFull, full.map(|full| full.to_string()), reply));
         }
-        to.add(mailboxes, &self.0.memory).map_err(|full| match full {
+        to.add(rcpt, mailboxes, &self.0.memory).map_err(|full| match full {
             // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
             Full::Transaction => {
                 (Kind::RefusedRecipient, None, Reply::new(452, "4.5.3", "Too many mailboxes for one message"))
@@ -268,6 +320,16 @@ impl Receiver {
                 let reply = Reply::new(452, "4.3.1", "Too many recipients at a time, try again later");
                 (Kind::NoMemory, Some("limits.memory_bytes".to_owned()), reply)
             }
+        })
+    }
+
+    /// # Errors
+    /// The transport for which too much mail waits; or none is open.
+    fn check_transports<'a>(&self, mut places: impl Iterator<Item = &'a Mailbox>) -> Result<(), Option<Arc<str>>> {
+        places.try_for_each(|Mailbox { place, .. }| {
+            let Place::Transport(transport) = place else { return Ok(()) };
+            let transports = self.transports().ok_or(None)?;
+            transports.check(transport).map_err(|full| Some(full.transport))
         })
     }
 
@@ -335,92 +397,7 @@ fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, i
     field.into()
 }
 
-pub(crate) fn reply_to(error: &DeliveryError) -> Reply {
-    match error {
-        DeliveryError::TooLarge { .. } => {
-            Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept")
-        }
-        DeliveryError::BadMailbox(_) => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
-        DeliveryError::Full(_) => Reply::new(452, "4.3.1", "No space to keep the message, try again later"),
-        DeliveryError::Busy => Reply::new(451, "4.3.2", "Too much mail waits to be written, try again later"),
-        DeliveryError::Closed => Reply::new(421, "4.3.2", "The server is shutting down"),
-        _ => Reply::new(451, "4.3.0", "The message could not be kept, try again later"),
-    }
-}
-
-fn share_is_full() -> Reply {
-    Reply::new(452, "4.3.1", "Too much of your mail is under way, try again later")
-}
-
-pub(crate) fn too_slow() -> Reply {
-    Reply::new(452, "4.3.1", "The storage is too slow, try again later")
-}
-
 /// Whether the message ended because its client did, in one way or another.
 fn is_abandoned(error: &BodyError) -> bool {
     matches!(error, BodyError::Reset | BodyError::Disconnected | BodyError::TimedOut | BodyError::Io(_))
-}
-
-/// Names for messages in the log and in Received: the time this server began and a count, so none comes twice.
-struct Ids {
-    begun: String,
-    next: AtomicU64,
-}
-
-impl Ids {
-    fn new() -> Self {
-        Self { begun: base36(unix_micros().unsigned_abs()), next: AtomicU64::new(1) }
-    }
-
-    fn next(&self) -> String {
-        format!("{}.{}", self.begun, base36(self.next.fetch_add(1, Ordering::Relaxed)))
-    }
-}
-
-fn base36(mut number: u64) -> String {
-    let mut digits = Vec::new();
-    loop {
-        digits.push(char::from_digit((number % 36) as u32, 36).expect("a digit below 36"));
-        number /= 36;
-        if number == 0 {
-            return digits.into_iter().rev().collect();
-        }
-    }
-}
-
-fn unix_micros() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
-}
-
-/// How long the store may take over a message before the client is told to come back. The client's own patience is ten minutes
-/// (RFC 5321 section 4.5.3.2.6).
-pub(crate) const STORE_PATIENCE: Duration = Duration::from_secs(300);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_in_base_36() {
-        assert_eq!([0, 35, 36, 46655, 46656].map(base36), ["0", "z", "10", "zzz", "1000"]);
-    }
-
-    #[test]
-    fn each_failure_has_its_reply() {
-        use posthaste_spool::AppendError;
-
-        let check = |error: DeliveryError, expected: &str| {
-            let reply = reply_to(&error).to_string();
-            assert!(reply.starts_with(expected), "{error}: {reply}");
-        };
-        let error = |kind: std::io::ErrorKind| std::io::Error::from(kind);
-        check(DeliveryError::Full(error(std::io::ErrorKind::StorageFull)), "452 4.3.1 ");
-        check(DeliveryError::Busy, "451 4.3.2 ");
-        check(DeliveryError::Closed, "421 4.3.2 ");
-        check(DeliveryError::Sync(error(std::io::ErrorKind::Other)), "451 4.3.0 ");
-        check(AppendError::TooLarge { bytes: 2, limit: 1 }.into(), "552 5.3.4 ");
-        check(AppendError::Poisoned("a sync failed".into()).into(), "451 4.3.0 ");
-        check(DeliveryError::BadMailbox("..".into()), "550 5.1.3 ");
-    }
 }

@@ -1,6 +1,6 @@
 //! What a reload changes in a running server, and which changes need a restart.
 
-use crate::config::{Config, Limits, Listener};
+use crate::config::{Config, Limits, Listener, ProcessLimits, Socket};
 
 /// The configuration that is in force after a reload of `new`, and which of its changes need a restart. Listeners keep their order, as
 /// sessions and sockets name them by number.
@@ -9,20 +9,26 @@ pub(crate) fn merged(running: &Config, new: Config) -> (Config, Vec<String>) {
         ("user", running.user != new.user),
         ("group", running.group != new.group),
         ("storage", running.storage != new.storage),
+        ("transport", running.transport != new.transport),
         ("search", running.search != new.search),
+        ("events", running.events != new.events),
         ("log", running.log != new.log),
-        ("limits.memory_bytes", running.limits.memory_bytes != new.limits.memory_bytes),
+        ("limits.memory_bytes", running.limits.process.memory_bytes != new.limits.process.memory_bytes),
     ];
     let mut restart: Vec<String> =
         changed.into_iter().filter_map(|(key, changed)| changed.then_some(key.to_owned())).collect();
     // What is not in force is reported again at the next reload.
+    let memory_bytes = running.limits.process.memory_bytes;
+    let process = ProcessLimits { memory_bytes, ..new.limits.process };
     let merged = Config {
         user: running.user.clone(),
         group: running.group.clone(),
         storage: running.storage.clone(),
+        transport: running.transport.clone(),
         search: running.search.clone(),
+        events: running.events.clone(),
         log: running.log.clone(),
-        limits: Limits { memory_bytes: running.limits.memory_bytes, ..new.limits },
+        limits: Limits { process, ..new.limits },
         listeners: merged_listeners(&running.listeners, new.listeners, &mut restart),
         ..new
     };
@@ -33,7 +39,10 @@ pub(crate) fn merged(running: &Config, new: Config) -> (Config, Vec<String>) {
 fn merged_listeners(running: &[Listener], mut new: Vec<Listener>, restart: &mut Vec<String>) -> Vec<Listener> {
     let mut merged = Vec::with_capacity(running.len());
     for old in running {
-        let Some(found) = new.iter().position(|new| (&new.address, &new.unix) == (&old.address, &old.unix)) else {
+        let Some(found) = new
+            .iter()
+            .position(|new| (&new.socket.address, &new.socket.unix) == (&old.socket.address, &old.socket.unix))
+        else {
             restart.push(format!("listener {old} (removed)"));
             merged.push(old.clone());
             continue;
@@ -41,13 +50,14 @@ fn merged_listeners(running: &[Listener], mut new: Vec<Listener>, restart: &mut 
         let listener = new.remove(found);
         let changed = [
             ("protocol", listener.protocol != old.protocol),
-            ("mode", listener.mode != old.mode),
-            ("group", listener.group != old.group),
+            ("mode", listener.socket.mode != old.socket.mode),
+            ("group", listener.socket.group != old.socket.group),
         ];
         let changed = changed.into_iter().filter(|(_, changed)| *changed);
         restart.extend(changed.map(|(key, _)| format!("{key} of listener {old}")));
-        let (mode, group) = (old.mode.clone(), old.group.clone());
-        merged.push(Listener { protocol: old.protocol, mode, group, ..listener });
+        let (mode, group) = (old.socket.mode.clone(), old.socket.group.clone());
+        let socket = Socket { mode, group, ..listener.socket };
+        merged.push(Listener { socket, protocol: old.protocol, ..listener });
     }
     restart.extend(new.iter().map(|new| format!("listener {new} (added)")));
     merged
@@ -83,7 +93,7 @@ mod tests {
                 "listener 127.0.0.1:2503 (added)"
             ]
         );
-        assert_eq!(merged.limits.recipients, 7);
+        assert_eq!(merged.limits.session.recipients, 7);
         assert_eq!(merged.listeners[0], new.listeners[2], "the new settings, in the old order");
         assert_eq!(merged.listeners[1..], running.listeners[1..]);
     }

@@ -1,165 +1,18 @@
-//! Starting, reloading, stopping.
+//! The process of `posthaste serve`: starting, reloading, stopping.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use posthaste_delivery::local::{LocalDelivery, OpenError, ReplayReport};
-use posthaste_smtp::driver::{BoundServer, ListenError, RunningServer};
+use posthaste_smtp::driver::BoundServer;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Config, ConfigError, Loaded, LogFormat};
-use crate::indexing::Indexing;
-use crate::listening::{bind_when_free, connection_limits, settings};
-use crate::memory::MemoryBudget;
-use crate::opening::open_store;
-use crate::owners::{Current, OwnerRules};
-use crate::privileges::PrivilegeError;
+use crate::config::{Config, ConfigError, Loaded, LogFormat};
+use crate::error::ServeError;
+use crate::listening::bind_when_free;
+use crate::owners::OwnerRules;
 use crate::ready::Supervisor;
-use crate::receive::{Receiver, Settings};
-use crate::reload::merged;
-use crate::tidy::Tidy;
-use crate::watch::Watch;
-
-/// Why the server did not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// The configuration cannot be used; nothing was touched.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The spool or the mail directory cannot be used, for example because another server uses it.
-    #[error("{}: {error}", dir.display())]
-    Storage {
-        /// The spool's directory, or the data directory.
-        dir: PathBuf,
-        /// What is wrong with it.
-        error: OpenError,
-    },
-    /// An address or path cannot be listened on; nothing was touched.
-    #[error("cannot listen on {0}{hint}", hint = hint(.0))]
-    Listen(#[from] ListenError),
-    /// The server cannot run as the user that it should; no mail was touched.
-    #[error(transparent)]
-    Privileges(#[from] PrivilegeError),
-    /// The descriptor for readiness cannot be written to; nothing was touched.
-    #[error("--ready-fd {number}: {error}; give a descriptor that is open for writing, 3 or above")]
-    ReadyFd {
-        /// Its number.
-        number: u32,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// The system refuses something that every server needs.
-    #[error("{0}")]
-    System(#[from] std::io::Error),
-}
-
-fn hint(error: &ListenError) -> String {
-    let port = error.place.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-    let is_refused = error.error.kind() == std::io::ErrorKind::PermissionDenied;
-    port.filter(|&port| is_refused && config::is_low(port))
-        .map_or(String::new(), |_| format!(": {}", config::LOW_PORTS))
-}
-
-/// How a server has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stopped {
-    /// Whether all sessions ended in time.
-    pub in_time: bool,
-    /// Messages that are kept and wait for mailboxes: the next start has them delivered.
-    pub waiting_messages: usize,
-    /// Mailboxes that they wait for.
-    pub waiting_mailboxes: usize,
-}
-
-/// A server at work.
-pub struct Server {
-    pub(crate) config: Config,
-    receiver: Receiver,
-    store: LocalDelivery,
-    pub(crate) running: RunningServer,
-    pub(crate) replayed: ReplayReport,
-    watch: Watch,
-    tidy: Tidy,
-    pub(crate) indexing: Option<Indexing>,
-    owners: Current,
-}
-
-impl Server {
-    /// Listens, opens the store and finishes what an earlier run left, and serves. Needs a tokio runtime.
-    ///
-    /// The process stays the user that it is. `user` and `group` of the configuration are for [`serve`], which owns the process: where they name somebody
-    /// else, this is an error and not a server with more rights than it was to have.
-    ///
-    /// # Errors
-    /// See [`ServeError`]; nothing listens then.
-    pub async fn start(config: Config) -> Result<Self, ServeError> {
-        crate::privileges::check_user(&config)?;
-        crate::privileges::check_owners(&config)?;
-        let configured = config.clone();
-        let bound =
-            tokio::task::spawn_blocking(move || bind_when_free(&configured)).await.map_err(std::io::Error::from)??;
-        Self::start_on(bound, config).await
-    }
-
-    /// As [`Server::start`], on sockets that listen already: who connects meanwhile is greeted once the store is open.
-    async fn start_on(bound: BoundServer, config: Config) -> Result<Self, ServeError> {
-        let owners = Current::new(OwnerRules::of(&config));
-        let (store, replayed) = open_store(&config, owners.owners()).await?;
-        let memory = MemoryBudget::new(config.limits.memory_bytes);
-        let receiver = Receiver::new(Settings::new(&config), store.clone(), memory, &config.storage.spool);
-        let running = match bound.start(receiver.clone()) {
-            Ok(running) => running,
-            Err(error) => {
-                store.shutdown().await;
-                return Err(error.into());
-            }
-        };
-        let watch = Watch::begin(store.clone(), receiver.clone());
-        let tidy = Tidy::begin(config.storage.mail.clone());
-        let indexing = Indexing::begin(&config.search, &config.storage.mail);
-        Ok(Self { config, receiver, store, running, replayed, watch, tidy, indexing, owners })
-    }
-
-    /// The TCP addresses that it listens on, with the ports that were taken.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        self.running.local_addrs()
-    }
-
-    /// Puts `config` in force for new connections and recipients, as far as a running server can. Open sessions go on.
-    /// Returns the changes that need a restart.
-    pub fn reload(&mut self, config: Config) -> Vec<String> {
-        let (config, restart) = merged(&self.config, config);
-        self.config = config;
-        self.receiver.replace(Settings::new(&self.config));
-        self.owners.replace(OwnerRules::of(&self.config));
-        self.running.set_limits(connection_limits(&self.config));
-        let settings = self.config.listeners.iter().map(|listener| settings(&self.config, listener)).collect();
-        // Fails only if TLS or AUTH is asked for.
-        self.running.reconfigure_each(settings).expect("neither TLS nor AUTH is configured");
-        restart
-    }
-
-    /// Takes no more connections, lets open transactions finish for `limits.shutdown_secs`, writes out what was
-    /// received, for as long again at most, and ends.
-    pub async fn shutdown(self) -> Stopped {
-        let grace = Duration::from_secs(self.config.limits.shutdown_secs);
-        let in_time = self.running.shutdown(grace).await;
-        drop((self.watch, self.tidy));
-        self.store.shutdown().await;
-        if let Some(indexing) = self.indexing {
-            indexing.end().await;
-        }
-        crate::repeats::log(&self.receiver.left_out(true));
-        Stopped {
-            in_time,
-            waiting_messages: self.store.stats().waiting,
-            waiting_mailboxes: self.store.waiting_mailboxes().len(),
-        }
-    }
-}
+use crate::server::{Server, Stopped};
 
 /// What the command line of `posthaste serve` says.
 #[derive(Debug, Clone, Default)]
@@ -177,11 +30,36 @@ pub struct ServeOptions {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve(options: ServeOptions, at_once: impl FnOnce() -> std::convert::Infallible) -> Result<(), ServeError> {
+pub fn serve(options: ServeOptions, at_once: impl FnOnce() -> std::convert::Infallible) -> Result<(), ServeFailure> {
+    let mut log_format = options.log_format.unwrap_or_default();
+    run_process(options, &mut log_format, at_once).map_err(|error| ServeFailure { error, log_format })
+}
+
+/// Why [`serve`] has ended with an error, and how that is to be told.
+#[derive(Debug)]
+pub struct ServeFailure {
+    /// What is wrong.
+    pub error: ServeError,
+    /// Format of the log, as far as it was known: JSON asks for [`error_line`](crate::logging::error_line).
+    pub log_format: LogFormat,
+}
+
+/// `format` becomes that of the configuration once it is read.
+fn run_process(
+    options: ServeOptions,
+    format: &mut LogFormat,
+    at_once: impl FnOnce() -> std::convert::Infallible,
+) -> Result<(), ServeError> {
     let ServeOptions { config, log_format, ready_fd } = options;
     // Before privileges are dropped: the descriptor belongs to the user that starts the server.
     let mut supervisor = Supervisor::new(ready_fd)?;
+    if let Err(error) = posthaste_transport::close_inherited_on_exec() {
+        // With an older kernel, programs that get mail have what we were started with.
+        tracing::debug!(error = error.to_string(), "inherited descriptors stay open in programs");
+    }
     let loaded = Loaded::load(config.as_deref())?;
+    *format = log_format.unwrap_or(loaded.config.log.format);
+    crate::privileges::check_file(&loaded)?;
     let mut source = Source { file: config, log_format, loaded };
     let config = source.config();
     // Before anything is made: a start that fails leaves nothing behind.
@@ -190,6 +68,7 @@ pub fn serve(options: ServeOptions, at_once: impl FnOnce() -> std::convert::Infa
     // And before there is a second thread.
     crate::privileges::give_up(&config)?;
     let log = crate::logging::start(&config.log);
+    crate::panics::install();
     // What the log still holds is written first.
     let at_once = || {
         drop(log);
@@ -220,6 +99,8 @@ impl Source {
     fn read_again(&mut self) -> Result<Config, ConfigError> {
         let loaded = self.loaded.again(self.file.as_deref())?;
         crate::privileges::check_owners(&loaded.config).map_err(|error| loaded.error(error.to_string()))?;
+        crate::privileges::check_transports(&loaded.config).map_err(|error| loaded.error(error.to_string()))?;
+        crate::privileges::check_file(&loaded).map_err(|error| loaded.error(error.to_string()))?;
         self.loaded = loaded;
         Ok(self.config())
     }
@@ -235,7 +116,7 @@ async fn run(
     let mut stop = StopSignals::new()?;
     let mut hang_up = signal(SignalKind::hangup())?;
     // Reading a full spool takes its time, and it cannot be interrupted.
-    let mut start = std::pin::pin!(Server::start_on(bound, config));
+    let mut start = std::pin::pin!(Server::start_on(bound, config, Arc::clone(&source.loaded.directory)));
     let (mut server, is_stopping) = tokio::select! {
         started = &mut start => (started?, false),
         () = stop.next() => {
@@ -250,11 +131,17 @@ async fn run(
             }
         }
     };
+    let mut failed = None;
     if !is_stopping {
         announce(&server, supervisor);
         loop {
             tokio::select! {
                 () = stop.next() => break,
+                service = server.failed() => {
+                    tracing::error!(service, "a service has ended by itself, which is a bug: stopping");
+                    failed = Some(ServeError::Failed { service });
+                    break;
+                }
                 _ = hang_up.recv() => reload(&mut server, &mut *source),
             }
         }
@@ -265,23 +152,38 @@ async fn run(
     let shutdown = server.shutdown();
     let mut shutdown = std::pin::pin!(shutdown);
     tokio::select! {
-        Stopped { in_time, waiting_messages, waiting_mailboxes } = &mut shutdown => {
-            if waiting_messages > 0 {
-                let spool = spool.display().to_string();
-                tracing::warn!(
-                    messages = waiting_messages,
-                    mailboxes = waiting_mailboxes,
-                    spool,
-                    "mail still waits for its mailboxes; it stays in the spool, and the next start delivers it"
-                );
-            }
-            tracing::info!(in_time, waiting = waiting_messages, "stopped");
-            return Ok(());
+        stopped = &mut shutdown => {
+            tell_left(&stopped, &spool);
+            return failed.map_or(Ok(()), Err);
         }
         () = stop.next() => {}
     }
     tracing::warn!("second signal: exiting now without draining; acknowledged mail is in the spool");
     match at_once() {}
+}
+
+/// The last lines of the log: what is left to the next start.
+fn tell_left(stopped: &Stopped, spool: &Path) {
+    let spool = spool.display().to_string();
+    let Stopped { in_time, for_mailboxes, for_transports } = *stopped;
+    if for_mailboxes.messages > 0 {
+        tracing::warn!(
+            messages = for_mailboxes.messages,
+            mailboxes = for_mailboxes.places,
+            spool,
+            "mail still waits for its mailboxes; it stays in the spool, and the next start delivers it"
+        );
+    }
+    if for_transports.messages > 0 {
+        tracing::warn!(
+            messages = for_transports.messages,
+            transports = for_transports.places,
+            spool,
+            "mail still waits for programs, files or LMTP servers; it stays in the spool, and the next start tries it"
+        );
+    }
+    let (waiting, waiting_for_transports) = (for_mailboxes.messages, for_transports.messages);
+    tracing::info!(in_time, waiting, waiting_for_transports, "stopped");
 }
 
 /// SIGTERM and SIGINT. From its making on they no longer end the process by themselves.
@@ -325,7 +227,7 @@ fn reload(server: &mut Server, source: &mut Source) {
     match source.read_again() {
         Ok(config) => {
             let file = source.loaded.file.as_deref().map(|file| file.display().to_string());
-            let restart = server.reload(config);
+            let restart = server.reload_with(config, &source.loaded.directory);
             tracing::info!(file, "configuration reloaded");
             if !restart.is_empty() {
                 tracing::warn!(changes = restart.join(", "), "these changes need a restart");
@@ -349,4 +251,44 @@ fn print(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_in_a_thread_of_the_delivery_ends_the_server_with_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let text = format!("[storage]\ndata = \"{}\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n", data.display());
+        let file = dir.path().join("posthaste.toml");
+        std::fs::write(&file, text).unwrap();
+        let loaded = Loaded::load(Some(&file)).unwrap();
+        let config = loaded.config.clone();
+        let (mut is_ready, ready) = std::io::pipe().unwrap();
+        let mut supervisor = Supervisor::new(ready.as_raw_fd().try_into().ok()).unwrap();
+        drop(ready);
+        crate::panics::install();
+        let panics = std::thread::spawn(move || {
+            is_ready.read_to_string(&mut String::new()).unwrap();
+            // The kernel keeps 15 bytes of a name.
+            let names = std::fs::read_dir("/proc/self/task").unwrap().map_while(Result::ok);
+            let names: Vec<_> = names.flat_map(|task| std::fs::read_to_string(task.path().join("comm"))).collect();
+            for begin in crate::panics::THREADS {
+                assert!(names.iter().any(|name| name.starts_with(begin)), "no thread {begin}: {names:?}");
+            }
+            let thread = std::thread::Builder::new().name("spool-keep".to_owned());
+            thread.spawn(|| panic!("this test wants a thread that panics")).unwrap().join().unwrap_err();
+        });
+        let mut source = Source { file: None, log_format: None, loaded };
+        let bound = bind_when_free(&config).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let ended = runtime.block_on(run(config, bound, &mut supervisor, &mut source, || panic!("nothing hangs")));
+        assert!(matches!(ended, Err(ServeError::Failed { service: "delivery" })), "{ended:?}");
+        panics.join().unwrap();
+    }
 }

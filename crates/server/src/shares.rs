@@ -31,7 +31,7 @@ pub(crate) struct Allowance {
 
 impl From<&Limits> for Allowance {
     fn from(limits: &Limits) -> Self {
-        Self { share: limits.spool_per_address, least: limits.message_bytes }
+        Self { share: limits.receive.spool_per_address, least: limits.session.message_bytes }
     }
 }
 
@@ -47,14 +47,14 @@ impl Allowance {
 
 /// One client would hold too much: 452 4.3.1, for this one only.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TooMuch {
+pub(crate) struct ShareExceeded {
     network: IpAddr,
     held: u64,
     wanted: u64,
     allowed: u64,
 }
 
-impl fmt::Display for TooMuch {
+impl fmt::Display for ShareExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { network, held, wanted, allowed } = self;
         let prefix = if network.is_ipv6() { "/64" } else { "" };
@@ -74,7 +74,7 @@ impl SpoolShares {
     }
 
     /// Whether a message of that size could begin.
-    pub fn check(&self, network: Option<IpAddr>, bytes: u64, allowance: Allowance) -> Result<(), TooMuch> {
+    pub fn check(&self, network: Option<IpAddr>, bytes: u64, allowance: Allowance) -> Result<(), ShareExceeded> {
         let held = self.held();
         // Without a look nothing is known yet, and the first message brings one.
         let is_unknown = held.space == 0 && matches!(allowance.share, SpoolShare::Percent(_));
@@ -93,12 +93,12 @@ impl SpoolShares {
 
 impl Held {
     /// `own`: what the message itself holds already, and is a part of `bytes`.
-    fn check(&self, network: IpAddr, own: u64, bytes: u64, allowance: Allowance) -> Result<(), TooMuch> {
+    fn check(&self, network: IpAddr, own: u64, bytes: u64, allowance: Allowance) -> Result<(), ShareExceeded> {
         let held = self.by_network.get(&network).copied().unwrap_or(0) - own;
         let allowed = allowance.of(self.space);
         // Where messages have no bound, one alone has none here either.
         match held > 0 && held.saturating_add(bytes) > allowed {
-            true => Err(TooMuch { network, held, wanted: bytes, allowed }),
+            true => Err(ShareExceeded { network, held, wanted: bytes, allowed }),
             false => Ok(()),
         }
     }
@@ -123,7 +123,7 @@ impl Share {
     ///
     /// # Errors
     /// The client may not hold that much.
-    pub fn grow(&mut self, bytes: u64) -> Result<(), TooMuch> {
+    pub fn grow(&mut self, bytes: u64) -> Result<(), ShareExceeded> {
         let Some(network) = self.network.filter(|_| bytes > self.bytes) else { return Ok(()) };
         let mut held = self.shares.held();
         held.check(network, self.bytes, bytes, self.allowance)?;

@@ -3,55 +3,86 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use posthaste_maildir::tree::{TreeError, TreeOptions, walk};
 use posthaste_maildir::{MailRoot, MailboxPath, TMP_AGE_MAX};
 use rustix::io::Errno;
+use tokio::time::Instant;
+
+use crate::services::{Ended, Ending, OnFailure, Service};
 
 /// Looks through all mailboxes at the start and once a day, on a thread of its own, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Tidy(#[expect(dead_code, reason = "dropping it ends the thread")] Option<Sender<()>>);
+pub(crate) struct Tidy {
+    _until: Sender<()>,
+    ended: Ended,
+}
 
 impl Tidy {
-    pub fn begin(mail: PathBuf) -> Self {
-        let (until, ended) = channel();
+    /// Begins. Without a thread mail is received all the same: `None`, and the log says so.
+    pub fn begin(mail: PathBuf) -> Option<Self> {
+        let (until, is_over) = channel();
+        let (alive, ended) = Ended::new();
         let work = move || {
+            let _alive = alive;
             loop {
                 match tidy(&mail, SystemTime::now()) {
-                    Ok(Tidied { removed: 0, troubles: 0 }) => {}
-                    Ok(Tidied { removed, troubles }) => {
+                    Ok(Cleanup { removed: 0, troubles: 0 }) => {}
+                    Ok(Cleanup { removed, troubles }) => {
                         tracing::info!(removed, troubles, "removed unfinished files from mailboxes");
                     }
                     Err(error) => {
                         tracing::warn!(error = error.to_string(), "cannot scan the mailboxes for unfinished files")
                     }
                 }
-                if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
+                if is_over.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
             }
         };
-        // Nobody waits for it: it may be in the midst of a mailbox that hangs. Without a thread there is a little litter more.
         let started = std::thread::Builder::new().name("tidy".to_owned()).spawn(work);
-        Self(started.ok().map(|_| until))
+        let failed = |error: io::Error| tracing::error!(error = error.to_string(), WITHOUT);
+        started.map(|_| Self { _until: until, ended }).map_err(failed).ok()
     }
 }
 
+impl Service for Tidy {
+    fn name(&self) -> &'static str {
+        "tidy"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn(WITHOUT)
+    }
+
+    /// Not waited for: it may be in the midst of a mailbox that hangs, and finishes nothing that anybody misses.
+    fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.ended.poll(cx)
+    }
+}
+
+const WITHOUT: &str = "unfinished files in mailboxes are not removed";
+
 /// What was done.
 #[derive(Debug, PartialEq, Eq)]
-struct Tidied {
+struct Cleanup {
     removed: usize,
     /// Mailboxes that could not be looked into.
     troubles: usize,
 }
 
 /// Removes from the `tmp/` of each mailbox below `mail` what has not changed for 36 hours, which is the Maildir's own rule.
-fn tidy(mail: &Path, now: SystemTime) -> Result<Tidied, TidyError> {
+fn tidy(mail: &Path, now: SystemTime) -> Result<Cleanup, TidyError> {
     // Found by name and opened from the root, which follows no link out of it.
     let root = MailRoot::open(mail)?;
     let tree = walk(mail, &TreeOptions { into_noupdate: true })?;
-    let mut done = Tidied { removed: 0, troubles: tree.troubles.len() };
+    let mut done = Cleanup { removed: 0, troubles: tree.troubles.len() };
     for folder in &tree.folders {
         let Ok(path) = MailboxPath::parse(&folder.path) else { continue };
         match root.existing_mailbox(&path).and_then(|maildir| maildir.cleanup_tmp(now, TMP_AGE_MAX)) {
@@ -94,7 +125,7 @@ mod tests {
         }
         std::os::unix::fs::symlink(elsewhere.path(), dir.path().join("example.org/link")).unwrap();
         let after = |hours: u64| SystemTime::now() + Duration::from_secs(hours * 3600);
-        assert_eq!(tidy(dir.path(), after(35)).unwrap(), Tidied { removed: 0, troubles: 0 });
+        assert_eq!(tidy(dir.path(), after(35)).unwrap(), Cleanup { removed: 0, troubles: 0 });
         assert!(mailbox.join("tmp/1.a.host").exists());
         assert_eq!(tidy(dir.path(), after(37)).unwrap().removed, 1);
         assert!(!mailbox.join("tmp/1.a.host").exists());

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use posthaste_delivery::local::Target;
-use posthaste_directory::Mailboxes;
+use posthaste_directory::{Mailbox, Mailboxes, Place};
 use posthaste_message::{write_delivered_to, write_return_path};
 use posthaste_smtp::address::PATH_BYTES_MAX;
-use posthaste_smtp::{Envelope, RcptTo};
+use posthaste_smtp::{BodyType, Envelope, RcptTo};
+use posthaste_transport::Message as Outside;
 
 use crate::memory::{MemoryBudget, Reservation};
 
@@ -15,12 +16,40 @@ use crate::memory::{MemoryBudget, Reservation};
 #[derive(Default)]
 pub(crate) struct Transaction {
     /// What each was found to be at its RCPT; a reload behind that does not concern it.
-    recipients: Vec<Mailboxes>,
+    recipients: Vec<Recipient>,
     /// Recipients whose mail is discarded.
     discarded: usize,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
     bytes: usize,
     room: Reservation,
+}
+
+/// One recipient whose mail goes somewhere.
+struct Recipient {
+    mailboxes: Mailboxes,
+    /// Without brackets, as the client gave it.
+    original: Arc<str>,
+}
+
+/// Where a message goes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Destinations {
+    pub maildirs: Vec<Target>,
+    /// With the details of their recipients left empty.
+    pub transports: Option<Outside>,
+}
+
+impl Destinations {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.maildirs.len() + self.transports.as_ref().map_or(0, |outside| outside.targets.len())
+    }
+
+    /// Paths of Maildirs, and transports as they are written.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let transports = self.transports.iter().flat_map(|outside| &outside.targets);
+        self.maildirs.iter().map(|target| &target.mailbox).chain(transports.map(|target| &target.transport))
+    }
 }
 
 /// Why one recipient more is too many.
@@ -34,16 +63,15 @@ pub(crate) enum Full {
 
 impl Transaction {
     /// Adds a recipient, who stands for `mailboxes`; without any, the mail is discarded.
-    pub fn add(&mut self, mailboxes: Option<Mailboxes>, memory: &MemoryBudget) -> Result<(), Full> {
-        let target = |directory: &str, address: &str| {
-            size_of::<Target>() + FIELD_NAMES_BYTES + PATH_BYTES_MAX + directory.len() + address.len()
+    pub fn add(&mut self, rcpt: &RcptTo, mailboxes: Option<Mailboxes>, memory: &MemoryBudget) -> Result<(), Full> {
+        // An entry for a transport has the recipient's address three times.
+        let target = |mailbox: &Mailbox| {
+            let addresses = if matches!(mailbox.place, Place::Maildir(_)) { 1 } else { 3 };
+            let texts = mailbox.text().len() + addresses * mailbox.address.len();
+            size_of::<Target>() + FIELD_NAMES_BYTES + PATH_BYTES_MAX + texts
         };
-        let targets: usize = mailboxes
-            .iter()
-            .flat_map(|found| found.iter())
-            .map(|mailbox| target(&mailbox.path, &mailbox.address))
-            .sum();
-        let bytes = self.bytes + size_of::<RcptTo>() + size_of::<Mailboxes>() + PATH_BYTES_MAX + targets;
+        let targets: usize = mailboxes.iter().flat_map(|found| found.iter()).map(target).sum();
+        let bytes = self.bytes + size_of::<RcptTo>() + size_of::<Recipient>() + PATH_BYTES_MAX + targets;
         if bytes > ENVELOPE_BYTES_MAX {
             return Err(Full::Transaction);
         }
@@ -52,7 +80,9 @@ impl Transaction {
         }
         self.bytes = bytes;
         self.discarded += usize::from(mailboxes.is_none());
-        self.recipients.extend(mailboxes);
+        let original = rcpt.forward_path.to_string();
+        let original = original[1..original.len() - 1].into();
+        self.recipients.extend(mailboxes.map(|mailboxes| Recipient { mailboxes, original }));
         Ok(())
     }
 
@@ -61,25 +91,47 @@ impl Transaction {
         self.discarded
     }
 
-    /// Where the message goes: each mailbox once.
-    pub fn targets(&self, envelope: &Envelope) -> Vec<Target> {
+    /// Where the message goes: each mailbox once. `detail` is asked for what stands behind the separator in an address.
+    pub fn destinations(&self, envelope: &Envelope, detail: impl Fn(&str) -> Arc<str>) -> Destinations {
         let sender = envelope.mail.reverse_path.to_string();
         let mut return_path = Vec::with_capacity(64);
         // The field has brackets of its own.
         write_return_path(&mut return_path, &sender[1..sender.len() - 1]);
         let several = self.recipients.len() > 1;
         let mut seen = HashSet::new();
-        let mailboxes = self.recipients.iter().flat_map(|mailboxes| mailboxes.iter());
-        mailboxes
-            // Those of one recipient differ already.
-            .filter(|mailbox| !several || seen.insert(&mailbox.path))
-            .map(|mailbox| {
-                let mut prefix = Vec::with_capacity(return_path.len() + FIELD_NAMES_BYTES + mailbox.address.len());
-                prefix.extend_from_slice(&return_path);
-                write_delivered_to(&mut prefix, &mailbox.address);
-                Target { mailbox: Arc::clone(&mailbox.path), prefix: prefix.into() }
-            })
-            .collect()
+        let mut destinations = Destinations::default();
+        for Recipient { mailboxes, original } in &self.recipients {
+            for mailbox in mailboxes.iter() {
+                // Those of one recipient differ already.
+                if several && !seen.insert(mailbox.identity()) {
+                    continue;
+                }
+                match &mailbox.place {
+                    Place::Maildir(path) => {
+                        let mut prefix =
+                            Vec::with_capacity(return_path.len() + FIELD_NAMES_BYTES + mailbox.address.len());
+                        prefix.extend_from_slice(&return_path);
+                        write_delivered_to(&mut prefix, &mailbox.address);
+                        destinations.maildirs.push(Target { mailbox: Arc::clone(path), prefix: prefix.into() });
+                    }
+                    Place::Transport(transport) => {
+                        let outside = destinations.transports.get_or_insert_with(|| Outside {
+                            sender: sender[1..sender.len() - 1].into(),
+                            is_8bit: envelope.mail.body == BodyType::EightBitMime,
+                            smtputf8: envelope.mail.smtputf8,
+                            targets: Vec::new(),
+                        });
+                        outside.targets.push(posthaste_transport::Target {
+                            transport: Arc::clone(transport.text()),
+                            recipient: Arc::clone(&mailbox.address),
+                            original: Arc::clone(original),
+                            detail: detail(&mailbox.address),
+                        });
+                    }
+                }
+            }
+        }
+        destinations
     }
 }
 
@@ -93,16 +145,23 @@ const FIELD_NAMES_BYTES: usize = 40;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use posthaste_directory::Mailbox;
-    use posthaste_smtp::{MailFrom, ReversePath};
+    use posthaste_smtp::{ForwardPath, MailFrom, ReversePath};
 
     fn envelope() -> Envelope {
         Envelope { mail: MailFrom::new(ReversePath::parse("<s@example.net>").unwrap()), recipients: Vec::new() }
     }
 
+    fn rcpt() -> RcptTo {
+        RcptTo::new(ForwardPath::parse("<r@example.org>").unwrap())
+    }
+
+    fn targets(transaction: &Transaction, envelope: &Envelope) -> Vec<Target> {
+        transaction.destinations(envelope, |_| "".into()).maildirs
+    }
+
     fn alias(mailboxes: usize, octets: usize) -> Mailboxes {
         let mailbox = |number| Mailbox {
-            path: format!("example.org/{number:0octets$}/Maildir").into(),
+            place: Place::Maildir(format!("example.org/{number:0octets$}/Maildir").into()),
             address: format!("{number:0octets$}@example.org").into(),
         };
         Mailboxes::several((0..mailboxes).map(mailbox).collect::<Vec<_>>()).expect("one at least")
@@ -112,7 +171,7 @@ mod tests {
     fn fill(transaction: &mut Transaction, mailboxes: &Mailboxes, memory: &MemoryBudget) -> (usize, Full) {
         for added in 0.. {
             assert!(added < 100_000, "there is no bound");
-            if let Err(full) = transaction.add(Some(mailboxes.clone()), memory) {
+            if let Err(full) = transaction.add(&rcpt(), Some(mailboxes.clone()), memory) {
                 return (added, full);
             }
         }
@@ -127,7 +186,7 @@ mod tests {
         let (added, full) = fill(&mut transaction, &alias(1000, 240), &memory);
         assert_eq!(full, Full::Transaction);
         assert!((1..10).contains(&added), "{added}");
-        let targets = transaction.targets(&envelope());
+        let targets = targets(&transaction, &envelope());
         assert_eq!(targets.len(), 1000, "each mailbox once");
         let record: usize = targets.iter().map(|target| target.mailbox.len() + target.prefix.len()).sum();
         assert!(record <= ENVELOPE_BYTES_MAX);
@@ -138,8 +197,8 @@ mod tests {
         let check = |path: &str| {
             let mut transaction = Transaction::default();
             let envelope = Envelope { mail: MailFrom::new(ReversePath::parse(path).unwrap()), ..envelope() };
-            transaction.add(Some(alias(1, 1)), &MemoryBudget::new(0)).expect("one recipient");
-            let prefix = transaction.targets(&envelope).remove(0).prefix;
+            transaction.add(&rcpt(), Some(alias(1, 1)), &MemoryBudget::new(0)).expect("one recipient");
+            let prefix = targets(&transaction, &envelope).remove(0).prefix;
             let expected = format!("Return-Path: {path}\r\nDelivered-To: 0@example.org\r\n");
             assert_eq!(String::from_utf8_lossy(&prefix), expected);
         };
@@ -162,7 +221,7 @@ mod tests {
         let mut late = Transaction::default();
         assert_eq!(fill(&mut late, &alias(100, 20), &memory).1, Full::Memory);
         // Whoever has one recipient is served all the same.
-        late.add(Some(alias(1, 20)), &memory).expect("a small envelope");
+        late.add(&rcpt(), Some(alias(1, 20)), &memory).expect("a small envelope");
         drop(transactions);
         assert_eq!(memory.available_bytes(), all);
     }

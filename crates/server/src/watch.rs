@@ -1,7 +1,10 @@
 //! What the operator has to know and no client is told: a look at the store now and then, and a line in the log.
 
 use std::collections::{HashMap, HashSet};
+use std::future::{Future, ready};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_delivery::local::{LocalDelivery, MountStats, RecoveredMailbox, WaitingMailbox};
@@ -10,52 +13,82 @@ use tokio::time::{Instant, sleep};
 
 use crate::receive::Receiver;
 use crate::repeats;
+use crate::services::{Ending, OnFailure, Service};
 
 /// Looks at the store until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Watch(JoinHandle<()>);
+pub(crate) struct Watch {
+    task: JoinHandle<()>,
+    receiver: Receiver,
+}
 
 impl Watch {
     pub fn begin(store: LocalDelivery, receiver: Receiver) -> Self {
-        Self(tokio::spawn(async move {
-            let mut told = Told::default();
+        let of_task = receiver.clone();
+        let task = tokio::spawn(async move {
+            let receiver = of_task;
+            let mut alerts = Alerts::default();
             loop {
                 sleep(LOOK_INTERVAL).await;
-                told.look(&store);
+                alerts.check(&store);
                 repeats::log(&receiver.left_out(false));
-                told.losses(receiver.turned_away(), crate::logging::dropped_lines() as u64);
+                alerts.report_losses(receiver.turned_away(), crate::logging::dropped_lines() as u64);
             }
-        }))
+        });
+        Self { task, receiver }
+    }
+}
+
+impl Service for Watch {
+    fn name(&self) -> &'static str {
+        "watch"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("the log no longer tells of waiting mail, of mounts in trouble and of what it left out")
+    }
+
+    /// All sessions have ended by then: tells what the log has left out of the last ones.
+    fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
+        self.task.abort();
+        repeats::log(&self.receiver.left_out(true));
+        Box::pin(ready(Ok(())))
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.task).poll(cx).map(drop)
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
-/// What has been said already.
+/// What the log has named already, so that each trouble, and its end, is one line.
 #[derive(Debug, Default)]
-struct Told {
+struct Alerts {
     waiting: Option<Instant>,
     /// Mailboxes that were named, or counted, as those that mail waits for.
     troubled: HashSet<Arc<str>>,
     /// Mounts in trouble, by their place below the mail root, and what it is.
     mounts: HashMap<Arc<str>, Arc<str>>,
+    /// Why mounts were, or are, short of space. A mailbox keeps the reason until it has all that waited.
+    shortages: HashSet<Arc<str>>,
     turned_away: u64,
     dropped: u64,
 }
 
-impl Told {
-    fn look(&mut self, store: &LocalDelivery) {
+impl Alerts {
+    fn check(&mut self, store: &LocalDelivery) {
         let stats = store.stats();
-        self.mounts(&stats.mounts);
-        self.mailboxes(store, stats.waiting, stats.waiting_bytes);
+        self.report_mounts(&stats.mounts);
+        self.report_mailboxes(store, stats.waiting, stats.waiting_bytes);
     }
 
     /// Names each mount that does not answer or cannot be synced, once, and each that is well again.
-    fn mounts(&mut self, mounts: &[MountStats]) {
+    fn report_mounts(&mut self, mounts: &[MountStats]) {
+        self.shortages.extend(mounts.iter().filter_map(|mount| mount.short_of_space.clone()));
         for mount in mounts {
             let name = if mount.point.is_empty() { "the mail directory" } else { &mount.point };
             let trouble = trouble_of(mount);
@@ -76,20 +109,23 @@ impl Told {
         }
     }
 
-    /// Names each mailbox that mail begins to wait for, and each that has got what waited; tells of all of it each minute.
-    fn mailboxes(&mut self, store: &LocalDelivery, messages: usize, bytes: u64) {
+    /// Names each mailbox that mail begins to wait for, and each that has got what waited; tells of all of it each minute. A message
+    /// counts in `copies` and `bytes` as often as it waits for a mailbox.
+    fn report_mailboxes(&mut self, store: &LocalDelivery, copies: usize, bytes: u64) {
         for line in recovered(store.take_recovered()) {
             tracing::info!(mailbox = &*line.mailbox, messages = line.messages, "waiting mail has been delivered");
         }
-        let due = self.is_due(messages, Instant::now());
-        if messages == 0 {
+        let due = self.is_due(copies, Instant::now());
+        if copies == 0 {
             if !std::mem::take(&mut self.troubled).is_empty() {
                 tracing::info!("no mail waits for a mailbox any more");
             }
             return;
         }
         let waiting = store.waiting_mailboxes();
-        let is_new = |mailbox: &&WaitingMailbox| !self.troubled.contains(&mailbox.mailbox);
+        // One line tells of the mount, and so of all of its mailboxes.
+        let is_of_mount = |mailbox: &&WaitingMailbox| self.shortages.contains(&mailbox.error);
+        let is_new = |mailbox: &&WaitingMailbox| !self.troubled.contains(&mailbox.mailbox) && !is_of_mount(mailbox);
         let new: Vec<&WaitingMailbox> = waiting.iter().filter(is_new).collect();
         for WaitingMailbox { mailbox, messages, bytes, attempts, error } in new.iter().take(NAMED_MAX) {
             tracing::warn!(
@@ -105,14 +141,15 @@ impl Told {
             let mailboxes = new.len() - NAMED_MAX;
             tracing::warn!(mailboxes, "mail waits for further mailboxes; `posthaste spool inspect` lists them");
         }
-        self.troubled = waiting.iter().map(|waiting| waiting.mailbox.clone()).collect();
+        self.troubled =
+            waiting.iter().filter(|waiting| !is_of_mount(waiting)).map(|waiting| waiting.mailbox.clone()).collect();
         if due {
-            tracing::warn!(messages, bytes, mailboxes = waiting.len(), "mail waits, in total");
+            tracing::warn!(copies, bytes, mailboxes = waiting.len(), "mail waits, in total");
         }
     }
 
     /// Tells how many there were since they were told of last, `turned_away` and `dropped` being all since the start.
-    fn losses(&mut self, turned_away: u64, dropped: u64) {
+    fn report_losses(&mut self, turned_away: u64, dropped: u64) {
         let clients = turned_away - std::mem::replace(&mut self.turned_away, turned_away);
         if clients > 0 {
             tracing::warn!(clients, "clients turned away: too many connections or open files");
@@ -140,7 +177,7 @@ impl Told {
 fn trouble_of(mount: &MountStats) -> Option<Arc<str>> {
     let hangs = mount.sync_secs.is_some_and(|secs| secs >= SYNC_HANGS_SECS);
     let hanging = hangs.then(|| "a sync does not come back".into());
-    mount.absent.clone().or(mount.sync_error.clone()).or(hanging)
+    mount.absent.clone().or(mount.sync_error.clone()).or(mount.short_of_space.clone()).or(hanging)
 }
 
 /// Those that are named, and one line for all others.
@@ -175,24 +212,27 @@ mod tests {
 
     #[test]
     fn a_mount_in_trouble_is_told_of_once_and_again_when_it_is_well() {
-        let mut told = Told::default();
+        let mut alerts = Alerts::default();
         let mut mount = MountStats::default();
         for (sync_error, absent, known) in
             [(None, None, 0), (Some("EIO"), None, 1), (None, Some("gone"), 1), (None, None, 0)]
         {
             (mount.sync_error, mount.absent) = (sync_error.map(Arc::from), absent.map(Arc::from));
-            told.mounts(std::slice::from_ref(&mount));
-            assert_eq!(told.mounts.len(), known);
+            alerts.report_mounts(std::slice::from_ref(&mount));
+            assert_eq!(alerts.mounts.len(), known);
         }
-        mount.sync_secs = Some(SYNC_HANGS_SECS);
+        mount.short_of_space = Some("no room".into());
+        alerts.report_mounts(std::slice::from_ref(&mount));
+        assert_eq!(&*alerts.mounts[""], "no room");
+        (mount.short_of_space, mount.sync_secs) = (None, Some(SYNC_HANGS_SECS));
         assert!(trouble_of(&mount).is_some());
     }
 
     #[test]
     fn waiting_mail_is_told_at_once_and_then_each_minute() {
-        let mut told = Told::default();
+        let mut alerts = Alerts::default();
         let begun = Instant::now();
-        let mut due = |waiting, secs| told.is_due(waiting, begun + Duration::from_secs(secs));
+        let mut due = |waiting, secs| alerts.is_due(waiting, begun + Duration::from_secs(secs));
         let looks = [(0, 0), (1, 2), (1, 4), (5, 61), (5, 62), (5, 64), (0, 66), (1, 68)];
         assert_eq!(
             looks.map(|(waiting, secs)| due(waiting, secs)),

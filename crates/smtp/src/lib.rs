@@ -9,7 +9,7 @@
 //! - [`Limits`] and the policies beside it name every bound and what happens at it.
 //!
 //! Features: `tokio`; `tls` (STARTTLS and implicit TLS by rustls with `ring`; includes `tokio` and `scram`); `scram` (SCRAM-SHA-256 for AUTH);
-//! `serde` for protocol and policies. None is on by default.
+//! `serde` for protocol and policies; `config` for the sections of a configuration file that they are in. None is on by default.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -25,6 +25,9 @@ mod limits;
 pub mod reply;
 pub mod sasl;
 mod scan;
+#[cfg(feature = "config")]
+#[cfg_attr(docsrs, doc(cfg(feature = "config")))]
+pub mod section;
 pub mod server;
 
 pub use address::{Address, Domain, ForwardPath, LocalPart, ReversePath};

@@ -52,6 +52,17 @@ impl Credentials {
     }
 }
 
+/// Who a client has shown to be by AUTH (RFC 4954, RFC 4422 section 2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// How: one of [`MECHANISMS`].
+    pub mechanism: &'static str,
+    /// Whose password was shown: the authentication identity.
+    pub authentication_id: String,
+    /// In whose name the session acts: the authorization identity, as the server knows it.
+    pub authorization_id: String,
+}
+
 /// Without the password.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

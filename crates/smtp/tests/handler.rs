@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use posthaste_smtp::client;
-use posthaste_smtp::driver::{Body, Client, ClientTimeouts, Handler, RunningServer, Server, Session, SessionEnd};
+use posthaste_smtp::driver::{
+    AbortCause, Aborted, Body, Client, ClientTimeouts, Handler, RunningServer, Server, Session, SessionEnd,
+};
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Address, Envelope, MailFrom, MessageOutcome, Protocol, RcptTo, Reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,7 +18,11 @@ use tokio::time::timeout;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Notes what it is asked, and panics where the client's name says so.
-struct Noting(mpsc::UnboundedSender<(Vec<String>, SessionEnd)>);
+struct Noting {
+    ends: mpsc::UnboundedSender<(Vec<String>, SessionEnd)>,
+    /// The number of the session whose connection hook panics.
+    panics_at: u64,
+}
 
 fn note(session: &mut Session<Vec<String>>, method: &str) -> Result<(), Reply> {
     session.state.push(method.to_owned());
@@ -33,7 +39,7 @@ impl Handler for Noting {
     type Transaction = ();
 
     async fn connect(&self, session: &mut Session<Vec<String>>) -> Result<(), Reply> {
-        assert_ne!(session.id, 7, "the seventh is one too many");
+        assert_ne!(session.id, self.panics_at, "one too many");
         note(session, "connect")
     }
     async fn hello(&self, session: &mut Session<Vec<String>>) -> Result<(), Reply> {
@@ -65,9 +71,18 @@ impl Handler for Noting {
         tokio::task::yield_now().await;
         note(session, "message").map_or_else(MessageOutcome::from, |()| MessageOutcome::accepted("kept"))
     }
+    fn aborted(&self, session: &mut Session<Vec<String>>, (): (), aborted: Aborted) {
+        let cause = match aborted.cause {
+            AbortCause::Command(command) => format!("{command:?}"),
+            AbortCause::SessionEnd(end) => format!("{end:?}"),
+            other => panic!("{other:?}"),
+        };
+        session.state.push(format!("abort:{:?}:{cause}", aborted.stage));
+        assert_ne!(session.helo.as_deref(), Some("panic-abort"), "as the client wished");
+    }
     fn ended(&self, session: Session<Vec<String>>, end: SessionEnd) {
         // The test may be over before its last session is.
-        let _ = self.0.send((session.state, end));
+        let _ = self.ends.send((session.state, end));
     }
 }
 
@@ -77,10 +92,15 @@ struct Fixture {
 }
 
 async fn start(change: impl FnOnce(&mut Config)) -> Fixture {
-    let mut config = Config { asks_hello: true, asks_data: true, ..Config::new("mx.example.org") };
+    start_with(0, change).await
+}
+
+async fn start_with(panics_at: u64, change: impl FnOnce(&mut Config)) -> Fixture {
+    let mut config = Config::new("mx.example.org");
     change(&mut config);
     let (ends, received) = mpsc::unbounded_channel();
-    let server = Server::builder().config(config).listen("127.0.0.1:0").start(Noting(ends)).await.unwrap();
+    let server =
+        Server::builder().config(config).listen("127.0.0.1:0").start(Noting { ends, panics_at }).await.unwrap();
     Fixture { server, ends: received }
 }
 
@@ -119,7 +139,8 @@ async fn a_session_has_a_state_and_an_end() {
     let each = "hello mail rcpt data message";
     assert_eq!(fixture.end().await, (format!("connect {each} {each}"), SessionEnd::Quit));
     fixture.dialogue("EHLO c.example\r\nMAIL FROM:<a@example.org>\r\n").await;
-    assert_eq!(fixture.end().await, ("connect hello mail".into(), SessionEnd::Disconnected));
+    let lost = "connect hello mail abort:Mail:Disconnected";
+    assert_eq!(fixture.end().await, (lost.into(), SessionEnd::Disconnected));
     fixture.dialogue("GET / HTTP/1.1\r\n").await;
     assert_eq!(fixture.end().await, ("connect".into(), SessionEnd::Closed));
     let stream = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
@@ -178,15 +199,69 @@ async fn a_session_that_is_dropped_has_an_end_too() {
 }
 
 #[tokio::test]
-async fn hello_and_data_are_asked_about_on_request_only() {
+async fn hello_and_data_may_be_refused() {
     let fixture = start(|_| {}).await;
     let refused = fixture.dialogue(&message("refuse-hello", 0)).await;
     assert_eq!(refused[..3], ["220 mx.ex", "550 5.7.1", "503 5.5.1"]);
     let refused = fixture.dialogue("EHLO refuse-data\r\nMAIL FROM:<a@b>\r\nRCPT TO:<b@b>\r\nDATA\r\nQUIT\r\n").await;
     assert_eq!(refused[3..], ["250 2.1.5", "550 5.7.1", "221 2.0.0"]);
-    let mut fixture = start(|config| (config.asks_hello, config.asks_data) = (false, false)).await;
-    fixture.dialogue(&format!("{}QUIT\r\n", message("refuse-data", 6))).await;
-    assert_eq!(fixture.end().await, ("connect mail rcpt message".into(), SessionEnd::Quit));
+}
+
+/// What is said behind the greeting, with `HI` for the protocol's hello; what the handler is told, and how the session ends.
+const DIALOGUES: [(&str, &str, SessionEnd); 14] = [
+    ("HI c\nMAIL\nRSET\nQUIT\n", "hello mail abort:Mail:Reset", SessionEnd::Quit),
+    ("HI c\nMAIL\nRCPT\nHI c\nQUIT\n", "hello mail rcpt abort:Rcpt:Hello hello", SessionEnd::Quit),
+    ("HI c\nMAIL\nRCPT\nQUIT\n", "hello mail rcpt abort:Rcpt:Quit", SessionEnd::Quit),
+    // The second MAIL is refused, and ends nothing (RFC 5321 section 4.1.4).
+    ("HI c\nMAIL\nMAIL\nRSET\nRSET\nQUIT\n", "hello mail abort:Mail:Reset", SessionEnd::Quit),
+    ("HI c\nMAIL\nGET / HTTP/1.1\n", "hello mail abort:Mail:Closed", SessionEnd::Closed),
+    ("HI c\nMAIL\nRCPT\n", "hello mail rcpt abort:Rcpt:Disconnected", SessionEnd::Disconnected),
+    ("HI c\nMAIL\nRCPT\nNO", "hello mail rcpt abort:Rcpt:Disconnected", SessionEnd::Disconnected),
+    ("HI refuse-mail\nMAIL\nRSET\nQUIT\n", "hello mail", SessionEnd::Quit),
+    ("HI refuse-rcpt\nMAIL\nRCPT\nDATA\nQUIT\n", "hello mail rcpt abort:Rcpt:Quit", SessionEnd::Quit),
+    ("HI refuse-data\nMAIL\nRCPT\nDATA\nRSET\nQUIT\n", "hello mail rcpt data", SessionEnd::Quit),
+    ("HI refuse-hello\nMAIL\nQUIT\n", "hello", SessionEnd::Quit),
+    // From the first octet of the message on it is told in the body.
+    ("HI c\nMAIL\nRCPT\nDATA\nx\n", "hello mail rcpt data message", SessionEnd::Disconnected),
+    ("HI c\nMAIL\nRCPT\nBDAT 1\nxRSET\nQUIT\n", "hello mail rcpt message", SessionEnd::Quit),
+    (
+        "HI c\nMAIL\nRCPT\nDATA\nx\n.\nMAIL\nRCPT\nBDAT 1 LAST\nxMAIL\nQUIT\n",
+        "hello mail rcpt data message mail rcpt message mail abort:Mail:Quit",
+        SessionEnd::Quit,
+    ),
+];
+
+#[tokio::test]
+async fn each_transaction_has_one_end_in_either_protocol() {
+    for protocol in [Protocol::Smtp, Protocol::Lmtp] {
+        let mut fixture = start(|config| config.protocol = protocol).await;
+        for (said, told, end) in DIALOGUES {
+            let hello = if protocol == Protocol::Smtp { "EHLO" } else { "LHLO" };
+            let said = said.replace("HI", hello).replace("MAIL", "MAIL FROM:<a@example.org>");
+            let said = said.replace("RCPT", "RCPT TO:<b@example.org>").replace('\n', "\r\n");
+            fixture.dialogue(&said).await;
+            assert_eq!(fixture.end().await, (format!("connect {told}"), end), "{protocol:?}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_ends_with_a_session_that_times_out_or_is_shut_down() {
+    let limit = |config: &mut Config| config.limits.timeouts.command = Duration::from_millis(200);
+    let mut fixture = start(limit).await;
+    let mut stream = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
+    stream.write_all(b"EHLO c\r\nMAIL FROM:<a@example.org>\r\n").await.unwrap();
+    assert_eq!(fixture.end().await, ("connect hello mail abort:Mail:TimedOut".into(), SessionEnd::TimedOut));
+    let mut fixture = start(|_| {}).await;
+    let mut stream = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
+    stream.write_all(b"EHLO c\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\n").await.unwrap();
+    let mut heard = Vec::new();
+    while !heard.ends_with(b"2.1.5 Recipient OK\r\n") {
+        assert_ne!(timeout(LONG, stream.read_buf(&mut heard)).await.expect("in time").unwrap(), 0);
+    }
+    assert!(!fixture.server.shutdown(Duration::ZERO).await);
+    let (state, end) = fixture.ends.recv().await.unwrap();
+    assert_eq!((state.join(" ").as_str(), end), ("connect hello mail rcpt abort:Rcpt:ShutDown", SessionEnd::ShutDown));
 }
 
 /// Refuses each message as soon as it begins, for all, or for the first of its recipients only.
@@ -236,15 +311,24 @@ async fn chunks_behind_a_refusal_are_refused_and_the_session_goes_on() {
 
 #[tokio::test]
 async fn a_panic_costs_its_own_session_only() {
-    let mut fixture = start(|_| {}).await;
+    let mut fixture = start_with(8, |_| {}).await;
     for (method, replies) in [("hello", 1), ("mail", 2), ("rcpt", 3), ("data", 4), ("message", 5)] {
         // Also where the handler had not read all of the message.
         let codes = fixture.dialogue(&format!("{}QUIT\r\n", message(&format!("panic-{method}"), 600_000))).await;
         assert_eq!(codes.len(), replies + 1, "{codes:?}");
         assert_eq!(codes[replies], "451 4.3.0", "{method}");
         let (state, end) = fixture.end().await;
-        assert_eq!((state.rsplit(' ').next(), end), (Some(method), SessionEnd::Panicked));
+        let told = match method {
+            "rcpt" => "connect hello mail rcpt abort:Rcpt:Panicked",
+            "data" => "connect hello mail rcpt data abort:Data:Panicked",
+            _ => &state,
+        };
+        assert_eq!((&*state, end), (told, SessionEnd::Panicked));
+        assert!(told.ends_with(method) || told.ends_with(":Panicked"), "{told}");
     }
+    let aborts = "EHLO panic-abort\r\nMAIL FROM:<a@example.org>\r\nRSET\r\nNOOP\r\n";
+    assert_eq!(fixture.dialogue(aborts).await[3..], ["250 2.0.0", "421 4.3.0"]);
+    assert_eq!(fixture.end().await.1, SessionEnd::Panicked);
     fixture.dialogue("QUIT\r\n").await;
     assert_eq!(fixture.end().await.1, SessionEnd::Quit);
     assert_eq!(fixture.dialogue("").await, ["421 4.3.0"], "in connect");

@@ -30,6 +30,8 @@ const LONG: Duration = Duration::from_secs(60);
 struct Strict {
     messages: mpsc::UnboundedSender<(Session, Vec<u8>)>,
     ends: mpsc::UnboundedSender<(Session, SessionEnd)>,
+    /// Verdicts on AUTH.
+    told: mpsc::UnboundedSender<String>,
     needs_identity: bool,
 }
 
@@ -37,10 +39,21 @@ impl Handler for Strict {
     type State = ();
     type Transaction = ();
 
-    async fn authenticate(&self, session: &mut Session, credentials: Credentials) -> Result<String, Reply> {
+    fn auth_ended(&self, session: &mut Session, mechanism: &'static str, refusal: Option<&Reply>) {
+        let code = refusal.map_or(235, Reply::code);
+        assert_eq!(session.identity.is_some(), code == 235);
+        let _ = self.told.send(format!("{mechanism} {code}"));
+    }
+    async fn authenticate(
+        &self,
+        session: &mut Session,
+        mechanism: &'static str,
+        credentials: Credentials,
+    ) -> Result<String, Reply> {
         assert!(session.helo.is_some());
+        assert!(["PLAIN", "LOGIN"].contains(&mechanism));
         match (credentials.user.as_str(), credentials.password.as_str()) {
-            ("ann", "secret") => Ok("ann".into()),
+            ("ann", "secret") => Ok(credentials.acts_for.unwrap_or_else(|| "ann@example.org".into())),
             ("ann", "go away") => Err(Reply::new(421, "4.7.0", "Too many guesses")),
             _ => Err(Reply::new(535, "5.7.8", "Authentication credentials invalid")),
         }
@@ -79,6 +92,7 @@ struct Fixture {
     server: RunningServer,
     messages: mpsc::UnboundedReceiver<(Session, Vec<u8>)>,
     ends: mpsc::UnboundedReceiver<(Session, SessionEnd)>,
+    told: mpsc::UnboundedReceiver<String>,
     /// What a client has to trust.
     certificate: Vec<u8>,
 }
@@ -101,8 +115,9 @@ async fn start(config: Config, implicit_tls: bool) -> Fixture {
     let builder = Server::builder().config(config).tls(tls).implicit_tls(implicit_tls).listen("127.0.0.1:0");
     let (messages, received) = mpsc::unbounded_channel();
     let (ends, ended) = mpsc::unbounded_channel();
-    let server = builder.start(Strict { messages, ends, needs_identity }).await.unwrap();
-    Fixture { server, messages: received, ends: ended, certificate }
+    let (told, told_of) = mpsc::unbounded_channel();
+    let server = builder.start(Strict { messages, ends, told, needs_identity }).await.unwrap();
+    Fixture { server, messages: received, ends: ended, told: told_of, certificate }
 }
 
 impl Fixture {
@@ -197,10 +212,12 @@ async fn mail_goes_over_starttls_from_those_who_authenticate() {
             let (session, got) = fixture.messages.recv().await.unwrap();
             assert!(got == body.as_bytes(), "{} octets of {}", got.len(), body.len());
             assert_eq!(session.with_keyword(false), "ESMTPSA");
-            assert_eq!(session.identity.as_deref(), Some("ann"));
+            let identity = session.identity.expect("she has shown it");
+            assert_eq!(identity.mechanism, mechanisms[0]);
+            assert_eq!((&*identity.authentication_id, &*identity.authorization_id), ("ann", "ann@example.org"));
             let tls = session.tls.unwrap();
             assert_eq!((tls.version.as_str(), tls.server_name.as_deref()), ("TLSv1_3", Some("localhost")));
-            assert!(tls.cipher.starts_with("TLS13_"), "{tls:?}");
+            assert!(tls.cipher.starts_with("TLS13_") && tls.client.is_none(), "{tls:?}");
         }
         client.quit().await.unwrap();
         assert_eq!(fixture.end().await, SessionEnd::Quit);
@@ -214,7 +231,10 @@ async fn scram_shows_the_password_without_sending_it() {
     let mut client = fixture.connect(fixture.client().credentials(ann())).await.unwrap();
     let (mail, rcpts) = envelope();
     assert!(client.send(mail, rcpts, vec!["x\r\n".into()]).await.unwrap().recipients[0].is_delivered());
-    assert_eq!(fixture.messages.recv().await.unwrap().0.identity.as_deref(), Some("ann"));
+    let identity = fixture.messages.recv().await.unwrap().0.identity.expect("she has shown it");
+    assert_eq!(identity.mechanism, "SCRAM-SHA-256");
+    assert_eq!((&*identity.authentication_id, &*identity.authorization_id), ("ann", "ann"));
+    assert_eq!(fixture.told.recv().await.unwrap(), "SCRAM-SHA-256 235");
     client.quit().await.unwrap();
     let for_bob = Credentials { acts_for: Some("bob".into()), ..ann() };
     for (credentials, code) in
@@ -224,6 +244,7 @@ async fn scram_shows_the_password_without_sending_it() {
             ConnectError::Protocol(ClientError::Auth(reply)) => assert_eq!(reply.code(), code),
             other => panic!("{other:?}"),
         }
+        assert_eq!(fixture.told.recv().await.unwrap(), format!("SCRAM-SHA-256 {code}"), "the handler is told");
     }
     // Steps in the wrong order, and two exchanges on one connection.
     let mut talk = shake_hands(&fixture, {

@@ -2,7 +2,9 @@
 //! happens in a process of its own that finds nothing of the spool in the page cache. Leaves out large bodies and reads.
 //!
 //! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-spool --bench open -- 1000000` runs it whole. Options: `--body N` bytes of each body (default 200),
-//! `--every N`: only each Nth batch stays needed (default 1), `--segments N` of 64 MiB in the ring (default 64), `--dir DIR` on a real disk (default: the target directory).
+//! `--every N`: only each Nth batch stays needed (default 1), `--segments N` of 64 MiB in the ring (default 64), `--dir DIR` on a real disk (default: the target directory). To
+//! compare builds on the same spool: `--fill DIR` makes it and leaves it there, `--cold --open DIR` opens it, with nothing in the page cache. Bodies are zeros, so that
+//! `fallocate --dig-holes` on finished packs makes room for more than the disk has.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,13 +20,20 @@ fn main() {
     let number = |name: &str| value(name).and_then(|value| value.parse::<u64>().ok());
     let segments = number("--segments").unwrap_or(64);
     if let Some(dir) = value("--open") {
+        if args.iter().any(|arg| arg == "--cold") {
+            forget_cached(Path::new(dir));
+        }
         return open(Path::new(dir), segments);
     }
     let count = args.get(1).and_then(|count| count.parse().ok()).unwrap_or(2000u64);
+    let (every, body) = (number("--every").unwrap_or(1), number("--body").unwrap_or(200) as usize);
+    if let Some(dir) = value("--fill") {
+        return fill(Path::new(dir), segments, count, every, body);
+    }
     let program = std::env::current_exe().expect("this program has a path");
     let base = value("--dir").map_or_else(|| program.parent().expect("a directory").to_owned(), PathBuf::from);
     let dir = tempfile::tempdir_in(base).expect("a directory");
-    fill(dir.path(), segments, count, number("--every").unwrap_or(1), number("--body").unwrap_or(200) as usize);
+    fill(dir.path(), segments, count, every, body);
     forget_cached(dir.path());
     let (segments, dir) = (segments.to_string(), dir.path().as_os_str());
     let opened = std::process::Command::new(program).args(["--segments", &segments, "--open"]).arg(dir).status();
@@ -40,7 +49,7 @@ fn config(segments: u64) -> Config {
 fn fill(dir: &Path, segments: u64, count: u64, every: u64, body: usize) {
     let (spool, _) = FileSpool::open(dir, config(segments)).expect("it opens");
     let [stuck, quick, keeps] = ["stuck", "quick", "keeps"].map(|name| spool.stream(name).expect("a stream"));
-    let body = Bytes::from(vec![7; body]);
+    let body = Bytes::from(vec![0; body]);
     let begun = Instant::now();
     let streams = |n: u64| match (n.is_multiple_of(every), n.is_multiple_of(KEPT_EVERY * every)) {
         (true, true) => vec![stuck, keeps],
@@ -70,28 +79,30 @@ fn fill(dir: &Path, segments: u64, count: u64, every: u64, body: usize) {
     spool.abandon();
 }
 
-/// Appends batches and says which LSN was the last.
+/// Appends batches until that many are durable, and says which LSN was the last.
 fn append(spool: &FileSpool, count: u64, streams: impl Fn(u64) -> Vec<StreamId>, body: &Bytes) -> Lsn {
-    let (done, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let [durable, refused, last] = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
+    let window = (WINDOW_BYTES / (body.len() as u64 + 1)).clamp(1, WINDOW);
     let mut sent = 0;
-    while done.load(Ordering::Acquire) < count {
-        if sent == count || sent - done.load(Ordering::Acquire) >= WINDOW {
+    while durable.load(Ordering::Acquire) < count {
+        let ended = durable.load(Ordering::Acquire) + refused.load(Ordering::Acquire);
+        if sent - refused.load(Ordering::Acquire) >= count || sent - ended >= window {
             std::thread::sleep(Duration::from_micros(200));
             continue;
         }
-        let (told, last) = (done.clone(), last.clone());
+        let (told, again, last) = (durable.clone(), refused.clone(), last.clone());
         let payload = Bytes::from_static(b"somebody@example.org");
         let entry = |stream| Entry { stream, needs_body: true, payload: payload.clone() };
         let entries = streams(sent).into_iter().map(entry).collect();
         let batch = Batch { entries, body: Body::Inline(vec![body.clone()]) };
-        let then = move |outcome: Result<Lsn, AppendError>| {
-            match outcome {
-                Ok(lsn) => last.store(lsn.get(), Ordering::Release),
-                // Packing cannot keep pace: fewer will be needed.
-                Err(AppendError::Full(_) | AppendError::Busy) => {}
-                Err(error) => panic!("{error}"),
+        let then = move |outcome: Result<Lsn, AppendError>| match outcome {
+            Ok(lsn) => {
+                last.store(lsn.get(), Ordering::Release);
+                told.fetch_add(1, Ordering::Release);
             }
-            told.fetch_add(1, Ordering::Release);
+            // Packing cannot keep pace: another takes its place.
+            Err(AppendError::Full(_) | AppendError::Busy) => drop(again.fetch_add(1, Ordering::Release)),
+            Err(error) => panic!("{error}"),
         };
         spool.append(batch, Box::new(then));
         sent += 1;
@@ -149,5 +160,6 @@ fn cpu_time() -> Duration {
 
 /// Of the needed batches each of so many has a body that a second stream keeps.
 const KEPT_EVERY: u64 = 50;
-/// Batches under way.
+/// Batches under way, and bytes of their bodies.
 const WINDOW: u64 = 8192;
+const WINDOW_BYTES: u64 = 64 << 20;

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use posthaste_ring::{Cancelled, Lsn};
 
 use crate::events::Events;
+use crate::set_aside::SetAside;
 use crate::snapshots::SnapshotName;
-use crate::{AppendError, Batch, ReadError, ReplayError, StreamError, StreamId, Upload};
+use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, StreamError, StreamId, Upload};
 
 /// How a spool behaves.
 #[derive(Debug, Clone)]
@@ -108,6 +109,12 @@ pub trait Spool: Send + Sync {
     /// [`StorageFull`](std::io::ErrorKind::StorageFull) if there is no room, or those of creating a file.
     fn upload(&self, announced: u64) -> std::io::Result<Upload>;
 
+    /// Bytes that large bodies may take now, above the floor and beside what those under way have reserved. Blocks as [`upload`](Self::upload) does.
+    ///
+    /// # Errors
+    /// Those of asking the file system.
+    fn room(&self) -> std::io::Result<u64>;
+
     /// Whether a large body of that many bytes would find room now. Makes nothing and reserves nothing; blocks as [`upload`](Self::upload) does.
     ///
     /// # Errors
@@ -119,6 +126,13 @@ pub trait Spool: Send + Sync {
     /// # Errors
     /// See [`ReadError`].
     fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError>;
+
+    /// For a body that [`read`](Self::read) calls damaged: reads it again from the disk rather than from the page cache. If it is damaged still, what is there is
+    /// copied into the directory `kept/`, durable when this returns; then the stream may release it. Copied once, however often this is called. Blocks.
+    ///
+    /// # Errors
+    /// Those of reading and writing, such as no room: the body should be needed until it is kept.
+    fn set_aside(&self, body: Lsn) -> std::io::Result<SetAside>;
 
     /// The stream has what it needs of everything up to `position`, in `snapshot` (durable by now) if it has one. Takes effect with the next
     /// checkpoint: after a power cut before it the stream starts from where it was. `released` counts for batches up to the position; for later ones when it has passed them.
@@ -140,6 +154,12 @@ pub trait Spool: Send + Sync {
     /// The stream gets no entries any more: they wait for its next replay. When this returns, no call to the old consumer
     /// is under way and the spool does not hold it. Not to be called by a consumer while it is called.
     fn detach(&self, stream: StreamId);
+
+    /// Makes a checkpoint now: what was advanced and released before has taken effect when this returns. Blocks for several syncs.
+    ///
+    /// # Errors
+    /// See [`CheckpointError`]; nothing is freed then.
+    fn checkpoint(&self) -> Result<(), CheckpointError>;
 
     /// What it holds.
     fn stats(&self) -> Stats;

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_fsops::Space;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::codec::Put;
 use crate::device::Device;
 use crate::files;
-use crate::room::{Floor, Reserved, Room};
+use crate::room::{Reserved, Room};
 
 /// Where a large body lies, as its batch says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +37,22 @@ const ENDING: &str = ".body";
 /// Why a body file could not be read.
 #[derive(Debug)]
 pub(crate) enum BodyError {
-    /// A checksum does not fit, or the file is too short or missing.
+    /// A checksum does not fit, or the file is too short.
     Damaged(&'static str),
+    /// There is no file.
+    Missing,
     Io(io::Error),
+}
+
+impl BodyError {
+    /// What is wrong with the body, unless the disk failed.
+    pub fn what(self) -> io::Result<&'static str> {
+        match self {
+            BodyError::Damaged(what) => Ok(what),
+            BodyError::Missing => Ok("its file is missing"),
+            BodyError::Io(error) => Err(error),
+        }
+    }
 }
 
 /// The directory of body files.
@@ -50,15 +64,15 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
-    pub fn open(dir: PathBuf, device: Arc<Device>, floor: Floor) -> io::Result<Self> {
-        files::make_dir(&dir)?;
+    pub fn open(dir: PathBuf, device: Arc<Device>, floor: Space) -> io::Result<Self> {
+        posthaste_fsops::make_dir(&dir)?;
         let room = Arc::new(Room::new(&dir, floor));
         Ok(Bodies { dir, device, room })
     }
 
     /// For whoever only reads.
     pub fn at(dir: PathBuf) -> Self {
-        let room = Arc::new(Room::new(&dir, Floor::default()));
+        let room = Arc::new(Room::new(&dir, Space::default()));
         Bodies { dir, device: Arc::default(), room }
     }
 
@@ -92,7 +106,7 @@ impl Bodies {
         format!("{upload:016x}{ENDING}")
     }
 
-    fn path(&self, upload: u64) -> PathBuf {
+    pub fn path(&self, upload: u64) -> PathBuf {
         self.dir.join(self.name(upload))
     }
 
@@ -132,10 +146,25 @@ impl Bodies {
         Ok(())
     }
 
+    /// As [`verify`](Self::verify), but asks the disk and not the page cache. What the disk cannot read is damaged.
+    pub fn verify_again(&self, body: BodyFile) -> io::Result<Result<(), &'static str>> {
+        if let Ok(file) = File::open(self.path(body.upload)) {
+            // Without it the look shows what the page cache has.
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+        match self.verify(body) {
+            Err(BodyError::Io(error)) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => {
+                Ok(Err("the disk cannot read it"))
+            }
+            Err(error) => error.what().map(Err),
+            Ok(()) => Ok(Ok(())),
+        }
+    }
+
     fn open_checked(&self, body: BodyFile) -> Result<(File, Vec<u8>), BodyError> {
         let file = match File::open(self.path(body.upload)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(BodyError::Damaged("its file is missing"));
+                return Err(BodyError::Missing);
             }
             opened => opened.map_err(BodyError::Io)?,
         };
@@ -297,7 +326,7 @@ mod tests {
     #[test]
     fn any_range_reads_back_and_any_changed_byte_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default(), Floor::default()).unwrap());
+        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default(), Space::default()).unwrap());
         for len in [1, CHUNK as usize - 1, CHUNK as usize, 2 * CHUNK as usize + 77] {
             let bytes = sample(len);
             let body = uploaded(&bodies, &bytes);
@@ -324,7 +353,7 @@ mod tests {
     #[test]
     fn a_body_that_nobody_names_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
-        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default(), Floor::default()).unwrap());
+        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default(), Space::default()).unwrap());
         drop(bodies.upload(0).unwrap());
         let mut upload = bodies.upload(0).unwrap();
         upload.write(b"part").unwrap();
@@ -339,13 +368,13 @@ mod tests {
         use posthaste_fsops::{Choice, Cut, Machine};
         let machine = Machine::new().unwrap();
         let dir = dir_of(machine.path());
-        let bodies = Arc::new(Bodies::open(dir, Arc::default(), Floor::default()).unwrap());
+        let bodies = Arc::new(Bodies::open(dir, Arc::default(), Space::default()).unwrap());
         let body = uploaded(&bodies, &sample(300_000));
         let recording = machine.recording();
         for seed in 0..20 {
             let tree = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(seed) });
             let left = Machine::boot(&tree, true, false).unwrap();
-            Bodies::open(dir_of(left.path()), Arc::default(), Floor::default()).unwrap().verify(body).unwrap();
+            Bodies::open(dir_of(left.path()), Arc::default(), Space::default()).unwrap().verify(body).unwrap();
         }
     }
 
@@ -353,7 +382,7 @@ mod tests {
     fn stalled_uploads_leave_room_for_others_however_much_they_announced() {
         use crate::room::tests::{reserved, room_of};
         let dir = tempfile::tempdir().unwrap();
-        let mut bodies = Bodies::open(dir.path().join("bodies"), Arc::default(), Floor::default()).unwrap();
+        let mut bodies = Bodies::open(dir.path().join("bodies"), Arc::default(), Space::default()).unwrap();
         bodies.room = room_of(&bodies.dir, 1 << 30, 64 << 20);
         let bodies = Arc::new(bodies);
         let stalled = (0..100).map(|_| {
@@ -373,7 +402,7 @@ mod tests {
     fn uploads_that_would_together_go_below_the_floor_are_refused_and_leave_nothing() {
         use crate::room::tests::{reserved, room_of};
         let dir = tempfile::tempdir().unwrap();
-        let mut bodies = Bodies::open(dir.path().join("bodies"), Arc::default(), Floor::default()).unwrap();
+        let mut bodies = Bodies::open(dir.path().join("bodies"), Arc::default(), Space::default()).unwrap();
         let (all, floor) = (20 << 20, 4 << 20);
         bodies.room = room_of(&bodies.dir, all, floor);
         let bodies = Arc::new(bodies);

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 
+use posthaste_ring::{Lsn, Proof};
 use rustix::fs::OFlags;
 
 use crate::codec::{Fields, Put, seal, unseal};
@@ -28,6 +29,8 @@ pub(crate) struct Checkpoint {
     pub packs: Vec<PackRow>,
     /// Windows in which something is needed, and the generation of their files.
     pub windows: Vec<(u64, u64)>,
+    /// What of the ring was durable by then.
+    pub proof: Proof,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +75,8 @@ impl Checkpoint {
             content.put_u64(window);
             content.put_u64(generation);
         }
+        content.put_u64(self.proof.epoch);
+        content.put_u64(self.proof.through.get());
         let mut out = MAGIC.to_vec();
         out.put_u64(content.len() as u64);
         out.extend(content);
@@ -80,7 +85,8 @@ impl Checkpoint {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut head = Fields::of(bytes.get(..16)?.to_vec());
-        if head.bytes(8)? != MAGIC[..] {
+        let magic = head.bytes(8)?;
+        if magic != MAGIC[..] && magic != WITHOUT_PROOF[..] {
             return None;
         }
         // An earlier, longer one may have left bytes behind it.
@@ -106,12 +112,17 @@ impl Checkpoint {
         for _ in 0..fields.u32()? {
             decoded.windows.push((fields.u64()?, fields.u64()?));
         }
+        if magic == MAGIC[..] {
+            decoded.proof = Proof { epoch: fields.u64()?, through: Lsn::new(fields.u64()?) };
+        }
         fields.end()?;
         Some(decoded)
     }
 }
 
-const MAGIC: [u8; 8] = *b"PHCHECK\x01";
+const MAGIC: [u8; 8] = *b"PHCHECK\x02";
+/// Of earlier versions.
+const WITHOUT_PROOF: [u8; 8] = *b"PHCHECK\x01";
 
 /// What was found at the opening.
 #[derive(Debug, PartialEq, Eq)]
@@ -241,6 +252,7 @@ mod tests {
             streams: (1..1 + counter as u16 % 4).map(stream).collect(),
             packs: vec![PackRow { id: 8, first: 1, last: counter, records: 3, bytes: 4096 }],
             windows: vec![(0, counter), (7, 1)],
+            proof: Proof { epoch: 3, through: Lsn::new(counter) },
         }
     }
 
@@ -279,6 +291,20 @@ mod tests {
         assert_eq!(found(dir.path()), Found::Valid(sample(8)), "both have it once it is opened");
         std::fs::write(path_of(dir.path(), 1 - files.good), "x").unwrap();
         assert_eq!(found(dir.path()), Found::Damaged);
+    }
+
+    #[test]
+    fn the_format_of_earlier_versions_is_read() {
+        let expected = Checkpoint { proof: Proof::default(), ..sample(7) };
+        let content = &sample(7).encode()[16..];
+        let content = &content[..content.len() - 16 - 4];
+        let earlier = [&WITHOUT_PROOF[..], &(content.len() as u64).to_le_bytes(), content].concat();
+        assert_eq!(Checkpoint::decode(&seal(earlier)), Some(expected));
+        // Of a later one nothing is known.
+        let mut later = sample(7).encode();
+        later[7] = 3;
+        later.truncate(later.len() - 4);
+        assert_eq!(Checkpoint::decode(&seal(later)), None);
     }
 
     #[test]

@@ -6,6 +6,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use posthaste_ring::{Lsn, Proof};
+
 use crate::batch::Head;
 use crate::checkpoint::{Checkpoint, CheckpointFiles};
 use crate::events::Event;
@@ -87,7 +89,7 @@ impl Shared {
     fn take(&self, work: &mut Work) -> Taken {
         work.counter += 1;
         // Before the state is held: a segment that fills up meanwhile is needed anyway.
-        let segments = self.ring.segments();
+        let (segments, proof) = (self.ring.segments(), self.ring.proof());
         self.core.bytes.store(0, Ordering::Relaxed);
         let mut state = self.core.state();
         state.is_changed_otherwise = false;
@@ -103,7 +105,9 @@ impl Shared {
             ring_low = segment.number + 1;
         }
         work.ring_low = ring_low;
-        let mut checkpoint = Checkpoint { counter: work.counter, ring_low, ..state.rows() };
+        // Nothing behind the last batch: its number may be given again if every file of the ring is lost.
+        let proof = Proof { through: proof.through.min(Lsn::new(state.published)), ..proof };
+        let mut checkpoint = Checkpoint { counter: work.counter, ring_low, proof, ..state.rows() };
         let mut named = state.windows.clone();
         let mut windows = Vec::new();
         for window in std::mem::take(&mut state.dirty) {

@@ -1,6 +1,6 @@
 //! Little-endian fields, written one behind the other and read back with bounds checked.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 /// Appends fields to a buffer.
 pub(crate) trait Put {
@@ -47,20 +47,27 @@ impl Fields {
         (len <= self.0.len()).then(|| self.0.split_to(len))
     }
 
+    /// Without a share in the buffer, as [`bytes`](Self::bytes) hands out: those are counted.
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let field = *self.0.first_chunk()?;
+        self.0.advance(N);
+        Some(field)
+    }
+
     pub fn u8(&mut self) -> Option<u8> {
-        self.bytes(1).map(|field| field[0])
+        self.array().map(u8::from_le_bytes)
     }
 
     pub fn u16(&mut self) -> Option<u16> {
-        self.bytes(2).map(|field| u16::from_le_bytes([field[0], field[1]]))
+        self.array().map(u16::from_le_bytes)
     }
 
     pub fn u32(&mut self) -> Option<u32> {
-        self.bytes(4).map(|field| u32::from_le_bytes(field[..].try_into().expect("four bytes")))
+        self.array().map(u32::from_le_bytes)
     }
 
     pub fn u64(&mut self) -> Option<u64> {
-        self.bytes(8).map(|field| u64::from_le_bytes(field[..].try_into().expect("eight bytes")))
+        self.array().map(u64::from_le_bytes)
     }
 
     pub fn text(&mut self) -> Option<String> {

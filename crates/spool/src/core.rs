@@ -164,6 +164,11 @@ impl Bell {
         self.changed.notify_all();
     }
 
+    /// Whether the end is wanted.
+    pub fn is_end_wanted(&self) -> bool {
+        *self.wanted.lock().expect("nothing panics while it is held") == Some(Wanted::Stop)
+    }
+
     /// Waits so long, or until the end is wanted: then it says so. What else is wanted meanwhile stays.
     pub fn wait_for_stop(&self, timeout: Duration) -> bool {
         let now = self.wanted.lock().expect("nothing panics while it is held");

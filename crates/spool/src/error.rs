@@ -77,12 +77,20 @@ pub enum ReadError {
         /// Bytes of its body.
         len: u64,
     },
-    /// Other bytes than were written.
+    /// Other bytes than were written: a checksum of the body does not match. [`Spool::set_aside`](crate::Spool::set_aside) keeps what is there.
     #[error("the body of batch {lsn} is damaged: {what}")]
     Damaged {
         /// The batch.
         lsn: Lsn,
         /// What does not fit.
+        what: String,
+    },
+    /// A file that it lies in, or that leads to it, is missing or damaged. It may be put back, or repaired.
+    #[error("the body of batch {lsn} cannot be reached: {what}")]
+    Unreachable {
+        /// The batch.
+        lsn: Lsn,
+        /// What is missing.
         what: String,
     },
     /// The disk failed.

@@ -3,39 +3,15 @@
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
 
 /// Nobody else reads what is kept here.
 pub(crate) const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
-
-/// Makes a directory (mode 0700) and those above it that are missing, each durable before what lies in it. One that is there is made durable
-/// too: whoever made it may have been killed before the sync.
-pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let was_there = dir.is_dir();
-    if !was_there {
-        make_dir(parent)?;
-        match posthaste_fsops::mkdir(dir, Mode::RWXU) {
-            Err(Errno::EXIST) if dir.is_dir() => {}
-            made => made?,
-        }
-    }
-    let this = File::open(dir)?;
-    posthaste_fsops::fsync(&this)?;
-    let parent = match File::open(parent) {
-        // Where we may not look we have made nothing.
-        Err(error) if was_there && error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-        opened => opened?,
-    };
-    if this.metadata()?.dev() == parent.metadata()?.dev() {
-        posthaste_fsops::fsync(&parent)?;
-    }
-    Ok(())
-}
 
 /// Creates an empty file for reading and writing; one of that name, left by an earlier life, loses its bytes.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
@@ -55,6 +31,30 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = posthaste_fsops::unlink(path);
     }
     written
+}
+
+/// Bytes of a file as they are on the disk, not in the page cache. Sectors that cannot be read are zeros; what lies behind the end is left out.
+pub(crate) fn read_again(file: &File, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+    let first = offset / SECTOR * SECTOR;
+    // Without it the read shows what the page cache has.
+    let _ = fadvise(file, first, NonZeroU64::new(offset - first + len), Advice::DontNeed);
+    let mut bytes = vec![0; len.min(file.metadata()?.len().saturating_sub(offset)) as usize];
+    let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(Errno::IO.raw_os_error());
+    match file.read_exact_at(&mut bytes, offset) {
+        Err(error) if is_bad_sector(&error) => {}
+        read => return read.map(|()| bytes),
+    }
+    let mut at = 0;
+    while at < bytes.len() {
+        // To the end of the sector.
+        let end = bytes.len().min(at + (SECTOR - (offset + at as u64) % SECTOR) as usize);
+        match file.read_exact_at(&mut bytes[at..end], offset + at as u64) {
+            Err(error) if is_bad_sector(&error) => bytes[at..end].fill(0),
+            read => read?,
+        }
+        at = end;
+    }
+    Ok(bytes)
 }
 
 /// Makes the names in a directory durable.
@@ -85,3 +85,6 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<String>> {
     names.sort_unstable();
     Ok(names)
 }
+
+/// As much as a disk reads or does not read, at most.
+const SECTOR: u64 = 4096;

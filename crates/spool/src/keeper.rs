@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use posthaste_fsops::Space;
 use posthaste_ring::Lsn;
 
 use crate::core::{Core, Wanted};
 use crate::events::Event;
-use crate::room::Space;
 use crate::spool::Shared;
 
 /// The running thread; dropped, it ends when what it is doing is done.

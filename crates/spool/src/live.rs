@@ -93,7 +93,7 @@ pub(crate) struct LiveFiles {
 impl LiveFiles {
     pub fn open(spool: &Path) -> io::Result<Self> {
         let files = Self::at(spool);
-        files::make_dir(&files.dir)?;
+        posthaste_fsops::make_dir(&files.dir)?;
         Ok(files)
     }
 

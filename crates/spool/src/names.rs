@@ -54,3 +54,37 @@ impl Names {
         Some(names)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use posthaste_fsops::{Choice, Cut, Machine};
+
+    use super::*;
+
+    #[test]
+    fn a_cut_anywhere_leaves_the_last_names_or_the_next_and_each_sync_is_needed() {
+        let machine = Machine::new().unwrap();
+        let names = |count: u16| Names { next: count, streams: (1..count).map(|id| (id, format!("s{id}"))).collect() };
+        for count in 1..6 {
+            names(count).write(machine.path()).unwrap();
+            machine.acknowledge(count.into());
+        }
+        let recording = machine.recording();
+        let is_held = |recording: &posthaste_fsops::Recording, position, seed| {
+            let durable = recording.acknowledged_before(position).max().unwrap_or(0);
+            let left =
+                Machine::boot(&recording.cut(Cut { position, choice: Choice::Seed(seed) }), true, false).unwrap();
+            let count = Names::read(left.path()).unwrap().map_or(0, |names| u64::from(names.next));
+            count == durable || count == durable + 1
+        };
+        let all = (0..=recording.events.len()).flat_map(|position| (0..20).map(move |seed| (position, seed)));
+        assert_eq!(all.clone().find(|&(position, seed)| !is_held(&recording, position, seed)), None);
+        let syncs: Vec<usize> = (0..recording.events.len()).filter(|at| recording.events[*at].is_sync()).collect();
+        // Of the file and of the directory.
+        for nth in 0..2 {
+            let without =
+                recording.without_syncs(|at| syncs.iter().position(|sync| *sync == at).is_some_and(|is| is % 2 == nth));
+            assert!(all.clone().any(|(position, seed)| !is_held(&without, position, seed)), "sync {nth}");
+        }
+    }
+}

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
-use posthaste_ring::{Lsn, Ring};
+use posthaste_fsops::Space;
+use posthaste_ring::{Lsn, OnRecord, Ring};
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::batch::{BodyPlace, Head};
@@ -21,7 +22,6 @@ use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
 use crate::pack::{self, PackCache, PackError};
-use crate::room::Floor;
 use crate::scrub::Scrubber;
 use crate::snapshots::{SnapshotName, Snapshots};
 use crate::spool::Shared;
@@ -34,6 +34,8 @@ use crate::{Config, FileSpool, OpenError, files};
 pub struct OpenReport {
     /// Stored bytes that are not what was written. What they cost is said with each; all else is whole.
     pub damage: Vec<Damage>,
+    /// What was unfinished when the last process ended and was cut off, or has a whole second copy. Nothing of it had been acknowledged.
+    pub cut_off: Vec<Damage>,
     /// Batches behind the last checkpoint.
     pub batches_behind_checkpoint: u64,
     /// The last batch.
@@ -49,15 +51,17 @@ impl FileSpool {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(dir: &Path, config: Config) -> Result<(FileSpool, OpenReport), OpenError> {
-        files::make_dir(dir)?;
+        posthaste_fsops::make_dir(dir)?;
         let lock = lock(dir)?;
-        let (files, checkpoint) = first_checkpoint(dir, config.lsns_above)?;
+        let mut report = OpenReport::default();
+        let (files, checkpoint) = first_checkpoint(dir, config.lsns_above, &mut report)?;
         let mut damage = Vec::new();
         let live = LiveFiles::open(dir)?;
         let snapshots = Snapshots::open(dir)?;
-        files::make_dir(&pack::dir_of(dir))?;
+        posthaste_fsops::make_dir(&pack::dir_of(dir))?;
         let device = Arc::new(Device::default());
-        let bodies = Arc::new(Bodies::open(bodies::dir_of(dir), device.clone(), Floor::of(&config))?);
+        let floor = Space { bytes: config.free_bytes_min, inodes: config.free_inodes_min };
+        let bodies = Arc::new(Bodies::open(bodies::dir_of(dir), device.clone(), floor)?);
         let mut state = State::of_rows(&checkpoint);
         let lost = read_windows(&live, &mut state, &mut damage)?;
         remove_unnamed(dir, &live, &snapshots, &state)?;
@@ -65,7 +69,9 @@ impl FileSpool {
         let core = Arc::new(Core::default());
         core.bytes_wanted.store(config.checkpoint_bytes, std::sync::atomic::Ordering::Relaxed);
         let ring_config = posthaste_ring::Config { events: ring_events(&core, &config), ..config.ring.clone() };
-        let opened = Ring::open(&dir.join(RING), ring_config, checkpoint.ring_low, Lsn::new(checkpoint.through));
+        let on_record =
+            OnRecord { low: checkpoint.ring_low, known: Lsn::new(checkpoint.through), proof: checkpoint.proof };
+        let opened = Ring::open(&dir.join(RING), ring_config, on_record);
         let (ring, recovery) = opened.map_err(|error| match error {
             posthaste_ring::OpenError::Locked => OpenError::Locked,
             other => OpenError::Ring(other),
@@ -74,19 +80,15 @@ impl FileSpool {
             let ring = ring.clone();
             move |why| ring.poison(why)
         });
-        damage.extend(recovery.damage.iter().filter(|damage| damage.promised).map(|found| Damage {
-            lsn: found.lsns.map(|(first, _)| first),
-            place: format!("{RING}/{} at {}", found.segment, found.offset),
-            what: match found.lsns {
-                Some((first, last)) => format!("{} (batches {first} to {last})", found.what),
-                None => found.what.to_owned(),
-            },
-        }));
+        for found in &recovery.damage {
+            let told = if found.promised { &mut damage } else { &mut report.cut_off };
+            told.push(damage_of(found));
+        }
         let packs = PackCache::new(pack::dir_of(dir));
         let first_in_ring = ring.segments().iter().map(|segment| segment.first.get()).find(|first| *first > 0);
         state.packed_through = first_in_ring.map_or(checkpoint.through, |first| first - 1);
         state.published = checkpoint.through.max(recovery.last.get());
-        let mut report = OpenReport { last: Lsn::new(state.published), ..OpenReport::default() };
+        report.last = Lsn::new(state.published);
         report.batches_behind_checkpoint = read_ring(&ring, &mut state, checkpoint.through, &mut damage)?;
         for window in lost {
             find_again(&ring, &packs, &mut state, window, checkpoint.through, &mut damage)?;
@@ -120,6 +122,17 @@ impl FileSpool {
     }
 }
 
+/// What the ring has found, in terms of the spool.
+fn damage_of(found: &posthaste_ring::Damage) -> Damage {
+    let what = match found.lsns {
+        Some((first, last)) if first == last => found.what.to_owned(),
+        Some((first, last)) => format!("{} (batches {first} to {last})", found.what),
+        None => found.what.to_owned(),
+    };
+    let place = format!("{RING}/{} at {}", found.segment, found.offset);
+    Damage { lsn: found.lsns.map(|(first, _)| first), place, what }
+}
+
 fn lock(dir: &Path) -> Result<File, OpenError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
     let lock = posthaste_fsops::open(dir.join(LOCK), flags, files::OWNER).map_err(io::Error::from)?;
@@ -130,9 +143,17 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
 }
 
 /// The checkpoint to start from. A new spool gets one before anything else is made in it, so that one without any has lost it.
-fn first_checkpoint(dir: &Path, lsns_above: Lsn) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
-    // That one of the two cannot be read is what a power cut leaves of a checkpoint.
-    let (mut files, found, _) = CheckpointFiles::open(dir)?;
+fn first_checkpoint(
+    dir: &Path,
+    lsns_above: Lsn,
+    report: &mut OpenReport,
+) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
+    let (mut files, found, is_one_damaged) = CheckpointFiles::open(dir)?;
+    if is_one_damaged {
+        // Which is what a power cut leaves of a checkpoint.
+        let what = "one of its two files cannot be read; the other one counts".to_owned();
+        report.cut_off.push(Damage { lsn: None, place: "checkpoint".to_owned(), what });
+    }
     let checkpoint = match found {
         Found::Valid(checkpoint) => {
             // Before anything is removed or used again that only an older one names.

@@ -37,6 +37,10 @@ impl Shared {
         let oldest = self.sealed_segments(segments);
         let mut done = 0;
         while let Some(first) = oldest.get(done) {
+            // Whoever ends the spool waits for one pack, not for all of them.
+            if done > 0 && self.core.bell.is_end_wanted() {
+                break;
+            }
             done += if self.is_worth_keeping(first) {
                 self.adopt(first)?;
                 1
@@ -57,10 +61,11 @@ impl Shared {
         segments.into_iter().take_while(is_done).filter(|segment| !is_packed(segment)).take(count).collect()
     }
 
-    /// Whether three quarters of a segment, and of its records, are needed: then copying would cost more than the room that is lost.
+    /// Whether three quarters of a segment, and the bodies of three quarters of its records, are needed: then copying would cost more than the room that is lost.
+    /// Entries alone are copied: a stream that needs no bodies and is stuck is not to keep those of all mail.
     fn is_worth_keeping(&self, segment: &SegmentInfo) -> bool {
         let records = segment.last.get() - segment.first.get() + 1;
-        let needed = self.core.state().needed_count(segment.first.get()..=segment.last.get());
+        let needed = self.core.state().needed_bodies(segment.first.get()..=segment.last.get());
         segment.bytes_used * 4 >= segment.segment_bytes * 3 && needed * 4 >= records * 3
     }
 
@@ -104,7 +109,8 @@ impl Shared {
                     Ok(())
                 })?;
                 done += 1;
-                if writer.as_ref().is_some_and(|writer: &PackWriter| writer.bytes() >= self.config.pack_bytes) {
+                let is_full = |writer: &PackWriter| writer.bytes() >= self.config.pack_bytes;
+                if writer.as_ref().is_some_and(is_full) || self.core.bell.is_end_wanted() {
                     break;
                 }
             }
@@ -216,6 +222,9 @@ impl Shared {
         let mut less = self.drop_empty_packs();
         // Merging goes on until nothing is worth it; the bound is for a mistake in that.
         for _ in 0..=before {
+            if self.core.bell.is_end_wanted() {
+                break;
+            }
             let packs: Vec<(PackRow, u64)> = {
                 let state = self.core.state();
                 state.packs.iter().map(|pack| (*pack, state.needed_count(pack.first..=pack.last))).collect()
@@ -347,7 +356,13 @@ const SMALL_PACKS: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use posthaste_ring::Config as RingConfig;
+
     use super::*;
+    use crate::core::Wanted;
+    use crate::{Batch, Body, Config, Entry, FileSpool, Released, Spool};
 
     fn packs(of: &[(u64, u64, u64)]) -> Vec<(PackRow, u64)> {
         let row = |(n, &(bytes, records, needed)): (usize, &(u64, u64, u64))| {
@@ -381,5 +396,34 @@ mod tests {
             all.splice(run, [(PackRow { records: needed, bytes, ..first }, needed)]);
         }
         panic!("{all:?}");
+    }
+
+    #[test]
+    fn the_end_waits_for_one_segment_and_not_for_all() {
+        // Adopted as they are, or copied, by how many bodies are needed.
+        for released in [0, 1] {
+            let dir = tempfile::tempdir().unwrap();
+            let ring = RingConfig { segment_bytes: 64 << 10, max_segments: 8, ..RingConfig::default() };
+            let config = Config { ring, keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
+            let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+            let stream = spool.stream("one").unwrap();
+            let (tell, told) = std::sync::mpsc::channel();
+            let mut lsns = Vec::new();
+            while spool.stats().ring.segments_in_service < 5 {
+                let (entry, tell) = (Entry { stream, needs_body: true, payload: Bytes::new() }, tell.clone());
+                let batch = Batch { entries: vec![entry], body: Body::Inline(vec![vec![7; 4000].into()]) };
+                spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+                lsns.push(told.recv().unwrap().unwrap());
+            }
+            let also = lsns.iter().copied().filter(|lsn| lsn.get() % 2 < released).collect();
+            spool.advance(stream, lsns[lsns.len() - 1], None, Released { below: Lsn::ZERO, also });
+            let pack = || spool.shared.pack_oldest(3).unwrap();
+            spool.shared.core.bell.ring(Wanted::Stop);
+            assert_eq!(pack(), 1, "{released}");
+            assert_eq!(spool.shared.core.bell.wait(Duration::ZERO), Some(Wanted::Stop));
+            assert_eq!(spool.stats().packs, 1);
+            let needed = lsns.iter().filter(|lsn| spool.read(**lsn, 0..4000).is_ok()).count();
+            assert_eq!(needed as u64, spool.streams()[0].bodies);
+        }
     }
 }

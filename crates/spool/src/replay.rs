@@ -31,7 +31,7 @@ impl Shared {
                 if found.consumer.is_some() {
                     return Err(ReplayError::Attached(stream));
                 }
-                (found.entries.iter(after + 1..=u64::MAX).take(AT_ONCE).collect::<Vec<_>>(), state.published)
+                (found.entries.iter(after + 1..=u64::MAX).take(SHOWN_AT_ONCE).collect::<Vec<_>>(), state.published)
             };
             self.find_all(&some, &mut |lsn, found| match found {
                 Found::Batch { head } => {
@@ -164,5 +164,7 @@ impl Shared {
 
 /// One look-up in the ring costs as much as passing by so many heads.
 const SPARSE: u64 = 16;
-/// Batches that are looked up while the state is held once.
+/// Batches that are taken from the state while it is held once, by a replay: they are read through in a few MiB.
+const SHOWN_AT_ONCE: usize = 16 << 10;
+/// As [`SHOWN_AT_ONCE`], by an attachment, which looks for each by itself.
 const AT_ONCE: usize = 1024;

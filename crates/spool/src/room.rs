@@ -7,42 +7,14 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a file system has left.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Space {
-    pub bytes: u64,
-    /// As many as there can be where it makes them as they are needed.
-    pub inodes: u64,
-}
-
-impl Space {
-    /// Of the file system that a file or directory lies on. Blocks as long as that does.
-    pub fn of(path: &Path) -> io::Result<Self> {
-        let space = rustix::fs::statvfs(path)?;
-        // btrfs and others make inodes as they are needed, and say that there are none.
-        let inodes = if space.f_files == 0 { u64::MAX } else { space.f_favail };
-        Ok(Space { bytes: space.f_bavail.saturating_mul(space.f_frsize), inodes })
-    }
-}
-
-/// What is to stay free.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Floor {
-    pub bytes: u64,
-    pub inodes: u64,
-}
-
-impl Floor {
-    pub fn of(config: &crate::Config) -> Self {
-        Floor { bytes: config.free_bytes_min, inodes: config.free_inodes_min }
-    }
-}
+use posthaste_fsops::Space;
 
 type Look = Box<dyn Fn() -> io::Result<Space> + Send + Sync>;
 
 /// The room that all uploads share.
 pub(crate) struct Room {
-    floor: Floor,
+    /// What is to stay free.
+    floor: Space,
     look: Look,
     count: Mutex<Count>,
 }
@@ -58,19 +30,28 @@ struct Count {
 
 impl Room {
     /// On the file system of a directory.
-    pub fn new(dir: &Path, floor: Floor) -> Self {
+    pub fn new(dir: &Path, floor: Space) -> Self {
         let dir = dir.to_owned();
         Self::with(floor, Box::new(move || Space::of(&dir)))
     }
 
-    fn with(floor: Floor, look: Look) -> Self {
+    fn with(floor: Space, look: Look) -> Self {
         Room { floor, look, count: Mutex::default() }
     }
 
     /// What the file system has left, and whether that is below the floor.
     pub fn look(&self) -> io::Result<(Space, bool)> {
         let space = (self.look)()?;
-        Ok((space, space.bytes < self.floor.bytes || space.inodes < self.floor.inodes))
+        Ok((space, !space.covers(self.floor)))
+    }
+
+    /// Bytes above the floor, beside what uploads have reserved.
+    ///
+    /// # Errors
+    /// Those of asking the file system.
+    pub fn free(&self) -> io::Result<u64> {
+        let space = (self.look)()?;
+        Ok(space.bytes.saturating_sub(self.floor.bytes).saturating_sub(self.count().reserved))
     }
 
     /// Whether a body of that many bytes would find room now, beside those under way.
@@ -209,7 +190,7 @@ pub(crate) mod tests {
             let lens = std::fs::read_dir(&dir)?.map(|entry| Ok(entry?.metadata()?.len()));
             Ok(Space { bytes: bytes - lens.sum::<io::Result<u64>>()?, inodes: 1000 })
         };
-        Arc::new(Room::with(Floor { bytes: floor, inodes: 10 }, Box::new(look)))
+        Arc::new(Room::with(Space { bytes: floor, inodes: 10 }, Box::new(look)))
     }
 
     pub(crate) fn reserved(room: &Room) -> u64 {
@@ -249,7 +230,7 @@ pub(crate) mod tests {
     #[test]
     fn what_stalled_uploads_have_announced_is_free_for_others() {
         let room =
-            Room::with(Floor { bytes: 64 * MIB, inodes: 10 }, Box::new(|| Ok(Space { bytes: 1 << 30, inodes: 1000 })));
+            Room::with(Space { bytes: 64 * MIB, inodes: 10 }, Box::new(|| Ok(Space { bytes: 1 << 30, inodes: 1000 })));
         let room = Arc::new(room);
         let stall = |_| {
             let mut upload = Reserved::begin(&room, 50 * MIB).unwrap();
@@ -269,13 +250,15 @@ pub(crate) mod tests {
         let room = room_of(dir.path(), 100 * MIB, 40 * MIB);
         room.check(60 * MIB).unwrap();
         assert!(is_full(room.check(60 * MIB + 1)) && is_full(Reserved::begin(&room, 60 * MIB + 1)));
+        assert_eq!(room.free().unwrap(), 60 * MIB);
         let other = Reserved::begin(&room, 60 * MIB).unwrap();
+        assert_eq!(room.free().unwrap(), 59 * MIB);
         // Only the step of the other one counts.
         room.check(59 * MIB).unwrap();
         assert!(is_full(room.check(60 * MIB)));
         drop(other);
         room.check(60 * MIB).unwrap();
-        let room = Room::with(Floor { bytes: 0, inodes: 10 }, Box::new(|| Ok(Space { bytes: MIB, inodes: 9 })));
+        let room = Room::with(Space { bytes: 0, inodes: 10 }, Box::new(|| Ok(Space { bytes: MIB, inodes: 9 })));
         assert!(is_full(room.check(0)));
     }
 
@@ -292,7 +275,7 @@ pub(crate) mod tests {
             }
             Ok(Space { bytes: if nth <= 2 { 10 * MIB } else { 5 * MIB }, inodes: 1000 })
         };
-        let this = room.get_or_init(|| Arc::new(Room::with(Floor::default(), Box::new(look))));
+        let this = room.get_or_init(|| Arc::new(Room::with(Space::default(), Box::new(look))));
         let mut upload = Reserved::begin(this, 6 * MIB).unwrap();
         upload.pause();
         assert!(is_full(upload.want(6 * MIB)));

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use posthaste_ring::{Lsn, ReadError};
 
 use crate::FileSpool;
-use crate::bodies::BodyError;
 use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
 use crate::pack::{PackError, PackReader, pack_path};
@@ -144,6 +143,10 @@ impl Shared {
         self.core.state().is_any_needed(lsn..=lsn)
     }
 
+    fn is_body_needed(&self, lsn: u64) -> bool {
+        self.core.state().is_body_needed(lsn)
+    }
+
     fn scrub_packs(
         &self,
         packs: &[PackRow],
@@ -158,7 +161,8 @@ impl Shared {
                 scrub_pack(&reader, &mut |lsn, read| {
                     match read {
                         Ok(bytes) => report.count(bytes),
-                        Err(what) if self.is_needed(lsn) => report.note(Some(lsn), &place, what),
+                        Err(Broken::Head(what)) if self.is_needed(lsn) => report.note(Some(lsn), &place, what),
+                        Err(Broken::Body(what)) if self.is_body_needed(lsn) => report.note(Some(lsn), &place, what),
                         Err(_) => {}
                     }
                     flow = pause(report);
@@ -195,6 +199,7 @@ impl Shared {
                 }
                 // Freed meanwhile, or of no use to anybody.
                 Err(ReadError::NotFound(_)) => {}
+                Err(ReadError::BodyDamaged(_)) if !self.is_body_needed(lsn) => {}
                 Err(error) if self.is_needed(lsn) => report.note(Some(lsn), "ring", error.to_string()),
                 Err(_) => {}
             }
@@ -220,11 +225,12 @@ impl Shared {
         for (lsn, body) in all {
             match self.bodies.verify(body) {
                 Ok(()) => report.count(body.len),
-                Err(BodyError::Damaged(what)) if self.is_needed(lsn) => {
-                    report.note(Some(lsn), self.bodies.name(body.upload), what);
+                Err(error) => {
+                    let what = error.what()?;
+                    if self.is_body_needed(lsn) {
+                        report.note(Some(lsn), self.bodies.name(body.upload), what);
+                    }
                 }
-                Err(BodyError::Io(error)) => return Err(error),
-                Err(_) => {}
             }
             if pause(report).is_break() {
                 return Ok(ControlFlow::Break(()));
@@ -234,20 +240,27 @@ impl Shared {
     }
 }
 
+/// What is wrong with a record, and of what: a head counts as long as anything of the batch is needed.
+pub(crate) enum Broken {
+    Head(&'static str),
+    Body(&'static str),
+}
+
 /// Reads every record of a pack; tells how many bytes it has, or what is wrong.
 pub(crate) fn scrub_pack(
     reader: &PackReader,
-    each: &mut dyn FnMut(u64, Result<u64, &'static str>) -> ControlFlow<()>,
+    each: &mut dyn FnMut(u64, Result<u64, Broken>) -> ControlFlow<()>,
 ) -> Result<(), PackError> {
     let mut flow = ControlFlow::Continue(());
     reader.each(|entry| {
         if flow.is_break() {
             return Ok(());
         }
-        let read = match reader.head(&entry).and_then(|_| reader.body(&entry)) {
-            Ok(_) => Ok(u64::from(entry.head_len) + u64::from(entry.body_len)),
-            Err(PackError::Damaged(what)) => Err(what),
-            Err(error) => return Err(error),
+        let read = match (reader.head(&entry), reader.body(&entry)) {
+            (Ok(_), Ok(_)) => Ok(u64::from(entry.head_len) + u64::from(entry.body_len)),
+            (Err(PackError::Damaged(what)), _) => Err(Broken::Head(what)),
+            (Ok(_), Err(PackError::Damaged(what))) => Err(Broken::Body(what)),
+            (Err(error), _) | (_, Err(error)) => return Err(error),
         };
         flow = each(entry.lsn, read);
         Ok(())

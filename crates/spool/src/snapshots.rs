@@ -35,7 +35,7 @@ pub(crate) struct Snapshots {
 impl Snapshots {
     pub fn open(spool: &Path) -> io::Result<Self> {
         let snapshots = Snapshots { dir: spool.join("snapshots") };
-        files::make_dir(&snapshots.dir)?;
+        posthaste_fsops::make_dir(&snapshots.dir)?;
         Ok(snapshots)
     }
 

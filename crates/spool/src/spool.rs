@@ -17,6 +17,7 @@ use crate::names::Names;
 use crate::pack::{PackCache, PackError};
 use crate::replay::Found;
 use crate::scrub::Scrubber;
+use crate::set_aside::SetAside;
 use crate::snapshots::{SnapshotName, Snapshots};
 use crate::state::Stream;
 use crate::{
@@ -91,6 +92,19 @@ impl FileSpool {
         Ok(stats)
     }
 
+    /// Has every stream let go of bodies that nobody can read, of which the operator says so. Their entries stay: a stream that wants to read such a body finds
+    /// that there is [none](crate::ReadError::NotFound). Durable when this returns without an error. What is left of a body is [set aside](Spool::set_aside) before.
+    ///
+    /// # Errors
+    /// See [`CheckpointError`]: they are let go with the next checkpoint that succeeds.
+    pub fn give_up_bodies(&self, bodies: &[Lsn]) -> Result<(), CheckpointError> {
+        {
+            let mut state = self.shared.core.state();
+            bodies.iter().for_each(|lsn| state.give_up_body(lsn.get()));
+        }
+        self.shared.checkpoint()
+    }
+
     /// Ends without a last checkpoint, as a kill would: what was advanced since the last one is forgotten.
     pub fn abandon(mut self) {
         drop((self.scrubber.take(), self.keeper.take()));
@@ -131,8 +145,11 @@ impl Drop for FileSpool {
         if self.is_abandoned {
             return;
         }
-        // It fails where others would have failed, and was told about then.
-        let _ = self.shared.checkpoint();
+        // Its owner may have made it a moment ago, with a bound on how long that may take.
+        if self.shared.core.state().is_changed() {
+            // It fails where others would have failed, and was told about then.
+            let _ = self.shared.checkpoint();
+        }
     }
 }
 
@@ -222,8 +239,16 @@ impl Spool for FileSpool {
         self.shared.bodies.room().check(bytes)
     }
 
+    fn room(&self) -> std::io::Result<u64> {
+        self.shared.bodies.room().free()
+    }
+
     fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {
         self.shared.read(body, range)
+    }
+
+    fn set_aside(&self, body: Lsn) -> std::io::Result<SetAside> {
+        self.shared.set_aside(body)
     }
 
     fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released) {
@@ -244,6 +269,10 @@ impl Spool for FileSpool {
 
     fn streams(&self) -> Vec<StreamStats> {
         self.shared.streams()
+    }
+
+    fn checkpoint(&self) -> Result<(), CheckpointError> {
+        self.shared.checkpoint()
     }
 
     fn stats(&self) -> Stats {
@@ -294,14 +323,30 @@ impl Shared {
         if let Some(entry) = entries.iter().find(|entry| !is_known(entry)) {
             return Err(AppendError::NoStream(entry.stream));
         }
-        if body != BodyPlace::None && self.is_short_of_space.load(Ordering::Relaxed) {
+        drop(state);
+        if body != BodyPlace::None && self.is_short_of_space() {
             return Err(AppendError::Full("the file system has too little space or too few inodes left".into()));
         }
         Ok(())
     }
 
+    /// Whether the file system is below a floor. The keeper looks once a second; where it was below, it is looked at again, since there may be space by now.
+    fn is_short_of_space(&self) -> bool {
+        let is_short = || self.is_short_of_space.load(Ordering::Relaxed);
+        if is_short() {
+            self.look_at_space();
+        }
+        is_short()
+    }
+
     fn read(&self, lsn: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {
-        let large = self.core.state().large.get(&lsn.get()).copied();
+        let large = {
+            let state = self.core.state();
+            if !state.is_body_needed(lsn.get()) {
+                return Err(ReadError::NotFound(lsn));
+            }
+            state.large.get(&lsn.get()).copied()
+        };
         if let Some(body) = large {
             return self.read_large(lsn, body, range);
         }
@@ -313,7 +358,7 @@ impl Shared {
             };
             let read = match place {
                 None => self.read_ring(lsn, &range),
-                Some(None) => return Err(ReadError::NotFound(lsn)),
+                Some(None) => Err(ReadError::NotFound(lsn)),
                 Some(Some(pack)) => self.read_pack(pack, lsn, &range),
             };
             let is_there_still = {
@@ -327,25 +372,30 @@ impl Shared {
                 return read;
             }
         }
-        Err(ReadError::NotFound(lsn))
+        Err(ReadError::Io { lsn, error: moves_too_often() })
     }
 
     fn read_large(&self, lsn: Lsn, body: BodyFile, range: Range<u64>) -> Result<Bytes, ReadError> {
         check_range(lsn, &range, body.len)?;
         self.bodies.read(body, range).map_err(|error| match error {
             BodyError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
+            BodyError::Missing => ReadError::Unreachable { lsn, what: "its file is missing".to_owned() },
             BodyError::Io(error) => ReadError::Io { lsn, error },
         })
     }
 
     fn read_pack(&self, pack: u64, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
-        let failed = |error: PackError| match error {
-            PackError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
+        // The index of a pack can be made anew.
+        let unreachable = |error: PackError| match error {
+            PackError::Damaged(what) => ReadError::Unreachable { lsn, what: what.to_owned() },
             PackError::Io(error) => ReadError::Io { lsn, error },
         };
-        let reader = self.packs.get(pack).map_err(failed)?;
-        let entry = reader.find(lsn.get()).map_err(failed)?.ok_or(ReadError::NotFound(lsn))?;
-        let whole = reader.body(&entry).map_err(failed)?;
+        let reader = self.packs.get(pack).map_err(unreachable)?;
+        let entry = reader.find(lsn.get()).map_err(unreachable)?.ok_or(ReadError::NotFound(lsn))?;
+        let whole = reader.body(&entry).map_err(|error| match error {
+            PackError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
+            PackError::Io(error) => ReadError::Io { lsn, error },
+        })?;
         check_range(lsn, range, whole.len() as u64)?;
         Ok(whole.slice(range.start as usize..range.end as usize))
     }
@@ -368,6 +418,9 @@ impl Shared {
             self.ring.read_body(lsn, range).map_err(|error| match error {
                 posthaste_ring::ReadError::NotFound(lsn) => ReadError::NotFound(lsn),
                 posthaste_ring::ReadError::Io(lsn, error) => ReadError::Io { lsn, error },
+                posthaste_ring::ReadError::HeadDamaged(_) => {
+                    ReadError::Unreachable { lsn, what: "the header of its record is damaged".to_owned() }
+                }
                 error => ReadError::Damaged { lsn, what: error.to_string() },
             })
         };
@@ -382,6 +435,10 @@ impl Shared {
 
 fn check_range(lsn: Lsn, range: &Range<u64>, len: u64) -> Result<(), ReadError> {
     if range.start <= range.end && range.end <= len { Ok(()) } else { Err(ReadError::OutOfRange { lsn, len }) }
+}
+
+pub(crate) fn moves_too_often() -> std::io::Error {
+    std::io::Error::other("it moves too often")
 }
 
 /// A batch moves once from the ring and then with each cleaning; nobody reads so slowly as to see more of that.

@@ -189,6 +189,15 @@ impl State {
         }
     }
 
+    /// No stream needs the body any more.
+    pub fn give_up_body(&mut self, lsn: u64) {
+        for stream in self.streams.values_mut() {
+            stream.bodies.remove(lsn);
+        }
+        self.dirty.insert(window_of(lsn));
+        self.doomed.uploads.extend(self.large.remove(&lsn).map(|body| body.upload));
+    }
+
     /// Nobody is to be shown a stream's entries any more, and what it alone needed goes.
     pub fn forget_stream(&mut self, id: u16) {
         let Some(stream) = self.streams.remove(&id) else { return };
@@ -244,6 +253,15 @@ impl State {
             }
         }
         all.len()
+    }
+
+    /// How many of these batches have a body that is still needed.
+    pub fn needed_bodies(&self, range: RangeInclusive<u64>) -> u64 {
+        let mut bodies = LsnSet::default();
+        for stream in self.streams.values() {
+            stream.bodies.words_in(range.clone()).for_each(|(key, word)| bodies.insert_word(key, word));
+        }
+        bodies.len()
     }
 
     /// The pack that a batch lies in, if it lies in one.

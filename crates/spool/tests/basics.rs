@@ -239,6 +239,27 @@ fn a_stuck_stream_holds_its_own_and_the_ring_goes_round() {
 }
 
 #[test]
+fn a_stuck_stream_that_needs_no_bodies_keeps_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let (mail, log) = (spool.stream("mail").unwrap(), spool.stream("log").unwrap());
+    let mut appended = Vec::new();
+    for _ in 0..100 {
+        let entry = |stream, needs_body| Entry { stream, needs_body, payload: "for you".into() };
+        let entries = vec![entry(mail, true), entry(log, false)];
+        let batch = Batch { entries, body: Body::Inline(vec![Bytes::from(vec![7; 4000])]) };
+        let lsn = start(&spool, batch).recv().unwrap().unwrap();
+        spool.advance(mail, lsn, None, Released { below: Lsn::new(lsn.get() + 1), also: Vec::new() });
+        appended.push(lsn.get());
+        spool.pack_oldest(2).unwrap();
+        spool.checkpoint().unwrap();
+    }
+    let stats = spool.stats();
+    assert!(stats.packs > 0 && stats.pack_bytes < 100 * 1000, "{stats:?}");
+    assert_eq!(replayed(&spool, log), appended);
+}
+
+#[test]
 fn laggards_are_asked_before_their_entries_are_packed() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path(), Config { keeper: true, ..config() });

@@ -61,6 +61,22 @@ fn exported(closed: &ClosedSpool) -> Vec<(Lsn, usize, Vec<u8>)> {
 }
 
 #[test]
+fn a_last_checkpoint_is_made_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let counter = || ClosedSpool::open(dir.path()).unwrap().inspect().unwrap().checkpoint;
+    let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
+    let stream = spool.stream("one").unwrap();
+    append(&spool, &[stream], Body::Inline(vec!["text".into()]));
+    drop(spool);
+    let before = counter();
+    let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
+    append(&spool, &[stream], Body::Inline(vec!["text".into()]));
+    spool.checkpoint().unwrap();
+    drop(spool);
+    assert_eq!(counter(), before + 1);
+}
+
+#[test]
 fn it_shows_what_is_where_and_gives_out_what_is_needed() {
     let dir = tempfile::tempdir().unwrap();
     let (lsns, large) = spool(dir.path());

@@ -1,12 +1,14 @@
-//! Any interleaving of appends, cancels, advances, packing, cleaning, checkpoints and reopening equals a list of batches.
+//! Any interleaving of appends, cancels, advances, releases, snapshots, packing, cleaning, checkpoints, reopening, kills and power cuts equals a list of batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{
-    AppendError, Batch, Body, Cancelled, Config, Entry, FileSpool, Lsn, ReadError, Released, Replayed, Spool, StreamId,
+    AppendError, Batch, Body, Cancelled, Config, Entry, FileSpool, Lsn, ReadError, Released, Replayed, SnapshotName,
+    Spool, StreamId,
 };
 use proptest::prelude::*;
 
@@ -24,6 +26,7 @@ enum Step {
         share: u64,
         below: u64,
         each: u64,
+        snapshot: bool,
     },
     Checkpoint,
     Pack(usize),
@@ -31,6 +34,8 @@ enum Step {
     Reopen,
     /// Without a last checkpoint.
     Kill,
+    /// As a kill, and of what was not synced this seed says what is left.
+    Cut(u64),
     Look,
 }
 
@@ -55,12 +60,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         body,
         cancel,
     });
-    let advance = (0..STREAMS, 0u64..120, 0u64..120, 1u64..5).prop_map(|(stream, share, below, each)| Step::Advance {
-        stream,
-        share,
-        below,
-        each,
-    });
+    let advance = (0..STREAMS, 0u64..120, 0u64..120, 1u64..5, any::<bool>())
+        .prop_map(|(stream, share, below, each, snapshot)| Step::Advance { stream, share, below, each, snapshot });
     let step = prop_oneof![
         20 => append,
         4 => advance,
@@ -69,6 +70,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Clean),
         1 => Just(Step::Reopen),
         1 => Just(Step::Kill),
+        1 => any::<u64>().prop_map(Step::Cut),
         1 => Just(Step::Look),
     ];
     prop::collection::vec(step, 1..80)
@@ -88,11 +90,13 @@ struct Needs {
     bodies: BTreeSet<u64>,
     early: BTreeSet<u64>,
     below: u64,
+    snapshot: Option<SnapshotName>,
 }
 
 impl Needs {
-    fn advance(&mut self, position: u64, released: &Released) {
+    fn advance(&mut self, position: u64, snapshot: Option<SnapshotName>, released: &Released) {
         self.position = self.position.max(position);
+        self.snapshot = snapshot;
         self.entries = self.entries.split_off(&(self.position + 1));
         self.early.extend(released.also.iter().map(|lsn| lsn.get()));
         self.below = self.below.max(released.below.get());
@@ -102,8 +106,8 @@ impl Needs {
 }
 
 struct Run {
-    dir: tempfile::TempDir,
     spool: Option<FileSpool>,
+    machine: Machine,
     streams: Vec<StreamId>,
     batches: BTreeMap<u64, Expected>,
     needs: Vec<Needs>,
@@ -122,13 +126,12 @@ fn config() -> Config {
 
 impl Run {
     fn new() -> Self {
-        // In memory if there is such a place: power cuts are another test's business.
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
+        let machine = Machine::new().unwrap();
+        let (spool, _) = FileSpool::open(machine.path(), config()).unwrap();
         let streams = (0..STREAMS).map(|n| spool.stream(&format!("stream {n}")).unwrap()).collect();
         Run {
-            dir,
             spool: Some(spool),
+            machine,
             streams,
             batches: BTreeMap::new(),
             needs: vec![Needs::default(); STREAMS],
@@ -221,7 +224,7 @@ impl Run {
     fn step(&mut self, step: &Step) {
         match step {
             Step::Append { entries, body, cancel } => self.append(entries, *body, *cancel),
-            Step::Advance { stream, share, below, each } => {
+            Step::Advance { stream, share, below, each, snapshot } => {
                 let lsns: Vec<u64> = self.batches.keys().copied().collect();
                 let at = |share: u64| match lsns.get((lsns.len() as u64 * share / 100) as usize) {
                     Some(lsn) => *lsn,
@@ -230,8 +233,10 @@ impl Run {
                 let position = if lsns.is_empty() { 0 } else { at(*share) };
                 let also = lsns.iter().copied().filter(|lsn| (lsn + 1).is_multiple_of(*each + 1)).map(Lsn::new);
                 let released = Released { below: Lsn::new(at(*below)), also: also.collect() };
-                self.spool().advance(self.streams[*stream], Lsn::new(position), None, released.clone());
-                self.needs[*stream].advance(position, &released);
+                let snapshot = snapshot.then(|| self.snapshot());
+                let id = self.streams[*stream];
+                self.spool().advance(id, Lsn::new(position), snapshot.clone(), released.clone());
+                self.needs[*stream].advance(position, snapshot, &released);
             }
             Step::Checkpoint => self.checkpoint(),
             Step::Pack(count) => drop(self.spool().pack_oldest(*count).unwrap()),
@@ -244,32 +249,52 @@ impl Run {
                 self.reopen();
             }
             Step::Kill => {
-                self.spool.take().unwrap().abandon();
-                // A kill before the cancel entry is durable brings the batch back: the window that is documented.
-                self.batches.append(&mut self.cancelled);
-                // What came behind the checkpoint is there again; what was let go since is needed again.
-                for (stream, needs) in self.durable.iter().enumerate() {
-                    let mut needs = needs.clone();
-                    // Of what a stream was not ready to let go the spool knows nothing any more: it will hear of it again.
-                    (needs.early, needs.below) = (BTreeSet::new(), 0);
-                    for (lsn, batch) in self.batches.range(self.through + 1..) {
-                        for (_, needs_body, _) in batch.entries.iter().filter(|entry| entry.0 == stream) {
-                            needs.entries.insert(*lsn);
-                            if *needs_body {
-                                needs.bodies.insert(*lsn);
-                            }
-                        }
-                    }
-                    self.needs[stream] = needs;
-                }
+                self.kill();
+                self.reopen();
+            }
+            Step::Cut(seed) => {
+                self.kill();
+                let recording = self.machine.recording();
+                let cut = Cut { position: recording.events.len(), choice: Choice::Seed(*seed) };
+                self.machine = Machine::boot(&recording.cut(cut), true, seed.is_multiple_of(2)).unwrap();
                 self.reopen();
             }
             Step::Look => self.look(),
         }
     }
 
+    /// What is so durable that no power cut takes it away is what a kill leaves, too.
+    fn kill(&mut self) {
+        self.spool.take().unwrap().abandon();
+        // A kill before the cancel entry is durable brings the batch back: the window that is documented.
+        self.batches.append(&mut self.cancelled);
+        // What came behind the checkpoint is there again; what was let go since is needed again.
+        for (stream, needs) in self.durable.iter().enumerate() {
+            let mut needs = needs.clone();
+            // Of what a stream was not ready to let go the spool knows nothing any more: it will hear of it again.
+            (needs.early, needs.below) = (BTreeSet::new(), 0);
+            for (lsn, batch) in self.batches.range(self.through + 1..) {
+                for (_, needs_body, _) in batch.entries.iter().filter(|entry| entry.0 == stream) {
+                    needs.entries.insert(*lsn);
+                    if *needs_body {
+                        needs.bodies.insert(*lsn);
+                    }
+                }
+            }
+            self.needs[stream] = needs;
+        }
+    }
+
+    /// Writes one under a name that is not used twice.
+    fn snapshot(&mut self) -> SnapshotName {
+        self.count += 1;
+        let name = SnapshotName::new(&format!("s{}", self.count)).unwrap();
+        self.spool().write_snapshot(&name, name.as_str().as_bytes()).unwrap();
+        name
+    }
+
     fn reopen(&mut self) {
-        let (spool, report) = FileSpool::open(self.dir.path(), config()).unwrap();
+        let (spool, report) = FileSpool::open(self.machine.path(), config()).unwrap();
         assert_eq!(report.damage, []);
         for needs in self.needs.iter_mut().chain(&mut self.durable) {
             (needs.early, needs.below) = (BTreeSet::new(), 0);
@@ -302,6 +327,9 @@ impl Run {
                 assert_eq!((seen.0, &seen.1, seen.2), (expected.0, &expected.1, expected.2));
                 assert!(expected.3.is_none_or(|len| len == seen.3), "{seen:?} {expected:?}");
             }
+            let (_, snapshot) = spool.position(self.streams[stream]);
+            assert_eq!(snapshot, needs.snapshot);
+            assert!(snapshot.is_none_or(|name| spool.read_snapshot(&name).unwrap() == name.as_str().as_bytes()));
             let stats = &spool.streams()[stream];
             assert_eq!((stats.position.get(), stats.bodies), (needs.position, needs.bodies.len() as u64));
             for lsn in &needs.bodies {
@@ -328,7 +356,7 @@ impl Run {
         for stream in 0..STREAMS {
             let released = Released { below: Lsn::new(last.get() + 1), also: Vec::new() };
             self.spool().advance(self.streams[stream], last, None, released.clone());
-            self.needs[stream].advance(last.get(), &released);
+            self.needs[stream].advance(last.get(), None, &released);
         }
         self.spool().clean_packs().unwrap();
         // What was refused or cancelled waits for a second one.
@@ -336,7 +364,7 @@ impl Run {
         let stats = self.spool().stats();
         assert_eq!((stats.packs, stats.large_bodies, stats.ring.segments_in_service <= 1), (0, 0, true), "{stats:?}");
         for dir in ["packs", "bodies", "live", "snapshots"] {
-            let left: Vec<_> = std::fs::read_dir(self.dir.path().join(dir)).unwrap().collect();
+            let left: Vec<_> = std::fs::read_dir(self.machine.path().join(dir)).unwrap().collect();
             assert!(left.is_empty(), "{dir}: {left:?}");
         }
     }

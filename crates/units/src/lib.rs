@@ -3,12 +3,17 @@
 //! For any program that has such values. It knows no keys and no limits of theirs; it reads no file.
 #![forbid(unsafe_code)]
 
+mod bounds;
+#[cfg(feature = "serde")]
+pub mod keys;
 #[cfg(feature = "serde")]
 pub mod values;
 pub mod words;
 
 use std::fmt;
 use std::time::Duration;
+
+pub use bounds::{A_YEAR, check_bounds};
 
 /// Why a value cannot be read; says what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -128,6 +133,17 @@ pub fn show_bytes(bytes: u64) -> String {
     }
 }
 
+/// About how many bytes: in units of 1000, with one digit behind the point, as `312 bytes`, `4.2 KB` or `1.8 GB`.
+pub fn about_bytes(bytes: u64) -> String {
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")];
+    let number = bytes as f64;
+    // What would be rounded to 1000.0 of a unit is 1.0 of the next.
+    match units.iter().find(|(unit, _)| number >= unit * 0.999_95 && bytes >= 1000) {
+        Some((unit, name)) => format!("{:.1} {name}", number / unit),
+        None => count(bytes, "byte"),
+    }
+}
+
 /// A number and the unit behind it.
 fn split(text: &str) -> Option<(&str, &str)> {
     let (number, unit) = text.split_at(digits_of(text));
@@ -203,8 +219,12 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown_without_fractions() {
+    fn sizes_are_shown_exactly_or_about() {
         let shown = [0, 1000, 1024, 10 << 20, (10 << 20) + 1024].map(show_bytes);
         assert_eq!(shown, ["0 bytes", "1000 bytes", "1 KiB", "10 MiB", "10241 KiB"]);
+        let about = [0, 1, 999, 1000, 4_249, 999_949, 999_950, 1_800_000_000, u64::MAX].map(about_bytes);
+        let expected =
+            ["0 bytes", "1 byte", "999 bytes", "1.0 KB", "4.2 KB", "999.9 KB", "1.0 MB", "1.8 GB", "18446744.1 TB"];
+        assert_eq!(about, expected);
     }
 }

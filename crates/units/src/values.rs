@@ -38,21 +38,6 @@ fn fits<T: TryFrom<u64>, E: de::Error>(number: u64) -> Result<T, E> {
     T::try_from(number).map_err(|_| E::custom(format!("{number} is too large")))
 }
 
-/// As [`bytes`], of a key that need not be set.
-pub fn some_bytes<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    bytes(deserializer).map(Some)
-}
-
-/// As [`secs`], of a key that need not be set.
-pub fn some_secs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    secs(deserializer).map(Some)
-}
-
-/// As [`count`], of a key that need not be set.
-pub fn some_count<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    count(deserializer).map(Some)
-}
-
 /// Of a key that need not be set. What is expected is said of the value, and not of an option of it.
 pub fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)

@@ -22,6 +22,14 @@ pub fn plain(message: &str, home_of: impl Fn(&str) -> Option<String>) -> String 
         split_name(rest, "`").map(|(name, _)| format!("`{name}` is missing"))
     } else if message == "integer number overflowed" {
         Some("the number is too large".to_owned())
+    } else if message.starts_with("unexpected leading zero") {
+        Some("a number cannot begin with 0; permission bits are text in quotes, such as \"0660\"".to_owned())
+    } else if message.starts_with("string values must be quoted") {
+        Some("text needs quotes".to_owned())
+    } else if message.starts_with("invalid basic string, expected `\"`") {
+        Some("the closing quote is missing".to_owned())
+    } else if message == "duplicate key" {
+        Some("this name is there already".to_owned())
     } else if message == "wanted string or table" {
         Some("this has to be text in quotes".to_owned())
     } else {
@@ -80,11 +88,15 @@ fn wrong_type(found: &str, wanted: &str) -> String {
         "a string" | "path string" => "text in quotes",
         "a boolean" => "true or false, without quotes",
         "a sequence" => "a list in brackets, such as [\"a\", \"b\"]",
-        "a map" => "a table",
+        "a map" => "a table, such as { name = \"value\" }",
         "f64" => "a number",
         "u64" | "u32" | "usize" => "a whole number, not negative",
         other => other,
     };
+    // The reader has made a decimal number of what may be octal in the file.
+    if wanted.starts_with("permission bits") && found.starts_with("integer ") {
+        return format!("this has to be {wanted}");
+    }
     let found = match found {
         "map" => "a table",
         "sequence" => "a list",

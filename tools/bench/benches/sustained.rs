@@ -105,7 +105,8 @@ async fn run(dir: &Path, bytes: usize, time: Duration, sync_mib: Option<u64>) ->
                     let target = Target { mailbox: format!("u{}", n * 7919 % MAILBOXES).into(), prefix: Bytes::new() };
                     let handed_over = Instant::now();
                     let body = Body::Memory(vec![bodies[n % bodies.len()].clone()]);
-                    let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven };
+                    let message =
+                        Message { targets: vec![target], body, line_ends: LineEnds::AsGiven, also: Vec::new() };
                     delivery.deliver_message(message).await.expect("durable");
                     times.record(handed_over.elapsed());
                 }

@@ -53,7 +53,7 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
             }
         );
         let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::PlainSync);
-        let sides = kinds.map(|kind| side(kind, mailboxes, Turn::Many { messages })).collect();
+        let sides = kinds.map(|kind| side(kind, mailboxes, RoundLoad::Many { messages })).collect();
         let writes_octets = (messages + mailboxes as u64) * BODY_BYTES as u64;
         let published = published::about(&name);
         Workload { published, name, what, figures: &[RATE, CPU, P50, P99, P999], writes_octets, sides }
@@ -66,25 +66,25 @@ fn workloads(settings: &Settings) -> Vec<Workload> {
         figures: &[P50, P99],
         published: published::about("lone"),
         writes_octets: lone_messages * BODY_BYTES as u64,
-        sides: kinds.map(|kind| side(kind, 1, Turn::Lone { messages: lone_messages })).collect(),
+        sides: kinds.map(|kind| side(kind, 1, RoundLoad::Lone { messages: lone_messages })).collect(),
     };
     MAILBOXES.map(many).into_iter().chain([lone, batch::workload(settings)]).collect()
 }
 
 /// What a round does.
 #[derive(Debug, Clone, Copy)]
-enum Turn {
+enum RoundLoad {
     Many { messages: u64 },
     Lone { messages: u64 },
 }
 
-fn side(kind: Kind, mailboxes: usize, turn: Turn) -> Side {
+fn side(kind: Kind, mailboxes: usize, load: RoundLoad) -> Side {
     let start: Start = Box::new(move |_, dir| {
         kind.must_be_there()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(SideError::failed("runtime"))?;
         let bodies = Arc::new(bodies(BODY_BYTES).into_iter().map(Body::new).collect());
-        Ok(Box::new(Rounds { kind, mailboxes, turn, runtime, bodies, dir: dir.to_owned() }))
+        Ok(Box::new(Rounds { kind, mailboxes, load, runtime, bodies, dir: dir.to_owned() }))
     });
     Side { name: kind.name(), is_ours: kind.is_ours(), durability: kind.durability(), start }
 }
@@ -93,7 +93,7 @@ fn side(kind: Kind, mailboxes: usize, turn: Turn) -> Side {
 struct Rounds {
     kind: Kind,
     mailboxes: usize,
-    turn: Turn,
+    load: RoundLoad,
     runtime: tokio::runtime::Runtime,
     bodies: Arc<Vec<Body>>,
     dir: std::path::PathBuf,
@@ -115,9 +115,9 @@ impl Rounds {
         deliver(&executor, &self.bodies, self.mailboxes, all, executor.tasks(TASKS), Duration::MAX).await?;
         executor.finish()?;
         let (begun, cpu_before) = (Instant::now(), cpu_time());
-        let (messages, tasks) = match self.turn {
-            Turn::Many { messages } => (messages, executor.tasks(TASKS)),
-            Turn::Lone { messages } => (messages, 1),
+        let (messages, tasks) = match self.load {
+            RoundLoad::Many { messages } => (messages, executor.tasks(TASKS)),
+            RoundLoad::Lone { messages } => (messages, 1),
         };
         let most = settings.round_max;
         let latencies = deliver(&executor, &self.bodies, self.mailboxes, messages, tasks, most).await?;

@@ -20,7 +20,7 @@ pub const SUITE: Suite = Suite {
 };
 
 const FIGURES: &[Figure] = &[
-    Figure { key: "octets_each", name: "octets each", unit: Unit::Octets, better: Better::Lower },
+    Figure { key: "octets_each", name: "bytes each", unit: Unit::Bytes, better: Better::Lower },
     Figure { key: "opened_rate", name: "opened/s", unit: Unit::PerSecond, better: Better::Higher },
 ];
 const CONNECTIONS: u64 = 10_000;

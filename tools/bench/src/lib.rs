@@ -17,7 +17,6 @@ pub mod checks;
 mod engines;
 pub mod executor;
 pub mod idle;
-pub mod journal;
 mod maildirs;
 mod memory;
 pub mod peers;
@@ -28,12 +27,12 @@ pub mod run;
 pub mod scan;
 pub mod search;
 mod sink;
+pub mod spool;
 pub mod suite;
 
 use suite::Suite;
 
 /// The suites that `all` runs, in order.
-pub const SUITES: &[Suite] =
-    &[receive::SUITE, executor::SUITE, journal::SUITE, idle::SUITE, scan::SUITE, search::SUITE];
+pub const SUITES: &[Suite] = &[receive::SUITE, executor::SUITE, spool::SUITE, idle::SUITE, scan::SUITE, search::SUITE];
 /// Those that only run when they are named.
 pub const LONG_SUITES: &[Suite] = &[receive::GRID];

@@ -139,7 +139,7 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
     let kept = if shape.per_connection == ONE { "a new one for each message" } else { "kept" };
     let mailboxes = if shape.mailboxes == 1 { "one mailbox".into() } else { format!("{} mailboxes", shape.mailboxes) };
     let what = format!(
-        "{amount} of {} octets{order} over {} connections, {kept}, to {mailboxes}",
+        "{amount} of {} bytes{order} over {} connections, {kept}, to {mailboxes}",
         shape.sizes(),
         shape.connections
     );
@@ -464,17 +464,17 @@ mod tests {
         };
         assert_eq!(
             what(&settings, "kumomta"),
-            "100000 messages, at most 60 s of 100k octets over 2000 connections, kept, to 100 mailboxes"
+            "100000 messages, at most 60 s of 100k bytes over 2000 connections, kept, to 100 mailboxes"
         );
         settings.scale = 0.05;
         settings.round_max = Duration::from_secs(4);
         assert_eq!(
             what(&settings, "kumomta"),
-            "5000 messages, at most 4 s of 100k octets over 2000 connections, kept, to 100 mailboxes"
+            "5000 messages, at most 4 s of 100k bytes over 2000 connections, kept, to 100 mailboxes"
         );
         assert_eq!(
             what(&settings, "prixfixe-sustained"),
-            "1.5 s of 10k octets at 50 a second (open loop) over 20 connections, a new one for each message, to 20 mailboxes"
+            "1.5 s of 10k bytes at 50 a second (open loop) over 20 connections, a new one for each message, to 20 mailboxes"
         );
     }
 }

@@ -21,7 +21,7 @@ pub const SUITE: Suite = Suite {
 const TIME: Figure = Figure { key: "time", name: "time", unit: Unit::Micros, better: Better::Lower };
 const FIGURES: &[Figure] = &[TIME];
 const INDEX_FIGURES: &[Figure] =
-    &[TIME, Figure { key: "bytes", name: "index octets", unit: Unit::Octets, better: Better::Lower }];
+    &[TIME, Figure { key: "bytes", name: "index bytes", unit: Unit::Bytes, better: Better::Lower }];
 const MESSAGES: u64 = 490_000;
 const MESSAGES_LEAST: u64 = 5000;
 const WORDS: usize = 12;

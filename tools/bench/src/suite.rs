@@ -114,8 +114,8 @@ pub enum Unit {
     Micros,
     #[serde(rename = "%")]
     Percent,
-    #[serde(rename = "octets")]
-    Octets,
+    #[serde(rename = "bytes", alias = "octets")]
+    Bytes,
     /// How many times something else.
     #[serde(rename = "x")]
     Times,
@@ -268,12 +268,12 @@ mod tests {
             sides: vec![side.into()],
             ..Settings::new(PathBuf::new())
         };
-        let check = |only, side| settings(only, side).check_names(&[&crate::journal::SUITE, &crate::idle::SUITE]);
-        assert_eq!(check("callers-*", "posthaste journal"), Ok(()));
+        let check = |only, side| settings(only, side).check_names(&[&crate::spool::SUITE, &crate::idle::SUITE]);
+        assert_eq!(check("callers-*", "posthaste spool"), Ok(()));
         assert!(check("callers", "*").is_err_and(|error| error.contains("callers-16, ")));
         // A side of another workload than those that are picked.
         assert!(
-            check("connections", "posthaste journal").is_err_and(|error| error.contains("posthaste sink, smtp-sink"))
+            check("connections", "posthaste spool").is_err_and(|error| error.contains("posthaste sink, smtp-sink"))
         );
     }
 }

@@ -17,9 +17,13 @@ fn disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
 
-/// `--force`, as a machine that is busy with other tests is not fit for figures.
 fn bench(dir: &Path, options: &[&str]) -> Output {
-    let tiny = ["--quick", "--scale", "0.001", "--round-max", "400ms", "--force"];
+    bench_within(dir, "400ms", options)
+}
+
+/// `--force`, as a machine that is busy with other tests is not fit for figures.
+fn bench_within(dir: &Path, round_max: &str, options: &[&str]) -> Output {
+    let tiny = ["--quick", "--scale", "0.001", "--round-max", round_max, "--force"];
     command(dir, &[options, &tiny].concat()).output().expect("run posthaste-bench")
 }
 
@@ -33,14 +37,15 @@ fn rows<'a>(report: &'a serde_json::Value, workload: &str) -> &'a [serde_json::V
 #[test]
 fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figure() {
     let dir = disk();
-    let options = ["receive", "--only", "mailrs", "--side", "posthaste*", "--json", "--report", "out"];
-    let output = bench(dir.path(), &options);
+    // Its rounds end with a count of messages: within a short time a busy machine may acknowledge none.
+    let options = ["receive", "--only", "prixfixe-10k", "--side", "posthaste*", "--json", "--report", "out"];
+    let output = bench_within(dir.path(), "60s", &options);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{output:?}");
     assert!(output.stderr.is_empty(), "in a pipe it is quiet: {output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["schema"], "posthaste-bench/1");
-    let rows = rows(&report, "mailrs");
+    let rows = rows(&report, "prixfixe-10k");
     let (ours, sink, published) = (&rows[0], &rows[1], &rows[2]);
     assert_eq!(
         (&ours["side"], &ours["kind"], &ours["state"]),
@@ -54,16 +59,13 @@ fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figur
     let is_found = |note: &serde_json::Value| note.as_str().unwrap().contains("each found once and unaltered");
     assert!(ours["notes"].as_array().unwrap().iter().any(is_found), "{ours}");
     let ratio = published["ours_is"].as_f64().unwrap();
-    assert!((ratio - rate / 1079.0).abs() < 1e-9, "{published}");
+    assert!((ratio - rate / 685.0).abs() < 1e-9, "{published}");
     assert!(published["kind"]["published"]["url"].as_str().unwrap().starts_with("https://"), "{published}");
 
     let read = |file: &str| std::fs::read_to_string(dir.path().join("out").join(file)).unwrap();
     assert_eq!(read("bench.json"), text);
-    assert!(
-        read("bench.md").contains("| published: mailrs delivery executor 1.1 |")
-            && read("bench.html").contains("</html>")
-    );
-    let round: serde_json::Value = serde_json::from_str(&read("mailrs-posthaste-1/report.json")).unwrap();
+    assert!(read("bench.md").contains("| published: PrixFixe 0.1 |") && read("bench.html").contains("</html>"));
+    let round: serde_json::Value = serde_json::from_str(&read("prixfixe-10k-posthaste-1/report.json")).unwrap();
     assert_eq!(round["total"]["rate"], rate, "the load tool's own report of that round");
     assert_eq!(round["server"]["cpu_us_per_message"], ours["rounds"][0]["server_cpu_us"], "one cost of a message");
     let command: Vec<&str> = round["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
@@ -73,9 +75,9 @@ fn mail_is_received_measured_accounted_for_and_stands_beside_the_published_figur
 }
 
 #[test]
-fn executor_and_journal_run_in_this_process() {
+fn executor_and_spool_run_in_this_process() {
     let dir = disk();
-    let output = bench(dir.path(), &["executor", "journal", "--only", "lone,batch", "--only", "callers-16", "--json"]);
+    let output = bench(dir.path(), &["executor", "spool", "--only", "lone,batch", "--only", "callers-16", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for (workload, figure) in [("lone", "p50_us"), ("batch", "gain"), ("callers-16", "rate")] {
@@ -102,7 +104,7 @@ fn idle_connections_cost_memory() {
 #[test]
 fn a_peer_alone_is_a_good_run() {
     let dir = disk();
-    let options = ["journal", "--only", "callers-1", "--side", "append + fdatasync", "--json"];
+    let options = ["spool", "--only", "callers-1", "--side", "append + fdatasync", "--json"];
     let output = bench(dir.path(), &options);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -115,8 +117,7 @@ fn searching_shows_how_much_was_found() {
     let dir = disk();
     // Longer rounds than the others': the index is made within them.
     let options = ["search", "--only", "common,absent", "--side", "posthaste", "--json"];
-    let tiny = ["--quick", "--scale", "0.001", "--round-max", "20s", "--force"];
-    let output = command(dir.path(), &[&options[..], &tiny].concat()).output().expect("run posthaste-bench");
+    let output = bench_within(dir.path(), "20s", &options);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let hits = |workload| rows(&report, workload)[0]["summary"]["hits"]["median"].as_f64().unwrap();
@@ -127,10 +128,10 @@ fn searching_shows_how_much_was_found() {
 #[test]
 fn tables_are_markdown_and_everything_listed_is_in_the_manual() {
     let dir = disk();
-    let output = bench(dir.path(), &["journal", "--only", "callers-4"]);
+    let output = bench(dir.path(), &["spool", "--only", "callers-4"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        text.contains("## journal") && text.contains("### callers-4") && text.contains("| posthaste journal "),
+        text.contains("## spool") && text.contains("### callers-4") && text.contains("| posthaste spool "),
         "{text}"
     );
 
@@ -158,14 +159,14 @@ fn misuse_is_told() {
     };
     check(&[], "SUITE");
     check(&["everything"], "receive");
-    check(&["journal", "--scale", "0"], "factor");
-    check(&["journal", "--only", "callers"], "known are: callers-1, callers-4");
-    check(&["journal", "--side", "post"], "known are: posthaste journal, overwrite + fdatasync");
+    check(&["spool", "--scale", "0"], "factor");
+    check(&["spool", "--only", "callers"], "known are: callers-1, callers-4");
+    check(&["spool", "--side", "post"], "known are: posthaste spool, overwrite + fdatasync");
     std::fs::write(dir.path().join("file"), "").unwrap();
-    check(&["journal", "--report", "file/out"], "file/out");
-    check(&["journal", "--dir", "absent"], "absent");
-    check(&["journal", "--server", "absent"], "cargo build --release -p posthaste");
-    check(&["journal", "--dir", "/dev/shm"], "--force");
+    check(&["spool", "--report", "file/out"], "file/out");
+    check(&["spool", "--dir", "absent"], "absent");
+    check(&["spool", "--server", "absent"], "cargo build --release -p posthaste");
+    check(&["spool", "--dir", "/dev/shm"], "--force");
 }
 
 #[test]

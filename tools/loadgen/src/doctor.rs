@@ -84,7 +84,7 @@ impl Report {
 
     /// As pretty JSON.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a report has no keys that JSON lacks") + "\n"
+        crate::report::to_json(self)
     }
 
     /// As a table for people, the reasons below what they are about.

@@ -1,7 +1,7 @@
 //! Messages as programs keep them: a file each, Maildir trees, mbox files.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// A file or directory could not be read.
@@ -10,6 +10,23 @@ use std::path::{Path, PathBuf};
 pub struct ReadError {
     pub path: PathBuf,
     pub source: io::Error,
+}
+
+/// Sees that a file which is going to be replaced or appended to is none that somebody else has written. One that is missing or empty, and what is
+/// no file, such as a pipe, will do.
+///
+/// # Errors
+/// `AlreadyExists`: it does not begin with `begin`, as `what` does. Otherwise what the system says.
+pub(crate) fn must_begin_with(path: &Path, begin: &str, what: &str) -> io::Result<()> {
+    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    let mut found = Vec::new();
+    fs::File::open(path)?.take(begin.len() as u64).read_to_end(&mut found)?;
+    match found.is_empty() || found == begin.as_bytes() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("this is not {what}, and is left as it is"))),
+    }
 }
 
 /// A message where it was found.

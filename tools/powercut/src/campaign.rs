@@ -94,19 +94,39 @@ pub struct Outcome {
     pub writes: u64,
     pub flushes: u64,
     pub discards: u64,
+    /// What the cuts may have found under way.
+    pub waiting: Waiting,
     pub findings: Vec<Finding>,
+}
+
+/// Files of the spool beside its ring, in the recorded run, while one mailbox could not be written to.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Waiting {
+    pub packs: u64,
+    pub large_bodies: u64,
+}
+
+impl Waiting {
+    fn of(spool: &Path) -> Self {
+        let count = |dir: &str, ending: &str| {
+            let entries = std::fs::read_dir(spool.join(dir)).into_iter().flatten().flatten();
+            entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(ending)).count() as u64
+        };
+        Waiting { packs: count("packs", ".pack"), large_bodies: count("bodies", ".body") }
+    }
 }
 
 /// A run on record, and how to tell what must be found.
 pub struct Recorded {
     pub recording: Recording,
     pub load: Load,
+    pub waiting: Waiting,
 }
 
 impl Recorded {
     /// A recording that was saved, of a run with this seed.
     pub fn of(recording: Recording, seed: u64) -> Self {
-        Recorded { recording, load: Load::mixed(seed) }
+        Recorded { recording, load: Load::mixed(seed), waiting: Waiting::default() }
     }
 }
 
@@ -121,6 +141,7 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
     let setup = rig.setup();
     rig.disk.record();
     let mut sent = Sent::default();
+    let waiting;
     {
         let _mounted = rig.mount()?;
         block(&setup.mail())?;
@@ -142,6 +163,7 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
         environment.go_on()?;
         let server = setup.start()?;
         sent.add(deliver(server.ways(), part(2)));
+        waiting = Waiting::of(&setup.spool());
         unblock(&setup.mail())?;
         server.stop()?;
         let server = setup.start()?;
@@ -155,7 +177,7 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
             return Err(RigError::LostWithoutCut(Box::new(Account { files: BTreeMap::new(), ..found })));
         }
     }
-    Ok(Recorded { recording: rig.disk.recorded(), load })
+    Ok(Recorded { recording: rig.disk.recorded(), load, waiting })
 }
 
 /// Waits until a message from `number` on is acknowledged, or the load has ended without.
@@ -268,11 +290,11 @@ fn examine(
             outcome.broken += u64::from(!misplaced.is_empty());
             format!("lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}")
         }
-        Err(NotRecovered::Unmountable(why)) => {
+        Err(RecoveryError::Unmountable(why)) => {
             outcome.unmountable += 1;
             format!("not mounted: {why}")
         }
-        Err(NotRecovered::Server(why)) => {
+        Err(RecoveryError::Server(why)) => {
             outcome.broken += 1;
             why
         }
@@ -283,7 +305,7 @@ fn examine(
 
 /// Why there was nothing to account for.
 #[derive(Debug, thiserror::Error)]
-pub enum NotRecovered {
+pub enum RecoveryError {
     /// The file system did not survive: its own matter.
     #[error("{0}")]
     Unmountable(String),
@@ -301,15 +323,15 @@ pub fn recover(
     load: &Load,
     image: Image,
     acknowledged: &[u64],
-) -> Result<(Recording, Account), NotRecovered> {
-    let said = |error: &dyn std::fmt::Display| NotRecovered::Server(error.to_string());
+) -> Result<(Recording, Account), RecoveryError> {
+    let said = |error: &dyn std::fmt::Display| RecoveryError::Server(error.to_string());
     rig.disk.exchange(image);
     rig.disk.record();
     let setup = rig.setup();
     let found = {
-        let _mounted = rig.mount().map_err(|error| NotRecovered::Unmountable(error.to_string()))?;
+        let _mounted = rig.mount().map_err(|error| RecoveryError::Unmountable(error.to_string()))?;
         unblock(&setup.mail()).map_err(|error| said(&error))?;
-        let start_and_stop = || -> Result<Account, NotRecovered> {
+        let start_and_stop = || -> Result<Account, RecoveryError> {
             let server = setup.start().map_err(|error| said(&error))?;
             let log = server.read_log();
             if log.contains("promised mail is damaged") {
@@ -349,6 +371,7 @@ impl Outcome {
             writes: count(|event| matches!(event, Event::Write { .. })),
             flushes: count(|event| matches!(event, Event::Flush)),
             discards: count(|event| matches!(event, Event::Discard { .. })),
+            waiting: recorded.waiting,
             findings: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use posthaste_random::Random;
 
 use crate::account::{Account, account};
 use crate::load::{Load, Sent, messages, send_over};
-use crate::rig::{Environment, RigError};
+use crate::rig::{Environment, RigError, SEGMENTS_MIN};
 use crate::server::Setup;
 
 /// What the loop has shown.
@@ -58,7 +58,8 @@ fn series(
     progress: &mut impl FnMut(&Killed),
 ) -> Result<(), RigError> {
     let scratch = tempfile::Builder::new().prefix("powercut-kill-").tempdir_in(&environment.scratch)?;
-    let setup = Setup::plain(environment.program.clone(), scratch.path());
+    let plain = Setup::plain(environment.program.clone(), scratch.path());
+    let setup = Setup { spool_segments: SEGMENTS_MIN, ..plain };
     let mut sent = Sent::default();
     for round in 0..SERIES.min(times - killed.times) {
         if environment.go_on().is_err() {

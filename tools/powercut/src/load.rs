@@ -30,9 +30,9 @@ pub struct Load {
 }
 
 impl Load {
-    /// Mixed sizes of 1 to 100 KiB, a few above 1 MiB, every fifth to several mailboxes.
+    /// Mixed sizes of 1 to 100 KiB, one in 40 above 1 MiB, every fifth to several mailboxes.
     pub fn mixed(seed: u64) -> Self {
-        Load { seed, mailboxes: 8, large_one_in: 60, body_bytes_max: 100 << 10, several_one_in: 5 }
+        Load { seed, mailboxes: 8, large_one_in: 40, body_bytes_max: 100 << 10, several_one_in: 5 }
     }
 
     /// One message.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use posthaste_loadgen::process::{Guard, PATIENCE, Process, free_address, listens};
 
 use crate::account::{Account, account};
-use crate::campaign::{Finding, Outcome, Plan, Recorded, positions};
+use crate::campaign::{Finding, Outcome, Plan, Recorded, Waiting, positions};
 use crate::load::{Load, Protocol, Sent, send_over, user};
 use crate::log::Cutter;
 use crate::mount::{Mounted, run};
@@ -108,7 +108,7 @@ pub fn cut(
             return Err(RigError::LostWithoutCut(Box::new(found)));
         }
     }
-    let recorded = Recorded { recording: rig.disk.recorded(), load };
+    let recorded = Recorded { recording: rig.disk.recorded(), load, waiting: Waiting::default() };
     let mut outcome = Outcome::of(plan, &recorded);
     outcome.system = peer.name().to_owned();
     let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);

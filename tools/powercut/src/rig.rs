@@ -145,10 +145,10 @@ impl Rig {
         self.file_system.mount(&self.served.file(), &self.mount_point)
     }
 
-    /// The server on this disk, once it is mounted.
+    /// The server on this disk, once it is mounted. Its ring is so small that what waits moves into packs.
     pub fn setup(&self) -> Setup {
         let plain = Setup::plain(self.environment.program.clone(), self.scratch.path());
-        Setup { data: self.mount_point.join("data"), ..plain }
+        Setup { data: self.mount_point.join("data"), spool_segments: SEGMENTS_MIN, ..plain }
     }
 
     /// A directory beside the disk, for configurations and logs.
@@ -166,6 +166,9 @@ impl Rig {
         self.served.file()
     }
 }
+
+/// The fewest that the server's configuration allows.
+pub const SEGMENTS_MIN: u64 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use std::process::Command;
 use posthaste_random::Random;
 
 use crate::account::Account;
-use crate::campaign::{NotRecovered, Plan, Recorded, record, recover};
+use crate::campaign::{Plan, Recorded, RecoveryError, Waiting, record, recover};
 use crate::load::message_of;
 use crate::log::{Cutter, Event, Unflushed};
 use crate::mount::{FileSystem, run};
@@ -86,8 +86,8 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
     test.lying_disk_found = match cut(&rig, &recorded, events.len(), events.len() / 2) {
         Ok(found) => !found.lost.is_empty(),
         // It may take the file system with it.
-        Err(NotRecovered::Unmountable(_)) => true,
-        Err(NotRecovered::Server(_)) => false,
+        Err(RecoveryError::Unmountable(_)) => true,
+        Err(RecoveryError::Server(_)) => false,
     };
     test.replay_finds_it_again = replay_finds(&rig, recorded, environment)?;
     Ok(test)
@@ -111,8 +111,8 @@ fn only_flush(recorded: &Recorded, mark: usize) -> Option<(u64, usize)> {
 /// Keeps a recording in which something is to be found, as `cuts --keep` does, and has `powercut replay` look at a cut that loses mail.
 fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Result<bool, RigError> {
     let middle = recorded.recording.events.len() / 2;
-    let Recorded { recording, load } = recorded;
-    let lying = Recorded { recording: recording.without_flushes_from(middle), load };
+    let Recorded { recording, load, .. } = recorded;
+    let lying = Recorded { recording: recording.without_flushes_from(middle), load, waiting: Waiting::default() };
     let position = lying.recording.events.len();
     let acknowledged: Vec<u64> = lying.recording.marked_before(position).collect();
     let loses = |seed: &u64| {
@@ -142,7 +142,7 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
 }
 
 /// What is found after a cut at `position` when the disk lies about flushes from `lies_from` on and nothing unflushed is kept.
-fn cut(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> Result<Account, NotRecovered> {
+fn cut(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> Result<Account, RecoveryError> {
     let mut cutter = Cutter::new(&recorded.recording).lying_from(lies_from);
     let image = cutter.cut_with(position, Unflushed::Dropped, &mut Random::new(0));
     let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();

@@ -22,6 +22,8 @@ pub struct Setup {
     pub spool: Option<PathBuf>,
     /// The mail's, where it is not within `data`.
     pub mail: Option<PathBuf>,
+    /// Log files of the spool, of 4 MiB each.
+    pub spool_segments: u64,
     /// Seconds between checkpoints.
     pub checkpoint_secs: u32,
     /// Lines of the configuration's section `limits`.
@@ -41,6 +43,7 @@ impl Setup {
             data: scratch.join("data"),
             spool: None,
             mail: None,
+            spool_segments: 12,
             checkpoint_secs: 1,
             limits: String::new(),
             indexed: false,
@@ -51,6 +54,11 @@ impl Setup {
     /// The directory of the mailboxes.
     pub fn mail(&self) -> PathBuf {
         self.mail.clone().unwrap_or_else(|| self.data.join("mail"))
+    }
+
+    /// The directory of the spool.
+    pub fn spool(&self) -> PathBuf {
+        self.spool.clone().unwrap_or_else(|| self.data.join("spool"))
     }
 
     /// The directory of the search's index, if it is [`indexed`](Self::indexed).
@@ -76,11 +84,12 @@ impl Setup {
             }
         }
         text + &format!(
-            "spool_segment_bytes = {}\nspool_segments = 12\nfree_bytes_min = \"1MiB\"\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
+            "spool_segment_bytes = {}\nspool_segments = {}\nfree_bytes_min = \"1MiB\"\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n\
              [search]\nindex = {}\n[limits]\n{}[log]\nlevel = \"warn\"\n",
             4 << 20,
+            self.spool_segments,
             8 << 20,
             self.checkpoint_secs,
             self.indexed,

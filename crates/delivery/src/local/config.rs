@@ -2,9 +2,13 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_maildir::{Host, Owners};
+
+use super::losses::Losses;
+use super::observer::Observer;
 
 /// Where local delivery keeps things, and its bounds.
 #[derive(Debug, Clone)]
@@ -17,6 +21,11 @@ pub struct LocalConfig {
     pub journal_dir: Option<PathBuf>,
     /// Sizes and bounds of the spool.
     pub spool: posthaste_spool::Config,
+    /// Bytes that deliveries leave free on each file system of the mail; what does not fit waits in the spool. Below
+    /// [`spool.free_bytes_min`](posthaste_spool::Config::free_bytes_min) by default: on one file system, mail is refused before deliveries stop.
+    pub free_bytes_min: u64,
+    /// As [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
+    pub free_inodes_min: u64,
     /// Host name that goes into file names.
     pub host: String,
     /// Bytes of messages that are durable and not yet in their mailboxes, in memory; beyond that callers wait.
@@ -34,6 +43,10 @@ pub struct LocalConfig {
     /// Whose the files and directories are that are made for mail: asked whenever a mailbox is opened or written to, so what it says may change. Mail that was
     /// accepted before gets the owner that applies when it is written.
     pub owners: Owners,
+    /// Who hears what becomes of each target.
+    pub observer: Option<Arc<dyn Observer>>,
+    /// Who is told of mail that is given up because its body in the spool is lost.
+    pub losses: Losses,
     /// How long opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
     pub open_patience: Duration,
     /// How long a message waits for room in a full spool before it is refused. Once one has waited in vain, others are refused at once until one finds room.
@@ -50,6 +63,8 @@ impl LocalConfig {
             spool_dir: spool_dir.into(),
             journal_dir: None,
             spool: posthaste_spool::Config::default(),
+            free_bytes_min: 32 << 20,
+            free_inodes_min: 500,
             host: Host::of_this_machine().as_str().to_owned(),
             backlog_bytes: 256 << 20,
             sync_bytes: 256 << 20,
@@ -58,6 +73,8 @@ impl LocalConfig {
             pending_bytes_max: 1 << 30,
             pending_bytes_max_all: 2 << 30,
             owners: Owners::default(),
+            observer: None,
+            losses: Losses::default(),
             open_patience: Duration::from_secs(30),
             room_patience: Duration::from_secs(10),
             shutdown_patience: Duration::from_secs(30),

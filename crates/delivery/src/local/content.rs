@@ -8,6 +8,7 @@ use posthaste_maildir::line_ends::{LineEndScan, crlf_to_lf, wire_size_as_stored}
 use posthaste_spool::{Lsn, Spool};
 
 use super::entry::LargeBody;
+use super::losses::read_failed;
 use super::message::{LineEnds, Target};
 
 /// Where a body's bytes come from.
@@ -142,7 +143,7 @@ impl Source<'_> {
     fn read(&self, from: u64, len: u64) -> io::Result<Bytes> {
         (self.step)();
         let read = self.spool.read(self.lsn, from..from + len);
-        let piece = read.map_err(|error| io::Error::other(format!("its body cannot be read: {error}")))?;
+        let piece = read.map_err(read_failed)?;
         match piece.len() as u64 == len {
             true => Ok(piece),
             false => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its body in the spool is too short")),

@@ -1,13 +1,15 @@
 //! Local delivery as a whole: what comes in, the mounts, and the end.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use posthaste_fsops::Space;
 use posthaste_maildir::{MailRoot, MailboxPath};
-use posthaste_spool::{AppendError, FileSpool, Replayed, Spool};
+use posthaste_spool::{AppendError, FileSpool, OpenReport, Replayed, Spool};
 
 use super::budget::Budget;
 use super::config::{LocalConfig, OpenError};
@@ -18,9 +20,10 @@ use super::mount::{Limits, MailMount};
 use super::mounts::{MountPoints, is_of_mount, stream_of};
 use super::pending::Pending;
 use super::report::{
-    Kept, LocalStats, MailboxFull, RecoveredMailbox, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
+    Kept, LocalStats, MailboxFull, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
 };
-use super::takeover::take_over;
+use super::takeover::{TakenOver, take_over};
+use super::under_way::{UnderWay, unless};
 use crate::cache::OpenMaildirs;
 use crate::error::DeliveryError;
 use crate::seams::Seams;
@@ -49,11 +52,19 @@ pub(super) struct Core {
     accepted: AtomicU64,
     /// A message has waited for room in vain, and none has found any since: until then no other waits.
     is_full: AtomicBool,
-    /// Nothing new begins.
+    /// The end has begun: nothing is tried again.
     is_ending: AtomicBool,
     stop: AtomicBool,
     /// For the thread that looks after time.
     tick: (Mutex<()>, Condvar),
+}
+
+/// A spool that local delivery is to be opened in.
+pub struct OpenedSpool {
+    /// Itself: others may have streams in it.
+    pub spool: Arc<FileSpool>,
+    taken_over: Option<TakenOver>,
+    found: OpenReport,
 }
 
 /// The last handle ends it.
@@ -61,7 +72,6 @@ struct Handle {
     core: Arc<Core>,
     /// If nobody else has it.
     own_spool: Option<Arc<FileSpool>>,
-    has_ended: AtomicBool,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -73,9 +83,25 @@ impl LocalDelivery {
     /// # Errors
     /// See [`OpenError`]. A mailbox that cannot be written to is no error: its mail waits.
     pub fn open(config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
-        let taken_over = config.journal_dir.as_deref().map_or(Ok(None), |journal| take_over(journal, &config))?;
+        Self::open_in(Self::open_spool(&config)?, config)
+    }
+
+    /// The first half of [`open`](Self::open), for whoever has other consumers on the spool.
+    ///
+    /// # Errors
+    /// Those of the spool, and of taking over a journal.
+    pub fn open_spool(config: &LocalConfig) -> Result<OpenedSpool, OpenError> {
+        let taken_over = config.journal_dir.as_deref().map_or(Ok(None), |journal| take_over(journal, config))?;
         let (spool, found) = FileSpool::open(&config.spool_dir, config.spool.clone())?;
-        let spool = Arc::new(spool);
+        Ok(OpenedSpool { spool: Arc::new(spool), taken_over, found })
+    }
+
+    /// The second half of [`open`](Self::open).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_in(opened: OpenedSpool, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
+        let OpenedSpool { spool, taken_over, found } = opened;
         let (delivery, report) = Self::open_with(spool.clone(), Some(spool), config, Seams::default())?;
         Ok((delivery, ReplayReport { taken_over, spool: Some(found), ..report }))
     }
@@ -97,14 +123,8 @@ impl LocalDelivery {
         let mut report = ReplayReport::default();
         let core = Core::open(spool, config, seams, &mut report)?;
         let core = Arc::new(core);
-        let delivery = LocalDelivery {
-            handle: Arc::new(Handle {
-                core: core.clone(),
-                own_spool,
-                has_ended: AtomicBool::new(false),
-                keeper: Mutex::default(),
-            }),
-        };
+        let delivery =
+            LocalDelivery { handle: Arc::new(Handle { core: core.clone(), own_spool, keeper: Mutex::default() }) };
         let started = || {
             core.mounts.iter().try_for_each(MailMount::start)?;
             let keeper = core.clone();
@@ -117,8 +137,9 @@ impl LocalDelivery {
         for mount in &core.mounts {
             mount.wait_until_idle(deadline);
             report.restored += mount.counters.restored.load(Ordering::Relaxed) as usize;
+            report.given_up += mount.counters.given_up.load(Ordering::Relaxed) as usize;
         }
-        report.deferred = delivery.waiting().len();
+        report.deferred = core.mounts.iter().map(|mount| mount.waiting_count()).sum();
         Ok((delivery, report))
     }
 
@@ -131,12 +152,35 @@ impl LocalDelivery {
     /// [`DeliveryError::BadMailbox`], [`TooLarge`](DeliveryError::TooLarge), [`Full`](DeliveryError::Full), [`Busy`](DeliveryError::Busy),
     /// [`Sync`](DeliveryError::Sync) and [`Closed`](DeliveryError::Closed): the message is not accepted for anybody.
     pub async fn deliver_message(&self, message: Message) -> Result<Kept, DeliveryError> {
+        self.deliver(message, None).await
+    }
+
+    /// As [`deliver_message`](Self::deliver_message), until `give_up` is done. From then on the message is taken back if it can be: one atomic decision says
+    /// whether it is accepted, so it is either `Ok` and delivered, or [`DeliveryError::Cancelled`] and not. Dropping the future takes the message back in the same way,
+    /// without an answer.
+    ///
+    /// A message that was already being written is found again by a start after a kill or a power cut that comes before a note of the cancellation is durable,
+    /// which follows at once where the disk works. Only then is a cancelled message delivered.
+    ///
+    /// # Errors
+    /// As [`deliver_message`](Self::deliver_message), and [`DeliveryError::Cancelled`].
+    pub async fn deliver_unless(
+        &self,
+        message: Message,
+        give_up: impl Future<Output = ()>,
+    ) -> Result<Kept, DeliveryError> {
+        let under_way = UnderWay::default();
+        unless(&under_way, self.deliver(message, Some(&under_way)), give_up).await
+    }
+
+    async fn deliver(&self, message: Message, under_way: Option<&UnderWay>) -> Result<Kept, DeliveryError> {
         let core = &self.handle.core;
         for target in &message.targets {
             MailboxPath::parse(&target.mailbox)
                 .map_err(|error| DeliveryError::BadMailbox(format!("{}: {error}", target.mailbox).into()))?;
         }
-        if message.targets.is_empty() || message.targets.len() > usize::from(u16::MAX) {
+        let is_for_nobody = message.targets.is_empty() && message.also.is_empty();
+        if is_for_nobody || message.targets.len() > usize::from(u16::MAX) {
             return Err(DeliveryError::BadMailbox("a message needs one to 65535 mailboxes".into()));
         }
         let targets = message.targets.len() as u16;
@@ -145,7 +189,7 @@ impl LocalDelivery {
         let deadline = core.now() + core.config.room_patience;
         let mut pause = ROOM_PAUSE_MIN;
         loop {
-            match core.append(&mut pending).await? {
+            match core.append(&mut pending, under_way).await? {
                 Ok(lsn) => {
                     core.accepted.fetch_add(1, Ordering::Relaxed);
                     // Written only when it changes: all who deliver read it.
@@ -156,6 +200,9 @@ impl LocalDelivery {
                 }
                 // The spool's keeper has been asked for room. A large body is gone with its refusal.
                 Err(error @ (AppendError::Full(_) | AppendError::Busy)) if pending.can_be_repeated() => {
+                    if under_way.is_some_and(|under_way| !under_way.may_append_again()) {
+                        return Err(error.into());
+                    }
                     if core.now() >= deadline || core.is_full.load(Ordering::Relaxed) {
                         core.is_full.store(true, Ordering::Relaxed);
                         return Err(error.into());
@@ -168,6 +215,11 @@ impl LocalDelivery {
         }
     }
 
+    /// The spool, which other consumers may share. It is closed once all of them have let it go.
+    pub fn spool(&self) -> Arc<dyn Spool> {
+        self.handle.core.spool.clone()
+    }
+
     /// Starts a large body, which goes to a file as it comes. Makes the file, so it blocks as long as a disk does. Announcing costs nothing: room is reserved in
     /// steps as the body comes, and none while it [pauses](BodyWriter::pause).
     ///
@@ -177,14 +229,12 @@ impl LocalDelivery {
         self.handle.core.spool.upload(announced).map(BodyWriter::new).map_err(DeliveryError::Full)
     }
 
-    /// Bytes that are free for large bodies. Asks the file system, so it blocks as long as that does.
+    /// Bytes that are free for large bodies, beside what those under way have reserved. Asks the file system, so it blocks as long as that does.
     ///
     /// # Errors
     /// [`DeliveryError::Full`] if it does not say.
     pub fn free_spool_bytes(&self) -> Result<u64, DeliveryError> {
-        let config = &self.handle.core.config;
-        let space = rustix::fs::statvfs(&config.spool_dir).map_err(|error| DeliveryError::Full(error.into()))?;
-        Ok(space.f_bavail.saturating_mul(space.f_frsize).saturating_sub(config.spool.free_bytes_min))
+        self.handle.core.spool.room().map_err(DeliveryError::Full)
     }
 
     /// Whether a body of that many bytes would find room now, beside those under way. Asks the file system, so it blocks as long as that does.
@@ -243,6 +293,13 @@ impl LocalDelivery {
         all
     }
 
+    /// What is not in all of its mailboxes now, for whatever reason; after [`shutdown`](Self::shutdown), what is left to the next opening. Looks at every message.
+    pub fn remaining(&self) -> Remaining {
+        let (mut messages, mut mailboxes) = (HashSet::new(), HashSet::new());
+        self.handle.core.mounts.iter().for_each(|mount| mount.add_remaining(&mut messages, &mut mailboxes));
+        Remaining { messages: messages.len(), mailboxes: mailboxes.len() }
+    }
+
     /// The mailboxes that have got all that waited for them, since this was asked last: 10,000 of each mount at most.
     pub fn take_recovered(&self) -> Vec<RecoveredMailbox> {
         let of_mount = |mount: &Arc<MailMount>| mount.state().troubles.take_recovered();
@@ -265,6 +322,7 @@ impl LocalDelivery {
             let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             stats.delivered += of(&mount.counters.delivered);
             stats.failed_attempts += of(&mount.counters.failed_attempts);
+            stats.given_up += of(&mount.counters.given_up);
             stats.syncs += of(&mount.counters.syncs);
             stats.syncs_failed += of(&mount.counters.syncs_failed);
             stats.sync_us += of(&mount.counters.sync_us);
@@ -281,11 +339,16 @@ impl LocalDelivery {
         self.handle.core.sync(Instant::now() + patience)
     }
 
-    /// Accepts nothing more, delivers what was accepted, syncs it and ends the threads.
+    /// Accepts nothing more, delivers what was accepted, syncs it and ends the threads, within [`LocalConfig::shutdown_patience`].
     pub async fn shutdown(&self) {
+        self.shutdown_by(Instant::now() + self.handle.core.config.shutdown_patience).await;
+    }
+
+    /// As [`shutdown`](Self::shutdown), by `deadline`. The last checkpoint has a second in any case.
+    pub async fn shutdown_by(&self, deadline: Instant) {
         let handle = self.handle.clone();
         // If the runtime is going down, dropping the last handle does the same.
-        let _ = tokio::task::spawn_blocking(move || handle.end()).await;
+        let _ = tokio::task::spawn_blocking(move || handle.end(deadline)).await;
     }
 
     #[cfg(test)]
@@ -308,7 +371,7 @@ impl Core {
         let mail_root = &config.mail_root;
         // One that is there becomes durable with the mail in it, and its disk may hang.
         if !mail_root.is_dir() {
-            posthaste_journal::storage::make_dir(mail_root).map_err(at(mail_root))?;
+            posthaste_fsops::make_dir(mail_root).map_err(at(mail_root))?;
         }
         let streams = spool.streams();
         let waiting = streams.iter().filter(|stream| stream.entries > 0 && is_of_mount(&stream.name));
@@ -318,19 +381,22 @@ impl Core {
             root_path: mail_root.canonicalize().map_err(at(mail_root))?,
             spool: spool.clone(),
             seams: Arc::new(seams),
+            observer: config.observer.clone(),
             open: Arc::new(OpenMaildirs::new()),
         };
         let budget = Budget::new(config.backlog_bytes.into());
         let limits = Limits {
             budget: budget.clone(),
+            losses: config.losses.clone(),
             queue_bytes_max: u64::from(config.backlog_bytes) / QUEUE_SHARE,
             sync_bytes: config.sync_bytes,
             sync_interval: config.sync_interval,
         };
+        let floor = Space { bytes: config.free_bytes_min, inodes: config.free_inodes_min };
         let mut mounts = Vec::new();
         for point in points.iter() {
             let root = MailRoot::open(mail_root).map_err(at(mail_root))?.with_owners(config.owners.clone());
-            let files = Files::new(common.clone(), root, point.clone());
+            let files = Files::new(common.clone(), root, point.clone(), floor);
             let stream = spool.stream(&stream_of(point))?;
             let mut history = History::default();
             let shown_through = spool.replay(stream, &mut |replayed| match replayed {
@@ -413,8 +479,6 @@ impl Core {
     }
 
     fn end(&self, deadline: Instant) {
-        // What waits goes on waiting, and is counted as such.
-        self.is_ending.store(true, Ordering::Release);
         // After a failure of the disk there is nothing to wait for; replay does the rest.
         let _ = self.sync(deadline);
         self.stop.store(true, Ordering::Release);
@@ -428,11 +492,11 @@ impl Core {
 }
 
 impl Handle {
-    fn end(&self) {
-        if self.has_ended.swap(true, Ordering::AcqRel) {
+    fn end(&self, deadline: Instant) {
+        // What waits goes on waiting, and is counted as such.
+        if self.core.is_ending.swap(true, Ordering::AcqRel) {
             return;
         }
-        let deadline = Instant::now() + self.core.config.shutdown_patience;
         self.core.budget.close();
         self.core.end(deadline);
         if let Some(keeper) = self.keeper.lock().expect("the keeper's handle").take() {
@@ -457,7 +521,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.end();
+        self.end(Instant::now() + self.core.config.shutdown_patience);
     }
 }
 

@@ -5,15 +5,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use posthaste_fsops::Space;
 use posthaste_maildir::{Found, Host, MailRoot, MailboxPath, Maildir, Mount, MountFacts, NewFile, UniqueName};
 use posthaste_spool::{Lsn, Spool};
 
 use super::budget::HeldBody;
 use super::content::{Content, Source};
 use super::entry::Deliver;
-use super::looking::{Looked, copy, look};
+use super::looking::{FoundMessages, copy, look};
+use super::losses::{Lost, given_up};
 use super::message::Target;
 use super::mounts::MountPoints;
+use super::observer::Observer;
+use super::room::{MailRoom, need_of};
 use super::table::{Taken, Task};
 use crate::cache::OpenMaildirs;
 use crate::seams::{Seams, Step};
@@ -23,6 +27,17 @@ use crate::session::SessionTag;
 pub(crate) type Held = Arc<HeldBody>;
 /// A target that a thread has taken.
 pub(crate) type Job = Taken<Held>;
+
+/// What a thread has done for a target.
+#[derive(Debug, Clone)]
+pub(crate) enum Done {
+    /// It has a file, which was written now.
+    Written,
+    /// It has the file that was there, or had one that its owner has taken away.
+    Found,
+    /// It will never have one.
+    GivenUp(Lost),
+}
 
 /// What is known of a mount once it has answered.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +52,7 @@ pub(crate) struct Common {
     pub root_path: PathBuf,
     pub spool: Arc<dyn Spool>,
     pub seams: Arc<Seams>,
+    pub observer: Option<Arc<dyn Observer>>,
     pub open: Arc<OpenMaildirs<Arc<str>>>,
 }
 
@@ -48,13 +64,16 @@ pub(crate) struct Files {
     /// Where it is mounted, below the mail root; empty for the root's own file system.
     point: Arc<str>,
     place: Mutex<Option<Place>>,
+    room: MailRoom,
     /// For its one syncing thread.
     descriptor: Mutex<Option<Mount>>,
 }
 
 impl Files {
-    pub fn new(common: Common, root: MailRoot, point: Arc<str>) -> Self {
-        Files { common, root, point, place: Mutex::default(), descriptor: Mutex::default() }
+    /// `floor` is what is to stay free on the file system.
+    pub fn new(common: Common, root: MailRoot, point: Arc<str>, floor: Space) -> Self {
+        let room = MailRoom::new(floor, path_of(&common.root_path, &point).display().to_string());
+        Files { common, root, point, place: Mutex::default(), room, descriptor: Mutex::default() }
     }
 
     pub fn common(&self) -> &Common {
@@ -63,6 +82,18 @@ impl Files {
 
     pub fn point(&self) -> &Arc<str> {
         &self.point
+    }
+
+    pub fn room(&self) -> &MailRoom {
+        &self.room
+    }
+
+    /// What the mount's file system has left. A mailbox on one that was mounted below it since the start is not told from it. Blocks for as long as that hangs.
+    ///
+    /// # Errors
+    /// Those of asking it.
+    pub fn space(&self) -> io::Result<Space> {
+        Space::of(&self.path())
     }
 
     /// Finds the file system at the mount's point and opens a descriptor to sync it by, before anything is written to it. Blocks for as long as that hangs.
@@ -100,10 +131,15 @@ impl Files {
         })
     }
 
-    /// Does what is to be done for targets in one mailbox; says of each whether a file was written. `step` is told before whatever may take long.
-    pub fn work_off(&self, mailbox: &str, jobs: &[Job], step: &dyn Fn()) -> Vec<io::Result<bool>> {
+    /// Does what is to be done for targets in one mailbox; says what became of each. `step` is told before whatever may take long.
+    pub fn work_off(&self, mailbox: &str, jobs: &[Job], step: &dyn Fn()) -> Vec<io::Result<Done>> {
         let all_fail = |error: io::Error| jobs.iter().map(|_| Err(copy(&error))).collect();
         step();
+        // Before so much as a directory is made.
+        let least = jobs.iter().map(|job| job.body_len).min().unwrap_or_default();
+        if let Err(refused) = self.room.check(need_of(least), self.common.seams.now(), || self.space()) {
+            return jobs.iter().map(|_| Err(refused.clone().into())).collect();
+        }
         let (maildir, is_foreign) = match self.maildir(mailbox) {
             Ok(opened) => opened,
             Err(error) => return all_fail(error),
@@ -116,8 +152,16 @@ impl Files {
         };
         let sought: Vec<String> = jobs.iter().filter(|job| job.task != Task::Write).map(Job::name_key).collect();
         step();
-        let there = if sought.is_empty() { Ok(Looked::default()) } else { look(&maildir, &sought) };
-        let outcomes: Vec<_> = jobs.iter().map(|job| self.work(&maildir, job, &there, step)).collect();
+        let there = if sought.is_empty() { Ok(FoundMessages::default()) } else { look(&maildir, &sought) };
+        let work = |job: &Job| match self.work(&maildir, job, &there, step) {
+            Ok(true) => Ok(Done::Written),
+            Ok(false) => Ok(Done::Found),
+            Err(failed) => {
+                let is_there = there.as_ref().is_ok_and(|there| there.has(&job.name_key()));
+                given_up(&*self.common.spool, job.key.0, is_there, failed).map(Done::GivenUp)
+            }
+        };
+        let outcomes: Vec<_> = jobs.iter().map(work).collect();
         step();
         match own_sync.map_or(Ok(()), |mount| mount.sync()) {
             Ok(()) => outcomes,
@@ -125,7 +169,13 @@ impl Files {
         }
     }
 
-    fn work(&self, maildir: &Maildir, job: &Job, there: &io::Result<Looked>, step: &dyn Fn()) -> io::Result<bool> {
+    fn work(
+        &self,
+        maildir: &Maildir,
+        job: &Job,
+        there: &io::Result<FoundMessages>,
+        step: &dyn Fn(),
+    ) -> io::Result<bool> {
         step();
         self.common.seams.pass(Step::Message(&job.target().mailbox))?;
         let target = job.target();
@@ -140,6 +190,7 @@ impl Files {
         let content = Content::new(target, job.deliver.line_ends, source)?;
         let name = name_of(&job.deliver, job.key, content.disk_size, content.wire_size);
         if job.task == Task::Write {
+            self.take_room(&content)?;
             return deliver(maildir, &name, &content).map(|()| true);
         }
         let found = there.as_ref().map_err(copy)?.get(&job.name_key())?.cloned();
@@ -169,12 +220,14 @@ impl Files {
             }
             // What lies in tmp/ under this name was never visible.
             let _ = maildir.remove_tmp(name.as_str());
+            self.take_room(content)?;
             return deliver(maildir, name, content).map(|()| true);
         };
         // Where each file is fsynced by itself, what reads well may be what an fsync has failed to write.
         if task == Task::LookFirst && is_trusted && content.is_in(maildir.open_message(found.dir, &found.name)?)? {
             return Ok(false);
         }
+        self.take_room(content)?;
         maildir.replace_with(found, |file: &mut NewFile| content.write_to(file))?;
         if !is_trusted {
             match maildir.sync_message(found.dir, &found.name) {
@@ -184,6 +237,12 @@ impl Files {
             }
         }
         Ok(true)
+    }
+
+    /// To be asked before a file is written.
+    fn take_room(&self, content: &Content<'_>) -> io::Result<()> {
+        let taken = self.room.take(need_of(content.disk_size), self.common.seams.now(), || self.space());
+        taken.map_err(io::Error::from)
     }
 
     /// The mailbox, made if there is none, and whether it lies on another file system than it did when the mail for it was accepted: then this mount's sync
@@ -209,9 +268,13 @@ impl Files {
     }
 
     fn path(&self) -> PathBuf {
-        let root: &Path = &self.common.root_path;
-        if self.point.is_empty() { root.to_owned() } else { root.join(&*self.point) }
+        path_of(&self.common.root_path, &self.point)
     }
+}
+
+/// Where something is mounted.
+fn path_of(root: &Path, point: &str) -> PathBuf {
+    if point.is_empty() { root.to_owned() } else { root.join(point) }
 }
 
 impl Job {

@@ -85,13 +85,16 @@ impl History {
             table.doubt_since(begun);
         }
         for (body, shown) in &self.messages {
-            let stands = |number: u16| self.stands((*body, number), session, doubt.is_some());
+            let stands = |number: u16| self.stands((*body, number), shown.entry, session, doubt.is_some());
             let targets = shown.deliver.targets.iter().map(|(number, _)| *number);
             let targets = targets.filter_map(|number| stands(number).map(|(state, task)| (number, state, task)));
             let targets: Vec<_> = targets.collect();
             let is_queued = |(_, state, _): &&(u16, State, Task)| *state == State::Queued;
             queued.extend(targets.iter().filter(is_queued).map(|(number, ..)| (*body, *number)));
-            table.insert(*body, shown.entry, (shown.deliver.clone(), shown.body_len, None), targets);
+            let doubts = targets.iter().filter_map(|(number, ..)| self.doubt_before((*body, *number)));
+            // It stays as long as the message: without it the note would look like that of a durable file to the next opening.
+            let entry = doubts.chain([shown.entry]).min().expect("the message's own");
+            table.insert(*body, entry, (shown.deliver.clone(), shown.body_len, None), targets);
         }
         table.end_of_doubt();
         (table, queued)
@@ -102,10 +105,11 @@ impl History {
         self.syncs.iter().find(|(_, (other, succeeded))| *other == session && !succeeded).map(|(begun, _)| *begun)
     }
 
-    /// Where a target stands; `None` if it is durable.
-    fn stands(&self, key: Key, session: SessionTag, doubt: bool) -> Option<(State, Task)> {
+    /// Where a target stands; `None` if it is durable. A message that was written down anew with `entry` was not durable then, whatever was noted before: its
+    /// file may have been replaced since.
+    fn stands(&self, key: Key, entry: Lsn, session: SessionTag, doubt: bool) -> Option<(State, Task)> {
         Some(match self.visible.get(&key) {
-            Some((noted, of)) if self.is_durable(*noted, *of) => return None,
+            Some((noted, of)) if self.is_durable(*noted.max(&entry), *of) => return None,
             Some((noted, of)) if *of == session && !self.may_be_lost(*noted, session) => (State::Visible, Task::Write),
             Some((_, of)) if *of == session => (State::Queued, Task::RenewIfThere),
             _ if doubt => (State::Queued, Task::Renew),
@@ -121,10 +125,89 @@ impl History {
         before.is_none_or(is_harmless) && after.is_some_and(|(_, (of, succeeded))| *of == session && *succeeded)
     }
 
+    /// A sync that began before a target was noted as visible and is not known to have succeeded, which is why the target is not taken for durable.
+    fn doubt_before(&self, key: Key) -> Option<Lsn> {
+        let (noted, session) = self.visible.get(&key)?;
+        let (begun, (of, succeeded)) = self.syncs.range(..noted).next_back()?;
+        (of == session && !succeeded).then_some(*begun)
+    }
+
     /// Whether a sync that ended or began behind the note is not known to have succeeded.
     fn may_be_lost(&self, noted: Lsn, session: SessionTag) -> bool {
         let under_way = self.syncs.range(..noted).next_back();
         let later = self.syncs.range(noted..);
         under_way.into_iter().chain(later).any(|(_, (of, succeeded))| *of == session && !succeeded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::OlderBody;
+    use super::super::message::{LineEnds, Target};
+    use super::*;
+
+    const FIRST: SessionTag = SessionTag([1; 24]);
+    const SECOND: SessionTag = SessionTag([2; 24]);
+    const THIRD: SessionTag = SessionTag([3; 24]);
+
+    fn message(older: Option<u64>) -> LocalEntry {
+        let target = Target { mailbox: "m".into(), prefix: Bytes::new() };
+        LocalEntry::Deliver(Deliver {
+            secs: 1,
+            nonce: 2,
+            host: "h".into(),
+            line_ends: LineEnds::ToLf,
+            name_id: None,
+            body: older.map(|lsn| OlderBody { lsn: Lsn::new(lsn), len: 9 }),
+            large: None,
+            targets: vec![(0, target)],
+        })
+    }
+
+    fn visible(session: SessionTag, body: u64) -> LocalEntry {
+        LocalEntry::Visible(Visible { session, targets: vec![(Lsn::new(body), 0)] })
+    }
+
+    /// What an opening in `session` makes of the entries behind `position`: how many messages are to be looked for, and the position then.
+    fn opened(entries: &[(u64, LocalEntry)], position: u64, session: SessionTag) -> (usize, u64) {
+        let mut history = History::default();
+        for (lsn, entry) in entries.iter().filter(|(lsn, _)| *lsn > position) {
+            history.show(Lsn::new(*lsn), &entry.encode(), 9);
+        }
+        let (table, queued) = history.end::<()>(session);
+        (queued.len(), table.position().get())
+    }
+
+    #[test]
+    fn a_note_does_not_outlive_the_doubt_about_it() {
+        let syncs = |begun: u64| LocalEntry::SyncBegun { session: if begun < 20 { FIRST } else { SECOND } };
+        // The sync that began with 10 may have failed for what was written meanwhile; the next one succeeded.
+        let entries = [
+            (10, syncs(10)),
+            (11, message(None)),
+            (12, visible(FIRST, 11)),
+            (13, syncs(13)),
+            (14, LocalEntry::Synced { begun: Lsn::new(13) }),
+        ];
+        let (queued, position) = opened(&entries, 0, SECOND);
+        assert_eq!(queued, 1, "it is looked for after a power cut");
+        // It is being written anew, and the power goes once more.
+        assert_eq!(opened(&entries, position, THIRD).0, 1, "and after the next one");
+    }
+
+    #[test]
+    fn what_was_written_down_anew_was_not_durable_whatever_was_noted_before() {
+        let begun = LocalEntry::SyncBegun { session: FIRST };
+        let done = |begun: u64| LocalEntry::Synced { begun: Lsn::new(begun) };
+        let mut entries = vec![
+            (5, message(None)),
+            (12, visible(FIRST, 5)),
+            (13, begun.clone()),
+            (14, done(13)),
+            (20, message(Some(5))),
+        ];
+        assert_eq!(opened(&entries, 0, SECOND).0, 1);
+        entries.extend([(21, begun), (22, done(21))]);
+        assert_eq!(opened(&entries, 0, SECOND).0, 0, "a sync since then has made it durable");
     }
 }

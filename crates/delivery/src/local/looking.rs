@@ -6,19 +6,24 @@ use std::io;
 use posthaste_maildir::{Found, Maildir};
 
 /// What was found of many messages in a mailbox.
-pub(crate) struct Looked {
+pub(crate) struct FoundMessages {
     by_key: HashMap<String, Found>,
     /// How it went to make durable that the others are not there.
     gone: io::Result<()>,
 }
 
-impl Default for Looked {
+impl Default for FoundMessages {
     fn default() -> Self {
-        Looked { by_key: HashMap::new(), gone: Ok(()) }
+        FoundMessages { by_key: HashMap::new(), gone: Ok(()) }
     }
 }
 
-impl Looked {
+impl FoundMessages {
+    /// Whether it was there.
+    pub fn has(&self, key: &str) -> bool {
+        self.by_key.contains_key(key)
+    }
+
     /// Where it is; `None` if it has gone for good: a power cut does not bring it back beside what is delivered in its place.
     ///
     /// # Errors
@@ -32,10 +37,10 @@ impl Looked {
 }
 
 /// Looks for many messages, with one scan.
-pub(crate) fn look(maildir: &Maildir, keys: &[String]) -> io::Result<Looked> {
+pub(crate) fn look(maildir: &Maildir, keys: &[String]) -> io::Result<FoundMessages> {
     let by_key = maildir.find_many(keys.iter().map(String::as_str))?;
     let gone = if by_key.len() < keys.len() { maildir.sync_moves() } else { Ok(()) };
-    Ok(Looked { by_key, gone })
+    Ok(FoundMessages { by_key, gone })
 }
 
 /// An error that several messages share.

@@ -13,12 +13,14 @@ use crate::error::DeliveryError;
 /// A message to be kept: one copy in the spool however many mailboxes it goes to.
 #[derive(Debug)]
 pub struct Message {
-    /// Where it goes; at least one.
+    /// Where it goes; none only if other streams are told of it.
     pub targets: Vec<Target>,
     /// Its bytes.
     pub body: Body,
     /// What to do with its line ends.
     pub line_ends: LineEnds,
+    /// What other streams are told of it, in the same batch.
+    pub also: Vec<posthaste_spool::Entry>,
 }
 
 /// One mailbox that gets the message.

@@ -12,15 +12,26 @@ mod files;
 mod history;
 pub mod inspect;
 mod looking;
+mod losses;
+#[cfg(test)]
+mod losses_tests;
 mod message;
 mod mount;
 mod mounts;
+mod observer;
+#[cfg(test)]
+mod observer_tests;
 mod old_record;
 #[cfg(test)]
 mod owners_tests;
 mod pending;
 mod queues;
 mod report;
+mod room;
+#[cfg(test)]
+mod room_tests;
+#[cfg(feature = "config")]
+mod section;
 mod syncer;
 mod table;
 #[cfg(test)]
@@ -33,14 +44,22 @@ mod test_world;
 #[cfg(test)]
 mod tests;
 mod troubles;
+mod under_way;
+#[cfg(test)]
+mod under_way_tests;
 
 pub use config::{LocalConfig, OpenError};
-pub use delivery::LocalDelivery;
+pub use delivery::{LocalDelivery, OpenedSpool};
 pub use entry::{Deliver, LargeBody, LocalEntry, OlderBody, Trouble, Visible};
+pub use losses::{Losses, LostMail};
 pub use message::{Body, BodyWriter, FinishedBody, LineEnds, Message, Target};
+pub use observer::{Observer, TargetId};
 #[doc(hidden)]
 pub use old_record::old_message_bytes;
 pub use report::{
-    Kept, LocalStats, MailboxFull, MountStats, RecoveredMailbox, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
+    Kept, LocalStats, MailboxFull, MountStats, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
+    WaitingMailbox,
 };
+#[cfg(feature = "config")]
+pub use section::Storage;
 pub use takeover::{TakenOver, TakeoverError, take_over};

@@ -8,19 +8,23 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use posthaste_spool::{Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, StreamId};
+use posthaste_spool::{Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, StreamId, Then};
 
 use super::budget::{Budget, HeldBody, units};
 use super::entry::{Deliver, LocalEntry};
-use super::files::{Files, Job, Place};
+use super::files::{Done, Files, Job, Place};
 use super::history::History;
+use super::losses::{Losses, Lost, LostMail};
+use super::observer::TargetId;
 use super::queues::State;
+use super::room::is_refusal;
 use super::table::{State as Of, Task};
 
 /// A mount's bounds, and the memory that it shares with the others.
 #[derive(Clone)]
 pub(crate) struct Limits {
     pub budget: Budget,
+    pub losses: Losses,
     /// Bytes that may wait in memory for a mailbox that is slow.
     pub queue_bytes_max: u64,
     /// Bytes of visible mail after which a sync is due, and how long after the last one it is due anyway.
@@ -49,6 +53,7 @@ pub(crate) struct Counters {
     pub delivered: AtomicU64,
     pub restored: AtomicU64,
     pub failed_attempts: AtomicU64,
+    pub given_up: AtomicU64,
     pub syncs: AtomicU64,
     pub syncs_failed: AtomicU64,
     pub sync_us: AtomicU64,
@@ -127,6 +132,9 @@ impl MailMount {
         let now = self.now();
         let mut state = self.state();
         state.give_up_on_stalled(now, self.limits.queue_bytes_max);
+        if self.files.room().take_over() {
+            state.troubles.try_all(now);
+        }
         let due = if retries { state.troubles.due(now, TRIES_AT_ONCE) } else { Vec::new() };
         for key in due {
             state.table.try_again(key);
@@ -138,15 +146,19 @@ impl MailMount {
         if !state.is_busy() {
             self.idle.notify_all();
         }
-        if state.syncing.is_due(now, self.limits.sync_interval) {
+        if state.syncing.is_due(now, self.limits.sync_interval) || self.files.room().is_look_due(now) {
             self.sync.notify_all();
         }
         self.count_waiting(&state);
         let stuck = !state.ready.is_empty() && state.waiting == 0 && now.saturating_duration_since(state.taken) > STUCK;
         let notes = state.notes(now);
+        let began_to_wait = std::mem::take(&mut state.began_to_wait);
         drop(state);
         self.append_all(notes);
         self.note_visible();
+        if let Some(observer) = &self.files.common().observer {
+            began_to_wait.into_iter().for_each(|(target, error)| observer.waits(target, error));
+        }
         if stuck && self.threads().as_ref().is_some_and(|threads| threads.len() < THREADS_MAX) {
             // Without one more thread the mail waits, which is no reason to stop.
             let _ = self.spawn("deliver", |mount| mount.run());
@@ -222,19 +234,31 @@ impl MailMount {
             let (jobs, step) = state.take_group(&mailbox, self.now());
             drop(state);
             let outcomes = self.files.work_off(&mailbox, &jobs, &|| *step.lock().expect("a step") = self.now());
+            let is_refused = outcomes.iter().any(|outcome| outcome.as_ref().is_err_and(is_refusal));
             self.enter(&mailbox, &jobs, outcomes);
+            if is_refused {
+                self.files.room().refusals_entered();
+            }
             state = self.state();
         }
     }
 
-    fn enter(&self, mailbox: &Arc<str>, jobs: &[Job], outcomes: Vec<io::Result<bool>>) {
+    fn enter(&self, mailbox: &Arc<str>, jobs: &[Job], outcomes: Vec<io::Result<Done>>) {
+        self.tell_losses(mailbox, jobs, &outcomes);
         let now = self.now();
         let mut guard = self.state();
         let state = &mut *guard;
         for (job, outcome) in jobs.iter().zip(outcomes) {
             match outcome {
-                Ok(written) => {
-                    if job.task != Task::Write && written {
+                Ok(Done::GivenUp(_)) => {
+                    self.counters.given_up.fetch_add(1, Ordering::Relaxed);
+                    state.troubles.gave_up(mailbox, job.key, now);
+                    let entry = state.table.gave_up(job.key);
+                    // The position passes it soon: after a kill it would be given up, and told, once more.
+                    state.syncing.want_through(entry);
+                }
+                Ok(done) => {
+                    if job.task != Task::Write && matches!(done, Done::Written) {
                         self.counters.restored.fetch_add(1, Ordering::Relaxed);
                     }
                     self.counters.delivered.fetch_add(1, Ordering::Relaxed);
@@ -267,12 +291,54 @@ impl MailMount {
         }
     }
 
+    /// Before anything is let go: what is given up is never given up silently.
+    fn tell_losses(&self, mailbox: &Arc<str>, jobs: &[Job], outcomes: &[io::Result<Done>]) {
+        for (job, outcome) in jobs.iter().zip(outcomes) {
+            let Ok(Done::GivenUp(Lost { error, kept, is_there })) = outcome else { continue };
+            if let Some(observer) = &self.files.common().observer {
+                let (message, number) = job.key;
+                observer.given_up(TargetId { message, number, mailbox: mailbox.clone() }, error.clone());
+            }
+            self.limits.losses.tell(&LostMail {
+                id: job.key.0.get(),
+                received_secs: job.deliver.secs,
+                bytes: job.body_len,
+                mailbox: mailbox.clone(),
+                error: error.clone(),
+                kept: kept.clone(),
+                is_there: *is_there,
+            });
+        }
+    }
+
     /// Notes what became visible: not each by itself, for every entry costs the spool's device a write.
     fn note_visible(&self) {
         // Until it is appended: were a sync to fail and another to succeed before, it would speak of files that are lost.
         let _no_sync_begins = self.noting.read().expect("no thread panics while it appends a note");
-        let note = self.state().take_visible();
-        self.append_all(note.into_iter().collect());
+        self.append_visible();
+    }
+
+    /// Appends the note of what became visible, and with it what the observer has to say of that.
+    pub(super) fn append_visible(&self) {
+        let observer = &self.files.common().observer;
+        let mut state = self.state();
+        let targets = observer.as_ref().map_or_else(Vec::new, |_| state.visible_targets());
+        let Some(note) = state.take_visible() else { return };
+        drop(state);
+        let mut batch = self.batch(&note);
+        let Some(observer) = observer.clone() else { return self.append_batch(batch, Box::new(|_| ())) };
+        let count = targets.len() as u64;
+        let observed = observer.visible(targets);
+        let then: Then = match observed.is_some() {
+            true => Box::new(move |outcome| outcome.map_or_else(|_| observer.lost(count), drop)),
+            false => Box::new(|_| ()),
+        };
+        batch.entries.extend(observed);
+        self.append_batch(batch, then);
+    }
+
+    fn append_batch(&self, batch: Batch, then: Then) {
+        self.files.common().spool.append(batch, then);
     }
 
     /// For those who only want to know whether much waits: they take no lock.

@@ -9,6 +9,7 @@ use super::entry::{Deliver, LargeBody, LocalEntry};
 use super::message::Target;
 use super::message::{Body, BodyWriter, Message, blocking};
 use super::mount::memory_units;
+use super::under_way::UnderWay;
 use crate::error::DeliveryError;
 
 /// A message on its way into the spool.
@@ -47,7 +48,7 @@ impl Pending {
             payload: LocalEntry::Deliver(deliver).encode(),
         };
         let mut pending = Pending {
-            entries: delivers.into_iter().map(entry).collect(),
+            entries: delivers.into_iter().map(entry).chain(message.also).collect(),
             share: None,
             units,
             body: posthaste_spool::Body::None,
@@ -120,7 +121,11 @@ impl Core {
     }
 
     /// Appends a message and waits until it is durable or refused.
-    pub(super) async fn append(&self, pending: &mut Pending) -> Result<Result<Lsn, AppendError>, DeliveryError> {
+    pub(super) async fn append(
+        &self,
+        pending: &mut Pending,
+        under_way: Option<&UnderWay>,
+    ) -> Result<Result<Lsn, AppendError>, DeliveryError> {
         if self.budget.is_closed() {
             return Err(DeliveryError::Closed);
         }
@@ -136,7 +141,10 @@ impl Core {
             }
             drop(done.send(outcome));
         };
-        self.spool.append(pending.batch(), Box::new(then));
+        let ticket = self.spool.append(pending.batch(), Box::new(then));
+        if let Some(under_way) = under_way {
+            under_way.appended(ticket);
+        }
         outcome.await.map_err(|_| DeliveryError::Closed)
     }
 }

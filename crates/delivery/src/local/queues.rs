@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::entry::{LocalEntry, Trouble, Visible};
 use super::files::{Held, Job};
 use super::history::History;
+use super::observer::TargetId;
 use super::syncer::Syncing;
 use super::table::{Key, Table};
 use super::troubles::Troubles;
@@ -37,6 +38,8 @@ pub(super) struct State {
     called: usize,
     pub taken: Instant,
     to_note: Vec<Arc<str>>,
+    /// Targets that have begun to wait, and why, until the observer is told.
+    pub began_to_wait: Vec<(TargetId, Arc<str>)>,
 }
 
 #[derive(Default)]
@@ -79,6 +82,7 @@ impl State {
             called: 0,
             taken: now,
             to_note: Vec::new(),
+            began_to_wait: Vec::new(),
         }
     }
 
@@ -136,6 +140,10 @@ impl State {
     }
 
     pub fn trouble(&mut self, mailbox: &Arc<str>, key: Key, bytes: u64, why: &Arc<str>, now: Instant) {
+        if self.began_to_wait.len() < BEGAN_MAX && !self.troubles.has(mailbox, key) {
+            let target = TargetId { message: key.0, number: key.1, mailbox: mailbox.clone() };
+            self.began_to_wait.push((target, why.clone()));
+        }
         if self.troubles.failed(mailbox, key, bytes, why, now) && self.to_note.last() != Some(mailbox) {
             self.to_note.push(mailbox.clone());
         }
@@ -205,6 +213,15 @@ impl State {
             let bytes = self.table.get(key.0).expect("what is queued is known").body_len;
             self.put_off(&mailbox, key, bytes, &why, now);
         }
+    }
+
+    /// The targets that [`take_visible`](Self::take_visible) would speak of.
+    pub fn visible_targets(&self) -> Vec<TargetId> {
+        let id = |&(message, number): &Key| {
+            let mailbox = self.table.get(message)?.mailbox(number).clone();
+            Some(TargetId { message, number, mailbox })
+        };
+        self.unnoted.iter().filter_map(id).collect()
     }
 
     /// The entry that says what became visible since the last one.
@@ -283,5 +300,7 @@ const STALLED: Duration = Duration::from_secs(5);
 /// How long the first message of a queue may have waited before its mailbox counts as slow.
 const SLOW: Duration = Duration::from_secs(2);
 const ERROR_BYTES_MAX: usize = 1000;
+/// Targets that an observer is told of in one tick.
+const BEGAN_MAX: usize = 1000;
 /// Mailboxes noted at once.
 const NOTES_MAX: usize = 1000;

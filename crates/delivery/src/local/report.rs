@@ -1,11 +1,13 @@
 //! What local delivery tells of its work.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use posthaste_maildir::{Host, UniqueName};
 use posthaste_spool::Lsn;
 
 use super::files::unique_of;
+use super::history::History;
 use super::mount::MailMount;
 use super::table::State;
 use super::takeover::TakenOver;
@@ -18,7 +20,9 @@ pub struct ReplayReport {
     pub messages: usize,
     /// Entries in mailboxes that were missing or damaged and have been written anew.
     pub restored: usize,
-    /// Messages that were not delivered when opening had waited long enough; they are retried.
+    /// Mailbox entries that were given up, because the body of the message is lost: see [`LocalConfig::losses`](super::LocalConfig::losses).
+    pub given_up: usize,
+    /// Entries in mailboxes that could not be written when opening had waited long enough; they are retried. A mount that does not answer counts its messages.
     pub deferred: usize,
     /// Batches that cannot be read any more: what they said to local delivery is lost.
     pub damaged: Vec<Lsn>,
@@ -81,6 +85,16 @@ pub struct WaitingMailbox {
     pub error: Arc<str>,
 }
 
+/// Mail that is not in all of its mailboxes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remaining {
+    /// Messages, each counted once.
+    pub messages: usize,
+    /// Mailboxes that have not got all of theirs.
+    pub mailboxes: usize,
+}
+
 /// So much waits for a mailbox that no more is taken for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes wait for {mailbox}")]
@@ -110,6 +124,8 @@ pub struct MountStats {
     pub messages: usize,
     /// Why nothing can be delivered, if the mount has not answered since the opening.
     pub absent: Option<Arc<str>>,
+    /// Why mail waits for room on it, if so: its file system would go below the floor.
+    pub short_of_space: Option<Arc<str>>,
     /// What the last sync ended with, if it failed.
     pub sync_error: Option<Arc<str>>,
     /// For how long a sync has not come back, in seconds.
@@ -136,6 +152,8 @@ pub struct LocalStats {
     pub delivered: u64,
     /// Attempts that failed.
     pub failed_attempts: u64,
+    /// Mailbox entries that were given up, because the body of the message is lost.
+    pub given_up: u64,
     /// Messages that wait, each as often as it waits for a mailbox.
     pub waiting: usize,
     /// Bytes that wait.
@@ -216,12 +234,30 @@ impl MailMount {
         waiting.collect()
     }
 
-    /// Bytes that wait for a mailbox, `None` if none do; or for all of the mount if it does not answer or cannot be synced, which the flag says.
+    /// Adds the messages that are not in all of their mailboxes, and these mailboxes: queued, being written, waiting, or for a mount that does not answer.
+    pub(super) fn add_remaining(&self, messages: &mut HashSet<Lsn>, mailboxes: &mut HashSet<Arc<str>>) {
+        let state = self.state();
+        for (body, shown) in state.history.iter().flat_map(History::messages) {
+            messages.insert(body);
+            mailboxes.extend(shown.deliver.targets.iter().map(|(_, target)| target.mailbox.clone()));
+        }
+        for (body, message) in state.table.iter() {
+            for (number, _) in message.targets().filter(|(_, state)| *state != State::Visible) {
+                messages.insert(body);
+                mailboxes.insert(message.mailbox(number).clone());
+            }
+        }
+    }
+
+    /// Bytes that wait for a mailbox, `None` if none do; or for all of the mount if it does not answer, cannot be synced or has no room, which the flag says.
     pub(super) fn waiting_bytes(&self, mailbox: &str) -> Option<(u64, bool)> {
         let (state, now) = (self.state(), self.now());
         match state.history.is_some() || state.syncing.is_in_trouble(now) {
             true => Some((state.waiting_bytes(now), true)),
-            false => state.troubles.of(mailbox).map(|known| (known.bytes, false)),
+            false => match state.troubles.of(mailbox) {
+                Some(known) => Some((known.bytes, false)),
+                None => self.files.room().short().map(|_| (state.waiting_bytes(now), true)),
+            },
         }
     }
 
@@ -237,8 +273,35 @@ impl MailMount {
             point: self.files.point().clone(),
             messages,
             absent: state.absent.clone(),
+            short_of_space: self.files.room().short(),
             sync_error: state.syncing.error.clone(),
             sync_secs: since.map(|since| self.now().saturating_duration_since(since).as_secs()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::test_world::{Door, World, message};
+    use super::*;
+
+    #[test]
+    fn what_is_left_at_the_end_is_counted_whether_it_was_tried_or_not() {
+        let world = World::new(&[]);
+        world.doors.shut("bad/Maildir", Door::Fails);
+        world.doors.shut("hangs/Maildir", Door::Hangs);
+        world.deliver(message(&["bad", "good"], "tried"));
+        world.until("one waits", || world.waiting() == 1 && world.texts("good").len() == 1);
+        assert_eq!(world.delivery.remaining(), Remaining { messages: 1, mailboxes: 1 });
+        for _ in 0..3 {
+            world.deliver(message(&["hangs", "bad"], "not tried"));
+        }
+        world.doors.wait_until_held("hangs/Maildir");
+        let deadline = Instant::now() + Duration::from_millis(100);
+        world.place.runtime.block_on(world.delivery.shutdown_by(deadline));
+        assert_eq!(world.delivery.remaining(), Remaining { messages: 4, mailboxes: 2 });
+        world.doors.open("hangs/Maildir");
     }
 }

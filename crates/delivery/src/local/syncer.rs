@@ -1,14 +1,15 @@
 //! The syncing thread of a mount: makes visible mail durable and lets the spool forget it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use posthaste_spool::{AppendError, Lsn, Released};
 
-use super::entry::{Deliver, LocalEntry};
+use super::entry::LocalEntry;
 use super::mount::{ENTRY_BYTES, MailMount};
+use super::queues::State;
 use super::table::Key;
 
 /// When a mount is synced next, and how it went.
@@ -140,7 +141,10 @@ impl MailMount {
             let (through, asked) = {
                 let mut state = self.state();
                 while !state.syncing.wanted && !state.stop {
-                    state = self.sync.wait(state).expect("a mount's state");
+                    state = match self.files.room().is_look_due(self.now()) {
+                        true => self.look_at_room(state),
+                        false => self.sync.wait(state).expect("a mount's state"),
+                    };
                 }
                 if state.stop {
                     return;
@@ -155,16 +159,18 @@ impl MailMount {
             let us = begun.elapsed().as_micros() as u64;
             self.counters.sync_us.fetch_add(us, Ordering::Relaxed);
             self.counters.sync_us_max.fetch_max(us, Ordering::Relaxed);
-            let counter = if outcome.is_ok() { &self.counters.syncs } else { &self.counters.syncs_failed };
-            counter.fetch_add(1, Ordering::Relaxed);
             let mut state = self.state();
             let syncing = &mut state.syncing;
             (syncing.running_since, syncing.ended) = (None, asked);
             syncing.refused = None;
             let mut has_no_room = false;
             match outcome {
-                Ok(()) => (syncing.failures, syncing.error) = (0, None),
+                Ok(()) => {
+                    self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+                    (syncing.failures, syncing.error) = (0, None);
+                }
                 Err(Unfinished::Sync(error)) => {
+                    self.counters.syncs_failed.fetch_add(1, Ordering::Relaxed);
                     (syncing.failures, syncing.error) = (syncing.failures.saturating_add(1), Some(error));
                 }
                 Err(Unfinished::Entry(error)) => {
@@ -176,12 +182,26 @@ impl MailMount {
             self.sync.notify_all();
             if has_no_room {
                 // Room is made with every mount that lets go, this one among them.
-                state = self.sync.wait_timeout(state, RETRY_PAUSE).expect("a mount's state").0;
+                let waited = self.sync.wait_timeout_while(state, RETRY_PAUSE, |state| !state.stop);
+                state = waited.expect("a mount's state").0;
                 state.syncing.wanted = true;
             }
             drop(state);
             self.tell_idle();
         }
+    }
+
+    /// Asks the mount's file system whether there is room for mail that waits for it.
+    fn look_at_room<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let has_waiting = state.troubles.iter().next().is_some();
+        state.is_looking = true;
+        drop(state);
+        self.files.room().look_again(self.now(), has_waiting, || self.files.space());
+        state = self.state();
+        state.is_looking = false;
+        // Whoever ends the mount may wait for this.
+        self.sync.notify_all();
+        state
     }
 
     /// Syncs the mount now and returns how it went; `None` if it has not come back by `deadline` (real time), or the mount has not answered yet.
@@ -244,7 +264,13 @@ impl MailMount {
         };
         match self.files.sync() {
             Ok(()) => {
-                self.append_all(vec![LocalEntry::Synced { begun }]);
+                // Durable before the spool forgets any of it: a message whose body is gone and that nobody knows to be done could never be looked for.
+                if let Err(error) =
+                    self.append(&LocalEntry::Synced { begun }).recv().unwrap_or(Err(AppendError::Closed))
+                {
+                    self.state().table.sync_did_not_begin(covered);
+                    return Err(Unfinished::Entry(error));
+                }
                 // In pieces: the ring's thread wants the state, too.
                 covered.chunks(SYNCED_AT_ONCE).for_each(|some| self.state().table.synced(some));
                 Ok(true)
@@ -271,8 +297,7 @@ impl MailMount {
             let begun = {
                 // What was entered as visible is noted in front of this.
                 let _no_note_is_missing = self.noting.write().expect("no thread panics while it appends a note");
-                let note = self.state().take_visible();
-                self.append_all(note.into_iter().collect());
+                self.append_visible();
                 self.append(&LocalEntry::SyncBegun { session })
             };
             match begun.recv().unwrap_or(Err(AppendError::Closed)) {
@@ -306,15 +331,7 @@ impl MailMount {
             .map(|begun| begun.recv().unwrap_or(Err(AppendError::Closed)))
             .transpose()
             .map_err(Unfinished::Entry)?;
-        let laggards: Vec<Deliver> = self.state().table.laggards(doubt.unwrap_or(through));
-        let (tell, told) = channel();
-        for deliver in laggards {
-            let tell = tell.clone();
-            let then = move |outcome| drop(tell.send(outcome));
-            self.files.common().spool.append(self.batch(&LocalEntry::Deliver(deliver)), Box::new(then));
-        }
-        drop(tell);
-        told.iter().try_for_each(|outcome| outcome.map(drop)).map_err(Unfinished::Entry)?;
+        self.carry_laggards(doubt.unwrap_or(through)).map_err(Unfinished::Entry)?;
         let mut state = self.state();
         if let Some(begun) = doubt {
             state.table.doubt_carried(begun);
@@ -325,6 +342,26 @@ impl MailMount {
         drop(state);
         self.append_all(notes);
         Ok(())
+    }
+
+    /// A few MiB at a time, each durable before the next: mail that comes in meanwhile finds room in the spool's queue, and its turn.
+    fn carry_laggards(&self, through: Lsn) -> Result<(), AppendError> {
+        let mut after = Lsn::ZERO;
+        loop {
+            let laggards = {
+                let state = self.state();
+                if state.stop {
+                    return Err(AppendError::Closed);
+                }
+                state.table.laggards(through, after, CARRY_STEP_BYTES)
+            };
+            let Some(last) = laggards.last().and_then(|deliver| deliver.body) else { return Ok(()) };
+            after = last.lsn;
+            let told: Vec<_> = laggards.into_iter().map(|deliver| self.append(&LocalEntry::Deliver(deliver))).collect();
+            for outcome in told {
+                outcome.recv().unwrap_or(Err(AppendError::Closed))?;
+            }
+        }
     }
 
     /// Appends an entry and says what becomes of it.
@@ -353,3 +390,5 @@ const CARRY_ENTRIES: usize = 4096;
 const CARRY_RATIO: usize = 8;
 /// As [`CARRY_ENTRIES`], in bytes that became visible.
 const CARRY_BYTES: u64 = 64 << 20;
+/// What is written down anew at once: some ten thousand messages.
+const CARRY_STEP_BYTES: u64 = 4 << 20;

@@ -1,6 +1,7 @@
 //! What became of each message on one mount. Bookkeeping alone: it reads no clock and touches no disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use posthaste_spool::Lsn;
@@ -22,6 +23,8 @@ pub(crate) type Key = (Lsn, u16);
 ///   │      an attempt failed           │                    │
 ///   └──────────────────────────────────┴────────────────────┘
 /// ```
+///
+/// A target of which the body is lost goes from `Writing`: it is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// To be written as soon as a thread is free.
@@ -86,6 +89,8 @@ pub(crate) struct Table<B> {
     in_doubt: usize,
     /// Messages that are gone, since somebody asked.
     released: Vec<Lsn>,
+    /// Messages that were given up for their last mailbox: as many as were damaged.
+    given_up: BTreeSet<Lsn>,
 }
 
 /// What a message counts where memory and disk are bounded: its body, and what is known of each target.
@@ -119,6 +124,7 @@ impl<B> Default for Table<B> {
             failed_sync: None,
             in_doubt: 0,
             released: Vec::new(),
+            given_up: BTreeSet::new(),
         }
     }
 }
@@ -167,9 +173,9 @@ impl<B: Clone> Table<B> {
         self.messages.insert(body, Message { entry, deliver, body_len, held, targets });
     }
 
-    /// A later entry stands for a message from now on; false if the message is not known.
+    /// A later entry stands for a message from now on; false if the message is not known. One that was given up while that entry was under way stays gone.
     pub fn carried(&mut self, body: Lsn, entry: Lsn) -> bool {
-        let Some(message) = self.messages.get_mut(&body) else { return false };
+        let Some(message) = self.messages.get_mut(&body) else { return self.given_up.contains(&body) };
         let before = std::mem::replace(&mut message.entry, entry);
         *self.entries.entry(entry).or_default() += 1;
         self.let_go(before);
@@ -271,15 +277,32 @@ impl<B: Clone> Table<B> {
     /// It has succeeded.
     pub fn synced(&mut self, covered: &[Key]) {
         for &(body, number) in covered {
-            let Some(message) = self.messages.get_mut(&body) else { continue };
-            message.targets.retain(|target| target.number != number || target.state != State::Visible);
-            if message.targets.is_empty() {
-                let entry = message.entry;
-                self.bytes -= memory_of(&message.deliver, message.body_len);
-                self.messages.remove(&body);
-                self.released.push(body);
-                self.let_go(entry);
-            }
+            self.remove_targets(body, |target| target.number == number && target.state == State::Visible);
+        }
+    }
+
+    /// A thread has found that it can never be delivered. Returns the entry that stands for its message.
+    pub fn gave_up(&mut self, key: Key) -> Lsn {
+        let message = self.messages.get_mut(&key.0).expect("what is written is known");
+        let entry = message.entry;
+        self.in_doubt -= usize::from(message.target_mut(key.1, State::Writing).in_doubt);
+        self.remove_targets(key.0, |target| target.number == key.1);
+        if !self.messages.contains_key(&key.0) {
+            self.given_up.insert(key.0);
+        }
+        self.end_of_doubt();
+        entry
+    }
+
+    fn remove_targets(&mut self, body: Lsn, which: impl Fn(&Target) -> bool) {
+        let Some(message) = self.messages.get_mut(&body) else { return };
+        message.targets.retain(|target| !which(target));
+        if message.targets.is_empty() {
+            let entry = message.entry;
+            self.bytes -= memory_of(&message.deliver, message.body_len);
+            self.messages.remove(&body);
+            self.released.push(body);
+            self.let_go(entry);
         }
     }
 
@@ -325,9 +348,11 @@ impl<B: Clone> Table<B> {
         (below, released)
     }
 
-    /// Messages that hold the position at or below an entry, with the targets that are not durable.
-    pub fn laggards(&self, through: Lsn) -> Vec<Deliver> {
-        let lags = self.messages.iter().filter(|(_, message)| message.entry <= through);
+    /// Messages that hold the position at or below an entry, with the targets that are not durable, in the order of their bodies: those behind `after`, up to about
+    /// so many bytes of them as [`memory_of`] counts, at least one.
+    pub fn laggards(&self, through: Lsn, after: Lsn, bytes_max: u64) -> Vec<Deliver> {
+        let behind = self.messages.range((Bound::Excluded(after), Bound::Unbounded));
+        let lags = behind.filter(|(_, message)| message.entry <= through);
         let left = |message: &Message<B>| Deliver {
             targets: message
                 .deliver
@@ -342,7 +367,13 @@ impl<B: Clone> Table<B> {
             let older = OlderBody { lsn: *body, len: message.body_len };
             Deliver { body: Some(older), ..left(message) }
         };
-        lags.map(carried).collect()
+        let mut bytes = 0;
+        let fits = |deliver: &Deliver| {
+            let fits = bytes == 0 || bytes < bytes_max;
+            bytes += memory_of(deliver, 0);
+            fits
+        };
+        lags.map(carried).take_while(fits).collect()
     }
 
     /// All that is there is known: so is whether anything is in doubt.

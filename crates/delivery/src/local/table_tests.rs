@@ -10,7 +10,7 @@ use posthaste_turns::Random;
 use super::entry::{Deliver, LocalEntry, Visible};
 use super::history::History;
 use super::message::{LineEnds, Target};
-use super::table::{Key, State, Table, Task};
+use super::table::{Key, State, Table, Task, memory_of};
 use crate::session::{SessionTag, TAG_BYTES};
 
 /// What is true of a target's file, whatever anybody knows of it.
@@ -221,10 +221,16 @@ impl World {
         if in_doubt {
             through = self.append(LocalEntry::SyncBegun { session: self.tag() });
         }
-        for deliver in self.table.laggards(through) {
-            let body = deliver.body.expect("it is an older one").lsn;
-            let entry = self.append(LocalEntry::Deliver(deliver));
-            assert!(self.table.carried(body, entry));
+        let (mut after, step) = (Lsn::ZERO, self.random.below(2000));
+        loop {
+            let laggards = self.table.laggards(through, after, step);
+            let Some(last) = laggards.last() else { break };
+            after = last.body.expect("it is an older one").lsn;
+            for deliver in laggards {
+                let body = deliver.body.expect("it is an older one").lsn;
+                let entry = self.append(LocalEntry::Deliver(deliver));
+                assert!(self.table.carried(body, entry));
+            }
         }
         self.durable = self.log.len();
         if in_doubt {
@@ -382,3 +388,26 @@ impl Drop for Told {
         eprintln!("seed {}", self.0);
     }
 }
+
+#[test]
+fn laggards_come_in_bounded_steps_and_none_is_left_out() {
+    let mut world = World::new(1);
+    (0..100).for_each(|_| world.receive());
+    let (through, mut after, mut found, mut steps) = (Lsn::new(90), Lsn::ZERO, Vec::new(), 0);
+    loop {
+        let laggards = world.table.laggards(through, after, STEP_BYTES);
+        let Some(last) = laggards.last() else { break };
+        let all_but_last = &laggards[..laggards.len() - 1];
+        assert!(all_but_last.iter().map(|deliver| memory_of(deliver, 0)).sum::<u64>() < STEP_BYTES);
+        let bodies = laggards.iter().map(|deliver| deliver.body.expect("it is an older one").lsn);
+        after = last.body.expect("it is an older one").lsn;
+        found.extend(bodies);
+        steps += 1;
+    }
+    assert_eq!(found, (1..=90).map(Lsn::new).collect::<Vec<_>>());
+    assert!(steps > 5, "{steps}");
+    // A message that is larger than a step is one by itself.
+    assert_eq!(world.table.laggards(through, Lsn::ZERO, 0).len(), 1);
+}
+
+const STEP_BYTES: u64 = 4000;

@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use bytes::Bytes;
-use posthaste_journal::inspect::{Reader, segments};
-use posthaste_journal::{Damage, KIND_USER};
+use posthaste_journal::{Damage, KIND_USER, Reader, segments};
 use posthaste_spool::{
     AppendError, Batch, CheckpointError, Config, Entry, FileSpool, Lsn, Spool, StreamError, StreamId,
 };
@@ -98,7 +97,7 @@ pub enum TakeoverError {
 /// See [`TakeoverError`].
 pub fn take_over(journal_dir: &Path, config: &LocalConfig) -> Result<Option<TakenOver>, TakeoverError> {
     if !config.mail_root.is_dir() {
-        posthaste_journal::storage::make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
+        posthaste_fsops::make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
     }
     let mounts = MountPoints::below(&config.mail_root).map_err(at(&config.mail_root))?;
     let points: Vec<&str> = mounts.iter().map(|point| &**point).collect();
@@ -145,7 +144,7 @@ pub(super) fn take_over_into(
     let taken =
         Takeover { spool, reader, journal: &journal, stream_of, streams: BTreeMap::new(), bytes_in_flight }.run()?;
     if taken.lost() > 0 {
-        posthaste_journal::storage::make_dir(&journal.kept()).map_err(at(journal_dir))?;
+        posthaste_fsops::make_dir(&journal.kept()).map_err(at(journal_dir))?;
     }
     journal.put_sign(spool_dir).map_err(at(journal_dir))?;
     let parent = spool_dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -391,7 +390,7 @@ impl OldJournal {
     }
 
     fn put_sign(&self, spool_dir: &Path) -> io::Result<()> {
-        posthaste_journal::storage::make_dir(&self.sign())?;
+        posthaste_fsops::make_dir(&self.sign())?;
         let text = SIGN_TEXT.replace("SPOOL", &spool_dir.display().to_string());
         let text = text.replace("SIGN", &self.sign().display().to_string());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use posthaste_fsops::recording::{Event, Scope};
 use posthaste_fsops::{Choice, Cut, Machine, Recording};
-use posthaste_journal::Journal;
+use posthaste_old_journal::{OldJournal, start_of_earlier_version};
 use posthaste_spool::{Config, FileSpool, Lsn, Replayed, Spool};
 use rustix::fs::{Mode, OFlags};
 
@@ -63,16 +63,14 @@ type Messages = BTreeMap<u64, (Vec<(u16, String)>, Vec<u8>)>;
 /// A journal of the first format. Returns what its messages are.
 fn fill(root: &Path) -> Messages {
     let dir = journal_of(root);
-    let journal_config = posthaste_journal::Config { segment_bytes: 64 << 10, ..posthaste_journal::Config::default() };
-    let (journal, _) = Journal::open(&dir, journal_config).unwrap();
+    let mut journal = OldJournal::create(&dir, 64 << 10);
     let bodies = dir.join("spool");
-    posthaste_journal::storage::make_dir(&bodies).unwrap();
+    posthaste_fsops::make_dir(&bodies).unwrap();
     let large = vec![b'L'; 300_000];
     put(&bodies.join("0000000000000001.body"), &large);
     put(&bodies.join("0000000000000002.body"), b"of no record");
     posthaste_fsops::fsync(std::fs::File::open(&bodies).unwrap()).unwrap();
     let mut all = Messages::new();
-    let append = |stored: &Stored| journal.append(KIND_MESSAGE, vec![stored.encode()]).wait().unwrap();
     let sets: [(&[u16], &[&str]); 4] =
         [(&[0], &["a/one"]), (&[0, 1], &["a/one", "b/two"]), (&[2, 5], &["b/two", "b/three"]), (&[0], &["b/three"])];
     for n in 0..24_u8 {
@@ -86,7 +84,7 @@ fn fill(root: &Path) -> Messages {
             }
             false => OldBody::Inline(bytes.clone().into()),
         };
-        let id = append(&stored(numbers, mailboxes, body));
+        let id = journal.append(KIND_MESSAGE, &stored(numbers, mailboxes, body).encode());
         let targets = numbers.iter().copied().zip(mailboxes.iter().map(|name| (*name).to_owned())).collect();
         all.insert(id, (targets, bytes));
     }
@@ -94,13 +92,13 @@ fn fill(root: &Path) -> Messages {
     let ids: Vec<u64> = all.keys().copied().collect();
     journal.settle(ids[0]);
     journal.settle(ids[1]);
-    journal.checkpoint(|| Ok(())).unwrap();
+    journal.checkpoint();
     ids[..2].iter().for_each(|id| drop(all.remove(id)));
     let note = Delivered { session: SESSION, done: vec![(ids[2], 2), (ids[5], 0), (ids[5], 1), (ids[0], 0)] };
-    journal.append_note(KIND_DELIVERED, vec![note.encode()]);
-    journal.append_note_durably(KIND_DISTRUST, vec![Bytes::copy_from_slice(&SESSION.0)]).wait().unwrap();
+    journal.note(KIND_DELIVERED, &note.encode());
+    journal.note(KIND_DISTRUST, &SESSION.0);
     let waits = Waits { mailbox: "b/three".into(), attempts: 3, next_try_secs: 9, error: "no space".into() };
-    journal.append_note_durably(KIND_WAITS, vec![waits.encode()]).wait().unwrap();
+    journal.note(KIND_WAITS, &waits.encode());
     all
 }
 
@@ -159,9 +157,9 @@ fn assert_taken(root: &Path, expected: &Messages, what: &str) {
     assert_eq!(of_b[..2], [&visible(&[(ids[0], 2), (ids[3], 1)]), &begun], "{what}");
     assert!(of_b.len() == 3 && matches!(of_b[2], LocalEntry::Trouble(trouble) if trouble.attempts == 3), "{what}");
     // Nothing of the journal is left but the sign.
-    assert_eq!(posthaste_journal::inspect::segments(&journal_of(root)).unwrap(), Vec::<String>::new());
+    assert_eq!(posthaste_journal::segments(&journal_of(root)).unwrap(), Vec::<String>::new());
     assert_eq!(std::fs::read_dir(journal_of(root).join("spool")).unwrap().count(), 0, "{what}");
-    assert!(Journal::open(&journal_of(root), posthaste_journal::Config::default()).is_err(), "{what}");
+    assert!(start_of_earlier_version(&journal_of(root)).is_err(), "{what}");
 }
 
 #[test]
@@ -179,17 +177,15 @@ fn a_journal_is_taken_over_once_with_its_names_and_notes() {
 fn a_journal_that_is_in_use_or_beside_a_spool_of_its_own_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let expected = fill(dir.path());
-    let config = posthaste_journal::Config { segment_bytes: 64 << 10, ..posthaste_journal::Config::default() };
-    let (journal, _) = Journal::open(&journal_of(dir.path()), config.clone()).unwrap();
+    let lock = std::fs::File::open(journal_of(dir.path()).join("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     assert!(matches!(taken(dir.path()), Err(TakeoverError::Locked(_))));
-    drop(journal);
+    drop(lock);
     std::fs::create_dir_all(spool_of(dir.path()).join("ring")).unwrap();
     assert!(matches!(taken(dir.path()), Err(TakeoverError::Both { .. })));
     std::fs::remove_dir(spool_of(dir.path()).join("ring")).unwrap();
     // The older program still has it all.
-    let (journal, recovery) = Journal::open(&journal_of(dir.path()), config).unwrap();
-    assert_eq!(recovery.records.len(), expected.len());
-    drop(journal);
+    assert_eq!(start_of_earlier_version(&journal_of(dir.path())).unwrap(), expected.len());
     // Into the directory that was made for it.
     taken(dir.path()).unwrap().expect("a journal");
     assert_taken(dir.path(), &expected, "taken over");

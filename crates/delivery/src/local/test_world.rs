@@ -1,7 +1,6 @@
 //! Local delivery in a world that does what a test says: mounts, mailboxes and syncs that fail or hang, time that passes.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,10 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_fsops::{Machine, Tree};
-use posthaste_spool::{
-    AppendError, Batch, Consumer, FileSpool, Lsn, ReadError, Released, ReplayError, Replayed, SnapshotName, Spool,
-    Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
-};
+use posthaste_hooked_spool::{HookedSpool, Hooks};
+use posthaste_spool::{AppendError, FileSpool, Spool};
 use tokio::runtime::Runtime;
 
 use super::message::{LineEnds, Target};
@@ -116,6 +113,10 @@ impl Place {
         Place { machine, runtime }
     }
 
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
     pub fn mail(&self) -> PathBuf {
         self.machine.path().join("mail")
     }
@@ -143,7 +144,7 @@ impl Place {
 pub(super) struct World {
     pub delivery: LocalDelivery,
     pub report: ReplayReport,
-    pub spool: Arc<Watched>,
+    pub spool: Arc<HookedSpool<Watch>>,
     pub doors: Arc<Doors>,
     pub clock: Arc<Mutex<Instant>>,
     pub place: Place,
@@ -158,11 +159,7 @@ impl World {
         let clock = Arc::new(Mutex::new(Instant::now()));
         let told = clock.clone();
         let seams = Seams { gate: Some(doors.gate()), clock: Some(Arc::new(move || *told.lock().unwrap())) };
-        let spool = Arc::new(Watched {
-            spool: place.spool(),
-            largest_read: AtomicU64::new(0),
-            refuses: AtomicBool::new(false),
-        });
+        let spool = Arc::new(HookedSpool::new(place.spool(), Watch::default()));
         let (delivery, report) =
             LocalDelivery::open_with(spool.clone(), None, change(place.config()), seams).expect("opens");
         World { delivery, report, spool, doors, clock, place }
@@ -233,7 +230,12 @@ pub(super) fn message(mailboxes: &[&str], body: &str) -> Message {
         prefix: Bytes::from(format!("Delivered-To: {name}\r\n")),
     };
     let targets = mailboxes.iter().map(target).collect();
-    Message { targets, body: Body::Memory(vec![Bytes::copy_from_slice(body.as_bytes())]), line_ends: LineEnds::ToLf }
+    Message {
+        targets,
+        body: Body::Memory(vec![Bytes::copy_from_slice(body.as_bytes())]),
+        line_ends: LineEnds::ToLf,
+        also: Vec::new(),
+    }
 }
 
 /// Names and contents of a mailbox, `new/` and `cur/` together, sorted.
@@ -251,73 +253,27 @@ pub(super) fn mailbox(root: &Path, name: &str) -> Vec<(String, String)> {
     all
 }
 
-/// A spool that knows how much was read at once.
-pub(super) struct Watched {
-    pub spool: FileSpool,
+/// Knows how much was read at once, and refuses entries when a test says so.
+#[derive(Default)]
+pub(super) struct Watch {
     pub largest_read: AtomicU64,
     refuses: AtomicBool,
 }
 
-impl Watched {
+impl Watch {
     /// Refuses every batch from now on, as a full disk does.
     pub fn refuse_entries(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
     }
 }
 
-impl Spool for Watched {
-    fn stream(&self, name: &str) -> Result<StreamId, StreamError> {
-        self.spool.stream(name)
+impl Hooks for Watch {
+    fn append(&self) -> Result<(), AppendError> {
+        if self.refuses.load(Ordering::Relaxed) { Err(AppendError::Full("a test says so".into())) } else { Ok(()) }
     }
 
-    fn position(&self, stream: StreamId) -> (Lsn, Option<SnapshotName>) {
-        self.spool.position(stream)
-    }
-
-    fn append(&self, batch: Batch, then: Then) -> Ticket {
-        if self.refuses.load(Ordering::Relaxed) {
-            // Nobody is asked whether a batch without an entry is durable.
-            let none = Batch::default();
-            return self.spool.append(none, Box::new(move |_| then(Err(AppendError::Full("a test says so".into())))));
-        }
-        self.spool.append(batch, then)
-    }
-
-    fn upload(&self, announced: u64) -> std::io::Result<Upload> {
-        self.spool.upload(announced)
-    }
-
-    fn check_room(&self, bytes: u64) -> std::io::Result<()> {
-        self.spool.check_room(bytes)
-    }
-
-    fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {
-        self.largest_read.fetch_max(range.end - range.start, Ordering::Relaxed);
-        self.spool.read(body, range)
-    }
-
-    fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released) {
-        self.spool.advance(stream, position, snapshot, released);
-    }
-
-    fn replay(&self, stream: StreamId, visitor: &mut dyn FnMut(Replayed<'_>)) -> Result<Lsn, ReplayError> {
-        self.spool.replay(stream, visitor)
-    }
-
-    fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError> {
-        self.spool.attach(stream, after, consumer)
-    }
-
-    fn detach(&self, stream: StreamId) {
-        self.spool.detach(stream);
-    }
-
-    fn stats(&self) -> Stats {
-        self.spool.stats()
-    }
-
-    fn streams(&self) -> Vec<StreamStats> {
-        self.spool.streams()
+    fn read(&self, octets: u64) {
+        self.largest_read.fetch_max(octets, Ordering::Relaxed);
     }
 }
 

@@ -188,7 +188,7 @@ fn a_mount_whose_syncs_fail_keeps_its_own_mail_and_no_other() {
     let stats = world.delivery.stats();
     let bad = stats.mounts.iter().find(|mount| &*mount.point == "bad").expect("the mount");
     assert!(bad.sync_error.is_some() && stats.mounts.iter().filter(|mount| mount.sync_error.is_some()).count() == 1);
-    world.spool.spool.checkpoint().expect("checkpoints go on");
+    world.spool.checkpoint().expect("checkpoints go on");
     world.doors.open("sync bad");
     world.sync();
     assert_eq!(world.held("bad").1, 0);
@@ -408,10 +408,10 @@ fn a_large_body_is_copied_in_pieces_also_when_it_is_written_anew() {
         let sizes = format!(",S={},W={}", plain.len() + 15 + name.len(), line.len() + 16 + name.len());
         assert!(file.to_str().expect("UTF-8").contains(&sizes), "{file:?} {sizes}");
     }
-    let largest = world.spool.largest_read.load(Ordering::Relaxed);
+    let largest = world.spool.hooks.largest_read.load(Ordering::Relaxed);
     assert!(largest > 0 && largest <= 1 << 20, "{largest}");
     // Twice: what the first lets go is removed by one that comes later.
-    (0..3).for_each(|_| world.spool.spool.checkpoint().expect("a checkpoint"));
+    (0..3).for_each(|_| world.spool.checkpoint().expect("a checkpoint"));
     assert_eq!(world.spool.stats().large_bodies, 0);
 }
 
@@ -484,10 +484,10 @@ fn without_room_for_the_note_there_is_no_sync() {
     world.until("visible", || world.delivery.stats().delivered == 1);
     world.doors.shut("sync ", Door::Hangs);
     let mount = world.delivery.core().mounts[0].clone();
-    world.spool.refuse_entries(true);
+    world.spool.hooks.refuse_entries(true);
     let outcome = mount.sync_now(std::time::Instant::now() + PATIENCE).expect("it did not hang");
     assert!(outcome.is_err_and(|error| error.contains("took no entry")));
-    world.spool.refuse_entries(false);
+    world.spool.hooks.refuse_entries(false);
     world.doors.open("sync ");
     world.sync();
     assert_eq!(world.held("").1, 0);
@@ -496,7 +496,7 @@ fn without_room_for_the_note_there_is_no_sync() {
 #[test]
 fn once_a_message_has_waited_for_room_in_vain_no_other_waits_until_there_is_some() {
     let world = World::new(&[]);
-    world.spool.refuse_entries(true);
+    world.spool.hooks.refuse_entries(true);
     let is_refused = || world.place.deliver(&world.delivery, message(&["ann"], "x")).is_err();
     std::thread::scope(|scope| {
         let first = scope.spawn(is_refused);
@@ -507,9 +507,9 @@ fn once_a_message_has_waited_for_room_in_vain_no_other_waits_until_there_is_some
         world.until("it is refused at once", || second.is_finished());
         assert!(second.join().unwrap());
     });
-    world.spool.refuse_entries(false);
+    world.spool.hooks.refuse_entries(false);
     world.deliver(message(&["ann"], "there is room"));
-    world.spool.refuse_entries(true);
+    world.spool.hooks.refuse_entries(true);
     std::thread::scope(|scope| {
         let third = scope.spawn(is_refused);
         world.until_in_time("it has waited", || third.is_finished());

@@ -57,6 +57,11 @@ impl Troubles {
         self.mailboxes.iter().map(|(mailbox, broken)| (mailbox, broken.known()))
     }
 
+    /// Whether a message is known to wait for a mailbox.
+    pub fn has(&self, mailbox: &str, key: Key) -> bool {
+        self.mailboxes.get(mailbox).is_some_and(|broken| broken.messages.contains_key(&key))
+    }
+
     /// Bytes that wait for any of them.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -122,6 +127,26 @@ impl Troubles {
             broken.due = now + RETRY_FIRST;
             broken.release_before = Some(self.tries);
         }
+    }
+
+    /// A message was given up: it waits no more, and says nothing of the mailbox.
+    pub fn gave_up(&mut self, mailbox: &str, key: Key, now: Instant) {
+        let Some(broken) = self.mailboxes.get_mut(mailbox) else { return };
+        let Some((tried, bytes)) = broken.messages.remove(&key) else { return };
+        broken.by_try.remove(&(tried, key));
+        broken.bytes -= bytes;
+        self.bytes -= bytes;
+        if broken.probe == Some(key) {
+            (broken.probe, broken.due) = (None, now);
+        }
+        if broken.messages.is_empty() {
+            self.mailboxes.remove(mailbox);
+        }
+    }
+
+    /// What kept mail from all of them has ended: each is tried now.
+    pub fn try_all(&mut self, now: Instant) {
+        self.mailboxes.values_mut().for_each(|broken| broken.due = broken.due.min(now));
     }
 
     /// Takes what is to be tried now, `most` of them at most.
@@ -302,6 +327,16 @@ mod tests {
         let first = clock.due_of(20);
         assert_eq!(first.iter().filter(|id| **id >= 100).count(), 10, "each of the others has its turn");
         assert_eq!(first.len(), 20);
+    }
+
+    #[test]
+    fn when_what_kept_all_mail_has_ended_no_mailbox_waits_for_its_time() {
+        let mut clock = Clock::new();
+        for id in 0..10 {
+            (0..8).for_each(|_| clock.attempt(id, &format!("box {id}"), false));
+        }
+        clock.mail.try_all(clock.now);
+        assert_eq!(clock.due(), (0..10).collect::<Vec<_>>());
     }
 
     #[test]

@@ -19,7 +19,12 @@ use crate::run::Run;
 impl Run {
     /// A life of the executor, from a start to an end or a kill: mail in so many groups, checkpoints, a reader, and whatever fails.
     pub fn live(&mut self, machine: &Machine, random: &mut Random, groups: usize) {
-        let faults = self.faults(machine, random);
+        // An opening makes so many syncs that few lives would come to anything else if it were always that which fails.
+        let opens_well = random.below(4) != 0;
+        let mut faults = match opens_well {
+            true => Faults { read_only: self.given_up, ..Faults::default() },
+            false => self.faults(machine, random),
+        };
         machine.set_faults(faults.clone());
         match Engine::open(machine.path()) {
             Err(error) => {
@@ -27,6 +32,10 @@ impl Run {
                 assert!(may_fail, "opens not where nothing fails: {error}");
             }
             Ok(engine) => {
+                if opens_well {
+                    faults = self.faults(machine, random);
+                    machine.set_faults(faults.clone());
+                }
                 let runtime = runtime();
                 let mut reader = Reader::default();
                 (0..groups).for_each(|_| self.send_and_read(machine, random, (&runtime, &engine), &mut reader));

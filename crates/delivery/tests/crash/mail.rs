@@ -48,12 +48,18 @@ impl Letter {
             targets: self.mailboxes.iter().map(target).collect(),
             body: Body::Memory(vec![Bytes::copy_from_slice(front), Bytes::copy_from_slice(back)]),
             line_ends: self.line_ends,
+            also: Vec::new(),
         }
     }
 
     /// Whether its client is slow: then it goes to the spool in pieces.
     pub fn comes_in_pieces(&self) -> bool {
         self.number.is_multiple_of(11)
+    }
+
+    /// Whether its client has little patience.
+    pub fn may_be_given_up(&self) -> bool {
+        self.number % 5 == 2
     }
 
     /// The bytes that the executor is given where nothing is put in front.

@@ -2,7 +2,7 @@
 //!
 //! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed (`posthaste_turns`), so all of a run does.
 //! `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery --test crash` makes more cuts than the tests do by themselves, and of the short runs
-//! all that there are (`.ci/run` does),
+//! all that there are; `.ci/run` makes 700,
 //! `POSTHASTE_SEED=1000` begins with other scenarios. A finding prints what makes it again: `POSTHASTE_REPLAY=local:3/120:s4` is scenario 3 cut before
 //! its event 120, with one more cut behind it where it was the recovery that was cut; `POSTHASTE_REPLAY=local:3` cuts all of that scenario.
 
@@ -33,7 +33,7 @@ const CUTS_OF_A_RUN: usize = 25;
 const CUTS_TO_FIND_ONE: usize = 50;
 
 /// Of each short run, where they are not all made.
-const CUTS_OF_A_SHORT_RUN: usize = 100;
+const CUTS_OF_A_SHORT_RUN: u64 = 100;
 
 /// A number from the environment.
 fn number(name: &str, default: u64) -> u64 {
@@ -125,13 +125,13 @@ fn local_delivery_on_several_mounts_loses_nothing_wherever_the_power_goes() {
 
 #[test]
 fn a_short_run_loses_nothing_with_any_of_all_cuts() {
-    let is_soak = std::env::var_os("POSTHASTE_CUTS").is_some();
+    let wanted = number("POSTHASTE_CUTS", CUTS_OF_A_SHORT_RUN) as usize;
     // All kinds of disks.
     for seed in 1..=4 {
         let run = Run::record(Scenario::Short, seed);
         let cuts = cuts_of(&run);
-        let count = if is_soak { cuts.len() } else { CUTS_OF_A_SHORT_RUN };
-        println!("{} cuts", cut_all(&run, &sample(cuts, count, &mut Random::new(seed))));
+        let all = cuts.len();
+        println!("{all} cuts there are, {} made", cut_all(&run, &sample(cuts, wanted, &mut Random::new(seed))));
     }
 }
 
@@ -250,7 +250,7 @@ fn shape(event: &Event) -> (std::mem::Discriminant<Event>, Vec<u64>) {
         Event::Rename { from, to, node } => vec![from.0, len(&from.1), to.0, len(&to.1), *node],
         Event::Exchange { first, second } => vec![first.0, len(&first.1), first.2, second.0, len(&second.1), second.2],
         Event::Write { node, offset, bytes } => vec![*node, *offset, bytes.len() as u64],
-        Event::Truncate { node } => vec![*node],
+        Event::Truncate { node, .. } => vec![*node],
         Event::Sync(scope) | Event::SyncFailed(scope) => match scope {
             Scope::Node(node) => vec![*node],
             Scope::FileSystem(mount) => vec![*mount, 1],
@@ -272,3 +272,52 @@ fn a_finding_can_be_made_again() {
         }
     }
 }
+
+/// What of all that can go on at once is under way in each kind of run: a scenario in which nothing happens proves nothing.
+#[test]
+fn the_runs_have_what_a_cut_may_hit() {
+    for scenario in [Scenario::Local, Scenario::FailingSync, Scenario::FailingWrite] {
+        let mut wanted = vec![
+            "segment adopted",
+            "records copied into a pack",
+            "pack removed",
+            "large body",
+            "large body removed",
+            "acknowledged",
+        ];
+        if scenario == Scenario::FailingSync {
+            wanted.extend(["sync failed", "file system given up"]);
+        }
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        // Of some there is one in many runs.
+        for seed in 1..=RUNS_WITH_ALL {
+            let run = Run::record(scenario, seed);
+            let events = &run.recording.events;
+            for event in events {
+                let what = match event {
+                    Event::Link { name, .. } if name.ends_with(".pack") => "segment adopted",
+                    Event::Create { name, .. } if name.ends_with(".pack") => "records copied into a pack",
+                    Event::Remove { name, .. } if name.ends_with(".pack") => "pack removed",
+                    Event::Create { name, .. } if name.ends_with(".body") => "large body",
+                    Event::Remove { name, .. } if name.ends_with(".body") => "large body removed",
+                    Event::SyncFailed(_) => "sync failed",
+                    _ => continue,
+                };
+                *counts.entry(what).or_default() += 1;
+            }
+            *counts.entry("file system given up").or_default() += usize::from(run.given_up.is_some());
+            *counts.entry("acknowledged").or_default() += run.recording.acknowledged_before(events.len()).count();
+            if counts["acknowledged"] > 100 {
+                wanted.retain(|what| counts.get(what).is_none_or(|count| *count == 0));
+            }
+            if wanted.is_empty() {
+                break;
+            }
+        }
+        println!("{scenario:?}: {counts:?}");
+        assert!(wanted.is_empty(), "{scenario:?}: {counts:?} without {wanted:?}");
+    }
+}
+
+/// Among so many runs there is all that is wanted.
+const RUNS_WITH_ALL: u64 = 100;

@@ -19,7 +19,7 @@ pub use walk::{Folder, Stamp, Tree, TreeError, TreeOptions, flag_letters_of, key
 
 /// How files are looked at and read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Way {
+pub enum IoMethod {
     /// The one that was measured to be faster: one after the other, until a sample shows that files are not cached, and from there on many at once.
     #[default]
     Best,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 #[cfg(feature = "io-uring")]
 use super::stat::bytes_read;
-use super::{FileFacts, Way};
+use super::{FileFacts, IoMethod};
 
 /// Bytes of one file that are read; a larger one is cut there.
 pub const BODY_BYTES_MAX: u64 = 256 << 20;
@@ -23,7 +23,7 @@ pub struct Contents<'a> {
 
 /// Reads files in batches. Not shared between threads: each has its own, which may be made by another.
 ///
-/// In the best way ([`Way::Best`]), files that are cached are read by ordinary calls, which is cheaper. As soon as some had to be read from a disk, files are
+/// In the best way ([`IoMethod::Best`]), files that are cached are read by ordinary calls, which is cheaper. As soon as some had to be read from a disk, files are
 /// read many at once.
 ///
 /// Memory: the largest file, and when batched 32 KiB for each file of two batches.
@@ -50,14 +50,14 @@ impl FileReader {
 
     /// A reader that goes about it in a given way, if that is possible.
     #[cfg_attr(not(feature = "io-uring"), expect(unused_variables, reason = "there is one way"))]
-    pub fn new(way: Way) -> Self {
+    pub fn new(method: IoMethod) -> Self {
         Self {
             waiting: None,
             buffer: Vec::new(),
             #[cfg(feature = "io-uring")]
-            ring: if way == Way::Batched { super::uring::ReadRing::new(Self::BATCH) } else { None },
+            ring: if method == IoMethod::Batched { super::uring::ReadRing::new(Self::BATCH) } else { None },
             #[cfg(feature = "io-uring")]
-            undecided: (way == Way::Best).then_some(0),
+            undecided: (method == IoMethod::Best).then_some(0),
         }
     }
 
@@ -138,7 +138,7 @@ mod tests {
         let paths: Vec<PathBuf> = (0..9).map(|n| dir.path().join(n.to_string())).collect();
         paths.iter().for_each(|path| std::fs::write(path, path.to_str().unwrap()).unwrap());
         for change_at in 0..5 {
-            let mut reader = FileReader::new(Way::Best);
+            let mut reader = FileReader::new(IoMethod::Best);
             let mut seen = Vec::new();
             let mut before: &[PathBuf] = &[];
             for (number, next) in paths.chunks(2).chain([&[][..]]).enumerate() {

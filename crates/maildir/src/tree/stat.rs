@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
-use super::Way;
+use super::IoMethod;
 use super::walk::open_dir;
 
 /// What the file system knows of a file.
@@ -29,27 +29,31 @@ pub struct FileFacts {
 /// # Errors
 /// Those of opening the directory, and of `statx` but for `ENOENT`.
 pub fn stat_files(dir: &Path, files: &mut [(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {
-    stat_files_with(Way::Best, dir, files)
+    stat_files_with(IoMethod::Best, dir, files)
 }
 
 /// The same in a given way.
 ///
 /// # Errors
 /// As [`stat_files`].
-pub fn stat_files_with(way: Way, dir: &Path, files: &mut [(String, u64)]) -> io::Result<Vec<Option<FileFacts>>> {
+pub fn stat_files_with(
+    method: IoMethod,
+    dir: &Path,
+    files: &mut [(String, u64)],
+) -> io::Result<Vec<Option<FileFacts>>> {
     files.sort_unstable_by_key(|(_, inode)| *inode);
     let dir = open_dir(CWD, dir)?;
-    let sample = match way {
-        Way::Best => SAMPLE.min(files.len()),
-        Way::OneByOne => files.len(),
-        Way::Batched => 0,
+    let sample = match method {
+        IoMethod::Best => SAMPLE.min(files.len()),
+        IoMethod::OneByOne => files.len(),
+        IoMethod::Batched => 0,
     };
     let (sample, rest) = files.split_at(sample);
     #[cfg(feature = "io-uring")]
-    let bytes_before = (way == Way::Best && !rest.is_empty()).then(bytes_read);
+    let bytes_before = (method == IoMethod::Best && !rest.is_empty()).then(bytes_read);
     let mut facts = one_by_one(&dir, sample)?;
     #[cfg(feature = "io-uring")]
-    if (way == Way::Batched || bytes_before.is_some_and(|before| bytes_read() != before))
+    if (method == IoMethod::Batched || bytes_before.is_some_and(|before| bytes_read() != before))
         && let Some(found) = super::uring::stat(&dir, rest)?
     {
         facts.extend(found);

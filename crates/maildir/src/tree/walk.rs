@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 
+use crate::dirs::{Identity, identity};
 use crate::maildir::Subdir;
-use crate::root::{Identity, identity};
 
 /// Bytes of directory entries fetched at once. The kernel fills as much as fits; above this, nothing was gained.
 const BUFFER_BYTES: usize = 256 * 1024;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use posthaste_loadgen::account::MESSAGES_MAX;
+use posthaste_loadgen::account::{Ledger, MESSAGES_MAX};
 use posthaste_loadgen::load::{AuthMechanism, Pipelining};
 use posthaste_loadgen::values::{self, PerConnection, Sizes, WeightedDomain, address, duration, header_field};
 
@@ -159,6 +159,7 @@ impl ResultOptions {
             result.map_err(|error| format!("{option} {}: {error}", path.display()))
         };
         if let Some(file) = &self.acked {
+            Ledger::check_path(file).map_err(|error| format!("--acked {error}"))?;
             told("--acked", file, File::options().append(true).create(true).open(file).map(drop))?;
         }
         if let Some(dir) = &self.report {

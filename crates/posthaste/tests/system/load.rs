@@ -403,4 +403,6 @@ fn misuse_is_told_from_failure() {
     check(&["account", "absent.json", "."], 2, "absent.json");
     std::fs::write(dir.path().join("other.json"), "{}").unwrap();
     check(&["report", "compare", "other.json", "other.json"], 2, "is not a report");
+    std::fs::write(dir.path().join("report.html"), "<!doctype html>").unwrap();
+    check(&["report", "compare", "report.html", "other.json"], 2, "is not JSON; name a directory or its report.json");
 }

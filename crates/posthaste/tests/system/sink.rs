@@ -55,6 +55,15 @@ fn rules_that_make_no_sense_are_misuse() {
         (&["sink", "--store", "tar:x"], "maildir, mbox and dir"),
         (&["sink", "--delay", "mail=soon"], "`soon` is no time"),
         (&["sink", "--tls-cert", "x.pem"], "--tls-key"),
+        (
+            &["sink", "127.0.0.1:0", "--account", "sink.toml"],
+            "sink.toml: this is not the account of a sink, and is left as it is",
+        ),
+        (&["sink", "127.0.0.1:0", "--store", "mbox:sink.toml"], "sink.toml: this is not an mbox, and is left as it is"),
+        (
+            &["load", "127.0.0.1:1", "-m", "1", "--acked", "sink.toml"],
+            "sink.toml: this is not a list of acknowledged messages, and is left as it is",
+        ),
     ] {
         let output = command(dir.path(), args).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();

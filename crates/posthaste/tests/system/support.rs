@@ -44,8 +44,20 @@ impl Server {
 
     /// Starts `posthaste serve` in `dir` and waits until it is ready.
     pub fn start_as_it_is(dir: &Path) -> Self {
+        Self::launch(dir, &mut command(dir, &["serve"]))
+    }
+
+    /// As [`start`](Self::start), by a shell that runs `before` first.
+    pub fn start_behind(before: &str, dir: &Path, config: &str) -> Self {
+        std::fs::write(dir.join("posthaste.toml"), config).expect("write the configuration");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{before}; exec \"$0\" serve"), env!("CARGO_BIN_EXE_posthaste")]);
+        Self::launch(dir, shell.current_dir(dir))
+    }
+
+    fn launch(dir: &Path, command: &mut Command) -> Self {
         let own = tempfile::tempdir().expect("a directory for its log");
-        let started = server::Server::launch(&mut command(dir, &["serve"]), &own.path().join("server"));
+        let started = server::Server::launch(command, &own.path().join("server"));
         let server::Server { process, banner, addresses, .. } = started.unwrap_or_else(|error| panic!("{error}"));
         Self { process, addresses, banner, dir: dir.to_owned(), _own: own }
     }
@@ -306,3 +318,6 @@ fn stuffed(message: &[u8]) -> Vec<u8> {
     wire.extend_from_slice(b".\r\n");
     wire
 }
+
+/// A small message.
+pub const MESSAGE: &[u8] = b"Subject: hello\r\nMessage-ID: <1@example.net>\r\n\r\nbody\r\n";

@@ -153,15 +153,62 @@ fn a_start_tells_of_mail_that_still_waits_and_of_damage() {
     let since = Instant::now();
     let server = Server::start_as_it_is(dir.path());
     clear(dir.path(), "bad");
-    // It waits, with the reason, and keeps nothing else from its mailbox.
+    // It is given up with a word and a copy, and keeps nothing else from its mailbox.
     server.wait_for_mail_that_waits(since, "example.org", "bad", 1);
-    until("the damaged one is told of", || match &undelivered(dir.path())[..] {
-        [message] => message["mailboxes"][0]["error"].as_str().is_some_and(|error| error.contains("is damaged")),
-        _ => false,
-    });
+    let line = server.wait_for_log("MAIL LOST");
+    assert!(line.contains("ERROR") && line.contains("mailbox=\"example.org/bad/Maildir\""), "{line}");
+    until("nothing waits", || undelivered(dir.path()).is_empty());
     assert_eq!(server.mailbox("example.org", "bad").len(), 1);
     server.stop();
-    assert_eq!(verify().0, Some(1));
+    assert_eq!(verify().0, Some(0));
+    let kept: Vec<_> = std::fs::read_dir(dir.path().join("posthaste-data/spool/kept")).unwrap().collect();
+    assert_eq!(kept.len(), 1);
+    let bytes = std::fs::read(kept[0].as_ref().unwrap().path()).unwrap();
+    // One octet is another.
+    assert!(bytes.ends_with(b"he first of two\r\n") && !bytes.ends_with(b"the first of two\r\n"));
+}
+
+#[test]
+fn mail_that_cannot_be_read_is_given_up_by_the_operator_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    obstruct(dir.path(), "bad");
+    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[storage]\nspool_segment_bytes = 4194304\n"));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let large = format!("Subject: large\r\n\r\n{}", "a line of a large body\r\n".repeat(100_000));
+    client.deliver(&["bad@example.org"], large.as_bytes());
+    client.deliver(&["bad@example.org"], b"Subject: one\r\n\r\nthe small one\r\n");
+    // A damaged record is told from a torn one by a later one.
+    client.deliver(&["good@example.org"], b"Subject: two\r\n\r\nanother\r\n");
+    server.stop();
+    for body in std::fs::read_dir(dir.path().join("posthaste-data/spool/bodies")).unwrap() {
+        std::fs::remove_file(body.unwrap().path()).unwrap();
+    }
+    flip_octets_of(dir.path(), b"the small one");
+    let repair = |more: &[&str]| {
+        let args = [&["spool", "repair", "posthaste-data"], more].concat();
+        let output = command(dir.path(), &args).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, text) = repair(&[]);
+    assert!(status == Some(1) && text.contains("with `--give-up-damaged`"), "{text}");
+    let (status, text) = repair(&["--give-up-damaged"]);
+    assert_eq!(status, Some(0), "{text}");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("GIVEN UP: batch ")).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines.iter().all(|line| line.contains("not delivered to example.org/bad/Maildir")), "{text}");
+    assert!(lines[0].contains("its file is missing; ") && lines[0].ends_with("nothing is left of it"), "{text}");
+    let kept = lines[1].rsplit_once("what is left of it: ").unwrap().1;
+    assert!(dir.path().join(kept).exists(), "{text}");
+    let (status, again) = repair(&["--give-up-damaged", "--json"]);
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!((status, &again["given_up"], &again["sound"]), (Some(0), &json!([]), &true.into()));
+    clear(dir.path(), "bad");
+    let server = Server::start_as_it_is(dir.path());
+    server.wait_for_log("MAIL LOST");
+    until("nothing waits", || undelivered(dir.path()).is_empty());
+    assert_eq!(server.mailbox("example.org", "bad").len(), 0);
+    server.stop();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use posthaste_fsops::{Faults, Machine};
-use posthaste_ring::{AppendError, Cancelled, Config, Event, Lsn, Recovery, Ring};
+use posthaste_ring::{AppendError, Cancelled, Config, Event, Lsn, OnRecord, Proof, Recovery, Ring};
 use posthaste_turns::Random;
 use rustix::io::Errno;
 
@@ -30,6 +30,8 @@ pub enum Fact {
     Gone { record: u64 },
     /// It is durable elsewhere that the ring is needed from this segment and record on.
     Freed { low: u64, first: Lsn },
+    /// It is durable elsewhere what the ring has said of itself.
+    Proved(Proof),
 }
 
 /// The facts, each with the number of events that there were, and what is never to be found.
@@ -57,6 +59,22 @@ impl Known {
             _ => None,
         });
         freed.max().unwrap_or_default()
+    }
+
+    /// What an opening is told.
+    fn on_record(&self) -> OnRecord {
+        let proved = self.facts.iter().rev().find_map(|(_, fact)| match fact {
+            Fact::Proved(proof) => Some(*proof),
+            _ => None,
+        });
+        OnRecord { low: self.low().0, proof: proved.unwrap_or_default(), ..OnRecord::default() }
+    }
+
+    /// Keeps what the ring says of itself, now and then, as a checkpoint does.
+    pub fn prove(&mut self, machine: &Machine, ring: &Ring, random: &mut Random) {
+        if random.below(2) == 0 {
+            self.facts.push((machine.position(), Fact::Proved(ring.proof())));
+        }
     }
 
     /// Compares what an opening has found with what is known; hands back the records with their LSNs.
@@ -138,7 +156,7 @@ fn config(events: impl Fn(Event) + Send + Sync + 'static) -> Config {
 
 /// Opens the ring as it is known to be needed.
 pub fn open(machine: &Machine, known: &Known) -> Result<(Ring, Recovery), posthaste_ring::OpenError> {
-    Ring::open(&machine.path().join("ring"), config(|_| ()), known.low().0, Lsn::ZERO)
+    Ring::open(&machine.path().join("ring"), config(|_| ()), known.on_record())
 }
 
 /// An answer, and to which record.
@@ -156,14 +174,16 @@ pub fn live(machine: &Arc<Machine>, known: &mut Known, scenario: Scenario, rando
         }
     });
     let begun = machine.position();
-    match Ring::open(&machine.path().join("ring"), config, known.low().0, Lsn::ZERO) {
+    match Ring::open(&machine.path().join("ring"), config, known.on_record()) {
         Err(error) => assert!(faults != Faults::default(), "opens not where nothing fails: {error}"),
         Ok((ring, recovery)) => {
             known.openings.push(begun..machine.position());
             let found = known.check(&ring, &recovery).unwrap_or_else(|what| panic!("{what}"));
             known.opened(machine.position(), &found);
+            known.prove(machine, &ring, random);
             for _ in 0..groups {
                 append_and_cancel(machine, known, &ring, &cancelled, random);
+                known.prove(machine, &ring, random);
                 if random.below(2) == 0 {
                     free(machine, known, &ring, random);
                 }

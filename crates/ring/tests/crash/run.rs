@@ -105,7 +105,7 @@ impl Run {
 
 /// The ring is opened on what a cut has left, and again, which must change nothing; then it may go on.
 fn recover(machine: &Arc<Machine>, known: &mut Known, scenario: Scenario, seed: u64) -> Result<(), String> {
-    let mut before = None;
+    let (mut before, mut random) = (None, Random::new(seed));
     for _ in 0..2 {
         let (ring, recovery) = open(machine, known).map_err(|error| format!("opens not: {error}"))?;
         let found = known.check(&ring, &recovery)?;
@@ -114,9 +114,9 @@ fn recover(machine: &Arc<Machine>, known: &mut Known, scenario: Scenario, seed: 
         }
         // It was on the disk all the time, whatever becomes of the opening.
         known.opened(0, &found);
+        known.prove(machine, &ring, &mut random);
         before = Some(found);
     }
-    let mut random = Random::new(seed);
     if random.below(2) == 0 {
         live(machine, known, scenario, &mut random, 2);
         let (ring, recovery) = open(machine, known).map_err(|error| format!("opens not: {error}"))?;

@@ -13,6 +13,7 @@
 
 mod ast;
 mod date;
+mod error;
 mod fields;
 mod parse;
 mod saved;
@@ -20,6 +21,7 @@ mod scan;
 mod values;
 
 pub use ast::{Flag, HeaderValue, Leaf, Pattern, Query, Span, TextField, ThreadOf};
+pub use error::ParseError;
 pub use fields::is_field;
-pub use parse::{ParseError, parse, parse_with};
+pub use parse::{parse, parse_with};
 pub use saved::{QUERY_NAME_BYTES_MAX, SavedQueries, is_query_name};

@@ -6,8 +6,9 @@ use jiff::Zoned;
 
 use super::ast::{Leaf, Pattern, Query, Span, TextField, ThreadOf};
 use super::date;
+use super::error::ParseError;
 use super::fields::{self, Field};
-use super::saved::{Saved, SavedQueries};
+use super::saved::{self, SAVED_TEXT_BYTES_MAX, Saved, SavedQueries};
 use super::scan::{Operator, Parser};
 use super::values::{
     Value, flag_leaf, folder_pattern, header_value, is_relative, mime_leaf, path_query, pattern, plain, priority_leaf,
@@ -17,32 +18,6 @@ use crate::header_names::check_header_name;
 
 /// How deep parentheses may be nested.
 const DEPTH_MAX: u32 = 100;
-
-/// Why a query was not understood.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ParseError {
-    /// What to look at: byte offsets in the query.
-    pub span: Span,
-    /// What is wrong, and often what would be right.
-    pub message: String,
-}
-
-impl ParseError {
-    pub(super) fn new(span: Span, message: impl Into<String>) -> Self {
-        Self { span, message: message.into() }
-    }
-
-    /// The query with a line below it that marks the place.
-    pub fn show(&self, query: &str) -> String {
-        let width = |text: &str| text.chars().count();
-        // Line ends inside a query would part the marks from what they mark.
-        let line: String = query.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let start = width(query.get(..self.span.start).unwrap_or(query));
-        let marks = width(query.get(self.span.clone()).unwrap_or("")).max(1);
-        format!("{}\n  {line}\n  {}{}", self.message, " ".repeat(start), "^".repeat(marks))
-    }
-}
 
 /// Reads a query. Relative dates count from `now`, days are those of its time zone. There are no saved queries.
 ///
@@ -282,6 +257,35 @@ impl<'a> Parser<'a> {
             Field::Saved => return self.saved_query(&plain(value, &span)?, span),
         };
         Ok(Query::Leaf(leaf))
+    }
+
+    /// What was saved as `name`, which was written at `span`.
+    fn saved_query(&mut self, name: &str, span: Span) -> Result<Query, ParseError> {
+        let all = self.saved.all;
+        let Some((name, text)) = all.get_key_value(name) else {
+            return Err(ParseError::new(span, saved::unknown(name, all)));
+        };
+        if self.saved.inside.contains(&name.as_str()) {
+            let chain: Vec<String> = self.saved.inside.iter().map(|name| format!("`{name}`")).collect();
+            return Err(ParseError::new(
+                span,
+                format!("the saved query `{name}` is part of itself: {}", chain.join(", ")),
+            ));
+        }
+        let Some(bytes_left) = self.saved.bytes_left.checked_sub(text.len()) else {
+            return Err(ParseError::new(
+                span,
+                format!("saved queries stand for more than {SAVED_TEXT_BYTES_MAX} bytes here"),
+            ));
+        };
+        let mut saved = Saved { all, inside: std::mem::take(&mut self.saved.inside), bytes_left };
+        saved.inside.push(name);
+        let default = Field::Text(TextField::Any);
+        let mut parser = Parser { text, at: 0, end: text.len(), now: self.now, default, depth: self.depth, saved };
+        let result = parser.whole();
+        self.saved = parser.saved;
+        self.saved.inside.pop();
+        result.map_err(|error| ParseError::new(span, format!("in the saved query `{name}`: {}", error.show(text))))
     }
 
     fn date_range(&self, value: &Value, span: Span) -> Result<Range<i64>, ParseError> {

@@ -2,18 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::ast::{Query, Span, TextField};
-use super::fields::Field;
-use super::parse::ParseError;
-use super::scan::Parser;
-
 /// Texts of queries, by name.
 pub type SavedQueries = BTreeMap<String, String>;
 
 /// Bytes of a saved query's name.
 pub const QUERY_NAME_BYTES_MAX: usize = 200;
 /// Bytes of all texts that one query may stand for. One that names another twice, which names a third twice, and so on, would have no end.
-const TEXT_BYTES_MAX: usize = 1 << 20;
+pub(super) const SAVED_TEXT_BYTES_MAX: usize = 1 << 20;
 /// Names that an error lists.
 const LISTED_MAX: usize = 10;
 
@@ -26,50 +21,20 @@ pub fn is_query_name(name: &str) -> bool {
 
 /// What a parser knows of saved queries.
 pub(super) struct Saved<'a> {
-    all: &'a SavedQueries,
+    pub all: &'a SavedQueries,
     /// Those that the text being read is part of, outermost first.
-    inside: Vec<&'a str>,
-    bytes_left: usize,
+    pub inside: Vec<&'a str>,
+    pub bytes_left: usize,
 }
 
 impl<'a> Saved<'a> {
     pub fn new(all: &'a SavedQueries) -> Self {
-        Self { all, inside: Vec::new(), bytes_left: TEXT_BYTES_MAX }
+        Self { all, inside: Vec::new(), bytes_left: SAVED_TEXT_BYTES_MAX }
     }
 }
 
-impl Parser<'_> {
-    /// What was saved as `name`, which was written at `span`.
-    pub(super) fn saved_query(&mut self, name: &str, span: Span) -> Result<Query, ParseError> {
-        let all = self.saved.all;
-        let Some((name, text)) = all.get_key_value(name) else {
-            return Err(ParseError::new(span, unknown(name, all)));
-        };
-        if self.saved.inside.contains(&name.as_str()) {
-            let way: Vec<String> = self.saved.inside.iter().map(|name| format!("`{name}`")).collect();
-            return Err(ParseError::new(
-                span,
-                format!("the saved query `{name}` is part of itself: {}", way.join(", ")),
-            ));
-        }
-        let Some(bytes_left) = self.saved.bytes_left.checked_sub(text.len()) else {
-            return Err(ParseError::new(
-                span,
-                format!("saved queries stand for more than {TEXT_BYTES_MAX} bytes here"),
-            ));
-        };
-        let mut saved = Saved { all, inside: std::mem::take(&mut self.saved.inside), bytes_left };
-        saved.inside.push(name);
-        let default = Field::Text(TextField::Any);
-        let mut parser = Parser { text, at: 0, end: text.len(), now: self.now, default, depth: self.depth, saved };
-        let result = parser.whole();
-        self.saved = parser.saved;
-        self.saved.inside.pop();
-        result.map_err(|error| ParseError::new(span, format!("in the saved query `{name}`: {}", error.show(text))))
-    }
-}
-
-fn unknown(name: &str, all: &SavedQueries) -> String {
+/// What is said of a name that nothing was saved as.
+pub(super) fn unknown(name: &str, all: &SavedQueries) -> String {
     let mut names: Vec<&str> = all.keys().take(LISTED_MAX).map(String::as_str).collect();
     if all.len() > LISTED_MAX {
         names.push("...");

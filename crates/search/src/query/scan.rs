@@ -2,8 +2,8 @@
 
 use jiff::Zoned;
 
+use super::error::ParseError;
 use super::fields::Field;
-use super::parse::ParseError;
 use super::saved::Saved;
 use super::values::Value;
 

@@ -3,8 +3,8 @@
 use std::ops::{Bound, Range};
 
 use super::ast::{Flag, HeaderValue, Leaf, Pattern, Query, Span, TextField};
+use super::error::ParseError;
 use super::fields;
-use super::parse::ParseError;
 use crate::state::bits;
 use crate::text::{Priority, fold, tokens};
 

@@ -6,7 +6,9 @@
 
 use tantivy::directory::{CompositeFile, OwnedBytes};
 use tantivy::index::SegmentComponent;
+use tantivy::postings::TermInfo;
 use tantivy::schema::Field;
+use tantivy::termdict::TermDictionary;
 use tantivy::{HasLen, SegmentReader};
 use tantivy_fst::raw::Fst;
 
@@ -122,6 +124,23 @@ fn place_of((addr, state): (usize, u32)) -> usize {
     let mixed = (addr as u64 ^ u64::from(state).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     // The upper half has bits of both.
     (mixed >> 40) as usize % BARREN
+}
+
+/// Calls `each` for the terms that begin with `start`.
+pub(super) fn for_each_term(
+    terms: &TermDictionary,
+    start: impl AsRef<[u8]>,
+    mut each: impl FnMut(&[u8], &TermInfo) -> tantivy::Result<()>,
+) -> tantivy::Result<()> {
+    let start = start.as_ref();
+    let mut stream = terms.range().ge(start).into_stream()?;
+    while let Some((term, info)) = stream.next() {
+        if !term.starts_with(start) {
+            break;
+        }
+        each(term, info)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

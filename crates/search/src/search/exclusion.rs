@@ -31,7 +31,7 @@ impl Exclusion {
         if self.from_threads { self.without(searcher, query, all) } else { Ok(all) }
     }
 
-    fn without(&self, searcher: &Searcher, query: &Query, mut found: Bitmap) -> Result<Bitmap> {
+    pub(super) fn without(&self, searcher: &Searcher, query: &Query, mut found: Bitmap) -> Result<Bitmap> {
         let sets = &searcher.directory().tag_sets;
         for tag in &self.tags {
             // A tag that no message has costs no look at the messages.

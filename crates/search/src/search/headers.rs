@@ -4,10 +4,11 @@ use std::ops::RangeBounds;
 
 use tantivy::schema::Field;
 
+use super::newest::Scope;
 use super::regex::fitting_values;
 use super::{Bitmap, Result, Searcher};
+use crate::error::IndexError;
 use crate::query::HeaderValue;
-use crate::update::IndexError;
 
 impl Searcher {
     pub(super) fn header(&self, name: &str, value: &HeaderValue) -> Result<Bitmap> {
@@ -15,7 +16,7 @@ impl Searcher {
         let field = self.text.header_field(name).ok_or_else(unknown)?;
         match value {
             HeaderValue::Any => self.with_a_value(field, |_| true),
-            HeaderValue::Words { text, prefix } => self.words_of(&[field], text, *prefix),
+            HeaderValue::Words { text, prefix } => self.words_of(&[field], text, *prefix, Scope::All),
             HeaderValue::Text(pattern) => self.regex_on(&[field], pattern),
             HeaderValue::Number(from, to) => self
                 .with_a_value(field, |value| first_number(value).is_some_and(|number| (*from, *to).contains(&number))),

@@ -3,12 +3,12 @@
 //! Text conditions read postings, all others read a column of the side store. Sets are bitmaps (a megabyte for eight million messages), so
 //! `not`, `xor` and whole threads cost no more than `and`. Nothing is scored; hits are ordered by a column.
 
-mod bitmap;
 mod dictionary;
 mod exclusion;
 mod headers;
 mod matcher;
 mod messages;
+mod newest;
 mod order;
 mod phrase;
 mod regex;
@@ -24,18 +24,19 @@ use std::sync::OnceLock;
 use tantivy::SegmentReader;
 use tantivy::columnar::ColumnValues;
 
+use crate::bitmap::Bitmap;
+use crate::error::{IndexError, text_error};
 use crate::flag_tags::{FLAG_TAGS, FileTags, is_flag_tag};
 use crate::header_names::HeaderNames;
 use crate::query::{Flag, Leaf, Pattern, Query, ThreadOf};
 use crate::state::{Column, Directory, Snapshot, StateError, bits};
 use crate::tags::digest_of;
-use crate::text::{Priority, fold};
+use crate::text::{Priority, fold, id_hash};
 use crate::text_index::{TextIndex, numbers_in};
-use crate::update::{IndexError, id_hash, text_error};
 
+use newest::Scope;
 use terms::has_word;
 
-pub use bitmap::Bitmap;
 pub use exclusion::Exclusion;
 pub use messages::{AddressFields, Message, split_addresses};
 pub use order::Sort;
@@ -114,36 +115,40 @@ impl Searcher {
     /// # Errors
     /// [`IndexError::State`], [`IndexError::Text`]: what was read was not what was written.
     pub fn find(&self, query: &Query) -> Result<Bitmap> {
-        let mut found = self.eval(query)?;
+        self.find_in(query, Scope::All)
+    }
+
+    fn find_in(&self, query: &Query, scope: Scope<'_>) -> Result<Bitmap> {
+        let mut found = self.eval(query, scope)?;
         found.and(&self.alive()?);
         Ok(found)
     }
 
-    fn eval(&self, query: &Query) -> Result<Bitmap> {
+    fn eval(&self, query: &Query, scope: Scope<'_>) -> Result<Bitmap> {
         match query {
             Query::All => Ok(Bitmap::full(self.len())),
-            Query::Leaf(leaf) => self.leaf(leaf),
+            Query::Leaf(leaf) => self.leaf(leaf, scope),
             Query::Not(inner) => {
-                let mut found = self.eval(inner)?;
+                let mut found = self.eval(inner, scope.exact())?;
                 found.not();
                 Ok(found)
             }
-            Query::And(parts) => self.join(parts, Bitmap::and),
-            Query::Or(parts) => self.join(parts, Bitmap::or),
-            Query::Xor(parts) => self.join(parts, Bitmap::xor),
+            Query::And(parts) => self.join(parts, scope, Bitmap::and),
+            Query::Or(parts) => self.join(parts, scope, Bitmap::or),
+            Query::Xor(parts) => self.join(parts, scope.exact(), Bitmap::xor),
         }
     }
 
-    fn join(&self, parts: &[Query], with: fn(&mut Bitmap, &Bitmap)) -> Result<Bitmap> {
+    fn join(&self, parts: &[Query], scope: Scope<'_>, with: fn(&mut Bitmap, &Bitmap)) -> Result<Bitmap> {
         let mut parts = parts.iter();
-        let mut found = parts.next().map_or(Ok(Bitmap::empty(self.len())), |part| self.eval(part))?;
-        parts.try_for_each(|part| self.eval(part).map(|other| with(&mut found, &other)))?;
+        let mut found = parts.next().map_or(Ok(Bitmap::empty(self.len())), |part| self.eval(part, scope))?;
+        parts.try_for_each(|part| self.eval(part, scope).map(|other| with(&mut found, &other)))?;
         Ok(found)
     }
 
-    fn leaf(&self, leaf: &Leaf) -> Result<Bitmap> {
+    fn leaf(&self, leaf: &Leaf, scope: Scope<'_>) -> Result<Bitmap> {
         match leaf {
-            Leaf::Text { field, text, prefix } => self.words(*field, text, *prefix),
+            Leaf::Text { field, text, prefix } => self.words(*field, text, *prefix, scope),
             Leaf::Regex { field, pattern } => self.regex(*field, pattern),
             Leaf::Header { name, value } => self.header(name, value),
             Leaf::Mime(pattern) => self.exact(self.text.fields.mime, pattern),

@@ -11,25 +11,48 @@ use tantivy::postings::{BlockSegmentPostings, Postings as _, SegmentPostings, Te
 use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::{DocSet as _, InvertedIndexReader, TERMINATED};
 
-use super::terms::for_each_term;
+use super::dictionary::for_each_term;
+use super::newest::Scope;
 use super::{Bitmap, Segment};
 
-/// Adds the messages in which these words follow each other.
-pub(super) fn add_phrase(segment: &Segment, field: Field, words: &[String], found: &mut Bitmap) -> tantivy::Result<()> {
+/// Adds the messages in which these words follow each other, as far as the scope asks.
+pub(super) fn add_phrase(
+    segment: &Segment,
+    field: Field,
+    words: &[String],
+    scope: Scope<'_>,
+    found: &mut Bitmap,
+) -> tantivy::Result<()> {
     let index = segment.reader.inverted_index(field)?;
     let mut infos = Vec::with_capacity(words.len());
     for word in words {
         let Some(info) = index.terms().get(word)? else { return Ok(()) };
         infos.push(info);
     }
+    if let Scope::Words(are_apart) = scope {
+        are_apart.set(true);
+        return add_with_all(segment, &index, &infos, found);
+    }
     let positions = CompositeFile::open(&segment.reader.open_read(SegmentComponent::Positions)?)?.open_read(field);
     let Some(positions) = positions.filter(|_| !words.is_empty()) else { return Ok(()) };
     let word = |info: &TermInfo| -> tantivy::Result<Word> {
         let places = PositionReader::open(positions.read_bytes_slice(info.positions_range.clone())?)?;
-        Ok(Word::new(index.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs)?, places))
+        let block = index.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs)?;
+        Ok(Word::new(block, places, matches!(scope, Scope::Within(_))))
     };
     let mut words = infos.iter().map(word).collect::<tantivy::Result<Vec<Word>>>()?;
     let (mut first, mut ends) = (Vec::new(), Vec::new());
+    if let Scope::Within(these) = scope {
+        segment.for_each_number(|document, number| {
+            if these.get(number)
+                && words.iter_mut().all(|word| word.seek(document) == Some(document))
+                && are_together(&mut words, &mut first, &mut ends)
+            {
+                found.set(number);
+            }
+        });
+        return Ok(());
+    }
     let mut document = 0;
     while let Some(common) = common_document(&mut words, document) {
         if are_together(&mut words, &mut first, &mut ends) {
@@ -37,6 +60,26 @@ pub(super) fn add_phrase(segment: &Segment, field: Field, words: &[String], foun
         }
         document = common + 1;
     }
+    Ok(())
+}
+
+/// Adds the messages that have all of these words.
+fn add_with_all(
+    segment: &Segment,
+    index: &InvertedIndexReader,
+    words: &[TermInfo],
+    found: &mut Bitmap,
+) -> tantivy::Result<()> {
+    let mut all: Option<Bitmap> = None;
+    for word in words {
+        let mut with = found.none();
+        segment.add_term(index, word, &mut with)?;
+        match &mut all {
+            None => all = Some(with),
+            Some(all) => all.and(&with),
+        }
+    }
+    all.iter().for_each(|all| found.or(all));
     Ok(())
 }
 
@@ -135,12 +178,14 @@ struct Word {
     positions: usize,
     /// The positions of all documents of the block, if some were asked for: each counted from the one before.
     gaps: Vec<u32>,
+    /// Few documents of a block are asked for: only theirs are read.
+    is_sparse: bool,
 }
 
 impl Word {
-    fn new(block: BlockSegmentPostings, places: PositionReader) -> Self {
+    fn new(block: BlockSegmentPostings, places: PositionReader, is_sparse: bool) -> Self {
         let positions = positions_in(&block);
-        Self { block, at: 0, start: 0, places, before: 0, positions, gaps: Vec::new() }
+        Self { block, at: 0, start: 0, places, before: 0, positions, gaps: Vec::new(), is_sparse }
     }
 
     /// Goes on to the first document from this one on.
@@ -171,6 +216,11 @@ impl Word {
     /// The positions in the document where it is.
     #[inline]
     fn gaps(&mut self) -> &[u32] {
+        if self.is_sparse {
+            self.gaps.resize(self.block.freq(self.at) as usize, 0);
+            self.places.read(self.before + self.start as u64, &mut self.gaps);
+            return &self.gaps;
+        }
         if self.gaps.is_empty() {
             self.gaps.resize(self.positions, 0);
             self.places.read(self.before, &mut self.gaps);
@@ -292,15 +342,14 @@ fn postings(index: &InvertedIndexReader, info: &TermInfo) -> tantivy::Result<Seg
 
 #[cfg(test)]
 mod tests {
+    use posthaste_random::Random;
+
     use super::*;
 
     #[test]
     fn all_pairs_say_what_following_says() {
-        let mut random = 9u64;
-        let mut next = |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % below
-        };
+        let mut random = Random::new(9);
+        let mut next = |bound: u64| random.below(bound);
         let (mut eights, mut found) = (Vec::new(), 0);
         for _ in 0..2000 {
             let mut gaps =

@@ -10,9 +10,10 @@ use tantivy::directory::OwnedBytes;
 use tantivy::postings::TermInfo;
 use tantivy::schema::Field;
 
+use super::dictionary::for_each_term;
 use super::dictionary::{Dictionary, Found};
 use super::matcher::Matcher;
-use super::terms::for_each_term;
+use super::newest::Scope;
 use super::{Bitmap, Result, Searcher, Segment};
 use crate::parallel::on_threads;
 use crate::query::{Pattern, TextField};
@@ -41,8 +42,8 @@ impl Searcher {
     pub(super) fn regex_on(&self, fields: &[Field], pattern: &Pattern) -> Result<Bitmap> {
         let matcher = match pattern {
             Pattern::Matches(regex) => Matcher::new(regex),
-            Pattern::Is(text) => return self.words_of(fields, text, false),
-            Pattern::StartsWith(text) => return self.words_of(fields, text, true),
+            Pattern::Is(text) => return self.words_of(fields, text, false, Scope::All),
+            Pattern::StartsWith(text) => return self.words_of(fields, text, true, Scope::All),
         };
         let body = self.text.fields.body;
         let start = literal_start(matcher.as_str());

@@ -3,6 +3,7 @@
 //! A message gets for each word or phrase of the query that it has: how rare that is (the logarithm of one in how many messages have it), times the weight of
 //! the field where it stands. How often it stands there is not asked: mail quotes itself. Among equals the newest comes first.
 
+use super::newest::Scope;
 use super::order::page_of;
 use super::{Bitmap, Result, Searcher};
 use crate::query::{Leaf, Query, TextField};
@@ -38,10 +39,10 @@ impl Searcher {
     }
 
     fn score(&self, field: TextField, text: &str, prefix: bool, scores: &mut [f32]) -> Result<()> {
-        let all = self.words(field, text, prefix)?.count();
+        let all = self.words(field, text, prefix, Scope::All)?.count();
         let rarity = (1.0 + f64::from(self.len()) / (all as f64 + 1.0)).ln() as f32;
         for (part, weight) in parts(field) {
-            for number in self.words(*part, text, prefix)?.iter() {
+            for number in self.words(*part, text, prefix, Scope::All)?.iter() {
                 scores[number as usize] += rarity * weight;
             }
         }

@@ -3,8 +3,9 @@
 use tantivy::InvertedIndexReader;
 use tantivy::postings::TermInfo;
 use tantivy::schema::{Field, IndexRecordOption};
-use tantivy::termdict::TermDictionary;
 
+use super::dictionary::for_each_term;
+use super::newest::Scope;
 use super::phrase::{add_phrase, add_with_ending};
 use super::{Bitmap, Result, Searcher, Segment};
 use crate::query::{Pattern, TextField};
@@ -29,18 +30,25 @@ impl Searcher {
     }
 
     /// Messages with these words next to each other in one of the fields.
-    pub(super) fn words(&self, field: TextField, text: &str, prefix: bool) -> Result<Bitmap> {
-        self.words_of(&self.fields_of(field), text, prefix)
+    pub(super) fn words(&self, field: TextField, text: &str, prefix: bool, scope: Scope<'_>) -> Result<Bitmap> {
+        self.words_of(&self.fields_of(field), text, prefix, scope)
     }
 
-    pub(super) fn words_of(&self, fields: &[Field], text: &str, prefix: bool) -> Result<Bitmap> {
+    pub(super) fn words_of(&self, fields: &[Field], text: &str, prefix: bool, scope: Scope<'_>) -> Result<Bitmap> {
         let words = Words::of(text, prefix);
         self.in_segments(|segment, found| {
-            fields.iter().try_for_each(|&field| self.words_in(segment, field, &words, found))
+            fields.iter().try_for_each(|&field| self.words_in(segment, field, &words, scope, found))
         })
     }
 
-    fn words_in(&self, segment: &Segment, field: Field, words: &Words, found: &mut Bitmap) -> tantivy::Result<()> {
+    fn words_in(
+        &self,
+        segment: &Segment,
+        field: Field,
+        words: &Words,
+        scope: Scope<'_>,
+        found: &mut Bitmap,
+    ) -> tantivy::Result<()> {
         let index = segment.reader.inverted_index(field)?;
         let terms = index.terms();
         match (words.exact.as_slice(), &words.last) {
@@ -51,7 +59,7 @@ impl Searcher {
                 Ok(())
             }
             ([], Some(start)) => for_each_term(terms, start, |_, info| segment.add_term(&index, info, found)),
-            (exact, None) => add_phrase(segment, field, exact, found),
+            (exact, None) => add_phrase(segment, field, exact, scope, found),
             (exact, Some(start)) => add_with_ending(segment, field, exact, start, found),
         }
     }
@@ -125,23 +133,6 @@ impl Segment {
         }
         Ok(())
     }
-}
-
-/// Calls `each` for the terms that begin with `start`.
-pub(super) fn for_each_term(
-    terms: &TermDictionary,
-    start: impl AsRef<[u8]>,
-    mut each: impl FnMut(&[u8], &TermInfo) -> tantivy::Result<()>,
-) -> tantivy::Result<()> {
-    let start = start.as_ref();
-    let mut stream = terms.range().ge(start).into_stream()?;
-    while let Some((term, info)) = stream.next() {
-        if !term.starts_with(start) {
-            break;
-        }
-        each(term, info)?;
-    }
-    Ok(())
 }
 
 /// A query's words as they stand in the index.

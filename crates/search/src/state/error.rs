@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::snapshot::FORMAT;
+use super::current::FORMAT;
 
 /// Why the side store could not be read or written.
 #[derive(Debug, thiserror::Error)]

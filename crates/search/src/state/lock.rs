@@ -13,7 +13,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::StateError;
-use crate::watch::Stop;
+use crate::stop::Stop;
 
 const LOCK: &str = "lock";
 const TURN: &str = "turn";

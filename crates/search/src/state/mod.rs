@@ -15,14 +15,17 @@
 //! opened stays as it was, whatever a writer does; after a crash `current` names the last commit, and what lies behind it in the file is dead.
 
 mod chunk;
+mod current;
+mod directory;
 mod error;
 mod lock;
 mod snapshot;
 mod writer;
 
 pub use chunk::{Column, NO_PARENT, Record, bits};
+pub(crate) use directory::Covered;
+pub use directory::{Directory, FolderState, Seen};
 pub use error::StateError;
 pub use lock::{Lock, Turn};
-pub(crate) use snapshot::Covered;
-pub use snapshot::{Directory, FolderState, Seen, Snapshot};
+pub use snapshot::Snapshot;
 pub use writer::StateWriter;

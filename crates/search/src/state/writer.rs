@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::StateError;
 use super::chunk::{self, CHUNK_MESSAGES, Record};
-use super::snapshot::{CURRENT, ChunkPlace, Current, Directory, FORMAT, Snapshot, read_current_of_any_format};
+use super::current::{CURRENT, Current, FORMAT, read_current_of_any_format};
+use super::directory::{ChunkPlace, Directory};
+use super::snapshot::Snapshot;
 use crate::disk;
 
 /// The file is written anew when this much of it is dead, and more than is alive.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{AllTags, TagError, Tags, check_query_name, check_tag};
-use crate::flag_tags::FlagChange;
 use crate::query::SavedQueries;
 
 pub(super) const HEADER: &str = "#notmuch-dump batch-tag:3 config,tags\n";
@@ -28,23 +27,6 @@ pub struct Restore {
     pub accumulate: bool,
     /// Nothing is changed; only counted.
     pub dry_run: bool,
-}
-
-/// What restoring a dump did.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Restored {
-    /// Messages whose tags changed.
-    pub changed: u64,
-    /// Those that lost tags.
-    pub replaced: u64,
-    /// Tags that they lost, all together.
-    pub tags_lost: u64,
-    /// Saved queries that changed.
-    pub queries: u64,
-    /// Message-IDs that are not in the index.
-    pub not_here: u64,
-    /// Where tags are flags: what is left to the caller, who may change files.
-    pub flags: Vec<FlagChange>,
 }
 
 /// Writes tags and saved queries as `notmuch dump` does: a header line, `#@ query.name text`, then `+tag +tag -- id:message-id`, sorted by id.

@@ -20,7 +20,7 @@ use crate::query::{SavedQueries, is_query_name};
 
 pub(crate) use check::check;
 pub(crate) use dump::dump_of;
-pub use dump::{Dump, Restore, Restored, dump, restore};
+pub use dump::{Dump, Restore, dump, restore};
 use file::StoreFile;
 
 const TABLE: TableDefinition<'_, (&str, u128), &str> = TableDefinition::new("tags");

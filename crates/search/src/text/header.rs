@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use posthaste_message::mime::{Address, Addresses, Charset, Field, Message, in_reply_to, message_id, references};
 
-use super::extract::{Extracted, ITEMS_MAX, Priority};
+use super::extracted::{Extracted, ITEMS_MAX, Priority};
 use crate::header_names::HeaderNames;
 
 /// What the index wants of a message's own header, read in one pass. Of fields that may stand only once the first that says something counts.

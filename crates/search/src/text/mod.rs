@@ -2,7 +2,9 @@
 
 mod alternatives;
 pub(crate) mod extract;
+mod extracted;
 pub(crate) mod fold;
+mod hash;
 pub(crate) mod header;
 mod html;
 #[cfg(test)]
@@ -13,8 +15,10 @@ mod runs;
 pub(crate) mod subject;
 pub(crate) mod tokens;
 
-pub use extract::{Extracted, Priority, Traits, extract, extract_whole, extract_with};
+pub use extract::{extract, extract_whole, extract_with};
+pub use extracted::{Extracted, Priority, Traits};
 pub use fold::fold;
+pub(crate) use hash::{id_hash, subject_hash};
 pub use html::html_to_text;
 pub use parts::{Part, parts, safe_file_name};
 pub use prune::prune_into;

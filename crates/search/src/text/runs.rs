@@ -84,6 +84,8 @@ pub(crate) fn eight_at(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_random::Random;
+
     use super::*;
 
     /// Octet by octet.
@@ -117,12 +119,11 @@ mod tests {
     #[test]
     fn runs_are_those_of_a_plain_loop() {
         (0..=255).for_each(|octet| check(&[b'a', octet, b'b']));
-        let mut random = 7u64;
+        let mut random = Random::new(7);
         for round in 0..20_000 {
             let length = round % 300;
             let bytes = (0..length).map(|_| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                match random >> 40 {
+                match random.next() >> 40 {
                     n if n % 50 == 7 && round % 3 == 0 => 0xc3,
                     // Long runs and long gaps too.
                     n if n % (1 + length / 10) == 0 => b" -\n@[`{/:"[n as usize / 50 % 9],

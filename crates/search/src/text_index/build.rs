@@ -160,14 +160,15 @@ impl Open {
 mod tests {
     use std::collections::BTreeMap;
 
+    use posthaste_random::Random;
     use tantivy::postings::Postings;
     use tantivy::schema::{Field, IndexRecordOption};
     use tantivy::tokenizer::{Token, TokenStream, Tokenizer, TokenizerManager};
     use tantivy::{DocSet, IndexWriter, TERMINATED};
 
     use super::*;
+    use crate::bitmap::Bitmap;
     use crate::header_names::HeaderNames;
-    use crate::search::Bitmap;
     use crate::text::Tokens;
 
     #[derive(Clone, Default)]
@@ -199,11 +200,8 @@ mod tests {
     }
 
     fn messages() -> Vec<Extracted> {
-        let mut random = 7u64;
-        let mut next = move |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % below
-        };
+        let mut random = Random::new(7);
+        let mut next = move |bound: u64| random.below(bound);
         let mut text = move |most: u64| {
             let word = |n: u64| match n % 50 {
                 7 => "東京都".to_owned(),

@@ -6,7 +6,7 @@ use tantivy::columnar::ColumnValues;
 use tantivy::query::{ConstScorer, EnableScoring, Explanation, Query, Scorer, Weight};
 use tantivy::{DocId, DocSet, Score, SegmentReader, TERMINATED};
 
-use crate::search::Bitmap;
+use crate::bitmap::Bitmap;
 
 /// Matches messages by number.
 #[derive(Debug, Clone)]

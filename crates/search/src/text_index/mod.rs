@@ -23,8 +23,8 @@ use tantivy::schema::{
 };
 use tantivy::{Index, IndexSettings, IndexWriter, SegmentReader};
 
+use crate::bitmap::Bitmap;
 use crate::header_names::HeaderNames;
-use crate::search::Bitmap;
 
 pub(crate) use build::{FinishedSegment, SegmentBuilder};
 pub(crate) use files::check_files;

@@ -290,6 +290,8 @@ const IS_WHAT: u64 = 0xff00_0000_ffff;
 
 #[cfg(test)]
 mod tests {
+    use posthaste_random::Random;
+
     use super::*;
 
     fn word(n: usize) -> String {
@@ -326,10 +328,8 @@ mod tests {
         }
     }
 
-    fn random_numbers(mut state: u64) -> impl FnMut() -> usize {
-        move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize
-        }
+    fn random_numbers(seed: u64) -> impl FnMut() -> usize {
+        let mut random = Random::new(seed);
+        move || random.next() as usize
     }
 }

@@ -4,12 +4,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::diff::{Candidate, Changes};
 use super::read::{Done, Missing, Moved, NANOS, read};
-use super::{IndexError, Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions, bits};
-use crate::search::Bitmap;
+use super::{Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions, bits};
+use crate::bitmap::Bitmap;
+use crate::error::IndexError;
 use crate::state::Record;
+use crate::stop::Stop;
 use crate::tags::TagStore;
 use crate::text_index::FinishedSegment;
-use crate::watch::Stop;
 
 pub(super) struct Run<'a> {
     pub indexer: &'a mut Indexer,

@@ -1,11 +1,14 @@
 //! An index is ended at every call by which it changes a file. Then the next run works, and finds what a fresh index finds.
+//!
+//! At every third of them, which does for a run of all tests; with `POSTHASTE_CUTS` set, as in `.ci/run`, at every single one.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{IndexError, Indexer, UpdateOptions};
+use super::{Indexer, UpdateOptions};
 use crate::disk::StoppedDisk;
+use crate::error::IndexError;
 use crate::query::{parse, parse_with};
 use crate::settings::SETTINGS_FILE;
 use crate::verify;
@@ -114,7 +117,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Does `step` to the index, ended after 0, 1, 2, … calls until it comes to its end. Says how many calls it made.
+/// From one call at which it is ended to the next.
+fn stride() -> usize {
+    if std::env::var_os("POSTHASTE_CUTS").is_some() { 1 } else { 3 }
+}
+
+/// Does `step` to the index, ended after more and more calls until it comes to its end. Says how many calls it made.
 fn end_at_every_call(world: &World, step: &dyn Fn(&Path) -> Result<(), IndexError>) -> u64 {
     let before = world.root.path().join("before");
     if world.index().exists() {
@@ -124,7 +132,7 @@ fn end_at_every_call(world: &World, step: &dyn Fn(&Path) -> Result<(), IndexErro
     }
     // By the tags that there are.
     let mut fresh = BTreeMap::new();
-    for allowed in 0.. {
+    for allowed in (0..).step_by(stride()) {
         let _ = fs::remove_dir_all(world.index());
         copy(&before, &world.index());
         let disk = StoppedDisk::after(&world.index(), allowed);

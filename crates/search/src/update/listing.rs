@@ -66,7 +66,7 @@ fn list(folder: &Folder, options: &UpdateOptions) -> io::Result<Vec<Name>> {
         if names.is_empty() {
             continue;
         }
-        let facts = stat_files_with(options.way, &folder.dir.join(subdir.as_str()), &mut names)?;
+        let facts = stat_files_with(options.io_method, &folder.dir.join(subdir.as_str()), &mut names)?;
         all.extend(names.into_iter().zip(facts).map(|((name, inode), facts)| Name { subdir, name, inode, facts }));
     }
     Ok(all)

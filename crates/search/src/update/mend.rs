@@ -1,7 +1,8 @@
 //! What a crash between the commits of the two halves left apart is brought together when the index is opened.
 
-use super::{IndexError, Indexer, bits};
-use crate::search::Bitmap;
+use super::{Indexer, bits};
+use crate::bitmap::Bitmap;
+use crate::error::IndexError;
 use crate::state::Record;
 
 impl Indexer {

@@ -12,7 +12,6 @@
 
 mod apply;
 mod diff;
-mod error;
 mod keywords;
 #[cfg(test)]
 pub(crate) mod kills;
@@ -30,19 +29,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use posthaste_maildir::tree::{Tree, TreeOptions, walk};
-use xxhash_rust::xxh3::xxh3_64;
 
+use crate::error::{IndexError, text_error};
 use crate::search::Searcher;
 use crate::settings::Settings;
 use crate::state::{Covered, Lock, Snapshot, StateError, StateWriter, bits};
+use crate::stop::Stop;
 use crate::tags::{TagError, TagStore};
-use crate::text::{base_subject, fold};
 use crate::text_index::TextIndex;
-use crate::watch::Stop;
 
 pub use diff::Touched;
-pub use error::IndexError;
-pub(crate) use error::text_error;
 pub use report::{MEMORY_BYTES, Progress, Report, UpdateOptions};
 
 use apply::Run;
@@ -286,16 +282,4 @@ impl Indexer {
 
 fn remove_dir(dir: &Path) -> Result<(), StateError> {
     crate::disk::remove_dir_all(dir).map_err(|error| StateError::Io { dir: dir.to_owned(), error })
-}
-
-/// The hash of a Message-ID; 0 for none.
-pub(crate) fn id_hash(id: &str) -> u64 {
-    if id.is_empty() { 0 } else { xxh3_64(id.as_bytes()).max(1) }
-}
-
-/// The hash of a subject's base, and whether it marks a reply.
-fn subject_hash(subject: &str) -> (u64, bool) {
-    let base = base_subject(subject);
-    let folded = fold(&base.text);
-    (if folded.is_empty() { 0 } else { xxh3_64(folded.as_bytes()).max(1) }, base.is_reply)
 }

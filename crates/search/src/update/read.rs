@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use posthaste_maildir::tree::{Contents, FileFacts, FileReader, Way};
+use posthaste_maildir::tree::{Contents, FileFacts, FileReader, IoMethod};
 use posthaste_message::mime::Header;
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::UpdateOptions;
 use super::diff::Candidate;
-use super::{UpdateOptions, id_hash, subject_hash};
 use crate::header_names::HeaderNames;
 use crate::parallel::on_threads;
 use crate::state::{NO_PARENT, Record, StateWriter, bits};
+use crate::stop::Stop;
 use crate::tags::id_of;
-use crate::text::{Extracted, Priority, extract_with};
+use crate::text::{Extracted, Priority, extract_with, id_hash, subject_hash};
 use crate::text_index::{FinishedSegment, SegmentBuilder, TextIndex};
-use crate::watch::Stop;
 
 /// References that are kept of one message, the newest: enough to place it in its thread.
 const REFERENCES_MAX: usize = 64;
@@ -107,7 +107,7 @@ pub(super) fn read(
         bytes: AtomicU64::new(0),
         missing,
         step,
-        way: options.way,
+        io_method: options.io_method,
         stop: options.stop.as_ref(),
         headers: text.headers(),
     };
@@ -146,7 +146,7 @@ struct Shared<'a> {
     bytes: AtomicU64,
     missing: &'a Missing,
     step: &'a (dyn Fn(u64, u64) + Sync),
-    way: Way,
+    io_method: IoMethod,
     stop: Option<&'a Stop>,
     headers: &'a HeaderNames,
 }
@@ -154,7 +154,7 @@ struct Shared<'a> {
 impl Shared<'_> {
     fn work(&self, mut builder: SegmentBuilder<'_>) -> tantivy::Result<Round> {
         let mut round = Round::default();
-        let mut files = FileReader::new(self.way);
+        let mut files = FileReader::new(self.io_method);
         let mut before: &[Candidate] = &[];
         loop {
             if self.stop.is_some_and(Stop::is_stopped) {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use posthaste_maildir::tree::Way;
+use posthaste_maildir::tree::IoMethod;
 
-use crate::watch::Stop;
+use crate::stop::Stop;
 
 /// How an update goes about it.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub struct UpdateOptions {
     /// Bytes of memory for the index of new messages, all threads together.
     pub memory_bytes: usize,
     /// How files are looked at and read.
-    pub way: Way,
+    pub io_method: IoMethod,
     /// Ends an update early: what was read by then is committed, and the next update goes on. Where an index is built again nothing of the new
     /// one is kept, the old one stays, and all is read anew.
     pub stop: Option<Stop>,
@@ -42,7 +42,7 @@ impl Default for UpdateOptions {
             believe_missing: false,
             threads: 0,
             memory_bytes: MEMORY_BYTES,
-            way: Way::default(),
+            io_method: IoMethod::default(),
             stop: None,
         }
     }

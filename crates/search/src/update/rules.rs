@@ -6,7 +6,8 @@
 
 use std::collections::HashSet;
 
-use super::{IndexError, Indexer, Report};
+use super::{Indexer, Report};
+use crate::error::IndexError;
 use crate::search::Searcher;
 use crate::settings::{MaildirSettings, Settings, SettingsError};
 use crate::state::bits;

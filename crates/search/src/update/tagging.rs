@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{IndexError, Indexer, id_hash};
+use super::Indexer;
 use crate::disk;
-use crate::flag_tags::{FileTags, Tagged};
+use crate::error::IndexError;
+use crate::flag_tags::{FileTags, Restored, Tagged};
 use crate::query::SavedQueries;
 use crate::settings::Settings;
 use crate::state::{Record, StateError, bits};
-use crate::tags::{self, AllTags, Dump, Restore, Restored, TagError, TagStore, Tags, check_query_name};
+use crate::tags::{self, AllTags, Dump, Restore, TagError, TagStore, Tags, check_query_name};
+use crate::text::id_hash;
 
 /// There while tags are being changed: what the tag store says may not be in the side store yet.
 pub(crate) const PENDING: &str = "tags.pending";

@@ -85,8 +85,8 @@ fn concerned(records: &[Record], changed: &Unthreaded) -> Vec<u32> {
 /// Hashes of ids and subjects.
 #[derive(Default)]
 struct Keys {
-    ids: HashSet<u64, BuildHasherDefault<AsItIs>>,
-    subjects: HashSet<u64, BuildHasherDefault<AsItIs>>,
+    ids: HashSet<u64, BuildHasherDefault<IdentityHasher>>,
+    subjects: HashSet<u64, BuildHasherDefault<IdentityHasher>>,
 }
 
 impl Keys {
@@ -108,9 +108,9 @@ impl Keys {
 
 /// The keys are hashes already.
 #[derive(Default)]
-struct AsItIs(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

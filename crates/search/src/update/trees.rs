@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use posthaste_maildir::tree::{Tree, TreeError, TreeOptions, walk};
 
-use super::{IndexError, Indexer, UpdateOptions};
+use super::{Indexer, UpdateOptions};
+use crate::error::IndexError;
 
 impl Indexer {
     /// Walks all trees, in the order of the directory's roots. One that is away is a trouble of its own; where an index is built again, which

@@ -10,19 +10,19 @@ mod notify;
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_maildir::tree::{TreeOptions, walk};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
+use crate::error::IndexError;
 use crate::state::{StateError, Turn};
-use crate::update::{IndexError, Indexer, Report, Touched, UpdateOptions};
+use crate::stop::Stop;
+use crate::update::{Indexer, Report, Touched, UpdateOptions};
 
 use notify::{Event, Notify};
 
@@ -74,44 +74,6 @@ pub enum WatchEvent<'a> {
     },
     /// The kernel has no room to watch this many directories (`fs.inotify.max_user_watches`): they are only looked at now and then.
     Unwatched(usize),
-}
-
-/// Ends a watch from another thread.
-#[derive(Debug, Clone)]
-pub struct Stop(Arc<OwnedFd>);
-
-impl Stop {
-    /// # Errors
-    /// [`IndexError::Notify`] if the system has no descriptors left.
-    pub fn new() -> Result<Self, IndexError> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        fd.map(|fd| Self(Arc::new(fd))).map_err(|error| IndexError::Notify(error.into()))
-    }
-
-    /// The watch ends when what it is doing is done. More than once is no error.
-    pub fn stop(&self) {
-        // Only a counter that is at its end refuses, and then it has been told already.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
-    }
-
-    /// Waits until [`stop`](Self::stop) was called, but no longer than this. Says whether it was.
-    pub fn wait(&self, at_most: Duration) -> bool {
-        let deadline = Instant::now() + at_most;
-        loop {
-            let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
-            let mut ready = [PollFd::new(&*self.0, PollFlags::IN)];
-            match poll(&mut ready, left.as_ref()) {
-                Err(rustix::io::Errno::INTR) => {}
-                // A descriptor that cannot be waited for is as good as a stop: better than turning in circles.
-                result => return result.is_err() || ready[0].revents().contains(PollFlags::IN),
-            }
-        }
-    }
-
-    /// Whether [`stop`](Self::stop) was called.
-    pub fn is_stopped(&self) -> bool {
-        self.wait(Duration::ZERO)
-    }
 }
 
 /// Brings the index in `dir` up to date with its trees and `roots`, and keeps it so until `stop`. `waiting` as in [`Lock::acquire`](crate::state::Lock::acquire).
@@ -246,7 +208,7 @@ impl<'a> Watch<'a> {
             return Ok(stop.wait(due.saturating_duration_since(now).min(GATHER)));
         }
         let timeout = Timespec::try_from(self.next_look.saturating_duration_since(now)).ok();
-        let mut ready = [PollFd::new(&self.notify, PollFlags::IN), PollFd::new(&*stop.0, PollFlags::IN)];
+        let mut ready = [PollFd::new(&self.notify, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut ready, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(ready[1].revents().contains(PollFlags::IN)),
             Err(e) => Err(IndexError::Notify(e.into())),

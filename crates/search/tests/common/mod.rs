@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use posthaste_search::{Indexer, Report, Searcher, UpdateOptions, query};
+use posthaste_search::query::{self, Query};
+use posthaste_search::{Indexer, Report, Searcher, UpdateOptions};
 
 /// Makes a Maildir.
 pub fn maildir(root: &Path, folder: &str) {
@@ -23,10 +24,13 @@ pub fn update(index: &Path, mail: &Path) -> Report {
 }
 
 /// File names (without directories and flags) of what matches, sorted.
-pub fn hits(searcher: &Searcher, text: &str) -> BTreeSet<String> {
+pub fn parsed(text: &str) -> Query {
     let now = "2025-06-01T12:00:00+00:00[+00:00]".parse().unwrap();
-    let query = query::parse(text, &now).unwrap_or_else(|error| panic!("{}", error.show(text)));
-    let numbers: Vec<u32> = searcher.find(&query).unwrap().iter().collect();
+    query::parse(text, &now).unwrap_or_else(|error| panic!("{}", error.show(text)))
+}
+
+pub fn hits(searcher: &Searcher, text: &str) -> BTreeSet<String> {
+    let numbers: Vec<u32> = searcher.find(&parsed(text)).unwrap().iter().collect();
     let messages = searcher.messages(&numbers).unwrap();
     messages.iter().map(|message| base_name(&message.path)).collect()
 }

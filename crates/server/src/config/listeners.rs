@@ -1,40 +1,24 @@
-//! The `[[listener]]` and `[[network]]` tables.
+//! The `[[listener]]` and `[[network]]` tables: sockets, and what applies there in place of `[limits]` and `[policy]`.
 
-use std::path::PathBuf;
-
+use posthaste_net::section::{Networks, Socket};
 use posthaste_smtp::driver::{IpNet, UnixAccess};
-use serde::{Deserialize, Serialize};
+use posthaste_smtp::section::PolicyOverrides;
+use posthaste_units::keys::{self, Keys};
+use serde::de::MapAccess;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::overrides::{LimitOverrides, Networks, PolicyOverrides};
-use super::values::{self, Table};
+use super::limits::LimitOverrides;
+use super::values::Table;
 use super::{Protocol, accounts};
 
 /// One socket that clients connect to.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Listener {
-    /// IP address or host name, and port; port 0 takes a free one.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::address")]
-    pub address: Option<String>,
-    /// Path of a UNIX socket.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unix: Option<PathBuf>,
-    /// Permission bits of that socket, in octal: who may write may connect. Not set: `0660`.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
-    pub mode: Option<String>,
-    /// The group that the socket is given to, by name or number. Not set: the server's own.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
-    pub group: Option<String>,
+    /// Where it is, and who may connect.
+    #[serde(flatten)]
+    pub socket: Socket,
     /// The protocol spoken there.
     pub protocol: Protocol,
-    /// Networks whose clients may connect; others get 554 5.7.1. Not set: all.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::some")]
-    pub allow: Option<Networks>,
-    /// Whether proxies connect here, which say with the PROXY protocol whose connection they pass on.
-    pub proxy_protocol: bool,
-    /// Networks of these proxies; nobody else may connect. Needed with `address`; with `unix` the socket's mode decides.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::some")]
-    pub proxies: Option<Networks>,
     /// In place of `[limits]`; the numbers of connections hold beside those.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
@@ -65,13 +49,31 @@ impl Table for Network {
     const NAME: &str = "network";
 }
 
+impl Keys for Listener {
+    fn keys() -> Vec<&'static str> {
+        [Socket::keys(), vec!["protocol", "limits", "policy"]].concat()
+    }
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, table: &mut A) -> Result<bool, A::Error> {
+        match key {
+            "protocol" => self.protocol = table.next_value()?,
+            "limits" => self.limits = table.next_value()?,
+            "policy" => self.policy = table.next_value()?,
+            _ => return self.socket.read(key, table),
+        }
+        Ok(true)
+    }
+}
+
+impl<'de> Deserialize<'de> for Listener {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        keys::table_of(deserializer)
+    }
+}
+
 impl std::fmt::Display for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (&self.address, &self.unix) {
-            (Some(address), _) => write!(f, "{address}"),
-            (None, Some(path)) => write!(f, "{}", path.display()),
-            (None, None) => f.write_str("nothing"),
-        }
+        self.socket.fmt(f)
     }
 }
 
@@ -82,44 +84,14 @@ impl Listener {
     /// The key that is wrong, and how.
     pub(crate) fn unix_access(&self) -> Result<UnixAccess, (&'static str, String)> {
         let mut access = UnixAccess::default();
-        if let Some(mode) = &self.mode {
+        if let Some(mode) = &self.socket.mode {
             access.mode = super::permission_bits(mode)
                 .ok_or_else(|| ("mode", "permission bits in octal, such as \"0660\"".to_owned()))?;
         }
-        if let Some(group) = &self.group {
+        if let Some(group) = &self.socket.group {
             access.group = Some(accounts::group(group).map_err(|problem| ("group", problem))?);
         }
         Ok(access)
-    }
-
-    /// Finds what cannot be meant about who may connect: the key and why.
-    pub(crate) fn check_rules(&self) -> Result<(), (&'static str, String)> {
-        let problem = |key, message: &str| Err((key, message.to_owned()));
-        if let Some(Networks(allow)) = &self.allow {
-            if allow.is_empty() {
-                return problem("allow", "nobody could connect; leave it out to allow everybody");
-            }
-            if self.unix.is_some() && !self.proxy_protocol {
-                return problem(
-                    "allow",
-                    "clients of a UNIX socket have no address; `mode` and `group` say who may connect",
-                );
-            }
-        }
-        match &self.proxies {
-            Some(_) if !self.proxy_protocol => problem("proxies", "only with `proxy_protocol = true`"),
-            Some(_) if self.unix.is_some() => {
-                problem("proxies", "only for `address`; the socket's `mode` and `group` say which proxies may connect")
-            }
-            Some(Networks(proxies)) if proxies.iter().any(|network| network.prefix_len() == 0) => {
-                problem("proxies", "any client could claim any address; list the proxies' addresses")
-            }
-            Some(Networks(proxies)) if !proxies.is_empty() => Ok(()),
-            _ if self.proxy_protocol && self.unix.is_none() => {
-                problem("proxy_protocol", "needs the proxies' addresses too, such as proxies = [\"192.0.2.7\"]")
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -8,25 +8,31 @@ mod check;
 mod error;
 mod limits;
 mod listeners;
-mod overrides;
+#[cfg(test)]
+mod manual_tests;
 mod report;
 mod values;
 mod words;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use posthaste_directory::Directory;
 use posthaste_smtp::address::is_domain;
-use posthaste_smtp::server::FORBIDDEN_COMMANDS;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use accounts::{Identity, owner};
 pub use error::{ConfigError, Position};
-pub use limits::Limits;
+pub use limits::{LimitOverrides, Limits, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
 pub use listeners::{Listener, Network};
-pub use overrides::{LimitOverrides, Networks, PolicyOverrides};
+pub use posthaste_delivery::local::Storage;
 pub use posthaste_directory::{Account, Domain, Pattern, Targets, Users};
+pub use posthaste_events::Section as Events;
+pub use posthaste_net::section::{Networks, Socket};
+pub use posthaste_search::Section as Search;
+pub use posthaste_smtp::section::{Policy, PolicyOverrides};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
+pub use posthaste_transport::Section as Transport;
 pub use report::check;
 pub(crate) use report::{LOW_PORTS, is_low};
 pub use values::SpoolShare;
@@ -57,9 +63,15 @@ pub struct Config {
     /// What is done with messages that break the rules of the line.
     #[serde(default, deserialize_with = "values::table")]
     pub policy: Policy,
+    /// Programs, files and LMTP servers that mail goes to.
+    #[serde(default, deserialize_with = "values::table")]
+    pub transport: Transport,
     /// The search index.
     #[serde(default, deserialize_with = "values::table")]
     pub search: Search,
+    /// The event log.
+    #[serde(default, deserialize_with = "values::table")]
+    pub events: Events,
     /// The log.
     #[serde(default, deserialize_with = "values::table")]
     pub log: Log,
@@ -74,102 +86,13 @@ pub struct Config {
     pub domains: Vec<Domain>,
 }
 
-/// Where things are kept. Relative paths are relative to the working directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Storage {
-    /// The directory that holds everything that is not placed elsewhere.
-    pub data: PathBuf,
-    /// The spool's directory; may lie on another file system. Not set: `spool` in `data`.
-    pub spool: PathBuf,
-    /// Where earlier versions kept their journal: the first start takes over what is in it. Not set: `journal` in `data`.
-    pub journal: PathBuf,
-    /// The directory of the mailboxes. Not set: `mail` in `data`.
-    pub mail: PathBuf,
-    /// Octets of one file of the spool's ring.
-    #[serde(alias = "journal_segment_bytes", deserialize_with = "values::bytes")]
-    pub spool_segment_bytes: u64,
-    /// Files of the ring at most. Mail that waits for its mailbox moves from them into packs.
-    #[serde(alias = "journal_segments", deserialize_with = "values::count")]
-    pub spool_segments: usize,
-    /// Octets that the spool leaves free on its file system: with less, mail is refused with 452.
-    #[serde(deserialize_with = "values::bytes")]
-    pub free_bytes_min: u64,
-    /// As `free_bytes_min`, of inodes.
-    #[serde(deserialize_with = "values::count")]
-    pub free_inodes_min: usize,
-    /// Octets that may wait for one mailbox that cannot be written to; beyond, its mail is refused with 452.
-    #[serde(deserialize_with = "values::bytes")]
-    pub mailbox_pending_bytes: u64,
-    /// Octets that may wait for all such mailboxes together, and for mail file systems that do not answer; beyond, mail for any of them is refused with 452.
-    #[serde(deserialize_with = "values::bytes")]
-    pub pending_bytes: u64,
-    /// Octets received after which the mailboxes are made durable and the files of the ring used again.
-    #[serde(deserialize_with = "values::bytes")]
-    pub checkpoint_bytes: u64,
-    /// Seconds after which the same is done if anything was received at all.
-    #[serde(deserialize_with = "values::secs")]
-    pub checkpoint_secs: u64,
-}
-
 /// The bits of `text`, in octal.
 pub(crate) fn permission_bits(text: &str) -> Option<u32> {
     u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o777)
 }
 
-impl Table for Storage {
-    const NAME: &str = "storage";
-}
-
-impl Table for Limits {
-    const NAME: &str = "limits";
-}
-
-impl Table for Policy {
-    const NAME: &str = "policy";
-}
-
-impl Table for Search {
-    const NAME: &str = "search";
-}
-
 impl Table for Log {
     const NAME: &str = "log";
-}
-
-/// What is done with messages that break the rules of the line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Policy {
-    /// A CR or LF that is not part of a CRLF.
-    pub bare_newlines: BareNewlines,
-    /// A text line longer than `limits.text_line_bytes`.
-    pub long_lines: LongLines,
-    /// A NUL octet.
-    pub nul_octets: NulOctets,
-    /// Commands of other protocols: a client that says one, or something like a header field, is cut off with 502.
-    pub forbidden_commands: Vec<String>,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            bare_newlines: BareNewlines::default(),
-            long_lines: LongLines::default(),
-            nul_octets: NulOctets::default(),
-            forbidden_commands: FORBIDDEN_COMMANDS.map(String::from).to_vec(),
-        }
-    }
-}
-
-/// The search index of all mail, for `posthaste find`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Search {
-    /// Whether mail is indexed as it is delivered.
-    pub index: bool,
-    /// The index's directory. Not set: `search` in `storage.data`.
-    pub dir: PathBuf,
 }
 
 /// The log, written to standard error.
@@ -202,32 +125,15 @@ impl Default for Config {
             storage: Storage::default(),
             limits: Limits::default(),
             policy: Policy::default(),
+            transport: Transport::default(),
             search: Search::default(),
+            events: Events::default(),
             log: Log::default(),
             listeners: Vec::new(),
             networks: Vec::new(),
             domains: Vec::new(),
         }
         .completed()
-    }
-}
-
-impl Default for Storage {
-    fn default() -> Self {
-        Self {
-            data: PathBuf::new(),
-            spool: PathBuf::new(),
-            journal: PathBuf::new(),
-            mail: PathBuf::new(),
-            spool_segment_bytes: 64 << 20,
-            spool_segments: 64,
-            free_bytes_min: 64 << 20,
-            free_inodes_min: 1000,
-            mailbox_pending_bytes: 1 << 30,
-            pending_bytes: 2 << 30,
-            checkpoint_bytes: 256 << 20,
-            checkpoint_secs: 30,
-        }
     }
 }
 
@@ -275,6 +181,14 @@ impl Config {
             .unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
     }
 
+    /// Every transport that mail can go to, each once.
+    pub(crate) fn transports(&self) -> Vec<posthaste_directory::Transport> {
+        let mut all: Vec<_> = self.domains.iter().flat_map(Domain::transports).collect();
+        all.sort_by(|a, b| a.text().cmp(b.text()));
+        all.dedup();
+        all
+    }
+
     /// The configuration as TOML, every key shown.
     pub fn to_toml(&self) -> String {
         toml::to_string_pretty(self).expect("every value of a configuration has a TOML form")
@@ -287,23 +201,16 @@ impl Config {
 
     /// Fills in what depends on other keys.
     fn completed(mut self) -> Self {
-        if self.storage.data.as_os_str().is_empty() {
-            self.storage.data = PathBuf::from("posthaste-data");
-        }
-        if self.storage.spool.as_os_str().is_empty() {
-            self.storage.spool = self.storage.data.join("spool");
-        }
-        if self.storage.journal.as_os_str().is_empty() {
-            self.storage.journal = self.storage.data.join("journal");
-        }
-        if self.storage.mail.as_os_str().is_empty() {
-            self.storage.mail = self.storage.data.join("mail");
-        }
+        self.storage.complete();
         if self.search.dir.as_os_str().is_empty() {
             self.search.dir = self.storage.data.join("search");
         }
+        if self.events.dir.as_os_str().is_empty() {
+            self.events.dir = self.storage.data.join("events");
+        }
         if self.listeners.is_empty() {
-            self.listeners.push(Listener { address: Some(DEFAULT_ADDRESS.to_owned()), ..Listener::default() });
+            let socket = Socket { address: Some(DEFAULT_ADDRESS.to_owned()), ..Socket::default() };
+            self.listeners.push(Listener { socket, ..Listener::default() });
         }
         if self.domains.is_empty() {
             self.domains.push(Domain::open_to_any("localhost"));
@@ -316,16 +223,20 @@ impl Config {
 }
 
 /// A configuration and where it comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Loaded {
     /// What applies.
     pub config: Config,
+    /// Who receives what: [`Config::directory`], made once.
+    pub directory: Arc<Directory>,
     /// The file that was read; `None`: there was none.
     pub file: Option<PathBuf>,
     /// Whether the file has a `[[listener]]`.
     pub names_listeners: bool,
     /// Whether the file has a `[[domain]]`.
     pub names_domains: bool,
+    /// Whether the file says where earlier versions kept their journal, and not where the spool is to be.
+    pub names_only_journal: bool,
 }
 
 impl Loaded {
@@ -346,9 +257,12 @@ impl Loaded {
     fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let config: Config = toml::from_str(text).map_err(|error| ConfigError::syntax(file, text, &error))?;
         let (names_listeners, names_domains) = (!config.listeners.is_empty(), !config.domains.is_empty());
+        let is_set = |path: &Path| !path.as_os_str().is_empty();
+        let names_only_journal = is_set(&config.storage.journal) && !is_set(&config.storage.spool);
         let config = config.completed();
-        check::check(&config).map_err(|problem| ConfigError::meaning(file, text, &problem))?;
-        Ok(Self { config, file: Some(file.to_owned()), names_listeners, names_domains })
+        let directory = check::check(&config).map_err(|problem| ConfigError::meaning(file, text, &problem))?;
+        let (directory, file) = (Arc::new(directory), Some(file.to_owned()));
+        Ok(Self { config, directory, file, names_listeners, names_domains, names_only_journal })
     }
 
     /// What is wrong with it as a whole.

@@ -2,15 +2,17 @@
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use posthaste_directory::{Transport, TransportKind};
 use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::owners::{OwnerRules, Rights};
 
-use super::{Config, DEFAULT_FILE, Listener, Loaded, Users};
+use super::{Config, DEFAULT_FILE, Listener, Loaded, Storage, Users};
 
 /// Says that it can be used, what is left to the defaults, and what on this machine would stop a server all the same.
 pub fn check(loaded: &Loaded) -> String {
@@ -37,7 +39,15 @@ pub fn check(loaded: &Loaded) -> String {
             let _ = writeln!(out, "note: `{}` has no users and no catch_all, so only {only} taken there", domain.name);
         }
     }
-    for warning in warnings(config) {
+    if loaded.names_only_journal {
+        let spool = config.storage.spool.display();
+        let _ = writeln!(
+            out,
+            "warning: storage.journal is set and storage.spool is not, so new mail goes to {spool}: set storage.spool to a directory on the disk of the journal"
+        );
+    }
+    let of_file = crate::privileges::check_file(loaded).err().map(|why| why.to_string());
+    for warning in warnings(config).into_iter().chain(of_file) {
         let _ = writeln!(out, "warning, on this machine and for this user: {warning}");
     }
     out
@@ -54,15 +64,80 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push(why.to_string());
     }
     warnings.extend(owners.barred(&storage.mail));
+    warnings.extend(config.transports().iter().filter_map(unusable));
+    if let Err(why) = crate::privileges::check_transports(config) {
+        warnings.push(why.to_string());
+    }
+    warnings.extend(crate::privileges::check_storage(config).err().map(|why| why.to_string()));
     let index = Some(("search.dir", &config.search.dir)).filter(|_| config.search.index);
-    for (key, path) in [("storage.spool", &storage.spool), ("storage.mail", &storage.mail)].into_iter().chain(index) {
+    let events = Some(("events.dir", &config.events.dir)).filter(|_| config.events.enabled);
+    let always = [("storage.spool", &storage.spool), ("storage.mail", &storage.mail)];
+    for (key, path) in always.into_iter().chain(index).chain(events) {
         // It is made with all that lies above it.
         let Some(there) = path.ancestors().find(|path| here(path).exists()) else { continue };
         if let Err(why) = takes_directories(here(there)) {
             warnings.push(format!("{key} = {}: {} {why}", path.display(), here(there).display()));
         }
     }
+    warnings.extend(floors(storage));
     warnings
+}
+
+/// Why mail would be accepted that cannot be delivered, if its floor is not below that of the spool.
+fn floors(storage: &Storage) -> Option<String> {
+    let device_of =
+        |path: &Path| path.ancestors().find_map(|path| std::fs::metadata(here(path)).ok()).map(|at| at.dev());
+    let is_above = |mail: Option<u64>, spool: u64| mail.is_some_and(|mail| mail > 0 && mail >= spool);
+    let (key, other) = match storage {
+        _ if is_above(storage.mail_free_bytes_min, storage.free_bytes_min) => ("mail_free_bytes_min", "free_bytes_min"),
+        _ if is_above(storage.mail_free_inodes_min, storage.free_inodes_min as u64) => {
+            ("mail_free_inodes_min", "free_inodes_min")
+        }
+        _ => return None,
+    };
+    (device_of(&storage.spool)? == device_of(&storage.mail)?).then(|| {
+        format!(
+            "storage.{key} is not below storage.{other}, and spool and mail are on one file system: when it fills up, mail is accepted that cannot be delivered"
+        )
+    })
+}
+
+/// Why mail could not be delivered there by this user.
+fn unusable(transport: &Transport) -> Option<String> {
+    let why = match transport.kind() {
+        TransportKind::Program(arguments) => {
+            let program = Path::new(arguments.first()?);
+            match std::fs::metadata(program) {
+                Err(error) => format!("{}: {error}", program.display()),
+                Ok(found) if !found.is_file() || access(program, Access::EXEC_OK).is_err() => {
+                    format!("{} cannot be run", program.display())
+                }
+                Ok(_) => return None,
+            }
+        }
+        TransportKind::File(path) => {
+            let dir = path.parent().unwrap_or(Path::new("/"));
+            match std::fs::metadata(dir) {
+                Err(error) => format!("{}: {error}", dir.display()),
+                Ok(found) if !found.is_dir() => format!("{} is not a directory", dir.display()),
+                _ if path.exists() && (!path.is_file() || access(path, Access::WRITE_OK).is_err()) => {
+                    "it cannot be written to".to_owned()
+                }
+                _ if !path.exists() && access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err() => {
+                    format!("{} cannot be written to", dir.display())
+                }
+                Ok(_) => return None,
+            }
+        }
+        TransportKind::LmtpUnix(path) if path.exists() => return None,
+        TransportKind::LmtpUnix(_) => "there is no such socket now".to_owned(),
+        TransportKind::LmtpTcp(host, port) => match (host.as_str(), *port).to_socket_addrs() {
+            Ok(_) => return None,
+            Err(error) => format!("the host name cannot be resolved: {error}"),
+        },
+        _ => return None,
+    };
+    Some(format!("transport {transport}: {why}"))
 }
 
 /// Whether directories can be made in this one: tried, as that tells of /proc and the like as well.
@@ -80,10 +155,10 @@ fn takes_directories(dir: &Path) -> Result<(), String> {
 }
 
 fn listener(listener: &Listener) -> Option<String> {
-    if let Some(address) = &listener.address {
+    if let Some(address) = &listener.socket.address {
         return tcp(address).map(|why| format!("listener {address}: {why}"));
     }
-    let path = listener.unix.as_ref()?;
+    let path = listener.socket.unix.as_ref()?;
     let dir = here(path.parent().unwrap_or(Path::new("")));
     let shown = path.display();
     match std::fs::metadata(dir) {
@@ -91,6 +166,9 @@ fn listener(listener: &Listener) -> Option<String> {
         Ok(metadata) if !metadata.is_dir() => Some(format!("listener {shown}: {} is not a directory", dir.display())),
         Ok(_) if access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err() => {
             Some(format!("listener {shown}: {} cannot be written to", dir.display()))
+        }
+        Ok(_) if path.symlink_metadata().is_ok_and(|found| !found.file_type().is_socket()) => {
+            Some(format!("listener {shown}: a file that is not a socket has this name, and is not replaced"))
         }
         Ok(_) => None,
     }

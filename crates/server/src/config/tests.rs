@@ -12,7 +12,7 @@ fn check(text: &str, expected: &str) {
 fn an_empty_file_means_the_defaults() {
     assert_eq!(Config::parse(Path::new("x"), "").unwrap(), Config::default());
     let config = Config::default();
-    assert_eq!(config.listeners[0].address.as_deref(), Some("127.0.0.1:2525"));
+    assert_eq!(config.listeners[0].socket.address.as_deref(), Some("127.0.0.1:2525"));
     assert_eq!(config.storage.mail, Path::new("posthaste-data/mail"));
     assert_eq!(config.storage.spool, Path::new("posthaste-data/spool"));
     assert_eq!(config.domains[0].name, "localhost");
@@ -48,6 +48,17 @@ fn a_spool_too_small_for_one_message_or_not_of_whole_blocks_is_refused() {
     // As it was called when there was a journal.
     let config = Config::parse(Path::new("x"), "[storage]\njournal_segments = 5\n").unwrap();
     assert_eq!(config.storage.spool_segments, 5);
+}
+
+#[test]
+fn the_floor_of_the_mail_follows_that_of_the_spool_unless_it_is_set() {
+    let floors = |text: &str| {
+        let storage = Config::parse(Path::new("x"), &format!("[storage]\n{text}")).unwrap().storage;
+        (storage.mail_free_bytes_min, storage.mail_free_inodes_min)
+    };
+    assert_eq!(floors(""), (Some(32 << 20), Some(500)));
+    assert_eq!(floors("free_bytes_min = \"1G\"\nfree_inodes_min = 0\n"), (Some(1 << 29), Some(0)));
+    assert_eq!(floors("mail_free_bytes_min = \"2M\"\nmail_free_inodes_min = 7\n"), (Some(2 << 20), Some(7)));
 }
 
 #[test]
@@ -122,8 +133,15 @@ fn a_wrong_type_is_pointed_at_in_words_of_the_file() {
     first("[limits]\nbody_read_secs = \"500ms\"\n", "`500ms`: whole seconds only");
     first(
         "[[listener]]\nunix = \"l\"\nmode = 660\n",
-        "3:8: this has to be permission bits in octal and in quotes, such as \"0660\"; it is `660`",
+        "3:8: this has to be permission bits in octal and in quotes, such as \"0660\"",
     );
+    first(
+        "[[listener]]\nunix = \"l\"\nmode = 0660\n",
+        "3:8: a number cannot begin with 0; permission bits are text in quotes, such as \"0660\"",
+    );
+    first("host_name = mx.example.org\n", "1:13: text needs quotes");
+    first("host_name = \"mx.example.org\n", "the closing quote is missing");
+    first("[limits]\nhops = 5\nhops = 6\n", "3:1: this name is there already");
     first("[search]\nindex = \"yes\"\n", "this has to be true or false, without quotes; it is \"yes\"");
     first("host_name = 5\n", "this has to be text in quotes; it is `5`");
     first("[storage]\ndata = 5\n", "this has to be text in quotes; it is `5`");
@@ -132,7 +150,10 @@ fn a_wrong_type_is_pointed_at_in_words_of_the_file() {
         "[[domain]]\nname = \"a.example\"\nusers = \"alice\"\n",
         "this has to be a list of local parts, or \"any\"; it is \"alice\"",
     );
-    first("[[domain]]\nname = \"a.example\"\naliases = [\"a\"]\n", "this has to be a table; it is a list");
+    first(
+        "[[domain]]\nname = \"a.example\"\naliases = [\"a\"]\n",
+        "this has to be a table, such as { name = \"value\" }; it is a list",
+    );
     first("match = \"a\"\n", "there is no key `match` here; it belongs below a [[domain.pattern]]");
     let of_domain =
         |keys: &str, expected: &str| first(&format!("[[domain]]\nname = \"a.example\"\n{keys}\n"), expected);
@@ -158,8 +179,8 @@ fn sizes_and_times_take_units() {
     let text = "[limits]\nmessage_bytes = \"10M\"\nheader_bytes = \"64 KiB\"\nbody_read_secs = \"5m\"\ncommand_secs = 7\n\
                 [storage]\ncheckpoint_bytes = \"1.5g\"\ncheckpoint_secs = \"1 min 30s\"\n";
     let Config { limits, storage, .. } = Config::parse(Path::new("x"), text).unwrap();
-    assert_eq!((limits.message_bytes, limits.header_bytes), (10 << 20, 64 << 10));
-    assert_eq!((limits.body_read_secs, limits.command_secs), (300, 7));
+    assert_eq!((limits.session.message_bytes, limits.session.header_bytes), (10 << 20, 64 << 10));
+    assert_eq!((limits.session.body_read_secs, limits.session.command_secs), (300, 7));
     assert_eq!((storage.checkpoint_bytes, storage.checkpoint_secs), (3 << 29, 90));
 }
 
@@ -176,6 +197,7 @@ fn a_listener_takes_addresses_and_names_and_explains_the_rest() {
         ("25", "a port alone is not enough: \"0.0.0.0:25\" for all IPv4 addresses, \"[::]:25\" for all"),
         ("0.0.0.0", "`0.0.0.0` has no port; "),
         ("::1", "an IPv6 address stands in brackets and needs a port: \"[::1]:25\""),
+        ("::1:2525", "an IPv6 address stands in brackets and needs a port: \"[::1]:2525\""),
         ("*:25", "for all addresses write \"[::]:25\", for all of IPv4 \"0.0.0.0:25\""),
         (":25", "for all addresses write \"[::]:25\""),
         ("localhost:smtp", "`smtp` is not a port, which is a number up to 65535"),
@@ -402,6 +424,22 @@ fn check_of(text: &str) -> String {
 }
 
 #[test]
+fn a_floor_of_the_mail_that_is_not_below_that_of_the_spool_is_warned_of() {
+    let warns = |text: &str| check_of(text).contains("mail is accepted that cannot be delivered");
+    assert!(warns("[storage]\nmail_free_bytes_min = \"64M\"\n") && warns("[storage]\nmail_free_inodes_min = 1000\n"));
+    assert!(!warns("") && !warns("[storage]\nfree_bytes_min = 0\nfree_inodes_min = 0\n"));
+    assert!(!warns("[storage]\nmail_free_bytes_min = \"64M\"\nmail = \"/proc/mail\"\n"), "another file system");
+}
+
+#[test]
+fn a_journal_without_a_spool_is_warned_of() {
+    let warns = |text: &str| check_of(text).contains("warning: storage.journal is set and storage.spool is not");
+    assert!(warns("[storage]\njournal = \"fast\"\n"));
+    assert!(!warns("[storage]\njournal = \"fast\"\nspool = \"fast-too\"\n"));
+    assert!(!warns("[storage]\nspool = \"fast\"\n") && !warns(""));
+}
+
+#[test]
 fn a_port_that_takes_privileges_is_told_of_where_they_are_missing() {
     let limit = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let limit: u16 = limit.ok().and_then(|limit| limit.trim().parse().ok()).unwrap_or(1024);
@@ -466,5 +504,5 @@ fn a_network_comes_before_a_listener_and_a_listener_before_all() {
     assert_eq!(message_bytes(1, "192.0.2.1"), 50 << 20);
     let limits = crate::listening::connection_limits(&config);
     assert_eq!((limits.connections, limits.networks[0].1.connections), (20_000, Some(2000)));
-    assert!(config.listeners.iter().any(|listener| listener.proxy_protocol));
+    assert!(config.listeners.iter().any(|listener| listener.socket.proxy_protocol));
 }

@@ -49,14 +49,3 @@ pub(super) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SpoolS
     }
     deserializer.deserialize_any(ShareVisitor)
 }
-
-/// As [`share`], of a key that need not be set.
-pub(super) fn some_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SpoolShare>, D::Error> {
-    share(deserializer).map(Some)
-}
-
-/// Where a client connects.
-pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    let expecting = "an address and port in quotes, such as \"0.0.0.0:25\"";
-    deserializer.deserialize_any(Text { expecting, number: |_| None }).map(Some)
-}

@@ -24,6 +24,8 @@ pub struct Body<'a> {
 #[derive(Debug)]
 enum State {
     Reading,
+    /// A piece that was found before it was asked for.
+    Ready(Bytes),
     /// The end was met and the machine waits for the outcome.
     Complete,
     /// The machine replies by itself, or nobody listens any more.
@@ -39,41 +41,58 @@ pub(super) enum End {
 }
 
 impl<'a> Body<'a> {
+    /// No piece takes more memory than this.
+    pub const CHUNK_BYTES_MAX: usize = 512 << 10;
+
     pub(super) fn new(connection: &'a mut Connection) -> Self {
         Self { connection, state: State::Reading }
     }
 
-    /// The next piece of the message: wire octets with the dots of transparency removed and CRLF kept, a slice of the
-    /// read buffer and not a copy. A small message that arrived in one read comes as one piece. `None` once the whole
-    /// message was given out. The future may be dropped; nothing is lost.
+    /// The next piece of the message: wire octets with the dots of transparency removed (RFC 5321 section 4.5.2) and CRLF kept. A small message that arrived in
+    /// one read comes as one piece. `None` once the whole message was given out. The future may be dropped; nothing is lost.
+    ///
+    /// Nothing is read from the client but here and in [`Body::readable`]: a reader that waits slows its client down, and nothing piles up. A piece is a
+    /// slice of the read buffer or a copy; one that is kept keeps no more than about twice its length, and at most
+    /// [`Body::CHUNK_BYTES_MAX`].
     ///
     /// # Errors
     /// The message is lost or will be refused, and the client is told so whatever the handler returns. What was read
     /// before must be thrown away. Further calls return the same error.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
-        loop {
-            if let Some(next) = self.at_hand().await {
-                return next;
+        while !self.look().await {
+            let read = self.connection.fill().await;
+            self.note(read);
+        }
+        match &mut self.state {
+            State::Ready(piece) => {
+                let piece = std::mem::take(piece);
+                self.state = State::Reading;
+                Some(Ok(self.connection.hand_out(piece)))
             }
-            self.read().await;
+            State::Failed(error, _) => Some(Err(error.clone())),
+            State::Complete | State::Reading => None,
         }
     }
 
-    /// What [`Body::chunk`] gives, if no more has to be read for it; otherwise `None`. With [`Body::readable`] and [`Body::read`],
-    /// for those who count memory before it is used: nothing at hand, readable, count, read, and again.
-    pub async fn at_hand(&mut self) -> Option<Option<Result<Bytes, BodyError>>> {
-        loop {
-            match &self.state {
-                State::Reading => {}
-                State::Complete => return Some(None),
-                State::Failed(error, _) => return Some(Some(Err(error.clone()))),
-            }
+    /// Waits until [`Body::chunk`] has something to give or to read; meanwhile the body holds no memory but that of pieces that were given out. For those
+    /// who want to make room before it comes. `false`: nothing comes any more, and `chunk` says why. The future may be dropped; nothing is lost.
+    pub async fn readable(&mut self) -> bool {
+        if !self.look().await {
+            let readable = self.connection.readable().await;
+            self.note(readable);
+        }
+        matches!(self.state, State::Reading | State::Ready(_))
+    }
+
+    /// Looks for the next piece in what was read. False: more has to be read for it.
+    async fn look(&mut self) -> bool {
+        while matches!(self.state, State::Reading) {
             match self.connection.step() {
-                Event::Body(bytes) => return Some(Some(Ok(bytes))),
+                Event::Body(bytes) => self.state = State::Ready(bytes),
                 Event::BodyEnd => self.state = State::Complete,
                 Event::BodyAborted(error) => self.state = State::Failed(error, None),
                 Event::Close => self.state = State::Failed(BodyError::Disconnected, None),
-                Event::NeedInput => return None,
+                Event::NeedInput => return false,
                 Event::Flush => {
                     let flushed = self.connection.flush().await;
                     self.note(flushed);
@@ -83,29 +102,12 @@ impl<'a> Body<'a> {
                 | Event::Rcpt
                 | Event::Data
                 | Event::BodyBegin(_)
+                | Event::TransactionAborted(_)
                 | Event::StartTls
                 | Event::Auth(_)) => unreachable!("{event:?} within a body"),
             }
         }
-    }
-
-    /// Waits until there is something to read, for use when nothing is [`Body::at_hand`]. Each time that there is nothing, as much
-    /// memory as can be is given back, and `waits` is told the [`Body::buffer_bytes`] that are left. Returns `false` when nothing
-    /// will be read any more: the error is at hand.
-    pub async fn readable(&mut self, waits: impl FnMut(usize)) -> bool {
-        if matches!(self.state, State::Reading) {
-            let readable = self.connection.readable(waits).await;
-            self.note(readable);
-        }
-        matches!(self.state, State::Reading)
-    }
-
-    /// Waits for input and reads it once, into [`Body::growth_bytes`] of new memory.
-    pub async fn read(&mut self) {
-        if matches!(self.state, State::Reading) {
-            let read = self.connection.fill().await;
-            self.note(read);
-        }
+        true
     }
 
     fn note(&mut self, done: Result<(), Stop>) {
@@ -114,33 +116,20 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Octets of memory that the connection keeps ready for what comes next. A piece is a slice of the same memory, so one who
-    /// keeps all pieces of a message holds their lengths and this.
-    pub fn buffer_bytes(&self) -> usize {
-        self.connection.buffer_bytes()
-    }
-
-    /// Octets that [`Body::buffer_bytes`] grows by with the next [`Body::read`]. It may become more where a new buffer is made as
-    /// large as the one before, so count again when something is at hand.
-    pub fn growth_bytes(&self) -> usize {
-        self.connection.growth_bytes()
-    }
-
-    /// Gives back what [`Body::buffer_bytes`] counts as far as no piece shares it; what has come and was not taken stays.
-    pub fn give_buffer_back(&mut self) {
-        self.connection.give_buffer_back();
-    }
-
-    /// Waits for `work`, and for `patience` at most: then `None`. Does what a timeout of tokio's does, on the timer that the
-    /// session has anyway, so that it costs no timer operation.
+    /// Waits for `work`, and for `patience` at most: then `None`. As `tokio::time::timeout`, but on the timer that the session has anyway.
     pub async fn within<F: Future>(&mut self, patience: Duration, work: F) -> Option<F::Output> {
-        let deadline = after(Instant::now(), patience);
-        let mut work = pin!(work);
+        let (mut work, mut elapsed) = (pin!(work), pin!(self.elapsed(patience)));
         poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => self.connection.poll_alarm(deadline, cx).map(|()| None),
+            Poll::Pending => elapsed.as_mut().poll(cx).map(|()| None),
         })
         .await
+    }
+
+    /// Waits for so long, as `tokio::time::sleep` does, but on the timer that the session has anyway.
+    pub async fn elapsed(&mut self, patience: Duration) {
+        let deadline = after(Instant::now(), patience);
+        poll_fn(|cx| self.connection.poll_alarm(deadline, cx)).await;
     }
 
     /// The handler has decided before the end.
@@ -157,10 +146,108 @@ impl<'a> Body<'a> {
     /// How it ended, if the handler has read it to its end.
     pub(super) fn ended(&self) -> Option<End> {
         match self.state {
-            State::Reading => None,
+            State::Reading | State::Ready(_) => None,
             State::Complete => Some(End::Complete),
             State::Failed(_, Some(stop)) => Some(End::Stopped(stop)),
             State::Failed(_, None) => Some(End::Refused),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use posthaste_net::Stream;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+
+    use super::*;
+    use crate::driver::setup::Door;
+    use crate::server::{Config, Protocol};
+
+    /// A connection at the begin of a body.
+    async fn in_body(begin: &str) -> (Connection, UnixStream) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let door = Door { protocol: Protocol::Smtp, implicit_tls: false };
+        let config = Arc::new(Config::new("mx.example.org"));
+        let mut connection = Connection::new(Stream::Unix(ours), config, Arc::default(), door);
+        connection.machine.greet(Ok(()));
+        let open = "EHLO c.example\r\nMAIL FROM:<a@example.org> SIZE=250000\r\nRCPT TO:<b@example.org>\r\n";
+        theirs.write_all(format!("{open}{begin}\r\n").as_bytes()).await.unwrap();
+        loop {
+            match connection.step() {
+                Event::NeedInput => connection.fill().await.unwrap(),
+                Event::Mail | Event::Rcpt => connection.machine.answer(Ok(())),
+                Event::BodyBegin(_) => return (connection, theirs),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Octets that the connection holds once nothing comes.
+    async fn held_while_waiting(body: &mut Body<'_>) -> usize {
+        let mut readable = Box::pin(body.readable());
+        let waits = poll_fn(|cx| Poll::Ready(readable.as_mut().poll(cx).is_pending())).await;
+        drop(readable);
+        assert!(waits, "nothing was sent");
+        body.connection.held_bytes()
+    }
+
+    #[tokio::test]
+    async fn an_announcement_alone_takes_no_memory_and_neither_does_a_small_piece() {
+        for begin in ["BDAT 250000 LAST", "DATA"] {
+            let (mut connection, mut client) = in_body(begin).await;
+            let mut body = Body::new(&mut connection);
+            assert!(held_while_waiting(&mut body).await <= 64, "{begin}");
+            assert!(body.connection.missing_room().is_some_and(|bytes| bytes <= 64 << 10), "{begin}");
+            let mut kept = Vec::new();
+            for _ in 0..3 {
+                client.write_all(b"xxxxxxxx").await.unwrap();
+                assert!(body.readable().await);
+                kept.push(body.chunk().await.unwrap().unwrap());
+                assert!(held_while_waiting(&mut body).await <= 64, "{begin}: the buffer went back");
+            }
+            assert_eq!(kept.concat(), [b'x'; 24]);
+        }
+    }
+
+    #[tokio::test]
+    async fn pieces_that_are_kept_take_no_more_than_twice_their_length() {
+        let (mut connection, mut client) = in_body("BDAT 250000 LAST").await;
+        let sending = tokio::spawn(async move {
+            for len in [60_000, 100, 5000, 40_000, 1, 100_000, 44_899] {
+                client.write_all(&vec![b'x'; len]).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            client
+        });
+        let mut body = Body::new(&mut connection);
+        let (mut bytes, mut kept) = (0, Vec::new());
+        while body.readable().await {
+            let piece = body.chunk().await.unwrap().unwrap();
+            assert!(piece.len() <= Body::CHUNK_BYTES_MAX);
+            bytes += piece.len();
+            // A slice keeps its buffer: what is left of that is less than what was given out of it.
+            assert!(body.connection.held_bytes() <= bytes, "{} beside {bytes}", body.connection.held_bytes());
+            kept.push(piece);
+        }
+        assert_eq!((bytes, body.chunk().await), (250_000, None));
+        drop(sending.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn looking_whether_there_is_more_loses_nothing() {
+        let (mut connection, mut client) = in_body("DATA").await;
+        client.write_all(b"one\r\n..two\r\n.\r\n").await.unwrap();
+        let mut body = Body::new(&mut connection);
+        let mut whole = Vec::new();
+        while body.readable().await && body.readable().await {
+            if let Some(Ok(piece)) = body.chunk().await {
+                whole.extend_from_slice(&piece);
+            }
+        }
+        assert_eq!(whole, b"one\r\n.two\r\n");
+        assert!(body.chunk().await.is_none() && body.chunk().await.is_none());
     }
 }

@@ -44,8 +44,8 @@ impl ServerBuilder {
     /// Connections that are served at once unless [`ServerBuilder::max_connections`] says otherwise.
     pub const MAX_CONNECTIONS: usize = 20_000;
 
-    /// Host name, limits, policies and protocol, STARTTLS and AUTH, and whether the handler is asked about hello and DATA, on the listeners that
-    /// are named from here on. Default: those of [`Config::new`], under the name `localhost`. What cannot be kept to is a
+    /// Host name, limits, policies and protocol, STARTTLS and AUTH, on the listeners that are named from here on. The handler is always asked
+    /// about hello and DATA. Default: those of [`Config::new`], under the name `localhost`. What cannot be kept to is a
     /// [`SetupError`](super::SetupError) at the start.
     pub fn config(self, config: Config) -> Self {
         let rules = self.next.rules.clone();

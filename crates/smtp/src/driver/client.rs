@@ -180,7 +180,14 @@ impl ClientBuilder {
 
     async fn open(self, stream: Stream) -> Result<Client, ConnectError> {
         let machine = Machine::new(self.config)?;
-        let mut client = Client { machine, stream, input: BytesMut::new(), timeouts: self.timeouts, broken: None };
+        let mut client = Client {
+            machine,
+            stream,
+            input: BytesMut::new(),
+            timeouts: self.timeouts,
+            broken: None,
+            is_sending: false,
+        };
         match &self.encryption {
             Encryption::Never => client.until_ready().await?,
             #[cfg(feature = "tls")]
@@ -233,6 +240,9 @@ pub struct Client {
     timeouts: ClientTimeouts,
     /// Why not all was written. What the server has said by then is still heard; then the session is over.
     broken: Option<ConnectError>,
+    /// From the first command of a message to its outcome. Stays if the future of [`Client::send`] is dropped: nobody knows then what the
+    /// server has read and said.
+    is_sending: bool,
 }
 
 impl Client {
@@ -302,12 +312,13 @@ impl Client {
 
     /// Whether another message can be sent.
     pub fn is_open(&self) -> bool {
-        !self.machine.is_closed()
+        !self.machine.is_closed() && !self.is_sending
     }
 
     /// Sends one message, given with CRLF line ends and without dot-stuffing, in any number of pieces. If the
     /// connection is lost on the way, recipients without a verdict get 451 4.4.2, which says where: the server may have the message
     /// only if [`RecipientOutcome::stage`](crate::client::RecipientOutcome::stage) is [`Stage::Body`](crate::client::Stage::Body).
+    /// Dropping the future before its end, as a timeout does, ends the session; the server may have the message.
     ///
     /// # Errors
     /// See [`SendError`]; nothing was sent.
@@ -323,6 +334,13 @@ impl Client {
         if !self.is_open() {
             return Err(SendError::Closed);
         }
+        self.is_sending = true;
+        let outcome = self.transact(mail, recipients, body).await;
+        self.is_sending = false;
+        Ok(outcome)
+    }
+
+    async fn transact(&mut self, mail: MailFrom, recipients: Vec<RcptTo>, body: Vec<Bytes>) -> Outcome {
         self.machine.send(mail, recipients, MessageBody::Whole(body));
         loop {
             let error = match self.machine.step(&mut self.input) {
@@ -331,7 +349,7 @@ impl Client {
                         // Whatever is written next would be taken for more of the body.
                         self.machine.abort(&connection_lost(&error));
                     }
-                    return Ok(outcome);
+                    return outcome;
                 }
                 Ok(Event::NeedInput) => match self.exchange().await {
                     Ok(()) => continue,
@@ -340,7 +358,7 @@ impl Client {
                 Ok(event) => unreachable!("{event:?} within a transaction"),
                 Err(error) => error.into(),
             };
-            return Ok(self.machine.abort(&connection_lost(&error)).expect("a transaction is open"));
+            return self.machine.abort(&connection_lost(&error)).expect("a transaction is open");
         }
     }
 
@@ -349,7 +367,7 @@ impl Client {
     /// # Errors
     /// See [`ConnectError`]; nothing is lost by it.
     pub async fn quit(mut self) -> Result<(), ConnectError> {
-        if self.machine.is_closed() {
+        if !self.is_open() {
             return Ok(());
         }
         self.machine.quit();

@@ -6,8 +6,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
-use posthaste_net::{Certificate, Phase, PhaseNow, Stream, TlsFacts, after};
+use bytes::{Bytes, BytesMut};
+use posthaste_net::{Certificate, CurrentPhase, Phase, Stream, TlsFacts, after};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -64,6 +64,13 @@ impl From<io::Error> for Stop {
     }
 }
 
+/// Why there is no TLS.
+#[derive(Debug)]
+pub(super) struct NoTls {
+    pub stop: Stop,
+    pub error: io::Error,
+}
+
 /// A machine with its socket.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -73,9 +80,11 @@ pub(super) struct Connection {
     input: BytesMut,
     /// Octets of the buffer that `input` is or was a part of.
     buffer_bytes: usize,
+    /// Of those, the ones that the handler has as slices.
+    shared_bytes: usize,
     config: Arc<Config>,
     /// Only looked at: whoever polls the session sees to it that a change wakes its task.
-    phase: Arc<PhaseNow>,
+    phase: Arc<CurrentPhase>,
     alarm: Alarm,
     /// The command line that is being waited for, and when it has to be there.
     line: u64,
@@ -118,7 +127,7 @@ const REST_PART: usize = 4;
 const OUTPUT_BYTES_KEPT: usize = 256;
 
 impl Connection {
-    pub fn new(stream: Stream, config: Arc<Config>, phase: Arc<PhaseNow>, door: Door) -> Self {
+    pub fn new(stream: Stream, config: Arc<Config>, phase: Arc<CurrentPhase>, door: Door) -> Self {
         let now = Instant::now();
         let machine = Machine::new(Arc::clone(&config));
         Self {
@@ -126,6 +135,7 @@ impl Connection {
             stream,
             input: BytesMut::new(),
             buffer_bytes: 0,
+            shared_bytes: 0,
             alarm: Alarm::default(),
             line: 0,
             line_deadline: after(now, config.limits.timeouts.command),
@@ -154,9 +164,18 @@ impl Connection {
         self.machine.step(&mut self.input)
     }
 
-    /// Octets of the read buffer that no piece of a message was cut from.
-    pub fn buffer_bytes(&self) -> usize {
-        self.input.capacity()
+    /// A piece of a message as the handler gets it: a slice of the read buffer where such slices fill half of that, otherwise a copy. So
+    /// a piece that is kept never keeps much more memory than its own.
+    pub fn hand_out(&mut self, piece: Bytes) -> Bytes {
+        let shared = self.shared_bytes + piece.len();
+        if 2 * shared >= self.buffer_bytes {
+            self.shared_bytes = shared;
+            return piece;
+        }
+        let copy = Bytes::copy_from_slice(&piece);
+        drop(piece);
+        self.give_buffer_back();
+        copy
     }
 
     pub fn poll_alarm(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
@@ -213,18 +232,10 @@ impl Connection {
         poll_fn(|cx| self.poll_until(waiting, deadline, cx, Self::poll_read)).await
     }
 
-    /// Writes all replies, then waits until there is something to read. Whenever there is nothing, `waits` is told how many octets
-    /// the buffer still has.
-    pub async fn readable(&mut self, mut waits: impl FnMut(usize)) -> Result<(), Stop> {
+    /// Writes all replies, then waits until there is something to read.
+    pub async fn readable(&mut self) -> Result<(), Stop> {
         let (waiting, deadline) = self.before_wait().await?;
-        let mut ready = |connection: &mut Self, cx: &mut Context<'_>| {
-            let ready = connection.poll_ready(cx);
-            if ready.is_pending() {
-                waits(connection.buffer_bytes());
-            }
-            ready
-        };
-        poll_fn(|cx| self.poll_until(waiting, deadline, cx, &mut ready)).await
+        poll_fn(|cx| self.poll_until(waiting, deadline, cx, Self::poll_ready)).await
     }
 
     async fn before_wait(&mut self) -> Result<(Waiting, Instant), Stop> {
@@ -267,7 +278,7 @@ impl Connection {
         ready!(self.poll_ready(cx))?;
         if let Some(hint) = self.missing_room() {
             self.input.reserve(hint);
-            self.buffer_bytes = self.input.capacity();
+            (self.buffer_bytes, self.shared_bytes) = (self.input.capacity(), 0);
         }
         let read = pin!(self.stream.read_buf(&mut self.input)).poll(cx);
         if read.is_pending() {
@@ -280,8 +291,14 @@ impl Connection {
         })
     }
 
+    /// Octets of the read buffer that no piece of a message was cut from.
+    #[cfg(test)]
+    pub fn held_bytes(&self) -> usize {
+        self.input.capacity()
+    }
+
     /// Octets of the new buffer that the next read takes, if it takes one.
-    fn missing_room(&self) -> Option<usize> {
+    pub fn missing_room(&self) -> Option<usize> {
         let room = self.input.capacity() - self.input.len();
         let hint = self.machine.read_bytes_hint();
         // What is left of a buffer for commands would cut a body into small pieces.
@@ -290,21 +307,15 @@ impl Connection {
         (room < enough).then_some(hint)
     }
 
-    /// Octets that [`Connection::buffer_bytes`] grows by with the next read.
-    pub fn growth_bytes(&self) -> usize {
-        self.missing_room().map_or(0, |hint| self.input.len() + hint)
-    }
-
-    /// Nothing comes. Within a body, a buffer that the handler has a part of would stay all the same: its rest, which is counted with
-    /// the body, is kept for what comes next.
-    pub fn give_buffer_back(&mut self) {
+    /// Nothing comes. Within a body, a buffer that the handler has a part of would stay all the same: its rest is kept for what comes next.
+    fn give_buffer_back(&mut self) {
         let rest = self.input.len();
         if rest > self.buffer_bytes / REST_PART {
             return;
         }
         if !self.machine.is_in_body() || self.input.try_reclaim(self.buffer_bytes.saturating_sub(rest)) {
             self.input = BytesMut::from(&self.input[..]);
-            self.buffer_bytes = self.input.capacity();
+            (self.buffer_bytes, self.shared_bytes) = (self.input.capacity(), 0);
         }
     }
 
@@ -325,11 +336,17 @@ impl Connection {
         if self.machine.is_in_body() { self.line_deadline.min(self.body_deadline) } else { self.line_deadline }
     }
 
-    /// Answers what a machine asked with what [`sheltered`](super::session) brought: `None` for a handler that panicked.
+    /// Answers what a machine asked with what [`sheltered`](super::panics::sheltered) brought: `None` for a handler that panicked.
     pub fn answer(&mut self, verdict: Option<Result<(), Reply>>) -> Result<(), Stop> {
         let panicked = verdict.is_none();
-        self.machine.answer(verdict.unwrap_or_else(|| Err(super::session::internal_error())));
+        self.machine.answer(verdict.unwrap_or_else(|| Err(super::panics::internal_error())));
         if panicked { Err(Stop::Panicked) } else { Ok(()) }
+    }
+
+    /// The handler panicked where nothing was asked.
+    pub fn panicked(&mut self) -> Stop {
+        self.machine.close(&super::panics::internal_end());
+        Stop::Panicked
     }
 
     /// Tells the handler's view of the session what the machine knows.
@@ -341,20 +358,26 @@ impl Connection {
     }
 
     /// Does the server's side of a TLS handshake. Until it succeeds there is no stream.
-    pub async fn start_tls(&mut self, certificate: &Certificate) -> Result<Box<TlsFacts>, Stop> {
+    pub async fn start_tls(&mut self, certificate: &Certificate) -> Result<Box<TlsFacts>, NoTls> {
         let mut accepting = pin!(certificate.accept(std::mem::replace(&mut self.stream, Stream::Gone)));
         let deadline = after(Instant::now(), self.timeouts().command);
         let accepted = poll_fn(|cx| {
             if self.phase.reached(Phase::Draining) {
-                return Poll::Ready(Err(Stop::ShuttingDown));
+                return Poll::Ready(Err(NoTls {
+                    stop: Stop::ShuttingDown,
+                    error: io::ErrorKind::ConnectionAborted.into(),
+                }));
             }
             match accepting.as_mut().poll(cx) {
                 Poll::Ready(Ok(accepted)) => Poll::Ready(Ok(accepted)),
                 Poll::Ready(Err(error)) => {
                     tracing::debug!(error = error.to_string(), "TLS handshake failed");
-                    Poll::Ready(Err(Stop::Tls))
+                    Poll::Ready(Err(NoTls { stop: Stop::Tls, error }))
                 }
-                Poll::Pending => self.alarm.poll(deadline, cx).map(|()| Err(Stop::TimedOut)),
+                Poll::Pending => {
+                    let error = || NoTls { stop: Stop::TimedOut, error: io::ErrorKind::TimedOut.into() };
+                    self.alarm.poll(deadline, cx).map(|()| Err(error()))
+                }
             }
         });
         let (stream, facts) = accepted.await?;

@@ -5,13 +5,34 @@ use std::io;
 
 use posthaste_net::{Peer, Refusal, TlsFacts};
 
+pub use crate::server::Abort;
+
 use super::Body;
 use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;
-use crate::sasl::Credentials;
+use crate::sasl::{Credentials, Identity};
 use crate::server::{Envelope, MessageOutcome, Protocol};
 
 /// What the program that embeds the server decides. One value serves all sessions at once.
+///
+/// Only `rcpt` and `message` have to be written; by default everything else is accepted, but for AUTH. For one session at a time, in this order:
+///
+/// | method | when | may refuse |
+/// | --- | --- | --- |
+/// | [`connect`](Self::connect) | connected, before the greeting (RFC 5321 section 3.1) | yes |
+/// | [`tls_started`](Self::tls_started) | after a TLS handshake (RFC 3207, RFC 8314) | yes |
+/// | [`hello`](Self::hello) | HELO, EHLO or LHLO (RFC 5321 section 4.1.1.1, RFC 2033 section 4.1) | yes |
+/// | [`authenticate`](Self::authenticate), `scram_keys` | AUTH (RFC 4954) | yes |
+/// | [`auth_ended`](Self::auth_ended) | the verdict on AUTH | |
+/// | [`mail`](Self::mail) | MAIL (RFC 5321 section 4.1.1.2) | yes |
+/// | [`rcpt`](Self::rcpt) | each RCPT (RFC 5321 section 4.1.1.3) | yes |
+/// | [`data`](Self::data) | DATA, before 354 (RFC 5321 section 4.1.1.4); not for BDAT (RFC 3030) | yes |
+/// | [`message`](Self::message) | the message, to its end | yes, all or each recipient in LMTP |
+/// | [`aborted`](Self::aborted) | in place of `message`: the transaction ended before | |
+/// | [`ended`](Self::ended) | the session is over | |
+///
+/// For connections without a session there are [`turned_away`](Self::turned_away) and, where TLS is implicit, [`tls_failed`](Self::tls_failed). LMTP and SMTP,
+/// encrypted or not, are the same here.
 ///
 /// A method that panics costs its own session only: the panic is logged, the client is told 451 4.3.0 (421 4.3.0 in place of the
 /// greeting), and the session ends. That needs `panic = "unwind"`, which is the default.
@@ -30,19 +51,33 @@ pub trait Handler: Send + Sync + 'static {
         ready(Ok(()))
     }
 
+    /// A TLS handshake has succeeded: [`Session::tls`] says what was negotiated, and who the client is if it showed a certificate. After STARTTLS the client says hello
+    /// again; where TLS is implicit this comes behind `connect`. An error, usually 421 4.7.0, closes the session: it is sent in place of the greeting, or of the reply to what the
+    /// client says next. To answer every command with 554 5.7.0 instead (RFC 3207 section 4.1), refuse in `hello`.
+    fn tls_started(&self, session: &mut Session<Self::State>) -> impl Future<Output = Result<(), Reply>> + Send {
+        let _ = session;
+        ready(Ok(()))
+    }
+
+    /// A TLS handshake has failed, and the connection closes. After STARTTLS `ended` follows; where TLS is implicit there was no `connect` and no `ended` follows.
+    /// It must not block.
+    fn tls_failed(&self, session: &Session<Self::State>, error: &io::Error) {
+        let _ = (session, error);
+    }
+
     /// A client was not let in at a listener, counted from 0 in the order in which they were named. It must not block.
     fn turned_away(&self, listener: usize, peer: &Peer, why: &Refusal) {
         let _ = (listener, peer, why);
     }
 
-    /// The client has said who it is: [`Session::helo`]. Asked with [`Config::asks_hello`](crate::server::Config::asks_hello) only.
+    /// The client has named itself: [`Session::helo`]. A refused one has not said hello, and may try again.
     fn hello(&self, session: &mut Session<Self::State>) -> impl Future<Output = Result<(), Reply>> + Send {
         let _ = session;
         ready(Ok(()))
     }
 
-    /// The client shows who it is, by PLAIN or LOGIN; of SCRAM see `scram_keys`. Returns the identity that the session has from then on,
-    /// [`Session::identity`]. An error is sent as it is, usually 535 5.7.8; a 421 closes the session. Whether the user may act for
+    /// The client shows who it is, by `mechanism`, PLAIN or LOGIN; of SCRAM see `scram_keys`. Returns in whose name the session acts from then on: with the mechanism and
+    /// [`Credentials::user`] it becomes [`Session::identity`]. An error is sent as it is, usually 535 5.7.8; a 421 closes the session. Whether the user may act for
     /// [`Credentials::acts_for`] is to be decided here too.
     ///
     /// Asked with [`Config::auth_mechanisms`](crate::server::Config::auth_mechanisms) only. Nobody has to authenticate: whoever wants
@@ -50,14 +85,16 @@ pub trait Handler: Send + Sync + 'static {
     fn authenticate(
         &self,
         session: &mut Session<Self::State>,
+        mechanism: &'static str,
         credentials: Credentials,
     ) -> impl Future<Output = Result<String, Reply>> + Send {
-        let _ = (session, credentials);
+        let _ = (session, mechanism, credentials);
         ready(Err(Reply::new(535, "5.7.8", "Authentication credentials invalid")))
     }
 
     /// A client wants to authenticate as `user` by SCRAM-SHA-256: what is kept of the password; `None` if there is no such user, which the client cannot tell from a
-    /// wrong password where all keys have [`ITERATIONS_MIN`](crate::sasl::scram::ITERATIONS_MIN). Once it has shown the password, `user` is [`Session::identity`], and [`Handler::authenticate`] is not asked. An error is sent as it is.
+    /// wrong password where all keys have [`ITERATIONS_MIN`](crate::sasl::scram::ITERATIONS_MIN). Once it has shown the password, the session acts in the name of `user`: [`Session::identity`],
+    /// and [`Handler::authenticate`] is not asked. An error is sent as it is.
     #[cfg(feature = "scram")]
     #[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
     fn scram_keys(
@@ -67,6 +104,12 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<crate::sasl::scram::ScramKeys>, Reply>> + Send {
         let _ = (session, user);
         ready(Ok(None))
+    }
+
+    /// There is a verdict on AUTH: [`Session::identity`] is set, or the client is told `refusal`, whether of the handler, for a wrong password or for what is not well formed.
+    /// One that the client cancels has no verdict. It must not block.
+    fn auth_ended(&self, session: &mut Session<Self::State>, mechanism: &'static str, refusal: Option<&Reply>) {
+        let _ = (session, mechanism, refusal);
     }
 
     /// The client names a sender.
@@ -90,8 +133,7 @@ pub trait Handler: Send + Sync + 'static {
         rcpt: &RcptTo,
     ) -> impl Future<Output = Result<(), Reply>> + Send;
 
-    /// The client wants to send the message of `envelope` by DATA. Asked with
-    /// [`Config::asks_data`](crate::server::Config::asks_data) only, and never for BDAT. A refusal ends the transaction.
+    /// The client wants to send the message of `envelope` by DATA. Not asked for BDAT, whose first octets come with the command. A refusal ends the transaction.
     fn data(
         &self,
         session: &mut Session<Self::State>,
@@ -117,11 +159,49 @@ pub trait Handler: Send + Sync + 'static {
         body: &mut Body<'_>,
     ) -> impl Future<Output = MessageOutcome> + Send;
 
-    /// A session is over: called once after each call of [`Handler::connect`], whatever ended it. No other method is called for this session any more; one
+    /// A transaction whose MAIL was accepted has ended, and `message` is not called for it: called once, unless `data` has refused. A message that is cut off is
+    /// told in [`Body::chunk`]. It must not block.
+    fn aborted(&self, session: &mut Session<Self::State>, transaction: Self::Transaction, aborted: Aborted) {
+        let _ = (session, transaction, aborted);
+    }
+
+    /// A session is over: called once after each call of [`Handler::connect`], whatever ended it. No other method is called for it any more; one
     /// that was at work has returned, panicked, or its future has been dropped. The connection is closed, or is about to be. It must not block.
     fn ended(&self, session: Session<Self::State>, end: SessionEnd) {
         let _ = (session, end);
     }
+}
+
+/// How a transaction ended without a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Aborted {
+    /// How far it had come.
+    pub stage: Stage,
+    /// What ended it.
+    pub cause: AbortCause,
+}
+
+/// The last command of a transaction that the handler was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Stage {
+    /// MAIL.
+    Mail,
+    /// RCPT, accepted or not.
+    Rcpt,
+    /// DATA.
+    Data,
+}
+
+/// What ended a transaction before its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AbortCause {
+    /// A command of the client.
+    Command(Abort),
+    /// The end of the session, which [`Handler::ended`] is told next.
+    SessionEnd(SessionEnd),
 }
 
 /// How a session ended.
@@ -163,8 +243,8 @@ pub struct Session<S = ()> {
     pub extended: bool,
     /// How the session is encrypted; `None` if it is not.
     pub tls: Option<Box<TlsFacts>>,
-    /// Who the client is, as [`Handler::authenticate`] said; `None` before.
-    pub identity: Option<String>,
+    /// Who the client has shown to be by AUTH; `None` before. A client's certificate is in [`Session::tls`].
+    pub identity: Option<Box<Identity>>,
     /// The handler's own: [`Handler::State`].
     pub state: S,
 }

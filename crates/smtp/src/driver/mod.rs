@@ -36,6 +36,8 @@
 //! # }
 //! ```
 //!
+//! [`Handler`] lists what else it may decide, and what it is told; the example `hooks` shows each.
+//!
 //! A [`Client`] sends:
 //!
 //! ```no_run
@@ -63,6 +65,7 @@ mod builder;
 mod client;
 mod connection;
 mod handler;
+mod panics;
 mod server;
 mod session;
 mod setup;
@@ -70,10 +73,10 @@ mod setup;
 pub use body::Body;
 pub use builder::{Server, ServerBuilder};
 pub use client::{Client, ClientBuilder, ClientTimeouts, ConnectError, SendError};
-pub use handler::{Handler, Session, SessionEnd};
+pub use handler::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
 pub use posthaste_net::{
-    Backlog, ByNetwork, IpNet, Limits as ConnectionLimits, ListenError, NetworkLimits, Peer, Proxies, ProxyError,
-    Refusal, Rules, TlsFacts, UnixAccess, network,
+    Backlog, ByNetwork, ClientCertificate, IpNet, Limits as ConnectionLimits, ListenError, NetworkLimits, Peer,
+    Proxies, ProxyError, Refusal, Rules, TlsFacts, UnixAccess, network,
 };
 pub use server::{BoundServer, RunningServer};
 pub use setup::{ListenerSettings, SetupError};

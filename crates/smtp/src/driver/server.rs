@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_net::{
@@ -10,7 +11,8 @@ use posthaste_net::{
 };
 
 use super::connection::Connection;
-use super::session::{serve, sheltered_now};
+use super::panics::sheltered_now;
+use super::session::serve;
 use super::setup::{Door, ListenerSettings, Offers, SetupError};
 use super::{Handler, Session};
 use crate::reply::Reply;
@@ -125,6 +127,11 @@ impl RunningServer {
         self.listeners.set_limits(limits);
     }
 
+    /// Ready once a listener no longer accepts connections although nobody called [`shutdown`](Self::shutdown), which only a bug can cause.
+    pub fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.listeners.poll_failed(cx)
+    }
+
     /// Stops in order: no more connections are taken, idle sessions are told 421 4.3.2 at once, those with an open
     /// transaction when it is done. What is left after `grace` is told the same in the middle of it, and a handler
     /// that is still at work a second later is dropped; its client never got a reply. Returns whether all sessions
@@ -161,7 +168,8 @@ impl Entrance {
 }
 
 fn with_protocol(configs: ByNetwork<Config>, protocol: Protocol) -> ByNetwork<Arc<Config>> {
-    configs.map(|config| Arc::new(Config { protocol, ..config }))
+    // The handler is always asked: whether it wants to be is not known, and its defaults say yes.
+    configs.map(|config| Arc::new(Config { protocol, asks_hello: true, asks_data: true, ..config }))
 }
 
 struct Shared<H> {
@@ -187,7 +195,7 @@ impl<H: Handler> Service for Mail<H> {
 
     /// Where TLS is implicit nobody would understand a reply, and a handshake is too much for one who is turned away.
     fn refuse(&self, peer: &Peer, why: &Refusal) -> Goodbye {
-        sheltered_now("turned_away", || self.shared.handler.turned_away(self.listener, peer, why));
+        sheltered_now(0, "turned_away", || self.shared.handler.turned_away(self.listener, peer, why));
         let Some(reply) = reply_to(why).filter(|_| !self.entrance.door.implicit_tls) else { return Goodbye::default() };
         let mut bytes = Vec::new();
         reply.write(&mut bytes);

@@ -1,43 +1,38 @@
 //! One session from its greeting to its end: what the machine asks, the handler answers.
 
-use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
-
 use posthaste_net::{Certificate, close};
 use tokio::task::yield_now;
 
 use super::body::{Body, End};
-use super::connection::{Connection, Stop};
-use super::{Handler, Session, SessionEnd};
+use super::connection::{Connection, NoTls, Stop};
+use super::panics::{internal_end, internal_error, sheltered, sheltered_now};
+use super::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
 use crate::reply::Reply;
-use crate::sasl::{Exchange, Step};
-use crate::server::{Event, Waiting};
+use crate::sasl::{Exchange, Identity, MECHANISMS, Step};
+use crate::server::{AuthStep, Event};
 
 /// A session that the handler will be told the end of.
 struct Life<'h, H: Handler> {
     handler: &'h H,
     /// There until it is handed to [`Handler::ended`].
     session: Option<Session<H::State>>,
+    /// From an accepted MAIL until it is handed to [`Handler::message`] or [`Handler::aborted`].
+    transaction: Option<H::Transaction>,
+    stage: Stage,
     /// Dropped in the middle of something: the server is gone.
     end: SessionEnd,
-}
-
-impl<H: Handler> Life<'_, H> {
-    fn session(&mut self) -> &mut Session<H::State> {
-        self.session.as_mut().expect("handed over at the end only")
-    }
 }
 
 impl<H: Handler> Drop for Life<'_, H> {
     fn drop(&mut self) {
         let end = if std::thread::panicking() { SessionEnd::Panicked } else { self.end };
-        if let Some(session) = self.session.take() {
-            let (id, handler) = (session.id, self.handler);
-            let told = catch_unwind(AssertUnwindSafe(|| handler.ended(session, end)));
-            told.unwrap_or_else(|payload| log_panic(id, "ended", &*payload));
+        let Some(mut session) = self.session.take() else { return };
+        let (id, handler) = (session.id, self.handler);
+        if let Some(transaction) = self.transaction.take() {
+            let aborted = Aborted { stage: self.stage, cause: AbortCause::SessionEnd(end) };
+            sheltered_now(id, "aborted", || handler.aborted(&mut session, transaction, aborted));
         }
+        sheltered_now(id, "ended", || handler.ended(session, end));
     }
 }
 
@@ -64,10 +59,11 @@ pub(super) async fn serve<H: Handler>(
     if connection.machine.is_tls() {
         match Box::pin(connection.start_tls(certificate)).await {
             Ok(facts) => session.tls = Some(facts),
-            Err(_) => return,
+            Err(failed) => return tell_failed(handler, &session, &failed),
         }
     }
-    let mut life = Life { handler, session: Some(session), end: SessionEnd::ShutDown };
+    let mut life =
+        Life { handler, session: Some(session), transaction: None, stage: Stage::Mail, end: SessionEnd::ShutDown };
     let over = converse(&mut connection, &mut life, certificate).await;
     let machine = &mut connection.machine;
     life.end = match over {
@@ -92,24 +88,18 @@ pub(super) async fn serve<H: Handler>(
 
 /// Handlers' futures are boxed while they run, so that an idle session does not carry room for them.
 async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H>, certificate: &Certificate) -> Over {
-    let handler = life.handler;
-    let session = life.session();
+    let Life { handler, session, transaction, stage, .. } = life;
+    let (handler, session) = (*handler, session.as_mut().expect("handed over at the end only"));
     let id = session.id;
-    let Some(greeting) = Box::pin(sheltered(id, "connect", async { handler.connect(session).await })).await else {
-        connection.machine.greet(Err(Reply::new(421, "4.3.0", "Internal error, closing")));
+    let Some(greeting) = Box::pin(sheltered(id, "connect", greet(handler, session))).await else {
+        connection.machine.greet(Err(internal_end()));
         return Stop::Panicked.into();
     };
     connection.machine.greet(greeting);
-    let mut transaction: Option<H::Transaction> = None;
-    let mut exchange = Exchange::default();
+    let mut auth = Auth::default();
     loop {
         let went = match connection.step() {
-            Event::NeedInput => {
-                if connection.machine.waiting() == Waiting::Idle {
-                    transaction = None;
-                }
-                connection.fill().await
-            }
+            Event::NeedInput => connection.fill().await,
             Event::Flush => {
                 let flushed = connection.flush().await;
                 // Replies by the hundred at once are much work between two waits: the others' turn comes first.
@@ -128,15 +118,19 @@ async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H
             Event::Mail => {
                 connection.describe(session);
                 let mail = connection.machine.mail().expect("MAIL was asked about");
-                let begun = transaction.insert(H::Transaction::default());
-                let work = async { handler.mail(session, begun, mail).await };
+                let mut begun = H::Transaction::default();
+                let work = async { handler.mail(session, &mut begun, mail).await };
                 let verdict = Box::pin(sheltered(id, "mail", work)).await;
+                if matches!(verdict, Some(Ok(()))) {
+                    (*transaction, *stage) = (Some(begun), Stage::Mail);
+                }
                 connection.answer(verdict)
             }
             Event::Rcpt => {
                 let envelope = connection.machine.envelope().expect("RCPT has an envelope");
                 let rcpt = connection.machine.recipient().expect("RCPT was asked about");
                 let begun = transaction.as_mut().expect("MAIL came before RCPT");
+                *stage = Stage::Rcpt;
                 let work = async { handler.rcpt(session, begun, envelope, rcpt).await };
                 let verdict = Box::pin(sheltered(id, "rcpt", work)).await;
                 connection.answer(verdict)
@@ -144,8 +138,12 @@ async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H
             Event::Data => {
                 let envelope = connection.machine.envelope().expect("DATA has an envelope");
                 let begun = transaction.as_mut().expect("MAIL came before DATA");
+                *stage = Stage::Data;
                 let work = async { handler.data(session, begun, envelope).await };
                 let verdict = Box::pin(sheltered(id, "data", work)).await;
+                if matches!(verdict, Some(Err(_))) {
+                    *transaction = None;
+                }
                 connection.answer(verdict)
             }
             Event::BodyBegin(envelope) => {
@@ -185,17 +183,34 @@ async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H
                     Ok(facts) => {
                         connection.machine.tls_started();
                         // What was said in the clear may have been anybody's (RFC 3207 section 4.2).
-                        (session.tls, session.identity, exchange) = (Some(facts), None, Exchange::default());
+                        (session.tls, session.identity, auth) = (Some(facts), None, Auth::default());
                         connection.describe(session);
-                        Ok(())
+                        let work = async { handler.tls_started(session).await };
+                        match Box::pin(sheltered(id, "tls_started", work)).await {
+                            Some(verdict) => {
+                                verdict.unwrap_or_else(|reply| connection.machine.close(&reply));
+                                Ok(())
+                            }
+                            None => Err(connection.panicked()),
+                        }
                     }
-                    Err(stop) => Err(stop),
+                    Err(failed) => {
+                        tell_failed(handler, session, &failed);
+                        Err(failed.stop)
+                    }
                 }
             }
-            Event::Auth(step) => {
-                let step = exchange.step(step);
-                Box::pin(authenticate(connection, handler, session, &mut exchange, step)).await
-            }
+            Event::Auth(step) => Box::pin(authenticate(connection, handler, session, &mut auth, step)).await,
+            Event::TransactionAborted(cause) => match transaction.take_if(|_| cause != Abort::Closed) {
+                Some(begun) => {
+                    let aborted = Aborted { stage: *stage, cause: AbortCause::Command(cause) };
+                    match sheltered_now(id, "aborted", || handler.aborted(session, begun, aborted)) {
+                        true => Ok(()),
+                        false => Err(connection.panicked()),
+                    }
+                }
+                None => Ok(()),
+            },
             // Nobody reads the rest of a message that was aborted.
             Event::Body(_) | Event::BodyAborted(_) => Ok(()),
             Event::Close => return Over::Closed,
@@ -207,31 +222,59 @@ async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H
     }
 }
 
+/// Whether the client is greeted.
+async fn greet<H: Handler>(handler: &H, session: &mut Session<H::State>) -> Result<(), Reply> {
+    handler.connect(session).await?;
+    if session.tls.is_some() { handler.tls_started(session).await } else { Ok(()) }
+}
+
+fn tell_failed<H: Handler>(handler: &H, session: &Session<H::State>, failed: &NoTls) {
+    if failed.stop != Stop::ShuttingDown {
+        sheltered_now(session.id, "tls_failed", || handler.tls_failed(session, &failed.error));
+    }
+}
+
+/// One AUTH after the other.
+#[derive(Default)]
+struct Auth {
+    exchange: Exchange,
+    mechanism: &'static str,
+}
+
 /// Answers one step of AUTH.
 async fn authenticate<H: Handler>(
     connection: &mut Connection,
     handler: &H,
     session: &mut Session<H::State>,
-    exchange: &mut Exchange,
-    step: Step,
+    auth: &mut Auth,
+    step: AuthStep,
 ) -> Result<(), Stop> {
     connection.describe(session);
     let id = session.id;
-    let verdict = match step {
+    if let AuthStep::Begin { mechanism, .. } = &step {
+        auth.mechanism = MECHANISMS.iter().find(|known| **known == mechanism).copied().unwrap_or_default();
+    }
+    let mechanism = auth.mechanism;
+    let identity = |authentication_id: String, authorization_id: String| {
+        Box::new(Identity { mechanism, authentication_id, authorization_id })
+    };
+    let verdict = match auth.exchange.step(step) {
         Step::Challenge(challenge) => {
             connection.machine.auth_challenge(&challenge);
             return Ok(());
         }
         Step::Refuse(reply) => Some(Err(reply)),
         Step::Check(credentials) => {
-            let work = async { handler.authenticate(session, credentials).await };
-            sheltered(id, "authenticate", work).await
+            let user = credentials.user.clone();
+            let work = async { handler.authenticate(session, mechanism, credentials).await };
+            let verdict = sheltered(id, "authenticate", work).await;
+            verdict.map(|verdict| verdict.map(|name| identity(user, name)))
         }
         #[cfg(feature = "scram")]
         Step::Lookup(user) => {
             let work = async { handler.scram_keys(session, &user).await };
             match sheltered(id, "scram_keys", work).await {
-                Some(Ok(keys)) => match exchange.keys(keys) {
+                Some(Ok(keys)) => match auth.exchange.keys(keys) {
                     Step::Challenge(challenge) => {
                         connection.machine.auth_challenge(&challenge);
                         return Ok(());
@@ -244,43 +287,24 @@ async fn authenticate<H: Handler>(
             }
         }
         #[cfg(feature = "scram")]
-        Step::Proven(user) => Some(Ok(user)),
+        Step::Proven(user) => Some(Ok(identity(user.clone(), user))),
     };
-    #[cfg(not(feature = "scram"))]
-    let _ = exchange;
     let Some(verdict) = verdict else {
         connection.machine.auth_done(Err(internal_error()));
         return Err(Stop::Panicked);
     };
-    connection.machine.auth_done(verdict.map(|identity| session.identity = Some(identity)));
-    Ok(())
-}
-
-pub(super) fn internal_error() -> Reply {
-    Reply::new(451, "4.3.0", "Internal error, closing")
-}
-
-/// Does the handler's `work`. `None`: it panicked, which is logged.
-async fn sheltered<T>(id: u64, method: &'static str, work: impl Future<Output = T>) -> Option<T> {
-    let mut work = pin!(work);
-    let worked = std::future::poll_fn(|cx| {
-        // Whatever the handler has left half done is its own; the session ends.
-        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
-            Err(payload) => Poll::Ready(Err(payload)),
+    let refusal = match verdict {
+        Ok(identity) => {
+            session.identity = Some(identity);
+            None
         }
-    });
-    worked.await.map_err(|payload| log_panic(id, method, &*payload)).ok()
-}
-
-/// Does the handler's `work` that has no session yet.
-pub(super) fn sheltered_now(method: &'static str, work: impl FnOnce()) {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| log_panic(0, method, &*payload));
-}
-
-fn log_panic(id: u64, method: &'static str, payload: &(dyn std::any::Any + Send)) {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
-    tracing::error!(session = id, method, panic = text, "the mail handler panicked");
+        Err(reply) => Some(reply),
+    };
+    let told = sheltered_now(id, "auth_ended", || handler.auth_ended(session, mechanism, refusal.as_ref()));
+    if !told {
+        connection.machine.auth_done(Err(internal_error()));
+        return Err(Stop::Panicked);
+    }
+    connection.machine.auth_done(refusal.map_or(Ok(()), Err));
+    Ok(())
 }

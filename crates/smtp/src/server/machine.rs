@@ -11,7 +11,7 @@ use bytes::BytesMut;
 
 use self::body::Body;
 use self::commands::Sort;
-use super::{Config, Envelope, Event, Protocol, Waiting};
+use super::{Abort, Config, Envelope, Event, Protocol, Waiting};
 use crate::body_error::BodyError;
 use crate::command::{CommandError, MailFrom, RcptTo};
 use crate::reply::Reply;
@@ -219,6 +219,11 @@ impl Machine {
         self.bodies
     }
 
+    /// Says `reply` and closes.
+    pub fn close(&mut self, reply: &Reply) {
+        self.close_with(reply);
+    }
+
     /// Says 421 4.4.2 and closes: the client took too long.
     pub fn time_out(&mut self) {
         self.close_with(&Reply::new(421, "4.4.2", format!("{} Timeout, closing", self.config.host_name)));
@@ -332,9 +337,11 @@ impl Machine {
     }
 
     /// Forgets the open transaction.
-    fn reset(&mut self) -> Option<Event> {
-        let body = self.transaction.take()?.body?;
-        (body.begun && !body.aborted).then_some(Event::BodyAborted(BodyError::Reset))
+    fn reset(&mut self, cause: Abort) -> Option<Event> {
+        match self.transaction.take()?.body {
+            None => Some(Event::TransactionAborted(cause)),
+            Some(body) => (body.begun && !body.aborted).then_some(Event::BodyAborted(BodyError::Reset)),
+        }
     }
 
     /// Appends to the output.

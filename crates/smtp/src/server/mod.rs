@@ -72,9 +72,9 @@ pub struct Config {
     pub auth_mechanisms: Vec<String>,
     /// Announce AUTH only after STARTTLS, so that no password crosses the network in the clear. Default true.
     pub auth_needs_tls: bool,
-    /// Yield [`Event::Hello`] instead of welcoming every client. Set it only if the driver answers.
+    /// Yield [`Event::Hello`] instead of welcoming every client. Set it only if the driver answers; that on tokio always does.
     pub asks_hello: bool,
-    /// Yield [`Event::Data`] instead of taking every DATA behind a good RCPT. Set it only if the driver answers.
+    /// Yield [`Event::Data`] instead of taking every DATA behind a good RCPT. Set it only if the driver answers; that on tokio always does.
     pub asks_data: bool,
 }
 
@@ -138,12 +138,28 @@ pub enum Event {
     BodyEnd,
     /// The message is lost or refused; the machine reads over the rest and replies by itself.
     BodyAborted(BodyError),
+    /// The open transaction has ended before its message began. Not told where a verdict of the driver ended it.
+    TransactionAborted(Abort),
     /// *Asks*: write the output, do the handshake, then call [`Machine::tls_started`]. The input is empty.
     StartTls,
     /// *Asks*: answer with [`Machine::auth_challenge`] or [`Machine::auth_done`].
     Auth(AuthStep),
     /// Write the output and close. Nothing more will come.
     Close,
+}
+
+/// What ended a transaction before its message. A second MAIL does not: it is refused, and the transaction stays (RFC 5321 section 4.1.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Abort {
+    /// RSET (RFC 5321 section 4.1.1.5).
+    Reset,
+    /// Another HELO, EHLO or LHLO (RFC 5321 section 4.1.4).
+    Hello,
+    /// QUIT (RFC 5321 section 4.1.1.10).
+    Quit,
+    /// The server closes the session.
+    Closed,
 }
 
 /// What an authenticating client sent.

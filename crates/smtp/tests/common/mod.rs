@@ -124,6 +124,7 @@ impl Host {
                     let refused = self.machine.mail().unwrap().size == Some(4);
                     self.machine.answer(if refused { Err(Reply::new(451, "4.3.0", "Not now")) } else { Ok(()) });
                 }
+                Event::TransactionAborted(_) => assert!(self.machine.envelope().is_none() && self.current.is_none()),
                 Event::StartTls => self.machine.tls_started(),
                 Event::Auth(step) => match self.exchange.step(step) {
                     Step::Challenge(challenge) => self.machine.auth_challenge(&challenge),

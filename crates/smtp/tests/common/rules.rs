@@ -12,7 +12,7 @@ impl Handler for Rules {
     type State = ();
     type Transaction = ();
 
-    async fn authenticate(&self, _: &mut Session, credentials: Credentials) -> Result<String, Reply> {
+    async fn authenticate(&self, _: &mut Session, _: &'static str, credentials: Credentials) -> Result<String, Reply> {
         common::judge_credentials(&credentials)
     }
     async fn mail(&self, _: &mut Session, _: &mut (), mail: &MailFrom) -> Result<(), Reply> {

@@ -20,7 +20,7 @@ use posthaste_ring::{Lsn, SegmentReader};
 use rustix::fs::FlockOperation;
 
 use crate::batch::{BodyPlace, Head};
-use crate::bodies::{self, Bodies, BodyError, BodyFile};
+use crate::bodies::{self, Bodies, BodyFile};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found};
 use crate::events::Damage;
 use crate::live::{LiveFiles, lsns_of};
@@ -254,6 +254,7 @@ impl ClosedSpool {
             }
         }
         // What lies behind the mark may be torn, and then it does not exist.
+        let mark = mark.max(self.checkpoint.through);
         let behind: Vec<_> = self.places.range(mark + 1..).map(|(lsn, place)| (*lsn, *place)).collect();
         for (lsn, (at, offset, header)) in behind {
             if self.ring[at].reader.body(offset, &header, 0..0).is_err() {
@@ -392,6 +393,30 @@ impl ClosedSpool {
         Ok(())
     }
 
+    /// The bodies that some stream needs and nobody can read, in order, each with why.
+    ///
+    /// # Errors
+    /// Those of reading, but for sectors that cannot be read.
+    pub fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>> {
+        let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+        let mut all = Vec::new();
+        for (lsn, _) in self.state.needed(0..=u64::MAX).into_iter().filter(|(_, is_body_needed)| *is_body_needed) {
+            let why = match self.find(lsn) {
+                Ok(Some((head, place))) => match self.body_of(&head, &place) {
+                    Ok(None | Some(Ok(_))) => continue,
+                    Ok(Some(Err(what))) => what,
+                    Err(error) if is_bad_sector(&error) => error.to_string(),
+                    Err(error) => return Err(error),
+                },
+                Ok(None) => "its batch is lost".to_owned(),
+                Err(error) if is_bad_sector(&error) => error.to_string(),
+                Err(error) => return Err(error),
+            };
+            all.push((Lsn::new(lsn), why));
+        }
+        Ok(all)
+    }
+
     /// Those that are needed of a batch, or go with a body that is: the stream's name, and what the entry says.
     fn needed_entries<'a>(&'a self, lsn: u64, head: &'a Head) -> impl Iterator<Item = (&'a str, &'a Bytes)> {
         head.entries.iter().filter_map(move |entry| {
@@ -421,8 +446,7 @@ impl ClosedSpool {
     fn exported(&self, file: BodyFile) -> Result<ExportedBody, String> {
         match self.bodies.verify(file) {
             Ok(()) => Ok(ExportedBody::File(bodies::dir_of(&self.dir).join(self.bodies.name(file.upload)), file.len)),
-            Err(BodyError::Damaged(what)) => Err(what.to_owned()),
-            Err(BodyError::Io(error)) => Err(error.to_string()),
+            Err(error) => Err(error.what().map_or_else(|error| error.to_string(), str::to_owned)),
         }
     }
 

@@ -72,8 +72,8 @@ impl ClosedSpool {
         left.read(&dir.join(RING), ".seg")?;
         left.leave_out_what_is_torn_or_cancelled();
         let left_out = left.leave_out_what_has_lost_its_body(dir)?;
-        files::make_dir(to)?;
-        files::make_dir(&to.join(RING))?;
+        posthaste_fsops::make_dir(to)?;
+        posthaste_fsops::make_dir(&to.join(RING))?;
         files::write_new(&to.join(LOCK), b"")?;
         let mut state = left.state(dir)?;
         let mut rebuilt = Rebuilt {
@@ -204,7 +204,7 @@ impl Left {
 
     fn copy_large(&mut self, dir: &Path, to: &Path, state: &State) -> io::Result<u64> {
         let (from, into) = (bodies::dir_of(dir), bodies::dir_of(to));
-        files::make_dir(&into)?;
+        posthaste_fsops::make_dir(&into)?;
         let old = Bodies::at(from.clone());
         let mut count = 0;
         for (lsn, body) in &state.large {
@@ -222,7 +222,7 @@ impl Left {
 
     fn write_packs(&mut self, to: &Path, state: &mut State) -> io::Result<()> {
         let packs = pack::dir_of(to);
-        files::make_dir(&packs)?;
+        posthaste_fsops::make_dir(&packs)?;
         let mut writer: Option<PackWriter> = None;
         for lsn in self.places.keys().copied().collect::<Vec<_>>() {
             let body = match self.body(lsn) {

@@ -4,9 +4,8 @@ use std::io;
 use std::ops::ControlFlow;
 
 use crate::ClosedSpool;
-use crate::bodies::BodyError;
 use crate::pack::{self, PackError};
-use crate::scrub::{ScrubReport, scrub_pack};
+use crate::scrub::{Broken, ScrubReport, scrub_pack};
 
 impl ClosedSpool {
     /// Reads everything that is needed and compares the checksums. The report has also what [`inspect`](Self::inspect) calls damaged.
@@ -24,13 +23,15 @@ impl ClosedSpool {
     pub fn verify_with(&self, pace: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
         let mut report = ScrubReport { damage: self.damage.clone(), ..ScrubReport::default() };
         let is_needed = |lsn: u64| self.state.is_any_needed(lsn..=lsn);
+        let is_body_needed = |lsn: u64| self.state.is_body_needed(lsn);
         for row in &self.state.packs {
             let place = pack::pack_path(self.packs.dir(), row.id).display().to_string();
             let outcome = self.packs.get(row.id).and_then(|reader| {
                 scrub_pack(&reader, &mut |lsn, read| {
                     match read {
                         Ok(bytes) => report.count(bytes),
-                        Err(what) if is_needed(lsn) => report.note(Some(lsn), &place, what),
+                        Err(Broken::Head(what)) if is_needed(lsn) => report.note(Some(lsn), &place, what),
+                        Err(Broken::Body(what)) if is_body_needed(lsn) => report.note(Some(lsn), &place, what),
                         Err(_) => {}
                     }
                     report.is_partial = pace(&report).is_break();
@@ -53,6 +54,7 @@ impl ClosedSpool {
             match segment.reader.body(*offset, header, 0..0) {
                 Ok(_) => report.count(u64::from(header.head_len) + u64::from(header.body_len)),
                 Err(posthaste_ring::ReadError::Io(_, error)) => return Err(error),
+                Err(posthaste_ring::ReadError::BodyDamaged(_)) if !is_body_needed(*lsn) => {}
                 Err(error) if is_needed(*lsn) => report.note(Some(*lsn), &segment.name, error.to_string()),
                 Err(_) => {}
             }
@@ -64,8 +66,7 @@ impl ClosedSpool {
         for (lsn, body) in &self.state.large {
             match self.bodies.verify(*body) {
                 Ok(()) => report.count(body.len),
-                Err(BodyError::Damaged(what)) => report.note(Some(*lsn), self.bodies.name(body.upload), what),
-                Err(BodyError::Io(error)) => return Err(error),
+                Err(error) => report.note(Some(*lsn), self.bodies.name(body.upload), error.what()?),
             }
             if pace(&report).is_break() {
                 report.is_partial = true;

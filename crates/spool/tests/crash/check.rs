@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use posthaste_spool::{FileSpool, Lsn, Released, Replayed, Spool};
+use posthaste_spool::{FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, StreamId};
 
-use crate::life::{Letter, Mark, STREAMS, config, left_over, number, streams};
+use crate::life::{Letter, Mark, STREAMS, config, content_of, left_over, number, streams};
 
 /// What a stream has let go.
 #[derive(Default, Clone)]
 struct LetGo {
     position: u64,
+    /// Those that it has named since the last that is durable, that one included.
+    snapshots: Vec<Option<SnapshotName>>,
     /// Up to where each counts (`None`: up to the position), everything below, and these.
     releases: Vec<(Option<u64>, Released)>,
 }
@@ -51,14 +53,11 @@ pub struct Promised {
 }
 
 impl Promised {
-    pub fn new(letters: &[Arc<Letter>], marks: &[Mark], reached: impl Iterator<Item = u64>) -> Self {
-        let reached: Vec<u64> = reached.collect();
+    pub fn new(letters: &[Arc<Letter>], marks: &[Mark]) -> Self {
         // A mark is durable if a checkpoint of the same process began behind it.
-        let is_durable = |index: u64| {
-            let later = reached.iter().filter(|other| **other > index).map(|other| &marks[*other as usize]);
-            later
-                .take_while(|mark| !matches!(mark, Mark::Begun))
-                .any(|mark| matches!(mark, Mark::Durable { marks } if *marks as u64 > index))
+        let is_durable = |index: usize| {
+            let later = marks[index + 1..].iter().take_while(|mark| !matches!(mark, Mark::Begun));
+            later.into_iter().any(|mark| matches!(mark, Mark::Durable { marks } if *marks > index))
         };
         let mut promised = Promised {
             letters: letters.to_vec(),
@@ -67,11 +66,16 @@ impl Promised {
             asked: vec![LetGo::default(); STREAMS],
             durable: vec![LetGo::default(); STREAMS],
         };
-        for &index in &reached {
-            match &marks[index as usize] {
+        for (index, mark) in marks.iter().enumerate() {
+            match mark {
                 Mark::Acknowledged { letter, lsn } => drop(promised.acknowledged.insert(*lsn, *letter)),
                 Mark::Cancelled { letter } if is_durable(index) => drop(promised.cancelled.insert(*letter)),
-                Mark::Advanced { stream, position, released } => {
+                Mark::Advanced { stream, position, snapshot, released } => {
+                    let snapshots = &mut promised.asked[*stream].snapshots;
+                    if is_durable(index) || snapshots.is_empty() {
+                        *snapshots = if is_durable(index) { Vec::new() } else { vec![None] };
+                    }
+                    snapshots.push(snapshot.clone());
                     promised.asked[*stream].advance(*position, released);
                     if is_durable(index) {
                         promised.durable[*stream].advance(*position, released);
@@ -84,9 +88,11 @@ impl Promised {
         promised
     }
 
+    /// Returns the batches that a stream is shown, by LSN, and the letter that each is.
+    ///
     /// # Errors
     /// Says what is not as it was promised.
-    pub fn check(&self, spool: &FileSpool) -> Result<(), String> {
+    pub fn check(&self, spool: &FileSpool) -> Result<BTreeMap<u64, usize>, String> {
         let Some(ids) = streams(spool) else { return Err("the streams are not there".into()) };
         // By LSN: the letter and the streams that it is shown to.
         let mut found: BTreeMap<u64, (usize, BTreeSet<usize>)> = BTreeMap::new();
@@ -109,6 +115,8 @@ impl Promised {
                 return Err(format!("batch {lsn} comes back to stream {stream}, which had passed {durable}"));
             }
         }
+        self.check_snapshots(spool, &ids)?;
+        let shown = found.iter().map(|(lsn, (letter, _))| (*lsn, *letter)).collect();
         let mut letters_found = BTreeSet::new();
         for (lsn, (letter, _)) in &found {
             if self.cancelled.contains(letter) {
@@ -134,6 +142,25 @@ impl Promised {
             let most = (0..self.letters.len()).filter(may_need).count() as u64;
             if stats.bodies > most {
                 return Err(format!("stream {stream} has {} bodies, and can need {most}", stats.bodies));
+            }
+        }
+        Ok(shown)
+    }
+
+    /// The snapshot of a stream is what it said with its last durable position, or with a later one, and it is whole.
+    fn check_snapshots(&self, spool: &FileSpool, ids: &[StreamId]) -> Result<(), String> {
+        for (stream, id) in ids.iter().enumerate() {
+            let (_, snapshot) = spool.position(*id);
+            let asked = &self.asked[stream].snapshots;
+            let may_be = asked.contains(&snapshot) || asked.is_empty() && snapshot.is_none();
+            if !may_be {
+                return Err(format!("stream {stream} has the snapshot {snapshot:?}, and asked for {asked:?}"));
+            }
+            if let Some(name) = snapshot {
+                match spool.read_snapshot(&name) {
+                    Ok(content) if content == content_of(&name) => {}
+                    read => return Err(format!("the snapshot {name:?} of stream {stream}: {read:?}")),
+                }
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! What is done to a spool on a watched machine, from a seed, and a log of what was promised when.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_fsops::{Faults, Machine};
 use posthaste_spool::{
-    AppendError, Batch, Body, Cancelled, Config, Consumer, Entry, FileSpool, Lsn, Published, Released, Spool, StreamId,
+    AppendError, Batch, Body, Cancelled, Config, Consumer, Entry, FileSpool, Lsn, Published, Released, SnapshotName,
+    Spool, StreamId,
 };
 use posthaste_turns::Random;
 use rustix::io::Errno;
@@ -37,6 +38,7 @@ pub enum Mark {
     Advanced {
         stream: usize,
         position: u64,
+        snapshot: Option<SnapshotName>,
         released: Released,
     },
     /// A checkpoint is durable that began when there were so many marks.
@@ -56,10 +58,38 @@ pub struct Log {
 }
 
 impl Log {
-    fn note(&self, machine: &Machine, mark: Mark) {
+    /// What there was before this process.
+    pub fn of(letters: &[Arc<Letter>], marks: &[Mark]) -> Self {
+        Log { letters: letters.to_vec().into(), marks: marks.to_vec().into(), ..Log::default() }
+    }
+
+    pub fn note(&self, machine: &Machine, mark: Mark) {
         let mut marks = self.marks.lock().unwrap();
         marks.push(mark);
         machine.acknowledge(marks.len() as u64 - 1);
+    }
+
+    pub fn letters(&self) -> Vec<Arc<Letter>> {
+        self.letters.lock().unwrap().clone()
+    }
+
+    pub fn marks(&self) -> Vec<Mark> {
+        self.marks.lock().unwrap().clone()
+    }
+
+    /// A process begins with what a recovery has shown: no later cut may take that back.
+    pub fn recovered(&self, machine: &Machine, spool: &FileSpool, shown: &BTreeMap<u64, usize>) {
+        self.note(machine, Mark::Begun);
+        for (&lsn, &letter) in shown {
+            self.note(machine, Mark::Acknowledged { letter, lsn });
+        }
+        for (stream, id) in streams(spool).expect("nothing fails yet").into_iter().enumerate() {
+            let (position, snapshot) = spool.position(id);
+            let (position, released) = (position.get(), Released::default());
+            self.note(machine, Mark::Advanced { stream, position, snapshot, released });
+        }
+        let marks = self.len();
+        self.note(machine, Mark::Durable { marks });
     }
 
     fn len(&self) -> usize {
@@ -121,30 +151,49 @@ pub fn lives(machine: &Arc<Machine>, log: &Arc<Log>, seed: u64, trouble: Trouble
         };
         assert_eq!(report.damage, []);
         log.note(machine, Mark::Begun);
-        let ids = streams(&spool).expect("nothing fails yet");
-        let (syncs, changes) = machine.counts();
-        machine.set_faults(match trouble {
-            Trouble::None => Faults::default(),
-            Trouble::Syncs => Faults { fail_syncs: vec![syncs + 20 + random.below(100)], ..Faults::default() },
-            Trouble::Writes => {
-                let first = changes + 20 + random.below(200);
-                let errno = [Errno::NOSPC, Errno::IO, Errno::MFILE][random.below(3) as usize];
-                Faults { fail_changes: Some((first..first + 1 + random.below(4), errno)), ..Faults::default() }
-            }
-        });
-        live(machine, log, &mut random, &spool, &ids);
-        if random.below(2) == 0 {
-            spool.abandon();
-        }
-        // Or it ends with a checkpoint, of which nobody is told.
+        live(machine, log, &mut random, spool, trouble, STEPS);
     }
 }
 
-fn live(machine: &Arc<Machine>, log: &Arc<Log>, random: &mut Random, spool: &FileSpool, ids: &[StreamId]) {
+/// Works on a spool that is open, for so many steps, and ends.
+pub fn live(
+    machine: &Arc<Machine>,
+    log: &Arc<Log>,
+    random: &mut Random,
+    spool: FileSpool,
+    trouble: Trouble,
+    steps: usize,
+) {
+    let ids = streams(&spool).expect("nothing fails yet");
+    let (syncs, changes) = machine.counts();
+    machine.set_faults(match trouble {
+        Trouble::None => Faults::default(),
+        Trouble::Syncs => Faults { fail_syncs: vec![syncs + 20 + random.below(100)], ..Faults::default() },
+        Trouble::Writes => {
+            let first = changes + 20 + random.below(200);
+            let errno = [Errno::NOSPC, Errno::IO, Errno::MFILE][random.below(3) as usize];
+            Faults { fail_changes: Some((first..first + 1 + random.below(4), errno)), ..Faults::default() }
+        }
+    });
+    work(machine, log, random, &spool, &ids, steps);
+    if random.below(2) == 0 {
+        spool.abandon();
+    }
+    // Or it ends with a checkpoint, of which nobody is told.
+}
+
+fn work(
+    machine: &Arc<Machine>,
+    log: &Arc<Log>,
+    random: &mut Random,
+    spool: &FileSpool,
+    ids: &[StreamId],
+    steps: usize,
+) {
     if let Ok(shown) = spool.replay(ids[1], &mut |_| ()) {
         drop(spool.attach(ids[1], shown, Arc::new(Shown(log.clone()))));
     }
-    for _ in 0..STEPS {
+    for _ in 0..steps {
         match random.below(16) {
             0..9 => append(machine, log, random, spool, ids),
             9..11 => advance(machine, log, random, spool, ids),
@@ -240,8 +289,21 @@ fn advance(machine: &Machine, log: &Log, random: &mut Random, spool: &FileSpool,
     let mut some = || known[random.below(known.len() as u64) as usize];
     let (position, below, also) = (some().max(some()), some(), vec![some(), some()]);
     let released = Released { below: Lsn::new(below), also: also.into_iter().map(Lsn::new).collect() };
-    log.note(machine, Mark::Advanced { stream, position, released: released.clone() });
-    spool.advance(ids[stream], Lsn::new(position), None, released);
+    let snapshot = if random.below(2) == 0 { write_snapshot(log, spool, stream) } else { None };
+    let mark = Mark::Advanced { stream, position, snapshot: snapshot.clone(), released: released.clone() };
+    log.note(machine, mark);
+    spool.advance(ids[stream], Lsn::new(position), snapshot, released);
+}
+
+/// A name that is not used twice, and a file that says it.
+fn write_snapshot(log: &Log, spool: &FileSpool, stream: usize) -> Option<SnapshotName> {
+    let name = SnapshotName::new(&format!("{stream}.{}", log.len())).expect("a name");
+    spool.write_snapshot(&name, &content_of(&name)).is_ok().then_some(name)
+}
+
+/// What a snapshot says.
+pub fn content_of(name: &SnapshotName) -> Vec<u8> {
+    name.as_str().repeat(300).into_bytes()
 }
 
 /// What must be gone from these directories when nobody needs anything.
@@ -254,3 +316,5 @@ pub fn left_over(spool: &Path) -> Vec<String> {
 }
 
 const STEPS: usize = 60;
+/// Of a life that follows a cut.
+pub const STEPS_AFTER_CUT: usize = 25;

@@ -129,6 +129,7 @@ impl Executor {
                     targets: vec![target],
                     body: local::Body::Memory(vec![body.bytes.clone()]),
                     line_ends: local::LineEnds::AsGiven,
+                    also: Vec::new(),
                 };
                 delivery.deliver_message(message).await.map(drop).map_err(SideError::failed("spool"))
             }

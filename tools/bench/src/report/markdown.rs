@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use posthaste_loadgen::live::millis;
 use posthaste_loadgen::measure::Spread;
-use posthaste_loadgen::report::Table;
+use posthaste_loadgen::report::{Table, provenance};
 use posthaste_units::count;
 
 use super::{FigureInfo, Kind, Report, Row, RowState, WorkloadReport};
@@ -16,15 +16,10 @@ impl Report {
     /// Tables in Markdown, their columns aligned.
     pub fn to_markdown(&self) -> String {
         let mut text = String::new();
-        let host = &self.host;
         writeln!(
             text,
-            "{}, {} cores ({}), Linux {}, Posthaste {}: {} times the published amounts, {} of each side, in turns.\n\n    {}\n",
-            self.started,
-            host.cores,
-            host.cpu,
-            host.kernel,
-            self.version,
+            "{}: {} times the published amounts, {} of each side, in turns.\n\n    {}\n",
+            provenance(&self.started, &self.host, &self.version),
             self.scale,
             count(self.rounds, "round"),
             self.command.join(" ")
@@ -118,7 +113,7 @@ pub(super) fn value_text(value: f64, unit: Unit) -> String {
         Unit::Micros => millis(value),
         Unit::Percent if value == value.round() => format!("{value:.0} %"),
         Unit::Percent => format!("{value:.2} %"),
-        Unit::Octets | Unit::Count => format!("{value:.0}"),
+        Unit::Bytes | Unit::Count => format!("{value:.0}"),
         Unit::Times => times(value),
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use posthaste_loadgen::measure::Spread;
-use posthaste_loadgen::report::{Host, ReportError, rfc3339, write_files};
+use posthaste_loadgen::report::{Host, ReportError, rfc3339, to_json, write_files};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::Check;
@@ -200,7 +200,7 @@ impl Report {
 
     /// All of it as JSON.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain data can be written") + "\n"
+        to_json(self)
     }
 
     /// Whether everything was run that was asked for, and every side that is there has done what it should.

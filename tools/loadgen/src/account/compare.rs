@@ -57,7 +57,7 @@ pub struct Finding {
 
 /// Copies that lie in the server's spool and wait for a mailbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitingFor {
+pub struct WaitingCopies {
     pub mailbox: String,
     pub copies: u64,
     /// Why, where the server knows.
@@ -77,7 +77,7 @@ pub struct Account {
     pub found: u64,
     /// Copies that must be there and lie in the server's spool: promised still, not lost.
     #[serde(default)]
-    pub waiting: Vec<WaitingFor>,
+    pub waiting: Vec<WaitingCopies>,
     /// Fewer copies than were acknowledged.
     pub lost: Vec<Finding>,
     /// More copies than were acknowledged or may be there.
@@ -170,7 +170,7 @@ fn compare(ledger: &Ledger, mut seen: Seen<'_>, waiting: &[Waiting], copies: Cop
         let in_spool = spool.remove(&number).unwrap_or_default();
         account.judge(Id { run: ledger.run, number }, ledger.get(number), &copy, &in_spool, &mut waits);
     }
-    let waiting = |(mailbox, (copies, why)): (&str, (u64, Option<&str>))| WaitingFor {
+    let waiting = |(mailbox, (copies, why)): (&str, (u64, Option<&str>))| WaitingCopies {
         mailbox: mailbox.to_owned(),
         copies,
         why: why.map(str::to_owned),

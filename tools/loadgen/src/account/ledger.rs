@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::mailfiles::must_begin_with;
+
 /// What is known about one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Expected {
@@ -78,6 +80,16 @@ impl Ledger {
         self.messages.iter().filter(|expected| expected.acked > 0).count() as u64
     }
 
+    /// Sees that [`Ledger::save`] would replace nothing but an earlier ledger.
+    ///
+    /// # Errors
+    /// When there is another file at `path`.
+    pub fn check_path(path: &Path) -> Result<(), LedgerError> {
+        let begin = format!(r#"{{"schema":"{SCHEMA}""#);
+        must_begin_with(path, &begin, "a list of acknowledged messages")
+            .map_err(|error| failed(path, error.to_string()))
+    }
+
     /// Writes the ledger as JSON.
     ///
     /// # Errors
@@ -101,9 +113,11 @@ impl Ledger {
     /// When the file cannot be read or is none of ours.
     pub fn load(path: &Path) -> Result<Self, LedgerError> {
         let text = fs::read_to_string(path).map_err(|error| failed(path, error.to_string()))?;
-        let on_disk: OnDisk = serde_json::from_str(&text).map_err(|error| failed(path, error.to_string()))?;
+        let no_ledger =
+            || failed(path, "this is no list of acknowledged messages, as `load --acked FILE` writes it".into());
+        let on_disk: OnDisk = serde_json::from_str(&text).map_err(|_| no_ledger())?;
         let run = u64::from_str_radix(&on_disk.run, 16).ok().filter(|_| on_disk.schema == SCHEMA);
-        let run = run.ok_or_else(|| failed(path, format!("this is no file of schema {SCHEMA}")))?;
+        let run = run.ok_or_else(no_ledger)?;
         let mut ledger = Self::new(run);
         // Looked at whole before anything is made room for. Entries that overlap would also take time without bound.
         let mut next = 0;

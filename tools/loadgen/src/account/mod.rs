@@ -7,5 +7,5 @@ mod stores;
 mod tests;
 mod text;
 
-pub use compare::{Account, AccountError, Copies, Finding, Waiting, WaitingFor, account};
+pub use compare::{Account, AccountError, Copies, Finding, Waiting, WaitingCopies, account};
 pub use ledger::{Expected, Ledger, LedgerError, MESSAGES_MAX};

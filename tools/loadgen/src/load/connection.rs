@@ -57,7 +57,7 @@ impl<T: Read + Write> Socket for T {}
 
 /// What a read brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Got {
+pub(super) enum ReadOutcome {
     /// Octets, and there may be more.
     Octets,
     /// Nothing more for now.
@@ -125,7 +125,7 @@ impl Connection {
     }
 
     /// Reads what has come; `to_end` reads on until there is nothing more, otherwise a short read is taken for the end.
-    pub fn read(&mut self, stage: Stage, to_end: bool) -> Result<Got, Failure> {
+    pub fn read(&mut self, stage: Stage, to_end: bool) -> Result<ReadOutcome, Failure> {
         let room = &mut self.input[self.filled..];
         if room.is_empty() {
             return Err(Failure::new(stage, super::failure::Cause::Garbage, "a reply without an end"));
@@ -139,10 +139,10 @@ impl Connection {
             Ok(0) => Err(Failure::io(stage, &io::ErrorKind::UnexpectedEof.into())),
             Ok(octets) => {
                 self.filled += octets;
-                Ok(if octets == all || to_end { Got::Octets } else { Got::Nothing })
+                Ok(if octets == all || to_end { ReadOutcome::Octets } else { ReadOutcome::Nothing })
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Got::Nothing),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Got::Octets),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(ReadOutcome::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(ReadOutcome::Octets),
             Err(error) => Err(Failure::io(stage, &error)),
         }
     }

@@ -118,7 +118,7 @@ impl Comparison {
 
     /// All of it as JSON.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain data can be written") + "\n"
+        super::to_json(self)
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::plot::{Axis, BAD, COLOURS, Mark, Marks, Plot, Point, Scale, Series, Spans, escape};
 use super::text::{latency, octets};
-use super::{Cost, Host, Report, Table, rig};
+use super::{Cost, Host, Report, Table, provenance, rig};
 use crate::account::Account;
 use crate::live::{millis, thousands};
 use crate::load::{Kill, Round};
@@ -275,16 +275,8 @@ impl Report {
 
 /// The end of a page: when and where a run was made, by which version, with which command.
 pub fn footer(started: &str, host: &Host, version: &str, command: &[String]) -> String {
-    format!(
-        "<footer><p>{}, {} cores ({}), {} of memory, Linux {}, Posthaste {}</p><pre>{}</pre></footer>\n",
-        escape(started),
-        host.cores,
-        escape(&host.cpu),
-        octets(host.memory_octets as f64),
-        escape(&host.kernel),
-        escape(version),
-        escape(&command.join(" "))
-    )
+    let (provenance, command) = (escape(&provenance(started, host, version)), escape(&command.join(" ")));
+    format!("<footer><p>{provenance}</p><pre>{command}</pre></footer>\n")
 }
 
 /// A page that needs nothing else, light or dark as its reader has it: `title` and `lead` are text, `body` is HTML.

@@ -255,7 +255,12 @@ impl Report {
         let path = if path.is_dir() { &within } else { path };
         let not_ours = |text: String| ReportError::NotOurs { path: path.to_owned(), text };
         let text = fs::read_to_string(path).map_err(|source| ReportError::Io { path: path.to_owned(), source })?;
-        let report: Self = serde_json::from_str(&text).map_err(|error| not_ours(error.to_string()))?;
+        let report: Self = serde_json::from_str(&text).map_err(|error| {
+            not_ours(match error.classify() {
+                serde_json::error::Category::Data => error.to_string(),
+                _ => format!("it is not JSON; name a directory or its {REPORT_FILE}"),
+            })
+        })?;
         match report.schema == SCHEMA {
             true => Ok(report),
             false => Err(not_ours(format!("its schema is {}, not {SCHEMA}", report.schema))),
@@ -272,7 +277,7 @@ impl Report {
 
     /// All of it as JSON.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain data can be written") + "\n"
+        to_json(self)
     }
 
     /// Whether everything asked for was sent, acknowledged and, if somebody looked, found.
@@ -304,6 +309,18 @@ pub fn write_files(dir: &Path, name: &str, json: &str, markdown: &str, html: &st
         fs::write(&path, text).map_err(failed(&path))?;
     }
     Ok(())
+}
+
+/// Plain data as JSON for people to read, too.
+pub fn to_json(data: &impl Serialize) -> String {
+    serde_json::to_string_pretty(data).expect("plain data has a JSON form") + "\n"
+}
+
+/// When and where a run was made, and by which version, in one line.
+pub fn provenance(started: &str, host: &Host, version: &str) -> String {
+    let memory = text::octets(host.memory_octets as f64);
+    let Host { cores, cpu, kernel, .. } = host;
+    format!("{started}, {cores} cores ({cpu}), {memory} of memory, Linux {kernel}, Posthaste {version}")
 }
 
 impl Host {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Cost, PlanSummary, Report, Table, rig};
+use super::{Cost, PlanSummary, Report, Table, provenance, rig};
 use crate::live::{millis, thousands};
 use crate::load::Round;
 use crate::values::Sizes;
@@ -208,19 +208,8 @@ impl Report {
     /// Tables in Markdown.
     pub fn to_markdown(&self) -> String {
         let mut text = format!("# {}\n\n{}.\n\n", self.name(), self.plan_text());
-        let host = &self.host;
-        writeln!(
-            text,
-            "{}, {} cores ({}), {} of memory, Linux {}. Posthaste {}:\n\n    {}\n",
-            self.started,
-            host.cores,
-            host.cpu,
-            octets(host.memory_octets as f64),
-            host.kernel,
-            self.version,
-            self.command.join(" ")
-        )
-        .expect(NO_ERROR);
+        let provenance = provenance(&self.started, &self.host, &self.version);
+        writeln!(text, "{provenance}:\n\n    {}\n", self.command.join(" ")).expect(NO_ERROR);
         let (figures, cost) = (Some(self.figures_table()), Some(self.cost_table()));
         let (kills, errors, rig) = (self.kill_table(), self.error_table(), rig::table(&self.rig));
         for table in [figures, cost, kills, errors, rig].iter().flatten() {

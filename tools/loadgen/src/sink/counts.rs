@@ -149,7 +149,7 @@ impl Summary {
 
     /// As pretty JSON.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a summary has no keys that JSON lacks") + "\n"
+        crate::report::to_json(self)
     }
 
     /// As text for people; lines that would say 0 are left out.

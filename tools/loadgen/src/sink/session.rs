@@ -17,7 +17,7 @@ use crate::stamp;
 
 /// What the driver does next, after it has written the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum NextStep {
     /// Read more.
     Read,
     /// Go on with what was read.
@@ -60,7 +60,7 @@ enum Answer {
 enum Kept {
     #[default]
     Nothing,
-    /// A slice of the read buffer, which has to be free again when the turn is over.
+    /// A slice of the read buffer, which has to be free again when the step is over.
     Borrowed(Bytes),
     Copied(Vec<u8>),
 }
@@ -81,24 +81,24 @@ impl Session {
         }
     }
 
-    /// The first turn: greets, or does not.
-    pub fn open(&mut self) -> Turn {
+    /// The first step: greets, or does not.
+    pub fn open(&mut self) -> NextStep {
         let verdict = self.shared.rules.judge_session(Stage::Connect);
         let answer = match verdict.action {
             Action::Accept => Answer::Greeting(Ok(())),
             Action::Refuse(reply) => Answer::Greeting(Err(reply)),
             Action::Drop => Answer::Drop,
         };
-        self.give(answer, verdict.delay).unwrap_or(Turn::GoOn)
+        self.give(answer, verdict.delay).unwrap_or(NextStep::GoOn)
     }
 
     /// Goes on with what was read. Of `input` nothing is kept but what stays in it.
-    pub fn turn(&mut self, input: &mut BytesMut) -> Turn {
-        let turn = self.advance(input);
+    pub fn step(&mut self, input: &mut BytesMut) -> NextStep {
+        let step = self.advance(input);
         if let Kept::Borrowed(bytes) = &self.kept {
             self.kept = Kept::Copied(bytes.to_vec());
         }
-        turn
+        step
     }
 
     /// The replies that wait to be written.
@@ -121,16 +121,16 @@ impl Session {
         self.machine.time_out();
     }
 
-    fn advance(&mut self, input: &mut BytesMut) -> Turn {
+    fn advance(&mut self, input: &mut BytesMut) -> NextStep {
         if let Some(answer) = self.held.take()
-            && let Some(turn) = self.carry_out(answer)
+            && let Some(step) = self.carry_out(answer)
         {
-            return turn;
+            return step;
         }
         loop {
-            let turn = match self.machine.step(input) {
-                Event::NeedInput => Some(Turn::Read),
-                Event::Flush => Some(Turn::GoOn),
+            let step = match self.machine.step(input) {
+                Event::NeedInput => Some(NextStep::Read),
+                Event::Flush => Some(NextStep::GoOn),
                 Event::Hello => {
                     let verdict = self.shared.rules.judge_session(Stage::Ehlo);
                     self.answer(Stage::Ehlo, verdict)
@@ -164,12 +164,13 @@ impl Session {
                     self.tally().aborted.add(1);
                     None
                 }
-                Event::StartTls => Some(Turn::StartTls),
+                Event::TransactionAborted(_) => None,
+                Event::StartTls => Some(NextStep::StartTls),
                 Event::Auth(_) => unreachable!("AUTH was not announced"),
-                Event::Close => Some(Turn::Close),
+                Event::Close => Some(NextStep::Close),
             };
-            if let Some(turn) = turn {
-                return turn;
+            if let Some(step) = step {
+                return step;
             }
         }
     }
@@ -197,7 +198,7 @@ impl Session {
         Verdict { action: Action::Refuse(rules.greylisted(rcpt)), ..verdict }
     }
 
-    fn answer(&mut self, stage: Stage, verdict: Verdict) -> Option<Turn> {
+    fn answer(&mut self, stage: Stage, verdict: Verdict) -> Option<NextStep> {
         let answer = match verdict.action {
             Action::Accept => Answer::Command(stage, Ok(())),
             Action::Refuse(reply) => Answer::Command(stage, Err(reply)),
@@ -206,15 +207,15 @@ impl Session {
         self.give(answer, verdict.delay)
     }
 
-    fn give(&mut self, answer: Answer, delay: Duration) -> Option<Turn> {
+    fn give(&mut self, answer: Answer, delay: Duration) -> Option<NextStep> {
         if delay.is_zero() {
             return self.carry_out(answer);
         }
         self.held = Some(answer);
-        Some(Turn::Pause(delay))
+        Some(NextStep::Pause(delay))
     }
 
-    fn carry_out(&mut self, answer: Answer) -> Option<Turn> {
+    fn carry_out(&mut self, answer: Answer) -> Option<NextStep> {
         match answer {
             Answer::Greeting(verdict) => {
                 self.count_refusal(Stage::Connect, &verdict);
@@ -227,7 +228,7 @@ impl Session {
             Answer::Message(outcome) => self.finish(outcome),
             Answer::Drop => {
                 self.tally().dropped.add(1);
-                return Some(Turn::Drop);
+                return Some(NextStep::Drop);
             }
         }
         None
@@ -272,7 +273,7 @@ impl Session {
     }
 
     /// The message is whole: decides about it.
-    fn end(&mut self) -> Option<Turn> {
+    fn end(&mut self) -> Option<NextStep> {
         if self.overflow {
             return self.give(Answer::Message(overflow()), Duration::ZERO);
         }

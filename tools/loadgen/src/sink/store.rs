@@ -11,6 +11,7 @@ use posthaste_maildir::{Host, Maildir, NameSource, line_ends};
 use posthaste_message::DateTime;
 use posthaste_smtp::{Envelope, ReversePath};
 
+use crate::mailfiles::must_begin_with;
 use crate::stamp;
 
 /// Which format, and where.
@@ -57,7 +58,10 @@ impl Store {
                 maildir: Maildir::open_or_create(dir)?,
                 names: NameSource::new(Host::of_this_machine())?,
             }),
-            StoreKind::Mbox(file) => Ok(Self::Mbox(Mutex::new(append_to(file)?))),
+            StoreKind::Mbox(file) => {
+                must_begin_with(file, "From ", "an mbox")?;
+                Ok(Self::Mbox(Mutex::new(append_to(file)?)))
+            }
             StoreKind::Dir(dir) => {
                 std::fs::create_dir_all(dir)?;
                 let index = Lines::new(append_to(&dir.join(DIR_INDEX))?);
@@ -105,7 +109,9 @@ impl Store {
 pub(super) struct Ledger(Lines);
 
 impl Ledger {
+    /// An account of an earlier run is replaced; no other file is.
     pub fn create(path: &Path) -> io::Result<Self> {
+        must_begin_with(path, r#"{"id":"#, "the account of a sink")?;
         Ok(Self(Lines::new(File::create(path)?)))
     }
 
@@ -225,6 +231,23 @@ mod tests {
         for bad in ["maildir", "maildir:", "tar:x", ""] {
             assert!(bad.parse::<StoreKind>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_no_store_stays_as_it_is() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("notes.txt");
+        std::fs::write(&path, "Fr").expect("written");
+        let refused = [Store::open(&StoreKind::Mbox(path.clone())).map(drop), Ledger::create(&path).map(drop)];
+        for error in refused.map(|refused| refused.expect_err("it is something else")) {
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+        }
+        assert_eq!(std::fs::read(&path).expect("read"), b"Fr");
+        std::fs::write(&path, "{\"id\":\"0000000000000000.1\",\"intact\":true}\n").expect("written");
+        Ledger::create(&path).expect("an earlier account");
+        assert_eq!(std::fs::read(&path).expect("read"), b"");
+        Store::open(&StoreKind::Mbox(path)).expect("an empty file");
+        Ledger::create(Path::new("/dev/null")).expect("no file at all");
     }
 
     #[test]

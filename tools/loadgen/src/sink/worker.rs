@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::rule_file::SlowReadRule;
-use super::session::{Session, Turn};
+use super::session::{NextStep, Session};
 use super::shared::Shared;
 use super::tls::TlsMode;
 
@@ -136,7 +136,7 @@ async fn converse_with(mut stream: TcpStream, shared: &Arc<Shared>, worker: usiz
         TlsMode::Implicit => session.open(),
         _ => {
             session.tls_started();
-            Turn::Read
+            NextStep::Read
         }
     };
     Box::pin(converse(&mut stream, &mut session, first, shared, worker)).await.map(drop)
@@ -146,42 +146,42 @@ async fn converse_with(mut stream: TcpStream, shared: &Arc<Shared>, worker: usiz
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     session: &mut Session,
-    first: Turn,
+    first: NextStep,
     shared: &Shared,
     worker: usize,
 ) -> io::Result<bool> {
     let mut reader = Reader::new(shared);
-    let mut turn = first;
+    let mut step = first;
     loop {
         // Also before a drop: the answers to what came before are given.
         write_output(stream, session, shared).await?;
-        if turn == Turn::Drop {
+        if step == NextStep::Drop {
             return Ok(false);
         }
-        turn = match turn {
-            Turn::GoOn => session.turn(&mut reader.left),
-            Turn::Pause(delay) => {
+        step = match step {
+            NextStep::GoOn => session.step(&mut reader.left),
+            NextStep::Pause(delay) => {
                 sleep(delay).await;
-                session.turn(&mut reader.left)
+                session.step(&mut reader.left)
             }
-            Turn::Read => match reader.read(stream, session).await? {
-                Came::Turn(turn) => turn,
-                Came::Nothing => {
+            NextStep::Read => match reader.read(stream, session).await? {
+                ReadOutcome::Step(step) => step,
+                ReadOutcome::Nothing => {
                     shared.tallies[worker].timed_out.add(1);
                     session.time_out();
-                    Turn::Close
+                    NextStep::Close
                 }
-                Came::End => {
+                ReadOutcome::End => {
                     shared.tallies[worker].aborted.add(u64::from(session.is_in_body()));
                     return Ok(false);
                 }
             },
-            Turn::StartTls => return Ok(true),
-            Turn::Close => {
+            NextStep::StartTls => return Ok(true),
+            NextStep::Close => {
                 linger(stream).await;
                 return Ok(false);
             }
-            Turn::Drop => unreachable!("seen above"),
+            NextStep::Drop => unreachable!("seen above"),
         };
     }
 }
@@ -218,8 +218,8 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
 }
 
 /// What a read led to.
-enum Came {
-    Turn(Turn),
+enum ReadOutcome {
+    Step(NextStep),
     /// Nothing for too long.
     Nothing,
     /// The client has closed.
@@ -242,7 +242,7 @@ impl Reader {
         Self { left: BytesMut::new(), read_bytes, slow_read: shared.rules.slow_read, idle }
     }
 
-    async fn read<S: AsyncRead + Unpin>(&mut self, stream: &mut S, session: &mut Session) -> io::Result<Came> {
+    async fn read<S: AsyncRead + Unpin>(&mut self, stream: &mut S, session: &mut Session) -> io::Result<ReadOutcome> {
         let mut octets_max = self.read_bytes;
         if let (Some(slow), true) = (self.slow_read, session.is_in_body()) {
             sleep(slow.pause).await;
@@ -257,14 +257,14 @@ impl Reader {
                 buffer.extend_from_slice(left);
                 let mut room = (&mut *buffer).limit(octets_max);
                 match pin!(stream.read_buf(&mut room)).poll(cx)? {
-                    Poll::Pending => return idle.poll(cx).map(|()| Ok(Came::Nothing)),
-                    Poll::Ready(0) => return Poll::Ready(Ok(Came::End)),
+                    Poll::Pending => return idle.poll(cx).map(|()| Ok(ReadOutcome::Nothing)),
+                    Poll::Ready(0) => return Poll::Ready(Ok(ReadOutcome::End)),
                     Poll::Ready(_) => idle.came(),
                 }
-                let turn = session.turn(buffer);
+                let step = session.step(buffer);
                 left.clear();
                 left.extend_from_slice(buffer);
-                Poll::Ready(Ok(Came::Turn(turn)))
+                Poll::Ready(Ok(ReadOutcome::Step(step)))
             })
         })
         .await

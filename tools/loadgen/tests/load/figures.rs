@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use posthaste_loadgen::account::WaitingFor;
+use posthaste_loadgen::account::WaitingCopies;
 use posthaste_loadgen::load::{Kill, Outcome};
 use posthaste_loadgen::report::{About, PlanSummary, Report};
 use posthaste_loadgen::resources::Usage;
@@ -286,7 +286,7 @@ fn eventful() -> Report {
     let mut outcome = go(plan);
     outcome.server = Some(Usage::default());
     let mut account = posthaste_loadgen::account::account(&outcome.ledger, &server.stores(), &[], None).unwrap();
-    account.waiting = vec![WaitingFor { mailbox: "example.org/a".into(), copies: 1, why: Some("full".into()) }];
+    account.waiting = vec![WaitingCopies { mailbox: "example.org/a".into(), copies: 1, why: Some("full".into()) }];
     outcome.kills = vec![kill(0.5), kill(1.5)];
     Report::new(about, &outcome, Some(account))
 }

@@ -6,7 +6,7 @@ use super::{Machine, State};
 use crate::command::MailFrom;
 use crate::reply::Reply;
 use crate::scan::Scanner;
-use crate::server::{Envelope, Event, MessageOutcome, Protocol};
+use crate::server::{Abort, Envelope, Event, MessageOutcome, Protocol};
 
 #[derive(Debug)]
 pub(super) struct Body {
@@ -54,7 +54,7 @@ impl Machine {
         let to_discard = body.map_or(size, |body| body.scanner.unwanted_bytes(size));
         if to_discard > self.config.limits.discard_bytes {
             self.close_with(&Reply::new(552, "5.3.4", "Chunk is too large to be read over, closing"));
-            return self.reset();
+            return self.reset(Abort::Closed);
         }
         self.bodies += u64::from(refusal.is_some());
         self.state = State::Chunk { left: size, size, last, refusal: refusal.map(Box::new) };

@@ -6,7 +6,7 @@ use super::{Machine, State, Transaction};
 use crate::command::{self, Command, CommandError, MailFrom, RcptTo};
 use crate::limits::BareNewlines;
 use crate::reply::Reply;
-use crate::server::{Envelope, Event, Protocol};
+use crate::server::{Abort, Envelope, Event, Protocol};
 
 /// A line that is not a command.
 pub(super) struct BadLine {
@@ -112,7 +112,7 @@ impl Machine {
             // Where the chunk ends is not known, and message octets must never be taken for commands.
             Sort::Chunk => self.close_with(&bad.error.reply()),
         }
-        self.reset()
+        self.reset(Abort::Closed)
     }
 
     pub(super) fn line(&mut self, line: &Bytes, input: &BytesMut) -> Option<Event> {
@@ -137,14 +137,14 @@ impl Machine {
             Command::Bdat { size, last } => self.begin_chunk(size, last),
             Command::Rset => {
                 self.out.extend_from_slice(b"250 2.0.0 OK\r\n");
-                self.reset()
+                self.reset(Abort::Reset)
             }
             Command::Noop => self.say(b"250 2.0.0 OK\r\n"),
             Command::Quit => {
                 self.out.extend_from_slice(format!("221 2.0.0 {} Bye\r\n", self.config.host_name).as_bytes());
                 self.state = State::Closed;
                 self.said_quit = true;
-                self.reset()
+                self.reset(Abort::Quit)
             }
             Command::Vrfy(_) => self.say(b"252 2.5.0 Cannot verify, will take mail and try\r\n"),
             Command::Expn => self.error(502, "5.5.1", "EXPN is not offered"),
@@ -180,7 +180,7 @@ impl Machine {
         } else {
             self.welcome();
         }
-        self.reset()
+        self.reset(Abort::Hello)
     }
 
     pub(super) fn welcome(&mut self) {

@@ -7,7 +7,7 @@ use super::super::replies;
 use super::super::schedule::{Claim, Turn};
 use super::super::session::Event;
 use super::{BACKOFF_FIRST, Flow, Live, Worker, count};
-use crate::load::connection::Got;
+use crate::load::connection::ReadOutcome;
 use crate::values::PerConnection;
 
 impl Worker {
@@ -58,7 +58,7 @@ impl Worker {
             if self.take_replies(slot, live)? == Flow::Close {
                 return Ok(Flow::Close);
             }
-            if got == Got::Nothing {
+            if got == ReadOutcome::Nothing {
                 return Ok(Flow::Stay);
             }
         }

@@ -59,7 +59,7 @@ impl Show {
             return;
         }
         println!(
-            "{:<34} {:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
+            "{:<34} {:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8} {:>6} {:>6}",
             "system",
             "file system",
             "cuts",
@@ -72,7 +72,9 @@ impl Show {
             "broken",
             "no fs",
             "writes",
-            "flushes"
+            "flushes",
+            "packs",
+            "large"
         );
     }
 
@@ -81,7 +83,7 @@ impl Show {
             return;
         }
         println!(
-            "{:<34} {:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8}",
+            "{:<34} {:<22} {:>6} {:>6} {:>8} {:>10} {:>5} {:>5} {:>5} {:>7} {:>7} {:>8} {:>8} {:>6} {:>6}",
             o.system,
             o.file_system.name(),
             o.cuts,
@@ -94,7 +96,9 @@ impl Show {
             o.broken,
             o.unmountable,
             o.writes,
-            o.flushes
+            o.flushes,
+            o.waiting.packs,
+            o.waiting.large_bodies
         );
         for finding in &o.findings {
             let again = finding.again.map_or_else(String::new, |again| format!(", again at {again}"));
@@ -187,6 +191,7 @@ fn verdict(good: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use posthaste_loadgen::report::{RigKind, RigRun};
+    use posthaste_powercut::campaign::Waiting;
     use posthaste_powercut::mount::FileSystem;
 
     use super::*;
@@ -213,6 +218,7 @@ mod tests {
             writes: 21,
             flushes: 22,
             discards: 23,
+            waiting: Waiting { packs: 24, large_bodies: 25 },
             findings: Vec::new(),
         };
         show.outcome(&cuts);

@@ -1,0 +1,87 @@
+//! A message under way into the spool that its sender may give up.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard};
+use std::task::Poll;
+
+use posthaste_spool::{Cancelled, Ticket};
+
+use crate::error::DeliveryError;
+
+/// What has to be taken back if the message is given up. Dropping it takes it back too.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay(Mutex<Stage>);
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// Nothing is in the spool.
+    #[default]
+    Prepared,
+    /// The batch is written, or waits for that.
+    Appended(Ticket),
+    /// Nothing is appended any more.
+    GivenUp,
+}
+
+impl UnderWay {
+    /// Notes the batch that was just appended.
+    pub fn appended(&self, ticket: Ticket) {
+        *self.stage() = Stage::Appended(ticket);
+    }
+
+    /// The batch was refused. False: the message was given up meanwhile, so no other batch may follow.
+    pub fn may_append_again(&self) -> bool {
+        let mut stage = self.stage();
+        let is_wanted = !matches!(*stage, Stage::GivenUp);
+        if is_wanted {
+            *stage = Stage::Prepared;
+        }
+        is_wanted
+    }
+
+    /// False: the spool has decided already, and its answer is on its way.
+    fn give_up(&self) -> bool {
+        match std::mem::replace(&mut *self.stage(), Stage::GivenUp) {
+            Stage::Prepared | Stage::GivenUp => true,
+            Stage::Appended(ticket) => ticket.cancel() != Cancelled::TooLate,
+        }
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.0.lock().expect("nothing panics while it is held")
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// Does `work`, which notes in `under_way` what it appends, until `give_up` is done.
+///
+/// # Errors
+/// Those of `work`, or [`DeliveryError::Cancelled`]: then no mailbox gets the message.
+pub(super) async fn unless<T>(
+    under_way: &UnderWay,
+    work: impl Future<Output = Result<T, DeliveryError>>,
+    give_up: impl Future<Output = ()>,
+) -> Result<T, DeliveryError> {
+    let (mut work, mut give_up) = (pin!(work), pin!(give_up));
+    let mut is_given_up = false;
+    poll_fn(|cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(done);
+        }
+        // The answer of a batch that cannot be cancelled any more comes at once: its callback is being called.
+        if !is_given_up && give_up.as_mut().poll(cx).is_ready() {
+            is_given_up = true;
+            if under_way.give_up() {
+                return Poll::Ready(Err(DeliveryError::Cancelled));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}

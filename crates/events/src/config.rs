@@ -1,0 +1,98 @@
+//! Settings, figures and errors.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where the log is written, and its bounds.
+#[derive(Clone)]
+pub struct Config {
+    /// The directory of its files: this log's alone.
+    pub dir: PathBuf,
+    /// A file is followed by the next before it gets longer than this. One event may be longer.
+    pub file_bytes: u64,
+    /// Files that are kept; at least 2. The oldest are removed.
+    pub files: u64,
+    /// Batches with events that may wait in the spool while the files cannot be written. Beyond, events are left out.
+    pub pending_max: u64,
+    /// Bytes of events in memory; beyond, they are read from the spool again.
+    pub queue_bytes_max: usize,
+    /// The files are synced, and the spool is let go of what is in them, so long after an event was written, or after [`sync_bytes`](Self::sync_bytes).
+    pub sync_interval: Duration,
+    /// See [`sync_interval`](Self::sync_interval).
+    pub sync_bytes: u64,
+    /// Called when the files cannot be written, once, and when they can be again; and when a thread panics. Must not block for long.
+    pub notice: Arc<dyn Fn(Notice) + Send + Sync>,
+}
+
+impl Config {
+    /// The defaults for this directory.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Config {
+            dir: dir.into(),
+            file_bytes: 64 << 20,
+            files: 16,
+            pending_max: 1_000_000,
+            queue_bytes_max: 8 << 20,
+            sync_interval: Duration::from_secs(5),
+            sync_bytes: 16 << 20,
+            notice: Arc::new(|_| ()),
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("dir", &self.dir)
+            .field("file_bytes", &self.file_bytes)
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the operator should hear of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// The files cannot be written. It is tried again; events wait in the spool.
+    Failing {
+        /// Why.
+        error: String,
+    },
+    /// They can be written again.
+    Working,
+    /// One of the log's threads has panicked, which is a bug: what happens from now on is left out, and counted. What was recorded before waits in the spool for
+    /// the next life.
+    Panicked {
+        /// The thread's name.
+        thread: &'static str,
+    },
+}
+
+/// Figures since the opening.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Lines written; some of them twice, to the same place, after a failure.
+    pub lines: u64,
+    /// Events that were left out: refusals beyond the bound of a moment, and whatever the spool had no room for.
+    pub left_out: u64,
+    /// Whether so much waits for the files that events are left out.
+    pub is_over: bool,
+    /// Whether the files could not be written when it was tried last.
+    pub is_failing: bool,
+}
+
+/// Why an event log could not be opened. Trouble with its files is none: that is a [`Notice`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Its stream could not be registered.
+    #[error("the stream of the event log: {0}")]
+    Stream(#[from] posthaste_spool::StreamError),
+    /// There can be no more threads.
+    #[error("a thread of the event log: {0}")]
+    Thread(std::io::Error),
+}

@@ -1,0 +1,31 @@
+//! An event log for mail: one JSON line for each event, written by a consumer of the spool.
+//!
+//! For every program on a [`Spool`](posthaste_spool::Spool) whose operators ask what became of an item. An event is an entry in a batch: of the batch that it
+//! tells of ([`Recorder::entry`]), or of one that nobody waits for ([`Recorder::note`]). The log's stream brings them, in the order of the spool, to a thread
+//! that writes them into numbered files. The stream's position and the place in the files are one value of the spool, a [`Cursor`], so each line is there once
+//! after a kill or a power cut.
+//!
+//! The log never blocks whoever records. While its files cannot be written the entries wait in the spool, up to a bound; beyond it events are left out, counted,
+//! and the count is an event.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod config;
+mod entry;
+mod event;
+mod files;
+mod inbox;
+mod json;
+mod log;
+mod notes;
+mod section;
+mod writer;
+
+pub use config::{Config, Notice, OpenError, Stats};
+pub use event::{
+    Delivered, Event, Fate, Kind, LIST_MAX, LeftOut, OfTransport, Received, Refused, Stage, Target, TransportTarget,
+    Waiting,
+};
+pub use files::{Cursor, file_name};
+pub use log::{EventLog, Recorder, STREAM, give_up};
+pub use section::Section;

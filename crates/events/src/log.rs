@@ -1,0 +1,180 @@
+//! An event log, open: what it is told, and its end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use posthaste_spool::{Entry, Released, Spool, StreamId};
+
+use crate::config::{Config, Notice, OpenError, Stats};
+use crate::entry;
+use crate::event::Event;
+use crate::inbox::Inbox;
+use crate::notes::{Behind, Notes};
+use crate::writer::{Figures, Writer};
+
+/// The name of the log's stream.
+pub const STREAM: &str = "events";
+
+/// An event log, open. Dropping it ends it, without waiting for its disk for long.
+pub struct EventLog {
+    recorder: Recorder,
+    inbox: Arc<Inbox>,
+    figures: Arc<Figures>,
+    /// Told, or gone, when each thread has ended.
+    noting: Mutex<Option<Receiver<()>>>,
+    writing: Mutex<Option<Receiver<()>>>,
+}
+
+impl std::fmt::Debug for EventLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventLog").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// Records events. Clones share it; it holds no spool, and outlives its log.
+#[derive(Clone)]
+pub struct Recorder {
+    stream: StreamId,
+    notes: Arc<Notes>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl EventLog {
+    /// Registers the log's stream and starts its threads. Neither touches nor waits for its files: what an earlier life left is written by the thread.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<Self, OpenError> {
+        let stream = spool.stream(STREAM)?;
+        let inbox = Arc::new(Inbox::new(config.queue_bytes_max));
+        let figures = Arc::new(Figures::default());
+        // Until the spool was read nobody knows how much of it waits.
+        figures.is_behind.store(true, Ordering::Relaxed);
+        let notes = Arc::new(Notes::default());
+        let behind = Behind { inbox: inbox.clone(), figures: figures.clone(), pending_max: config.pending_max };
+        let log = EventLog {
+            recorder: Recorder { stream, notes: notes.clone() },
+            inbox: inbox.clone(),
+            figures: figures.clone(),
+            noting: Mutex::default(),
+            writing: Mutex::default(),
+        };
+        let failed = |thread| {
+            let (notes, notice) = (notes.clone(), config.notice.clone());
+            move || {
+                notes.has_failed.store(true, Ordering::Relaxed);
+                notice(Notice::Panicked { thread });
+            }
+        };
+        let (notes_failed, log_failed) = (failed(NOTES_THREAD), failed(LOG_THREAD));
+        let (noted, notes) = (spool.clone(), notes.clone());
+        // If the other cannot be started, this one ends with the log.
+        let noting = spawn(NOTES_THREAD, move || notes.run(&*noted, stream, &behind), notes_failed);
+        *log.noting.lock().expect("a thread's end") = Some(noting?);
+        let writer = Writer { spool, stream, config, inbox, figures };
+        let writing = spawn(LOG_THREAD, move || writer.run(), log_failed);
+        *log.writing.lock().expect("a thread's end") = Some(writing?);
+        Ok(log)
+    }
+
+    /// For whoever has events.
+    pub fn recorder(&self) -> Recorder {
+        self.recorder.clone()
+    }
+
+    /// Figures since the opening.
+    pub fn stats(&self) -> Stats {
+        let notes = &self.recorder.notes;
+        Stats {
+            lines: self.figures.lines.load(Ordering::Relaxed),
+            left_out: notes.left_out.load(Ordering::Relaxed),
+            is_over: notes.leaves_out(),
+            is_failing: self.figures.is_failing.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Appends the last events, writes all that the spool has brought, and ends. Whoever records is to have ended before. Waits so long at most: what is not
+    /// written then is written by the next life. Says whether all is.
+    pub fn end(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let wait = |thread: &Mutex<Option<Receiver<()>>>| {
+            let Some(ended) = thread.lock().expect("a thread's end").take() else { return true };
+            let left = deadline.saturating_duration_since(Instant::now());
+            ended.recv_timeout(left) != Err(RecvTimeoutError::Timeout)
+        };
+        self.recorder.notes.stop();
+        let noted = wait(&self.noting);
+        self.inbox.stop();
+        noted & wait(&self.writing) && !self.figures.is_failing.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        self.end(DROP_PATIENCE);
+    }
+}
+
+impl Recorder {
+    /// An event for a batch of the caller's: as durable as what else is in it. One for each batch. `None`: it is left out, because too much waits.
+    pub fn entry(&self, event: &Event) -> Option<Entry> {
+        if self.notes.leaves_out() {
+            self.notes.lost(1);
+            return None;
+        }
+        let mut payload = entry::begin();
+        entry::put(&mut payload, event);
+        Some(Entry { stream: self.stream, needs_body: false, payload: payload.freeze() })
+    }
+
+    /// Counts events whose batch was refused.
+    pub fn lost(&self, events: u64) {
+        self.notes.lost(events);
+    }
+
+    /// Records an event that nobody waits for: durable within a moment, unless there are too many. Does not block.
+    pub fn note(&self, event: &Event) {
+        self.notes.add(event);
+    }
+}
+
+/// For a spool whose log is not to be written any more: lets go of all that waits for it, and says how many batches that is. Otherwise they would stay in the spool
+/// for ever. Takes effect with the next checkpoint.
+pub fn give_up(spool: &dyn Spool) -> u64 {
+    let all = spool.streams();
+    let Some(stats) = all.into_iter().find(|stats| stats.name == STREAM && stats.entries > 0) else { return 0 };
+    // The files go on behind the cursor if it is written again.
+    let (_, cursor) = spool.position(stats.id);
+    spool.advance(stats.id, spool.stats().published, cursor, Released::default());
+    stats.entries
+}
+
+/// Starts a thread; what is returned is told of its end. The only place that does: `failed` is called if it panics.
+fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+    failed: impl FnOnce() + Send + 'static,
+) -> Result<Receiver<()>, OpenError> {
+    let (tell, told) = channel();
+    let run = move || {
+        // What it leaves behind is behind locks that outlive a panic.
+        if catch_unwind(AssertUnwindSafe(run)).is_err() {
+            failed();
+        }
+        let _ = tell.send(());
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(OpenError::Thread)?;
+    Ok(told)
+}
+
+const NOTES_THREAD: &str = "event-notes";
+const LOG_THREAD: &str = "event-log";
+const DROP_PATIENCE: Duration = Duration::from_secs(1);

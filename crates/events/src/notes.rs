@@ -1,0 +1,177 @@
+//! Events that nobody waits for: gathered and appended together, because each batch costs the spool's device a write. Bounded: what is beyond is counted.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use posthaste_spool::{Batch, Body, Entry, Spool, StreamId};
+
+use crate::entry;
+use crate::event::{Event, Kind, LeftOut};
+use crate::inbox::Inbox;
+use crate::writer::Figures;
+
+#[derive(Default)]
+pub(crate) struct Notes {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// More waits in the spool than there may.
+    pub is_over: AtomicBool,
+    /// A thread of the log has panicked: nobody bounds what waits.
+    pub has_failed: AtomicBool,
+    /// Since the opening.
+    pub left_out: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    events: BytesMut,
+    refused: usize,
+    others: usize,
+    left_out: LeftOut,
+    stop: bool,
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.refused + self.others == 0 && self.left_out == LeftOut::default()
+    }
+}
+
+impl Notes {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whoever records is never held up, not even by a bug of the log.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether events are left out.
+    pub fn leaves_out(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed) || self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Takes an event, or counts it.
+    pub fn add(&self, event: &Event) {
+        let is_refusal = matches!(event.kind, Kind::Refused(_));
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let count = if is_refusal { &mut state.refused } else { &mut state.others };
+        if *count >= NOTES_MAX || self.leaves_out() {
+            return self.leave_out(state, is_refusal, 1);
+        }
+        *count += 1;
+        let wakes = state.refused + state.others == 1;
+        entry::put(&mut state.events, event);
+        drop(guard);
+        if wakes {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Counts events that were not appended.
+    pub fn lost(&self, events: u64) {
+        self.leave_out(&mut self.state(), false, events);
+    }
+
+    fn leave_out(&self, state: &mut State, refusals: bool, events: u64) {
+        let count = if refusals { &mut state.left_out.refused } else { &mut state.left_out.others };
+        *count += events;
+        self.left_out.fetch_add(events, Ordering::Relaxed);
+    }
+
+    pub fn stop(&self) {
+        self.state().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Appends what comes, at most so often and one batch at a time, until it is stopped; then the last.
+    pub fn run(&self, spool: &dyn Spool, stream: StreamId, behind: &Behind) {
+        loop {
+            let waited = {
+                let empty = |state: &mut State| state.is_empty() && !state.stop;
+                self.changed.wait_timeout_while(self.state(), LOOK_INTERVAL, empty)
+            };
+            let state = waited.expect("nothing panics while it is held").0;
+            let gathering = |state: &mut State| !state.stop;
+            let waited = self.changed.wait_timeout_while(state, GATHER, gathering);
+            let mut state = waited.expect("nothing panics while it is held").0;
+            let stop = state.stop;
+            if behind.is_over(spool, stream) {
+                self.is_over.store(true, Ordering::Relaxed);
+                let (refused, others) = (state.refused, state.others);
+                (state.events, state.refused, state.others) = (BytesMut::new(), 0, 0);
+                self.leave_out(&mut state, true, refused as u64);
+                self.leave_out(&mut state, false, others as u64);
+                let left_out = if stop { std::mem::take(&mut state.left_out) } else { LeftOut::default() };
+                drop(state);
+                if stop {
+                    // Once in each life, so that the log tells of it when it can be written again.
+                    append(spool, stream, left_out, &[]);
+                    return;
+                }
+                self.wait_for_stop();
+                continue;
+            }
+            self.is_over.store(false, Ordering::Relaxed);
+            if !state.is_empty() {
+                let (events, left_out) = (std::mem::take(&mut state.events), std::mem::take(&mut state.left_out));
+                let (refused, others) = (std::mem::take(&mut state.refused), std::mem::take(&mut state.others));
+                drop(state);
+                if !append(spool, stream, left_out, &events) {
+                    let mut state = self.state();
+                    state.left_out.refused += left_out.refused + refused as u64;
+                    state.left_out.others += left_out.others + others as u64;
+                    self.left_out.fetch_add((refused + others) as u64, Ordering::Relaxed);
+                    drop(state);
+                    if stop || self.wait_for_stop() {
+                        return;
+                    }
+                }
+            }
+            if stop {
+                return;
+            }
+        }
+    }
+
+    /// A look interval, or until it is stopped: then it says so.
+    fn wait_for_stop(&self) -> bool {
+        let waited = self.changed.wait_timeout_while(self.state(), LOOK_INTERVAL, |state| !state.stop);
+        waited.expect("nothing panics while it is held").0.stop
+    }
+}
+
+/// Appends events as one batch and waits until it is durable. Says whether it is.
+fn append(spool: &dyn Spool, stream: StreamId, left_out: LeftOut, events: &[u8]) -> bool {
+    let mut payload = entry::begin();
+    if left_out != LeftOut::default() {
+        entry::put(&mut payload, &Event::now(Kind::LeftOut(left_out)));
+    }
+    payload.extend_from_slice(events);
+    let entry = Entry { stream, needs_body: false, payload: payload.freeze() };
+    let (tell, told) = channel();
+    spool.append(Batch { entries: vec![entry], body: Body::None }, Box::new(move |outcome| drop(tell.send(outcome))));
+    matches!(told.recv(), Ok(Ok(_)))
+}
+
+/// Whether the writer has more to do than there may be.
+pub(crate) struct Behind {
+    pub inbox: Arc<Inbox>,
+    pub figures: Arc<Figures>,
+    pub pending_max: u64,
+}
+
+impl Behind {
+    fn is_over(&self, spool: &dyn Spool, stream: StreamId) -> bool {
+        // Otherwise all that is not written is in the inbox, which has a bound of its own.
+        let is_behind = self.figures.is_behind.load(Ordering::Relaxed) || self.inbox.has_overflowed();
+        is_behind && spool.streams().iter().any(|stats| stats.id == stream && stats.entries > self.pending_max)
+    }
+}
+
+/// Events in one batch: refusals, and as many others.
+const NOTES_MAX: usize = 1000;
+/// How long events are gathered: so there are at most five batches a second.
+const GATHER: Duration = Duration::from_millis(200);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,0 +1,59 @@
+//! `[events]` of the configuration.
+
+use std::path::PathBuf;
+
+use posthaste_units::check_bounds;
+use posthaste_units::values::{self, Table};
+use posthaste_units::words::Problem;
+use serde::{Deserialize, Serialize};
+
+use crate::Config;
+
+/// The event log: one JSON line for each message received, delivered or refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Section {
+    /// Whether it is written.
+    pub enabled: bool,
+    /// The directory of its files. Not set: `events` in `storage.data`.
+    pub dir: PathBuf,
+    /// Octets of one file.
+    #[serde(deserialize_with = "values::bytes")]
+    pub file_bytes: u64,
+    /// Files that are kept.
+    #[serde(deserialize_with = "values::count")]
+    pub files: usize,
+}
+
+impl Table for Section {
+    const NAME: &str = "events";
+}
+
+impl Default for Section {
+    fn default() -> Self {
+        Self { enabled: false, dir: PathBuf::new(), file_bytes: 64 << 20, files: 16 }
+    }
+}
+
+impl Section {
+    /// Finds what cannot be meant.
+    ///
+    /// # Errors
+    /// The first value that is out of its bounds.
+    pub fn check(&self) -> Result<(), Problem> {
+        check_bounds(
+            Self::NAME,
+            &[
+                ("file_bytes", self.file_bytes, 1 << 20, 1 << 40),
+                // The one that is written, and the one before.
+                ("files", self.files as u64, 2, 1_000_000),
+            ],
+        )
+    }
+}
+
+impl From<&Section> for Config {
+    fn from(section: &Section) -> Self {
+        Self { file_bytes: section.file_bytes, files: section.files as u64, ..Self::new(&section.dir) }
+    }
+}

@@ -1,0 +1,180 @@
+//! The thread that writes the files: from the stream's position on, again from there after each failure.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_spool::{Lsn, Released, Replayed, Spool, StreamId};
+
+use crate::config::{Config, Notice};
+use crate::files::{Cursor, Files};
+use crate::inbox::{Inbox, Taken};
+use crate::json;
+
+pub(crate) struct Writer {
+    pub spool: Arc<dyn Spool>,
+    pub stream: StreamId,
+    pub config: Config,
+    pub inbox: Arc<Inbox>,
+    pub figures: Arc<Figures>,
+}
+
+/// What the threads of a log tell each other.
+#[derive(Default)]
+pub(crate) struct Figures {
+    pub lines: AtomicU64,
+    pub is_failing: AtomicBool,
+    /// What the spool has is being read.
+    pub is_behind: AtomicBool,
+}
+
+/// Files that are being written, and what of them the spool was told.
+struct Session {
+    files: Files,
+    /// The last entry that was added.
+    written: Lsn,
+    /// Since when something is added that the spool was not told of, and how much.
+    unsynced: Option<(Instant, u64)>,
+    /// A file was begun: an older one may go.
+    is_file_new: bool,
+    lines: Vec<u8>,
+}
+
+impl Writer {
+    /// Until it is stopped and all is written. Trouble with the files is told once, and they are tried again.
+    pub fn run(self) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            self.spool.detach(self.stream);
+            self.inbox.clear();
+            self.figures.is_behind.store(true, Ordering::Relaxed);
+            let works = || {
+                if self.figures.is_failing.swap(false, Ordering::Relaxed) {
+                    (self.config.notice)(Notice::Working);
+                }
+            };
+            let Err(error) = self.session(&mut pause, &works) else { break };
+            if !self.figures.is_failing.swap(true, Ordering::Relaxed) {
+                (self.config.notice)(Notice::Failing { error: error.to_string() });
+            }
+            if self.inbox.wait_for_stop(pause) {
+                break;
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        self.spool.detach(self.stream);
+    }
+
+    /// Writes from the stream's position on until it is stopped, or until something fails.
+    fn session(&self, pause: &mut Duration, works: &dyn Fn()) -> io::Result<()> {
+        let (position, name) = self.spool.position(self.stream);
+        let cursor = name.as_ref().and_then(Cursor::parse);
+        let files = Files::open(&self.config.dir, self.config.file_bytes, cursor, position)?;
+        let is_file_new = cursor != Some(files.cursor());
+        let mut session = Session { files, written: position, unsynced: None, is_file_new, lines: Vec::new() };
+        if is_file_new {
+            // Durable before there is anything in it: without a cursor its lines would come a second time, in another file.
+            self.advance(&mut session)?;
+        }
+        loop {
+            self.catch_up(&mut session)?;
+            works();
+            *pause = PAUSE_MIN;
+            if self.follow(&mut session)? {
+                return Ok(());
+            }
+            self.spool.detach(self.stream);
+            self.inbox.clear();
+        }
+    }
+
+    /// Writes what the spool has, and lets it bring what comes.
+    fn catch_up(&self, session: &mut Session) -> io::Result<()> {
+        self.figures.is_behind.store(true, Ordering::Relaxed);
+        let mut outcome = Ok(());
+        let shown = self.spool.replay(self.stream, &mut |replayed| {
+            if outcome.is_err() {
+                return;
+            }
+            outcome = match replayed {
+                Replayed::Entry { lsn, payload, .. } => self.add(session, lsn, Some(payload.clone())),
+                Replayed::Damaged { lsn } => self.add(session, lsn, None),
+            };
+        });
+        outcome?;
+        let shown = shown.map_err(io::Error::other)?;
+        session.files.cut_off_rest()?;
+        self.advance(session)?;
+        self.spool.attach(self.stream, shown, self.inbox.clone()).map_err(io::Error::other)?;
+        self.figures.is_behind.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes what comes until it is stopped. False: more has come than there is room for.
+    fn follow(&self, session: &mut Session) -> io::Result<bool> {
+        loop {
+            let until = session.unsynced.map(|(since, _)| since + self.config.sync_interval);
+            let (entries, is_advance_wanted, is_last) = match self.inbox.take(until) {
+                Taken::Entries { entries, is_advance_wanted } => (entries, is_advance_wanted, false),
+                Taken::Stopped { entries } => (entries, true, true),
+                Taken::Overflowed => {
+                    self.advance(session)?;
+                    return Ok(false);
+                }
+            };
+            for (lsn, payload) in entries {
+                self.add(session, lsn, Some(payload))?;
+            }
+            session.files.write()?;
+            if is_advance_wanted || until.is_some_and(|until| Instant::now() >= until) {
+                self.advance(session)?;
+            }
+            if is_last {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Adds the lines of an entry; of one that cannot be read, a line that says so.
+    fn add(&self, session: &mut Session, lsn: Lsn, payload: Option<Bytes>) -> io::Result<()> {
+        session.lines.clear();
+        match payload {
+            Some(payload) => json::write_entry(&mut session.lines, lsn, payload),
+            None => json::write_unreadable(&mut session.lines, lsn),
+        }
+        session.is_file_new |= session.files.add(&session.lines)?;
+        session.written = lsn;
+        let count = session.lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+        self.figures.lines.fetch_add(count, Ordering::Relaxed);
+        let (since, bytes) = session.unsynced.unwrap_or_else(|| (Instant::now(), 0));
+        let bytes = bytes + session.lines.len() as u64;
+        session.unsynced = Some((since, bytes));
+        if bytes >= self.config.sync_bytes { self.advance(session) } else { Ok(()) }
+    }
+
+    /// Makes what was added durable, and then lets the spool forget it.
+    fn advance(&self, session: &mut Session) -> io::Result<()> {
+        if session.unsynced.is_none() && !session.is_file_new {
+            return Ok(());
+        }
+        session.files.sync()?;
+        session.unsynced = None;
+        let cursor = session.files.cursor().name();
+        self.spool.advance(self.stream, session.written, Some(cursor), Released::default());
+        if std::mem::take(&mut session.is_file_new) {
+            // A file goes only when it is durable that the cursor is behind it. A failure is an event of the spool, and the next new file tries again.
+            if self.spool.checkpoint().is_ok() {
+                session.files.keep(self.config.files.max(FILES_MIN))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// After a failure it is tried again so soon, then after twice as long each time.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// The one that is written and the one before.
+const FILES_MIN: u64 = 2;

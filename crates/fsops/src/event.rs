@@ -1,0 +1,165 @@
+//! What is done to a file system, call by call, and the moment at which the power goes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::tree::NodeId;
+
+/// A call that succeeded, in the order in which the calls were made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A file or directory was made.
+    Create {
+        /// Its directory.
+        dir: NodeId,
+        /// Its name there.
+        name: String,
+        /// Itself.
+        node: NodeId,
+        /// Whether it is a directory.
+        is_dir: bool,
+    },
+    /// A file got another name.
+    Link {
+        /// The directory of that name.
+        dir: NodeId,
+        /// The name.
+        name: String,
+        /// The file.
+        node: NodeId,
+    },
+    /// A name was taken away.
+    Remove {
+        /// Its directory.
+        dir: NodeId,
+        /// The name.
+        name: String,
+        /// What it led to.
+        node: NodeId,
+    },
+    /// A file or directory was renamed, in place of what had that name before.
+    Rename {
+        /// Directory and name before.
+        from: (NodeId, String),
+        /// Directory and name after.
+        to: (NodeId, String),
+        /// What was renamed.
+        node: NodeId,
+    },
+    /// Two names changed places.
+    Exchange {
+        /// Directory and name of the one, and what it led to before.
+        first: (NodeId, String, NodeId),
+        /// The same of the other.
+        second: (NodeId, String, NodeId),
+    },
+    /// A file was cut off, or grew by zeros.
+    Truncate {
+        /// The file.
+        node: NodeId,
+        /// Bytes that it has then.
+        len: u64,
+    },
+    /// Bytes were written.
+    Write {
+        /// The file.
+        node: NodeId,
+        /// Where they begin.
+        offset: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// It was made durable.
+    Sync(Scope),
+    /// It should have been made durable, and was not.
+    SyncFailed(Scope),
+    /// Somebody was told that this message is durable.
+    Acknowledged(u64),
+}
+
+/// What a sync is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// fsync or fdatasync: of this file or directory.
+    Node(NodeId),
+    /// syncfs: of the file system that begins at this directory.
+    FileSystem(NodeId),
+}
+
+impl Event {
+    /// Whether it makes anything durable.
+    pub fn is_sync(&self) -> bool {
+        matches!(self, Event::Sync(_))
+    }
+
+    /// The directory, or one of the two, in which it changes a name.
+    pub(crate) fn dir(&self) -> Option<NodeId> {
+        match self {
+            Event::Create { dir, .. } | Event::Link { dir, .. } | Event::Remove { dir, .. } => Some(*dir),
+            Event::Rename { from, .. } => Some(from.0),
+            Event::Exchange { first, .. } => Some(first.0),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn changes_names_in(&self, node: NodeId) -> bool {
+        match self {
+            Event::Create { dir, .. } | Event::Link { dir, .. } | Event::Remove { dir, .. } => *dir == node,
+            Event::Rename { from, to, .. } => from.0 == node || to.0 == node,
+            Event::Exchange { first, second } => first.0 == node || second.0 == node,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn writes_to(&self) -> Option<NodeId> {
+        match self {
+            Event::Write { node, .. } | Event::Truncate { node, .. } => Some(*node),
+            _ => None,
+        }
+    }
+}
+
+/// A moment at which the power goes, and what it leaves: written and read as `POSITION:sSEED` or `POSITION:bBITS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// It goes before this event.
+    pub position: usize,
+    /// What becomes of what is not durable then.
+    pub choice: Choice,
+}
+
+/// What becomes of what is not durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// This seed decides.
+    Seed(u64),
+    /// Item number `n` of those that are not durable is kept whole if bit `n` is set, else dropped.
+    Bits(u64),
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.choice {
+            Choice::Seed(seed) => write!(f, "{}:s{seed}", self.position),
+            Choice::Bits(bits) => write!(f, "{}:b{bits}", self.position),
+        }
+    }
+}
+
+impl FromStr for Cut {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (position, choice) = text.split_once(':')?;
+            let number = choice.get(1..)?.parse().ok()?;
+            let choice = match choice.as_bytes().first()? {
+                b's' => Choice::Seed(number),
+                b'b' => Choice::Bits(number),
+                _ => return None,
+            };
+            Some(Cut { position: position.parse().ok()?, choice })
+        };
+        parse().ok_or_else(|| format!("{text:?} is no cut such as 17:s4 or 17:b5"))
+    }
+}

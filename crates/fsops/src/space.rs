@@ -1,0 +1,69 @@
+//! What a file system has left, and what of it is to stay free.
+
+use std::io;
+use std::path::Path;
+
+/// What a file system has left, or a part of that.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes.
+    pub bytes: u64,
+    /// As many as there can be where the file system makes them as they are needed.
+    pub inodes: u64,
+}
+
+impl Space {
+    /// More than any file system has.
+    pub const MAX: Space = Space { bytes: u64::MAX, inodes: u64::MAX };
+
+    /// Of the file system that a file or directory lies on. Blocks as long as that does.
+    ///
+    /// # Errors
+    /// Those of `statvfs`.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        if let Some(declared) = crate::declared_space(path) {
+            return Ok(declared);
+        }
+        let space = rustix::fs::statvfs(path)?;
+        // btrfs and others make inodes as they are needed, and say that there are none.
+        let inodes = if space.f_files == 0 { u64::MAX } else { space.f_favail };
+        Ok(Space { bytes: space.f_bavail.saturating_mul(space.f_frsize), inodes })
+    }
+
+    /// Whether there is at least as much of both.
+    pub fn covers(self, other: Space) -> bool {
+        self.bytes >= other.bytes && self.inodes >= other.inodes
+    }
+
+    /// What is left of both; none where there is less.
+    pub fn less(self, other: Space) -> Space {
+        Space { bytes: self.bytes.saturating_sub(other.bytes), inodes: self.inodes.saturating_sub(other.inodes) }
+    }
+}
+
+#[cfg(all(test, feature = "record"))]
+mod tests {
+    use super::*;
+    use crate::{Machine, Tree};
+
+    #[test]
+    fn a_file_system_of_a_machine_has_what_is_declared_and_a_real_one_what_it_has() {
+        let machine = Machine::boot(&Tree::with_mounts(&["small"]), true, false).unwrap();
+        let small = machine.path().join("small");
+        let declared = Space { bytes: 5, inodes: 7 };
+        machine.set_space(&small, declared);
+        crate::mkdir(small.join("dir"), rustix::fs::Mode::RWXU).unwrap();
+        assert_eq!(Space::of(&small.join("dir")).unwrap(), declared);
+        assert_eq!(Space::of(machine.path()).unwrap(), Space::MAX);
+        let real = Space::of(Path::new("/proc")).unwrap();
+        assert!(real != declared && Space::of(Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn space_covers_another_if_it_has_enough_of_both() {
+        let space = |bytes, inodes| Space { bytes, inodes };
+        assert!(space(2, 2).covers(space(2, 2)));
+        assert!(!space(9, 1).covers(space(2, 2)) && !space(1, 9).covers(space(2, 2)));
+        assert_eq!(space(5, 1).less(space(2, 2)), space(3, 0));
+    }
+}

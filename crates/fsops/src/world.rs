@@ -1,0 +1,290 @@
+//! All watched directories of a process: what happens to a call below one of them, and what goes wrong with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::event::{Event, Scope};
+use crate::space::Space;
+use crate::tree::{Mounts, NodeId, Tree};
+
+/// What goes wrong, and when: counts start at 1 with the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// These syncs fail with EIO and forget what they should have written.
+    pub fail_syncs: Vec<u64>,
+    /// All syncs on this file system fail in that way: its [`Declared::device`](crate::Declared::device).
+    pub fail_syncs_on: Option<u64>,
+    /// This file system lets nothing be written from this change on, as one that the kernel has given up until it is mounted again; no sync of it writes anything.
+    pub read_only: Option<(u64, u64)>,
+    /// These changes fail, of bytes or of names, but that the first takes half of its bytes if it is a write.
+    pub fail_changes: Option<(Range<u64>, Errno)>,
+    /// Whoever runs is killed when he asks for this one, changes and syncs counted together.
+    pub kill_before: Option<u64>,
+    /// Syncs do not return until the faults are others, from the write of these bytes on; if there are none, at once.
+    pub hang_syncs: Option<Vec<u8>>,
+}
+
+/// A file or directory that is watched: whose, and which.
+pub(crate) type Watched = (u64, NodeId);
+
+pub(crate) struct World {
+    // By device and inode number.
+    nodes: BTreeMap<(u64, u64), Watched>,
+    machines: BTreeMap<u64, State>,
+}
+
+pub(crate) struct State {
+    pub life: u64,
+    pub syncfs_trusted: bool,
+    pub ordered_log: bool,
+    pub is_off: bool,
+    pub events: Vec<Event>,
+    last_node: NodeId,
+    pub mounts: Mounts,
+    // Where they begin: no name of these directories changes.
+    pub mount_points: Vec<PathBuf>,
+    pub faults: Faults,
+    /// What is left on file systems, where it is declared.
+    pub spaces: BTreeMap<NodeId, Space>,
+    // Files whose writes a sync of their file system has forgotten: their own next sync tells so, as the kernel does.
+    forgotten: BTreeSet<NodeId>,
+    // How often a sync of each file system has failed, and how much of that each descriptor has told.
+    failures: BTreeMap<NodeId, u64>,
+    told: BTreeMap<(NodeId, RawFd), u64>,
+    pub syncs: u64,
+    pub changes: u64,
+}
+
+static WORLD: Mutex<World> = Mutex::new(World { nodes: BTreeMap::new(), machines: BTreeMap::new() });
+static MACHINES: AtomicUsize = AtomicUsize::new(0);
+static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
+
+/// The world, if anybody watches any of it. Calls are made while it is held, so that the record has their order. Before each of them another
+/// thread may go first: where a test decides whose turn it is, it decides it here.
+pub(crate) fn world() -> Option<MutexGuard<'static, World>> {
+    (MACHINES.load(Ordering::Acquire) > 0).then(|| {
+        std::thread::yield_now();
+        lock()
+    })
+}
+
+/// Never waits in a queue: machines of other threads lock it, too, and whose turn it is on this one is not to follow from theirs.
+pub(crate) fn lock() -> MutexGuard<'static, World> {
+    loop {
+        match WORLD.try_lock() {
+            Ok(world) => return world,
+            Err(TryLockError::Poisoned(world)) => return world.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000 };
+                let _ = rustix::thread::clock_nanosleep_relative(rustix::thread::ClockId::Monotonic, &moment);
+            }
+        }
+    }
+}
+
+impl World {
+    /// Watches what a machine has at its beginning; returns its key.
+    pub fn add(&mut self, nodes: Vec<((u64, u64), NodeId)>, state: impl FnOnce(u64) -> State) -> u64 {
+        let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
+        self.nodes.extend(nodes.into_iter().map(|(identity, id)| (identity, (key, id))));
+        self.machines.insert(key, state(key));
+        MACHINES.fetch_add(1, Ordering::Release);
+        key
+    }
+
+    /// Forgets a machine and all that is in it.
+    pub fn remove(&mut self, key: u64) {
+        self.machines.remove(&key);
+        self.nodes.retain(|_, (machine, _)| *machine != key);
+        MACHINES.fetch_sub(1, Ordering::Release);
+    }
+
+    pub fn node(&self, identity: (u64, u64)) -> Option<Watched> {
+        self.nodes.get(&identity).copied()
+    }
+
+    /// Gives a number to what was just made in `dir`.
+    pub fn watch(&mut self, machine: u64, dir: NodeId, identity: (u64, u64)) -> NodeId {
+        let state = self.state(machine);
+        state.last_node += 1;
+        let node = state.last_node;
+        state.mounts.made_in(dir, node);
+        self.nodes.insert(identity, (machine, node));
+        node
+    }
+
+    /// Nothing leads there any more; its number may be used again.
+    pub fn forget(&mut self, identity: (u64, u64)) {
+        self.nodes.remove(&identity);
+    }
+
+    /// Waits while syncs of this machine hang. Other calls go on meanwhile.
+    pub fn while_it_hangs(mut world: MutexGuard<'static, World>, machine: u64) -> MutexGuard<'static, World> {
+        while world.state(machine).has_hanging_syncs() {
+            drop(world);
+            std::thread::sleep(HANGING_LOOKS_EVERY);
+            world = lock();
+        }
+        world
+    }
+
+    pub fn state(&mut self, machine: u64) -> &mut State {
+        self.machines.get_mut(&machine).expect("a watched node's machine")
+    }
+}
+
+impl State {
+    fn has_hanging_syncs(&self) -> bool {
+        let Some(text) = &self.faults.hang_syncs else { return false };
+        let writes = self.events.iter().filter_map(|event| match event {
+            Event::Write { bytes, .. } => Some(bytes),
+            _ => None,
+        });
+        text.is_empty() || writes.into_iter().any(|bytes| bytes.windows(text.len()).any(|part| part == text))
+    }
+
+    /// One whose disk has this tree, its mount points in `dir`; `life` says which life of a page cache it is.
+    pub fn new(life: u64, tree: &Tree, dir: &Path, (syncfs_trusted, ordered_log): (bool, bool)) -> Self {
+        State {
+            life,
+            syncfs_trusted,
+            ordered_log,
+            is_off: false,
+            events: Vec::new(),
+            last_node: tree.highest(),
+            mounts: tree.mounts(),
+            mount_points: tree.mount_points().iter().map(|point| dir.join(point)).collect(),
+            faults: Faults::default(),
+            spaces: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            told: BTreeMap::new(),
+            syncs: 0,
+            changes: 0,
+        }
+    }
+
+    pub fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// # Errors
+    /// EIO when nobody is alive.
+    fn alive(&mut self) -> rustix::io::Result<()> {
+        self.is_off |= self.faults.kill_before == Some(self.syncs + self.changes);
+        if self.is_off { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// # Errors
+    /// EXDEV where names would lead from one file system to another.
+    pub fn same_mount(&self, one: NodeId, other: NodeId) -> rustix::io::Result<()> {
+        if self.mounts.of(one) == self.mounts.of(other) { Ok(()) } else { Err(Errno::XDEV) }
+    }
+
+    /// # Errors
+    /// EBUSY for the directory that a file system begins at.
+    pub fn no_mount(&self, node: NodeId) -> rustix::io::Result<()> {
+        if self.mounts.of(node) == node { Err(Errno::BUSY) } else { Ok(()) }
+    }
+
+    /// fsync or fdatasync.
+    pub fn sync(&mut self, node: NodeId) -> rustix::io::Result<()> {
+        let was_forgotten = self.forgotten.remove(&node);
+        if self.fails(node)? || was_forgotten {
+            self.events.push(Event::SyncFailed(Scope::Node(node)));
+            return Err(Errno::IO);
+        }
+        self.events.push(Event::Sync(Scope::Node(node)));
+        Ok(())
+    }
+
+    /// syncfs by a descriptor, which tells also what has failed since it was opened, whoever was told of it before.
+    pub fn sync_all(&mut self, mount: NodeId, descriptor: RawFd) -> rustix::io::Result<()> {
+        if self.fails(mount)? {
+            let unsynced = self.unsynced_on(mount);
+            self.forgotten.extend(unsynced);
+            self.events.push(Event::SyncFailed(Scope::FileSystem(mount)));
+            // The kernel has nothing to write to one that is read-only.
+            if self.is_read_only(mount) {
+                return Ok(());
+            }
+            *self.failures.entry(mount).or_default() += 1;
+        } else {
+            self.events.push(Event::Sync(Scope::FileSystem(mount)));
+        }
+        let failures = self.failures.get(&mount).copied().unwrap_or(0);
+        let told = self.told.insert((mount, descriptor), failures).unwrap_or(0);
+        if told < failures { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// A descriptor was opened by which a file system may be synced.
+    pub fn opened(&mut self, mount: NodeId, descriptor: RawFd) {
+        self.told.insert((mount, descriptor), self.failures.get(&mount).copied().unwrap_or(0));
+    }
+
+    /// Counts a sync of what lies on this file system, and says whether it is one that fails.
+    fn fails(&mut self, node: NodeId) -> rustix::io::Result<bool> {
+        self.syncs += 1;
+        self.alive()?;
+        let is_due = self.faults.fail_syncs.contains(&self.syncs);
+        Ok(is_due || self.faults.fail_syncs_on == Some(self.mounts.of(node)) || self.is_read_only(node))
+    }
+
+    /// Files on a file system that were written and not synced since.
+    fn unsynced_on(&self, mount: NodeId) -> BTreeSet<NodeId> {
+        let mut unsynced = BTreeSet::new();
+        for event in &self.events {
+            match event {
+                Event::Write { node, .. } if self.mounts.of(*node) == mount => drop(unsynced.insert(*node)),
+                Event::Sync(Scope::Node(node)) | Event::SyncFailed(Scope::Node(node)) => drop(unsynced.remove(node)),
+                Event::Sync(Scope::FileSystem(all)) | Event::SyncFailed(Scope::FileSystem(all)) if *all == mount => {
+                    unsynced.clear();
+                }
+                _ => {}
+            }
+        }
+        unsynced
+    }
+
+    pub fn is_read_only(&self, node: NodeId) -> bool {
+        self.faults.read_only.is_some_and(|(device, from)| self.mounts.of(node) == device && self.changes >= from)
+    }
+
+    /// To be asked before each change in a directory.
+    ///
+    /// # Errors
+    /// EIO when nobody is alive, and the fault that is due.
+    pub fn may_change(&mut self, node: NodeId) -> rustix::io::Result<()> {
+        self.changes += 1;
+        self.alive()?;
+        if self.is_read_only(node) {
+            return Err(Errno::ROFS);
+        }
+        match &self.faults.fail_changes {
+            Some((due, errno)) if due.contains(&self.changes) => Err(*errno),
+            _ => Ok(()),
+        }
+    }
+
+    /// To be asked before each write to a file: how many of the bytes it takes.
+    ///
+    /// # Errors
+    /// As [`may_change`](Self::may_change).
+    pub fn may_write(&mut self, node: NodeId, bytes: usize) -> rustix::io::Result<usize> {
+        let begins = |(due, _): &(Range<u64>, Errno)| due.start == self.changes + 1;
+        if bytes > 1 && self.faults.fail_changes.as_ref().is_some_and(begins) {
+            self.changes += 1;
+            return self.alive().map(|()| bytes / 2);
+        }
+        self.may_change(node).map(|()| bytes)
+    }
+}
+
+const HANGING_LOOKS_EVERY: Duration = Duration::from_millis(1);

@@ -1,0 +1,87 @@
+//! Drops a message that programs, files or LMTP servers do not take.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use posthaste_spool::{Batch, Body, ClosedSpool, Entry, FileSpool, Lsn, Spool};
+use posthaste_transport::inspect::{Unreached, undelivered};
+use posthaste_transport::{STREAM, TransportEntry};
+use serde_json::{Value, json};
+
+use crate::spool::config_for;
+use crate::spool_export::{Exported, Exporter};
+use crate::terminal::harmless;
+
+type AnyError = Box<dyn std::error::Error>;
+
+/// What waits for transports and is to be dropped: a message, for one recipient or for all that have not got it.
+pub struct Doomed {
+    message: Lsn,
+    targets: Vec<Unreached>,
+}
+
+impl Doomed {
+    /// # Errors
+    /// There is no such message, or not for this recipient.
+    pub fn find(closed: &ClosedSpool, id: u64, recipient: Option<&str>) -> Result<Self, AnyError> {
+        let Some(message) = undelivered(closed)?.into_iter().find(|message| message.id == id) else {
+            let why =
+                "waits for programs, files or LMTP servers; `posthaste spool inspect --messages` lists those that do";
+            return Err(format!("no message {id} {why}").into());
+        };
+        let mut targets = message.targets;
+        targets.retain(|to| recipient.is_none_or(|wanted| *to.target.recipient == *wanted));
+        if targets.is_empty() {
+            return Err(format!("message {id} does not wait for {}", recipient.unwrap_or_default()).into());
+        }
+        Ok(Doomed { message: Lsn::new(id), targets })
+    }
+
+    /// Writes it into a new directory, durably.
+    ///
+    /// # Errors
+    /// The directory exists, or the message cannot be read or written.
+    pub fn export(&self, closed: &ClosedSpool, to: &Path) -> Result<Exported, AnyError> {
+        let mut exporter = Exporter::new(to, Some(STREAM))?;
+        let mut written = Ok(());
+        closed.export(&mut |batch| {
+            if batch.lsn != self.message {
+                return ControlFlow::Continue(());
+            }
+            written = exporter.write(&batch);
+            ControlFlow::Break(())
+        })?;
+        written.map_err(|error| format!("{}: {error}", to.display()))?;
+        Ok(exporter.finish()?)
+    }
+
+    /// Notes in the spool that these targets are not to get it any more. Durable when this returns.
+    ///
+    /// # Errors
+    /// The spool cannot be written; nothing is dropped then.
+    pub fn drop_from(&self, dir: &Path) -> Result<(), AnyError> {
+        let (spool, _) = FileSpool::open(dir, config_for(dir)?)?;
+        let keys = self.targets.iter().map(|to| (self.message, to.number)).collect();
+        let payload = TransportEntry::Done(keys).encode();
+        let entry = Entry { stream: spool.stream(STREAM)?, needs_body: false, payload };
+        let (tell, told) = channel();
+        let batch = Batch { entries: vec![entry], body: Body::None };
+        spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+        told.recv()??;
+        Ok(())
+    }
+
+    pub fn text(&self) -> String {
+        let one = |to: &Unreached| {
+            let why = to.trouble.as_ref().map_or_else(String::new, |trouble| format!(": {}", harmless(&trouble.error)));
+            format!("dropped: message {} for {} at {}{why}\n", self.message, to.target.recipient, to.target.transport)
+        };
+        self.targets.iter().map(one).collect()
+    }
+
+    pub fn json(&self) -> Value {
+        let one = |to: &Unreached| json!({"transport": &*to.target.transport, "recipient": &*to.target.recipient});
+        json!({"message": self.message.get(), "dropped": self.targets.iter().map(one).collect::<Vec<_>>()})
+    }
+}

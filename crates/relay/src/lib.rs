@@ -1,0 +1,7 @@
+//! Mail to other hosts: the queue of recipients and its schedule, limits, MX hosts, outgoing sessions.
+//!
+//! For any program that sends mail on to the host that is responsible for it. It does not know local mailboxes.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod limit;

@@ -1,0 +1,158 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// How many of something are allowed in a time, and how many at once: `100/minute`, `5/second, burst 20`, `1000/15m`.
+///
+/// Without a burst it is what one second allows, rounded up. One token comes each [`interval`](Self::interval); it is rounded up to whole
+/// nanoseconds, so the rate is never exceeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    count: u32,
+    seconds: u32,
+    burst: u32,
+}
+
+/// Why a text or some numbers are no rate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RateError(String);
+
+impl Rate {
+    /// `count` in each `seconds`, at most `burst` at once.
+    ///
+    /// # Errors
+    /// One of them is 0, more than 1,000,000 a second, a burst over 1,000,000, or over a year for one.
+    pub fn new(count: u32, seconds: u32, burst: u32) -> Result<Rate, RateError> {
+        let bad = |text: &str| Err(RateError(text.to_owned()));
+        if count == 0 || seconds == 0 || burst == 0 {
+            return bad("a rate, its time and its burst must be at least 1");
+        }
+        if u64::from(count) > u64::from(seconds) * 1_000_000 {
+            return bad("a rate must be at most 1000000 a second");
+        }
+        if burst > 1_000_000 || u64::from(seconds) > posthaste_units::A_YEAR * u64::from(count) {
+            return bad("a burst must be at most 1000000, and a rate at least 1 a year");
+        }
+        Ok(Rate { count, seconds, burst })
+    }
+
+    /// Nanoseconds from one token to the next, at least 1000.
+    pub fn interval(self) -> u64 {
+        (u64::from(self.seconds) * 1_000_000_000).div_ceil(u64::from(self.count))
+    }
+
+    /// How many may be taken at once.
+    pub fn burst(self) -> u32 {
+        self.burst
+    }
+
+    /// Nanoseconds that `tokens` take to come; saturates.
+    pub(super) fn cost(self, tokens: u32) -> u64 {
+        self.interval().saturating_mul(u64::from(tokens))
+    }
+}
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<Rate, RateError> {
+        let bad = || RateError(format!("`{text}` is no rate; write 100/minute, 5/s or 1000/15m, burst 50"));
+        let (rate, burst) = match text.split_once(',') {
+            Some((rate, burst)) => (rate, Some(burst.trim().strip_prefix("burst").ok_or_else(bad)?)),
+            None => (text, None),
+        };
+        let (count, time) = rate.split_once('/').ok_or_else(bad)?;
+        let count: u32 = count.trim().parse().map_err(|_| bad())?;
+        // A bare unit is one of it; a bare number has no unit, and would be read as seconds.
+        let time = time.trim();
+        let time = if time.starts_with(|c: char| c.is_ascii_digit()) { time.to_owned() } else { format!("1{time}") };
+        if !time.ends_with(|c: char| c.is_ascii_alphabetic()) {
+            return Err(bad());
+        }
+        let time = posthaste_units::duration(&time).map_err(|_| bad())?;
+        if time.subsec_nanos() != 0 {
+            return Err(RateError(format!("`{text}`: the time of a rate is in whole seconds")));
+        }
+        let seconds = u32::try_from(time.as_secs()).map_err(|_| bad())?;
+        let burst = match burst {
+            Some(burst) => burst.trim().parse().map_err(|_| bad())?,
+            None => count.div_ceil(seconds.max(1)),
+        };
+        Rate::new(count, seconds, burst)
+    }
+}
+
+/// As [`FromStr`] reads it, with the burst.
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rate { count, seconds, burst } = self;
+        match seconds {
+            1 => write!(f, "{count}/second"),
+            60 => write!(f, "{count}/minute"),
+            3600 => write!(f, "{count}/hour"),
+            86_400 => write!(f, "{count}/day"),
+            _ => write!(f, "{count}/{seconds}s"),
+        }?;
+        write!(f, ", burst {burst}")
+    }
+}
+
+impl Serialize for Rate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Rate, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_as_people_write_them() {
+        let good = [
+            ("100/minute", (100, 60, 2), "100/minute, burst 2"),
+            ("5/s", (5, 1, 5), "5/second, burst 5"),
+            (" 1000 / 15m , burst 50", (1000, 900, 50), "1000/900s, burst 50"),
+            ("1/day", (1, 86_400, 1), "1/day, burst 1"),
+            ("10/hour, burst 3", (10, 3600, 3), "10/hour, burst 3"),
+        ];
+        for (text, (count, seconds, burst), shown) in good {
+            let rate: Rate = text.parse().unwrap();
+            assert_eq!(rate, Rate { count, seconds, burst }, "{text}");
+            assert_eq!((rate.to_string(), rate.to_string().parse()), (shown.to_owned(), Ok(rate)));
+        }
+        for bad in ["", "5", "5/", "/s", "x/s", "5/10", "5/fortnight", "5/s, 7", "-1/s", "5/s, burst x", "5/500ms"] {
+            assert!(bad.parse::<Rate>().is_err(), "{bad}");
+        }
+        for bad in ["0/s", "5/s, burst 0", "1000001/s", "5/0s", "5/s, burst 1000001"] {
+            let said = bad.parse::<Rate>().unwrap_err().to_string();
+            assert!(said.contains("must be"), "{bad}: {said}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_rounded_up() {
+        assert_eq!(Rate::new(3, 1, 1).unwrap().interval(), 333_333_334);
+        assert_eq!(Rate::new(100, 60, 1).unwrap().interval(), 600_000_000);
+    }
+
+    #[test]
+    fn configuration_has_rates_as_texts() {
+        #[derive(Deserialize, Serialize, Debug, PartialEq)]
+        struct Limits {
+            rate: Rate,
+        }
+        let limits: Limits = toml::from_str("rate = '100/minute, burst 7'").unwrap();
+        assert_eq!(toml::from_str::<Limits>(&toml::to_string(&limits).unwrap()).unwrap(), limits);
+        let error = toml::from_str::<Limits>("rate = 'often'").unwrap_err();
+        assert!(error.message().contains("`often` is no rate"), "{error}");
+    }
+}

@@ -1,0 +1,163 @@
+//! What a commit knows of all messages together: trees, folders, sets of tags, and where its chunks are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::chunk::{self, CHUNK_MESSAGES};
+use super::current::{directory_bytes, read_current_of_any_format};
+use crate::flag_tags::{FLAG_TAGS, FileTags};
+use crate::query::SavedQueries;
+
+/// What is known of all messages together; small, read whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Directory {
+    /// Message numbers given out so far, those of gone messages included.
+    pub messages: u32,
+    /// Messages that are there: numbers without those of gone messages.
+    pub present: u64,
+    /// How many of these have no date that can be read; `None` in an index from before it was counted.
+    #[serde(default)]
+    pub undated: Option<u64>,
+    pub(super) chunks: Vec<ChunkPlace>,
+    /// The commit of the text index that this one goes with.
+    pub text_commit: u64,
+    /// CRC-32C of the text index's `meta.json` after that commit; none from before it was kept.
+    #[serde(default)]
+    pub text_crc: Option<u32>,
+    /// Maildir trees, absolute.
+    pub roots: Vec<PathBuf>,
+    /// Number of the device that each tree was on when it was last seen whole; 0 if it was not seen yet.
+    pub devices: Vec<u64>,
+    /// Folders ever seen; their indexes do not change.
+    pub folders: Vec<FolderState>,
+    /// The distinct sets of tags, sorted; the first is empty.
+    pub tag_sets: Vec<Vec<String>>,
+    /// Messages that could not be read whole, by number, and why.
+    pub problems: BTreeMap<u32, String>,
+    /// A copy of what the tag store has.
+    #[serde(default)]
+    pub queries: SavedQueries,
+    /// The rules for new mail have been applied to messages below this number; `None` in an index from before there were any.
+    #[serde(default)]
+    pub ruled: Option<u32>,
+    /// Whether [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the flags of the files; as the settings said at the last commit.
+    #[serde(default)]
+    pub flags_are_tags: bool,
+    /// Whether keywords in the files' names are tags; as the settings said at the last commit.
+    #[serde(default)]
+    pub keywords_are_tags: bool,
+    /// Seconds since 1970 of the last completed update.
+    pub updated: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ChunkPlace {
+    pub offset: u64,
+    pub length: u32,
+    pub crc: u32,
+}
+
+/// A folder, and its directories as they were when they were last listed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderState {
+    /// Index into [`Directory::roots`].
+    pub root: u32,
+    /// Relative to the root; empty for the root itself.
+    pub path: String,
+    /// Whether the folder was there at the last update.
+    pub present: bool,
+    /// `None` if it must be listed again.
+    pub new: Option<Seen>,
+    /// As `new`.
+    pub cur: Option<Seen>,
+    /// While [`Directory::keywords_are_tags`]: the keywords of the letters from `a` on, empty for those that have none which can be a tag.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keywords: Vec<String>,
+    /// The table that they were read from; `None` if there is none, or if it must be read again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keywords_seen: Option<Seen>,
+}
+
+/// A directory's inode and mtime in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen(pub u64, pub i64);
+
+impl Directory {
+    /// Whether its parts fit together: what is read by it afterwards lies where it says.
+    pub(super) fn check(&self, file_bytes: u64) -> Result<(), &'static str> {
+        if self.chunks.len() != (self.messages as usize).div_ceil(CHUNK_MESSAGES) {
+            return Err("there are not as many chunks as messages need");
+        }
+        for (index, place) in self.chunks.iter().enumerate() {
+            let is_inside = place.offset.checked_add(place.length.into()).is_some_and(|end| end <= file_bytes);
+            if !is_inside || (place.length as usize) < chunk::names_offset(self.count(index)) {
+                return Err("a chunk is not where it should be");
+            }
+        }
+        if self.folders.iter().any(|folder| folder.root as usize >= self.roots.len()) {
+            return Err("a folder is in no tree");
+        }
+        if self.devices.len() != self.roots.len() || self.tag_sets.first().is_none_or(|set| !set.is_empty()) {
+            return Err("the lists of trees and tags are not whole");
+        }
+        Ok(())
+    }
+
+    /// Messages in a chunk.
+    pub(super) fn count(&self, index: usize) -> usize {
+        (self.messages as usize).saturating_sub(index * CHUNK_MESSAGES).min(CHUNK_MESSAGES)
+    }
+
+    /// Which tags are in the names of the files in a folder.
+    pub(crate) fn file_tags(&self, folder: u32) -> FileTags<'_> {
+        let folder = self.folders.get(folder as usize).filter(|_| self.keywords_are_tags);
+        let keywords = folder.map_or(&[][..], |folder| &folder.keywords);
+        FileTags { flags: self.flags_are_tags, keywords }
+    }
+
+    /// Names of tags that files have, or can have, by flags and keywords.
+    pub fn tags_of_files(&self) -> BTreeSet<&str> {
+        let flags = FLAG_TAGS.iter().map(|(tag, _)| *tag).filter(|_| self.flags_are_tags);
+        let folders = self.folders.iter().filter(|folder| folder.present && self.keywords_are_tags);
+        let keywords = folders.flat_map(|folder| &folder.keywords).filter(|name| !name.is_empty());
+        flags.chain(keywords.map(String::as_str)).collect()
+    }
+
+    /// Whether a tree had folders when it was last looked at.
+    pub(crate) fn has_folders(&self, root: usize) -> bool {
+        has_folders(&self.folders, root)
+    }
+}
+
+/// What an index covers, as far as it can be told whatever version wrote it.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Covered {
+    /// See [`Directory::roots`].
+    pub roots: Vec<PathBuf>,
+    folders: Vec<FolderState>,
+}
+
+impl Covered {
+    /// By the index in `dir`; nothing if there is none that can be read.
+    pub fn by(dir: &Path) -> Self {
+        let read = || {
+            let current = read_current_of_any_format(dir).ok()?;
+            let file = File::open(dir.join(&current.file)).ok()?;
+            serde_json::from_slice(&directory_bytes(&file, &current).ok()??).ok()
+        };
+        read().unwrap_or_default()
+    }
+
+    /// The trees that had folders.
+    pub fn inhabited(&self) -> Vec<PathBuf> {
+        let inhabited = (0..self.roots.len()).filter(|&root| has_folders(&self.folders, root));
+        inhabited.map(|root| self.roots[root].clone()).collect()
+    }
+}
+
+fn has_folders(folders: &[FolderState], root: usize) -> bool {
+    folders.iter().any(|folder| folder.present && folder.root as usize == root)
+}

@@ -1,0 +1,53 @@
+//! How one thread ends the work of another, which may be waiting.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+/// Ends a watch, an update or a wait for the lock from another thread.
+#[derive(Debug, Clone)]
+pub struct Stop(Arc<OwnedFd>);
+
+impl Stop {
+    /// # Errors
+    /// When the system has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Self(Arc::new(fd?)))
+    }
+
+    /// The work ends when what it is doing is done. More than once is no error.
+    pub fn stop(&self) {
+        // Only a counter that is at its end refuses, and then it has been told already.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Waits until [`stop`](Self::stop) was called, but no longer than this. Says whether it was.
+    pub fn wait(&self, at_most: Duration) -> bool {
+        let deadline = Instant::now() + at_most;
+        loop {
+            let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+            let mut ready = [PollFd::new(&*self.0, PollFlags::IN)];
+            match poll(&mut ready, left.as_ref()) {
+                Err(rustix::io::Errno::INTR) => {}
+                // A descriptor that cannot be waited for is as good as a stop: better than turning in circles.
+                result => return result.is_err() || ready[0].revents().contains(PollFlags::IN),
+            }
+        }
+    }
+
+    /// Whether [`stop`](Self::stop) was called.
+    pub fn is_stopped(&self) -> bool {
+        self.wait(Duration::ZERO)
+    }
+}
+
+/// Readable once [`stop`](Stop::stop) was called, for those who poll for other things too.
+impl AsFd for Stop {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

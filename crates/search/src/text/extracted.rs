@@ -1,0 +1,70 @@
+//! What is searched and shown of one message.
+
+/// Attachments, recipients and references that are looked at in one message.
+pub(super) const ITEMS_MAX: usize = 4096;
+
+/// What is searched and shown of one message.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Extracted {
+    /// `Name <address>, ...`, decoded.
+    pub from: String,
+    /// As `from`.
+    pub to: String,
+    /// As `from`.
+    pub cc: String,
+    /// As `from`; copies of one's own mail have it.
+    pub bcc: String,
+    /// Decoded and unfolded.
+    pub subject: String,
+    /// Seconds since 1970; from `Date`, without one from the newest `Received`.
+    pub date: Option<i64>,
+    /// Without angle brackets; empty if there is none.
+    pub message_id: String,
+    /// Ids of `References`, then of `In-Reply-To` where they are not among those: oldest first.
+    pub references: Vec<String>,
+    /// The identifier of `List-Id` (RFC 2919), such as `users.example.org`; without one the list's name from other list fields.
+    pub list: String,
+    /// File names of attachments.
+    pub files: Vec<String>,
+    /// Media types of all leaf parts, in lower case, each once.
+    pub mimes: Vec<String>,
+    /// Whether `body` also holds what is not worth indexing: armour and encoded data.
+    pub is_whole: bool,
+    /// All text: plain and HTML parts, text attachments, and enclosed messages with their subjects and senders.
+    pub body: String,
+    /// Header fields that were asked for, by the names that were asked for: decoded and unfolded, in the order they stand.
+    pub headers: Vec<(String, String)>,
+    /// What kind of message it is.
+    pub traits: Traits,
+    /// How urgent the sender says it is.
+    pub priority: Priority,
+    /// Why the message is not fully indexed.
+    pub problem: Option<&'static str>,
+}
+
+/// Properties that never change.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// Has a part that is no text and has a name, or is marked as attachment.
+    pub attachment: bool,
+    /// Carries a PGP or S/MIME signature (that it is valid is not checked).
+    pub signed: bool,
+    /// Carries a PGP or S/MIME encrypted part.
+    pub encrypted: bool,
+    /// Came through a mailing list.
+    pub list: bool,
+    /// Carries a calendar part.
+    pub calendar: bool,
+}
+
+/// `Priority`, `X-Priority`, `Importance` and `Precedence`, in three steps as mu has them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Bulk and list mail, and what says it can wait.
+    Low,
+    /// Says nothing.
+    #[default]
+    Normal,
+    /// Says that it is urgent.
+    High,
+}

@@ -1,0 +1,69 @@
+//! `docs/configuration.md` has each key, in its section and with its default, and no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use posthaste_units::keys::Keys;
+use serde_json::Value;
+
+use super::{Config, Domain, Listener};
+
+const MANUAL: &str = include_str!("../../../../docs/configuration.md");
+
+/// The keys of a section of the manual, and what stands there as their default.
+fn section(heading: &str) -> BTreeMap<&'static str, &'static str> {
+    let begin = format!("\n## {heading}\n");
+    let (_, rest) = MANUAL.split_once(&begin).unwrap_or_else(|| panic!("no section {heading}"));
+    let text = rest.split_once("\n## ").map_or(rest, |(text, _)| text);
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    rows.map(|(key, rest)| (key, rest.split_once('|').expect("three columns").0.trim())).collect()
+}
+
+/// `heading` has these keys; of those in `defaults` it has the value.
+fn check(heading: &str, keys: &[&str], defaults: &Value) {
+    let rows = section(heading);
+    assert_eq!(rows.keys().copied().collect::<BTreeSet<_>>(), keys.iter().copied().collect(), "keys of {heading}");
+    for (key, cell) in rows {
+        if let Some(value) = defaults.get(key) {
+            assert!(agrees(cell, value), "{heading}: the default of `{key}` is {value}, and not {cell}");
+        }
+    }
+}
+
+fn agrees(cell: &str, value: &Value) -> bool {
+    match serde_json::from_str::<Value>(cell.trim_matches('`')) {
+        Ok(Value::String(text)) if value.is_number() => posthaste_units::bytes(&text).ok() == value.as_u64(),
+        Ok(written) => written == *value,
+        // A directory or a name, which may depend on others.
+        Err(_) => value.is_string(),
+    }
+}
+
+#[test]
+fn the_manual_has_each_key_with_its_default() {
+    let all = serde_json::to_value(Config::default()).unwrap();
+    let top = ["host_name", "user", "group"];
+    check("Top level", &top, &all);
+    let mut sections = 0;
+    for (name, defaults) in all.as_object().unwrap() {
+        if let Value::Object(keys) = defaults {
+            let keys: Vec<&str> = keys.keys().map(String::as_str).collect();
+            check(&format!("`[{name}]`"), &keys, defaults);
+            sections += 1;
+        } else {
+            assert!(["listener", "domain"].contains(&name.as_str()) || top.contains(&name.as_str()), "{name}");
+        }
+    }
+    assert_eq!(sections, 7, "{all}");
+    let in_table = |table: &str, key: &'static str| match key {
+        "limits" | "policy" => format!("[{table}.{key}]"),
+        "pattern" => format!("[[{table}.{key}]]"),
+        _ => key.to_owned(),
+    };
+    let check_list = |table: &str, keys: &[&'static str], defaults: Value| {
+        let keys: Vec<String> = keys.iter().map(|key| in_table(table, key)).collect();
+        check(&format!("`[[{table}]]`"), &keys.iter().map(String::as_str).collect::<Vec<_>>(), &defaults);
+    };
+    check_list("listener", &Listener::keys(), serde_json::to_value(Listener::default()).unwrap());
+    check_list("network", &["cidr", "limits", "policy"], Value::Null);
+    check_list("domain", &Domain::KEYS, serde_json::to_value(Domain::named("a.example")).unwrap());
+}

@@ -1,0 +1,67 @@
+//! Local delivery and its spool as a service.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use posthaste_delivery::local::{LocalDelivery, ReplayReport};
+use posthaste_directory::Directory;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::error::ServeError;
+use crate::events::Events;
+use crate::opening::open_store;
+use crate::owners::{Current, OwnerRules};
+use crate::panics;
+use crate::repeats::Repeats;
+use crate::services::{Ended, Ending, OnFailure, Service};
+
+/// What was accepted is written into mailboxes.
+pub(crate) struct Delivery {
+    store: LocalDelivery,
+    owners: Current,
+    failed: Ended,
+}
+
+impl Delivery {
+    /// Opens the spool and finishes what an earlier run left. The event log, if there is one, is a service of its own.
+    ///
+    /// # Errors
+    /// [`ServeError::Storage`].
+    pub async fn start(
+        config: &Config,
+        repeats: Arc<Repeats>,
+    ) -> Result<(Self, LocalDelivery, ReplayReport, Option<Events>), ServeError> {
+        let owners = Current::new(OwnerRules::of(config));
+        let failed = panics::of_delivery();
+        let (store, report, events) = open_store(config, owners.owners(), repeats).await?;
+        Ok((Self { store: store.clone(), owners, failed }, store, report, events))
+    }
+}
+
+impl Service for Delivery {
+    fn name(&self) -> &'static str {
+        "delivery"
+    }
+
+    /// Mail in the spool is safe, and a restart delivers it.
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::Stop
+    }
+
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
+        self.owners.replace(OwnerRules::of(config));
+    }
+
+    /// What is not written by then stays in the spool; the server says how much that is when it has stopped.
+    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
+        Box::pin(async move {
+            self.store.shutdown_by(deadline.into_std()).await;
+            Ok(())
+        })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.failed.poll(cx)
+    }
+}

@@ -1,0 +1,69 @@
+//! Why the server did not start, or has ended.
+
+use std::path::PathBuf;
+
+use posthaste_delivery::local::OpenError;
+use posthaste_smtp::driver::ListenError;
+
+use crate::config::{self, ConfigError};
+use crate::privileges::PrivilegeError;
+
+/// Why the server did not start, or has ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The configuration cannot be used; nothing was touched.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The spool or the mail directory cannot be used, for example because another server uses it.
+    #[error("{}: {error}", dir.display())]
+    Storage {
+        /// The spool's directory, or the data directory.
+        dir: PathBuf,
+        /// What is wrong with it.
+        error: OpenError,
+    },
+    /// Mail could not be delivered to programs, files and LMTP servers.
+    #[error(transparent)]
+    Transports(#[from] posthaste_transport::OpenError),
+    /// An address or path cannot be listened on; nothing was touched.
+    #[error("cannot listen on {0}{hint}", hint = hint(.0))]
+    Listen(#[from] ListenError),
+    /// The server cannot run as the user that it should; no mail was touched.
+    #[error(transparent)]
+    Privileges(#[from] PrivilegeError),
+    /// The descriptor for readiness cannot be written to; nothing was touched.
+    #[error("--ready-fd {number}: {error}; give a descriptor that is open for writing, 3 or above")]
+    ReadyFd {
+        /// Its number.
+        number: u32,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A part of the server cannot start; no mail was taken.
+    #[error("{service}: {error}")]
+    Service {
+        /// Which.
+        service: &'static str,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A part of the server has ended by itself, and the server with it: a bug. The log may say more.
+    #[error(
+        "{service} ended by itself, which is a bug; acknowledged mail is in the spool, and the next start delivers it"
+    )]
+    Failed {
+        /// Which.
+        service: &'static str,
+    },
+    /// The system refuses something that every server needs.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+fn hint(error: &ListenError) -> String {
+    let port = error.place.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let is_refused = error.error.kind() == std::io::ErrorKind::PermissionDenied;
+    port.filter(|&port| is_refused && config::is_low(port))
+        .map_or(String::new(), |_| format!(": {}", config::LOW_PORTS))
+}

@@ -1,0 +1,262 @@
+//! The event log as a service, and what is told to it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use posthaste_delivery::local::{Observer, OpenError, TargetId};
+use posthaste_events::{
+    Config as LogConfig, Delivered, Event, EventLog, Fate, Kind, LIST_MAX, Notice, OfTransport, OpenError as LogError,
+    Received, Recorder, Refused, Stage, TransportTarget, Waiting,
+};
+use posthaste_smtp::driver::{Peer, Session};
+use posthaste_smtp::{Envelope, ForwardPath, MessageOutcome, Reply, ReversePath};
+use posthaste_spool::{Entry, FileSpool};
+use posthaste_transport::Failure;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::message_log::LogLine;
+use crate::services::{Ended, Ending, OnFailure, Service, Unfinished};
+use crate::transaction::Destinations;
+
+/// The event log at work.
+#[derive(Debug)]
+pub(crate) struct Events {
+    log: EventLog,
+    ended: Ended,
+}
+
+impl Events {
+    /// Opens the log if the configuration says so. Otherwise what an earlier run has left for it is given up: it would stay in the spool for ever.
+    ///
+    /// # Errors
+    /// The log's stream cannot be registered, or there can be no more threads. Trouble with its files is told in the log, and mail is received all the same.
+    pub fn open(config: &Config, spool: &Arc<FileSpool>) -> Result<Option<Self>, OpenError> {
+        let events = &config.events;
+        if !events.enabled {
+            let left = posthaste_events::give_up(&**spool);
+            if left > 0 {
+                tracing::warn!(
+                    batches = left,
+                    "events that an earlier run had not written are dropped: the event log is off"
+                );
+            }
+            return Ok(None);
+        }
+        let dir = events.dir.display().to_string();
+        let (alive, ended) = Ended::new();
+        let alive = Mutex::new(Some(alive));
+        let notice = Arc::new(move |notice| match notice {
+            Notice::Panicked { thread } => {
+                tracing::error!(thread, "a thread of the event log has panicked, which is a bug");
+                alive.lock().unwrap_or_else(PoisonError::into_inner).take();
+            }
+            Notice::Failing { error } => {
+                tracing::error!(dir, error, "the event log cannot be written: events wait in the spool; trying again");
+            }
+            _ => tracing::info!(dir, "the event log is written again"),
+        });
+        let log = LogConfig { notice, ..events.into() };
+        let opened = EventLog::open(spool.clone(), log).map_err(|error| match error {
+            LogError::Stream(error) => OpenError::Stream(error),
+            error => OpenError::Io { path: events.dir.clone(), error: std::io::Error::other(error) },
+        });
+        opened.map(|log| Some(Self { log, ended }))
+    }
+
+    pub fn recorder(&self) -> Recorder {
+        self.log.recorder()
+    }
+}
+
+impl Service for Events {
+    fn name(&self) -> &'static str {
+        "event log"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("events are left out of the event log; those before wait in the spool")
+    }
+
+    /// Writes what the spool has brought.
+    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
+        Box::pin(async move {
+            let end = move || {
+                let is_whole = self.log.end(deadline.saturating_duration_since(Instant::now()));
+                (is_whole, self.log.stats().left_out)
+            };
+            let (is_whole, left_out) = tokio::task::spawn_blocking(end).await.unwrap_or_default();
+            if left_out > 0 {
+                tracing::warn!(events = left_out, "events were left out of the event log since the start");
+            }
+            is_whole.then_some(()).ok_or(Unfinished("the event log is behind; the next start writes the rest"))
+        })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.ended.poll(cx)
+    }
+}
+
+/// Tells the log what becomes of targets.
+#[derive(Debug)]
+pub(crate) struct Outcomes(pub Recorder);
+
+impl Observer for Outcomes {
+    fn visible(&self, targets: Vec<TargetId>) -> Option<Entry> {
+        let targets = targets.into_iter().map(target).collect();
+        self.0.entry(&Event::now(Kind::Delivered(Delivered { targets })))
+    }
+
+    fn lost(&self, _: u64) {
+        // They were one event.
+        self.0.lost(1);
+    }
+
+    fn waits(&self, waiting: TargetId, error: Arc<str>) {
+        self.0.note(&Event::now(Kind::Waiting(Waiting { target: target(waiting), error })));
+    }
+
+    fn given_up(&self, lost: TargetId, error: Arc<str>) {
+        self.0.note(&Event::now(Kind::GivenUp(Waiting { target: target(lost), error })));
+    }
+}
+
+impl posthaste_transport::Observer for Outcomes {
+    fn delivered(&self, targets: Vec<posthaste_transport::TargetId>) -> Option<Entry> {
+        self.0.entry(&of_transport(Fate::Delivered, &targets, "".into()))
+    }
+
+    fn lost(&self, _: u64) {
+        // They were one event.
+        self.0.lost(1);
+    }
+
+    fn waits(&self, targets: Vec<posthaste_transport::TargetId>, failure: Failure, error: Arc<str>) {
+        let fate = if failure.is_held() { Fate::Held } else { Fate::Waiting };
+        for some in targets.chunks(LIST_MAX) {
+            self.0.note(&of_transport(fate, some, error.clone()));
+        }
+    }
+
+    fn given_up(&self, target: posthaste_transport::TargetId, error: Arc<str>) {
+        self.0.note(&of_transport(Fate::GivenUp, &[target], error));
+    }
+}
+
+fn of_transport(fate: Fate, targets: &[posthaste_transport::TargetId], error: Arc<str>) -> Event {
+    let target = |id: &posthaste_transport::TargetId| TransportTarget {
+        message: id.message,
+        number: id.number,
+        transport: id.transport.clone(),
+        recipient: id.recipient.clone(),
+    };
+    Event::now(Kind::Transport(OfTransport { fate, error, targets: targets.iter().map(target).collect() }))
+}
+
+fn target(id: TargetId) -> posthaste_events::Target {
+    posthaste_events::Target { message: id.message, number: id.number, mailbox: id.mailbox }
+}
+
+/// The entry that goes into the batch of a message; without mailboxes the message is discarded, and nobody waits.
+pub(crate) fn received(
+    recorder: &Recorder,
+    line: &LogLine,
+    session: &Session,
+    envelope: &Envelope,
+    destinations: &Destinations,
+) -> Option<Entry> {
+    let (recipients, recipient_count) = paths(envelope.recipients.iter().map(|rcpt| &rcpt.forward_path));
+    let mailboxes: Vec<Arc<str>> = destinations.names().take(LIST_MAX).cloned().collect();
+    let event = Event::now(Kind::Received(Received {
+        id: line.id.as_str().into(),
+        peer: session.peer.to_string().into(),
+        helo: helo(session),
+        with: session.with_keyword(envelope.mail.smtputf8).into(),
+        sender: envelope.mail.reverse_path.to_string().into(),
+        recipients,
+        recipient_count,
+        bytes: line.bytes,
+        message_id: line.message_id.as_deref().unwrap_or_default().into(),
+        mailboxes,
+        mailbox_count: destinations.len() as u32,
+    }));
+    if destinations.len() == 0 {
+        recorder.note(&event);
+        return None;
+    }
+    recorder.entry(&event)
+}
+
+/// A message that was refused, for some of its recipients at least, or that its client broke off.
+pub(crate) fn message(
+    recorder: &Recorder,
+    line: &LogLine,
+    session: &Session,
+    envelope: &Envelope,
+    outcome: &MessageOutcome,
+) {
+    let (recipients, recipient_count) = paths(envelope.recipients.iter().map(|rcpt| &rcpt.forward_path));
+    let reply = match outcome {
+        _ if line.abandoned => String::new(),
+        MessageOutcome::All(reply) => reply.to_string(),
+        MessageOutcome::Each(replies) => replies.iter().map(Reply::to_string).collect::<Vec<_>>().join("; "),
+    };
+    recorder.note(&Event::now(Kind::Refused(Refused {
+        stage: if line.abandoned { Stage::Aborted } else { Stage::Message },
+        id: line.id.as_str().into(),
+        peer: session.peer.to_string().into(),
+        helo: helo(session),
+        sender: envelope.mail.reverse_path.to_string().into(),
+        recipients,
+        recipient_count,
+        reply: reply.into(),
+        why: line.why.as_deref().unwrap_or_default().into(),
+    })));
+}
+
+/// A MAIL or RCPT that was refused.
+pub(crate) fn command(
+    recorder: &Recorder,
+    session: &Session,
+    sender: &ReversePath,
+    recipient: Option<&ForwardPath>,
+    reply: &Reply,
+) {
+    let (recipients, recipient_count) = paths(recipient.into_iter());
+    recorder.note(&Event::now(Kind::Refused(Refused {
+        stage: if recipient.is_some() { Stage::Recipient } else { Stage::Mail },
+        id: "".into(),
+        peer: session.peer.to_string().into(),
+        helo: helo(session),
+        sender: sender.to_string().into(),
+        recipients,
+        recipient_count,
+        reply: reply.to_string().into(),
+        why: "".into(),
+    })));
+}
+
+/// A client that may not connect.
+pub(crate) fn connection(recorder: &Recorder, peer: &Peer, why: &str) {
+    recorder.note(&Event::now(Kind::Refused(Refused {
+        stage: Stage::Connection,
+        id: "".into(),
+        peer: peer.to_string().into(),
+        helo: "".into(),
+        sender: "".into(),
+        recipients: Vec::new(),
+        recipient_count: 0,
+        reply: "".into(),
+        why: why.into(),
+    })));
+}
+
+fn helo(session: &Session) -> Arc<str> {
+    session.helo.as_deref().unwrap_or_default().into()
+}
+
+fn paths<'a>(paths: impl ExactSizeIterator<Item = &'a ForwardPath>) -> (Vec<Arc<str>>, u32) {
+    let count = u32::try_from(paths.len()).unwrap_or(u32::MAX);
+    (paths.take(LIST_MAX).map(|path| path.to_string().into()).collect(), count)
+}

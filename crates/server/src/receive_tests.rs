@@ -1,0 +1,69 @@
+//! What clients are told while the spool's disk hangs, and what comes of their messages.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use posthaste_delivery::local::{LocalConfig, LocalDelivery};
+use posthaste_fsops::{Faults, Machine};
+use posthaste_smtp::driver::{Client, RunningServer, Server};
+use posthaste_smtp::{Address, MailFrom, Protocol, RcptTo, Reply, client, server};
+
+use crate::config::Config;
+use crate::receive::Receiver;
+use crate::settings::Settings;
+
+/// Nothing here takes longer unless it hangs.
+const LONG: Duration = Duration::from_secs(60);
+/// Longer than a disk takes in memory; a message that takes longer all the same is sent again.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Sends one message.
+async fn send(server: &RunningServer, protocol: Protocol) -> Reply {
+    let config = client::Config { protocol, ..client::Config::new("c.example") };
+    let address = server.local_addr_for(protocol).expect("it listens");
+    let mut client = Client::builder("c.example").config(config).connect(address).await.expect("connected");
+    let (mail, rcpt) = ("a@example.net", "b@example.org");
+    let (mail, rcpt) = (mail.parse::<Address>().unwrap(), rcpt.parse::<Address>().unwrap());
+    let text = format!("Subject: by {protocol:?}\r\n\r\nx\r\n");
+    let outcome = client.send(MailFrom::new(mail), vec![RcptTo::new(rcpt)], vec![text.into()]).await;
+    outcome.expect("sent").recipients.remove(0).reply
+}
+
+fn messages(mail: &Path, protocol: Protocol) -> usize {
+    let Ok(entries) = std::fs::read_dir(mail.join("example.org/b/Maildir/new")) else { return 0 };
+    let subject = format!("Subject: by {protocol:?}\n");
+    let texts = entries.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
+    texts.filter(|text| text.contains(&subject)).count()
+}
+
+#[tokio::test]
+async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when_it_is_sent_again() {
+    let machine = Machine::new().expect("a machine");
+    let mail = machine.path().join("mail");
+    let mut config = LocalConfig::new(machine.path().join("spool"), &mail);
+    (config.spool.ring.segment_bytes, config.spool.ring.max_segments) = (4 << 20, 4);
+    let (store, _) = LocalDelivery::open(config).expect("opens");
+    let listeners = "[[listener]]\naddress = \"127.0.0.1:0\"\n".repeat(2);
+    let config = format!("{listeners}[[domain]]\nname = \"example.org\"\nusers = \"any\"\n");
+    let config = Config::parse(Path::new("x"), &config).expect("a configuration");
+    let receiver = Receiver::with_patience(Settings::new(&config, config.directory().into()), store.clone(), PATIENCE);
+    let lmtp = server::Config { protocol: Protocol::Lmtp, ..server::Config::new("mx.example.org") };
+    let builder = Server::builder().listen("127.0.0.1:0").config(lmtp).listen("127.0.0.1:0");
+    let server = builder.start(receiver).await.expect("started");
+    for protocol in [Protocol::Smtp, Protocol::Lmtp] {
+        machine.set_faults(Faults { hang_syncs: Some(Vec::new()), ..Faults::default() });
+        let reply = send(&server, protocol).await.to_string();
+        assert_eq!(reply, "452 4.3.1 The storage is too slow, try again later");
+        machine.set_faults(Faults::default());
+        let deadline = Instant::now() + LONG;
+        while !send(&server, protocol).await.is_positive() {
+            assert!(Instant::now() < deadline, "the disk works again");
+        }
+    }
+    assert!(server.shutdown(LONG).await);
+    // Everything that was accepted is visible behind that.
+    store.shutdown().await;
+    for protocol in [Protocol::Smtp, Protocol::Lmtp] {
+        assert_eq!(messages(&mail, protocol), 1, "{protocol:?}");
+    }
+}

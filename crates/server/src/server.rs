@@ -1,0 +1,181 @@
+//! A server at work: its services in their order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_delivery::local::{LocalDelivery, ReplayReport};
+use posthaste_directory::Directory;
+use posthaste_smtp::driver::BoundServer;
+use posthaste_transport::Transports;
+
+use crate::config::Config;
+use crate::delivery::Delivery;
+use crate::error::ServeError;
+use crate::events::Events;
+use crate::indexing::Indexing;
+use crate::listening::{Addresses, Listeners, bind_when_free};
+use crate::memory::MemoryBudget;
+use crate::receive::Receiver;
+use crate::reload::merged;
+use crate::repeats::Repeats;
+use crate::services::Services;
+use crate::settings::Settings;
+use crate::tidy::Tidy;
+use crate::transports::TransportService;
+use crate::watch::Watch;
+
+/// How a server has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped {
+    /// Whether all sessions ended in time.
+    pub in_time: bool,
+    /// Messages that are in the spool and not in all of their mailboxes: the next start has them delivered.
+    pub for_mailboxes: Left,
+    /// Messages that programs, files and LMTP servers have not got.
+    pub for_transports: Left,
+}
+
+/// Mail that is left to the next start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Messages. One that goes to mailboxes and transports is one of both.
+    pub messages: usize,
+    /// Mailboxes, or transports, that they wait for.
+    pub places: usize,
+}
+
+/// A server at work.
+pub struct Server {
+    pub(crate) config: Config,
+    services: Services,
+    store: LocalDelivery,
+    pub(crate) receiver: Receiver,
+    pub(crate) addresses: Addresses,
+    pub(crate) replayed: ReplayReport,
+    pub(crate) is_indexing: bool,
+}
+
+impl Server {
+    /// Listens, opens the store and finishes what an earlier run left, and serves. Needs a tokio runtime.
+    ///
+    /// The process stays the user that it is. `user` and `group` of the configuration are for [`serve`](crate::serve), which owns the process: where they
+    /// name somebody else, this is an error and not a server with more rights than it was to have.
+    ///
+    /// # Errors
+    /// See [`ServeError`]; nothing listens then.
+    pub async fn start(config: Config) -> Result<Self, ServeError> {
+        crate::privileges::check_user(&config)?;
+        crate::privileges::check_owners(&config)?;
+        crate::privileges::check_transports(&config)?;
+        let configured = config.clone();
+        let bound =
+            tokio::task::spawn_blocking(move || bind_when_free(&configured)).await.map_err(std::io::Error::from)??;
+        let directory = Arc::new(config.directory());
+        Self::start_on(bound, config, directory).await
+    }
+
+    /// As [`Server::start`], on sockets that listen already: who connects meanwhile is greeted once the store is open.
+    pub(crate) async fn start_on(
+        bound: BoundServer,
+        config: Config,
+        directory: Arc<Directory>,
+    ) -> Result<Self, ServeError> {
+        let mut services = Services::default();
+        match start_services(&mut services, bound, &config, directory).await {
+            Ok(Started { store, receiver, addresses, replayed, is_indexing }) => {
+                Ok(Self { config, services, store, receiver, addresses, replayed, is_indexing })
+            }
+            Err(error) => {
+                services.stop(Duration::from_secs(config.limits.process.shutdown_secs)).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The TCP addresses that it listens on, with the ports that were taken.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses.tcp
+    }
+
+    /// Puts `config` in force for new connections and recipients, as far as a running server can. Open sessions go on.
+    /// Returns the changes that need a restart.
+    ///
+    /// # Panics
+    /// When the configuration was not checked, as [`Config::parse`] does.
+    pub fn reload(&mut self, config: Config) -> Vec<String> {
+        let directory = Arc::new(config.directory());
+        self.reload_with(config, &directory)
+    }
+
+    /// As [`reload`](Self::reload), with the directory of `config`.
+    pub(crate) fn reload_with(&mut self, config: Config, directory: &Arc<Directory>) -> Vec<String> {
+        let (config, restart) = merged(&self.config, config);
+        self.config = config;
+        self.services.reload(&self.config, directory);
+        restart
+    }
+
+    /// Waits until a part of the server fails without which it cannot receive, which only a bug can cause, and names it: then
+    /// [`shutdown`](Self::shutdown) is all that is left. Other parts that fail are logged. Nothing is lost if the future is dropped.
+    pub async fn failed(&mut self) -> &'static str {
+        self.services.failed().await
+    }
+
+    /// Takes no more connections, lets open transactions finish for `limits.shutdown_secs`, writes out what was
+    /// received, for as long again at most, and ends.
+    pub async fn shutdown(self) -> Stopped {
+        let in_time = self.services.shutdown(Duration::from_secs(self.config.limits.process.shutdown_secs)).await;
+        let mailboxes = self.store.remaining();
+        let transports = self.receiver.transports().map(Transports::stats).unwrap_or_default();
+        Stopped {
+            in_time,
+            for_mailboxes: Left { messages: mailboxes.messages, places: mailboxes.mailboxes },
+            for_transports: Left { messages: transports.messages, places: transports.transports },
+        }
+    }
+}
+
+/// What the server keeps of its services to ask them.
+struct Started {
+    store: LocalDelivery,
+    receiver: Receiver,
+    addresses: Addresses,
+    replayed: ReplayReport,
+    is_indexing: bool,
+}
+
+/// Starts each service after those that it uses. If one fails, the others are in `services`, to be stopped.
+async fn start_services(
+    services: &mut Services,
+    bound: BoundServer,
+    config: &Config,
+    directory: Arc<Directory>,
+) -> Result<Started, ServeError> {
+    let repeats = Arc::<Repeats>::default();
+    let (delivery, store, replayed, events) = Delivery::start(config, Arc::clone(&repeats)).await?;
+    services.add(delivery);
+    let recorder = events.as_ref().map(Events::recorder);
+    if let Some(events) = events {
+        // What delivery says until its end is to be written as well.
+        services.add_stopping_last(events);
+    }
+    let memory = MemoryBudget::new(config.limits.process.memory_bytes);
+    let receiver =
+        Receiver::new(Settings::new(config, directory), store.clone(), memory, &config.storage.spool, repeats)
+            .recording(recorder.clone());
+    services.add(TransportService::start(config, store.clone(), receiver.clone(), recorder).await?);
+    let (listeners, addresses) = Listeners::start(bound, receiver.clone())?;
+    services.add(listeners);
+    services.add(Watch::begin(store.clone(), receiver.clone()));
+    if let Some(tidy) = Tidy::begin(config.storage.mail.clone()) {
+        services.add(tidy);
+    }
+    let indexing = Indexing::begin(&config.search, &config.storage.mail);
+    let is_indexing = indexing.is_some();
+    if let Some(indexing) = indexing {
+        // What delivery writes until its end is to be found as well.
+        services.add_stopping_last(indexing);
+    }
+    Ok(Started { store, receiver, addresses, replayed, is_indexing })
+}

@@ -1,0 +1,203 @@
+//! The transports of the configuration: opened with the store, and what the log says of them.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use posthaste_delivery::local::LocalDelivery;
+use posthaste_directory::Directory;
+use posthaste_events::Recorder;
+use posthaste_transport::{Event, Events, Failure, OpenError, Transports};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::error::ServeError;
+use crate::events::Outcomes;
+use crate::receive::Receiver;
+use crate::services::{Ending, OnFailure, Service};
+
+/// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
+pub(crate) struct TransportService {
+    store: LocalDelivery,
+    receiver: Receiver,
+    recorder: Option<Recorder>,
+}
+
+impl TransportService {
+    /// Opens the stream, and tries what an earlier run left.
+    ///
+    /// # Errors
+    /// [`ServeError::Transports`].
+    pub async fn start(
+        config: &Config,
+        store: LocalDelivery,
+        receiver: Receiver,
+        recorder: Option<Recorder>,
+    ) -> Result<Self, ServeError> {
+        let (settings, of_store, to) = (config.clone(), store.clone(), recorder.clone());
+        let opened = spawn_blocking(move || open(&settings, &of_store, to)).await.map_err(std::io::Error::from)??;
+        opened.into_iter().for_each(|transports| receiver.set_transports(transports));
+        Ok(Self { store, receiver, recorder })
+    }
+}
+
+impl Service for TransportService {
+    fn name(&self) -> &'static str {
+        "transports"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("mail for programs, files and LMTP servers waits in the spool")
+    }
+
+    /// What waits is tried again at once.
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
+        if let Some(transports) = self.receiver.transports() {
+            return transports.retry_all();
+        }
+        match open(config, &self.store, self.recorder.clone()) {
+            Ok(opened) => opened.into_iter().for_each(|transports| self.receiver.set_transports(transports)),
+            Err(error) => {
+                tracing::error!(error = error.to_string(), "transports cannot be opened: their mail is deferred");
+            }
+        }
+    }
+
+    /// What is under way there is finished, or left to the next start.
+    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
+        Box::pin(async move {
+            if let Some(transports) = self.receiver.transports().cloned() {
+                // If the runtime is going down, dropping the last handle does the same.
+                let _ = spawn_blocking(move || transports.end_by(deadline.into_std())).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.receiver.transports().map_or(Poll::Pending, |transports| transports.poll_failed(cx))
+    }
+}
+
+/// Opens the transports, if the configuration names any or mail waits for some. Blocks.
+fn open(config: &Config, store: &LocalDelivery, recorder: Option<Recorder>) -> Result<Option<Transports>, OpenError> {
+    let spool = store.spool();
+    let is_waiting =
+        spool.streams().iter().any(|stream| stream.name == posthaste_transport::STREAM && stream.entries > 0);
+    if !is_waiting && config.transports().is_empty() {
+        return Ok(None);
+    }
+    let (transports, report) = Transports::open(spool, settings(config, recorder), Events::new(log))?;
+    for lsn in &report.damaged {
+        tracing::error!(batch = lsn.get(), "a batch of the spool cannot be read: what it said to transports is lost");
+    }
+    if let Some(first) = report.unknown.first() {
+        let (batches, first) = (report.unknown.len(), first.get());
+        tracing::error!(batches, first, "entries for transports that a later version wrote stay in the spool");
+    }
+    if report.messages > 0 {
+        tracing::info!(messages = report.messages, "mail waits for transports; it is tried now");
+    }
+    Ok(Some(transports))
+}
+
+fn settings(config: &Config, recorder: Option<Recorder>) -> posthaste_transport::Config {
+    let storage = &config.storage;
+    posthaste_transport::Config {
+        host_name: config.host_name.clone(),
+        observer: recorder.map(|recorder| Arc::new(Outcomes(recorder)) as _),
+        pending_bytes_max: storage.mailbox_pending_bytes,
+        pending_bytes_max_all: storage.pending_bytes,
+        shutdown_patience: Duration::from_secs(config.limits.process.shutdown_secs.max(1)),
+        ..(&config.transport).into()
+    }
+}
+
+/// Each failure once: while it lasts, `posthaste spool inspect` shows it.
+fn log(event: Event) {
+    let text = |text: &Arc<str>| text.to_string();
+    match event {
+        Event::Failed { transport, id, recipient, failure, is_new: true, error, pause, .. } => {
+            let (transport, to, error) = (text(&transport), text(&recipient), text(&error));
+            let retry_secs = pause.as_secs();
+            match failure {
+                Failure::Refused => tracing::error!(
+                    transport,
+                    to,
+                    batch = id,
+                    error,
+                    retry_secs,
+                    "refused for good: the message stays in the spool; SIGHUP tries it again at once, `posthaste spool drop` drops it"
+                ),
+                Failure::Overdue => tracing::error!(
+                    transport,
+                    to,
+                    batch = id,
+                    error,
+                    retry_secs,
+                    "not delivered for longer than transport.max_age_secs: the message stays in the spool; SIGHUP tries it again at once, \
+                     `posthaste spool drop` drops it"
+                ),
+                Failure::Panicked => {
+                    tracing::error!(
+                        transport,
+                        to,
+                        batch = id,
+                        error,
+                        retry_secs,
+                        "not delivered yet, because of a bug"
+                    );
+                }
+                _ => {
+                    tracing::warn!(
+                        transport,
+                        to,
+                        batch = id,
+                        error,
+                        retry_secs,
+                        "not delivered yet; retrying automatically"
+                    );
+                }
+            }
+        }
+        Event::Failed { transport, id, recipient, attempts, failure, error, .. } => {
+            let (transport, to, error) = (text(&transport), text(&recipient), text(&error));
+            tracing::debug!(transport, to, batch = id, attempts, failure = ?failure, error, "not delivered yet");
+        }
+        Event::Unavailable { transport, attempts, is_overdue: true, error, .. } => {
+            let (transport, error) = (text(&transport), text(&error));
+            tracing::error!(
+                transport,
+                attempts,
+                error,
+                "mail has waited for this transport for longer than transport.max_age_secs; retrying automatically"
+            );
+        }
+        Event::Unavailable { transport, attempts: 1, error, pause, .. } => {
+            let (transport, error, retry_secs) = (text(&transport), text(&error), pause.as_secs());
+            tracing::warn!(transport, error, retry_secs, "mail waits for this transport; retrying automatically");
+        }
+        Event::Unavailable { transport, attempts, error, .. } => {
+            let (transport, error) = (text(&transport), text(&error));
+            tracing::debug!(transport, attempts, error, "mail waits for this transport");
+        }
+        Event::Lost(lost) => {
+            let kept = lost.kept.as_deref().map(|path| path.display().to_string());
+            tracing::error!(
+                batch = lost.target.message.get(),
+                transport = text(&lost.target.transport),
+                to = text(&lost.target.recipient),
+                bytes = lost.bytes,
+                received_secs = lost.received_secs,
+                error = text(&lost.error),
+                kept,
+                "MAIL LOST: its body in the spool cannot be read any more; it is given up for this transport"
+            );
+        }
+        Event::Recovered { transport } => {
+            tracing::info!(transport = text(&transport), "this transport takes mail again");
+        }
+        event => tracing::warn!(event = ?event, "transports"),
+    }
+}

@@ -1,0 +1,136 @@
+//! Sections of a configuration file: what of `[limits]` is about a session, and `[policy]`.
+
+use std::time::Duration;
+
+use posthaste_units::values::{self, Table};
+use posthaste_units::words::Problem;
+use posthaste_units::{A_YEAR, check_bounds, keys};
+use serde::Deserialize;
+
+use crate::limits::{BareNewlines, Limits, LongLines, NulOctets, Timeouts};
+use crate::server::FORBIDDEN_COMMANDS;
+
+keys! {
+    /// What of `[limits]` is about a session. The reply at each bound is that of [`Limits`].
+    pub struct SessionLimits, overridden by SessionLimitOverrides {
+        /// Octets of a message; announced as SIZE. 0 for no limit.
+        message_bytes: u64 = Limits::default().message_bytes, values::bytes;
+        /// Octets of a message's header.
+        header_bytes: u64 = Limits::default().header_bytes, values::bytes;
+        /// Recipients of one message.
+        recipients: usize = Limits::default().recipients, values::count;
+        /// Messages in one session. 0 for no limit.
+        messages_per_session: u32 = Limits::default().messages.unwrap_or(0), values::count;
+        /// Octets of a command line without extensions, CRLF included.
+        command_line_bytes: usize = Limits::default().command_line_bytes, values::bytes;
+        /// Octets of a text line, CRLF not included; see `policy.long_lines`.
+        text_line_bytes: u64 = Limits::default().text_line_bytes, values::bytes;
+        /// Octets that are thrown away behind a message already refused.
+        discard_bytes: u64 = Limits::default().discard_bytes, values::bytes;
+        /// Commands answered with 5yz since the last accepted message.
+        errors: u32 = Limits::default().errors, values::count;
+        /// Recipients answered with 4yz since the last accepted message.
+        deferred_recipients: u32 = Limits::default().deferred_recipients, values::count;
+        /// Commands that moved nothing forward since the last accepted message.
+        idle_commands: u32 = Limits::default().idle_commands, values::count;
+        /// Seconds for a whole command line.
+        command_secs: u64 = Timeouts::default().command.as_secs(), values::secs;
+        /// Seconds between two reads of a message body.
+        body_read_secs: u64 = Timeouts::default().body_read.as_secs(), values::secs;
+        /// Seconds for a whole message body.
+        body_total_secs: u64 = Timeouts::default().body_total.as_secs(), values::secs;
+        /// Seconds for the client to take a reply.
+        write_secs: u64 = Timeouts::default().write.as_secs(), values::secs;
+        /// Seconds that a connection which we close keeps reading, so that the last reply is not lost.
+        linger_secs: u64 = Timeouts::default().linger.as_secs(), values::secs;
+    }
+}
+
+keys! {
+    /// What is done with messages that break the rules of the line.
+    pub struct Policy, overridden by PolicyOverrides {
+        /// A CR or LF that is not part of a CRLF.
+        bare_newlines: BareNewlines = BareNewlines::default(), Deserialize::deserialize;
+        /// A text line longer than `limits.text_line_bytes`.
+        long_lines: LongLines = LongLines::default(), Deserialize::deserialize;
+        /// A NUL octet.
+        nul_octets: NulOctets = NulOctets::default(), Deserialize::deserialize;
+        /// Commands of other protocols: a client that says one, or something like a header field, is cut off with 502.
+        forbidden_commands: Vec<String> = FORBIDDEN_COMMANDS.map(String::from).to_vec(), Deserialize::deserialize;
+    }
+}
+
+impl Table for Policy {
+    const NAME: &str = "policy";
+}
+
+impl SessionLimits {
+    /// Finds what cannot be meant.
+    ///
+    /// # Errors
+    /// The first value that is out of its bounds.
+    pub fn check(&self) -> Result<(), Problem> {
+        const ANY: u64 = u64::MAX;
+        check_bounds(
+            "limits",
+            &[
+                ("header_bytes", self.header_bytes, 1024, ANY),
+                ("recipients", self.recipients as u64, 1, ANY),
+                ("command_line_bytes", self.command_line_bytes as u64, 512, ANY),
+                ("text_line_bytes", self.text_line_bytes, 998, ANY),
+                ("errors", self.errors.into(), 1, ANY),
+                ("deferred_recipients", self.deferred_recipients.into(), 1, ANY),
+                ("idle_commands", self.idle_commands.into(), 5, ANY),
+                ("command_secs", self.command_secs, 1, A_YEAR),
+                ("body_read_secs", self.body_read_secs, 1, A_YEAR),
+                ("body_total_secs", self.body_total_secs, 1, A_YEAR),
+                ("write_secs", self.write_secs, 1, A_YEAR),
+                ("linger_secs", self.linger_secs, 0, A_YEAR),
+            ],
+        )
+    }
+}
+
+impl From<&SessionLimits> for Limits {
+    fn from(limits: &SessionLimits) -> Self {
+        Self {
+            command_line_bytes: limits.command_line_bytes,
+            message_bytes: limits.message_bytes,
+            header_bytes: limits.header_bytes,
+            text_line_bytes: limits.text_line_bytes,
+            discard_bytes: limits.discard_bytes,
+            recipients: limits.recipients,
+            errors: limits.errors,
+            deferred_recipients: limits.deferred_recipients,
+            idle_commands: limits.idle_commands,
+            messages: Some(limits.messages_per_session).filter(|&messages| messages > 0),
+            timeouts: Timeouts {
+                command: Duration::from_secs(limits.command_secs),
+                body_read: Duration::from_secs(limits.body_read_secs),
+                body_total: Duration::from_secs(limits.body_total_secs),
+                write: Duration::from_secs(limits.write_secs),
+                linger: Duration::from_secs(limits.linger_secs),
+            },
+        }
+    }
+}
+
+impl Policy {
+    /// Finds what cannot be meant.
+    ///
+    /// # Errors
+    /// The first forbidden command that is none, or that is one of SMTP.
+    pub fn check(&self) -> Result<(), Problem> {
+        for (index, command) in self.forbidden_commands.iter().enumerate() {
+            let at = || [Self::NAME.into(), "forbidden_commands".into(), index.into()];
+            if command.is_empty() || !command.bytes().all(|b| b.is_ascii_graphic() && b != b':') {
+                return Err(Problem::new(at(), "a command is one word, such as \"GET\""));
+            }
+            if crate::command::is_known(command) {
+                let message = format!("{command} is a command of SMTP or LMTP and cannot be forbidden");
+                return Err(Problem::new(at(), message));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! Damaged bodies: what is left of them is copied to where it stays when the spool lets go of them.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use posthaste_ring::Lsn;
+
+use crate::bodies::BodyFile;
+use crate::spool::{MOVES_MAX, Shared, moves_too_often};
+use crate::{FileSpool, files};
+
+/// What became of a damaged body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetAside {
+    /// Read again it is whole: nothing was done.
+    Whole,
+    /// What is there of it was copied into this file.
+    Kept(PathBuf),
+    /// There is nothing to keep.
+    Gone {
+        /// What is missing.
+        why: String,
+    },
+}
+
+/// A body that was read again.
+enum Again {
+    Whole,
+    Damaged(Bytes),
+    DamagedFile(BodyFile),
+    Gone(String),
+}
+
+impl FileSpool {
+    /// Where damaged bodies are kept.
+    pub fn kept_dir(spool: &Path) -> PathBuf {
+        spool.join("kept")
+    }
+}
+
+impl Shared {
+    pub fn set_aside(&self, lsn: Lsn) -> io::Result<SetAside> {
+        let dir = FileSpool::kept_dir(&self.dir);
+        let kept = dir.join(format!("{lsn}.body"));
+        if kept.exists() {
+            // Whoever copied it may have been killed before its name was durable.
+            self.watch("a damaged body could not be set aside", files::sync_dir(&dir))?;
+            return Ok(SetAside::Kept(kept));
+        }
+        let again = self.read_again(lsn)?;
+        let len = match &again {
+            Again::Whole => return Ok(SetAside::Whole),
+            Again::Gone(why) => return Ok(SetAside::Gone { why: why.clone() }),
+            Again::Damaged(bytes) => bytes.len() as u64,
+            Again::DamagedFile(body) => body.len,
+        };
+        self.bodies.room().check(len)?;
+        let written = (|| {
+            posthaste_fsops::make_dir(&dir)?;
+            // Under another name until it is whole. Two who write it at the same time write the same.
+            let unfinished = dir.join(format!(".{lsn}.{:016x}", files::random()));
+            let copied = match again {
+                Again::DamagedFile(body) => self.copy(body, &unfinished),
+                Again::Damaged(bytes) => files::write_new(&unfinished, &bytes),
+                Again::Whole | Again::Gone(_) => unreachable!("there is nothing to write"),
+            };
+            let named = copied.and_then(|()| Ok(posthaste_fsops::rename(&unfinished, &kept)?));
+            if named.is_err() {
+                let _ = files::remove(&unfinished);
+            }
+            named?;
+            files::sync_dir(&dir)
+        })();
+        self.watch("a damaged body could not be set aside", written)?;
+        Ok(SetAside::Kept(kept))
+    }
+
+    fn read_again(&self, lsn: Lsn) -> io::Result<Again> {
+        let of = |(bytes, is_whole): (Bytes, bool)| if is_whole { Again::Whole } else { Again::Damaged(bytes) };
+        let large = self.core.state().large.get(&lsn.get()).copied();
+        if let Some(body) = large {
+            return Ok(match self.bodies.verify_again(body)? {
+                Ok(()) => Again::Whole,
+                Err(_) if self.bodies.path(body.upload).exists() => Again::DamagedFile(body),
+                Err(what) => Again::Gone(what.to_owned()),
+            });
+        }
+        for _ in 0..MOVES_MAX {
+            let place = {
+                let state = self.core.state();
+                if lsn.get() > state.packed_through { None } else { Some(state.pack_of(lsn.get())) }
+            };
+            let again = match place {
+                None => match self.ring.read_body_again(lsn) {
+                    Ok(read) => Ok(of(read)),
+                    Err(posthaste_ring::ReadError::Io(_, error)) => Err(error),
+                    Err(error) => Ok(Again::Gone(error.to_string())),
+                },
+                Some(None) => Ok(Again::Gone("its batch lies nowhere".to_owned())),
+                Some(Some(pack)) => self.read_pack_again(pack, lsn.get()).map(|read| match read {
+                    Ok(read) => of(read),
+                    Err(what) => Again::Gone(what.to_owned()),
+                }),
+            };
+            let state = self.core.state();
+            let is_there_still = match place {
+                None => lsn.get() > state.packed_through,
+                Some(pack) => state.pack_of(lsn.get()) == pack,
+            };
+            if is_there_still {
+                return again;
+            }
+        }
+        Err(moves_too_often())
+    }
+
+    fn read_pack_again(&self, pack: u64, lsn: u64) -> io::Result<Result<(Bytes, bool), &'static str>> {
+        use crate::pack::PackError::{Damaged, Io};
+        let found = self.packs.get(pack).and_then(|reader| Ok((reader.find(lsn)?, reader)));
+        match found {
+            Ok((Some(entry), reader)) => reader.body_again(&entry).map(Ok),
+            Ok((None, _)) => Ok(Err("its pack does not have it")),
+            Err(Damaged(what)) => Ok(Err(what)),
+            Err(Io(error)) => Err(error),
+        }
+    }
+
+    fn copy(&self, body: BodyFile, to: &Path) -> io::Result<()> {
+        let from = File::open(self.bodies.path(body.upload))?;
+        let to = files::create(to)?;
+        let mut at = 0;
+        while at < body.len {
+            let piece = files::read_again(&from, at, PIECE_BYTES.min(body.len - at))?;
+            if piece.is_empty() {
+                break;
+            }
+            posthaste_fsops::write_all(&to, &piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(posthaste_fsops::fsync(&to)?)
+    }
+}
+
+/// Bytes of a large body in memory while it is copied.
+const PIECE_BYTES: u64 = 1 << 20;

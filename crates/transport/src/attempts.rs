@@ -1,0 +1,264 @@
+//! What may begin, what became of it, and when it is tried again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use posthaste_directory::TransportKind;
+
+use crate::entry::Key;
+use crate::observer::TargetId;
+use crate::queues::{Queues, Stand, Wake, Worker};
+use crate::work::{Failure, Note, Outcome, Part, Work};
+
+impl Queues {
+    /// What the next worker does, if there may be one more.
+    pub fn take(&mut self, now: Instant) -> Option<(u64, Work)> {
+        // One that takes long does not count any more, up to a bound: it holds up nobody but its own transport.
+        let slow = self.workers.values().filter(|worker| now.saturating_duration_since(worker.since) >= SLOW).count();
+        if self.workers.len() - slow >= WORKERS_MAX || self.workers.len() >= ALL_WORKERS_MAX {
+            return None;
+        }
+        let transport = self.ready.pop_front()?;
+        self.queues.get_mut(&transport)?.is_ready = false;
+        let work = self.take_of(&transport)?;
+        self.next_worker += 1;
+        self.workers.insert(self.next_worker, worker_at(&work, now));
+        self.queues.get_mut(&transport)?.running += 1;
+        self.consider(&transport);
+        Some((self.next_worker, work))
+    }
+
+    /// What a worker does next at the same transport. Others come first if they wait for a worker.
+    pub fn take_more(&mut self, worker: u64, transport: &Arc<str>, now: Instant) -> Option<Work> {
+        let queue = self.queues.get(transport)?;
+        let may_go_on = queue.blocked_until.is_none() && queue.running <= queue.workers_max();
+        if !may_go_on || self.ready.iter().any(|other| other != transport) && self.workers.len() >= WORKERS_MAX {
+            return None;
+        }
+        let work = self.take_of(transport)?;
+        self.workers.insert(worker, worker_at(&work, now));
+        Some(work)
+    }
+
+    /// A worker has ended, in whatever way. What it has begun and not [finished](Self::finish) has failed: so nothing is ever left running without a worker.
+    /// Returns what there is to tell.
+    pub fn worker_ended(&mut self, worker: u64, why: &Arc<str>, now: Instant) -> Vec<Note> {
+        let Some(Worker { transport, targets, .. }) = self.workers.remove(&worker) else { return Vec::new() };
+        if let Some(queue) = self.queues.get_mut(&transport) {
+            queue.running -= 1;
+        }
+        let is_left = |queues: &mut Self, key| queues.job(key).is_some_and(|job| job.stand == Stand::Running);
+        let left: Vec<Key> = targets.into_iter().filter(|key| is_left(self, *key)).collect();
+        let notes = left.into_iter().filter_map(|key| self.failed(key, Failure::Panicked, why.clone(), now)).collect();
+        self.consider(&transport);
+        self.forget_if_idle(&transport);
+        notes
+    }
+
+    fn take_of(&mut self, transport: &Arc<str>) -> Option<Work> {
+        let queue = self.queues.get_mut(transport)?;
+        let of_queue = queue.transport.clone().ok()?;
+        let (body, first) = queue.queued.pop_front()?;
+        let mut numbers = vec![first];
+        let is_lmtp = matches!(of_queue.kind(), TransportKind::LmtpUnix(_) | TransportKind::LmtpTcp(..));
+        while is_lmtp && numbers.len() < RECIPIENTS_MAX && queue.queued.front().is_some_and(|(other, _)| *other == body)
+        {
+            numbers.extend(queue.queued.pop_front().map(|(_, number)| number));
+        }
+        let message = self.messages.get_mut(&body)?;
+        let take = |number: u16| {
+            let job = message.jobs.get_mut(&number)?;
+            job.stand = Stand::Running;
+            Some(Part { number, target: job.target.clone(), begun: job.begun })
+        };
+        let targets = numbers.into_iter().filter_map(take).collect();
+        Some(Work { transport: of_queue, body, body_len: message.body_len, deliver: message.deliver.clone(), targets })
+    }
+
+    /// A file is about to be appended to.
+    pub fn begun(&mut self, key: Key, file_bytes: u64) {
+        if let Some(job) = self.job(key) {
+            job.begun = Some(file_bytes);
+        }
+    }
+
+    /// A worker's attempt has ended. `is_overdue`: the message is older than it may be. Returns what is done, delivered or lost, and what there is to tell.
+    pub fn finish(
+        &mut self,
+        worker: u64,
+        work: &Work,
+        outcomes: Vec<Outcome>,
+        is_overdue: bool,
+        now: Instant,
+    ) -> (Vec<Key>, Vec<Note>) {
+        let (mut done, mut notes) = (Vec::new(), Vec::new());
+        let transport = work.transport.text();
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            // Another may take them while this one still ends its session.
+            worker.targets.clear();
+        }
+        let unavailable = outcomes.iter().find_map(|outcome| match outcome {
+            Outcome::Unavailable(error) => Some(error.clone()),
+            _ => None,
+        });
+        for (part, outcome) in work.targets.iter().zip(outcomes) {
+            let key = (work.body, part.number);
+            match outcome {
+                // Of one that is lost it was told before.
+                Outcome::Delivered | Outcome::Lost(..) => {
+                    self.remove(key);
+                    done.push(key);
+                }
+                Outcome::Unavailable(_) => {
+                    let Some(job) = self.job(key) else { continue };
+                    job.attempts = job.attempts.saturating_add(1);
+                    job.stand = Stand::Queued;
+                    self.queue(transport).queued.push_back(key);
+                }
+                Outcome::Failed(error) => {
+                    let failure = if is_overdue { Failure::Overdue } else { Failure::Temporary };
+                    notes.extend(self.failed(key, failure, error, now));
+                }
+                Outcome::Refused(error) => notes.extend(self.failed(key, Failure::Refused, error, now)),
+            }
+        }
+        // It may be gone with its last target.
+        let Some(queue) = self.queues.get_mut(transport) else { return (done, notes) };
+        let (min, max) = (self.config.retry_min, self.config.retry_max);
+        match unavailable {
+            Some(error) => {
+                queue.attempts = queue.attempts.saturating_add(1);
+                let (due, attempts) = (now + pause(min, max, queue.attempts), queue.attempts);
+                (queue.blocked_until, queue.error) = (Some(due), Some(error.clone()));
+                let is_overdue = is_overdue && !std::mem::replace(&mut queue.is_overdue, true);
+                self.due.insert((due, Wake::Transport(transport.clone())));
+                let targets = self.begin_to_wait(transport);
+                notes.push(Note::Unavailable {
+                    transport: transport.clone(),
+                    attempts,
+                    due,
+                    is_overdue,
+                    error: error.clone(),
+                });
+                if !targets.is_empty() {
+                    notes.push(Note::Behind { targets, error });
+                }
+            }
+            None => {
+                if std::mem::take(&mut queue.attempts) > 0 {
+                    (queue.blocked_until, queue.error, queue.is_overdue) = (None, None, false);
+                    notes.push(Note::Recovered { transport: transport.clone() });
+                }
+                self.consider(transport);
+            }
+        }
+        (done, notes)
+    }
+
+    /// An attempt has failed for one target, which waits.
+    fn failed(&mut self, key: Key, failure: Failure, error: Arc<str>, now: Instant) -> Option<Note> {
+        let (min, max, held) = (self.config.retry_min, self.config.retry_max, self.config.held_pause);
+        let job = self.job(key)?;
+        job.attempts = job.attempts.saturating_add(1);
+        let due = now + if failure.is_held() { held } else { pause(min, max, job.attempts) };
+        job.stand = Stand::Waiting(due);
+        let is_new = job.error.as_ref().is_none_or(|(before, _)| *before != failure);
+        job.error = Some((failure, error.clone()));
+        job.is_told = true;
+        let (transport, recipient, attempts) =
+            (job.target.transport.clone(), job.target.recipient.clone(), job.attempts);
+        self.due.insert((due, Wake::Target(key)));
+        Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error })
+    }
+
+    /// The targets that are queued for a transport that fails, and of which it was not told that they wait.
+    fn begin_to_wait(&mut self, transport: &Arc<str>) -> Vec<TargetId> {
+        let queued = self.queues.get(transport).map(|queue| queue.queued.clone());
+        let is_new =
+            |queues: &mut Self, key| queues.job(key).is_some_and(|job| !std::mem::replace(&mut job.is_told, true));
+        let new: Vec<Key> = queued.into_iter().flatten().filter(|key| is_new(self, *key)).collect();
+        new.into_iter().filter_map(|key| self.target_id(key)).collect()
+    }
+
+    fn target_id(&self, (message, number): Key) -> Option<TargetId> {
+        let target = &self.messages.get(&message)?.jobs.get(&number)?.target;
+        let (transport, recipient) = (target.transport.clone(), target.recipient.clone());
+        Some(TargetId { message, number, transport, recipient })
+    }
+
+    /// Queues what is due.
+    pub fn wake(&mut self, now: Instant) {
+        while self.due.first().is_some_and(|(due, _)| *due <= now) {
+            let Some((due, wake)) = self.due.pop_first() else { return };
+            match wake {
+                Wake::Target(key) => self.queue_again(key, Some(due)),
+                Wake::Transport(transport) => {
+                    if let Some(queue) =
+                        self.queues.get_mut(&transport).filter(|queue| queue.blocked_until == Some(due))
+                    {
+                        queue.blocked_until = None;
+                    }
+                    self.consider(&transport);
+                }
+            }
+        }
+    }
+
+    /// Tries everything that waits now.
+    pub fn retry_all(&mut self) {
+        for (_, wake) in std::mem::take(&mut self.due) {
+            match wake {
+                Wake::Target(key) => self.queue_again(key, None),
+                Wake::Transport(transport) => {
+                    if let Some(queue) = self.queues.get_mut(&transport) {
+                        queue.blocked_until = None;
+                    }
+                    self.consider(&transport);
+                }
+            }
+        }
+    }
+
+    fn queue_again(&mut self, key: Key, due: Option<Instant>) {
+        let Some(job) = self.job(key) else { return };
+        match job.stand {
+            Stand::Waiting(at) if due.is_none_or(|due| due == at) => job.stand = Stand::Queued,
+            _ => return,
+        }
+        let transport = job.target.transport.clone();
+        self.queue(&transport).queued.push_back(key);
+        self.consider(&transport);
+    }
+
+    /// When something is due next.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// Workers at work.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Whether a worker could begin, were there not too many.
+    pub fn is_any_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}
+
+fn worker_at(work: &Work, since: Instant) -> Worker {
+    let targets = work.targets.iter().map(|part| (work.body, part.number)).collect();
+    Worker { transport: work.transport.text().clone(), since, targets }
+}
+
+pub(crate) fn pause(min: Duration, max: Duration, attempts: u32) -> Duration {
+    min.saturating_mul(1 << attempts.saturating_sub(1).min(20)).min(max)
+}
+
+/// Workers that have not been at it for long.
+const WORKERS_MAX: usize = 64;
+/// After this they do not count any more, up to so many in all.
+const SLOW: Duration = Duration::from_secs(10);
+const ALL_WORKERS_MAX: usize = 256;
+/// Recipients of one transaction with an LMTP server.
+const RECIPIENTS_MAX: usize = 100;

@@ -1,0 +1,57 @@
+//! Bounds and times.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::observer::Observer;
+
+/// Bounds and times of the transports.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Our name in LHLO.
+    pub host_name: String,
+    /// How long a program may run; then its process group is killed.
+    pub program_time: Duration,
+    /// How long an LMTP server may take for a reply, and to take what is written.
+    pub lmtp_time: Duration,
+    /// How long a lock of a file is waited for.
+    pub lock_time: Duration,
+    /// The pause after the first failure. It doubles with each further one.
+    pub retry_min: Duration,
+    /// And is at most this.
+    pub retry_max: Duration,
+    /// A message that cannot be delivered is held when it is older than this.
+    pub max_age: Duration,
+    /// The pause of a message that is held, and after a refusal for good.
+    pub held_pause: Duration,
+    /// Bytes that may wait for one transport; beyond, [`Transports::check`](crate::Transports::check) refuses.
+    pub pending_bytes_max: u64,
+    /// Bytes that may wait for all of them.
+    pub pending_bytes_max_all: u64,
+    /// Memory for bodies on their way to LMTP servers.
+    pub lmtp_bytes_max: u64,
+    /// How long the drop of the last handle waits for what is under way.
+    pub shutdown_patience: Duration,
+    /// Who hears what becomes of each target.
+    pub observer: Option<Arc<dyn Observer>>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            host_name: "localhost".to_owned(),
+            program_time: Duration::from_secs(1000),
+            lmtp_time: Duration::from_secs(300),
+            lock_time: Duration::from_secs(30),
+            retry_min: Duration::from_secs(5),
+            retry_max: Duration::from_secs(1800),
+            max_age: Duration::from_secs(5 * 86_400),
+            held_pause: Duration::from_secs(86_400),
+            pending_bytes_max: 1 << 30,
+            pending_bytes_max_all: 2 << 30,
+            lmtp_bytes_max: 64 << 20,
+            shutdown_patience: Duration::from_secs(30),
+            observer: None,
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What a batch of the spool says to the stream of the transports, as bytes. ARCHITECTURE.md has the table.
+//!
+//! Every entry begins with a version and a kind; numbers are little-endian.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use posthaste_spool::Lsn;
+
+use crate::work::Failure;
+
+/// A target: the batch that has the message's body, and the target's number within the message.
+pub type Key = (Lsn, u16);
+
+/// An entry in the stream of the transports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TransportEntry {
+    /// A message is to be delivered.
+    Deliver(Deliver),
+    /// Targets have got it, or are not to get it any more. Nobody waits for this entry: without it they get it once more.
+    Done(Vec<Key>),
+    /// A file is about to be appended to: durable before the first byte is written, so that half a message is recognised after a kill.
+    Begun {
+        /// The target.
+        key: Key,
+        /// Bytes of the file before.
+        file_bytes: u64,
+    },
+    /// An attempt failed, for whoever looks at the spool from outside. A later one for the same target takes its place.
+    Trouble(Trouble),
+}
+
+/// A message for some transports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deliver {
+    /// When it was received, in seconds since 1970.
+    pub secs: u64,
+    /// The sender's address; empty for none.
+    pub sender: Arc<str>,
+    /// BODY=8BITMIME was said of it.
+    pub is_8bit: bool,
+    /// SMTPUTF8 was said of it.
+    pub smtputf8: bool,
+    /// The batch that has its body and the body's length. `None`: this one. An entry that takes the place of an older one names that one's batch.
+    pub body: Option<(Lsn, u64)>,
+    /// Those that are still to get it, each with its number.
+    pub targets: Vec<(u16, Target)>,
+}
+
+/// One recipient at one transport.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The transport as the configuration has it.
+    pub transport: Arc<str>,
+    /// The address that the transport gets it for.
+    pub recipient: Arc<str>,
+    /// The recipient as the client gave it.
+    pub original: Arc<str>,
+    /// What stands behind the separator in `recipient`.
+    pub detail: Arc<str>,
+}
+
+/// Why a target waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// The target. `None`: everything for the transport waits.
+    pub key: Option<Key>,
+    /// The transport.
+    pub transport: Arc<str>,
+    /// Attempts in a row that failed.
+    pub attempts: u32,
+    /// When it is tried next, in seconds since 1970.
+    pub next_try_secs: u64,
+    /// How the last attempt failed; of a panic it is not written down that it was one.
+    pub failure: Failure,
+    /// What the last attempt ended with; at most [`ERROR_BYTES_MAX`].
+    pub error: Arc<str>,
+}
+
+/// Bytes of an error that are kept.
+pub const ERROR_BYTES_MAX: usize = 1000;
+
+const VERSION: u8 = 1;
+
+const DELIVER: u8 = 1;
+const DONE: u8 = 2;
+const BEGUN: u8 = 3;
+const TROUBLE: u8 = 4;
+
+const HAS_BODY: u8 = 1;
+const IS_8BIT: u8 = 2;
+const SMTPUTF8: u8 = 4;
+const FLAGS: u8 = HAS_BODY | IS_8BIT | SMTPUTF8;
+
+const HAS_KEY: u8 = 1;
+const IS_REFUSED: u8 = 2;
+const IS_OVERDUE: u8 = 4;
+
+impl TransportEntry {
+    /// The entry's payload.
+    ///
+    /// # Panics
+    /// An address, a transport or an error of more than 65,535 bytes, or more than 65,535 targets: all of them are checked when they come in.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(256);
+        out.put_u8(VERSION);
+        match self {
+            Self::Deliver(deliver) => deliver.put(&mut out),
+            Self::Done(keys) => {
+                out.put_u8(DONE);
+                keys.iter().for_each(|key| put_key(&mut out, *key));
+            }
+            Self::Begun { key, file_bytes } => {
+                out.put_u8(BEGUN);
+                put_key(&mut out, *key);
+                out.put_u64_le(*file_bytes);
+            }
+            Self::Trouble(trouble) => {
+                out.put_u8(TROUBLE);
+                let failure = match trouble.failure {
+                    Failure::Temporary | Failure::Panicked => 0,
+                    Failure::Refused => IS_REFUSED,
+                    Failure::Overdue => IS_OVERDUE,
+                };
+                out.put_u8(failure | if trouble.key.is_some() { HAS_KEY } else { 0 });
+                trouble.key.into_iter().for_each(|key| put_key(&mut out, key));
+                out.put_u32_le(trouble.attempts);
+                out.put_u64_le(trouble.next_try_secs);
+                put_text(&mut out, &trouble.transport);
+                put_text(&mut out, &trouble.error);
+            }
+        }
+        out.freeze()
+    }
+
+    /// Reads a payload; `None` if this version does not know it.
+    pub fn decode(payload: Bytes) -> Option<Self> {
+        let mut rest = Fields(payload);
+        if rest.u8()? != VERSION {
+            return None;
+        }
+        let entry = match rest.u8()? {
+            DELIVER => Self::Deliver(Deliver::take(&mut rest)?),
+            DONE => {
+                let keys = (0..rest.0.len() / KEY_BYTES).map(|_| rest.key()).collect::<Option<_>>()?;
+                Self::Done(keys)
+            }
+            BEGUN => Self::Begun { key: rest.key()?, file_bytes: rest.u64()? },
+            TROUBLE => {
+                let flags = rest.u8()?;
+                let failure = match flags & !HAS_KEY {
+                    0 => Failure::Temporary,
+                    IS_REFUSED => Failure::Refused,
+                    IS_OVERDUE => Failure::Overdue,
+                    _ => return None,
+                };
+                Self::Trouble(Trouble {
+                    key: if flags & HAS_KEY != 0 { Some(rest.key()?) } else { None },
+                    failure,
+                    attempts: rest.u32()?,
+                    next_try_secs: rest.u64()?,
+                    transport: rest.text()?,
+                    error: rest.text()?,
+                })
+            }
+            _ => return None,
+        };
+        rest.0.is_empty().then_some(entry)
+    }
+}
+
+impl Deliver {
+    fn put(&self, out: &mut BytesMut) {
+        let flag = |holds: bool, flag: u8| if holds { flag } else { 0 };
+        out.put_u8(DELIVER);
+        out.put_u8(flag(self.body.is_some(), HAS_BODY) | flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8));
+        out.put_u64_le(self.secs);
+        if let Some((lsn, len)) = self.body {
+            out.put_u64_le(lsn.get());
+            out.put_u64_le(len);
+        }
+        put_text(out, &self.sender);
+        out.put_u16_le(u16::try_from(self.targets.len()).expect("the number of targets is checked"));
+        for (number, target) in &self.targets {
+            out.put_u16_le(*number);
+            for text in [&target.transport, &target.recipient, &target.original, &target.detail] {
+                put_text(out, text);
+            }
+        }
+    }
+
+    fn take(rest: &mut Fields) -> Option<Self> {
+        let flags = rest.u8()?;
+        if flags & !FLAGS != 0 {
+            return None;
+        }
+        let secs = rest.u64()?;
+        let body = if flags & HAS_BODY != 0 { Some((Lsn::new(rest.u64()?), rest.u64()?)) } else { None };
+        let sender = rest.text()?;
+        let mut targets = Vec::new();
+        for _ in 0..rest.u16()? {
+            let number = rest.u16()?;
+            let (transport, recipient) = (rest.text()?, rest.text()?);
+            targets.push((number, Target { transport, recipient, original: rest.text()?, detail: rest.text()? }));
+        }
+        let (is_8bit, smtputf8) = (flags & IS_8BIT != 0, flags & SMTPUTF8 != 0);
+        Some(Deliver { secs, sender, is_8bit, smtputf8, body, targets })
+    }
+}
+
+const KEY_BYTES: usize = 10;
+
+fn put_key(out: &mut BytesMut, (lsn, number): Key) {
+    out.put_u64_le(lsn.get());
+    out.put_u16_le(number);
+}
+
+fn put_text(out: &mut BytesMut, text: &str) {
+    out.put_u16_le(u16::try_from(text.len()).expect("its length is checked when it comes in"));
+    out.put_slice(text.as_bytes());
+}
+
+/// Takes fields from the front; `None` where the bytes end too early.
+struct Fields(Bytes);
+
+impl Fields {
+    fn bytes(&mut self, len: usize) -> Option<Bytes> {
+        (len <= self.0.len()).then(|| self.0.split_to(len))
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?[..].try_into().ok()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn key(&mut self) -> Option<Key> {
+        Some((Lsn::new(self.u64()?), self.u16()?))
+    }
+
+    fn text(&mut self) -> Option<Arc<str>> {
+        let len = self.u16()?;
+        Some(std::str::from_utf8(&self.bytes(len.into())?).ok()?.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target() -> Target {
+        Target { transport: "|/t".into(), recipient: "r".into(), original: "o".into(), detail: "d".into() }
+    }
+
+    fn deliver(body: Option<(Lsn, u64)>) -> TransportEntry {
+        TransportEntry::Deliver(Deliver {
+            secs: 1,
+            sender: "s".into(),
+            is_8bit: true,
+            smtputf8: false,
+            body,
+            targets: vec![(8, target())],
+        })
+    }
+
+    fn samples() -> Vec<TransportEntry> {
+        let key = (Lsn::new(5), 7);
+        let trouble = |key, failure| {
+            let (transport, error) = ("|/t".into(), "no".into());
+            TransportEntry::Trouble(Trouble { key, transport, attempts: 2, next_try_secs: 3, failure, error })
+        };
+        vec![
+            deliver(None),
+            deliver(Some((Lsn::new(4), 9))),
+            TransportEntry::Done(vec![key, (Lsn::new(6), 0)]),
+            TransportEntry::Begun { key, file_bytes: 1 << 40 },
+            trouble(None, Failure::Temporary),
+            trouble(None, Failure::Overdue),
+            trouble(Some(key), Failure::Refused),
+        ]
+    }
+
+    #[test]
+    fn every_entry_reads_back_as_written_and_none_cut_short_or_longer() {
+        for entry in samples() {
+            let whole = entry.encode();
+            assert_eq!(TransportEntry::decode(whole.clone()), Some(entry.clone()));
+            for len in 0..whole.len() {
+                let cut = TransportEntry::decode(whole.slice(..len));
+                // Whole keys less are a shorter list.
+                let is_list = matches!((&entry, &cut), (TransportEntry::Done(_), Some(TransportEntry::Done(_))));
+                assert!(cut.is_none() || is_list, "{entry:?}: length {len}");
+            }
+            assert_eq!(TransportEntry::decode([&whole[..], b"x"].concat().into()), None, "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_later_version_writes_is_not_guessed_at() {
+        let whole = deliver(None).encode();
+        for (at, value) in [(0, VERSION + 1), (1, TROUBLE + 1), (2, FLAGS + 1)] {
+            let mut changed = whole.to_vec();
+            changed[at] = value;
+            assert_eq!(TransportEntry::decode(changed.into()), None, "byte {at}");
+        }
+        let both = [&[VERSION, TROUBLE, IS_REFUSED | IS_OVERDUE][..], &[0; 16]].concat();
+        assert_eq!(TransportEntry::decode(both.into()), None);
+    }
+
+    /// The bytes on disk, which no later version may read otherwise.
+    #[test]
+    fn the_bytes_are_those_of_the_table() {
+        let expected = [
+            &[1, 1, 3][..],
+            &[1, 0, 0, 0, 0, 0, 0, 0],
+            &[4, 0, 0, 0, 0, 0, 0, 0],
+            &[9, 0, 0, 0, 0, 0, 0, 0],
+            &[1, 0, b's'],
+            &[1, 0, 8, 0],
+            &[3, 0, b'|', b'/', b't', 1, 0, b'r', 1, 0, b'o', 1, 0, b'd'],
+        ];
+        assert_eq!(deliver(Some((Lsn::new(4), 9))).encode()[..], expected.concat());
+        let refused = samples().pop().expect("the last").encode();
+        let expected = [
+            &[1, 4, 3][..],
+            &[5, 0, 0, 0, 0, 0, 0, 0, 7, 0],
+            &[2, 0, 0, 0],
+            &[3, 0, 0, 0, 0, 0, 0, 0],
+            &[3, 0, b'|', b'/', b't', 2, 0, b'n', b'o'],
+        ];
+        assert_eq!(refused[..], expected.concat());
+    }
+}

@@ -1,0 +1,123 @@
+//! What is told to the operator, and to whoever looks at the spool from outside.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::entry::{ERROR_BYTES_MAX, TransportEntry, Trouble};
+use crate::observer::{Observer, TargetId};
+use crate::work::{Failure, LostMail, Note};
+
+/// What is told to the operator. Must not block.
+#[derive(Clone)]
+pub struct Events(pub(crate) Arc<dyn Fn(Event) + Send + Sync>);
+
+impl Events {
+    /// Calls `tell` for each event, on the thread where it happens.
+    pub fn new(tell: impl Fn(Event) + Send + Sync + 'static) -> Self {
+        Events(Arc::new(tell))
+    }
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Events::new(|_| ())
+    }
+}
+
+/// Something that an operator is to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// An attempt failed, for one recipient of one message.
+    Failed {
+        /// Where.
+        transport: Arc<str>,
+        /// The batch of the spool that has the body.
+        id: u64,
+        /// The recipient.
+        recipient: Arc<str>,
+        /// Attempts so far.
+        attempts: u32,
+        /// How.
+        failure: Failure,
+        /// The attempt before, if there was one since the opening, ended in another way.
+        is_new: bool,
+        /// What it ended with.
+        error: Arc<str>,
+        /// When it is tried again.
+        pause: Duration,
+    },
+    /// Nothing can be delivered there now.
+    Unavailable {
+        /// Where.
+        transport: Arc<str>,
+        /// Failures in a row.
+        attempts: u32,
+        /// Why.
+        error: Arc<str>,
+        /// When it is tried again.
+        pause: Duration,
+        /// For the first time since it failed, a message was tried that is older than [`Config::max_age`](crate::Config::max_age).
+        is_overdue: bool,
+    },
+    /// The body of a message is lost: it was given up for one target.
+    Lost(LostMail),
+    /// It takes mail again.
+    Recovered {
+        /// Where.
+        transport: Arc<str>,
+    },
+}
+
+/// What the operator is told of it.
+pub(crate) fn event(note: Note, now: Instant) -> Option<Event> {
+    Some(match note {
+        Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error } => {
+            Event::Failed { transport, id: key.0.get(), recipient, attempts, failure, is_new, error, pause: due - now }
+        }
+        Note::Unavailable { transport, attempts, due, is_overdue, error } => {
+            Event::Unavailable { transport, attempts, error, pause: due - now, is_overdue }
+        }
+        Note::Recovered { transport } => Event::Recovered { transport },
+        Note::Behind { .. } => return None,
+    })
+}
+
+/// Tells an observer, if it is something that it hears.
+pub(crate) fn observe(observer: &dyn Observer, note: &Note) {
+    match note {
+        Note::Failed { transport, key: (message, number), recipient, failure, is_new: true, error, .. } => {
+            let (transport, recipient) = (transport.clone(), recipient.clone());
+            let target = TargetId { message: *message, number: *number, transport, recipient };
+            observer.waits(vec![target], *failure, error.clone());
+        }
+        Note::Behind { targets, error } => observer.waits(targets.clone(), Failure::Temporary, error.clone()),
+        Note::Failed { .. } | Note::Unavailable { .. } | Note::Recovered { .. } => {}
+    }
+}
+
+/// What whoever looks at the spool from outside is to know.
+pub(crate) fn trouble(note: &Note, now: Instant) -> Option<TransportEntry> {
+    let (key, transport, attempts, due, error, failure) = match note {
+        Note::Failed { transport, key, attempts, due, failure, error, .. } => {
+            (Some(*key), transport, attempts, due, error, *failure)
+        }
+        Note::Unavailable { transport, attempts, due, error, .. } => {
+            (None, transport, attempts, due, error, Failure::Temporary)
+        }
+        Note::Recovered { .. } | Note::Behind { .. } => return None,
+    };
+    let next_try_secs = unix_secs(SystemTime::now() + due.saturating_duration_since(now));
+    let (transport, attempts, error) = (transport.clone(), *attempts, short(error));
+    Some(TransportEntry::Trouble(Trouble { key, transport, attempts, next_try_secs, failure, error }))
+}
+
+/// An error as an entry can hold it.
+fn short(error: &Arc<str>) -> Arc<str> {
+    let end = (0..=error.len().min(ERROR_BYTES_MAX)).rev().find(|end| error.is_char_boundary(*end)).unwrap_or(0);
+    error[..end].into()
+}
+
+pub(crate) fn unix_secs(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

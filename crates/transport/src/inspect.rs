@@ -1,0 +1,75 @@
+//! A look at the stream of the transports from outside, also beside whoever has the spool open: which mail waits, and why.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use posthaste_spool::{ClosedSpool, Lsn};
+
+use crate::entry::{Deliver, Key, Target, TransportEntry, Trouble};
+use crate::transports::STREAM;
+
+/// A message that some transports have not got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undelivered {
+    /// The batch of the spool that has its body.
+    pub id: u64,
+    /// When it was received, in seconds since 1970.
+    pub received_secs: u64,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// Those that have not got it.
+    pub targets: Vec<Unreached>,
+}
+
+/// A target that has not got a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreached {
+    /// Its number among the message's targets.
+    pub number: u16,
+    /// The target.
+    pub target: Target,
+    /// Why, if it was tried in vain; otherwise the message is on its way.
+    pub trouble: Option<Trouble>,
+}
+
+/// The messages that wait for transports, in the order in which they came. Changes nothing.
+///
+/// # Errors
+/// What the file system said.
+pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
+    let mut messages: BTreeMap<Lsn, (Deliver, u64)> = BTreeMap::new();
+    let mut troubles: HashMap<Key, Trouble> = HashMap::new();
+    let mut of_transports: HashMap<Arc<str>, Trouble> = HashMap::new();
+    let mut done: Vec<Key> = Vec::new();
+    spool.entries(&mut |stream, lsn, payload, body_len| {
+        if stream != STREAM {
+            return;
+        }
+        match TransportEntry::decode(payload.clone()) {
+            Some(TransportEntry::Deliver(deliver)) => {
+                let (body, bytes) = deliver.body.unwrap_or((lsn, body_len));
+                messages.insert(body, (deliver, bytes));
+            }
+            Some(TransportEntry::Done(keys)) => done.extend(keys),
+            Some(TransportEntry::Trouble(trouble)) => match trouble.key {
+                Some(key) => drop(troubles.insert(key, trouble)),
+                None => drop(of_transports.insert(trouble.transport.clone(), trouble)),
+            },
+            Some(TransportEntry::Begun { .. }) | None => {}
+        }
+    })?;
+    for (body, number) in done {
+        if let Some((deliver, _)) = messages.get_mut(&body) {
+            deliver.targets.retain(|(other, _)| *other != number);
+        }
+    }
+    let undelivered = messages.into_iter().filter(|(_, (deliver, _))| !deliver.targets.is_empty());
+    let undelivered = undelivered.map(|(body, (deliver, bytes))| {
+        let targets = deliver.targets.into_iter().map(|(number, target)| {
+            let trouble = troubles.get(&(body, number)).or_else(|| of_transports.get(&target.transport)).cloned();
+            Unreached { number, target, trouble }
+        });
+        Undelivered { id: body.get(), received_secs: deliver.secs, bytes, targets: targets.collect() }
+    });
+    Ok(undelivered.collect())
+}

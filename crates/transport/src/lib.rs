@@ -1,0 +1,43 @@
+//! Durable delivery to places that are no Maildir: programs, mbox files, LMTP servers.
+//!
+//! For any server that keeps mail in a spool. All of them together are one stream of it; each has a queue, retries and a bound of its own, so one that hangs
+//! or fails holds up nobody else. Each target gets a message at least once: a kill between the delivery and its note in the spool has it delivered again.
+//!
+//! It runs programs and writes files with the rights of the process, and does not know who may configure them: its user sees to that.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+mod attempts;
+mod body;
+mod carry;
+mod config;
+mod descriptors;
+mod entry;
+mod events;
+#[cfg(test)]
+mod held_tests;
+pub mod inspect;
+mod lmtp;
+mod mbox;
+mod observer;
+#[cfg(test)]
+mod panic_tests;
+mod program;
+mod queues;
+#[cfg(test)]
+mod queues_tests;
+mod section;
+#[cfg(test)]
+mod tests;
+mod transports;
+mod work;
+mod workers;
+
+pub use config::Config;
+pub use descriptors::close_inherited_on_exec;
+pub use entry::{Deliver, ERROR_BYTES_MAX, Key, Target, TransportEntry, Trouble};
+pub use events::{Event, Events};
+pub use observer::{Observer, TargetId};
+pub use section::Section;
+pub use transports::{Message, OpenError, OpenReport, STREAM, Stats, TransportFull, Transports};
+pub use work::{Failure, LostMail};

@@ -1,0 +1,140 @@
+//! Hands messages to an LMTP server, several over one connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_directory::TransportKind;
+use posthaste_smtp::client::{Config, RecipientOutcome, Stage};
+use posthaste_smtp::driver::{Client, ClientTimeouts, ConnectError};
+use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Protocol, RcptTo, ReversePath};
+use tokio::sync::Semaphore;
+
+use crate::body::Source;
+use crate::work::{Outcome, Work};
+use crate::workers::blocking;
+
+/// What one worker has with a server.
+pub(crate) struct Session {
+    client: Option<Client>,
+    host_name: String,
+    patience: Duration,
+    /// Memory for bodies, in KiB.
+    memory: Arc<Semaphore>,
+    memory_kib: u32,
+}
+
+impl Session {
+    pub fn new(host_name: &str, patience: Duration, memory: Arc<Semaphore>, memory_kib: u32) -> Self {
+        Session { client: None, host_name: host_name.to_owned(), patience, memory, memory_kib }
+    }
+
+    /// Hands over one message for all its recipients.
+    pub async fn deliver(&mut self, work: &Work, source: Source) -> Vec<Outcome> {
+        let all = |outcome: Outcome| vec![outcome; work.targets.len()];
+        // A body larger than all memory there is comes alone.
+        let kib = u32::try_from(source.len.div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, self.memory_kib);
+        let Ok(_share) = self.memory.clone().acquire_many_owned(kib).await else {
+            return all(Outcome::Failed("the server is shutting down".into()));
+        };
+        let body = match blocking(move || read_all(&source).map_err(|error| source.failed(&error, ""))).await {
+            Ok(body) => body,
+            Err(outcome) => return all(outcome),
+        };
+        let Ok(reverse_path) = ReversePath::parse(&format!("<{}>", work.deliver.sender)) else {
+            return all(Outcome::Refused(format!("`{}` is no sender", work.deliver.sender).into()));
+        };
+        let mail = MailFrom {
+            body: if work.deliver.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit },
+            smtputf8: work.deliver.smtputf8,
+            ..MailFrom::new(reverse_path)
+        };
+        let recipients = work.targets.iter().map(|part| ForwardPath::parse(&format!("<{}>", part.target.recipient)));
+        let Ok(recipients) = recipients.map(|path| path.map(RcptTo::new)).collect::<Result<Vec<_>, _>>() else {
+            return all(Outcome::Refused("an address cannot be said in LMTP".into()));
+        };
+        let is_fresh = !self.is_open();
+        let outcomes = self.send(work, mail.clone(), recipients.clone(), body.clone()).await;
+        // A server may end a session between two messages, which says nothing of the next one.
+        if !is_fresh && outcomes.iter().all(|(outcome, stage)| is_lost_before(outcome, *stage)) {
+            let outcomes = self.send(work, mail, recipients, body).await;
+            return outcomes.into_iter().map(|(outcome, _)| outcome).collect();
+        }
+        outcomes.into_iter().map(|(outcome, _)| outcome).collect()
+    }
+
+    async fn send(
+        &mut self,
+        work: &Work,
+        mail: MailFrom,
+        recipients: Vec<RcptTo>,
+        body: Vec<Bytes>,
+    ) -> Vec<(Outcome, Stage)> {
+        let all = |error: String| vec![(Outcome::Unavailable(error.into()), Stage::Mail); recipients.len()];
+        if !self.is_open() {
+            match self.connect(work.transport.kind()).await {
+                Ok(client) => self.client = Some(client),
+                Err(error) => return all(error.to_string()),
+            }
+        }
+        let Some(client) = &mut self.client else { return all("no session".to_owned()) };
+        let outcome = match client.send(mail, recipients.clone(), body).await {
+            Ok(outcome) => outcome,
+            Err(error) => return all(error.to_string()),
+        };
+        let is_open = client.is_open();
+        let of_recipient = |recipient: RecipientOutcome| {
+            let said = recipient.reply.to_string().into();
+            let outcome = match recipient.reply.is_permanent() {
+                _ if recipient.is_delivered() => Outcome::Delivered,
+                true => Outcome::Refused(said),
+                false if is_open => Outcome::Failed(said),
+                false => Outcome::Unavailable(said),
+            };
+            (outcome, recipient.stage)
+        };
+        outcome.recipients.into_iter().map(of_recipient).collect()
+    }
+
+    fn is_open(&self) -> bool {
+        self.client.as_ref().is_some_and(Client::is_open)
+    }
+
+    async fn connect(&self, kind: &TransportKind) -> Result<Client, ConnectError> {
+        let mut config = Config::new(self.host_name.as_str());
+        config.protocol = Protocol::Lmtp;
+        let timeouts =
+            ClientTimeouts { connect: self.patience.min(CONNECT_MAX), reply: self.patience, write: self.patience };
+        match kind {
+            TransportKind::LmtpTcp(host, port) => Client::connect((host.as_str(), *port), config, timeouts).await,
+            TransportKind::LmtpUnix(path) => Client::connect_unix(path, config, timeouts).await,
+            // The others have no server.
+            _ => Client::connect_unix("", config, timeouts).await,
+        }
+    }
+
+    /// Nothing more is sent.
+    pub async fn end(self) {
+        if let Some(client) = self.client {
+            let _ = tokio::time::timeout(QUIT_PATIENCE, client.quit()).await;
+        }
+    }
+}
+
+fn is_lost_before(outcome: &Outcome, stage: Stage) -> bool {
+    stage == Stage::Mail && matches!(outcome, Outcome::Unavailable(_))
+}
+
+fn read_all(source: &Source) -> std::io::Result<Vec<Bytes>> {
+    let (mut pieces, mut at) = (Vec::new(), 0);
+    while at < source.len {
+        let piece = source.piece(at)?;
+        at += piece.len() as u64;
+        pieces.push(piece);
+    }
+    Ok(pieces)
+}
+
+const CONNECT_MAX: Duration = Duration::from_secs(30);
+/// Nothing depends on the reply to QUIT.
+const QUIT_PATIENCE: Duration = Duration::from_secs(5);

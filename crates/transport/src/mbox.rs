@@ -1,0 +1,417 @@
+//! Appends a message to a file in mbox format (RFC 4155, with the quoting called mboxrd). Blocks.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use posthaste_message::DateTime;
+use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
+use rustix::process::{Pid, test_kill_process};
+
+use crate::body::{Source, ToLf, prefix};
+use crate::entry::{Deliver, Target};
+
+/// One message for one file.
+pub(crate) struct Append<'a> {
+    pub path: &'a Path,
+    pub deliver: &'a Deliver,
+    pub target: &'a Target,
+    pub source: &'a Source,
+    /// Bytes that the file had before an attempt that may have been cut short.
+    pub begun: Option<u64>,
+    pub lock_time: Duration,
+}
+
+/// Why a message was not appended.
+#[derive(Debug)]
+pub(crate) enum AppendError {
+    /// The message cannot be read.
+    Body(io::Error),
+    /// The file cannot be locked or written; as it was before.
+    File(String),
+}
+
+impl Append<'_> {
+    /// Appends the message and syncs it. `begin` is called with the file's length and has to make that durable, before the first byte is written.
+    ///
+    /// # Errors
+    /// See [`AppendError`]: the file ends where it did.
+    pub fn run(&self, begin: &mut dyn FnMut(u64) -> Result<(), String>) -> Result<(), AppendError> {
+        let file_error = |error: io::Error| AppendError::File(format!("{}: {error}", self.path.display()));
+        let deadline = Instant::now() + self.lock_time;
+        let _dot_lock = DotLock::take(self.path, deadline).map_err(file_error)?;
+        let (mut file, is_new) = open_locked(self.path, deadline).map_err(file_error)?;
+        if let Some(begun) = self.begun {
+            match self.cut_off(&file, begun)? {
+                Found::Whole => return sync(&file, self.path, true).map_err(file_error),
+                Found::Other => {}
+            }
+        }
+        let len = file.metadata().map_err(file_error)?.len();
+        begin(len).map_err(AppendError::File)?;
+        let seek = file.seek(SeekFrom::Start(len)).map(drop).map_err(file_error);
+        let written = seek.and_then(|()| self.write(&mut file));
+        let synced = written.and_then(|()| sync(&file, self.path, is_new || len == 0).map_err(file_error));
+        if synced.is_err() {
+            // Half a message must not stay. If even that fails, the next attempt knows the length.
+            let _ = file.set_len(len);
+        }
+        synced
+    }
+
+    fn write(&self, file: &mut File) -> Result<(), AppendError> {
+        self.render(&mut |piece| {
+            let written = file.write_all(piece);
+            written.map_err(|error| AppendError::File(format!("{}: {error}", self.path.display())))
+        })
+    }
+
+    /// Gives `each` the bytes of the message in the file.
+    fn render(&self, each: &mut dyn FnMut(&[u8]) -> Result<(), AppendError>) -> Result<(), AppendError> {
+        let sender = if self.deliver.sender.is_empty() { "MAILER-DAEMON" } else { &self.deliver.sender };
+        // A blank would end the address.
+        let mut head = format!("From {} {}\n", sender.replace(' ', "_"), date(self.deliver.secs)).into_bytes();
+        head.extend(prefix(self.deliver, self.target));
+        each(&head)?;
+        let (mut to_lf, mut quoting, mut lf, mut out) = (ToLf::default(), Quoting::default(), Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < self.source.len {
+            let piece = self.source.piece(at).map_err(AppendError::Body)?;
+            at += piece.len() as u64;
+            lf.clear();
+            out.clear();
+            to_lf.push(&piece, &mut lf);
+            quoting.push(&lf, &mut out);
+            each(&out)?;
+        }
+        lf.clear();
+        out.clear();
+        to_lf.end(&mut lf);
+        quoting.push(&lf, &mut out);
+        quoting.end(&mut out);
+        each(&out)
+    }
+
+    /// Looks for what an attempt has left that was cut short, and takes it off the file.
+    fn cut_off(&self, file: &File, begun: u64) -> Result<Found, AppendError> {
+        let file_error = |error: io::Error| AppendError::File(format!("{}: {error}", self.path.display()));
+        let len = file.metadata().map_err(file_error)?.len();
+        if len <= begun {
+            return Ok(Found::Other);
+        }
+        let mut tail = io::BufReader::new(Tail { file, at: begun });
+        let mut found = Vec::new();
+        let (mut at, mut is_same) = (begun, true);
+        self.render(&mut |piece| {
+            if is_same {
+                found.clear();
+                (&mut tail).take(piece.len() as u64).read_to_end(&mut found).map_err(file_error)?;
+                let same = found.iter().zip(piece).take_while(|(a, b)| a == b).count();
+                at += same as u64;
+                is_same = same == piece.len();
+            }
+            Ok(())
+        })?;
+        if is_same {
+            return Ok(Found::Whole);
+        }
+        // After a power cut, zeros may stand for what was not written yet. What others have appended stays, and so does half a message before it.
+        let mut rest = io::BufReader::new(Tail { file, at });
+        let mut buffer = [0; 8192];
+        loop {
+            match rest.read(&mut buffer).map_err(file_error)? {
+                0 => break,
+                read if buffer[..read].iter().all(|byte| *byte == 0) => {}
+                _ => return Ok(Found::Other),
+            }
+        }
+        file.set_len(begun).map_err(file_error)?;
+        Ok(Found::Other)
+    }
+}
+
+enum Found {
+    /// The whole message: only the sync is missing.
+    Whole,
+    /// Nothing of it is there now.
+    Other,
+}
+
+struct Tail<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for Tail<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+fn sync(file: &File, path: &Path, with_name: bool) -> io::Result<()> {
+    file.sync_all()?;
+    match path.parent().filter(|_| with_name) {
+        Some(dir) => File::open(dir)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Opens and locks the file, and says whether it was made. Another program may move it away meanwhile.
+fn open_locked(path: &Path, deadline: Instant) -> io::Result<(File, bool)> {
+    loop {
+        let is_there = std::fs::symlink_metadata(path).is_ok();
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).mode(0o600).custom_flags(flags.bits().cast_signed());
+        let file = options.open(path)?;
+        let opened = file.metadata()?;
+        if !opened.is_file() || opened.nlink() > 1 {
+            return Err(io::Error::other("it is not a plain file with one name"));
+        }
+        while let Err(error) = fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+            let is_held = matches!(error, rustix::io::Errno::ACCESS | rustix::io::Errno::AGAIN);
+            if !is_held || Instant::now() >= deadline {
+                return Err(if is_held { io::Error::other("another program holds its lock") } else { error.into() });
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        let is_same = |now: std::fs::Metadata| (now.dev(), now.ino()) == (opened.dev(), opened.ino());
+        if std::fs::symlink_metadata(path).is_ok_and(is_same) {
+            return Ok((file, !is_there));
+        }
+        if Instant::now() >= deadline {
+            return Err(io::Error::other("another program keeps replacing it"));
+        }
+    }
+}
+
+/// `PATH.lock`, as other mail programs make it. Where it may not be made, the file's own lock has to do.
+struct DotLock(Option<PathBuf>);
+
+impl DotLock {
+    fn take(path: &Path, deadline: Instant) -> io::Result<Self> {
+        let mut lock = path.as_os_str().to_owned();
+        lock.push(".lock");
+        let lock = PathBuf::from(lock);
+        loop {
+            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&lock) {
+                Ok(mut file) => {
+                    let _ = writeln!(file, "{}", std::process::id());
+                    return Ok(DotLock(Some(lock)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
+                {
+                    return Ok(DotLock(None));
+                }
+                Err(error) => return Err(error),
+            }
+            if is_stale(&lock) {
+                let _ = std::fs::remove_file(&lock);
+            } else if Instant::now() >= deadline {
+                return Err(io::Error::other(format!("another program holds {}", lock.display())));
+            } else {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+        }
+    }
+}
+
+impl Drop for DotLock {
+    fn drop(&mut self) {
+        if let Some(lock) = &self.0 {
+            let _ = std::fs::remove_file(lock);
+        }
+    }
+}
+
+/// Its process is gone, or it does not name one and is old.
+fn is_stale(lock: &Path) -> bool {
+    let content = std::fs::read_to_string(lock).unwrap_or_default();
+    if let Some(pid) = content.trim().parse().ok().and_then(Pid::from_raw) {
+        // One of ours may be left of a process that had our number.
+        return test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
+    }
+    let modified = std::fs::metadata(lock).and_then(|metadata| metadata.modified());
+    modified.is_ok_and(|then| SystemTime::now().duration_since(then).is_ok_and(|age| age > LOCK_AGE_MAX))
+}
+
+/// Puts `>` before lines that begin with `From `, behind any number of `>`; and one empty line at the end.
+#[derive(Debug)]
+struct Quoting {
+    /// Bytes of `From ` that the line begins with and that are held back; `None`: it begins otherwise.
+    held: Option<usize>,
+}
+
+impl Default for Quoting {
+    fn default() -> Self {
+        Quoting { held: Some(0) }
+    }
+}
+
+impl Quoting {
+    fn push(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        for &byte in text {
+            match self.held {
+                // One more `>` is the same wherever it stands among them.
+                Some(0) if byte == b'>' => out.push(byte),
+                Some(held) if byte == FROM[held] => {
+                    self.held = Some(held + 1);
+                    if held + 1 == FROM.len() {
+                        out.push(b'>');
+                        out.extend_from_slice(FROM);
+                        self.held = None;
+                    }
+                }
+                held => {
+                    out.extend_from_slice(&FROM[..held.unwrap_or(0)]);
+                    out.push(byte);
+                    self.held = (byte == b'\n').then_some(0);
+                }
+            }
+        }
+    }
+
+    fn end(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&FROM[..self.held.unwrap_or(0)]);
+        let is_whole_line = self.held == Some(0);
+        out.extend_from_slice(if is_whole_line { b"\n" } else { b"\n\n" });
+    }
+}
+
+const FROM: &[u8] = b"From ";
+
+/// As `asctime` writes it, in UTC: `Sun Nov  6 08:49:37 1994`.
+fn date(secs: u64) -> String {
+    let date = DateTime::from_unix(i64::try_from(secs).unwrap_or(i64::MAX)).to_string();
+    let words: Vec<&str> = date.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+    let day = words[1].trim_start_matches('0');
+    format!("{} {} {day:>2} {} {}", words[0], words[2], words[4], words[3])
+}
+
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// A lock of nobody known is broken after this time.
+const LOCK_AGE_MAX: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use posthaste_spool::{Batch, Body, Entry, FileSpool, Spool};
+
+    use super::*;
+
+    struct World {
+        dir: tempfile::TempDir,
+        deliver: Deliver,
+        target: Target,
+        source: Source,
+    }
+
+    impl World {
+        fn new(body: &[u8]) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let mut settings = posthaste_spool::Config::default();
+            settings.ring.segment_bytes = 4 << 20;
+            let (spool, _) = FileSpool::open(&dir.path().join("spool"), settings).unwrap();
+            let spool: Arc<dyn Spool> = Arc::new(spool);
+            let (tell, told) = std::sync::mpsc::channel();
+            let entry = Entry { stream: spool.stream("x").unwrap(), needs_body: true, payload: "x".into() };
+            let batch = Batch { entries: vec![entry], body: Body::Inline(vec![body.to_vec().into()]) };
+            spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+            let source = Source { spool, lsn: told.recv().unwrap().unwrap(), len: body.len() as u64 };
+            let (sender, secs) = ("s@example.net".into(), 784_111_777);
+            let deliver = Deliver { secs, sender, is_8bit: false, smtputf8: false, body: None, targets: Vec::new() };
+            let recipient: Arc<str> = "r@example.org".into();
+            let target = Target { transport: "/x".into(), original: recipient.clone(), recipient, detail: "".into() };
+            World { dir, deliver, target, source }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.dir.path().join("file")
+        }
+
+        fn append(&self, begun: Option<u64>) -> Result<u64, AppendError> {
+            let (path, lock_time) = (self.path(), Duration::ZERO);
+            let (deliver, target, source) = (&self.deliver, &self.target, &self.source);
+            let mut noted = u64::MAX;
+            Append { path: &path, deliver, target, source, begun, lock_time }.run(&mut |len| {
+                noted = len;
+                Ok(())
+            })?;
+            Ok(noted)
+        }
+    }
+
+    const BEFORE: &[u8] = b"From x Thu Jan  1 00:00:00 1970\n\nbefore\n\n";
+    const AFTER: &[u8] = b"From y Thu Jan  1 00:00:00 1970\n\nafter\n\n";
+
+    #[test]
+    fn wherever_an_attempt_was_cut_short_the_next_leaves_one_whole_message() {
+        let world = World::new(b"Subject: x\r\n\r\nFrom here\r\nend\r\n");
+        std::fs::write(world.path(), BEFORE).unwrap();
+        let begun = world.append(None).unwrap();
+        assert_eq!(begun, BEFORE.len() as u64);
+        let whole = std::fs::read(world.path()).unwrap();
+        let message = "From s@example.net Sun Nov  6 08:49:37 1994\nReturn-Path: <s@example.net>\nDelivered-To: r@example.org\n\
+             Subject: x\n\n>From here\nend\n\n";
+        assert_eq!(String::from_utf8_lossy(&whole[BEFORE.len()..]), message);
+        for len in BEFORE.len()..=whole.len() {
+            for zeros in [0, 1, 5000] {
+                let is_whole = len == whole.len();
+                std::fs::write(world.path(), [&whole[..len], &vec![0; zeros]].concat()).unwrap();
+                world.append(Some(begun)).unwrap();
+                let found = std::fs::read(world.path()).unwrap();
+                // Zeros behind a whole message are somebody else's.
+                assert_eq!(found, [&whole[..], &vec![0; if is_whole { zeros } else { 0 }]].concat(), "{len} {zeros}");
+            }
+            // Another program has appended meanwhile: that must not go, and ours comes behind it unless it is whole.
+            std::fs::write(world.path(), [&whole[..len], AFTER].concat()).unwrap();
+            world.append(Some(begun)).unwrap();
+            let again: &[u8] = if len == whole.len() { b"" } else { &whole[BEFORE.len()..] };
+            assert_eq!(std::fs::read(world.path()).unwrap(), [&whole[..len], AFTER, again].concat(), "{len}");
+        }
+        // The file was emptied, or another is in its place.
+        std::fs::write(world.path(), b"").unwrap();
+        assert_eq!(world.append(Some(begun)).unwrap(), 0);
+        assert_eq!(std::fs::read(world.path()).unwrap(), &whole[BEFORE.len()..]);
+    }
+
+    #[test]
+    fn an_attempt_that_fails_in_the_middle_leaves_the_file_as_it_was() {
+        let mut world = World::new(&[b'x'; 600_000]);
+        std::fs::write(world.path(), BEFORE).unwrap();
+        // The last piece of the body is not there.
+        world.source.len += 1;
+        assert!(matches!(world.append(None), Err(AppendError::Body(_))));
+        assert_eq!(std::fs::read(world.path()).unwrap(), BEFORE);
+    }
+
+    #[test]
+    fn nothing_is_written_unless_the_length_is_on_record() {
+        let world = World::new(b"x\r\n");
+        let (path, lock_time) = (world.path(), Duration::ZERO);
+        let (deliver, target, source) = (&world.deliver, &world.target, &world.source);
+        let append = Append { path: &path, deliver, target, source, begun: None, lock_time };
+        assert!(append.run(&mut |_| Err("the spool is full".to_owned())).is_err());
+        assert_eq!(std::fs::read(world.path()).unwrap(), b"");
+    }
+
+    #[test]
+    fn quoting_is_the_same_however_the_text_is_cut() {
+        let text = b"From a\n>From b\n>>> From c\nFrom\nFro\n\nFFrom d\n>>From ";
+        let expected = b">From a\n>>From b\n>>> From c\nFrom\nFro\n\nFFrom d\n>>>From \n\n";
+        for cut in 0..=text.len() {
+            let (mut quoting, mut out) = (Quoting::default(), Vec::new());
+            quoting.push(&text[..cut], &mut out);
+            quoting.push(&text[cut..], &mut out);
+            quoting.end(&mut out);
+            assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(expected), "{cut}");
+        }
+    }
+}

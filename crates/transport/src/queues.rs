@@ -1,0 +1,313 @@
+//! What became of each message for each transport. Bookkeeping alone: it reads no clock, starts nothing and touches no disk.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use posthaste_directory::{Transport, TransportKind};
+use posthaste_spool::Lsn;
+
+use crate::config::Config;
+use crate::entry::{Deliver, Key, Target, TransportEntry};
+use crate::work::Failure;
+
+/// Where a target stands.
+///
+/// ```text
+///              a worker takes it            it was taken
+///   ┌─► Queued ─────────────────► Running ─────────────► gone
+///   │     ▲                         │
+///   │     │ the transport failed    │ this message failed, or was refused for good
+///   │     └─────────────────────────┤
+///   └────────── due ─────────── Waiting
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stand {
+    Queued,
+    Running,
+    Waiting(Instant),
+}
+
+pub(crate) struct Message {
+    pub entry: Lsn,
+    pub deliver: Arc<Deliver>,
+    pub body_len: u64,
+    pub jobs: BTreeMap<u16, Job>,
+}
+
+pub(crate) struct Job {
+    pub target: Target,
+    pub stand: Stand,
+    pub attempts: u32,
+    pub begun: Option<u64>,
+    /// What the last attempt ended with.
+    pub error: Option<(Failure, Arc<str>)>,
+    /// It was told that it waits.
+    pub is_told: bool,
+}
+
+pub(crate) struct Queue {
+    /// What is wrong with it, if an earlier configuration or version has written it.
+    pub transport: Result<Arc<Transport>, Arc<str>>,
+    pub queued: VecDeque<Key>,
+    pub running: usize,
+    /// Failures in a row of the transport itself.
+    pub attempts: u32,
+    pub blocked_until: Option<Instant>,
+    pub error: Option<Arc<str>>,
+    /// It was told that messages wait for longer than they may.
+    pub is_overdue: bool,
+    pub is_ready: bool,
+    pub targets: usize,
+    pub bytes: u64,
+}
+
+/// A worker, and the message that it is at.
+pub(crate) struct Worker {
+    pub transport: Arc<str>,
+    pub since: Instant,
+    pub targets: Vec<Key>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wake {
+    Target(Key),
+    Transport(Arc<str>),
+}
+
+pub(crate) struct Queues {
+    pub config: Config,
+    pub messages: BTreeMap<Lsn, Message>,
+    /// Those that stand for messages, or say something that this version does not know.
+    pub entries: BTreeSet<Lsn>,
+    pub unknown: Vec<Lsn>,
+    pub seen: Lsn,
+    /// Entries since the last time that nothing waited, or that what waits was written down anew.
+    pub shown: usize,
+    pub queues: HashMap<Arc<str>, Queue>,
+    /// Transports that a worker may begin with.
+    pub ready: VecDeque<Arc<str>>,
+    pub due: BTreeSet<(Instant, Wake)>,
+    pub released: Vec<Lsn>,
+    pub is_changed: bool,
+    /// Those that replay has shown as done: an entry that stands for an older one may name them.
+    pub done: Option<HashSet<Key>>,
+    pub workers: HashMap<u64, Worker>,
+    pub next_worker: u64,
+}
+
+impl Queues {
+    /// At the beginning of a replay.
+    pub fn new(config: Config) -> Self {
+        Queues {
+            config,
+            messages: BTreeMap::new(),
+            entries: BTreeSet::new(),
+            unknown: Vec::new(),
+            seen: Lsn::ZERO,
+            shown: 0,
+            queues: HashMap::new(),
+            ready: VecDeque::new(),
+            due: BTreeSet::new(),
+            released: Vec::new(),
+            is_changed: false,
+            done: Some(HashSet::new()),
+            workers: HashMap::new(),
+            next_worker: 0,
+        }
+    }
+
+    /// The replay has ended.
+    pub fn replayed(&mut self) {
+        self.done = None;
+        self.is_changed = true;
+        // Not before: what is done need not be looked for in a queue.
+        let open = self.messages.iter().flat_map(|(body, message)| {
+            message.jobs.iter().map(|(number, job)| ((*body, *number), job.target.transport.clone()))
+        });
+        for (key, transport) in open.collect::<Vec<_>>() {
+            self.queue(&transport).queued.push_back(key);
+            self.consider(&transport);
+        }
+    }
+
+    /// An entry is shown. Returns the targets that it names although they are done.
+    pub fn show(&mut self, lsn: Lsn, entry: Option<TransportEntry>, body_len: u64) -> Vec<Key> {
+        self.seen = self.seen.max(lsn);
+        self.shown += 1;
+        match entry {
+            Some(TransportEntry::Deliver(deliver)) => return self.deliver(lsn, deliver, body_len),
+            Some(TransportEntry::Done(keys)) if self.done.is_some() => {
+                for key in keys {
+                    self.done.get_or_insert_default().insert(key);
+                    self.remove(key);
+                }
+            }
+            Some(TransportEntry::Begun { key, file_bytes }) if self.done.is_some() => {
+                if let Some(job) = self.job(key) {
+                    job.begun = Some(file_bytes);
+                }
+            }
+            Some(_) => self.is_changed = true,
+            None => {
+                self.entries.insert(lsn);
+                self.unknown.push(lsn);
+            }
+        }
+        Vec::new()
+    }
+
+    fn deliver(&mut self, lsn: Lsn, mut deliver: Deliver, body_len: u64) -> Vec<Key> {
+        let is_carried = deliver.body.is_some();
+        let (body, body_len) = deliver.body.unwrap_or((lsn, body_len));
+        let targets = std::mem::take(&mut deliver.targets);
+        if let Some(message) = self.messages.get_mut(&body) {
+            // What it does not name was done when it was written, and its note may be passed.
+            let gone: Vec<u16> =
+                message.jobs.keys().copied().filter(|job| !targets.iter().any(|(number, _)| number == job)).collect();
+            let named: Vec<u16> = targets.iter().map(|(number, _)| *number).collect();
+            let done =
+                named.into_iter().filter(|number| !message.jobs.contains_key(number)).map(|number| (body, number));
+            let done: Vec<Key> = done.collect();
+            self.entries.insert(lsn);
+            let before = std::mem::replace(&mut message.entry, lsn);
+            self.entries.remove(&before);
+            self.is_changed = true;
+            if self.done.is_some() {
+                gone.into_iter().for_each(|number| self.remove((body, number)));
+            }
+            return done;
+        }
+        let keys: Vec<Key> = targets.iter().map(|(number, _)| (body, *number)).collect();
+        if is_carried && self.done.is_none() {
+            return keys;
+        }
+        let is_open =
+            |(number, _): &(u16, Target)| !self.done.as_ref().is_some_and(|done| done.contains(&(body, *number)));
+        let targets: Vec<(u16, Target)> = targets.into_iter().filter(is_open).collect();
+        self.is_changed = true;
+        if targets.is_empty() {
+            self.released.push(body);
+            return Vec::new();
+        }
+        let keys: Vec<(Key, Arc<str>)> =
+            targets.iter().map(|(number, target)| ((body, *number), target.transport.clone())).collect();
+        let job = |target| Job { target, stand: Stand::Queued, attempts: 0, begun: None, error: None, is_told: false };
+        let jobs = targets.into_iter().map(|(number, target)| (number, job(target))).collect();
+        self.entries.insert(lsn);
+        self.messages.insert(body, Message { entry: lsn, deliver: deliver.into(), body_len, jobs });
+        for (key, transport) in keys {
+            let queue = self.queue(&transport);
+            queue.targets += 1;
+            queue.bytes += body_len + TARGET_BYTES;
+            if self.done.is_none() {
+                self.queue(&transport).queued.push_back(key);
+                self.consider(&transport);
+            }
+        }
+        Vec::new()
+    }
+
+    pub fn queue(&mut self, transport: &Arc<str>) -> &mut Queue {
+        self.queues.entry(transport.clone()).or_insert_with(|| {
+            let transport = match Transport::parse(transport) {
+                Some(Ok(transport)) => Ok(transport.into()),
+                Some(Err(why)) => Err(why.into()),
+                None => Err("it is no transport".into()),
+            };
+            Queue {
+                transport,
+                queued: VecDeque::new(),
+                running: 0,
+                attempts: 0,
+                blocked_until: None,
+                error: None,
+                is_overdue: false,
+                is_ready: false,
+                targets: 0,
+                bytes: 0,
+            }
+        })
+    }
+
+    pub fn job(&mut self, (body, number): Key) -> Option<&mut Job> {
+        self.messages.get_mut(&body)?.jobs.get_mut(&number)
+    }
+
+    /// Makes a transport ready if a worker may begin with it.
+    pub fn consider(&mut self, transport: &Arc<str>) {
+        let Some(queue) = self.queues.get_mut(transport) else { return };
+        let may_begin = queue.transport.is_ok() && queue.blocked_until.is_none() && queue.running < queue.workers_max();
+        if may_begin && !queue.is_ready && !queue.queued.is_empty() {
+            queue.is_ready = true;
+            self.ready.push_back(transport.clone());
+        }
+    }
+
+    pub fn remove(&mut self, key: Key) {
+        let Some(message) = self.messages.get_mut(&key.0) else { return };
+        let Some(job) = message.jobs.remove(&key.1) else { return };
+        self.is_changed = true;
+        let (bytes, transport) = (message.body_len + TARGET_BYTES, job.target.transport);
+        if message.jobs.is_empty() {
+            self.entries.remove(&message.entry);
+            self.messages.remove(&key.0);
+            self.released.push(key.0);
+        }
+        let Some(queue) = self.queues.get_mut(&transport) else { return };
+        (queue.targets, queue.bytes) = (queue.targets - 1, queue.bytes - bytes);
+        self.forget_if_idle(&transport);
+    }
+
+    pub fn forget_if_idle(&mut self, transport: &Arc<str>) {
+        if self
+            .queues
+            .get(transport)
+            .is_some_and(|queue| queue.targets == 0 && queue.running == 0 && queue.attempts == 0)
+        {
+            self.queues.remove(transport);
+            self.ready.retain(|other| other != transport);
+        }
+    }
+
+    /// Bytes that wait for a transport.
+    pub fn bytes_of(&self, transport: &str) -> u64 {
+        self.queues.get(transport).map_or(0, |queue| queue.bytes)
+    }
+
+    /// Bytes that wait for all of them.
+    pub fn bytes(&self) -> u64 {
+        self.queues.values().map(|queue| queue.bytes).sum()
+    }
+
+    /// Messages with targets that have not got them.
+    pub fn messages(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Transports that messages wait for.
+    pub fn transports(&self) -> usize {
+        self.queues.values().filter(|queue| queue.targets > 0).count()
+    }
+
+    /// Entries that this version cannot read.
+    pub fn unknown(&self) -> &[Lsn] {
+        &self.unknown
+    }
+}
+
+impl Queue {
+    /// Programs may well run beside each other, and a server has several connections; a file is written by one. A transport that has failed is tried by one.
+    pub fn workers_max(&self) -> usize {
+        match &self.transport {
+            _ if self.attempts > 0 => 1,
+            Ok(transport) if matches!(transport.kind(), TransportKind::File(_)) => 1,
+            _ => TRANSPORT_WORKERS_MAX,
+        }
+    }
+}
+
+/// Workers at one transport.
+const TRANSPORT_WORKERS_MAX: usize = 4;
+/// What a target counts beside the body.
+const TARGET_BYTES: u64 = 1024;

@@ -1,0 +1,165 @@
+//! The bookkeeping of transports: attempts in any order, entries written anew, power cuts.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use posthaste_random::Random;
+use posthaste_spool::Lsn;
+
+use crate::attempts::pause;
+use crate::config::Config;
+use crate::entry::{Deliver, Key, Target, TransportEntry};
+use crate::queues::Queues;
+use crate::work::{Outcome, Work};
+
+/// A machine of which only what was appended remains after a power cut.
+struct Log {
+    entries: Vec<(Lsn, TransportEntry)>,
+    position: Lsn,
+    last: u64,
+}
+
+impl Log {
+    fn append(&mut self, queues: &mut Queues, entry: TransportEntry) -> Lsn {
+        self.last += 1;
+        let lsn = Lsn::new(self.last);
+        self.entries.push((lsn, entry.clone()));
+        let done = queues.show(lsn, Some(entry), 100);
+        if !done.is_empty() {
+            self.append(queues, TransportEntry::Done(done));
+        }
+        lsn
+    }
+
+    fn replayed(&self, config: &Config) -> Queues {
+        let mut queues = Queues::new(config.clone());
+        for (lsn, entry) in self.entries.iter().filter(|(lsn, _)| *lsn > self.position) {
+            queues.show(*lsn, Some(entry.clone()), 100);
+        }
+        queues.replayed();
+        queues
+    }
+}
+
+fn message(random: &mut Random) -> TransportEntry {
+    let transports = ["|/a", "|/b", "/c", "lmtp:d:24"];
+    let target = |number: u16, random: &mut Random| {
+        let transport = transports[random.below(4) as usize].into();
+        (number, Target { transport, recipient: format!("{number}").into(), original: "o".into(), detail: "".into() })
+    };
+    let targets = (0..1 + random.below(4) as u16).map(|number| target(number, random)).collect();
+    TransportEntry::Deliver(Deliver {
+        secs: 1,
+        sender: "s".into(),
+        is_8bit: false,
+        smtputf8: false,
+        body: None,
+        targets,
+    })
+}
+
+fn open(queues: &Queues) -> BTreeSet<Key> {
+    queues.messages.iter().flat_map(|(body, message)| message.jobs.keys().map(|number| (*body, *number))).collect()
+}
+
+/// Whatever happens in whatever order, with power cuts anywhere: each target is there until it is done, and not for ever after.
+#[test]
+fn any_order_of_attempts_entries_written_anew_and_cuts_loses_nothing() {
+    let config = Config::default();
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let mut log = Log { entries: Vec::new(), position: Lsn::ZERO, last: 0 };
+        let mut queues = log.replayed(&config);
+        let mut now = Instant::now();
+        let mut at_work: Vec<(u64, Work)> = Vec::new();
+        let mut ending: Vec<u64> = Vec::new();
+        // Carried entries on their way into the log: something may be done meanwhile.
+        let mut under_way: Vec<TransportEntry> = Vec::new();
+        let mut missing: BTreeSet<Key> = BTreeSet::new();
+        for _ in 0..200 {
+            match random.below(12) {
+                0..3 => {
+                    let entry = message(&mut random);
+                    let TransportEntry::Deliver(deliver) = &entry else { unreachable!() };
+                    let numbers: Vec<u16> = deliver.targets.iter().map(|(number, _)| *number).collect();
+                    let body = log.append(&mut queues, entry);
+                    missing.extend(numbers.into_iter().map(|number| (body, number)));
+                }
+                3..6 => at_work.extend(queues.take(now)),
+                6..9 if !at_work.is_empty() => {
+                    let (worker, work) = at_work.swap_remove(random.below(at_work.len() as u64) as usize);
+                    let outcome = |random: &mut Random| match random.below(6) {
+                        0 => Outcome::Failed("f".into()),
+                        1 => Outcome::Refused("r".into()),
+                        2 => Outcome::Unavailable("u".into()),
+                        _ => Outcome::Delivered,
+                    };
+                    let outcomes = work.targets.iter().map(|_| outcome(&mut random)).collect();
+                    let (done, _) = queues.finish(worker, &work, outcomes, random.one_in(3), now);
+                    done.iter().for_each(|key| assert!(missing.remove(key), "seed {seed}: delivered twice"));
+                    log.append(&mut queues, TransportEntry::Done(done));
+                    // It may take a while to end its session.
+                    ending.push(worker);
+                }
+                9 => {
+                    now += Duration::from_secs(random.below(100_000));
+                    queues.wake(now);
+                }
+                10 => {
+                    under_way.extend(queues.take_laggards(Lsn::new(random.below(log.last + 1))));
+                    if random.one_in(2) {
+                        for entry in std::mem::take(&mut under_way) {
+                            log.append(&mut queues, entry);
+                        }
+                    }
+                }
+                _ => {
+                    if let Some((position, _)) = queues.take_advance() {
+                        // Who was shown nothing since a cut knows of no position, and the spool stays at its own.
+                        assert!(position >= log.position || queues.seen == Lsn::ZERO, "seed {seed}");
+                        log.position = log.position.max(position);
+                    }
+                }
+            }
+            if random.one_in(4) {
+                for worker in ending.drain(..) {
+                    assert_eq!(queues.worker_ended(worker, &"p".into(), now), [], "seed {seed}: it had finished");
+                }
+            }
+            assert_eq!(open(&queues), missing, "seed {seed}");
+            if random.one_in(20) {
+                // The cut: workers and what was not in the log yet are gone.
+                (at_work, under_way, ending) = (Vec::new(), Vec::new(), Vec::new());
+                queues = log.replayed(&config);
+                assert_eq!(open(&queues), missing, "seed {seed}: after a cut");
+            }
+        }
+        // In the end everything gets through.
+        ending.into_iter().for_each(|worker| drop(queues.worker_ended(worker, &"p".into(), now)));
+        for (worker, work) in at_work {
+            let outcomes = vec![Outcome::Unavailable("u".into()); work.targets.len()];
+            queues.finish(worker, &work, outcomes, random.one_in(3), now);
+            queues.worker_ended(worker, &"p".into(), now);
+        }
+        for _ in 0..10_000 {
+            now += Duration::from_secs(100_000);
+            queues.wake(now);
+            let Some((worker, work)) = queues.take(now) else { continue };
+            let (done, _) = queues.finish(worker, &work, vec![Outcome::Delivered; work.targets.len()], false, now);
+            log.append(&mut queues, TransportEntry::Done(done));
+            queues.worker_ended(worker, &"p".into(), now);
+            if queues.messages() == 0 {
+                break;
+            }
+        }
+        assert_eq!((queues.messages(), queues.bytes(), queues.queues.len()), (0, 0, 0), "seed {seed}");
+        let (position, released) = queues.take_advance().expect("something has changed");
+        assert_eq!((position.get(), released.below.get()), (log.last, log.last + 1), "seed {seed}");
+    }
+}
+
+#[test]
+fn pauses_double_up_to_a_bound() {
+    let pause = |attempts| pause(Duration::from_secs(5), Duration::from_secs(1800), attempts).as_secs();
+    assert_eq!([1, 2, 3, 9, 10, u32::MAX].map(pause), [5, 10, 20, 1280, 1800, 1800]);
+}

@@ -1,0 +1,127 @@
+//! What a worker takes, and what it ends with.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use posthaste_directory::Transport;
+use posthaste_spool::Lsn;
+
+use crate::entry::{Deliver, Key, Target};
+use crate::observer::TargetId;
+
+/// What an attempt ended with, for one target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Delivered,
+    /// Try it again, after a pause that doubles.
+    Failed(Arc<str>),
+    /// The other side does not want it, now or ever.
+    Refused(Arc<str>),
+    /// Nothing can be delivered there now, this message or another.
+    Unavailable(Arc<str>),
+    /// The body is lost: no attempt will ever succeed. What is left of it is kept.
+    Lost(Arc<str>, Option<PathBuf>),
+}
+
+/// What a worker takes: one message, and those of its targets that go there together.
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    pub transport: Arc<Transport>,
+    pub body: Lsn,
+    pub body_len: u64,
+    pub deliver: Arc<Deliver>,
+    pub targets: Vec<Part>,
+}
+
+impl Work {
+    /// Those of its targets for which an attempt has ended in some way.
+    pub fn targets_with<'a>(
+        &'a self,
+        outcomes: &'a [Outcome],
+        is_wanted: impl Fn(&Outcome) -> bool + 'a,
+    ) -> impl Iterator<Item = (TargetId, &'a Outcome)> {
+        let ended = self.targets.iter().zip(outcomes).filter(move |(_, outcome)| is_wanted(outcome));
+        ended.map(|(part, outcome)| {
+            let (transport, recipient) = (part.target.transport.clone(), part.target.recipient.clone());
+            (TargetId { message: self.body, number: part.number, transport, recipient }, outcome)
+        })
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub number: u16,
+    pub target: Target,
+    /// Bytes that the file had before an attempt that may have been cut short.
+    pub begun: Option<u64>,
+}
+
+/// Something that the operator or the spool is to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Note {
+    Failed {
+        transport: Arc<str>,
+        key: Key,
+        recipient: Arc<str>,
+        attempts: u32,
+        due: Instant,
+        failure: Failure,
+        /// The attempt before, if there was one, ended in another way.
+        is_new: bool,
+        error: Arc<str>,
+    },
+    /// `is_overdue`: for the first time since it failed, one of its messages was older than it may be.
+    Unavailable {
+        transport: Arc<str>,
+        attempts: u32,
+        due: Instant,
+        is_overdue: bool,
+        error: Arc<str>,
+    },
+    /// Targets that have begun to wait behind a transport that fails.
+    Behind {
+        targets: Vec<TargetId>,
+        error: Arc<str>,
+    },
+    Recovered {
+        transport: Arc<str>,
+    },
+}
+
+/// How an attempt for one target failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It is tried again after a pause that doubles.
+    Temporary,
+    /// The other side does not want the message, now or ever. It stays in the spool and is tried again after a long pause.
+    Refused,
+    /// The attempt failed, and the message is older than [`Config::max_age`](crate::Config::max_age). It stays in the spool and is tried again after a long pause.
+    Overdue,
+    /// The worker panicked, which is a bug. Tried again as after a temporary failure.
+    Panicked,
+}
+
+impl Failure {
+    /// Whether the message is held: somebody has to look at it.
+    pub fn is_held(self) -> bool {
+        matches!(self, Failure::Refused | Failure::Overdue)
+    }
+}
+
+/// A message that was given up for one target: its body in the spool is damaged, or is not there any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LostMail {
+    /// The target.
+    pub target: TargetId,
+    /// When the message was received, in seconds since 1970.
+    pub received_secs: u64,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// What is wrong.
+    pub error: Arc<str>,
+    /// What is left of the body, if anything is.
+    pub kept: Option<PathBuf>,
+}

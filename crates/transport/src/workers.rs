@@ -1,0 +1,133 @@
+//! The scheduler and the workers.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use posthaste_directory::TransportKind;
+
+use crate::entry::{Key, TransportEntry};
+use crate::lmtp::Session;
+use crate::mbox::{Append, AppendError};
+use crate::transports::Shared;
+use crate::work::{Outcome, Work};
+
+/// Starts a worker for whatever may begin, until the end.
+pub(crate) async fn schedule(shared: Arc<Shared>) {
+    loop {
+        let now = Instant::now();
+        let mut next = None;
+        if !shared.is_ending.load(Ordering::Acquire) {
+            let mut queues = shared.queues();
+            queues.wake(now);
+            while let Some((worker, work)) = queues.take(now) {
+                start(shared.clone(), worker, work);
+            }
+            next = queues.next_due().map(|due| due.saturating_duration_since(now));
+            if queues.is_any_ready() {
+                // When a worker counts as slow, another may begin.
+                next = Some(next.unwrap_or(BUSY_PAUSE).min(BUSY_PAUSE));
+            }
+        }
+        shared.advance();
+        shared.idle.notify_all();
+        let _ = tokio::time::timeout(next.unwrap_or(IDLE_PAUSE), shared.wake.notified()).await;
+    }
+}
+
+/// Starts a worker. The only place that does, so that the end of each is entered: a panic costs the message an attempt, and the transport nothing.
+fn start(shared: Arc<Shared>, worker: u64, work: Work) {
+    tokio::spawn(async move {
+        let panicked = caught(run(&shared, worker, work)).await.err();
+        shared.worker_ended(worker, panicked.as_deref());
+    });
+}
+
+/// What a future comes to, or what it panicked with.
+async fn caught<T>(future: impl Future<Output = T>) -> Result<T, String> {
+    let mut future = std::pin::pin!(future);
+    let poll = |cx: &mut Context<'_>| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(text_of(&*panic))),
+    };
+    std::future::poll_fn(poll).await
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("it does not say why").to_owned()
+}
+
+/// Runs what blocks. A panic goes on in whoever waits for it.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+        // The runtime is going down, and this with it.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// One worker: a message, and others for the same LMTP server over the same connection.
+async fn run(shared: &Arc<Shared>, worker: u64, mut work: Work) {
+    let transport = work.transport.text().clone();
+    let memory = shared.lmtp_memory.clone();
+    let config = &shared.config;
+    let mut session = Session::new(&config.host_name, config.lmtp_time, memory, shared.lmtp_memory_kib);
+    loop {
+        let outcomes = deliver(shared, &work, &mut session).await;
+        shared.finish(worker, &work, outcomes);
+        let more = || shared.queues().take_more(worker, &transport, Instant::now());
+        match (!shared.is_ending.load(Ordering::Acquire)).then(more).flatten() {
+            Some(more) => work = more,
+            None => break,
+        }
+    }
+    session.end().await;
+}
+
+/// One message, for all targets of the work: more than one at an LMTP server alone.
+async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Vec<Outcome> {
+    let source = shared.source(work);
+    let Some(part) = work.targets.first() else { return Vec::new() };
+    let outcome = match work.transport.kind() {
+        TransportKind::Program(arguments) => {
+            let patience = shared.config.program_time;
+            crate::program::run(arguments, &work.deliver, &part.target, source, patience).await
+        }
+        TransportKind::File(path) => {
+            let body = source.clone();
+            let (shared, path, deliver, part) = (shared.clone(), path.clone(), work.deliver.clone(), part.clone());
+            let key: Key = (work.body, part.number);
+            let append = move || {
+                let append = Append {
+                    path: &path,
+                    deliver: &deliver,
+                    target: &part.target,
+                    source: &source,
+                    begun: part.begun,
+                    lock_time: shared.config.lock_time,
+                };
+                append.run(&mut |file_bytes| {
+                    shared.append_durably(&TransportEntry::Begun { key, file_bytes })?;
+                    shared.queues().begun(key, file_bytes);
+                    Ok(())
+                })
+            };
+            match blocking(append).await {
+                Ok(()) => Outcome::Delivered,
+                Err(AppendError::Body(error)) => blocking(move || body.failed(&error, "")).await,
+                Err(AppendError::File(error)) => Outcome::Unavailable(error.into()),
+            }
+        }
+        _ => return session.deliver(work, source).await,
+    };
+    vec![outcome]
+}
+
+/// When a worker that waits for others is looked at again.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
+const IDLE_PAUSE: Duration = Duration::from_secs(60);

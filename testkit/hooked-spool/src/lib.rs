@@ -1,0 +1,111 @@
+//! A spool whose calls a test sees first, to count them, to refuse or to panic.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_spool::{
+    AppendError, Batch, CheckpointError, Consumer, FileSpool, Lsn, ReadError, Released, ReplayError, Replayed,
+    SetAside, SnapshotName, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
+};
+
+/// Called before the spool is.
+pub trait Hooks: Send + Sync {
+    /// Refuses the batch if it says so.
+    ///
+    /// # Errors
+    /// What the caller of [`Spool::append`] is to get.
+    fn append(&self) -> Result<(), AppendError> {
+        Ok(())
+    }
+
+    /// That many octets of a body are read.
+    fn read(&self, _octets: u64) {}
+
+    /// A stream advances.
+    fn advance(&self) {}
+}
+
+/// See the crate's description.
+pub struct HookedSpool<H> {
+    /// The spool itself.
+    pub spool: FileSpool,
+    /// As they were given.
+    pub hooks: H,
+}
+
+impl<H> HookedSpool<H> {
+    /// The spool behind hooks.
+    pub fn new(spool: FileSpool, hooks: H) -> Self {
+        Self { spool, hooks }
+    }
+}
+
+impl<H: Hooks> Spool for HookedSpool<H> {
+    fn append(&self, batch: Batch, then: Then) -> Ticket {
+        match self.hooks.append() {
+            Ok(()) => self.spool.append(batch, then),
+            // Nobody is asked whether a batch without an entry is durable.
+            Err(error) => self.spool.append(Batch::default(), Box::new(move |_| then(Err(error)))),
+        }
+    }
+
+    fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {
+        self.hooks.read(range.end - range.start);
+        self.spool.read(body, range)
+    }
+
+    fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released) {
+        self.hooks.advance();
+        self.spool.advance(stream, position, snapshot, released);
+    }
+
+    fn stream(&self, name: &str) -> Result<StreamId, StreamError> {
+        self.spool.stream(name)
+    }
+
+    fn position(&self, stream: StreamId) -> (Lsn, Option<SnapshotName>) {
+        self.spool.position(stream)
+    }
+
+    fn upload(&self, announced: u64) -> io::Result<Upload> {
+        self.spool.upload(announced)
+    }
+
+    fn check_room(&self, octets: u64) -> io::Result<()> {
+        self.spool.check_room(octets)
+    }
+
+    fn room(&self) -> io::Result<u64> {
+        self.spool.room()
+    }
+
+    fn set_aside(&self, body: Lsn) -> io::Result<SetAside> {
+        self.spool.set_aside(body)
+    }
+
+    fn replay(&self, stream: StreamId, visitor: &mut dyn FnMut(Replayed<'_>)) -> Result<Lsn, ReplayError> {
+        self.spool.replay(stream, visitor)
+    }
+
+    fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError> {
+        self.spool.attach(stream, after, consumer)
+    }
+
+    fn detach(&self, stream: StreamId) {
+        self.spool.detach(stream);
+    }
+
+    fn stats(&self) -> Stats {
+        self.spool.stats()
+    }
+
+    fn streams(&self) -> Vec<StreamStats> {
+        self.spool.streams()
+    }
+
+    fn checkpoint(&self) -> Result<(), CheckpointError> {
+        self.spool.checkpoint()
+    }
+}
