@@ -1,72 +1,13 @@
 //! The client's state machine against servers of every temper, as a script of what each side says.
 
-use bytes::{Bytes, BytesMut};
-use posthaste_smtp::client::{ClientError, Config, Event, Machine, MessageBody, Outcome, Stage, Transfer};
-use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Protocol, RcptTo, Reply, ReversePath};
+use bytes::Bytes;
+use posthaste_smtp::client::{ClientError, Event, MessageBody, Stage, Transfer};
+use posthaste_smtp::{BodyType, MailFrom, Protocol, Reply};
 
-struct Script {
-    machine: Machine,
-    input: BytesMut,
-}
+#[path = "common/script.rs"]
+mod script;
 
-impl Script {
-    fn new(protocol: Protocol, transfer: Transfer) -> Self {
-        let machine = Machine::new(Config { protocol, transfer, ..Config::new("c.example") }).unwrap();
-        Self { machine, input: BytesMut::new() }
-    }
-
-    /// A session that is open, with the extensions given.
-    fn open(transfer: Transfer, extensions: &[&str]) -> Self {
-        let mut script = Self::new(Protocol::Smtp, transfer);
-        script.server("220 x\r\n", "EHLO c.example\r\n");
-        let lines: String = extensions.iter().map(|name| format!("250-{name}\r\n")).collect();
-        assert!(matches!(script.hear(&format!("250-x\r\n{lines}250 HELP\r\n")), Ok(Event::Ready)));
-        script
-    }
-
-    fn hear(&mut self, text: &str) -> Result<Event, ClientError> {
-        self.input.extend_from_slice(text.as_bytes());
-        self.machine.step(&mut self.input)
-    }
-
-    /// The server says something, and the client answers exactly this.
-    fn server(&mut self, text: &str, answer: &str) {
-        let event = self.hear(text).unwrap();
-        assert!(matches!(event, Event::NeedInput), "{text:?}: {event:?}");
-        self.said(answer);
-    }
-
-    fn said(&mut self, expected: &str) {
-        assert_eq!(String::from_utf8(self.machine.take_output().concat()).unwrap(), expected);
-    }
-
-    fn sent(&mut self, text: &str) -> Outcome {
-        match self.hear(text) {
-            Ok(Event::Sent(outcome)) => outcome,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn send(&mut self, recipients: &[&str], body: &'static str) {
-        self.machine.send(mail("a"), recipients.iter().map(|name| rcpt(name)).collect(), whole(body));
-    }
-}
-
-fn mail(name: &str) -> MailFrom {
-    MailFrom::new(ReversePath::parse(&format!("<{name}@d>")).unwrap())
-}
-
-fn rcpt(name: &str) -> RcptTo {
-    RcptTo::new(ForwardPath::parse(&format!("<{name}@d>")).unwrap())
-}
-
-fn whole(body: &'static str) -> MessageBody {
-    MessageBody::Whole(vec![Bytes::from_static(body.as_bytes())])
-}
-
-fn fates(outcome: &Outcome) -> Vec<(u16, Stage)> {
-    outcome.recipients.iter().map(|r| (r.reply.code(), r.stage)).collect()
-}
+use script::{Script, fates, mail, rcpt, whole};
 
 #[test]
 fn without_pipelining_each_command_waits() {
@@ -77,7 +18,7 @@ fn without_pipelining_each_command_waits() {
     script.server("550 no\r\n", "RCPT TO:<c@d>\r\n");
     script.server("250 ok\r\n", "DATA\r\n");
     script.server("354 go\r\n", "x\r\n.\r\n");
-    assert_eq!(fates(&script.sent("250 kept\r\n")), [(550, Stage::Rcpt), (250, Stage::Body)]);
+    assert_eq!(fates(&script.sent("250 kept\r\n")), [(550, Stage::Rcpt), (250, Stage::Verdict)]);
     // The transaction is over at the server too: no RSET.
     script.send(&["b"], "x\r\n");
     script.said("MAIL FROM:<a@d>\r\n");
@@ -126,13 +67,13 @@ fn bdat_goes_at_once_or_after_the_recipients() {
     let mut script = Script::open(Transfer::BdatAtOnce, &extensions);
     script.send(&["b"], ".\nx");
     script.said("MAIL FROM:<a@d> SIZE=4\r\nRCPT TO:<b@d>\r\nBDAT 4 LAST\r\n.\r\nx");
-    assert_eq!(fates(&script.sent("250 ok\r\n250 ok\r\n452 full\r\n")), [(452, Stage::Body)]);
+    assert_eq!(fates(&script.sent("250 ok\r\n250 ok\r\n452 full\r\n")), [(452, Stage::Verdict)]);
     let mut script = Script::open(Transfer::Bdat, &extensions);
     script.send(&["b"], "x");
     script.said("MAIL FROM:<a@d> SIZE=1\r\nRCPT TO:<b@d>\r\n");
     script.server("250 ok\r\n", "");
     script.server("250 ok\r\n", "BDAT 1 LAST\r\nx");
-    assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Body)]);
+    assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Verdict)]);
 }
 
 #[test]
@@ -159,7 +100,7 @@ fn many_recipients_go_in_windows() {
 
 #[test]
 fn a_server_may_leave_at_any_time() {
-    for (at, stage) in [(0, Stage::Mail), (1, Stage::Rcpt), (2, Stage::Data), (3, Stage::Body)] {
+    for (at, stage) in [(0, Stage::Mail), (1, Stage::Rcpt), (2, Stage::Data), (3, Stage::Verdict)] {
         let mut script = Script::open(Transfer::Data, &[]);
         script.send(&["b"], "x\r\n");
         for reply in &["250 ok\r\n", "250 ok\r\n", "354 go\r\n"][..at] {
@@ -183,9 +124,10 @@ fn a_lost_connection_keeps_the_verdicts_that_came() {
     script.said("MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@d>\r\nDATA\r\n");
     script.server("250 ok\r\n250 ok\r\n550 no\r\n250 ok\r\n354 go\r\n", "x\r\n.\r\n");
     script.server("250 kept\r\n", "");
-    let outcome = script.machine.abort(&Reply::new(451, "4.4.2", "lost")).unwrap();
-    assert_eq!(fates(&outcome), [(250, Stage::Body), (550, Stage::Rcpt), (451, Stage::Body)]);
-    assert!(script.machine.abort(&Reply::new(451, "4.4.2", "lost")).is_none());
+    let outcome = script.machine.abort(&Reply::new(451, "4.4.2", "lost")).pop().unwrap();
+    assert_eq!(fates(&outcome), [(250, Stage::Verdict), (550, Stage::Rcpt), (451, Stage::Verdict)]);
+    assert_eq!(outcome.recipients.iter().map(|r| r.is_unknown()).collect::<Vec<_>>(), [false, false, true]);
+    assert!(script.machine.abort(&Reply::new(451, "4.4.2", "lost")).is_empty());
 }
 
 #[test]
@@ -239,7 +181,7 @@ fn smtputf8_is_said_where_an_address_needs_it() {
     script.send(&["b", "jürgen", "c"], "x\r\n");
     script.said("MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\nRCPT TO:<c@d>\r\nDATA\r\n");
     script.server("250 ok\r\n250 ok\r\n550 no\r\n354 go\r\n", "x\r\n.\r\n");
-    assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Body), (550, Stage::Local), (550, Stage::Rcpt)]);
+    assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Verdict), (550, Stage::Local), (550, Stage::Rcpt)]);
     for from in [mail("jürgen"), MailFrom { smtputf8: true, ..mail("a") }] {
         let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
         script.machine.send(from, vec![rcpt("b")], whole("x"));
@@ -258,7 +200,7 @@ fn a_streamed_body_is_asked_for() {
     script.machine.body(Bytes::from_static(b"y"));
     script.machine.body_end();
     script.said("x\r\n..y\r\n.\r\n");
-    assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Body)]);
+    assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Verdict)]);
 }
 
 #[test]

@@ -381,7 +381,7 @@ async fn a_lost_session_says_where_it_was_lost() {
         (2, Stage::Mail, "before the reply to MAIL"),
         (3, Stage::Rcpt, "before the reply to RCPT"),
         (4, Stage::Data, "before the reply to DATA"),
-        (5, Stage::Body, "before the verdict on the message"),
+        (5, Stage::Verdict, "before the verdict on the message"),
     ];
     for (count, stage, place) in cases {
         let replies: &'static [&'static str] = Vec::leak(all[..count].to_vec());

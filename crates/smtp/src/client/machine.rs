@@ -6,10 +6,9 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-use super::stuff::whole_lines;
-use super::{
-    ClientError, Config, Event, Extensions, MessageBody, Outcome, RecipientOutcome, Stage, Step, Stuffer, Transfer,
-};
+use transaction::Transaction;
+
+use super::{ClientError, Config, Event, Extensions, MessageBody, Outcome, Output, Step};
 use crate::command::{MailFrom, RcptTo};
 use crate::reply::{Reply, ReplyParser};
 use crate::sasl::{self, Credentials};
@@ -22,10 +21,14 @@ pub struct Machine {
     replies: ReplyParser,
     /// Commands sent whose replies have not come.
     expected: VecDeque<Expect>,
-    text: BytesMut,
-    out: Vec<Bytes>,
+    /// Replies taken.
+    replied: u64,
+    out: Output,
     extensions: Extensions,
-    transaction: Option<Box<Transaction>>,
+    /// At most [`TRANSACTIONS_MAX`]. A reply belongs to the first of them.
+    transactions: VecDeque<Transaction>,
+    /// Transactions begun since the session did.
+    begun: u64,
     /// A transaction is open at the server that we have given up.
     needs_reset: bool,
     closed: bool,
@@ -61,25 +64,11 @@ enum Expect {
     Quit,
 }
 
-#[derive(Debug)]
-struct Transaction {
-    mail: MailFrom,
-    recipients: Vec<RcptTo>,
-    outcomes: Vec<Option<RecipientOutcome>>,
-    body: MessageBody,
-    chunked: bool,
-    /// Recipients whose RCPT has been sent.
-    asked: usize,
-    /// Recipients whose RCPT was accepted and whose verdict has not come.
-    accepted: VecDeque<usize>,
-    mail_sent: bool,
-    body_commanded: bool,
-    stuffer: Option<Stuffer>,
-}
-
 /// Commands sent ahead of their replies: enough to hide the round trip, few enough that the replies fit the sockets'
 /// buffers while nobody reads them.
 const WINDOW_COMMANDS: usize = 100;
+/// The one whose verdict is due, and the next.
+const TRANSACTIONS_MAX: usize = 2;
 
 impl Machine {
     /// A session that waits for the server's greeting.
@@ -95,10 +84,11 @@ impl Machine {
             config,
             replies: ReplyParser::default(),
             expected: VecDeque::from([Expect::Greeting]),
-            text: BytesMut::new(),
-            out: Vec::new(),
+            replied: 0,
+            out: Output::default(),
             extensions: Extensions::default(),
-            transaction: None,
+            transactions: VecDeque::new(),
+            begun: 0,
             needs_reset: false,
             closed: false,
             login: None,
@@ -107,10 +97,15 @@ impl Machine {
         })
     }
 
-    /// What is to be written, in order.
+    /// What is to be written. It says what was written, by [`Buf::advance`](bytes::Buf::advance), as `write_buf` of tokio does.
+    pub fn output(&mut self) -> &mut Output {
+        self.out.settle();
+        &mut self.out
+    }
+
+    /// Takes what is to be written, in order, for a driver that writes all of it or gives the machine up: it counts as written.
     pub fn take_output(&mut self) -> Vec<Bytes> {
-        self.flush_text();
-        std::mem::take(&mut self.out)
+        self.out.take()
     }
 
     /// What the server offered.
@@ -123,41 +118,42 @@ impl Machine {
         self.closed
     }
 
-    /// Begins a transaction. Parameters that the server did not offer are left out. SMTPUTF8 is said where an address needs it;
-    /// if it was not offered, who cannot be reached without it is refused here: [`Stage::Local`], 550 5.6.7.
+    /// Whether [`Machine::send`] may be called: the session is idle, or, with PIPELINING, one message is in flight and none waits behind it.
+    pub fn may_send(&self) -> bool {
+        let most = if self.extensions.pipelining { TRANSACTIONS_MAX } else { 1 };
+        let awaited: usize = self.transactions.iter().map(|transaction| transaction.awaited).sum();
+        !self.closed && self.messages_left() > 0 && self.transactions.len() < most && awaited == self.expected.len()
+    }
+
+    /// How many messages the server takes in this session still: MAILMAX of LIMITS (RFC 9422 section 4.1), otherwise `u64::MAX`.
+    pub fn messages_left(&self) -> u64 {
+        self.extensions.messages_max.map_or(u64::MAX, |most| most.max(1).saturating_sub(self.begun))
+    }
+
+    /// Messages in flight and waiting.
+    pub fn in_flight(&self) -> usize {
+        self.transactions.len()
+    }
+
+    /// Replies taken since the session began. While it grows the server is alive.
+    pub fn replied(&self) -> u64 {
+        self.replied
+    }
+
+    /// Begins a transaction, or queues it behind the one in flight: its commands go out right behind that message, before the verdict on it
+    /// (RFC 2920 section 3.1). Outcomes come in order.
+    ///
+    /// Parameters that the server did not offer are left out. SMTPUTF8 is said where an address needs it. Refused here, with [`Stage::Local`](super::Stage::Local):
+    /// who cannot be reached without SMTPUTF8 where it was not offered, 550 5.6.7; a message larger than the SIZE offered, 552 5.3.4; and what
+    /// [`Config::eight_bit`] says. Recipients above RCPTMAX of LIMITS (RFC 9422 section 4.2) are [`Stage::TooMany`](super::Stage::TooMany).
     ///
     /// # Panics
-    /// Without recipients, or when the session is not idle.
+    /// Without recipients, or against [`Machine::may_send`].
     pub fn send(&mut self, mail: MailFrom, recipients: Vec<RcptTo>, body: MessageBody) {
         assert!(!recipients.is_empty(), "no recipients");
-        assert!(
-            self.expected.is_empty() && self.transaction.is_none() && !self.closed,
-            "sent while busy: {:?}",
-            self.expected
-        );
-        let body = match body {
-            MessageBody::Whole(chunks) if self.chunks() => MessageBody::Whole(whole_lines(chunks)),
-            body => body,
-        };
-        let mut mail = mail;
-        if let MessageBody::Whole(chunks) = &body {
-            mail.size = Some(chunks.iter().map(|chunk| chunk.len() as u64).sum());
-        }
-        let transaction = Transaction {
-            outcomes: vec![None; recipients.len()],
-            chunked: self.chunks() && matches!(body, MessageBody::Whole(_)),
-            mail,
-            recipients,
-            body,
-            asked: 0,
-            accepted: VecDeque::new(),
-            mail_sent: false,
-            body_commanded: false,
-            stuffer: None,
-        };
-        self.transaction = Some(Box::new(transaction));
-        self.settle_utf8();
-        self.advance();
+        assert!(self.may_send(), "sent while busy: {:?}", self.expected);
+        self.begun += 1;
+        self.begin(mail, recipients, body);
     }
 
     /// Gives a piece of a [`MessageBody::Streamed`].
@@ -165,9 +161,8 @@ impl Machine {
     /// # Panics
     /// When [`Event::SendBody`] did not ask for it.
     pub fn body(&mut self, chunk: Bytes) {
-        self.flush_text();
-        let stuffer = self.transaction.as_mut().and_then(|t| t.stuffer.as_mut()).expect("body was asked for");
-        stuffer.push(chunk, &mut |piece| self.out.push(piece));
+        let stuffer = self.transactions.front_mut().and_then(|t| t.stuffer.as_mut()).expect("body was asked for");
+        stuffer.push(chunk, &mut |piece| self.out.piece(piece));
     }
 
     /// Ends a [`MessageBody::Streamed`].
@@ -175,10 +170,9 @@ impl Machine {
     /// # Panics
     /// When [`Event::SendBody`] did not ask for it.
     pub fn body_end(&mut self) {
-        self.flush_text();
-        let stuffer = self.transaction.as_mut().and_then(|t| t.stuffer.take()).expect("body was asked for");
-        stuffer.finish(&mut |piece| self.out.push(piece));
-        self.expected.push_back(Expect::Verdict);
+        let stuffer = self.transactions.front_mut().and_then(|t| t.stuffer.take()).expect("body was asked for");
+        self.end_data(stuffer);
+        self.advance();
     }
 
     /// Says QUIT.
@@ -241,7 +235,7 @@ impl Machine {
             Some(Expect::Verdict) => Step::Body,
             Some(Expect::Quit) => Step::Quit,
             // Its body is being given.
-            None if self.transaction.is_some() => Step::Body,
+            None if !self.transactions.is_empty() => Step::Body,
             None => Step::Idle,
         }
     }
@@ -252,22 +246,11 @@ impl Machine {
         self.hello();
     }
 
-    /// The connection was lost or given up. Returns the outcome of the open transaction, if there is one: recipients
-    /// whose verdict had not come get `reply`, which should be 4yz, as the server may or may not have the message.
-    pub fn abort(&mut self, reply: &Reply) -> Option<Outcome> {
-        let stage = match self.awaits() {
-            // All of the message went out with its commands, and they may all have been good.
-            _ if self.expected.contains(&Expect::Verdict) => Stage::Body,
-            Step::Rcpt => Stage::Rcpt,
-            Step::Data => Stage::Data,
-            Step::Body => Stage::Body,
-            _ => Stage::Mail,
-        };
-        self.closed = true;
-        self.expected.clear();
-        self.transaction.as_ref()?;
-        self.decide_rest(reply, stage);
-        self.take_outcome()
+    /// The connection was lost or given up. Returns the outcomes of the transactions in flight, in order. Recipients whose fate was open get `reply`,
+    /// which should be 4yz, and [`RecipientOutcome::lost`](super::RecipientOutcome::lost).
+    pub fn abort(&mut self, reply: &Reply) -> Vec<Outcome> {
+        self.close(reply);
+        std::iter::from_fn(|| self.take_outcome()).collect()
     }
 
     /// Goes on with `input`, of which whole replies are taken.
@@ -282,10 +265,11 @@ impl Machine {
             if self.closed {
                 return Ok(Event::Closed);
             }
-            if self.transaction.as_ref().is_some_and(|t| t.stuffer.is_some()) {
+            if self.transactions.front().is_some_and(|t| t.stuffer.is_some()) {
                 return Ok(Event::SendBody);
             }
             let Some(reply) = self.replies.next(input)? else { return Ok(Event::NeedInput) };
+            self.replied += 1;
             if let Some(event) = self.reply(reply, input)? {
                 return Ok(event);
             }
@@ -335,13 +319,7 @@ impl Machine {
                 return Ok(Some(Event::Closed));
             }
             Expect::Reset | Expect::Mail | Expect::Rcpt(_) | Expect::Data | Expect::Verdict => {
-                if reply.code() == 421 {
-                    self.closed = true;
-                    self.expected.clear();
-                    self.decide_rest(&reply, transaction::stage(expected));
-                } else {
-                    self.transaction_reply(expected, reply);
-                }
+                self.transaction_reply(expected, reply)?;
             }
         }
         Ok(None)
@@ -377,22 +355,12 @@ impl Machine {
     }
 
     fn idle_command(&mut self, line: &[u8], expected: Expect) {
-        assert!(self.expected.is_empty() && self.transaction.is_none() && !self.closed, "busy: {:?}", self.expected);
+        assert!(self.expected.is_empty() && self.transactions.is_empty() && !self.closed, "busy: {:?}", self.expected);
         self.command(line, expected);
     }
 
     fn command(&mut self, line: &[u8], expected: Expect) {
-        self.text.extend_from_slice(line);
+        self.out.text(line);
         self.expected.push_back(expected);
-    }
-
-    fn flush_text(&mut self) {
-        if !self.text.is_empty() {
-            self.out.push(self.text.split().freeze());
-        }
-    }
-
-    fn chunks(&self) -> bool {
-        self.extensions.chunking && self.config.transfer != Transfer::Data
     }
 }

@@ -27,11 +27,13 @@
 //! ```
 
 mod machine;
+mod output;
 mod stuff;
 
 use bytes::Bytes;
 
 pub use machine::Machine;
+pub use output::Output;
 pub use stuff::Stuffer;
 
 use crate::reply::{Reply, ReplyError};
@@ -46,13 +48,30 @@ pub struct Config {
     pub protocol: Protocol,
     /// How bodies are sent.
     pub transfer: Transfer,
+    /// Messages with BODY=8BITMIME for a server that does not offer it.
+    pub eight_bit: EightBit,
 }
 
 impl Config {
     /// SMTP, bodies with DATA.
     pub fn new(helo_name: impl Into<String>) -> Self {
-        Self { helo_name: helo_name.into(), protocol: Protocol::Smtp, transfer: Transfer::Data }
+        Self {
+            helo_name: helo_name.into(),
+            protocol: Protocol::Smtp,
+            transfer: Transfer::Data,
+            eight_bit: EightBit::Send,
+        }
     }
+}
+
+/// What becomes of a message with BODY=8BITMIME where the server does not offer 8BITMIME (RFC 6152 section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EightBit {
+    /// It is sent as it is, without the parameter: servers that do not offer it take octets above 127 all the same.
+    #[default]
+    Send,
+    /// It is refused here: [`Stage::Local`], 554 5.6.3.
+    Refuse,
 }
 
 /// How bodies are sent. BDAT is used only where it was offered and the body is [`MessageBody::Whole`].
@@ -146,7 +165,7 @@ pub enum Event {
     Ready,
     /// Give the body with [`Machine::body`], then [`Machine::body_end`].
     SendBody,
-    /// The fate of the message is known, and the session is ready for the next unless [`Machine::is_closed`].
+    /// The fate of the first message in flight is known. See [`Machine::may_send`] for the next.
     Sent(Outcome),
     /// Do the handshake, then call [`Machine::tls_started`].
     TlsReady,
@@ -206,20 +225,24 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// How far a recipient came.
+/// How far a recipient came: what was answered, or, if [`RecipientOutcome::lost`], waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Refused here, before anything was sent: the server lacks what the message needs.
     Local,
-    /// MAIL was refused, or the connection was lost before its reply.
+    /// MAIL, or RSET before it.
     Mail,
-    /// RCPT was refused, or the connection was lost before its reply.
+    /// RCPT.
     Rcpt,
-    /// DATA or BDAT was refused, or the connection was lost before its reply.
+    /// The server takes no more recipients in this transaction: RCPT was answered with 452 or 552 after another had been accepted, or was not said.
+    /// The message may be sent to this one at once, in a further transaction (RFC 5321 section 4.5.3.1.10).
+    TooMany,
+    /// DATA.
     Data,
-    /// The whole message was sent and this is the verdict; or the connection was lost before the verdict, and the server may or may
-    /// not have the message.
+    /// The connection was lost before the end of the message was written. The server does not have it.
     Body,
+    /// The verdict on the message. If the connection was lost before it came, the server may or may not have the message.
+    Verdict,
 }
 
 /// What became of one recipient.
@@ -229,12 +252,19 @@ pub struct RecipientOutcome {
     pub reply: Reply,
     /// What it was the reply to.
     pub stage: Stage,
+    /// The connection was lost before there was a reply. `reply` is the one given to [`Machine::abort`], or a 421 to something else.
+    pub lost: bool,
 }
 
 impl RecipientOutcome {
     /// Whether the server has taken responsibility for the message to this recipient.
     pub fn is_delivered(&self) -> bool {
-        self.stage == Stage::Body && self.reply.is_positive()
+        self.stage == Stage::Verdict && !self.lost && self.reply.is_positive()
+    }
+
+    /// Whether the server may or may not have the message: its end was written, and no verdict came.
+    pub fn is_unknown(&self) -> bool {
+        self.stage == Stage::Verdict && self.lost
     }
 }
 
@@ -273,7 +303,7 @@ pub enum ClientError {
     /// The server does not speak SMTP.
     #[error("bad reply: {0}")]
     Reply(#[from] ReplyError),
-    /// A reply came that nothing was asked for.
+    /// A reply came that nothing was asked for, or that is none to what was asked: 3yz to MAIL, a verdict before the end of the message was written.
     #[error("unexpected reply: {0}")]
     Unexpected(Reply),
 }

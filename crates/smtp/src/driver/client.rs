@@ -1,8 +1,7 @@
 //! A client on tokio: connect, send messages, quit.
 
-use std::collections::VecDeque;
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio::time::timeout;
 
-use crate::client::{ClientError, Config, Event, Extensions, Machine, MessageBody, Outcome, Step};
+use crate::client::{ClientError, Config, Event, Extensions, Machine, MessageBody, Outcome, Output, Step};
 use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;
 use crate::sasl::Credentials;
@@ -317,7 +316,7 @@ impl Client {
 
     /// Sends one message, given with CRLF line ends and without dot-stuffing, in any number of pieces. If the
     /// connection is lost on the way, recipients without a verdict get 451 4.4.2, which says where: the server may have the message
-    /// only if [`RecipientOutcome::stage`](crate::client::RecipientOutcome::stage) is [`Stage::Body`](crate::client::Stage::Body).
+    /// only if [`RecipientOutcome::is_unknown`](crate::client::RecipientOutcome::is_unknown).
     /// Dropping the future before its end, as a timeout does, ends the session; the server may have the message.
     ///
     /// # Errors
@@ -358,7 +357,7 @@ impl Client {
                 Ok(event) => unreachable!("{event:?} within a transaction"),
                 Err(error) => error.into(),
             };
-            return self.machine.abort(&connection_lost(&error)).expect("a transaction is open");
+            return self.machine.abort(&connection_lost(&error)).pop().expect("a transaction is open");
         }
     }
 
@@ -385,8 +384,7 @@ impl Client {
             return Err(error);
         }
         let step = self.machine.awaits();
-        let out = self.machine.take_output();
-        let written = write_all(&mut self.stream, out.into(), self.timeouts.write, step).await;
+        let written = write_all(&mut self.stream, self.machine.output(), self.timeouts.write, step).await;
         // A server that closes in the middle of a body, or takes no more of it, may have said why: what it wrote is read before
         // giving up. Who takes nothing is not waited for once more.
         let patience =
@@ -413,30 +411,14 @@ fn connection_lost(error: &ConnectError) -> Reply {
 /// Writes all pieces without joining them, and waits for `patience` at most for the server to take some of them.
 async fn write_all(
     stream: &mut Stream,
-    mut pieces: VecDeque<Bytes>,
+    output: &mut Output,
     patience: Duration,
     step: Step,
 ) -> Result<(), ConnectError> {
-    const SLICES: usize = 64;
-    pieces.retain(|piece| !piece.is_empty());
-    while !pieces.is_empty() {
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        for (slice, piece) in slices.iter_mut().zip(&pieces) {
-            *slice = IoSlice::new(piece);
-        }
-        let count = pieces.len().min(SLICES);
-        let writing = timeout(patience, stream.write_vectored(&slices[..count])).await;
-        let mut written = writing.map_err(|_| ConnectError::TimedOut(step))?.map_err(lost(step))?;
-        if written == 0 {
+    while output.has_remaining() {
+        let writing = timeout(patience, stream.write_buf(output)).await;
+        if writing.map_err(|_| ConnectError::TimedOut(step))?.map_err(lost(step))? == 0 {
             return Err(lost(step)(io::ErrorKind::WriteZero.into()));
-        }
-        while let Some(first) = pieces.front_mut().filter(|_| written > 0) {
-            let taken = written.min(first.len());
-            first.advance(taken);
-            written -= taken;
-            if first.is_empty() {
-                pieces.pop_front();
-            }
         }
     }
     // TLS keeps what the socket did not take.

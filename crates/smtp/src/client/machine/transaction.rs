@@ -1,56 +1,139 @@
 //! One message of a client session: its commands as far ahead as may be, its replies, its outcome.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
 use super::{Expect, Machine, WINDOW_COMMANDS};
-use crate::client::{Extensions, MessageBody, Outcome, RecipientOutcome, Stage, Stuffer, Transfer};
+use crate::client::stuff::whole_lines;
+use crate::client::{
+    ClientError, EightBit, Extensions, MessageBody, Outcome, RecipientOutcome, Stage, Step, Stuffer, Transfer,
+};
 use crate::command::{BodyType, MailFrom, RcptTo, is_orcpt, is_xtext};
 use crate::reply::Reply;
 use crate::server::Protocol;
 
+#[derive(Debug)]
+pub(super) struct Transaction {
+    mail: MailFrom,
+    recipients: Vec<RcptTo>,
+    outcomes: Vec<Option<RecipientOutcome>>,
+    body: MessageBody,
+    chunked: bool,
+    /// Its commands whose replies have not come.
+    pub(super) awaited: usize,
+    /// Recipients whose RCPT has been sent.
+    asked: usize,
+    /// Recipients whose RCPT was accepted and whose verdict has not come.
+    accepted: VecDeque<usize>,
+    any_accepted: bool,
+    mail_sent: bool,
+    /// MAIL was sent before the verdict on the message before.
+    is_ahead: bool,
+    body_commanded: bool,
+    pub(super) stuffer: Option<Stuffer>,
+    /// Where in the output the message ends.
+    end: Option<u64>,
+}
+
+impl Transaction {
+    fn is_decided(&self) -> bool {
+        self.outcomes.iter().all(Option::is_some)
+    }
+
+    fn decide_rest(&mut self, reply: &Reply, stage: Stage, lost: bool) {
+        self.stuffer = None;
+        for outcome in &mut self.outcomes {
+            outcome.get_or_insert_with(|| RecipientOutcome { reply: reply.clone(), stage, lost });
+        }
+    }
+
+    fn decide(&mut self, index: usize, reply: Reply, stage: Stage) {
+        self.outcomes[index].get_or_insert(RecipientOutcome { reply, stage, lost: false });
+    }
+}
+
 impl Machine {
-    pub(super) fn transaction_reply(&mut self, expected: Expect, reply: Reply) {
-        let transaction = self.transaction.as_mut().expect("the reply belongs to a transaction");
+    pub(super) fn begin(&mut self, mut mail: MailFrom, recipients: Vec<RcptTo>, body: MessageBody) {
+        let chunks = self.extensions.chunking && self.config.transfer != Transfer::Data;
+        let body = match body {
+            MessageBody::Whole(pieces) if chunks => MessageBody::Whole(whole_lines(pieces)),
+            body => body,
+        };
+        if let MessageBody::Whole(pieces) = &body {
+            mail.size = Some(pieces.iter().map(|piece| piece.len() as u64).sum());
+        }
+        let mut transaction = Transaction {
+            outcomes: vec![None; recipients.len()],
+            chunked: chunks && matches!(body, MessageBody::Whole(_)),
+            mail,
+            recipients,
+            body,
+            awaited: 0,
+            asked: 0,
+            accepted: VecDeque::new(),
+            any_accepted: false,
+            mail_sent: false,
+            is_ahead: false,
+            body_commanded: false,
+            stuffer: None,
+            end: None,
+        };
+        transaction.settle(&self.extensions, self.config.eight_bit);
+        self.transactions.push_back(transaction);
+        self.advance();
+    }
+
+    /// A reply to the transaction in front.
+    pub(super) fn transaction_reply(&mut self, expected: Expect, reply: Reply) -> Result<(), ClientError> {
+        let transaction = &mut self.transactions[0];
+        if !transaction.is_sensible(expected, &reply, self.out.written()) {
+            self.expected.push_front(expected);
+            return Err(ClientError::Unexpected(reply));
+        }
+        transaction.awaited -= 1;
         match expected {
+            _ if reply.code() == 421 => {
+                transaction.decide_rest(&reply, stage(expected), false);
+                self.close(&reply);
+            }
             Expect::Reset if reply.is_positive() => self.needs_reset = false,
+            // RSET cannot fail (RFC 5321 section 4.1.1.5); a server where it does is given up, not the message.
             Expect::Reset => {
-                // RSET cannot fail (RFC 5321 section 4.1.1.5); a server where it does is given up, not the message.
-                self.closed = true;
-                self.decide_rest(&Reply::new(451, "4.5.0", "Server refused RSET"), Stage::Mail);
+                let refused = Reply::new(451, "4.5.0", "Server refused RSET");
+                transaction.decide_rest(&refused, Stage::Mail, true);
+                self.close(&refused);
             }
             Expect::Mail if reply.is_positive() => self.needs_reset = true,
-            Expect::Mail => self.decide_rest(&reply, Stage::Mail),
-            Expect::Rcpt(index) if reply.is_positive() => transaction.accepted.push_back(index),
-            Expect::Rcpt(index) => {
-                transaction.outcomes[index].get_or_insert(RecipientOutcome { reply, stage: Stage::Rcpt });
-            }
+            Expect::Mail => transaction.decide_rest(&reply, Stage::Mail, false),
+            Expect::Rcpt(index) => transaction.rcpt_reply(index, reply),
             Expect::Data if reply.code() == 354 => self.begin_data(),
-            Expect::Data => {
-                self.decide_rest(&reply, Stage::Data);
-            }
+            Expect::Data => transaction.decide_rest(&reply, Stage::Data, false),
             Expect::Verdict => self.verdict(reply),
             other => {
                 unreachable!("{other:?} is no part of a transaction")
             }
         }
         self.advance();
+        Ok(())
     }
 
     /// The verdict on the body: one for all in SMTP, one for each accepted recipient in LMTP.
     fn verdict(&mut self, reply: Reply) {
-        self.needs_reset = false;
-        let transaction = self.transaction.as_mut().expect("a verdict has a transaction");
+        let transaction = &mut self.transactions[0];
+        // BDAT without a recipient is refused, which does not end the transaction (RFC 3030 section 2).
+        self.needs_reset &= transaction.chunked && !transaction.any_accepted;
         match (self.config.protocol, transaction.accepted.pop_front()) {
             (Protocol::Lmtp, Some(index)) => {
-                transaction.outcomes[index].get_or_insert(RecipientOutcome { reply, stage: Stage::Body });
+                transaction.decide(index, reply, Stage::Verdict);
                 if !transaction.accepted.is_empty() {
+                    transaction.awaited += 1;
                     self.expected.push_front(Expect::Verdict);
                 }
             }
             (Protocol::Smtp, Some(index)) => {
                 for index in std::iter::once(index).chain(std::mem::take(&mut transaction.accepted)) {
-                    let outcome = RecipientOutcome { reply: reply.clone(), stage: Stage::Body };
-                    transaction.outcomes[index].get_or_insert(outcome);
+                    transaction.decide(index, reply.clone(), Stage::Verdict);
                 }
             }
             // Nobody was accepted: all is decided already.
@@ -58,128 +141,212 @@ impl Machine {
         }
     }
 
-    /// Sends what can be sent now.
+    /// Sends what can be sent now, of one transaction after the other.
     pub(super) fn advance(&mut self) {
+        let mut index = 0;
+        while index < self.transactions.len() && !self.closed && self.advance_one(index) {
+            index += 1;
+        }
+    }
+
+    /// Sends what can be sent of a transaction. Whether the next may follow.
+    fn advance_one(&mut self, index: usize) -> bool {
         loop {
+            let transaction = &mut self.transactions[index];
+            if transaction.end.is_some() {
+                // After BDAT without a recipient MAIL would be refused.
+                return self.extensions.pipelining && (!transaction.chunked || transaction.any_accepted);
+            }
             let may_send = self.extensions.pipelining && self.expected.len() < WINDOW_COMMANDS;
-            if !(may_send || self.expected.is_empty()) {
-                return;
+            if transaction.is_decided() || !(may_send || self.expected.is_empty()) {
+                return false;
             }
-            let Some(transaction) = self.transaction.as_mut() else { return };
-            if transaction.outcomes.iter().all(Option::is_some) {
-                return;
-            }
-            if self.needs_reset && !transaction.mail_sent {
-                if self.expected.contains(&Expect::Reset) {
-                    return;
+            if !transaction.mail_sent {
+                // The message before ends its transaction, whatever the verdict on it is.
+                if index == 0 && self.needs_reset {
+                    if !self.expected.contains(&Expect::Reset) {
+                        self.transaction_command(index, b"RSET\r\n", Expect::Reset);
+                    }
+                    return false;
                 }
-                self.command(b"RSET\r\n", Expect::Reset);
-            } else if !transaction.mail_sent {
                 transaction.mail_sent = true;
+                transaction.is_ahead = index > 0;
                 let line = mail_line(&transaction.mail, &self.extensions);
-                self.command(line.as_bytes(), Expect::Mail);
+                self.transaction_command(index, line.as_bytes(), Expect::Mail);
             } else if transaction.asked < transaction.recipients.len() {
-                let index = transaction.asked;
+                let recipient = transaction.asked;
                 transaction.asked += 1;
-                if transaction.outcomes[index].is_some() {
-                    continue;
+                if transaction.outcomes[recipient].is_none() {
+                    let line = rcpt_line(&transaction.recipients[recipient], &self.extensions);
+                    self.transaction_command(index, line.as_bytes(), Expect::Rcpt(recipient));
                 }
-                let line = rcpt_line(&transaction.recipients[index], &self.extensions);
-                self.command(line.as_bytes(), Expect::Rcpt(index));
-            } else if !transaction.body_commanded && self.may_command_body() {
-                self.command_body();
+            } else if !transaction.body_commanded && self.may_command_body(index) {
+                self.command_body(index);
             } else {
-                return;
+                return false;
             }
         }
+    }
+
+    fn transaction_command(&mut self, index: usize, line: &[u8], expected: Expect) {
+        self.transactions[index].awaited += 1;
+        self.command(line, expected);
     }
 
     /// DATA may be pipelined behind the recipients; BDAT carries the body and waits for one that was accepted.
-    fn may_command_body(&self) -> bool {
-        let transaction = self.transaction.as_ref().expect("a body has a transaction");
-        !transaction.chunked || self.expected.is_empty() || self.config.transfer == Transfer::BdatAtOnce
+    fn may_command_body(&self, index: usize) -> bool {
+        let transaction = &self.transactions[index];
+        !transaction.chunked || transaction.awaited == 0 || self.config.transfer == Transfer::BdatAtOnce
     }
 
-    fn command_body(&mut self) {
-        let transaction = self.transaction.as_mut().expect("a body has a transaction");
+    fn command_body(&mut self, index: usize) {
+        let transaction = &mut self.transactions[index];
         transaction.body_commanded = true;
         if !transaction.chunked {
-            return self.command(b"DATA\r\n", Expect::Data);
+            return self.transaction_command(index, b"DATA\r\n", Expect::Data);
         }
-        let MessageBody::Whole(chunks) = std::mem::replace(&mut transaction.body, MessageBody::Streamed) else {
+        let MessageBody::Whole(pieces) = std::mem::replace(&mut transaction.body, MessageBody::Streamed) else {
             unreachable!("a chunked body is whole")
         };
-        let size: usize = chunks.iter().map(Bytes::len).sum();
-        self.command(format!("BDAT {size} LAST\r\n").as_bytes(), Expect::Verdict);
-        self.flush_text();
-        self.out.extend(chunks);
+        let size: usize = pieces.iter().map(Bytes::len).sum();
+        self.transaction_command(index, format!("BDAT {size} LAST\r\n").as_bytes(), Expect::Verdict);
+        pieces.into_iter().for_each(|piece| self.out.piece(piece));
+        self.transactions[index].end = Some(self.out.end());
     }
 
     /// 354 came.
     fn begin_data(&mut self) {
-        let transaction = self.transaction.as_mut().expect("DATA has a transaction");
+        let transaction = &mut self.transactions[0];
         let mut stuffer = Stuffer::default();
-        let chunks = match std::mem::replace(&mut transaction.body, MessageBody::Streamed) {
+        let pieces = match std::mem::replace(&mut transaction.body, MessageBody::Streamed) {
             // Nobody was accepted, yet DATA was (RFC 2920 section 3.1): an empty message, whose verdict means nothing.
             _ if transaction.accepted.is_empty() => Vec::new(),
-            MessageBody::Whole(chunks) => chunks,
+            MessageBody::Whole(pieces) => pieces,
             MessageBody::Streamed => {
                 transaction.stuffer = Some(stuffer);
                 return;
             }
         };
-        self.flush_text();
-        for chunk in chunks {
-            stuffer.push(chunk, &mut |piece| self.out.push(piece));
+        for piece in pieces {
+            stuffer.push(piece, &mut |piece| self.out.piece(piece));
         }
-        stuffer.finish(&mut |piece| self.out.push(piece));
+        self.end_data(stuffer);
+    }
+
+    pub(super) fn end_data(&mut self, stuffer: Stuffer) {
+        stuffer.finish(&mut |piece| self.out.piece(piece));
+        let transaction = &mut self.transactions[0];
+        transaction.end = Some(self.out.end());
+        transaction.awaited += 1;
         self.expected.push_back(Expect::Verdict);
     }
 
-    /// The outcome, once every recipient has one and no reply is outstanding.
+    /// The outcome of the transaction in front, once every recipient has one and no reply is outstanding.
     pub(super) fn take_outcome(&mut self) -> Option<Outcome> {
-        let transaction = self.transaction.as_mut()?;
-        if !self.expected.is_empty() || !transaction.outcomes.iter().all(Option::is_some) {
-            return None;
-        }
-        let recipients = self.transaction.take()?.outcomes.into_iter().flatten().collect();
-        Some(Outcome { recipients })
+        let done = self.transactions.pop_front_if(|front| front.awaited == 0 && front.is_decided())?;
+        self.advance();
+        Some(Outcome { recipients: done.outcomes.into_iter().flatten().collect() })
     }
 
-    pub(super) fn decide_rest(&mut self, reply: &Reply, stage: Stage) {
-        let Some(transaction) = self.transaction.as_mut() else { return };
-        transaction.stuffer = None;
-        for outcome in &mut transaction.outcomes {
-            outcome.get_or_insert_with(|| RecipientOutcome { reply: reply.clone(), stage });
+    /// No reply comes any more: what is undecided was lost.
+    pub(super) fn close(&mut self, reply: &Reply) {
+        let step = self.awaits();
+        for (index, transaction) in self.transactions.iter_mut().enumerate() {
+            let stage = match step {
+                _ if transaction.end.is_some_and(|end| end <= self.out.written()) => Stage::Verdict,
+                _ if index > 0 => Stage::Mail,
+                Step::Rcpt => Stage::Rcpt,
+                Step::Data => Stage::Data,
+                Step::Body => Stage::Body,
+                _ => Stage::Mail,
+            };
+            transaction.decide_rest(reply, stage, true);
+            transaction.awaited = 0;
+        }
+        self.closed = true;
+        self.expected.clear();
+    }
+}
+
+impl Transaction {
+    /// Whether this can be a reply to that. If not, server and client mean different commands, and nothing that follows can be believed.
+    fn is_sensible(&self, expected: Expect, reply: &Reply, written: u64) -> bool {
+        match expected {
+            Expect::Data => reply.code() == 354 || reply.code() >= 400,
+            // Nobody has a message whose end was not sent.
+            Expect::Verdict if reply.is_positive() => self.end.is_some_and(|end| end <= written),
+            // A server that still sees the transaction before: that says nothing of this one.
+            Expect::Mail if reply.code() == 503 => !self.is_ahead,
+            _ => reply.code() / 100 != 3,
         }
     }
 
-    /// Sees that no address goes out that the server was not told to expect (RFC 6531 section 3.3).
-    pub(super) fn settle_utf8(&mut self) {
-        let Some(transaction) = self.transaction.as_mut() else { return };
+    fn rcpt_reply(&mut self, index: usize, reply: Reply) {
+        if reply.is_positive() {
+            // A server that takes recipients for a sender it has refused is not believed.
+            if self.outcomes[index].is_none() {
+                self.any_accepted = true;
+                self.accepted.push_back(index);
+            }
+            return;
+        }
+        // RFC 5321 section 4.5.3.1.10. A code that speaks of the address or the mailbox (RFC 3463 section 3.2, 3.3) is no such limit.
+        let of_recipient = reply.enhanced().is_some_and(|code| matches!(code.subject, 1 | 2));
+        if !(matches!(reply.code(), 452 | 552) && self.any_accepted && !of_recipient) {
+            return self.decide(index, reply, Stage::Rcpt);
+        }
+        self.decide(index, reply.clone(), Stage::TooMany);
+        for index in self.asked..self.recipients.len() {
+            self.decide(index, reply.clone(), Stage::TooMany);
+        }
+    }
+
+    /// Refuses what the server does not offer, and sees that no address goes out that it was not told to expect (RFC 6531 section 3.3).
+    fn settle(&mut self, extensions: &Extensions, eight_bit: EightBit) {
+        self.settle_utf8(extensions);
+        let size = self.mail.size.unwrap_or(0);
+        if let Some(Some(limit)) = extensions.size.filter(|limit| limit.is_some_and(|limit| limit < size)) {
+            let text = format!("Message has {size} octets, and the server takes {limit}");
+            self.decide_rest(&Reply::new(552, "5.3.4", text), Stage::Local, false);
+        }
+        let is_eight_bit = self.mail.body == BodyType::EightBitMime && !extensions.eight_bit_mime;
+        if is_eight_bit && eight_bit == EightBit::Refuse {
+            let reply = Reply::new(554, "5.6.3", "Server does not offer 8BITMIME, which is needed here");
+            self.decide_rest(&reply, Stage::Local, false);
+        }
+        if let Some(most) = extensions.recipients_max {
+            let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
+            for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.is_none()).skip(most) {
+                let reply = Reply::new(452, "4.5.3", "Server takes no more recipients at once");
+                *outcome = Some(RecipientOutcome { reply, stage: Stage::TooMany, lost: false });
+            }
+        }
+    }
+
+    fn settle_utf8(&mut self, extensions: &Extensions) {
         let needs = |rcpt: &RcptTo| !rcpt.forward_path.is_ascii();
-        let mail = &mut transaction.mail;
+        let mail = &mut self.mail;
         mail.smtputf8 |= !mail.reverse_path.is_ascii();
-        if self.extensions.smtputf8 {
-            mail.smtputf8 |= transaction.recipients.iter().any(needs);
+        if extensions.smtputf8 {
+            mail.smtputf8 |= self.recipients.iter().any(needs);
             return;
         }
         // Without it a message for others can still go to them.
         let all = mail.smtputf8;
-        for (rcpt, outcome) in transaction.recipients.iter().zip(&mut transaction.outcomes) {
+        for (rcpt, outcome) in self.recipients.iter().zip(&mut self.outcomes) {
             if all || needs(rcpt) {
                 let reply = Reply::new(550, "5.6.7", "Server does not offer SMTPUTF8, which is needed here");
-                *outcome = Some(RecipientOutcome { reply, stage: Stage::Local });
+                *outcome = Some(RecipientOutcome { reply, stage: Stage::Local, lost: false });
             }
         }
     }
 }
 
-pub(super) fn stage(expected: Expect) -> Stage {
+fn stage(expected: Expect) -> Stage {
     match expected {
         Expect::Rcpt(_) => Stage::Rcpt,
         Expect::Data => Stage::Data,
-        Expect::Verdict => Stage::Body,
+        Expect::Verdict => Stage::Verdict,
         _ => Stage::Mail,
     }
 }
