@@ -31,7 +31,7 @@ impl Output {
     }
 
     /// Octets written since the session began.
-    pub(super) fn written(&self) -> u64 {
+    pub fn written(&self) -> u64 {
         self.written
     }
 

@@ -1,0 +1,98 @@
+//! Why there is no session, or no longer one.
+
+use std::io;
+
+use posthaste_smtp::Reply;
+use posthaste_smtp::client::{ClientError, Step};
+
+use super::Channel;
+
+/// Why a connection is of no further use. All of it belongs to the host: [`Scope::Host`](super::Scope::Host).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The connection could not be made, was closed or failed.
+    #[error("{step}: {}", what_happened(.error))]
+    Io {
+        /// What was being waited for.
+        step: Step,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A time of [`Timeouts`](super::Timeouts) ran out.
+    #[error("{0}: timed out")]
+    TimedOut(Step),
+    /// The server refused the session, or does not speak SMTP.
+    #[error(transparent)]
+    Protocol(#[from] ClientError),
+    /// The server said 421, or the future of an earlier [`Session::run`](super::Session::run) was dropped before its end.
+    #[error("the session is over")]
+    Over,
+}
+
+fn what_happened(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the server closed the connection".into(),
+        _ => error.to_string(),
+    }
+}
+
+impl Loss {
+    /// What is said of messages that were in flight.
+    pub(super) fn as_reply(&self) -> Reply {
+        match self {
+            Self::Protocol(error) => Reply::new(451, "4.5.0", format!("Bad session: {error}")),
+            loss => Reply::new(451, "4.4.2", format!("Connection lost {loss}")),
+        }
+    }
+}
+
+/// Why a session was not opened. It belongs to the host, except [`OpenError::Source`]; no message was tried.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The source address cannot be used on this machine, or not for this endpoint: every host would fail from it.
+    #[error("cannot connect from the source address: {0}")]
+    Source(io::Error),
+    /// Not connected, lost or refused.
+    #[error(transparent)]
+    Lost(#[from] Loss),
+    /// The TLS handshake failed.
+    #[error("TLS handshake: {error}")]
+    Handshake {
+        /// Why.
+        error: io::Error,
+        /// The policy is opportunistic and no password is to be sent.
+        may_retry_in_clear: bool,
+    },
+    /// TLS is demanded and STARTTLS is not offered.
+    #[error("the server does not offer STARTTLS")]
+    NoStartTls,
+    /// AUTH needs more protection than the session has; nothing was said.
+    #[error("no password is sent over a session that is {0:?}")]
+    Unprotected(Channel),
+    /// Neither SCRAM-SHA-256 nor PLAIN nor LOGIN is offered.
+    #[error("the server offers no AUTH mechanism that we know")]
+    NoMechanism,
+}
+
+impl OpenError {
+    /// Whether to connect once more, to the same address and without TLS.
+    pub fn may_retry_in_clear(&self) -> bool {
+        matches!(self, Self::Handshake { may_retry_in_clear: true, .. })
+    }
+
+    /// What the server said, if it was a refusal.
+    pub fn reply(&self) -> Option<&Reply> {
+        match self {
+            Self::Lost(Loss::Protocol(
+                ClientError::Greeting(reply)
+                | ClientError::Hello(reply)
+                | ClientError::Tls(reply)
+                | ClientError::Auth(reply)
+                | ClientError::Unexpected(reply),
+            )) => Some(reply),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What became of a recipient, and what a reply speaks of.
+
+use posthaste_smtp::Reply;
+use posthaste_smtp::client::{Outcome, RecipientOutcome, Stage};
+
+/// What a fate belongs to, and so what the queue does with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The host or the connection: try the next host. Not an attempt of the message.
+    Host,
+    /// The message, for all its recipients.
+    Message,
+    /// This recipient.
+    Recipient,
+    /// The recipients that the server had accepted, for this message.
+    Accepted,
+}
+
+/// What became of one recipient. The variant decides what the queue does; the reply explains it, ours if the server gave none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// The server has taken responsibility: 2yz to the whole message.
+    Delivered(Reply),
+    /// 4yz: retry on schedule.
+    Deferred(Reply, Scope),
+    /// 5yz, or the host lacks what the message needs: no retry.
+    Refused(Reply, Scope),
+    /// The server takes no more recipients with this message: send it again to this one, at once and to the same host
+    /// (RFC 5321 section 4.5.3.1.10). At least one other was accepted, so this comes to an end.
+    TooMany(Reply),
+    /// The connection was lost or ended before the last octet of the message was written: the server does not have it. Try the next
+    /// host; no attempt is counted.
+    NotSent(Reply),
+    /// The connection was lost after the last octet of the message was written and before the verdict. The server may or may not have
+    /// it: an ordinary retry, never at once and elsewhere.
+    Unknown(Reply),
+}
+
+impl Fate {
+    /// What the reply speaks of.
+    pub fn scope(&self) -> Scope {
+        match self {
+            Self::Deferred(_, scope) | Self::Refused(_, scope) => *scope,
+            Self::TooMany(_) => Scope::Recipient,
+            Self::NotSent(_) => Scope::Host,
+            Self::Delivered(_) | Self::Unknown(_) => Scope::Accepted,
+        }
+    }
+
+    /// The reply that decided.
+    pub fn reply(&self) -> &Reply {
+        match self {
+            Self::Delivered(reply)
+            | Self::Deferred(reply, _)
+            | Self::Refused(reply, _)
+            | Self::TooMany(reply)
+            | Self::NotSent(reply)
+            | Self::Unknown(reply) => reply,
+        }
+    }
+}
+
+/// The fates of a message's recipients, in their order.
+pub(super) fn of(outcome: Outcome) -> Vec<Fate> {
+    let only_local = outcome.recipients.iter().all(|recipient| recipient.stage == Stage::Local);
+    let local = if only_local { Scope::Message } else { Scope::Recipient };
+    outcome.recipients.into_iter().map(|recipient| fate(recipient, local)).collect()
+}
+
+fn fate(recipient: RecipientOutcome, local: Scope) -> Fate {
+    let (is_delivered, is_unknown) = (recipient.is_delivered(), recipient.is_unknown());
+    let RecipientOutcome { reply, stage, lost } = recipient;
+    let scope = match stage {
+        _ if is_delivered => return Fate::Delivered(reply),
+        _ if is_unknown => return Fate::Unknown(reply),
+        _ if lost => return Fate::NotSent(reply),
+        // The host closes. Behind the dot it is a reply to the message.
+        Stage::Mail | Stage::Rcpt | Stage::Data | Stage::Body if reply.code() == 421 => return Fate::NotSent(reply),
+        Stage::TooMany => return Fate::TooMany(reply),
+        Stage::Local => local,
+        Stage::Mail => Scope::Message,
+        Stage::Rcpt => Scope::Recipient,
+        Stage::Data | Stage::Body | Stage::Verdict => Scope::Accepted,
+    };
+    if reply.is_permanent() { Fate::Refused(reply, scope) } else { Fate::Deferred(reply, scope) }
+}

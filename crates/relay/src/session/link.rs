@@ -1,0 +1,167 @@
+//! The state machine over a socket: writes, reads and deadlines.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use posthaste_net::Stream;
+use posthaste_smtp::client::{Event, Machine, Step};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, Sleep};
+
+use super::{Loss, Timeouts};
+
+/// A connection with its state machine.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub machine: Machine,
+    pub stream: Stream,
+    pub timeouts: Timeouts,
+    input: BytesMut,
+    /// Why nothing more can be written. What the server has said by then is still read.
+    broken: Option<io::Error>,
+    deadline: Instant,
+    /// Fires at the deadline or earlier.
+    timer: Pin<Box<Sleep>>,
+    progress: Option<Progress>,
+}
+
+/// The deadline moves only when this changes, not with each octet that a server sends.
+#[derive(Debug, PartialEq, Eq)]
+struct Progress {
+    replied: u64,
+    written: u64,
+    in_flight: usize,
+    step: Step,
+}
+
+const READ_BYTES: usize = 4 << 10;
+const SLICES: usize = 64;
+/// No timeout is longer, so that adding one to an instant cannot overflow.
+const PATIENCE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+impl Link {
+    pub fn new(machine: Machine, stream: Stream, timeouts: Timeouts) -> Self {
+        let now = Instant::now();
+        Self {
+            machine,
+            stream,
+            timeouts,
+            input: BytesMut::new(),
+            broken: None,
+            deadline: now,
+            timer: Box::pin(tokio::time::sleep_until(now + PATIENCE_MAX)),
+            progress: None,
+        }
+    }
+
+    /// What the machine wants next.
+    pub fn step(&mut self) -> Result<Event, Loss> {
+        Ok(self.machine.step(&mut self.input)?)
+    }
+
+    /// The time for what is waited for begins now.
+    pub fn begin_wait(&mut self) {
+        self.progress = None;
+    }
+
+    /// Whether nothing more can be written.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// Goes on until a message could be sent, or TLS begin.
+    pub async fn until_ready(&mut self) -> Result<(), Loss> {
+        loop {
+            match self.step()? {
+                Event::NeedInput => poll_fn(|cx| self.poll_progress(cx)).await?,
+                Event::Ready | Event::TlsReady => return Ok(()),
+                // A server that shuts down, which it says between two commands.
+                Event::Closed => return Err(Loss::Over),
+                event => unreachable!("{event:?} before the session is open"),
+            }
+        }
+    }
+
+    /// Writes or reads something, or fails once the time for it is over.
+    pub fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Loss>> {
+        let progress = Progress {
+            replied: self.machine.replied(),
+            written: self.machine.output().written(),
+            in_flight: self.machine.in_flight(),
+            step: self.machine.awaits(),
+        };
+        let (step, is_writing) = (progress.step, self.machine.output().has_remaining());
+        if self.progress.as_ref() != Some(&progress) {
+            let patience = if is_writing { self.timeouts.block } else { self.timeouts.of(step) };
+            self.deadline = Instant::now() + patience.min(PATIENCE_MAX);
+            self.progress = Some(progress);
+        }
+        if self.poll_write(cx) {
+            return Poll::Ready(Ok(()));
+        }
+        match self.poll_read(cx) {
+            Poll::Ready(read) => Poll::Ready(read.map_err(|error| Loss::Io { step, error })),
+            Poll::Pending => match self.broken.take() {
+                Some(error) => Poll::Ready(Err(Loss::Io { step, error })),
+                None => self.poll_deadline(cx).map(|()| Err(Loss::TimedOut(step))),
+            },
+        }
+    }
+
+    /// Whether anything was written. Pieces are not joined.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
+        let output = self.machine.output();
+        let mut has_written = false;
+        while self.broken.is_none() && output.has_remaining() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = output.chunks_vectored(&mut slices);
+            match Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..count]) {
+                Poll::Ready(Ok(0)) => self.broken = Some(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(octets)) => {
+                    output.advance(octets);
+                    has_written = true;
+                }
+                Poll::Ready(Err(error)) => self.broken = Some(error),
+                Poll::Pending => return has_written,
+            }
+        }
+        // TLS keeps what the socket did not take.
+        if self.broken.is_none()
+            && !self.stream.is_flushed()
+            && let Poll::Ready(Err(error)) = Pin::new(&mut self.stream).poll_flush(cx)
+        {
+            self.broken = Some(error);
+        }
+        has_written
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.input.reserve(READ_BYTES);
+        let read = ready!(pin!(self.stream.read_buf(&mut self.input)).poll(cx));
+        Poll::Ready(match (read, self.broken.take()) {
+            (Ok(1..), broken) => {
+                self.broken = broken;
+                Ok(())
+            }
+            (_, Some(error)) | (Err(error), None) => Err(error),
+            (Ok(0), None) => Err(io::ErrorKind::UnexpectedEof.into()),
+        })
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.timer.deadline() > self.deadline {
+            self.timer.as_mut().reset(self.deadline);
+        }
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            if Instant::now() >= self.deadline {
+                return Poll::Ready(());
+            }
+            self.timer.as_mut().reset(self.deadline);
+        }
+    }
+}

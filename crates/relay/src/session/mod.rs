@@ -1,0 +1,260 @@
+//! Sessions with one address of a host: connect, send message after message, and know of each recipient what became of it.
+//!
+//! [`Session::open`] connects and does all that comes before the first message. [`Session::run`] takes messages from a [`Traffic`] and gives a
+//! [`Fate`] for each recipient. With PIPELINING the commands of the next message are in the same write as the end of the one before. A session does not know
+//! MX, queues or limits; bodies are written without a copy.
+//!
+//! ```no_run
+//! use posthaste_relay::session::{Endpoint, Fate, Message, Session, Settings, Traffic};
+//! use std::task::{Context, Poll};
+//!
+//! /// One message.
+//! struct One(Option<Message<()>>);
+//!
+//! impl Traffic for One {
+//!     type Key = ();
+//!
+//!     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Message<()>>> {
+//!         Poll::Ready(self.0.take())
+//!     }
+//!
+//!     fn finished(&mut self, _: (), fates: Vec<Fate>) {
+//!         for fate in fates {
+//!             println!("{:?}: {}", fate.scope(), fate.reply());
+//!         }
+//!     }
+//! }
+//!
+//! async fn send(message: Message<()>) -> Result<(), Box<dyn std::error::Error>> {
+//!     let endpoint = Endpoint::Tcp("192.0.2.1:25".parse()?);
+//!     let mut session = Session::open(&endpoint, &Settings::new("mail.example.net")).await?;
+//!     session.run(&mut One(Some(message))).await;
+//!     session.quit().await;
+//!     Ok(())
+//! }
+//! ```
+mod error;
+mod fate;
+mod link;
+mod open;
+mod settings;
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use posthaste_net::Stream;
+use posthaste_smtp::client::{Event, Extensions, MessageBody, Step};
+use posthaste_smtp::{MailFrom, RcptTo, Reply};
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+pub use error::{Loss, OpenError};
+pub use fate::{Fate, Scope};
+pub use settings::{Auth, Channel, Endpoint, Settings, Timeouts, Tls, TlsPolicy};
+
+use link::Link;
+
+/// One message for one transaction.
+#[derive(Debug, Clone)]
+pub struct Message<K> {
+    /// What [`Traffic::finished`] is told, to know the message by.
+    pub key: K,
+    /// Sender and parameters. The session says those that the server offers; SIZE is counted from the body.
+    pub mail: MailFrom,
+    /// All in one transaction, as far as the server takes them. Without any the message is finished at once.
+    pub recipients: Vec<RcptTo>,
+    /// With CRLF line ends and without dot-stuffing, in any number of pieces. Bare CR and LF are made CRLF on the way.
+    pub body: Vec<Bytes>,
+}
+
+/// Where a session gets its messages, and who hears what became of them.
+pub trait Traffic {
+    /// What the owner knows a message by.
+    type Key;
+
+    /// The next message; `None` ends the run once those in flight are finished. Called again after `Pending` when the task is woken, by
+    /// whatever. A message that is given is finished exactly once, unless the future of [`Session::run`] is dropped.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<Self::Key>>>;
+
+    /// What became of a message: a fate for each recipient, in their order.
+    fn finished(&mut self, key: Self::Key, fates: Vec<Fate>);
+}
+
+/// Why a run ended. All messages that were taken are finished.
+#[derive(Debug)]
+pub enum End {
+    /// [`Traffic::poll_next`] gave `None`. The session is open, for another run.
+    NoMore,
+    /// There was no message for [`Timeouts::idle`]. The session is open: say [`Session::quit`].
+    Idle,
+    /// The session has sent as many messages as it may: say [`Session::quit`].
+    Full,
+    /// The session is over.
+    Lost(Loss),
+}
+
+/// An open session.
+#[derive(Debug)]
+pub struct Session {
+    link: Link,
+    channel: Channel,
+    messages_left: u64,
+    finished: u64,
+    /// Within [`Session::run`]. Stays if its future is dropped: nobody knows then what the server has read and said.
+    is_running: bool,
+}
+
+impl Session {
+    /// Connects and does all that comes before the first message.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; all of them belong to the host, or to the source.
+    pub async fn open(endpoint: &Endpoint, settings: &Settings) -> Result<Self, OpenError> {
+        Self::open_over(open::connect(endpoint, settings).await?, settings).await
+    }
+
+    /// [`Session::open`] over a connection that was made already, as by a proxy.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open_over(stream: Stream, settings: &Settings) -> Result<Self, OpenError> {
+        let (link, channel) = open::establish(stream, settings).await?;
+        Ok(Self { link, channel, messages_left: settings.messages_max, finished: 0, is_running: false })
+    }
+
+    /// What the server offered.
+    pub fn extensions(&self) -> &Extensions {
+        self.link.machine.extensions()
+    }
+
+    /// How the session is protected.
+    pub fn channel(&self) -> Channel {
+        self.channel
+    }
+
+    /// Messages finished since the session was opened, whatever became of them. A session that was lost before its first is the host's
+    /// trouble; a used one may have been closed for its age.
+    pub fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// Whether another message can be sent.
+    pub fn is_open(&self) -> bool {
+        !self.link.machine.is_closed() && !self.is_running && !self.link.is_broken() && !self.is_full()
+    }
+
+    fn is_full(&self) -> bool {
+        self.messages_left == 0 || self.link.machine.messages_left() == 0
+    }
+
+    /// Sends messages until there are no more, none comes for a while, the server takes no more or the session is lost. At most two are in flight.
+    ///
+    /// Dropping the future before its end ends the session; what became of the messages in flight is unknown then.
+    pub async fn run<T: Traffic>(&mut self, traffic: &mut T) -> End {
+        if std::mem::replace(&mut self.is_running, true) || self.link.machine.is_closed() {
+            return End::Lost(Loss::Over);
+        }
+        self.link.begin_wait();
+        let mut keys = VecDeque::new();
+        let end = match self.carry(traffic, &mut keys).await {
+            Ok(end) => end,
+            Err(loss) => {
+                self.give_up(traffic, &mut keys, &loss.as_reply());
+                End::Lost(loss)
+            }
+        };
+        assert!(keys.is_empty(), "{} messages are not finished", keys.len());
+        self.is_running = false;
+        end
+    }
+
+    async fn carry<T: Traffic>(&mut self, traffic: &mut T, keys: &mut VecDeque<T::Key>) -> Result<End, Loss> {
+        let mut has_more = true;
+        loop {
+            match self.link.step()? {
+                Event::NeedInput => {}
+                Event::Sent(outcome) => {
+                    self.finished += 1;
+                    let key = keys.pop_front().expect("each transaction has its key");
+                    traffic.finished(key, fate::of(outcome));
+                    continue;
+                }
+                Event::Closed => return Err(Loss::Over),
+                event => unreachable!("{event:?} within a transaction"),
+            }
+            let is_idle = self.link.machine.in_flight() == 0;
+            // What is left of a body that was refused before its end goes first.
+            let is_flushed = !self.link.machine.output().has_remaining();
+            match is_idle && is_flushed {
+                true if !has_more => return Ok(End::NoMore),
+                true if self.is_full() => return Ok(End::Full),
+                _ => {}
+            }
+            let may_take = has_more && self.messages_left > 0 && self.link.machine.may_send() && !self.link.is_broken();
+            match poll_fn(|cx| self.poll(traffic, may_take, is_idle, cx)).await {
+                Ok(Next::Progress) => {}
+                Ok(Next::NoMore) => has_more = false,
+                Ok(Next::Message(message)) => self.begin(message, traffic, keys),
+                Err(Loss::TimedOut(Step::Idle)) if is_flushed => return Ok(End::Idle),
+                Err(loss) => return Err(loss),
+            }
+        }
+    }
+
+    fn poll<T: Traffic>(
+        &mut self,
+        traffic: &mut T,
+        may_take: bool,
+        is_idle: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Next<T::Key>, Loss>> {
+        // An idle session that the server has closed takes no message.
+        if is_idle && let Poll::Ready(progress) = self.link.poll_progress(cx) {
+            return Poll::Ready(progress.map(|()| Next::Progress));
+        }
+        // Before anything is written, so that the next message's commands are in the same write.
+        if may_take && let Poll::Ready(next) = traffic.poll_next(cx) {
+            return Poll::Ready(Ok(next.map_or(Next::NoMore, Next::Message)));
+        }
+        if is_idle { Poll::Pending } else { self.link.poll_progress(cx).map_ok(|()| Next::Progress) }
+    }
+
+    fn begin<T: Traffic>(&mut self, message: Message<T::Key>, traffic: &mut T, keys: &mut VecDeque<T::Key>) {
+        if message.recipients.is_empty() {
+            return traffic.finished(message.key, Vec::new());
+        }
+        self.messages_left -= 1;
+        keys.push_back(message.key);
+        self.link.machine.send(message.mail, message.recipients, MessageBody::Whole(message.body));
+    }
+
+    fn give_up<T: Traffic>(&mut self, traffic: &mut T, keys: &mut VecDeque<T::Key>, reply: &Reply) {
+        for outcome in self.link.machine.abort(reply) {
+            self.finished += 1;
+            let key = keys.pop_front().expect("each transaction has its key");
+            traffic.finished(key, fate::of(outcome));
+        }
+    }
+
+    /// Says QUIT, waits for the reply, at most [`Timeouts::quit`], and closes. Nothing depends on it.
+    pub async fn quit(mut self) {
+        if self.link.machine.is_closed() || self.is_running || self.link.is_broken() {
+            return;
+        }
+        self.link.machine.quit();
+        while matches!(self.link.step(), Ok(Event::NeedInput)) {
+            if poll_fn(|cx| self.link.poll_progress(cx)).await.is_err() {
+                return;
+            }
+        }
+        let _ = timeout(self.link.timeouts.quit, self.link.stream.shutdown()).await;
+    }
+}
+
+enum Next<K> {
+    Progress,
+    Message(Message<K>),
+    NoMore,
+}

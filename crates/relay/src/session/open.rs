@@ -1,0 +1,113 @@
+//! All that comes before the first message: connection, greeting, EHLO, TLS, AUTH.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use posthaste_net::Stream;
+use posthaste_smtp::client::{ClientError, Config, Machine, Step};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::link::Link;
+use super::{Auth, Channel, Endpoint, Loss, OpenError, Settings, Tls, TlsPolicy};
+
+pub(super) async fn connect(endpoint: &Endpoint, settings: &Settings) -> Result<Stream, OpenError> {
+    let connecting = async {
+        match endpoint {
+            Endpoint::Tcp(address) => connect_tcp(*address, settings.source).await.map(Stream::Tcp),
+            Endpoint::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix).map_err(not_connected),
+        }
+    };
+    timeout(settings.timeouts.connect, connecting).await.map_err(|_| Loss::TimedOut(Step::Connect))?
+}
+
+async fn connect_tcp(address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, OpenError> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let socket = socket.map_err(not_connected)?;
+    if let Some(source) = source {
+        socket.bind(SocketAddr::new(source, 0)).map_err(OpenError::Source)?;
+    }
+    let stream = socket.connect(address).await.map_err(not_connected)?;
+    // Whole commands are written at once.
+    stream.set_nodelay(true).map_err(not_connected)?;
+    Ok(stream)
+}
+
+fn not_connected(error: io::Error) -> OpenError {
+    Loss::Io { step: Step::Connect, error }.into()
+}
+
+/// A session that is ready for its first message, and how it is protected.
+pub(super) async fn establish(stream: Stream, settings: &Settings) -> Result<(Link, Channel), OpenError> {
+    let config = Config {
+        helo_name: settings.ehlo_name.clone(),
+        protocol: settings.protocol,
+        transfer: settings.transfer,
+        eight_bit: settings.eight_bit,
+    };
+    let machine = Machine::new(config).map_err(Loss::Protocol)?;
+    let mut link = Link::new(machine, stream, settings.timeouts.clone());
+    let channel = match &settings.tls {
+        None => {
+            link.until_ready().await?;
+            Channel::Clear
+        }
+        Some(tls) if tls.is_implicit => {
+            let channel = handshake(&mut link, tls, settings).await?;
+            link.until_ready().await?;
+            channel
+        }
+        Some(tls) => start_tls(&mut link, tls, settings).await?,
+    };
+    if let Some(auth) = &settings.auth {
+        authenticate(&mut link, auth, channel).await?;
+    }
+    Ok((link, channel))
+}
+
+async fn start_tls(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Channel, OpenError> {
+    link.until_ready().await?;
+    let is_opportunistic = tls.policy == TlsPolicy::Opportunistic;
+    if !link.machine.extensions().starttls {
+        return if is_opportunistic { Ok(Channel::Clear) } else { Err(OpenError::NoStartTls) };
+    }
+    link.machine.start_tls();
+    match link.until_ready().await {
+        Ok(()) => {}
+        // It has offered what it does not do now; the session goes on as it was (RFC 3207 section 4).
+        Err(Loss::Protocol(ClientError::Tls(reply))) if is_opportunistic && reply.code() != 421 => {
+            return Ok(Channel::Clear);
+        }
+        Err(loss) => return Err(loss.into()),
+    }
+    let channel = handshake(link, tls, settings).await?;
+    link.machine.tls_started();
+    link.until_ready().await?;
+    Ok(channel)
+}
+
+/// Nothing that came in the clear is left: the machine has seen to that.
+async fn handshake(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Channel, OpenError> {
+    let stream = std::mem::replace(&mut link.stream, Stream::Gone);
+    let connecting = TlsConnector::from(Arc::clone(&tls.config)).connect(tls.name.clone(), stream);
+    let shaken = match timeout(settings.timeouts.connect, connecting).await {
+        Ok(shaken) => shaken,
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    };
+    let may_retry_in_clear = tls.policy == TlsPolicy::Opportunistic && settings.auth.is_none();
+    let stream = shaken.map_err(|error| OpenError::Handshake { error, may_retry_in_clear })?;
+    link.stream = Stream::Tls(Box::new(stream.into()));
+    Ok(if tls.policy == TlsPolicy::Verified { Channel::Verified } else { Channel::Encrypted })
+}
+
+async fn authenticate(link: &mut Link, auth: &Auth, channel: Channel) -> Result<(), OpenError> {
+    if channel < auth.needs {
+        return Err(OpenError::Unprotected(channel));
+    }
+    if !link.machine.authenticate(&auth.credentials) {
+        return Err(OpenError::NoMechanism);
+    }
+    Ok(link.until_ready().await?)
+}

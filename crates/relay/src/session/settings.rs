@@ -1,0 +1,167 @@
+//! What a session is told once.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_smtp::Protocol;
+use posthaste_smtp::client::{EightBit, Step, Transfer};
+use posthaste_smtp::sasl::Credentials;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+
+/// One address of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A UNIX socket, as LMTP servers have.
+    Unix(PathBuf),
+}
+
+/// How a session behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Our name in EHLO or LHLO: that of the source.
+    pub ehlo_name: String,
+    /// The address to connect from; `None` leaves it to the system.
+    pub source: Option<IpAddr>,
+    /// SMTP or LMTP.
+    pub protocol: Protocol,
+    /// How bodies are sent.
+    pub transfer: Transfer,
+    /// Messages with BODY=8BITMIME for a server that does not offer it.
+    pub eight_bit: EightBit,
+    /// `None`: never encrypted.
+    pub tls: Option<Tls>,
+    /// `None`: no AUTH.
+    pub auth: Option<Auth>,
+    /// Most messages in one session. MAILMAX of LIMITS (RFC 9422) may be less.
+    pub messages_max: u64,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+}
+
+impl Settings {
+    /// SMTP with DATA, in the clear, without AUTH, any number of messages, default timeouts.
+    pub fn new(ehlo_name: impl Into<String>) -> Self {
+        Self {
+            ehlo_name: ehlo_name.into(),
+            source: None,
+            protocol: Protocol::Smtp,
+            transfer: Transfer::Data,
+            eight_bit: EightBit::Send,
+            tls: None,
+            auth: None,
+            messages_max: u64::MAX,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// How a session is encrypted.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    /// What is demanded.
+    pub policy: TlsPolicy,
+    /// From the first octet on (RFC 8314), as on port 465, instead of by STARTTLS.
+    pub is_implicit: bool,
+    /// Trust, client certificate, versions. It must verify if the policy is [`TlsPolicy::Verified`], and must not if it is
+    /// [`TlsPolicy::Opportunistic`]: see [`client_config`](posthaste_net::tls::client_config).
+    pub config: Arc<ClientConfig>,
+    /// The name that is asked for (SNI), and that a verified certificate has to have.
+    pub name: ServerName<'static>,
+}
+
+/// What a session demands of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TlsPolicy {
+    /// Encrypted if offered, whoever the server is (RFC 7435). After a failed handshake the caller may connect again in the clear:
+    /// [`OpenError::may_retry_in_clear`](super::OpenError::may_retry_in_clear).
+    Opportunistic,
+    /// Encrypted, whoever the server is.
+    Required,
+    /// Encrypted, by a server whose certificate `config` trusts and has `name` in it.
+    Verified,
+}
+
+/// Who to say we are.
+#[derive(Debug, Clone)]
+pub struct Auth {
+    /// Name and password.
+    pub credentials: Credentials,
+    /// The least that the session must be for them to be sent.
+    pub needs: Channel,
+}
+
+/// How much a session is protected, ascending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Channel {
+    /// Anybody on the way can read it.
+    Clear,
+    /// Somebody who stands in between can read it.
+    Encrypted,
+    /// TLS with a verified name.
+    Verified,
+}
+
+/// How long a session waits: RFC 5321 section 4.5.3.2, unless it says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For the connection to be made, and for a TLS handshake. Default 30 s.
+    pub connect: Duration,
+    /// For the greeting. Default 5 minutes.
+    pub greeting: Duration,
+    /// For the replies to EHLO, STARTTLS and AUTH. Default 5 minutes.
+    pub hello: Duration,
+    /// For the reply to MAIL, and to RSET before it. Default 5 minutes.
+    pub mail: Duration,
+    /// For the reply to RCPT. Default 5 minutes.
+    pub rcpt: Duration,
+    /// For the reply to DATA. Default 2 minutes.
+    pub data: Duration,
+    /// For the server to take some of what is written. Default 3 minutes.
+    pub block: Duration,
+    /// For the verdict on a message. Default 10 minutes.
+    pub verdict: Duration,
+    /// For the next message. Default 10 s; nothing in the RFC.
+    pub idle: Duration,
+    /// For the reply to QUIT, on which nothing depends. Default 5 s.
+    pub quit: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        Self {
+            connect: Duration::from_secs(30),
+            greeting: minutes(5),
+            hello: minutes(5),
+            mail: minutes(5),
+            rcpt: minutes(5),
+            data: minutes(2),
+            block: minutes(3),
+            verdict: minutes(10),
+            idle: Duration::from_secs(10),
+            quit: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Timeouts {
+    /// For the reply that is waited for.
+    pub(super) fn of(&self, step: Step) -> Duration {
+        match step {
+            Step::Connect | Step::Handshake => self.connect,
+            Step::Greeting => self.greeting,
+            Step::Reset | Step::Mail => self.mail,
+            Step::Rcpt => self.rcpt,
+            Step::Data => self.data,
+            Step::Body => self.verdict,
+            Step::Idle => self.idle,
+            Step::Quit => self.quit,
+            _ => self.hello,
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Sessions against servers of every temper.
+
+mod losses;
+mod replies;
+mod support;

@@ -1,0 +1,120 @@
+//! Every class of reply at every stage.
+
+use posthaste_relay::session::{End, Fate, Loss, OpenError, Scope};
+
+use crate::support::{Act, At, List, Script, Seen, send_all, settings};
+
+/// What a fate is, without its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Is {
+    Delivered,
+    Deferred(Scope),
+    Refused(Scope),
+    NotSent,
+    Unknown,
+}
+
+fn is(fate: &Fate) -> Is {
+    match fate {
+        Fate::Delivered(_) => Is::Delivered,
+        Fate::Deferred(_, scope) => Is::Deferred(*scope),
+        Fate::Refused(_, scope) => Is::Refused(*scope),
+        Fate::NotSent(_) => Is::NotSent,
+        Fate::Unknown(_) => Is::Unknown,
+        Fate::TooMany(_) => panic!("{fate:?}"),
+    }
+}
+
+/// What the scripted server does to two messages with two recipients each, at its first `at`.
+async fn outcome(at: At, act: Act) -> (Result<End, OpenError>, Vec<(usize, Vec<Is>)>, Seen) {
+    let mut list = List::two();
+    let (end, seen) = send_all(Script::odd(at, 0, act), &mut list, &settings()).await;
+    (end, list.fates.iter().map(|(key, fates)| (*key, fates.iter().map(is).collect())).collect(), seen)
+}
+
+/// Replies after which nothing that the server says can be believed, and none at all.
+fn senseless() -> Vec<Act> {
+    let say = |text: &str| Act::Say(text.to_owned());
+    vec![
+        say("HTTP/1.1 400 Bad Request\r\n"),
+        say("99 x\r\n"),
+        say("250x\r\n"),
+        say("354 what\r\n"),
+        say("250-a\r\n550 b\r\n"),
+        say(&"2".repeat(5000)),
+        say(&format!("250 {}\r\n", "x".repeat(5000))),
+        say(&"250-more\r\n".repeat(5000)),
+        Act::Close,
+        Act::Silence,
+    ]
+}
+
+const TWO_DELIVERED: [Is; 2] = [Is::Delivered; 2];
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_has_the_scope_of_its_command() {
+    let stages = [(At::Mail, Scope::Message), (At::Data, Scope::Accepted), (At::Dot, Scope::Accepted)];
+    for (at, scope) in stages {
+        for (code, expected) in [(450, Is::Deferred(scope)), (550, Is::Refused(scope)), (299, Is::Delivered)] {
+            if code == 299 && at == At::Data {
+                continue;
+            }
+            let (end, fates, _) = outcome(at, Act::Say(format!("{code} so\r\n"))).await;
+            assert!(matches!(end, Ok(End::NoMore)), "{end:?}");
+            assert_eq!(fates, [(0, vec![expected; 2]), (1, TWO_DELIVERED.to_vec())], "{at:?} {code}");
+        }
+    }
+    for (code, expected) in [(450, Is::Deferred(Scope::Recipient)), (553, Is::Refused(Scope::Recipient))] {
+        let (_, fates, seen) = outcome(At::Rcpt, Act::Say(format!("{code} so\r\n"))).await;
+        assert_eq!(fates, [(0, vec![expected, Is::Delivered]), (1, TWO_DELIVERED.to_vec())]);
+        assert_eq!(seen.kept.iter().map(|kept| kept.recipients.len()).collect::<Vec<_>>(), [1, 2]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_421_before_the_dot_belongs_to_the_host() {
+    for at in [At::Mail, At::Rcpt, At::Data] {
+        let (end, fates, _) = outcome(at, Act::Say("421 bye\r\n".into())).await;
+        assert!(matches!(end, Ok(End::Lost(Loss::Over))), "{end:?}");
+        assert_eq!(fates, [(0, vec![Is::NotSent; 2]), (1, vec![Is::NotSent; 2])], "{at:?}");
+    }
+    // To the dot it is a reply to the message; the next is not sent.
+    let (_, fates, seen) = outcome(At::Dot, Act::Say("421 bye\r\n".into())).await;
+    assert_eq!(fates, [(0, vec![Is::Deferred(Scope::Accepted); 2]), (1, vec![Is::NotSent; 2])]);
+    assert_eq!(seen.kept.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_makes_no_sense_belongs_to_the_host_and_behind_the_dot_is_unknown() {
+    for act in senseless() {
+        for at in [At::Mail, At::Rcpt, At::Data, At::Dot] {
+            if at == At::Data && act == Act::Say("354 what\r\n".into()) {
+                continue;
+            }
+            let (end, fates, seen) = outcome(at, act.clone()).await;
+            assert!(matches!(end, Ok(End::Lost(_))), "{end:?}");
+            let first = if at == At::Dot { Is::Unknown } else { Is::NotSent };
+            assert_eq!(fates, [(0, vec![first; 2]), (1, vec![Is::NotSent; 2])], "{at:?} {act:?}");
+            assert!(seen.kept.len() == usize::from(at == At::Dot), "{at:?} {act:?}: {:?}", seen.kept);
+        }
+        for at in [At::Greeting, At::Ehlo] {
+            let (end, fates, _) = outcome(at, act.clone()).await;
+            assert!(matches!(end, Err(OpenError::Lost(_))), "{at:?} {act:?}: {end:?}");
+            assert!(fates.is_empty());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_the_session_is_told_with_its_reply() {
+    for (at, code) in [(At::Greeting, 554), (At::Greeting, 421), (At::Ehlo, 421), (At::Ehlo, 450)] {
+        let (end, fates, _) = outcome(at, Act::Say(format!("{code} no\r\n"))).await;
+        let error = end.unwrap_err();
+        assert_eq!(error.reply().map(|reply| reply.code()), Some(code), "{at:?}: {error}");
+        assert!(fates.is_empty());
+    }
+    // Without EHLO there is HELO.
+    let (end, fates, _) = outcome(At::Ehlo, Act::Say("502 what\r\n".into())).await;
+    assert!(matches!(end, Ok(End::NoMore)), "{end:?}");
+    assert_eq!(fates, [(0, TWO_DELIVERED.to_vec()), (1, TWO_DELIVERED.to_vec())]);
+}

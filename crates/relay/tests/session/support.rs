@@ -1,0 +1,267 @@
+//! A scripted server on the other end of a socket pair, and messages for it. The clock is paused: it moves only when everybody waits.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use posthaste_net::Stream;
+use posthaste_relay::session::{End, Fate, Message, OpenError, Session, Settings, Traffic};
+use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+
+/// What the server answers to. `Dot` is the end of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    Greeting,
+    Ehlo,
+    StartTls,
+    Auth,
+    Rset,
+    Mail,
+    Rcpt,
+    Data,
+    Dot,
+    Quit,
+}
+
+/// What the server does instead of answering.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    Say(String),
+    Close,
+    Silence,
+}
+
+/// A message that the server had to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    pub recipients: Vec<String>,
+    pub body: Vec<u8>,
+    /// Whether it said 2yz to it, to the last octet.
+    pub acknowledged: bool,
+}
+
+pub struct Script {
+    pub extensions: Vec<&'static str>,
+    /// The reply to the number-th (from 0) of its kind, if it is not the usual one.
+    pub odd: Vec<(At, usize, Act)>,
+    /// Closes after so many octets were read.
+    pub reads: usize,
+    /// Closes after so many octets were written.
+    pub writes: usize,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self { extensions: vec!["PIPELINING"], odd: Vec::new(), reads: usize::MAX, writes: usize::MAX }
+    }
+}
+
+/// What the server saw.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub kept: Vec<Kept>,
+    pub lines: Vec<String>,
+    pub read: usize,
+    pub written: usize,
+    /// The commands that came with each read.
+    pub reads: Vec<Vec<u8>>,
+    counts: Vec<At>,
+}
+
+impl Script {
+    pub fn odd(at: At, number: usize, act: Act) -> Self {
+        Self { odd: vec![(at, number, act)], ..Self::default() }
+    }
+
+    /// Serves the other end.
+    pub fn serve(self) -> (Stream, JoinHandle<Seen>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Stream::Unix(ours), tokio::spawn(self.over(Stream::Unix(theirs))))
+    }
+
+    pub async fn over(self, mut stream: Stream) -> Seen {
+        let mut seen = Seen::default();
+        self.talk(&mut stream, &mut seen, true).await;
+        seen
+    }
+
+    /// Until the connection is over.
+    pub async fn talk(&self, stream: &mut Stream, seen: &mut Seen, greet: bool) -> Option<()> {
+        let mut input = Vec::new();
+        if greet {
+            self.answer(At::Greeting, "220 mx\r\n", stream, seen).await?;
+        }
+        let (mut recipients, mut in_data) = (Vec::new(), false);
+        loop {
+            let end: &[u8] = if in_data { b"\r\n.\r\n" } else { b"\r\n" };
+            // An empty message has no line end before its dot.
+            let found = match in_data && input.starts_with(b".\r\n") {
+                true => Some((0, 3)),
+                false => input.windows(end.len()).position(|window| window == end).map(|at| (at, at + end.len())),
+            };
+            let Some((at, after)) = found else {
+                let mut part = vec![0; (self.reads - seen.read).min(4096)];
+                let count = if part.is_empty() { 0 } else { stream.read(&mut part).await.unwrap_or(0) };
+                if count == 0 {
+                    return None;
+                }
+                seen.read += count;
+                seen.reads.push(part[..count].to_vec());
+                input.extend_from_slice(&part[..count]);
+                continue;
+            };
+            let line: Vec<u8> = input.drain(..after).collect();
+            if in_data {
+                in_data = false;
+                let body = unstuffed(&line[..at]);
+                let recipients = std::mem::take(&mut recipients);
+                seen.kept.push(Kept { recipients, body, acknowledged: false });
+                let positive = self.answer(At::Dot, "250 kept\r\n", stream, seen).await?;
+                seen.kept.last_mut().unwrap().acknowledged = positive;
+                continue;
+            }
+            let line = String::from_utf8(line[..at].to_vec()).unwrap();
+            seen.lines.push(line.clone());
+            match line.split([' ', ':']).next().unwrap() {
+                "EHLO" | "LHLO" | "HELO" => {
+                    let lines: String = self.extensions.iter().map(|name| format!("250-{name}\r\n")).collect();
+                    self.answer(At::Ehlo, &format!("250-mx\r\n{lines}250 HELP\r\n"), stream, seen).await?;
+                }
+                "MAIL" => drop(self.answer(At::Mail, "250 ok\r\n", stream, seen).await?),
+                "RCPT" => {
+                    if self.answer(At::Rcpt, "250 ok\r\n", stream, seen).await? {
+                        recipients.push(line);
+                    }
+                }
+                "DATA" if recipients.is_empty() => drop(self.answer(At::Data, "503 nobody\r\n", stream, seen).await?),
+                "DATA" => in_data = !self.answer(At::Data, "354 go\r\n", stream, seen).await? && self.was_354(seen),
+                "RSET" => {
+                    recipients.clear();
+                    self.answer(At::Rset, "250 ok\r\n", stream, seen).await?;
+                }
+                "STARTTLS" => {
+                    let go = self.answer(At::StartTls, "220 go\r\n", stream, seen).await?;
+                    if go {
+                        return Some(());
+                    }
+                }
+                "AUTH" => drop(self.answer(At::Auth, "235 ok\r\n", stream, seen).await?),
+                "QUIT" => {
+                    self.answer(At::Quit, "221 bye\r\n", stream, seen).await?;
+                    return None;
+                }
+                other => panic!("{other}: {line}"),
+            }
+        }
+    }
+
+    fn was_354(&self, seen: &Seen) -> bool {
+        let number = seen.counts.iter().filter(|at| **at == At::Data).count() - 1;
+        self.act(At::Data, number).is_none_or(|act| matches!(act, Act::Say(said) if said.starts_with("354")))
+    }
+
+    fn act(&self, at: At, number: usize) -> Option<&Act> {
+        self.odd.iter().find(|odd| (odd.0, odd.1) == (at, number)).map(|odd| &odd.2)
+    }
+
+    /// `None`: the connection is over. Otherwise whether the reply was positive.
+    async fn answer(&self, at: At, usual: &str, stream: &mut Stream, seen: &mut Seen) -> Option<bool> {
+        let number = seen.counts.iter().filter(|before| **before == at).count();
+        seen.counts.push(at);
+        let said = match self.act(at, number) {
+            None => usual,
+            Some(Act::Say(said)) => said,
+            Some(Act::Close) => return None,
+            Some(Act::Silence) => {
+                // Until the client goes.
+                while stream.read(&mut [0; 4096]).await.is_ok_and(|count| count > 0) {}
+                return None;
+            }
+        };
+        let octets = &said.as_bytes()[..said.len().min(self.writes - seen.written)];
+        seen.written += octets.len();
+        stream.write_all(octets).await.ok()?;
+        if octets.len() < said.len() || seen.written == self.writes || said.starts_with("421") {
+            if let (At::Dot, true, true) = (at, octets.len() == said.len(), said.starts_with('2')) {
+                seen.kept.last_mut().unwrap().acknowledged = true;
+            }
+            return None;
+        }
+        Some(said.starts_with('2'))
+    }
+}
+
+fn unstuffed(body: &[u8]) -> Vec<u8> {
+    let text = [b"\r\n", body].concat();
+    let mut plain = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        plain.push(text[at]);
+        at += if text[..=at].ends_with(b"\r\n") && text[at + 1..].starts_with(b".") { 2 } else { 1 };
+    }
+    plain[2..].to_vec()
+}
+
+pub fn message(key: usize, recipients: &[&str]) -> Message<usize> {
+    Message {
+        key,
+        mail: MailFrom::new(ReversePath::parse("<a@d>").unwrap()),
+        recipients: recipients
+            .iter()
+            .map(|name| RcptTo::new(ForwardPath::parse(&format!("<{name}@d>")).unwrap()))
+            .collect(),
+        body: vec![Bytes::from(format!("Subject: {key}\r\n\r\n")), Bytes::from_static(b".dot\r\nend\r\n")],
+    }
+}
+
+/// A list of messages, and what became of them.
+#[derive(Default)]
+pub struct List {
+    pub messages: VecDeque<Message<usize>>,
+    pub fates: Vec<(usize, Vec<Fate>)>,
+    /// Nothing comes, instead of no more, when the list is empty.
+    pub waits: bool,
+}
+
+impl List {
+    /// Two messages, each to `b` and `c`.
+    pub fn two() -> Self {
+        Self { messages: (0..2).map(|key| message(key, &["b", "c"])).collect(), ..Self::default() }
+    }
+}
+
+impl Traffic for List {
+    type Key = usize;
+
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Message<usize>>> {
+        match self.messages.pop_front() {
+            None if self.waits => Poll::Pending,
+            next => Poll::Ready(next),
+        }
+    }
+
+    fn finished(&mut self, key: usize, fates: Vec<Fate>) {
+        self.fates.push((key, fates));
+    }
+}
+
+/// Sends all messages of the list over one session and says QUIT.
+pub async fn send_all(script: Script, list: &mut List, settings: &Settings) -> (Result<End, OpenError>, Seen) {
+    let (stream, server) = script.serve();
+    let end = match Session::open_over(stream, settings).await {
+        Ok(mut session) => {
+            let end = session.run(list).await;
+            session.quit().await;
+            Ok(end)
+        }
+        Err(error) => Err(error),
+    };
+    (end, server.await.unwrap())
+}
+
+pub fn settings() -> Settings {
+    Settings::new("c.example")
+}
