@@ -102,11 +102,11 @@ impl Source {
     }
 }
 
-/// As mu and most mail programs have it.
+/// As mu and most mail programs have it: a Maildir, or a directory of Maildirs.
 fn usual_maildir() -> Option<PathBuf> {
     let named = std::env::var_os("MAILDIR").map(PathBuf::from);
     let maildir = named.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join("Maildir")))?;
-    (maildir.join("cur").is_dir() || maildir.join("new").is_dir()).then_some(maildir)
+    maildir.is_dir().then_some(maildir)
 }
 
 fn scan(roots: &[PathBuf], query: &[String]) -> Result<Opened, Failure> {
@@ -119,6 +119,9 @@ fn scan(roots: &[PathBuf], query: &[String]) -> Result<Opened, Failure> {
         posthaste_search::scan(roots, &headers, &UpdateOptions::default(), &|progress| show(&bar, progress))?;
     bar.finish_and_clear();
     report.troubles.iter().for_each(|(path, trouble)| complain(&format!("{}: {trouble}", path.display())));
+    for root in &report.without_maildirs {
+        complain(&format!("{}: there is no Maildir in it, no directory with cur/ or new/", root.display()));
+    }
     Ok(Opened::new(searcher))
 }
 
