@@ -133,11 +133,11 @@ fn whole_groups(line: &[u8], bits: &Bits, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Whether a line is no base64 at all: a rule, a signature separator, a sentence.
+/// Whether a line is no base64 at all: a rule, a signature separator, a sentence. Longer lines may have more foreign octets than one of 76.
 fn is_text(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let foreign = line.iter().filter(|&&byte| BASE64[usize::from(byte)] == NONE && byte != b'=').count();
-    foreign >= 3 || foreign == line.len() && foreign >= 2
+    foreign >= 3 && foreign * 26 >= line.len() || foreign == line.len() && foreign >= 2
 }
 
 /// Decodes quoted-printable. An escape that is none stays as it stands; blanks at the end of a line go (RFC 2045 section 6.7 rule 3).
@@ -236,6 +236,9 @@ mod tests {
         check(b"aGVsbG8=\n\n-- \nTo leave, write to list-leave@example.org\n", b"hello", 10);
         check(b"aGVsbG8=\r\n--\r\nunsubscribe", b"hello", 10);
         check(b"", b"", 0);
+        // A body in one line, with a few octets that do not belong there.
+        let one_line = [&b"aGVsbG8h"[..], b"!\xc3\xbf", &b"aGVsbG8h".repeat(25)].concat();
+        check(&one_line, &b"hello!".repeat(26), one_line.len());
         // Lines that are cut within a group of four.
         check(b"aGVs\nbG\n8h\n", b"hello!", 11);
     }
