@@ -16,7 +16,10 @@ const COMMANDS: [(&[&str], &str); 12] = [
         "`posthaste serve` delivers into Maildirs, and `posthaste index` finds what any program has delivered",
     ),
     (&["add", "remove"], "`posthaste index` adds new mail and removes missing mail"),
-    (&["move"], "`posthaste find --move /FOLDER QUERY` moves messages, `posthaste find --flag +S QUERY` changes flags"),
+    (
+        &["move", "flag"],
+        "`posthaste find --move /FOLDER QUERY` moves messages, `posthaste find --flag +S QUERY` changes flags",
+    ),
     (&["labels"], "labels are tags: `posthaste tag +NAME -- QUERY`, `posthaste tag --list`"),
     (&["verify"], "`posthaste index verify` checks the index; signatures of messages are not checked"),
     (&["fields", "flags"], "the table of fields and flags is in docs/search.md"),

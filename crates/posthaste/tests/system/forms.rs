@@ -242,6 +242,7 @@ fn what_mu_and_notmuch_have_and_we_do_not_is_answered_in_a_sentence() {
         (&["restore", "--accumulate"], "`posthaste tag --restore FILE`"),
         (&["reindex", "*"], "`posthaste index rebuild`"),
         (&["move", "x", "/y"], "`posthaste find --move /FOLDER QUERY`"),
+        (&["flag", "+S", "rye"], "`posthaste find --flag +S QUERY`"),
         (&["config", "get", "user.name"], "no command `config get`"),
         (&["index", "--lazy-check"], "`index` looks at what changed"),
     ] {
