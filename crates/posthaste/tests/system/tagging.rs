@@ -71,6 +71,28 @@ fn new_mail_gets_tags_by_rule_once() {
 }
 
 #[test]
+fn new_mail_that_a_rebuild_finds_first_gets_tags_by_rule() {
+    let place = Place::new();
+    let rules = "[new]\ntags = [\"inbox\"]\n[[new.rule]]\nquery = \"from:carl\"\nadd = [\"carl\"]\n";
+    place.settings(rules);
+    place.says(0, &["index", "--quiet", "mail"]);
+    place.says(0, &["tag", "-inbox", "*"]);
+    let tags = |query: &str| place.says(0, &["find", "-f", "x", query]);
+    // A rebuild that was asked for, and one that other headers in the settings ask for.
+    place.add("8.h.host:2,S", "From: carl@x.example\nMessage-ID: <8@example.org>\nSubject: eight\n\nx\n");
+    place.says(0, &["index", "rebuild", "--quiet"]);
+    assert_eq!((tags("subject:eight"), tags("from:ann")), ("(carl inbox)\n".to_owned(), "\n".to_owned()));
+    place.says(0, &["tag", "-inbox", "subject:eight"]);
+    place.settings(&format!("headers = [\"X-Spam-Score\"]\n{rules}"));
+    place.add("9.h.host:2,S", "Message-ID: <9@example.org>\nSubject: nine\n\nx\n");
+    place.says(0, &["index", "--quiet"]);
+    assert_eq!((tags("subject:nine"), tags("subject:eight")), ("(inbox)\n".to_owned(), "(carl)\n".to_owned()));
+    // Nothing is new to another rebuild.
+    place.says(0, &["index", "rebuild", "--quiet"]);
+    assert_eq!((tags("subject:nine"), tags("from:ann")), ("(inbox)\n".to_owned(), "\n".to_owned()));
+}
+
+#[test]
 fn rules_that_come_later_leave_old_mail_alone() {
     let place = Place::new();
     place.says(0, &["index", "--quiet", "mail"]);

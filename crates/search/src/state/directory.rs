@@ -43,6 +43,9 @@ pub struct Directory {
     /// The rules for new mail have been applied to messages below this number; `None` in an index from before there were any.
     #[serde(default)]
     pub ruled: Option<u32>,
+    /// Messages below `ruled` that wait for the rules: new ones which a rebuild has found first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unruled: Vec<u32>,
     /// Whether [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the flags of the files; as the settings said at the last commit.
     #[serde(default)]
     pub flags_are_tags: bool,

@@ -25,6 +25,7 @@ mod tagging;
 mod threading;
 mod trees;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -63,6 +64,7 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
     let settings = Settings::load(dir).ok()?;
     let text = TextIndex::open(&snapshot.text_dir()).ok()?;
     let waits_for_tags = directory.ruled.is_some_and(|ruled| ruled < directory.messages)
+        || !directory.unruled.is_empty()
         || settings.maildir.synchronize_flags != directory.flags_are_tags
         || settings.maildir.synchronize_keywords != directory.keywords_are_tags
         || settings.headers != *text.headers();
@@ -111,6 +113,8 @@ pub struct Indexer {
     passes_rules: bool,
     /// Of an index that is to be replaced: the trees that had folders.
     inhabited: Vec<PathBuf>,
+    /// Of an index that is to be replaced: the digests of messages that the rules for new mail are done with. `None` if it cannot be read.
+    ruled_before: Option<HashSet<u128>>,
     // Last, so that it is given back when the others are closed.
     _lock: Lock,
 }
@@ -195,6 +199,7 @@ impl Indexer {
             unthreaded: Unthreaded::default(),
             passes_rules: false,
             inhabited,
+            ruled_before: None,
             _lock: lock,
         };
         indexer.mend()?;

@@ -5,12 +5,13 @@
 //! person has said already what they are.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use super::{Indexer, Report};
 use crate::error::IndexError;
 use crate::search::Searcher;
 use crate::settings::{MaildirSettings, Settings, SettingsError};
-use crate::state::bits;
+use crate::state::{Record, Snapshot, bits};
 use crate::tags::{self, TagStore, Tags};
 
 /// In [`Directory::ruled`](crate::state::Directory::ruled) while an index is filled whose messages are new to it alone.
@@ -27,6 +28,9 @@ impl Indexer {
         if self.state.directory.ruled.is_none() {
             self.state.directory.ruled = Some(u32::try_from(count).unwrap_or(ALL));
         }
+        if self.state.is_beside() {
+            self.ruled_before = ruled_messages(&self.dir);
+        }
         if let Ok(settings) = Settings::load(&self.dir) {
             self.follow(&settings.maildir);
         }
@@ -35,10 +39,17 @@ impl Indexer {
     /// Before messages are committed: where there are no rules for them, they are done with. `is_whole`: nothing is left to be read.
     pub(super) fn pass_rules(&mut self, is_whole: bool) {
         let settings = Settings::load(&self.dir);
+        let has_none = settings.as_ref().is_ok_and(|settings| !settings.has_rules());
         if self.passes_rules && !is_whole {
             self.state.directory.ruled = Some(ALL);
-        } else if self.passes_rules || settings.as_ref().is_ok_and(|settings| !settings.has_rules()) {
+        } else if self.passes_rules || has_none {
             self.state.directory.ruled = Some(u32::try_from(self.state.records().len()).unwrap_or(ALL));
+            let ruled = self.ruled_before.take().filter(|_| !has_none);
+            self.state.directory.unruled = ruled.map_or_else(Vec::new, |ruled| {
+                let is_new = |record: &Record| record.flags & bits::GONE == 0 && !ruled.contains(&record.digest);
+                let records = (0..).zip(self.state.records());
+                records.filter(|(_, record)| is_new(record)).map(|(number, _)| number).collect()
+            });
         }
         if let Ok(settings) = settings {
             self.follow(&settings.maildir);
@@ -54,10 +65,12 @@ impl Indexer {
     pub(super) fn apply_rules(&mut self, report: &mut Report) -> Result<(), IndexError> {
         let from = self.state.directory.ruled.unwrap_or(0);
         let end = u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);
-        if from >= end {
+        let mut numbers = self.state.directory.unruled.clone();
+        numbers.extend(from..end);
+        if numbers.is_empty() {
             return Ok(());
         }
-        match self.ruled_tags(from, end) {
+        match self.ruled_tags(&numbers) {
             Ok(wanted) => {
                 report.tagged = wanted.len() as u64;
                 if !wanted.is_empty() {
@@ -66,6 +79,7 @@ impl Indexer {
                     self.apply_tags_of(wanted.iter().map(|(id, ..)| id.as_str()))?;
                 }
                 self.state.directory.ruled = Some(end);
+                self.state.directory.unruled.clear();
                 self.commit()
             }
             Err(RuleError::Settings(error)) => {
@@ -77,8 +91,8 @@ impl Indexer {
         }
     }
 
-    /// The tags of messages from `from` on, by id and digest; only of those that get any.
-    fn ruled_tags(&mut self, from: u32, end: u32) -> Result<Vec<(String, u128, Tags)>, RuleError> {
+    /// The tags of new messages, by id and digest; only of those that get any. `new`: in ascending order.
+    fn ruled_tags(&mut self, new: &[u32]) -> Result<Vec<(String, u128, Tags)>, RuleError> {
         let settings = Settings::load(&self.dir)?;
         let searcher = Searcher::open(&self.dir)?;
         let queries = settings.queries(&searcher.directory().queries)?;
@@ -88,13 +102,13 @@ impl Indexer {
         }
         // A second copy of a message is no new message.
         let records = self.state.records();
-        let older: HashSet<u64> =
-            records[..from as usize].iter().filter(|record| record.id != 0).map(|record| record.id).collect();
+        let is_older = |(number, record): &(u32, &Record)| record.id != 0 && new.binary_search(number).is_err();
+        let older: HashSet<u64> = (0..).zip(records).filter(is_older).map(|(_, record)| record.id).collect();
         let alive = |number: &u32| {
             let record = &records[*number as usize];
             record.flags & bits::GONE == 0 && !older.contains(&record.id)
         };
-        let numbers: Vec<u32> = (from..end).filter(alive).collect();
+        let numbers: Vec<u32> = new.iter().copied().filter(alive).collect();
         let heads = searcher.heads(&numbers)?;
         let mut ids = Vec::new();
         for (number, head) in numbers.iter().zip(heads) {
@@ -118,6 +132,18 @@ impl Indexer {
         }
         Ok(wanted)
     }
+}
+
+/// The digests of the messages in an index that the rules are done with. `None` if there is no index that can be read, or it is not filled yet.
+fn ruled_messages(dir: &Path) -> Option<HashSet<u128>> {
+    let snapshot = Snapshot::open(dir).ok()?;
+    let directory = snapshot.directory();
+    let ruled = directory.ruled.filter(|&ruled| ruled != ALL)?;
+    let records = snapshot.records().ok()?;
+    let is_ruled = |(number, record): &(u32, Record)| {
+        *number < ruled && record.flags & bits::GONE == 0 && directory.unruled.binary_search(number).is_err()
+    };
+    Some((0..).zip(records).filter(is_ruled).map(|(_, record)| record.digest).collect())
 }
 
 /// While a watch runs, the settings may name headers that the index gets when it is built again.
