@@ -444,7 +444,7 @@ fn without_an_index_the_mail_itself_is_searched() {
     fs::rename(place.path().join("home/Maildir"), place.path().join("home/accounts/work")).unwrap();
     fs::rename(place.path().join("home/accounts"), place.path().join("home/Maildir")).unwrap();
     let told = find("home", &["find", "rye"]);
-    assert_eq!((told.status.code(), &*String::from_utf8_lossy(&told.stdout)), (Some(0), &*found), "{told:?}");
+    assert_eq!((told.status.code(), &*String::from_utf8_lossy(&told.stdout)), (Some(0), found), "{told:?}");
     // What has no Maildir in it is reported.
     fs::remove_dir_all(place.path().join("home/Maildir/work")).unwrap();
     let nothing = find("home", &["find", "rye"]);
