@@ -5,4 +5,5 @@
 #![warn(missing_docs)]
 
 pub mod limit;
+pub mod queue;
 pub mod session;

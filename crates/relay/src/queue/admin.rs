@@ -1,0 +1,183 @@
+//! What operators do, and what they are shown.
+
+use std::sync::Arc;
+
+use super::entry::{Change, HoldReason, Key, QueueEntry, Scope, Status, What};
+use super::table::{BUSY, DUE, HELD, Id};
+use super::{FIRST, Queue, QueueId, Secs};
+
+/// What an operator does with recipients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// They are not tried, and do not expire.
+    Hold,
+    /// Held ones are tried again, now; what has become too old meanwhile has its whole age once more.
+    Release,
+    /// They are tried now.
+    Flush,
+    /// They are tried now, as if for the first time.
+    Requeue,
+    /// They are removed without a word.
+    Delete,
+    /// They are given up; the caller records the DSN with the change.
+    Bounce(Status),
+}
+
+/// Which recipients. An empty selection is all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Of this tenant.
+    pub tenant: Option<Arc<str>>,
+    /// Of this campaign.
+    pub campaign: Option<Arc<str>>,
+    /// To this domain, in lower case.
+    pub domain: Option<Arc<str>>,
+    /// Held ones, or those that are not.
+    pub is_held: Option<bool>,
+}
+
+/// What a recipient waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waits {
+    /// Its next attempt.
+    Until(Secs),
+    /// Its turn.
+    Due,
+    /// The end of a suspension; [`Secs::MAX`] without an end.
+    Suspended(Secs),
+    /// An operator, or whoever else may release it.
+    Held(HoldReason),
+    /// The outcome of an attempt, or its record.
+    Busy,
+}
+
+/// Why a recipient waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecipientState {
+    /// Which.
+    pub key: Key,
+    /// Its queue.
+    pub queue: QueueId,
+    /// When its message was received.
+    pub received: Secs,
+    /// When it is given up; `None` while it is held.
+    pub expires: Option<Secs>,
+    /// Attempts so far.
+    pub attempts: u8,
+    /// What the last one ended with.
+    pub status: Status,
+    /// What it waits for.
+    pub waits: Waits,
+}
+
+impl Queue {
+    /// Decides an action on one recipient. The change is to be recorded and applied. `None`: there is nothing to record now; if the recipient is busy, the
+    /// action follows what it is busy with, and comes from [`take_actions`](Self::take_actions) unless the recipient is settled by then.
+    pub fn act(&mut self, key: Key, action: Action) -> Option<Change> {
+        let id = self.table.find(key)?;
+        if self.table.get(id).is(BUSY) {
+            self.pending.insert(key, action);
+            return None;
+        }
+        self.decide(id, action)
+    }
+
+    /// Changes by actions on recipients that were busy, to be recorded and applied.
+    pub fn take_actions(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (key, action) in std::mem::take(&mut self.pending_due) {
+            let Some(id) = self.table.find(key) else { continue };
+            match self.decide(id, action) {
+                Some(change) => changes.push(change),
+                None => self.free(id),
+            }
+        }
+        changes
+    }
+
+    /// A change could not be recorded: the recipient waits again as before. Never for an outcome of an attempt, which is to be recorded until that succeeds.
+    pub fn abandon(&mut self, key: Key) {
+        if let Some(id) = self.table.find(key) {
+            self.free(id);
+        }
+    }
+
+    fn decide(&mut self, id: Id, action: Action) -> Option<Change> {
+        let (key, now) = (self.table.key(id), self.now);
+        let recipient = self.table.get(id);
+        let what = match (action, recipient.is(HELD)) {
+            (Action::Hold, false) => What::Held(HoldReason::Operator),
+            (Action::Release, true) => What::Released { next: now, expires: self.expires_anew(id) },
+            (Action::Flush, false) => What::Rescheduled { attempts: recipient.attempts, next: now },
+            (Action::Requeue, false) => What::Rescheduled { attempts: 0, next: now },
+            (Action::Delete, _) => What::Deleted,
+            (Action::Bounce(status), _) => What::Failed(status),
+            (Action::Hold, true) | (Action::Release | Action::Flush | Action::Requeue, false | true) => return None,
+        };
+        self.table.unlink(id);
+        let recipient = self.table.get_mut(id);
+        recipient.set(DUE, false);
+        recipient.set(BUSY, true);
+        Some(Change { key, what })
+    }
+
+    /// When a released recipient expires, if it would at once otherwise; 0 if not.
+    fn expires_anew(&self, id: Id) -> Secs {
+        if self.expires(id) > self.now { 0 } else { self.schedule_of(id).expires(self.now) }
+    }
+
+    fn expires(&self, id: Id) -> Secs {
+        let (message, received) = self.table.message(id);
+        self.expires.get(&message).copied().unwrap_or_else(|| self.schedule_of(id).expires(received))
+    }
+
+    /// Some recipients of a selection, at or behind `from` (`None`: from the beginning), and where to go on; `None` at the end. Reads memory only.
+    pub fn select(&self, selection: &Selection, from: Option<Key>) -> (Vec<Key>, Option<Key>) {
+        let Some((ids, next)) = self.table.open_from(from.unwrap_or(FIRST)) else { return (Vec::new(), None) };
+        let is =
+            |wanted: &Option<Arc<str>>, name: u32| wanted.as_ref().is_none_or(|wanted| wanted == self.names.get(name));
+        let fits = |id: &Id| {
+            let recipient = self.table.get(*id);
+            let [tenant, campaign, domain] = self.destinations.at(recipient.queue).key;
+            is(&selection.tenant, tenant)
+                && is(&selection.campaign, campaign)
+                && is(&selection.domain, domain)
+                && selection.is_held.is_none_or(|is_held| is_held == recipient.is(HELD))
+        };
+        (ids.into_iter().filter(fits).map(|id| self.table.key(id)).collect(), next)
+    }
+
+    /// Why a recipient waits; `None` if it is settled.
+    pub fn show(&self, key: Key) -> Option<RecipientState> {
+        let id = self.table.find(key)?;
+        let recipient = self.table.get(id);
+        let waits = if recipient.is(BUSY) {
+            Waits::Busy
+        } else if recipient.is(HELD) {
+            Waits::Held(HoldReason::of(recipient.due).unwrap_or(HoldReason::Operator))
+        } else if let Some(until) = self.suspended_until(recipient.queue) {
+            Waits::Suspended(until)
+        } else if recipient.is(DUE) {
+            Waits::Due
+        } else {
+            Waits::Until(recipient.due)
+        };
+        Some(RecipientState {
+            key,
+            queue: self.destinations.id(recipient.queue),
+            received: self.table.message(id).1,
+            expires: (!recipient.is(HELD)).then(|| self.expires(id)),
+            attempts: recipient.attempts,
+            status: recipient.status,
+            waits,
+        })
+    }
+
+    /// What is suspended, until when and why. To change it, record and apply [`QueueEntry::Suspended`] or [`QueueEntry::Resumed`].
+    pub fn suspensions(&self) -> impl Iterator<Item = QueueEntry> {
+        self.suspended.iter().map(|(scope, (until, reason))| {
+            let scope: Scope = scope.clone();
+            QueueEntry::Suspended { scope, until: *until, reason: reason.clone() }
+        })
+    }
+}

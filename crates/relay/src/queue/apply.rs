@@ -1,0 +1,148 @@
+//! What entries do to the queue, live and in a replay.
+
+use posthaste_spool::Lsn;
+
+use super::Queue;
+use super::destinations::domain_of;
+use super::entry::{Change, QueueEntry, Queued, Scope, What};
+use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient, TOLD};
+
+impl Queue {
+    /// Applies an entry that is durable. Entries come in the order of their LSNs; whatever a [`Snapshot`](super::Snapshot) has of them already has no effect.
+    pub fn apply(&mut self, lsn: Lsn, entry: &QueueEntry) {
+        self.seen = self.seen.max(lsn);
+        match entry {
+            QueueEntry::Queued(queued) => self.queued(lsn, queued),
+            QueueEntry::Changes { at, changes } => {
+                self.recorded = self.recorded.max(*at);
+                changes.iter().for_each(|change| self.change(change));
+            }
+            QueueEntry::Replies { .. } => {}
+            QueueEntry::Suspended { scope, until, reason } => {
+                self.suspended.insert(scope.clone(), (*until, reason.clone()));
+            }
+            QueueEntry::Resumed(scope) => self.resume(scope),
+        }
+    }
+
+    fn queued(&mut self, lsn: Lsn, queued: &Queued) {
+        if lsn <= self.last_message {
+            return;
+        }
+        self.last_message = lsn;
+        self.recorded = self.recorded.max(queued.received);
+        if queued.expires != 0 {
+            self.expires.insert(lsn, queued.expires);
+        }
+        let due = queued.not_before.max(queued.received);
+        let recipients: Vec<Recipient> = queued
+            .recipients
+            .iter()
+            .map(|recipient| {
+                let domain = domain_of(&recipient.address);
+                let names = [&*queued.tenant, &*queued.campaign, &*domain];
+                let queue = self.destinations.take(&mut self.names, &self.schedules, names);
+                Recipient::new(recipient.number, queue, due)
+            })
+            .collect();
+        if recipients.is_empty() {
+            self.expires.remove(&lsn);
+            self.released.push(lsn);
+        }
+        let mut ids = Vec::new();
+        self.table.push(lsn, queued.received, &recipients, |_, id| ids.push(id));
+        ids.into_iter().for_each(|id| self.settle_in(id));
+    }
+
+    fn change(&mut self, change: &Change) {
+        let Some(id) = self.table.find(change.key) else { return };
+        let recipient = self.table.get_mut(id);
+        match change.what {
+            What::Delivered(_) | What::Failed(_) | What::Suppressed | What::Deleted => return self.settle(id, change),
+            What::Begun { crashes } => {
+                recipient.set(BEGUN, true);
+                recipient.set_crashes(crashes);
+                return;
+            }
+            What::DelayTold => {
+                recipient.set(TOLD, true);
+                self.delays.remove(&change.key);
+                return;
+            }
+            What::Deferred { attempts, next, status } => {
+                (recipient.attempts, recipient.status) = (attempts, status);
+                if !recipient.is(HELD) {
+                    recipient.due = next;
+                }
+            }
+            What::Rescheduled { attempts, next } => {
+                recipient.attempts = attempts;
+                recipient.set_crashes(0);
+                if !recipient.is(HELD) {
+                    recipient.due = next;
+                }
+            }
+            What::Held(reason) => {
+                recipient.set(HELD, true);
+                recipient.due = reason.number().into();
+            }
+            What::Released { next, expires } => {
+                if recipient.is(HELD) {
+                    recipient.due = next;
+                }
+                recipient.set(HELD, false);
+                recipient.set_crashes(0);
+                if expires != 0 {
+                    self.expires.insert(change.key.message, expires);
+                }
+            }
+        }
+        let recipient = self.table.get_mut(id);
+        recipient.set(BEGUN, false);
+        self.free(id);
+    }
+
+    /// A recipient is not busy any more, unless an operator's action waits for this.
+    pub(super) fn free(&mut self, id: Id) {
+        let key = self.table.key(id);
+        let action = if self.pending.is_empty() { None } else { self.pending.remove(&key) };
+        self.table.get_mut(id).set(BUSY, action.is_some());
+        self.pending_due.extend(action.map(|action| (key, action)));
+        self.settle_in(id);
+    }
+
+    fn settle(&mut self, id: Id, change: &Change) {
+        self.pending.remove(&change.key);
+        self.delays.remove(&change.key);
+        self.table.unlink(id);
+        let recipient = self.table.get_mut(id);
+        recipient.set(DUE, false);
+        let place = recipient.queue;
+        self.table.settle(id);
+        let message = change.key.message;
+        if !self.table.has(message) {
+            self.expires.remove(&message);
+            self.released.push(message);
+        }
+        let destination = self.destinations.at_mut(place);
+        destination.open -= 1;
+        if destination.open == 0 {
+            let destination = self.destinations.remove(&mut self.names, place);
+            self.drop_lanes(destination.lanes);
+        }
+    }
+
+    fn resume(&mut self, scope: &Scope) {
+        if self.suspended.remove(scope).is_some() {
+            self.wake_all();
+        }
+    }
+
+    pub(super) fn end_suspensions(&mut self) {
+        let (before, now) = (self.suspended.len(), self.now);
+        self.suspended.retain(|_, (until, _)| *until > now);
+        if self.suspended.len() < before {
+            self.wake_all();
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The scheduled level: queues by tenant, campaign and destination domain.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::names::Names;
+use super::schedule::Schedules;
+use super::table::Id;
+use super::{Queue, Secs};
+
+/// A queue of the scheduled level, for as long as it has recipients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueId {
+    pub(super) place: u32,
+    pub(super) serial: u32,
+}
+
+/// What a queue has in common.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QueueName {
+    /// Empty for none.
+    pub tenant: Arc<str>,
+    /// Empty for none.
+    pub campaign: Arc<str>,
+    /// In lower case.
+    pub domain: Arc<str>,
+}
+
+#[derive(Debug)]
+pub(super) struct Destination {
+    /// Numbers of tenant, campaign and domain.
+    pub key: [u32; 3],
+    pub serial: u32,
+    /// Recipients.
+    pub open: u32,
+    pub schedule: Option<u16>,
+    /// It waits to be routed.
+    pub is_unrouted: bool,
+    pub route_until: Secs,
+    /// One for each source; one without a ready queue before it is routed.
+    pub lanes: Vec<Lane>,
+}
+
+/// What waits of a queue for one source: first attempts and later ones.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub serial: u32,
+    pub lists: [Id; 2],
+    pub ready: Option<u32>,
+    /// Whether it has a turn in the ready queue.
+    pub has_turn: [bool; 2],
+    pub weight: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Destinations {
+    places: Vec<Option<Destination>>,
+    free: Vec<u32>,
+    by_key: HashMap<[u32; 3], u32>,
+    serial: u32,
+}
+
+impl Destinations {
+    pub fn at(&self, place: u32) -> &Destination {
+        self.places[place as usize].as_ref().expect("a queue of a recipient")
+    }
+
+    pub fn at_mut(&mut self, place: u32) -> &mut Destination {
+        self.places[place as usize].as_mut().expect("a queue of a recipient")
+    }
+
+    pub fn get(&self, id: QueueId) -> Option<&Destination> {
+        self.places.get(id.place as usize)?.as_ref().filter(|destination| destination.serial == id.serial)
+    }
+
+    pub fn id(&self, place: u32) -> QueueId {
+        QueueId { place, serial: self.at(place).serial }
+    }
+
+    pub fn ids(&self) -> Vec<QueueId> {
+        (0..self.places.len() as u32)
+            .filter(|place| self.places[*place as usize].is_some())
+            .map(|place| self.id(place))
+            .collect()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Destination> {
+        self.places.iter_mut().flatten()
+    }
+
+    pub fn next_serial(&mut self) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        self.serial
+    }
+
+    /// The queue of these names, counting one recipient more.
+    pub fn take(&mut self, names: &mut Names, schedules: &Schedules, [tenant, campaign, domain]: [&str; 3]) -> u32 {
+        let find = |name| names.find(name);
+        if let (Some(tenant), Some(campaign), Some(domain)) = (find(tenant), find(campaign), find(domain))
+            && let Some(&place) = self.by_key.get(&[tenant, campaign, domain])
+        {
+            self.at_mut(place).open += 1;
+            return place;
+        }
+        let key = [tenant, campaign, domain].map(|name| names.take(name));
+        let destination = Destination {
+            key,
+            serial: self.next_serial(),
+            open: 1,
+            schedule: schedules.find(tenant, campaign, domain),
+            is_unrouted: false,
+            route_until: 0,
+            lanes: Vec::new(),
+        };
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() as u32 - 1
+        });
+        self.places[place as usize] = Some(destination);
+        self.by_key.insert(key, place);
+        place
+    }
+
+    /// Removes a queue without recipients.
+    pub fn remove(&mut self, names: &mut Names, place: u32) -> Destination {
+        let destination = self.places[place as usize].take().expect("a queue");
+        self.by_key.remove(&destination.key);
+        self.free.push(place);
+        destination.key.iter().for_each(|name| names.give(*name));
+        destination
+    }
+}
+
+impl Queue {
+    /// The queues that have recipients.
+    pub fn queues(&self) -> Vec<QueueId> {
+        self.destinations.ids()
+    }
+
+    /// What a queue has in common, and its recipients. `None` if it has none any more.
+    pub fn queue(&self, id: QueueId) -> Option<(QueueName, u32)> {
+        let destination = self.destinations.get(id)?;
+        let [tenant, campaign, domain] = destination.key.map(|name| self.names.get(name).clone());
+        Some((QueueName { tenant, campaign, domain }, destination.open))
+    }
+}
+
+/// The destination domain of an address, in lower case.
+pub(super) fn domain_of(address: &str) -> String {
+    let domain = address.rsplit_once('@').map_or("", |(_, domain)| domain);
+    domain.trim_end_matches('.').to_lowercase()
+}

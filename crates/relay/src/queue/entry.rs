@@ -1,0 +1,488 @@
+//! What a batch of the spool says to the stream `queue`, as bytes.
+//!
+//! Every entry begins with a version (1) and a kind; numbers are little-endian. A *text* is a length (u16) and UTF-8. A *key* is the LSN of the message (u64)
+//! and the number of the recipient (u16). Seconds are those of the queue's [clock](super::Clock).
+//!
+//! | kind | fields in order |
+//! | --- | --- |
+//! | 1 *queued* | flags (u8: 1 8bit, 2 SMTPUTF8, 4 RET=FULL, 8 RET=HDRS, 16 REQUIRETLS); received, not before, expires (u32 each, 0 for none); texts: sender, ENVID, tenant, campaign; number of recipients (u16); each: number (u16), NOTIFY (u8: 1 never, 2 success, 4 failure, 8 delay), texts: address, ORCPT |
+//! | 2 *changes* | when (u32); each: kind of change (u8), key, fields of [`What`] |
+//! | 3 *replies* | text of a reply; keys |
+//! | 4 *suspended* | kind of [`Scope`] (u8), name (text), until (u32), reason (text) |
+//! | 5 *resumed* | kind of [`Scope`] (u8), name (text) |
+
+use std::sync::Arc;
+
+use posthaste_spool::Lsn;
+
+use super::Secs;
+use super::codec::{DecodeError, Fields, put_text};
+
+/// A recipient: the batch of its message, and its number within the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The batch that has the message.
+    pub message: Lsn,
+    /// Number of the recipient within the message.
+    pub number: u16,
+}
+
+/// An entry in the stream of the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueEntry {
+    /// A message for some recipients, in the batch of the message.
+    Queued(Queued),
+    /// What became of recipients.
+    Changes {
+        /// When this was recorded.
+        at: Secs,
+        /// At most [`CHANGES_MAX`].
+        changes: Vec<Change>,
+    },
+    /// A reply, for people who ask why recipients wait. The queue keeps nothing of it.
+    Replies {
+        /// What the next hop said; at most [`REPLY_BYTES_MAX`].
+        text: Arc<str>,
+        /// Of which recipients.
+        keys: Vec<Key>,
+    },
+    /// Nothing of a scope is tried.
+    Suspended {
+        /// Of what.
+        scope: Scope,
+        /// Until when; [`Secs::MAX`] without an end.
+        until: Secs,
+        /// Why, for people.
+        reason: Arc<str>,
+    },
+    /// A scope is tried again.
+    Resumed(Scope),
+}
+
+/// A message for the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queued {
+    /// When it was received.
+    pub received: Secs,
+    /// It is not tried before (RFC 4865 FUTURERELEASE); 0 for at once.
+    pub not_before: Secs,
+    /// It is given up then; 0 for the age that its schedule has.
+    pub expires: Secs,
+    /// The sender's address; empty for none.
+    pub sender: Arc<str>,
+    /// BODY=8BITMIME was said of it (RFC 6152).
+    pub is_8bit: bool,
+    /// SMTPUTF8 was said of it (RFC 6531).
+    pub smtputf8: bool,
+    /// REQUIRETLS was said of it (RFC 8689).
+    pub require_tls: bool,
+    /// RET (RFC 3461 section 4.3).
+    pub ret: Option<Ret>,
+    /// ENVID (RFC 3461 section 4.4), as received; empty for none.
+    pub envid: Arc<str>,
+    /// On whose account it is sent; empty for none.
+    pub tenant: Arc<str>,
+    /// Which mailing it belongs to; empty for none.
+    pub campaign: Arc<str>,
+    /// To whom, numbers ascending.
+    pub recipients: Vec<QueuedRecipient>,
+}
+
+/// How much of the message a DSN returns (RFC 3461 section 4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ret {
+    /// The whole message.
+    Full,
+    /// Its header.
+    Headers,
+}
+
+/// A recipient as it was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuedRecipient {
+    /// Its number within the message.
+    pub number: u16,
+    /// Its address.
+    pub address: Arc<str>,
+    /// ORCPT (RFC 3461 section 4.2), as received; empty for none.
+    pub orcpt: Arc<str>,
+    /// NOTIFY (RFC 3461 section 4.1): bits of [`notify`]; 0 if it was not said.
+    pub notify: u8,
+}
+
+/// Bits of [`QueuedRecipient::notify`].
+pub mod notify {
+    /// NOTIFY=NEVER, alone.
+    pub const NEVER: u8 = 1;
+    /// NOTIFY=SUCCESS.
+    pub const SUCCESS: u8 = 2;
+    /// NOTIFY=FAILURE.
+    pub const FAILURE: u8 = 4;
+    /// NOTIFY=DELAY.
+    pub const DELAY: u8 = 8;
+}
+
+/// What became of one recipient: absolute values, so that a change applied twice is applied once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// Which.
+    pub key: Key,
+    /// What.
+    pub what: What,
+}
+
+/// The last reply's code and enhanced code (RFC 3463); 0 where there was none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Status {
+    /// `450`.
+    pub code: u16,
+    /// Subject and detail of the enhanced code: 1000 times the subject and the detail, `1001` for x.1.1; the class is that of `code`.
+    pub enhanced: u16,
+}
+
+/// What became of a recipient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// The next hop has it.
+    Delivered(Status),
+    /// It is given up, and the sender is told in the same batch if that is wanted.
+    Failed(Status),
+    /// Its address is on a suppression list.
+    Suppressed,
+    /// An operator has removed it.
+    Deleted,
+    /// An attempt failed.
+    Deferred {
+        /// Attempts so far.
+        attempts: u8,
+        /// When it is tried next.
+        next: Secs,
+        /// What the attempt ended with.
+        status: Status,
+    },
+    /// It is tried at another time.
+    Rescheduled {
+        /// Attempts that count.
+        attempts: u8,
+        /// When it is tried next.
+        next: Secs,
+    },
+    /// It is not tried and does not expire.
+    Held(HoldReason),
+    /// It is held no more.
+    Released {
+        /// When it is tried next.
+        next: Secs,
+        /// When the message is given up; 0 leaves that as it is.
+        expires: Secs,
+    },
+    /// An attempt is about to begin.
+    Begun {
+        /// Crashes during earlier attempts.
+        crashes: u8,
+    },
+    /// The sender was told of the delay, or did not want to be.
+    DelayTold,
+}
+
+/// Why a recipient is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldReason {
+    /// An operator has said so.
+    Operator,
+    /// It was at work in several crashes.
+    Quarantine,
+    /// A rule of the configuration has said so.
+    Policy,
+}
+
+/// What can be suspended.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// A tenant's mail.
+    Tenant(Arc<str>),
+    /// A mailing, of any tenant.
+    Campaign(Arc<str>),
+    /// Mail to a domain, in lower case.
+    Domain(Arc<str>),
+    /// Mail to a set of MX hosts.
+    Site(Arc<str>),
+}
+
+/// Bytes of a reply that are kept.
+pub const REPLY_BYTES_MAX: usize = 1000;
+/// Changes in one entry at most: whoever has more makes several entries.
+pub const CHANGES_MAX: usize = 65_536;
+
+const VERSION: u8 = 1;
+const QUEUED: u8 = 1;
+const CHANGES: u8 = 2;
+const REPLIES: u8 = 3;
+const SUSPENDED: u8 = 4;
+const RESUMED: u8 = 5;
+
+const IS_8BIT: u8 = 1;
+const SMTPUTF8: u8 = 2;
+const RET_FULL: u8 = 4;
+const RET_HEADERS: u8 = 8;
+const REQUIRE_TLS: u8 = 16;
+const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS;
+
+impl QueueEntry {
+    /// The entry's payload.
+    ///
+    /// # Panics
+    /// A text of more than 65,535 bytes, or more than 65,535 recipients: both are checked when they come in.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
+        out.push(VERSION);
+        match self {
+            Self::Queued(queued) => {
+                out.push(QUEUED);
+                queued.put(&mut out);
+            }
+            Self::Changes { at, changes } => {
+                out.push(CHANGES);
+                out.extend(at.to_le_bytes());
+                changes.iter().for_each(|change| change.put(&mut out));
+            }
+            Self::Replies { text, keys } => {
+                out.push(REPLIES);
+                put_text(&mut out, text);
+                keys.iter().for_each(|key| key.put(&mut out));
+            }
+            Self::Suspended { scope, until, reason } => {
+                out.push(SUSPENDED);
+                scope.put(&mut out);
+                out.extend_from_slice(&until.to_le_bytes());
+                put_text(&mut out, reason);
+            }
+            Self::Resumed(scope) => {
+                out.push(RESUMED);
+                scope.put(&mut out);
+            }
+        }
+        out
+    }
+
+    /// Reads a payload.
+    ///
+    /// # Errors
+    /// See [`DecodeError`]. An entry of a later version should be left in the spool.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut rest = Fields::new(payload);
+        if rest.u8()? != VERSION {
+            return Err(DecodeError::Unknown("version"));
+        }
+        let entry = match rest.u8()? {
+            QUEUED => Self::Queued(Queued::take(&mut rest)?),
+            CHANGES => {
+                let at = rest.u32()?;
+                let mut changes = Vec::new();
+                while !rest.is_empty() {
+                    if changes.len() == CHANGES_MAX {
+                        return Err(DecodeError::Bound("changes"));
+                    }
+                    changes.push(Change::take(&mut rest)?);
+                }
+                Self::Changes { at, changes }
+            }
+            REPLIES => {
+                let text = rest.text()?;
+                let mut keys = Vec::new();
+                while !rest.is_empty() {
+                    keys.push(Key::take(&mut rest)?);
+                }
+                Self::Replies { text, keys }
+            }
+            SUSPENDED => Self::Suspended { scope: Scope::take(&mut rest)?, until: rest.u32()?, reason: rest.text()? },
+            RESUMED => Self::Resumed(Scope::take(&mut rest)?),
+            _ => return Err(DecodeError::Unknown("kind")),
+        };
+        rest.end()?;
+        Ok(entry)
+    }
+}
+
+impl Queued {
+    fn put(&self, out: &mut Vec<u8>) {
+        let flag = |holds: bool, flag: u8| if holds { flag } else { 0 };
+        let ret = match self.ret {
+            None => 0,
+            Some(Ret::Full) => RET_FULL,
+            Some(Ret::Headers) => RET_HEADERS,
+        };
+        let tls = flag(self.require_tls, REQUIRE_TLS);
+        out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | tls);
+        [self.received, self.not_before, self.expires].iter().for_each(|secs| out.extend(secs.to_le_bytes()));
+        [&self.sender, &self.envid, &self.tenant, &self.campaign].iter().for_each(|text| put_text(out, text));
+        out.extend(u16::try_from(self.recipients.len()).expect("the number of recipients is checked").to_le_bytes());
+        for recipient in &self.recipients {
+            out.extend(recipient.number.to_le_bytes());
+            out.push(recipient.notify);
+            put_text(out, &recipient.address);
+            put_text(out, &recipient.orcpt);
+        }
+    }
+
+    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        let flags = rest.u8()?;
+        let ret = match flags & (RET_FULL | RET_HEADERS) {
+            0 => None,
+            RET_FULL => Some(Ret::Full),
+            RET_HEADERS => Some(Ret::Headers),
+            _ => return Err(DecodeError::Unknown("RET")),
+        };
+        if flags & !FLAGS != 0 {
+            return Err(DecodeError::Unknown("flag"));
+        }
+        let (received, not_before, expires) = (rest.u32()?, rest.u32()?, rest.u32()?);
+        let (sender, envid, tenant, campaign) = (rest.text()?, rest.text()?, rest.text()?, rest.text()?);
+        let mut recipients: Vec<QueuedRecipient> = Vec::new();
+        for _ in 0..rest.u16()? {
+            let (number, notify) = (rest.u16()?, rest.u8()?);
+            if recipients.last().is_some_and(|last| last.number >= number) {
+                return Err(DecodeError::Order);
+            }
+            if notify > 15 || notify & notify::NEVER != 0 && notify != notify::NEVER {
+                return Err(DecodeError::Unknown("NOTIFY"));
+            }
+            recipients.push(QueuedRecipient { number, notify, address: rest.text()?, orcpt: rest.text()? });
+        }
+        let [is_8bit, smtputf8, require_tls] = [IS_8BIT, SMTPUTF8, REQUIRE_TLS].map(|flag| flags & flag != 0);
+        Ok(Queued {
+            received,
+            not_before,
+            expires,
+            sender,
+            is_8bit,
+            smtputf8,
+            require_tls,
+            ret,
+            envid,
+            tenant,
+            campaign,
+            recipients,
+        })
+    }
+}
+
+impl Key {
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend(self.message.get().to_le_bytes());
+        out.extend(self.number.to_le_bytes());
+    }
+
+    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        Ok(Key { message: Lsn::new(rest.u64()?), number: rest.u16()? })
+    }
+}
+
+impl Status {
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend(self.code.to_le_bytes());
+        out.extend(self.enhanced.to_le_bytes());
+    }
+
+    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        Ok(Status { code: rest.u16()?, enhanced: rest.u16()? })
+    }
+}
+
+impl Change {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self.what {
+            What::Delivered(_) => 1,
+            What::Failed(_) => 2,
+            What::Suppressed => 3,
+            What::Deleted => 4,
+            What::Deferred { .. } => 5,
+            What::Rescheduled { .. } => 6,
+            What::Held(_) => 7,
+            What::Released { .. } => 8,
+            What::Begun { .. } => 9,
+            What::DelayTold => 10,
+        });
+        self.key.put(out);
+        match self.what {
+            What::Delivered(status) | What::Failed(status) => status.put(out),
+            What::Suppressed | What::Deleted | What::DelayTold => {}
+            What::Deferred { attempts, next, status } => {
+                out.push(attempts);
+                out.extend(next.to_le_bytes());
+                status.put(out);
+            }
+            What::Rescheduled { attempts, next } => {
+                out.push(attempts);
+                out.extend(next.to_le_bytes());
+            }
+            What::Held(reason) => out.push(reason.number()),
+            What::Released { next, expires } => {
+                out.extend(next.to_le_bytes());
+                out.extend(expires.to_le_bytes());
+            }
+            What::Begun { crashes } => out.push(crashes),
+        }
+    }
+
+    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        let kind = rest.u8()?;
+        let key = Key::take(rest)?;
+        let what = match kind {
+            1 => What::Delivered(Status::take(rest)?),
+            2 => What::Failed(Status::take(rest)?),
+            3 => What::Suppressed,
+            4 => What::Deleted,
+            5 => What::Deferred { attempts: rest.u8()?, next: rest.u32()?, status: Status::take(rest)? },
+            6 => What::Rescheduled { attempts: rest.u8()?, next: rest.u32()? },
+            7 => What::Held(HoldReason::of(rest.u8()?.into()).ok_or(DecodeError::Unknown("reason"))?),
+            8 => What::Released { next: rest.u32()?, expires: rest.u32()? },
+            9 => What::Begun { crashes: rest.u8()? },
+            10 => What::DelayTold,
+            _ => return Err(DecodeError::Unknown("change")),
+        };
+        Ok(Change { key, what })
+    }
+}
+
+impl HoldReason {
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Operator => 0,
+            Self::Quarantine => 1,
+            Self::Policy => 2,
+        }
+    }
+
+    pub(super) fn of(number: u32) -> Option<Self> {
+        [Self::Operator, Self::Quarantine, Self::Policy].get(number as usize).copied()
+    }
+}
+
+impl Scope {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        let (kind, name) = match self {
+            Self::Tenant(name) => (0, name),
+            Self::Campaign(name) => (1, name),
+            Self::Domain(name) => (2, name),
+            Self::Site(name) => (3, name),
+        };
+        out.push(kind);
+        put_text(out, name);
+    }
+
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        let (kind, name) = (rest.u8()?, rest.text()?);
+        match kind {
+            0 => Ok(Self::Tenant(name)),
+            1 => Ok(Self::Campaign(name)),
+            2 => Ok(Self::Domain(name)),
+            3 => Ok(Self::Site(name)),
+            _ => Err(DecodeError::Unknown("scope")),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "entry_tests.rs"]
+mod tests;

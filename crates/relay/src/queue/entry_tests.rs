@@ -1,0 +1,131 @@
+use posthaste_random::Random;
+
+use super::*;
+
+fn key(message: u64, number: u16) -> Key {
+    Key { message: Lsn::new(message), number }
+}
+
+fn changes(what: What) -> QueueEntry {
+    QueueEntry::Changes { at: 12, changes: vec![Change { key: key(5, 6), what }] }
+}
+
+fn queued() -> QueueEntry {
+    let recipient = |number, address: &str| QueuedRecipient {
+        number,
+        address: address.into(),
+        orcpt: "rfc822;o@x".into(),
+        notify: notify::FAILURE | notify::DELAY,
+    };
+    QueueEntry::Queued(Queued {
+        received: 1,
+        not_before: 2,
+        expires: 3,
+        sender: "s".into(),
+        is_8bit: true,
+        smtputf8: false,
+        require_tls: true,
+        ret: Some(Ret::Headers),
+        envid: "e".into(),
+        tenant: "t".into(),
+        campaign: "c".into(),
+        recipients: vec![recipient(4, "a@x"), recipient(9, "b@y")],
+    })
+}
+
+fn samples() -> Vec<QueueEntry> {
+    let status = Status { code: 450, enhanced: 2001 };
+    let whats = [
+        What::Delivered(status),
+        What::Failed(status),
+        What::Suppressed,
+        What::Deleted,
+        What::Deferred { attempts: 3, next: 7, status },
+        What::Rescheduled { attempts: 0, next: 8 },
+        What::Held(HoldReason::Policy),
+        What::Released { next: 9, expires: 10 },
+        What::Begun { crashes: 2 },
+        What::DelayTold,
+    ];
+    let scopes =
+        [Scope::Tenant("t".into()), Scope::Campaign("c".into()), Scope::Domain("d".into()), Scope::Site("s".into())];
+    let mut all = vec![queued(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
+    all.extend(whats.map(changes));
+    all.extend(scopes.clone().map(|scope| QueueEntry::Suspended { scope, until: 4, reason: "why".into() }));
+    all.extend(scopes.map(QueueEntry::Resumed));
+    all
+}
+
+#[test]
+fn every_entry_reads_back_as_written_and_none_cut_short_or_longer() {
+    for entry in samples() {
+        let whole = entry.encode();
+        assert_eq!(QueueEntry::decode(&whole), Ok(entry.clone()));
+        for len in 0..whole.len() {
+            match QueueEntry::decode(&whole[..len]) {
+                Err(DecodeError::Short) => {}
+                // Whole items less are a shorter list.
+                Ok(QueueEntry::Changes { changes, .. }) => assert!(changes.is_empty() && len == 6, "{entry:?}"),
+                Ok(QueueEntry::Replies { keys, .. }) => assert!(keys.is_empty() && len == 13, "{entry:?}"),
+                other => panic!("{entry:?}: length {len}: {other:?}"),
+            }
+        }
+        assert!(QueueEntry::decode(&[&whole[..], b"x"].concat()).is_err(), "{entry:?}");
+    }
+}
+
+#[test]
+fn a_deferral_takes_20_bytes_and_a_delivery_15() {
+    let len = |what| changes(what).encode().len() - 6;
+    assert_eq!(len(What::Deferred { attempts: 1, next: 1, status: Status::default() }), 20);
+    assert_eq!(len(What::Delivered(Status::default())), 15);
+}
+
+/// The bytes on disk, which no later version may read otherwise.
+#[test]
+fn the_bytes_are_those_of_the_table() {
+    let expected = [
+        &[1, 1, 1 | 8 | 16][..],
+        &[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0],
+        &[1, 0, b's', 1, 0, b'e', 1, 0, b't', 1, 0, b'c'],
+        &[2, 0],
+        &[4, 0, 12, 3, 0, b'a', b'@', b'x', 10, 0],
+        b"rfc822;o@x",
+        &[9, 0, 12, 3, 0, b'b', b'@', b'y', 10, 0],
+        b"rfc822;o@x",
+    ];
+    assert_eq!(queued().encode(), expected.concat());
+    let status = Status { code: 450, enhanced: 2001 };
+    let deferred = changes(What::Deferred { attempts: 3, next: 7, status });
+    let expected =
+        [&[1, 2, 12, 0, 0, 0, 5][..], &[5, 0, 0, 0, 0, 0, 0, 0, 6, 0], &[3, 7, 0, 0, 0], &[0xc2, 1, 0xd1, 7]];
+    assert_eq!(deferred.encode(), expected.concat());
+}
+
+#[test]
+fn what_a_later_version_writes_is_not_guessed_at() {
+    let whole = queued().encode();
+    for (at, value, what) in [(0, 2, "version"), (1, 6, "kind"), (2, 32, "flag"), (2, 12, "RET")] {
+        let mut changed = whole.clone();
+        changed[at] = value;
+        assert_eq!(QueueEntry::decode(&changed), Err(DecodeError::Unknown(what)), "byte {at}");
+    }
+    let change = [&[1, 2, 0, 0, 0, 0, 11][..], &[0; 10]].concat();
+    assert_eq!(QueueEntry::decode(&change), Err(DecodeError::Unknown("change")));
+}
+
+#[test]
+fn no_bytes_make_it_panic() {
+    for seed in 0..20_000 {
+        let mut random = Random::new(seed);
+        let all = samples();
+        let mut bytes = all[random.below(all.len() as u64) as usize].encode();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = random.next() as u8;
+        }
+        if let Ok(entry) = QueueEntry::decode(&bytes) {
+            assert_eq!(entry.encode(), bytes, "seed {seed}: one form for each entry");
+        }
+    }
+}

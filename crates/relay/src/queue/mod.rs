@@ -1,0 +1,226 @@
+//! The queue: what is to be sent, when, and in what order.
+//!
+//! A state machine: no IO, no threads, no clock ([`Queue::tick`] is told the time of a [`Clock`]), and every random choice follows from a seed. What lasts is
+//! changed by [`Queue::apply`] alone, with the entries of a stream in their order, so that a replay gives the same queue. A decision therefore has three steps:
+//! a method returns a [`Change`], the caller appends it to the spool, and applies the entry once it is durable. In between the recipient is *busy*: nothing else
+//! is decided about it. Addresses are not kept: they are in the entry of the message.
+//!
+//! ```text
+//!              due               next()              Deferred
+//! Scheduled ────────► Due ─────────────► Busy ─────────────────► Scheduled
+//!     ▲                                   │ Delivered, Failed, Suppressed, Deleted
+//!     │ Released                          ├──────────────────────────────────► gone
+//!     └──────────────── Held ◄────────────┘ Held
+//! ```
+//!
+//! A recipient that is due waits in the queue of its tenant, campaign and domain (the scheduled level). [`Queue::route`] assigns such a queue to a site and to sources;
+//! each pair of them is a ready queue, which holds no recipients itself: it takes turns among tenants, then among their queues.
+//! So it needs no room, and whatever waits for one site is in the way of no other.
+
+mod admin;
+mod apply;
+mod clock;
+mod codec;
+mod destinations;
+pub mod entry;
+mod names;
+mod notices;
+mod ready;
+mod schedule;
+mod snapshot;
+mod table;
+mod wheel;
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use posthaste_spool::Lsn;
+
+pub use admin::{Action, RecipientState, Selection, Waits};
+pub use clock::{Clock, STOPPED_SECS_MAX, Secs};
+pub use codec::DecodeError;
+pub use destinations::{QueueId, QueueName};
+pub use entry::{Change, Key, QueueEntry, Queued, Scope, Status, What};
+pub use notices::Notice;
+pub use ready::{Outcome, Prefer, ReadyId, Source, Take, Taken, Transaction};
+pub use schedule::{Rule, Schedule, Schedules};
+pub use snapshot::{RestoreError, Snapshot};
+
+use destinations::Destinations;
+use names::Names;
+use ready::Ready;
+use table::{BUSY, DUE, HELD, Id, Table};
+use wheel::Wheel;
+
+/// What is to be sent. See the [module](self).
+#[derive(Debug)]
+pub struct Queue {
+    table: Table,
+    wheel: Wheel,
+    names: Names,
+    destinations: Destinations,
+    schedules: Schedules,
+    seed: u64,
+    now: Secs,
+    is_running: bool,
+    seen: Lsn,
+    /// Messages up to here have come; what is not in the table is settled.
+    last_message: Lsn,
+    recorded: Secs,
+    /// Messages that are given up at a time of their own.
+    expires: HashMap<Lsn, Secs>,
+    suspended: BTreeMap<Scope, (Secs, Arc<str>)>,
+    released: Vec<Lsn>,
+    ready: Vec<Ready>,
+    ready_by_name: HashMap<(Arc<str>, Arc<str>), u32>,
+    unrouted: VecDeque<QueueId>,
+    woken: VecDeque<ReadyId>,
+    notices: Vec<Notice>,
+    /// The sender is being told.
+    delays: HashSet<Key>,
+    sweep_at: Key,
+    /// Actions on busy recipients.
+    pending: HashMap<Key, Action>,
+    /// Those that are not busy any more.
+    pending_due: Vec<(Key, Action)>,
+}
+
+impl Queue {
+    /// An empty queue, to be filled by a replay. `seed` decides the random parts of pauses.
+    pub fn new(schedules: Schedules, seed: u64) -> Self {
+        let mut table = Table::new();
+        let wheel = Wheel::new(&mut table);
+        Queue {
+            table,
+            wheel,
+            names: Names::default(),
+            destinations: Destinations::default(),
+            schedules,
+            seed,
+            now: 0,
+            is_running: false,
+            seen: Lsn::ZERO,
+            last_message: Lsn::ZERO,
+            recorded: 0,
+            expires: HashMap::new(),
+            suspended: BTreeMap::new(),
+            released: Vec::new(),
+            ready: Vec::new(),
+            ready_by_name: HashMap::new(),
+            unrouted: VecDeque::new(),
+            woken: VecDeque::new(),
+            notices: Vec::new(),
+            delays: HashSet::new(),
+            sweep_at: FIRST,
+            pending: HashMap::new(),
+            pending_due: Vec::new(),
+        }
+    }
+
+    /// Ends the replay: from now on recipients become due. Returns the recipients that were at work in three crashes, to be recorded as held.
+    pub fn start(&mut self, now: Secs) -> Vec<Change> {
+        assert!(!self.is_running, "it starts once");
+        (self.is_running, self.now) = (true, now);
+        self.wheel.start(now);
+        let (mut from, mut changes) = (FIRST, Vec::new());
+        while let Some((ids, next)) = self.table.open_from(from) {
+            changes.extend(ids.into_iter().filter_map(|id| self.start_one(id)));
+            let Some(next) = next else { break };
+            from = next;
+        }
+        changes
+    }
+
+    fn start_one(&mut self, id: Id) -> Option<Change> {
+        let recipient = self.table.get_mut(id);
+        if recipient.is(table::BEGUN) {
+            recipient.set(table::BEGUN, false);
+            recipient.set_crashes(recipient.crashes() + 1);
+            if recipient.crashes() >= table::CRASHES_MAX && !recipient.is(HELD) {
+                recipient.set(BUSY, true);
+                return Some(Change { key: self.table.key(id), what: What::Held(entry::HoldReason::Quarantine) });
+            }
+        }
+        self.settle_in(id);
+        None
+    }
+
+    /// Goes on to `now`: what is due becomes ready, suspensions end, and what is too old or late becomes a [notice](Self::take_notices). To be called each second,
+    /// or when something waits for the time; going back has no effect.
+    pub fn tick(&mut self, now: Secs) {
+        let before = self.now;
+        self.now = before.max(now);
+        while let Some(id) = self.wheel.advance(&mut self.table, self.now) {
+            self.enqueue(id, false);
+        }
+        self.end_suspensions();
+        self.sweep(self.now - before);
+    }
+
+    /// The time of the last [`tick`](Self::tick).
+    pub fn now(&self) -> Secs {
+        self.now
+    }
+
+    /// The latest time that an entry or a snapshot has recorded, for [`Clock::start`].
+    pub fn recorded(&self) -> Secs {
+        self.recorded
+    }
+
+    /// The last entry that was applied.
+    pub fn seen(&self) -> Lsn {
+        self.seen
+    }
+
+    /// Recipients that are not settled.
+    pub fn recipients(&self) -> u64 {
+        self.table.open()
+    }
+
+    /// Whether so many more recipients find room; if not, reply 452 4.3.1.
+    pub fn has_room(&self, recipients: u64) -> bool {
+        self.table.open() + recipients <= table::RECIPIENTS_MAX
+    }
+
+    /// Messages whose recipients are all settled since the last call: their bodies and entries are not needed any more.
+    pub fn take_released(&mut self) -> Vec<Lsn> {
+        std::mem::take(&mut self.released)
+    }
+
+    /// Other schedules from now on: next attempts stay as they are, ages count at once.
+    pub fn set_schedules(&mut self, schedules: Schedules) {
+        self.schedules = schedules;
+        for destination in self.destinations.iter_mut() {
+            let [tenant, campaign, domain] = destination.key.map(|name| &**self.names.get(name));
+            destination.schedule = self.schedules.find(tenant, campaign, domain);
+        }
+    }
+
+    /// Puts a recipient where its state belongs, once the queue is running.
+    fn settle_in(&mut self, id: Id) {
+        if !self.is_running {
+            return;
+        }
+        self.table.unlink(id);
+        let recipient = self.table.get_mut(id);
+        recipient.set(DUE, false);
+        let due = recipient.due;
+        if recipient.is(HELD) || recipient.is(BUSY) {
+            return;
+        }
+        if due <= self.now {
+            self.enqueue(id, false);
+        } else {
+            self.wheel.insert(&mut self.table, id, due);
+        }
+    }
+
+    fn schedule_of(&self, id: Id) -> &Schedule {
+        self.schedules.get(self.destinations.at(self.table.get(id).queue).schedule)
+    }
+}
+
+const FIRST: Key = Key { message: Lsn::ZERO, number: 0 };
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! What is too old, or late: found by a walk over all recipients, once a minute, wherever they wait.
+
+use super::Queue;
+use super::entry::Key;
+use super::table::{BUSY, DUE, HELD, Id, TOLD};
+use super::{FIRST, Secs};
+
+/// Something that the caller has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// A recipient is too old: to be recorded as [`What::Failed`](super::What::Failed), with its DSN (5.4.7, RFC 3463). Busy until then.
+    Expired(Key),
+    /// A recipient is late: to be recorded as [`What::DelayTold`](super::What::DelayTold), with a DSN if NOTIFY asks.
+    Delayed(Key),
+}
+
+/// Each recipient is looked at once in so many seconds.
+const ROUND_SECS: u64 = 60;
+/// Notices that wait to be taken; the walk stops there.
+const NOTICES_MAX: usize = 10_000;
+
+impl Queue {
+    /// What was found since the last call. It is found once: whoever takes it has to record it.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    pub(super) fn sweep(&mut self, secs: Secs) {
+        let pages = self.table.pages() as u64;
+        let mut left = (pages * u64::from(secs).min(ROUND_SECS)).div_ceil(ROUND_SECS);
+        while left > 0 && self.notices.len() < NOTICES_MAX {
+            let Some((ids, next)) = self.table.open_from(self.sweep_at) else {
+                // A table without any recipient ends the round, too.
+                if self.sweep_at == FIRST {
+                    break;
+                }
+                self.sweep_at = FIRST;
+                continue;
+            };
+            ids.into_iter().for_each(|id| self.look_at(id));
+            self.sweep_at = next.unwrap_or(FIRST);
+            left -= 1;
+        }
+    }
+
+    fn look_at(&mut self, id: Id) {
+        let recipient = self.table.get(id);
+        if recipient.is(HELD) || recipient.is(BUSY) {
+            return;
+        }
+        let is_told = recipient.is(TOLD);
+        let (message, received) = self.table.message(id);
+        let schedule = self.schedule_of(id);
+        let own = if self.expires.is_empty() { None } else { self.expires.get(&message).copied() };
+        let (expires, delay_secs) = (own.unwrap_or_else(|| schedule.expires(received)), schedule.delay_notice_secs);
+        if expires <= self.now {
+            let key = self.table.key(id);
+            self.table.unlink(id);
+            let recipient = self.table.get_mut(id);
+            recipient.set(DUE, false);
+            recipient.set(BUSY, true);
+            self.notices.push(Notice::Expired(key));
+        } else if !is_told && u64::from(received) + delay_secs <= u64::from(self.now) {
+            let key = self.table.key(id);
+            if self.delays.insert(key) {
+                self.notices.push(Notice::Delayed(key));
+            }
+        }
+    }
+}

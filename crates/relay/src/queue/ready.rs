@@ -1,0 +1,415 @@
+//! The ready level: queues by source and site, which take turns by tenant, then by queue.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use posthaste_random::mix;
+use posthaste_spool::Lsn;
+
+use super::destinations::{Lane, QueueId};
+use super::entry::{Change, Key, Scope, Status, What};
+use super::table::{BUSY, DUE, Id};
+use super::{Queue, Secs};
+
+/// A ready queue: a source and a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReadyId(u32);
+
+/// A source of a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its part of the messages, in proportion to the other sources' weights; at least 1.
+    pub weight: u32,
+}
+
+/// What a connection prefers: half of those of a site take first attempts while any wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefer {
+    /// First attempts, and others if there are none.
+    First,
+    /// Later attempts, and first ones if there are none.
+    Later,
+}
+
+/// What a transaction may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Take {
+    /// What is preferred.
+    pub prefer: Prefer,
+    /// Recipients at most, at least 1.
+    pub recipients_max: usize,
+    /// Whether recipients of several domains may be in it.
+    pub across_domains: bool,
+}
+
+/// One message for recipients behind the same site, to be sent in one transaction. They are busy until [`Queue::finish`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transaction {
+    /// The message.
+    pub message: Lsn,
+    /// When it was received.
+    pub received: Secs,
+    /// At least one; their addresses are in the message's entry.
+    pub recipients: Vec<Taken>,
+}
+
+/// A recipient at work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Its number.
+    pub number: u16,
+    /// Its queue.
+    pub queue: QueueId,
+    /// Attempts before.
+    pub attempts: u8,
+    /// Crashes during attempts before, for [`What::Begun`].
+    pub crashes: u8,
+}
+
+/// How an attempt for a recipient ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The next hop has it.
+    Delivered(Status),
+    /// It is refused for good.
+    Failed(Status),
+    /// It is refused for now, or the outcome is unknown: counts as an attempt.
+    Deferred(Status),
+    /// The address is on a suppression list.
+    Suppressed,
+    /// A limit, a suspension or the host was in the way: counts as no attempt, and it is the first of its queue again.
+    Untried,
+}
+
+#[derive(Debug)]
+pub(super) struct Ready {
+    source: Arc<str>,
+    site: Arc<str>,
+    turns: [Turns; 2],
+    is_woken: bool,
+}
+
+/// Queues in the order in which they are served: one of each tenant in turn.
+#[derive(Debug, Default)]
+struct Turns {
+    tenants: VecDeque<u32>,
+    lanes: HashMap<u32, VecDeque<LaneId>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LaneId {
+    queue: QueueId,
+    serial: u32,
+}
+
+impl Turns {
+    fn push(&mut self, tenant: u32, lane: LaneId) {
+        let lanes = self.lanes.entry(tenant).or_default();
+        if lanes.is_empty() {
+            self.tenants.push_back(tenant);
+        }
+        lanes.push_back(lane);
+    }
+
+    fn pop(&mut self) -> Option<LaneId> {
+        let tenant = self.tenants.pop_front()?;
+        let lanes = self.lanes.get_mut(&tenant).expect("a tenant with a turn has queues");
+        let lane = lanes.pop_front().expect("a tenant with a turn has queues");
+        if lanes.is_empty() {
+            self.lanes.remove(&tenant);
+        } else {
+            self.tenants.push_back(tenant);
+        }
+        Some(lane)
+    }
+}
+
+impl Queue {
+    /// The next queue that has something due and no route, or one that was too old. It is returned once: [`route`](Self::route) it, or [`take`](Self::take) what waits.
+    pub fn next_unrouted(&mut self) -> Option<QueueId> {
+        while let Some(id) = self.unrouted.pop_front() {
+            if self.destinations.get(id).is_none() {
+                continue;
+            }
+            self.destinations.at_mut(id.place).is_unrouted = false;
+            let has_due =
+                (0..self.destinations.at(id.place).lanes.len()).any(|lane| self.waits(id.place, lane).is_some());
+            if has_due && !self.is_suspended(id.place) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Assigns a queue to a site and to sources until a time later than now, such as the end of a DNS answer's TTL. A message has the same source each time, as long as the
+    /// sources are the same. Returns their ready queues; none if the queue is gone or there are no sources.
+    pub fn route(&mut self, queue: QueueId, site: &str, sources: &[Source], until: Secs) -> Vec<ReadyId> {
+        if self.destinations.get(queue).is_none() || sources.is_empty() {
+            return Vec::new();
+        }
+        let places: Vec<u32> = sources.iter().map(|source| self.ready_queue(&source.name, site)).collect();
+        let until = until.max(self.now.saturating_add(1));
+        let destination = self.destinations.at_mut(queue.place);
+        destination.route_until = until;
+        let is_lane = |(lane, (place, source)): (&Lane, (&u32, &Source))| {
+            lane.ready == Some(*place) && lane.weight == source.weight.max(1)
+        };
+        if destination.lanes.len() == places.len()
+            && destination.lanes.iter().zip(places.iter().zip(sources)).all(is_lane)
+        {
+            for lane in 0..places.len() {
+                self.wake(queue.place, lane, 0);
+                self.wake(queue.place, lane, 1);
+            }
+            return places.into_iter().map(ReadyId).collect();
+        }
+        let old = std::mem::take(&mut destination.lanes);
+        for (place, source) in places.iter().zip(sources) {
+            let lane = self.lane(Some(*place), source.weight.max(1));
+            self.destinations.at_mut(queue.place).lanes.push(lane);
+        }
+        for lane in &old {
+            for list in lane.lists {
+                while let Some(id) = self.table.first(list) {
+                    self.table.unlink(id);
+                    self.enqueue(id, false);
+                }
+            }
+        }
+        self.drop_lanes(old);
+        places.into_iter().map(ReadyId).collect()
+    }
+
+    /// The source and the site of a ready queue.
+    pub fn ready(&self, id: ReadyId) -> (Arc<str>, Arc<str>) {
+        let ready = &self.ready[id.0 as usize];
+        (ready.source.clone(), ready.site.clone())
+    }
+
+    /// The next ready queue that had nothing to do and has something now.
+    pub fn next_woken(&mut self) -> Option<ReadyId> {
+        let id = self.woken.pop_front()?;
+        self.ready[id.0 as usize].is_woken = false;
+        Some(id)
+    }
+
+    /// The next transaction of a ready queue, for the next free connection or behind the dot of the one before. `None`: nothing waits.
+    pub fn next(&mut self, ready: ReadyId, take: Take) -> Option<Transaction> {
+        let kinds = match take.prefer {
+            Prefer::First => [0, 1],
+            Prefer::Later => [1, 0],
+        };
+        kinds.into_iter().find_map(|kind| self.next_of(ready, kind, take))
+    }
+
+    fn next_of(&mut self, ready: ReadyId, kind: usize, take: Take) -> Option<Transaction> {
+        while let Some(lane) = self.ready[ready.0 as usize].turns[kind].pop() {
+            let Some(destination) = self.destinations.get(lane.queue) else { continue };
+            let Some(at) = destination.lanes.iter().position(|other| other.serial == lane.serial) else { continue };
+            let (place, is_old) = (lane.queue.place, destination.route_until <= self.now);
+            self.destinations.at_mut(place).lanes[at].has_turn[kind] = false;
+            let Some(id) = self.table.first(self.destinations.at(place).lanes[at].lists[kind]) else { continue };
+            if self.is_suspended(place) {
+                continue;
+            }
+            if is_old {
+                self.list_unrouted(place);
+                continue;
+            }
+            let transaction = self.take_siblings(id, take, Some(ready.0));
+            self.wake(place, at, kind);
+            return Some(transaction);
+        }
+        None
+    }
+
+    /// Takes what waits of one message of a queue, whatever its route: to end attempts when there is no site. `None`: nothing waits.
+    pub fn take(&mut self, queue: QueueId, recipients_max: usize) -> Option<Transaction> {
+        let lanes = self.destinations.get(queue)?.lanes.len();
+        let id = (0..lanes).find_map(|lane| self.waits(queue.place, lane))?;
+        let take = Take { prefer: Prefer::First, recipients_max, across_domains: false };
+        Some(self.take_siblings(id, take, None))
+    }
+
+    fn take_siblings(&mut self, first: Id, take: Take, ready: Option<u32>) -> Transaction {
+        let (message, received) = self.table.message(first);
+        let queue = self.table.get(first).queue;
+        let mut ids = vec![first];
+        if take.recipients_max > 1 {
+            let fits = |id: &Id| *id != first && self.joins(*id, message, queue, take, ready);
+            ids.extend(self.table.siblings(first).filter(fits).take(take.recipients_max - 1));
+        }
+        let mut recipients: Vec<Taken> = ids.into_iter().map(|id| self.work_on(id)).collect();
+        recipients.sort_unstable_by_key(|taken| taken.number);
+        Transaction { message, received, recipients }
+    }
+
+    fn joins(&self, id: Id, message: Lsn, queue: u32, take: Take, ready: Option<u32>) -> bool {
+        let recipient = self.table.get(id);
+        if !recipient.is(DUE) {
+            return false;
+        }
+        if recipient.queue == queue {
+            return true;
+        }
+        let destination = self.destinations.at(recipient.queue);
+        take.across_domains
+            && destination.route_until > self.now
+            && ready.is_some()
+            && destination.lanes[pick(&destination.lanes, message)].ready == ready
+            && !self.is_suspended(recipient.queue)
+    }
+
+    fn work_on(&mut self, id: Id) -> Taken {
+        self.table.unlink(id);
+        let recipient = self.table.get_mut(id);
+        recipient.set(DUE, false);
+        recipient.set(BUSY, true);
+        let (number, attempts, crashes, place) =
+            (recipient.number, recipient.attempts, recipient.crashes(), recipient.queue);
+        Taken { number, queue: self.destinations.id(place), attempts, crashes }
+    }
+
+    /// Ends an attempt. The change is to be recorded within 50 ms and applied; until then the recipient is busy. `None`: there is nothing to record.
+    pub fn finish(&mut self, key: Key, outcome: Outcome) -> Option<Change> {
+        let id = self.table.find(key)?;
+        let what = match outcome {
+            Outcome::Delivered(status) => What::Delivered(status),
+            Outcome::Failed(status) => What::Failed(status),
+            Outcome::Suppressed => What::Suppressed,
+            Outcome::Deferred(status) => {
+                let attempts = self.table.get(id).attempts.saturating_add(1);
+                let pause = self.schedule_of(id).pause(attempts, key, self.seed);
+                What::Deferred { attempts, next: self.now.saturating_add(pause), status }
+            }
+            Outcome::Untried if self.pending.contains_key(&key) => {
+                self.free(id);
+                return None;
+            }
+            Outcome::Untried => {
+                self.table.get_mut(id).set(BUSY, false);
+                self.enqueue(id, true);
+                return None;
+            }
+        };
+        Some(Change { key, what })
+    }
+
+    /// Puts a recipient that is due, and in no list, into its queue.
+    pub(super) fn enqueue(&mut self, id: Id, in_front: bool) {
+        let message = self.table.message(id).0;
+        let recipient = self.table.get_mut(id);
+        recipient.set(DUE, true);
+        let (place, kind) = (recipient.queue, usize::from(recipient.attempts > 0));
+        if self.destinations.at(place).lanes.is_empty() {
+            let lane = self.lane(None, 1);
+            self.destinations.at_mut(place).lanes.push(lane);
+        }
+        let lanes = &self.destinations.at(place).lanes;
+        let at = pick(lanes, message);
+        let list = lanes[at].lists[kind];
+        match in_front {
+            true => self.table.push_front(list, id),
+            false => self.table.push_back(list, id),
+        }
+        self.wake(place, at, kind);
+    }
+
+    /// Gives a lane a turn if something waits in it.
+    fn wake(&mut self, place: u32, at: usize, kind: usize) {
+        let id = self.destinations.id(place);
+        let destination = self.destinations.at_mut(place);
+        let (tenant, lane) = (destination.key[0], &mut destination.lanes[at]);
+        if self.table.first(lane.lists[kind]).is_none() {
+            return;
+        }
+        let Some(ready) = lane.ready else { return self.list_unrouted(place) };
+        if !std::mem::replace(&mut lane.has_turn[kind], true) {
+            let lane = LaneId { queue: id, serial: lane.serial };
+            let queue = &mut self.ready[ready as usize];
+            queue.turns[kind].push(tenant, lane);
+            if !std::mem::replace(&mut queue.is_woken, true) {
+                self.woken.push_back(ReadyId(ready));
+            }
+        }
+    }
+
+    /// Gives everything that waits its turn: a suspension has ended.
+    pub(super) fn wake_all(&mut self) {
+        for id in self.destinations.ids() {
+            for lane in 0..self.destinations.at(id.place).lanes.len() {
+                self.wake(id.place, lane, 0);
+                self.wake(id.place, lane, 1);
+            }
+        }
+    }
+
+    fn list_unrouted(&mut self, place: u32) {
+        let id = self.destinations.id(place);
+        if !std::mem::replace(&mut self.destinations.at_mut(place).is_unrouted, true) {
+            self.unrouted.push_back(id);
+        }
+    }
+
+    fn waits(&self, place: u32, lane: usize) -> Option<Id> {
+        let [first, later] = self.destinations.at(place).lanes[lane].lists;
+        self.table.first(first).or_else(|| self.table.first(later))
+    }
+
+    fn lane(&mut self, ready: Option<u32>, weight: u32) -> Lane {
+        let lists = [self.table.list(), self.table.list()];
+        Lane { serial: self.destinations.next_serial(), lists, ready, has_turn: [false; 2], weight }
+    }
+
+    pub(super) fn drop_lanes(&mut self, lanes: Vec<Lane>) {
+        lanes.iter().flat_map(|lane| lane.lists).for_each(|list| self.table.drop_list(list));
+    }
+
+    fn ready_queue(&mut self, source: &Arc<str>, site: &str) -> u32 {
+        let name = (source.clone(), Arc::from(site));
+        if let Some(&place) = self.ready_by_name.get(&name) {
+            return place;
+        }
+        let place = self.ready.len() as u32;
+        let turns = [Turns::default(), Turns::default()];
+        self.ready.push(Ready { source: name.0.clone(), site: name.1.clone(), turns, is_woken: false });
+        self.ready_by_name.insert(name, place);
+        place
+    }
+
+    /// Whether a queue is suspended, and until when.
+    pub(super) fn suspended_until(&self, place: u32) -> Option<Secs> {
+        if self.suspended.is_empty() {
+            return None;
+        }
+        let destination = self.destinations.at(place);
+        let [tenant, campaign, domain] = destination.key.map(|name| self.names.get(name).clone());
+        let sites = destination.lanes.first().and_then(|lane| lane.ready);
+        let site = sites.map(|ready| Scope::Site(self.ready[ready as usize].site.clone()));
+        let scopes = [Scope::Tenant(tenant), Scope::Campaign(campaign), Scope::Domain(domain)];
+        let untils = scopes.iter().chain(&site).filter_map(|scope| self.suspended.get(scope)).map(|(until, _)| *until);
+        untils.filter(|until| *until > self.now).max()
+    }
+
+    fn is_suspended(&self, place: u32) -> bool {
+        self.suspended_until(place).is_some()
+    }
+}
+
+/// The lane of a message, the same each time.
+fn pick(lanes: &[Lane], message: Lsn) -> usize {
+    if lanes.len() == 1 {
+        return 0;
+    }
+    let sum: u64 = lanes.iter().map(|lane| u64::from(lane.weight)).sum();
+    let mut share = mix(message.get()) % sum;
+    for (at, lane) in lanes.iter().enumerate() {
+        match share.checked_sub(lane.weight.into()) {
+            Some(rest) => share = rest,
+            None => return at,
+        }
+    }
+    unreachable!("a share is below the sum of the weights")
+}

@@ -1,0 +1,248 @@
+//! The queue as a stream of bytes, made while the queue changes.
+//!
+//! A snapshot is made in parts. What changes meanwhile may be in it or not: entries have absolute values, so replaying those behind the snapshot's position
+//! gives the same queue. Numbers are little-endian, texts as in [`entry`](super::entry).
+//!
+//! | record | fields in order |
+//! | --- | --- |
+//! | first | magic `PHQUEUE\1`; position (u64) |
+//! | 1 *queue* | serial (u32); tenant, campaign, domain (texts). Before the first recipient of it |
+//! | 2 *message* | LSN (u64); received, expires (u32 each, 0: by its schedule); number of recipients (u16); each: number (u16), serial of its queue, next attempt or reason of the hold (u32 each), code, enhanced code (u16 each), attempts, bits (u8 each: 1 open, 2 held, 4 delay told, 8 attempt begun, 64 and 128 crashes). A message of many recipients has several |
+//! | 3 *suspension* | length (u32); entry *suspended* |
+//! | 4 *end* | LSN of the last message that came (u64); time (u32) |
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Read};
+
+use posthaste_spool::Lsn;
+
+use super::codec::{DecodeError, put_text};
+use super::entry::{Key, QueueEntry, Status};
+use super::table::{BEGUN, BUSY, CRASHES_SHIFT, DUE, HELD, Id, OPEN, Recipient, TOLD};
+use super::{FIRST, Queue, Schedules, Secs};
+
+/// A snapshot being made.
+#[derive(Debug)]
+pub struct Snapshot {
+    position: Lsn,
+    stage: Stage,
+    /// Queues that are defined.
+    queues: HashSet<u32>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Head,
+    Messages(Key),
+    End,
+    Done,
+}
+
+/// Why a snapshot cannot be restored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// It could not be read; a snapshot cut short is `UnexpectedEof`.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is damaged, or a later version has written it.
+    #[error("the snapshot of the queue: {0}")]
+    Format(#[from] DecodeError),
+}
+
+const MAGIC: [u8; 8] = *b"PHQUEUE\x01";
+const QUEUE: u8 = 1;
+const MESSAGE: u8 = 2;
+const SUSPENSION: u8 = 3;
+const END: u8 = 4;
+const BITS: u8 = OPEN | HELD | TOLD | BEGUN | 3 << CRASHES_SHIFT;
+/// Bytes of a suspension at most: a scope and a reason.
+const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
+
+impl Snapshot {
+    /// Begins a snapshot of what is applied now.
+    pub fn begin(queue: &Queue) -> Self {
+        Snapshot { position: queue.seen(), stage: Stage::Head, queues: HashSet::new() }
+    }
+
+    /// The stream's position that goes with it, once it is durable.
+    pub fn position(&self) -> Lsn {
+        self.position
+    }
+
+    /// Writes the next part, about 30 KiB, behind what is in `out`. `false` if there was none left.
+    pub fn write(&mut self, queue: &Queue, out: &mut Vec<u8>) -> bool {
+        self.stage = match self.stage {
+            Stage::Head => {
+                out.extend(MAGIC);
+                out.extend(self.position.get().to_le_bytes());
+                for entry in queue.suspensions() {
+                    let entry = entry.encode();
+                    out.push(SUSPENSION);
+                    out.extend((entry.len() as u32).to_le_bytes());
+                    out.extend(entry);
+                }
+                Stage::Messages(FIRST)
+            }
+            Stage::Messages(from) => match queue.table.open_from(from) {
+                None => Stage::End,
+                Some((ids, next)) => {
+                    let message = |id: &Id| queue.table.message(*id).0;
+                    ids.chunk_by(|one, other| message(one) == message(other))
+                        .for_each(|ids| self.message(queue, ids, out));
+                    next.map_or(Stage::End, Stage::Messages)
+                }
+            },
+            Stage::End => {
+                out.push(END);
+                out.extend(queue.last_message.get().to_le_bytes());
+                out.extend(queue.recorded.max(queue.now).to_le_bytes());
+                Stage::Done
+            }
+            Stage::Done => return false,
+        };
+        true
+    }
+
+    fn message(&mut self, queue: &Queue, ids: &[Id], out: &mut Vec<u8>) {
+        for id in ids {
+            let destination = queue.destinations.at(queue.table.get(*id).queue);
+            if self.queues.insert(destination.serial) {
+                out.push(QUEUE);
+                out.extend(destination.serial.to_le_bytes());
+                destination.key.iter().for_each(|name| put_text(out, queue.names.get(*name)));
+            }
+        }
+        let (message, received) = queue.table.message(ids[0]);
+        out.push(MESSAGE);
+        out.extend(message.get().to_le_bytes());
+        out.extend(received.to_le_bytes());
+        out.extend(queue.expires.get(&message).copied().unwrap_or(0).to_le_bytes());
+        out.extend((ids.len() as u16).to_le_bytes());
+        for id in ids {
+            let recipient = queue.table.get(*id);
+            out.extend(recipient.number.to_le_bytes());
+            out.extend(queue.destinations.at(recipient.queue).serial.to_le_bytes());
+            out.extend(recipient.due.to_le_bytes());
+            out.extend(recipient.status.code.to_le_bytes());
+            out.extend(recipient.status.enhanced.to_le_bytes());
+            out.extend([recipient.attempts, recipient.bits & !(BUSY | DUE)]);
+        }
+    }
+}
+
+impl Queue {
+    /// Restores a queue from a snapshot, for a replay behind the snapshot's position. `from` should be buffered.
+    ///
+    /// # Errors
+    /// See [`RestoreError`].
+    pub fn restore(from: impl Read, schedules: Schedules, seed: u64) -> Result<Queue, RestoreError> {
+        let mut from = Source(from);
+        let mut queue = Queue::new(schedules, seed);
+        if from.array()? != MAGIC {
+            return Err(DecodeError::Unknown("version").into());
+        }
+        queue.seen = Lsn::new(from.u64()?);
+        let (mut places, mut last) = (HashMap::new(), None);
+        loop {
+            match from.array::<1>()? {
+                [QUEUE] => {
+                    let serial = from.u32()?;
+                    let names = [from.text()?, from.text()?, from.text()?];
+                    let names = [&*names[0], &*names[1], &*names[2]];
+                    let place = queue.destinations.take(&mut queue.names, &queue.schedules, names);
+                    queue.destinations.at_mut(place).open -= 1;
+                    places.insert(serial, place);
+                }
+                [MESSAGE] => queue.restore_message(&mut from, &places, &mut last)?,
+                [SUSPENSION] => {
+                    let len = from.u32()?;
+                    if len > SUSPENSION_BYTES_MAX {
+                        return Err(DecodeError::Bound("bytes of a suspension").into());
+                    }
+                    let mut entry = vec![0; len as usize];
+                    from.0.read_exact(&mut entry)?;
+                    match QueueEntry::decode(&entry)? {
+                        QueueEntry::Suspended { scope, until, reason } => {
+                            drop(queue.suspended.insert(scope, (until, reason)))
+                        }
+                        _ => return Err(DecodeError::Unknown("suspension").into()),
+                    }
+                }
+                [END] => break,
+                _ => return Err(DecodeError::Unknown("record").into()),
+            }
+        }
+        (queue.last_message, queue.recorded) = (Lsn::new(from.u64()?), from.u32()?);
+        if last.is_some_and(|last: Key| last.message > queue.last_message) {
+            return Err(DecodeError::Order.into());
+        }
+        places.retain(|_, place| queue.destinations.at(*place).open == 0);
+        let unused: HashSet<u32> = places.into_values().collect();
+        unused.into_iter().for_each(|place| drop(queue.destinations.remove(&mut queue.names, place)));
+        Ok(queue)
+    }
+
+    fn restore_message(
+        &mut self,
+        from: &mut Source<impl Read>,
+        places: &HashMap<u32, u32>,
+        last: &mut Option<Key>,
+    ) -> Result<(), RestoreError> {
+        let message = Lsn::new(from.u64()?);
+        let (received, expires): (Secs, Secs) = (from.u32()?, from.u32()?);
+        let mut recipients = Vec::new();
+        for _ in 0..u16::from_le_bytes(from.array()?) {
+            let number = u16::from_le_bytes(from.array()?);
+            let (serial, due) = (from.u32()?, from.u32()?);
+            let status =
+                Status { code: u16::from_le_bytes(from.array()?), enhanced: u16::from_le_bytes(from.array()?) };
+            let [attempts, bits] = from.array()?;
+            let key = Key { message, number };
+            if last.replace(key).is_some_and(|last| last >= key) {
+                return Err(DecodeError::Order.into());
+            }
+            if bits & OPEN == 0 || bits & !BITS != 0 {
+                return Err(DecodeError::Unknown("bits").into());
+            }
+            let place = *places.get(&serial).ok_or(DecodeError::Unknown("queue"))?;
+            self.destinations.at_mut(place).open += 1;
+            let mut recipient = Recipient::new(number, place, due);
+            (recipient.status, recipient.attempts, recipient.bits) = (status, attempts, bits);
+            recipients.push(recipient);
+        }
+        if !self.has_room(recipients.len() as u64) {
+            return Err(DecodeError::Bound("recipients").into());
+        }
+        if expires != 0 {
+            self.expires.insert(message, expires);
+        }
+        self.table.push(message, received, &recipients, |_, _| ());
+        Ok(())
+    }
+}
+
+/// Takes fields from a reader.
+struct Source<R>(R);
+
+impl<R: Read> Source<R> {
+    fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.0.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self) -> io::Result<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> io::Result<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<String, RestoreError> {
+        let mut text = vec![0; usize::from(u16::from_le_bytes(self.array()?))];
+        self.0.read_exact(&mut text)?;
+        String::from_utf8(text).map_err(|_| DecodeError::Text.into())
+    }
+}

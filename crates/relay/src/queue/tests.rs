@@ -1,0 +1,284 @@
+use super::entry::{HoldReason, QueuedRecipient};
+use super::*;
+
+const START: Secs = 1_000_000;
+
+fn status(code: u16) -> Status {
+    Status { code, enhanced: 0 }
+}
+
+/// A queue and its log: each entry is applied as soon as it is written.
+struct World {
+    queue: Queue,
+    lsn: u64,
+    log: Vec<(Lsn, QueueEntry)>,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut queue = Queue::new(Schedules::default(), 1);
+        queue.start(START);
+        World { queue, lsn: 0, log: Vec::new() }
+    }
+
+    fn log(&mut self, entry: QueueEntry) -> Lsn {
+        self.lsn += 1;
+        let lsn = Lsn::new(self.lsn);
+        self.queue.apply(lsn, &entry);
+        self.log.push((lsn, entry));
+        lsn
+    }
+
+    fn change(&mut self, change: Change) {
+        let at = self.queue.now();
+        self.log(QueueEntry::Changes { at, changes: vec![change] });
+    }
+
+    fn queued(&mut self, tenant: &str, addresses: &[&str]) -> Lsn {
+        let entry = message(self.queue.now(), tenant, addresses);
+        self.log(QueueEntry::Queued(entry))
+    }
+
+    fn finish(&mut self, message: Lsn, number: u16, outcome: Outcome) {
+        let change = self.queue.finish(Key { message, number }, outcome).expect("a change");
+        self.change(change);
+    }
+
+    /// Routes every queue to the site of its domain's last label.
+    fn route(&mut self) -> Vec<ReadyId> {
+        let mut all = Vec::new();
+        while let Some(id) = self.queue.next_unrouted() {
+            let domain = self.queue.queue(id).expect("it has recipients").0.domain;
+            let site = domain.rsplit('.').next().unwrap_or_default().to_owned();
+            let source = Source { name: "a".into(), weight: 1 };
+            all.extend(self.queue.route(id, &site, &[source], Secs::MAX));
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn waits(&self, message: Lsn, number: u16) -> Option<Waits> {
+        self.queue.show(Key { message, number }).map(|state| state.waits)
+    }
+
+    fn restarted(&self) -> Queue {
+        let mut queue = Queue::new(Schedules::default(), 1);
+        self.log.iter().for_each(|(lsn, entry)| queue.apply(*lsn, entry));
+        queue
+    }
+}
+
+fn message(received: Secs, tenant: &str, addresses: &[&str]) -> Queued {
+    let recipient = |(number, address): (u16, &&str)| QueuedRecipient {
+        number,
+        address: (*address).into(),
+        orcpt: "".into(),
+        notify: 0,
+    };
+    Queued {
+        received,
+        not_before: 0,
+        expires: 0,
+        sender: "s@example.org".into(),
+        is_8bit: false,
+        smtputf8: false,
+        require_tls: false,
+        ret: None,
+        envid: "".into(),
+        tenant: tenant.into(),
+        campaign: "".into(),
+        recipients: (0..).zip(addresses).map(recipient).collect(),
+    }
+}
+
+const TAKE: Take = Take { prefer: Prefer::First, recipients_max: 100, across_domains: true };
+
+#[test]
+fn a_deferred_recipient_comes_again_and_a_settled_message_is_released() {
+    let mut world = World::new();
+    let lsn = world.queued("t", &["a@X.example", "b@y.example", "c@z.other"]);
+    let ready = world.route();
+    assert_eq!(ready.len(), 2);
+    let one = world.queue.next(ready[0], TAKE).expect("one");
+    assert_eq!(
+        one.recipients.iter().map(|taken| taken.number).collect::<Vec<_>>(),
+        [0, 1],
+        "of two domains behind a site"
+    );
+    assert_eq!(world.queue.next(ready[0], TAKE), None, "it is at work");
+    world.finish(lsn, 0, Outcome::Delivered(status(250)));
+    world.finish(lsn, 1, Outcome::Deferred(status(450)));
+    let Some(Waits::Until(next)) = world.waits(lsn, 1) else { panic!("{:?}", world.waits(lsn, 1)) };
+    assert!((START + 300..=START + 360).contains(&next), "{next}");
+    world.queue.tick(next - 1);
+    assert_eq!(world.queue.next(ready[0], TAKE), None);
+    world.queue.tick(next);
+    let again = world.queue.next(ready[0], TAKE).expect("it is due");
+    assert_eq!((again.recipients.len(), again.recipients[0].number, again.recipients[0].attempts), (1, 1, 1));
+    world.finish(lsn, 1, Outcome::Failed(status(550)));
+    assert_eq!(world.queue.take_released(), []);
+    world.queue.next(ready[1], TAKE).expect("the other site");
+    world.finish(lsn, 2, Outcome::Suppressed);
+    assert_eq!((world.queue.take_released(), world.queue.recipients()), (vec![lsn], 0));
+    assert_eq!(world.queue.queues(), []);
+}
+
+#[test]
+fn limits_and_suspensions_count_no_attempt() {
+    let mut world = World::new();
+    let lsn = world.queued("t", &["a@x.example"]);
+    let ready = world.route()[0];
+    for _ in 0..5 {
+        world.queue.next(ready, TAKE).expect("it waits");
+        assert_eq!(world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried), None);
+    }
+    let scopes = [
+        Scope::Tenant("t".into()),
+        Scope::Domain("x.example".into()),
+        Scope::Site("example".into()),
+        Scope::Campaign("".into()),
+    ];
+    for scope in scopes {
+        let until = world.queue.now() + 100;
+        world.log(QueueEntry::Suspended { scope: scope.clone(), until, reason: "test".into() });
+        assert_eq!(
+            (world.queue.next(ready, TAKE), world.waits(lsn, 0)),
+            (None, Some(Waits::Suspended(until))),
+            "{scope:?}"
+        );
+        world.queue.tick(until - 1);
+        assert_eq!(world.queue.next(ready, TAKE), None, "{scope:?}");
+        world.queue.tick(until);
+        assert_eq!(world.queue.next_woken(), Some(ready), "{scope:?}");
+        assert_eq!(world.queue.next(ready, TAKE).expect("its turn").recipients[0].attempts, 0, "{scope:?}");
+        world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
+        while world.queue.next_woken().is_some() {}
+        world.log(QueueEntry::Suspended { scope: scope.clone(), until: Secs::MAX, reason: "".into() });
+        assert_eq!(world.queue.next(ready, TAKE), None);
+        world.log(QueueEntry::Resumed(scope.clone()));
+        world.queue.next(ready, TAKE).expect("resumed");
+        world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
+        while world.queue.next_woken().is_some() {}
+    }
+}
+
+#[test]
+fn suspended_mail_expires_and_held_mail_does_not() {
+    let mut world = World::new();
+    let held = world.queued("t", &["a@x.example"]);
+    let suspended = world.queued("t", &["a@y.example"]);
+    let change = world.queue.act(Key { message: held, number: 0 }, Action::Hold).expect("a change");
+    world.change(change);
+    world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "".into() });
+    let age = 5 * 86_400;
+    world.queue.tick(START + 4 * 3600 + 60);
+    let key = Key { message: suspended, number: 0 };
+    assert_eq!(world.queue.take_notices(), [Notice::Delayed(key)]);
+    world.queue.tick(START + 4 * 3600 + 200);
+    assert_eq!(world.queue.take_notices(), [], "once");
+    world.change(Change { key, what: What::DelayTold });
+    world.queue.tick(START + age - 1);
+    assert_eq!(world.queue.take_notices(), []);
+    world.queue.tick(START + age + 60);
+    assert_eq!(world.queue.take_notices(), [Notice::Expired(key)]);
+    world.change(Change { key, what: What::Failed(status(0)) });
+    world.queue.tick(START + 100 * age);
+    assert_eq!((world.queue.take_notices(), world.waits(held, 0)), (vec![], Some(Waits::Held(HoldReason::Operator))));
+    let change = world.queue.act(Key { message: held, number: 0 }, Action::Release).expect("a change");
+    world.change(change);
+    world.queue.tick(START + 100 * age + 600);
+    assert!(world.queue.take_notices().iter().all(|notice| matches!(notice, Notice::Delayed(_))), "a whole age more");
+}
+
+#[test]
+fn an_action_on_a_recipient_in_flight_applies_after_the_reply() {
+    for outcome in [Outcome::Deferred(status(450)), Outcome::Untried, Outcome::Delivered(status(250))] {
+        let mut world = World::new();
+        let lsn = world.queued("t", &["a@x.example"]);
+        let ready = world.route()[0];
+        world.queue.next(ready, TAKE).expect("one");
+        let key = Key { message: lsn, number: 0 };
+        assert_eq!(world.queue.act(key, Action::Delete), None);
+        assert_eq!((world.queue.take_actions(), world.waits(lsn, 0)), (vec![], Some(Waits::Busy)));
+        if let Some(change) = world.queue.finish(key, outcome) {
+            world.change(change);
+        }
+        let expected = match outcome {
+            Outcome::Delivered(_) => vec![],
+            _ => vec![Change { key, what: What::Deleted }],
+        };
+        assert_eq!(
+            (world.queue.take_actions(), world.queue.next(ready, TAKE)),
+            (expected.clone(), None),
+            "{outcome:?}"
+        );
+        expected.into_iter().for_each(|change| world.change(change));
+        assert_eq!(world.queue.take_released(), [lsn]);
+    }
+}
+
+#[test]
+fn a_message_at_work_in_three_crashes_is_held() {
+    let mut world = World::new();
+    let lsn = world.queued("t", &["a@x.example"]);
+    for crash in 0..3 {
+        let ready = world.route()[0];
+        let taken = world.queue.next(ready, TAKE).expect("one").recipients[0];
+        assert_eq!(taken.crashes, crash);
+        let begun = What::Begun { crashes: taken.crashes };
+        world.change(Change { key: Key { message: lsn, number: 0 }, what: begun });
+        // A second start without an attempt in between counts nothing.
+        for _ in 0..2 {
+            world.queue = world.restarted();
+            let held = world.queue.start(START);
+            assert_eq!(held.len(), usize::from(crash == 2));
+            held.into_iter().for_each(|change| {
+                world.queue.apply(Lsn::new(world.lsn), &QueueEntry::Changes { at: START, changes: vec![change] })
+            });
+        }
+    }
+    assert_eq!(world.waits(lsn, 0), Some(Waits::Held(HoldReason::Quarantine)));
+}
+
+#[test]
+fn a_message_keeps_its_source_and_sources_get_their_weights() {
+    let mut world = World::new();
+    let messages: Vec<Lsn> = (0..3000).map(|_| world.queued("t", &["a@x.example"])).collect();
+    let id = world.queue.next_unrouted().expect("a queue");
+    let sources = [("one", 1), ("two", 2)].map(|(name, weight)| Source { name: name.into(), weight });
+    let ready = world.queue.route(id, "mx", &sources, Secs::MAX);
+    let drain = |world: &mut World, ready| {
+        let one = |world: &mut World| world.queue.next(ready, TAKE).map(|one| one.message);
+        let mut all: Vec<Lsn> = std::iter::from_fn(|| one(world)).collect();
+        all.sort_unstable();
+        all
+    };
+    let (one, two) = (drain(&mut world, ready[0]), drain(&mut world, ready[1]));
+    assert_eq!(one.len() + two.len(), messages.len());
+    assert!((850..1150).contains(&one.len()), "{}", one.len());
+    for message in messages {
+        world.finish(message, 0, Outcome::Deferred(status(450)));
+    }
+    world.queue.tick(START + 400);
+    assert_eq!((drain(&mut world, ready[0]), drain(&mut world, ready[1])), (one, two));
+}
+
+#[test]
+fn first_and_later_attempts_are_taken_as_preferred() {
+    let mut world = World::new();
+    let old = world.queued("t", &["a@x.example"]);
+    let ready = world.route()[0];
+    world.queue.next(ready, TAKE).expect("one");
+    world.finish(old, 0, Outcome::Deferred(status(450)));
+    world.queue.tick(START + 400);
+    let new = world.queued("t", &["a@x.example"]);
+    let later = Take { prefer: Prefer::Later, ..TAKE };
+    for (take, first, second) in [(TAKE, new, old), (later, old, new)] {
+        let taken = [world.queue.next(ready, take), world.queue.next(ready, take)].map(|one| one.expect("one").message);
+        assert_eq!(taken, [first, second]);
+        for message in taken {
+            assert_eq!(world.queue.finish(Key { message, number: 0 }, Outcome::Untried), None);
+        }
+    }
+}
