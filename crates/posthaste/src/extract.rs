@@ -63,6 +63,9 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
         complain(&format!("no part {number}; the message has {}", count(all.len(), "part")));
         return Ok(ExitCode::from(1));
     }
+    if !args.target_dir.is_dir() {
+        return Err(format!("there is no directory {}; create it first", args.target_dir.display()).into());
+    }
     let (mut saved, mut refused) = (0, 0);
     let mut names = HashSet::new();
     for (number, part) in (1..).zip(&all).filter(|(number, part)| wanted(*number, part)) {

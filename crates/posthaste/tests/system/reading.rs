@@ -90,6 +90,9 @@ fn attachments_of_one_name_are_all_saved() {
         assert_eq!(fs::read_to_string(place.path().join("mail").join(name)).unwrap().trim(), text);
     }
     // Files that were there before are another thing.
+    let nowhere = place.run(&["extract", "-a", "--target-dir", "nowhere", "two.eml"]);
+    assert_eq!(nowhere.status.code(), Some(2));
+    assert_eq!(String::from_utf8_lossy(&nowhere.stderr), "posthaste: there is no directory nowhere; create it first\n");
     let refused = place.run(&["extract", "-a", "--target-dir", "mail", "two.eml"]);
     assert_eq!(refused.status.code(), Some(1));
     assert_eq!(String::from_utf8_lossy(&refused.stderr).matches("use --overwrite to replace it").count(), 5);
