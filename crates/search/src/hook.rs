@@ -23,7 +23,7 @@ struct Counts {
 
 impl Counts {
     fn add(&mut self, report: &Report) {
-        self.added += report.added;
+        self.added += report.new;
         self.moved += report.moved;
         self.flags_changed += report.renamed;
         self.removed += report.removed;

@@ -80,7 +80,9 @@ fn new_mail_that_a_rebuild_finds_first_gets_tags_by_rule() {
     let tags = |query: &str| place.says(0, &["find", "-f", "x", query]);
     // A rebuild that was asked for, and one that other headers in the settings ask for.
     place.add("8.h.host:2,S", "From: carl@x.example\nMessage-ID: <8@example.org>\nSubject: eight\n\nx\n");
-    place.says(0, &["index", "rebuild", "--quiet"]);
+    place.settings(&format!("{rules}[hook]\nafter_index = \"echo $POSTHASTE_NEW of $POSTHASTE_MESSAGES new\"\n"));
+    let rebuilt = place.run(&["index", "rebuild", "--quiet"]);
+    assert_eq!((rebuilt.status.code(), &*String::from_utf8_lossy(&rebuilt.stderr)), (Some(0), "1 of 3 new\n"));
     assert_eq!((tags("subject:eight"), tags("from:ann")), ("(carl inbox)\n".to_owned(), "\n".to_owned()));
     place.says(0, &["tag", "-inbox", "subject:eight"]);
     place.settings(&format!("headers = [\"X-Spam-Score\"]\n{rules}"));

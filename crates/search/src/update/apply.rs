@@ -35,6 +35,7 @@ impl<'a> Run<'a> {
         if !self.report.stopped {
             self.indexer.passes_rules = false;
         }
+        self.report.new = self.indexer.new_in_rebuild.take().unwrap_or(self.report.added);
         self.report.messages = self.indexer.state.directory.present;
         self.report.took = started.elapsed();
         Ok(self.report)

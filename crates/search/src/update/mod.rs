@@ -115,6 +115,8 @@ pub struct Indexer {
     inhabited: Vec<PathBuf>,
     /// Of an index that is to be replaced: the digests of messages that the rules for new mail are done with. `None` if it cannot be read.
     ruled_before: Option<HashSet<u128>>,
+    /// Of an index that has replaced another: how many messages that one did not have.
+    new_in_rebuild: Option<u64>,
     // Last, so that it is given back when the others are closed.
     _lock: Lock,
 }
@@ -200,6 +202,7 @@ impl Indexer {
             passes_rules: false,
             inhabited,
             ruled_before: None,
+            new_in_rebuild: None,
             _lock: lock,
         };
         indexer.mend()?;

@@ -77,8 +77,10 @@ pub struct Report {
     pub listed: usize,
     /// Messages in the index afterwards.
     pub messages: u64,
-    /// New messages.
+    /// Messages added to the index.
     pub added: u64,
+    /// New messages: those added, and of a rebuild only those that the replaced index did not have.
+    pub new: u64,
     /// Bytes read of them.
     pub bytes: u64,
     /// Messages found in another place.

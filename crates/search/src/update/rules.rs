@@ -44,12 +44,16 @@ impl Indexer {
             self.state.directory.ruled = Some(ALL);
         } else if self.passes_rules || has_none {
             self.state.directory.ruled = Some(u32::try_from(self.state.records().len()).unwrap_or(ALL));
-            let ruled = self.ruled_before.take().filter(|_| !has_none);
-            self.state.directory.unruled = ruled.map_or_else(Vec::new, |ruled| {
+            self.state.directory.unruled.clear();
+            if let Some(ruled) = self.ruled_before.take() {
                 let is_new = |record: &Record| record.flags & bits::GONE == 0 && !ruled.contains(&record.digest);
                 let records = (0..).zip(self.state.records());
-                records.filter(|(_, record)| is_new(record)).map(|(number, _)| number).collect()
-            });
+                let new: Vec<u32> = records.filter(|(_, record)| is_new(record)).map(|(number, _)| number).collect();
+                self.new_in_rebuild = Some(new.len() as u64);
+                if !has_none {
+                    self.state.directory.unruled = new;
+                }
+            }
         }
         if let Ok(settings) = settings {
             self.follow(&settings.maildir);
