@@ -1,0 +1,170 @@
+//! Messages of RFC 1035, without compression.
+
+/// A record type that the server knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// An IPv4 address.
+    A,
+    /// An IPv6 address.
+    Aaaa,
+    /// Another name for the owner.
+    Cname,
+    /// A mail host.
+    Mx,
+    /// Any other type, by number.
+    Other(u16),
+}
+
+impl Kind {
+    fn of(number: u16) -> Kind {
+        match number {
+            1 => Kind::A,
+            5 => Kind::Cname,
+            15 => Kind::Mx,
+            28 => Kind::Aaaa,
+            other => Kind::Other(other),
+        }
+    }
+
+    fn number(self) -> u16 {
+        match self {
+            Kind::A => 1,
+            Kind::Cname => 5,
+            Kind::Mx => 15,
+            Kind::Aaaa => 28,
+            Kind::Other(number) => number,
+        }
+    }
+}
+
+/// A name as labels, in lower case; none for the root.
+pub type Labels = Vec<Vec<u8>>;
+
+/// The labels of a name with dots between them.
+pub fn labels(name: &str) -> Labels {
+    name.split('.').filter(|label| !label.is_empty()).map(|label| label.to_ascii_lowercase().into_bytes()).collect()
+}
+
+/// A question, and what the answer depends on.
+pub struct Question {
+    id: [u8; 2],
+    /// As asked, for the answer.
+    name: Labels,
+    pub kind: Kind,
+    /// The largest answer that the client takes over UDP.
+    pub udp_bytes_max: usize,
+}
+
+impl Question {
+    /// Reads a query with one question. `None` for anything else.
+    pub fn read(message: &[u8]) -> Option<Question> {
+        let mut at = 12;
+        let name = read_name(message, &mut at)?;
+        let kind = Kind::of(read_u16(message, at)?);
+        at += 4;
+        let mut question =
+            Question { id: message.get(..2)?.try_into().ok()?, name, kind, udp_bytes_max: UDP_BYTES_WITHOUT_EDNS };
+        if read_u16(message, 4)? != 1 || message[2] & 0x80 != 0 {
+            return None;
+        }
+        // EDNS (RFC 6891 section 6.1.2): a record with the root as owner, whose class is the size.
+        if read_u16(message, 10)? > 0 && message.get(at) == Some(&0) && read_u16(message, at + 1)? == 41 {
+            question.udp_bytes_max = usize::from(read_u16(message, at + 3)?).max(UDP_BYTES_WITHOUT_EDNS);
+        }
+        Some(question)
+    }
+
+    /// The name in lower case.
+    pub fn name(&self) -> Labels {
+        self.name.iter().map(|label| label.to_ascii_lowercase()).collect()
+    }
+
+    /// The message that answers.
+    pub fn answer(&self, answer: &Answer) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend(self.id);
+        // Response, authoritative, recursion desired; recursion available.
+        out.push(0x85 | if answer.truncated { 0x02 } else { 0 });
+        out.push(0x80 | answer.code);
+        let counts = [1, answer.records.len(), usize::from(answer.soa_ttl.is_some()), 0];
+        for count in counts {
+            out.extend(u16::try_from(count).expect("a test has no 65,536 records").to_be_bytes());
+        }
+        write_name(&mut out, &self.name);
+        out.extend(self.kind.number().to_be_bytes());
+        out.extend([0, 1]);
+        for record in &answer.records {
+            write_record(&mut out, &record.owner, record.kind.number(), record.ttl, &record.data);
+        }
+        if let Some(ttl) = answer.soa_ttl {
+            let mut data = vec![0, 0];
+            for number in [1, 3600, 600, 86_400, ttl] {
+                data.extend(u32::to_be_bytes(number));
+            }
+            // Of the root, which is above every name.
+            write_record(&mut out, &[], SOA, ttl, &data);
+        }
+        out
+    }
+}
+
+/// What the server answers.
+#[derive(Debug, Default)]
+pub struct Answer {
+    pub code: u8,
+    pub truncated: bool,
+    pub records: Vec<Record>,
+    /// For negative answers.
+    pub soa_ttl: Option<u32>,
+}
+
+pub const SERVFAIL: u8 = 2;
+pub const NXDOMAIN: u8 = 3;
+const SOA: u16 = 6;
+const UDP_BYTES_WITHOUT_EDNS: usize = 512;
+
+/// One record with its data as on the wire.
+#[derive(Debug, Clone)]
+pub struct Record {
+    pub owner: Labels,
+    pub kind: Kind,
+    pub ttl: u32,
+    pub data: Vec<u8>,
+}
+
+/// Appends a name.
+pub fn write_name(out: &mut Vec<u8>, name: &[Vec<u8>]) {
+    for label in name {
+        assert!((1..64).contains(&label.len()), "a label has 1 to 63 octets: {label:?}");
+        out.push(label.len() as u8);
+        out.extend(label);
+    }
+    out.push(0);
+}
+
+fn write_record(out: &mut Vec<u8>, owner: &[Vec<u8>], kind: u16, ttl: u32, data: &[u8]) {
+    write_name(out, owner);
+    out.extend(kind.to_be_bytes());
+    out.extend([0, 1]);
+    out.extend(ttl.to_be_bytes());
+    out.extend(u16::try_from(data.len()).expect("a test has no record of 65,536 octets").to_be_bytes());
+    out.extend(data);
+}
+
+fn read_name(message: &[u8], at: &mut usize) -> Option<Labels> {
+    let mut name = Labels::new();
+    loop {
+        let length = usize::from(*message.get(*at)?);
+        *at += 1;
+        match length {
+            0 => return Some(name),
+            1..64 => name.push(message.get(*at..*at + length)?.to_vec()),
+            _ => return None,
+        }
+        *at += length;
+    }
+}
+
+fn read_u16(message: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(message.get(at..at + 2)?.try_into().ok()?))
+}

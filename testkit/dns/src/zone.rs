@@ -1,0 +1,146 @@
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::wire::{self, Answer, Kind, Labels, NXDOMAIN, Record, SERVFAIL, labels};
+
+/// What the server knows. Names are in any case, with or without a final dot.
+#[derive(Debug, Clone)]
+pub struct Zone {
+    ttl: u32,
+    records: HashMap<Labels, Vec<Record>>,
+    failing: Vec<(Labels, Option<Kind>)>,
+    silent: Vec<Labels>,
+    truncated: Vec<Labels>,
+}
+
+impl Default for Zone {
+    /// Without records. The TTL is an hour.
+    fn default() -> Self {
+        Zone { ttl: 3600, records: HashMap::new(), failing: vec![], silent: vec![], truncated: vec![] }
+    }
+}
+
+impl Zone {
+    /// The TTL of records that follow in seconds. The last one is that of negative answers, too.
+    pub fn ttl(mut self, secs: u32) -> Self {
+        self.ttl = secs;
+        self
+    }
+
+    /// An IPv4 address.
+    pub fn a(self, name: &str, address: Ipv4Addr) -> Self {
+        self.with(name, Kind::A, address.octets().to_vec())
+    }
+
+    /// An IPv6 address.
+    pub fn aaaa(self, name: &str, address: Ipv6Addr) -> Self {
+        self.with(name, Kind::Aaaa, address.octets().to_vec())
+    }
+
+    /// A mail host.
+    pub fn mx(self, name: &str, preference: u16, host: &str) -> Self {
+        let host = labels(host);
+        self.mx_of(name, preference, &host)
+    }
+
+    /// A mail host whose labels are these octets.
+    pub fn mx_labels(self, name: &str, preference: u16, host: &[&[u8]]) -> Self {
+        let host: Labels = host.iter().map(|label| label.to_vec()).collect();
+        self.mx_of(name, preference, &host)
+    }
+
+    /// The domain takes no mail (RFC 7505).
+    pub fn null_mx(self, name: &str) -> Self {
+        self.mx_of(name, 0, &[])
+    }
+
+    /// Another name for `name`. The answer has the records of `target` too, if the zone has them.
+    pub fn cname(self, name: &str, target: &str) -> Self {
+        let mut data = Vec::new();
+        wire::write_name(&mut data, &labels(target));
+        self.with(name, Kind::Cname, data)
+    }
+
+    /// SERVFAIL for all questions about the name.
+    pub fn fails(mut self, name: &str) -> Self {
+        self.failing.push((labels(name), None));
+        self
+    }
+
+    /// SERVFAIL for one type.
+    pub fn fails_for(mut self, name: &str, kind: Kind) -> Self {
+        self.failing.push((labels(name), Some(kind)));
+        self
+    }
+
+    /// No answer.
+    pub fn is_silent(mut self, name: &str) -> Self {
+        self.silent.push(labels(name));
+        self
+    }
+
+    /// Answers over TCP alone.
+    pub fn is_truncated(mut self, name: &str) -> Self {
+        self.truncated.push(labels(name));
+        self
+    }
+
+    fn mx_of(self, name: &str, preference: u16, host: &[Vec<u8>]) -> Self {
+        let mut data = preference.to_be_bytes().to_vec();
+        wire::write_name(&mut data, host);
+        self.with(name, Kind::Mx, data)
+    }
+
+    fn with(mut self, name: &str, kind: Kind, data: Vec<u8>) -> Self {
+        let owner = labels(name);
+        let record = Record { owner: owner.clone(), kind, ttl: self.ttl, data };
+        self.records.entry(owner).or_default().push(record);
+        self
+    }
+
+    /// The answer, `None` for silence.
+    pub(crate) fn answer(&self, name: &Labels, kind: Kind, over_tcp: bool) -> Option<Answer> {
+        if self.silent.contains(name) {
+            return None;
+        }
+        if self.failing.iter().any(|(failing, of)| failing == name && of.is_none_or(|of| of == kind)) {
+            return Some(Answer { code: SERVFAIL, ..Answer::default() });
+        }
+        if self.truncated.contains(name) && !over_tcp {
+            return Some(Answer { truncated: true, ..Answer::default() });
+        }
+        let (mut records, mut owner, mut code) = (Vec::new(), name.clone(), 0);
+        // A chain that comes back to where it was ends there.
+        let mut seen: Vec<Labels> = Vec::new();
+        let found = loop {
+            let Some(here) = self.records.get(&owner) else {
+                code = NXDOMAIN;
+                break false;
+            };
+            let before = records.len();
+            records.extend(here.iter().filter(|record| record.kind == kind).cloned());
+            if records.len() > before {
+                break true;
+            }
+            let Some(cname) = here.iter().find(|record| record.kind == Kind::Cname) else { break false };
+            records.push(cname.clone());
+            seen.push(owner);
+            owner = target(&cname.data);
+            if seen.contains(&owner) {
+                break true;
+            }
+        };
+        Some(Answer { code, truncated: false, records, soa_ttl: (!found).then_some(self.ttl) })
+    }
+}
+
+/// The labels of an uncompressed name.
+fn target(mut data: &[u8]) -> Labels {
+    let mut name = Labels::new();
+    while let Some((&length, rest)) = data.split_first().filter(|(length, _)| **length > 0) {
+        let (label, rest) = rest.split_at(usize::from(length));
+        name.push(label.to_vec());
+        data = rest;
+    }
+    name
+}
