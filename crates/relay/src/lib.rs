@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod dns;
 pub mod limit;
 pub mod queue;
 pub mod session;

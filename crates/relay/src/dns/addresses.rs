@@ -1,0 +1,122 @@
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use posthaste_random::Random;
+use tokio::time::Instant;
+
+use super::IpStrategy;
+
+/// The addresses of a host that can be used, at least one. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses {
+    /// Sorted: by family as the strategy has it, then by address.
+    ordered: Arc<[IpAddr]>,
+    ours: bool,
+    valid_until: Instant,
+}
+
+impl Addresses {
+    /// `None`: none of them can be used.
+    pub(super) fn new(
+        addresses: impl IntoIterator<Item = IpAddr>,
+        strategy: IpStrategy,
+        is_ours: impl Fn(&IpAddr) -> bool,
+        valid_until: Instant,
+    ) -> Option<Addresses> {
+        let addresses = addresses.into_iter().map(|address| address.to_canonical());
+        let mut ordered: Vec<IpAddr> = addresses.filter(super::names::is_usable).collect();
+        // Of any family: mail comes back to us over the other one, too.
+        let ours = ordered.iter().any(is_ours);
+        ordered.retain(|address| strategy.allows(address));
+        ordered.sort_unstable_by_key(|address| (address.is_ipv4() != (strategy == IpStrategy::Ipv4First), *address));
+        ordered.dedup();
+        let mut in_family = [0; 2];
+        ordered.retain(|address| {
+            let count = &mut in_family[usize::from(address.is_ipv4())];
+            *count += 1;
+            *count <= IN_FAMILY_MAX
+        });
+        (!ordered.is_empty()).then(|| Addresses { ordered: ordered.into(), ours, valid_until })
+    }
+
+    /// All addresses, ordered by family as the strategy has it, then by number.
+    pub fn all(&self) -> &[IpAddr] {
+        &self.ordered
+    }
+
+    /// The order of one attempt: by family, at random within each. A caller whose source lacks a family leaves that out.
+    pub fn order(&self, random: &mut Random) -> Vec<IpAddr> {
+        let first_is_ipv4 = self.ordered[0].is_ipv4();
+        let mut keyed: Vec<_> =
+            self.ordered.iter().map(|address| (address.is_ipv4() != first_is_ipv4, random.next(), *address)).collect();
+        keyed.sort_unstable();
+        keyed.into_iter().map(|(_, _, address)| address).collect()
+    }
+
+    /// One of the host's addresses is one of our own: mail for it would come back.
+    pub fn are_ours(&self) -> bool {
+        self.ours
+    }
+
+    /// From then on they have to be looked up again.
+    pub fn valid_until(&self) -> Instant {
+        self.valid_until
+    }
+}
+
+/// Addresses of one family that are kept for a host.
+const IN_FAMILY_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(list: &[&str], strategy: IpStrategy) -> Option<Addresses> {
+        let list = list.iter().map(|address| address.parse().unwrap());
+        Addresses::new(list, strategy, |address| address.is_loopback(), Instant::now())
+    }
+
+    fn all(list: &[&str], strategy: IpStrategy) -> Vec<String> {
+        addresses(list, strategy).map_or_else(Vec::new, |found| found.all().iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn the_strategy_orders_and_chooses() {
+        let list = ["192.0.2.2", "2001:db8::1", "192.0.2.1", "::ffff:192.0.2.1"];
+        for (strategy, expected) in [
+            (IpStrategy::Ipv6First, vec!["2001:db8::1", "192.0.2.1", "192.0.2.2"]),
+            (IpStrategy::Ipv4First, vec!["192.0.2.1", "192.0.2.2", "2001:db8::1"]),
+            (IpStrategy::Ipv4Only, vec!["192.0.2.1", "192.0.2.2"]),
+            (IpStrategy::Ipv6Only, vec!["2001:db8::1"]),
+        ] {
+            assert_eq!(all(&list, strategy), expected, "{strategy:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_are_no_hosts_are_dropped_and_the_number_is_bounded() {
+        let list = ["0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255"];
+        assert_eq!(addresses(&list, IpStrategy::Ipv6First), None);
+        let many: Vec<String> =
+            (0..200).map(|number| format!("192.0.2.{number}")).chain(["2001:db8::1".into()]).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(all(&many, IpStrategy::Ipv4First).len(), IN_FAMILY_MAX + 1);
+    }
+
+    #[test]
+    fn ours_in_a_family_that_is_not_used_count() {
+        assert!(addresses(&["192.0.2.1", "::1"], IpStrategy::Ipv4Only).unwrap().are_ours());
+        assert!(!addresses(&["192.0.2.1"], IpStrategy::Ipv4Only).unwrap().are_ours());
+    }
+
+    #[test]
+    fn an_attempt_has_an_order_of_its_own_in_each_family() {
+        let found =
+            addresses(&["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"], IpStrategy::Ipv6First).unwrap();
+        let order = |seed| found.order(&mut Random::new(seed));
+        assert!((0..100).all(|seed| order(seed) == order(seed) && order(seed)[..2].iter().all(IpAddr::is_ipv6)));
+        assert!(
+            (0..100).any(|seed| order(seed)[0] != order(0)[0]) && (0..100).any(|seed| order(seed)[2] != order(0)[2])
+        );
+    }
+}

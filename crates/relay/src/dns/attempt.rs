@@ -1,0 +1,74 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use posthaste_random::Random;
+
+use super::{Addresses, Destination, DnsError, Host, Resolver};
+
+/// One walk through the hosts of a destination, with their addresses looked up when their turn comes.
+#[derive(Debug)]
+pub struct Attempt {
+    destination: Arc<Destination>,
+    order: VecDeque<Host>,
+    /// The worst preference whose hosts are known not to be ours.
+    checked: Option<u16>,
+    found: bool,
+    unanswered: Option<DnsError>,
+    looped: bool,
+}
+
+impl Attempt {
+    /// Hosts of the same preference are ordered by `random`.
+    pub fn new(destination: Arc<Destination>, random: &mut Random) -> Attempt {
+        let order = destination.site.order(random).into();
+        Attempt { destination, order, checked: None, found: false, unanswered: None, looped: false }
+    }
+
+    /// The next host to connect to. Hosts without addresses are skipped. `None` after the last, if there was one.
+    ///
+    /// Hosts with one of our own addresses end the walk before their preference, as RFC 5321 section 5.1 has it; to know them, all hosts of a preference
+    /// are looked up before the first of them is used. Without own addresses one host at a time is looked up.
+    ///
+    /// # Errors
+    /// No host had an address: [`DnsError::Unanswered`] if one might have, else [`DnsError::Loop`] or [`DnsError::NoAddress`].
+    pub async fn next(&mut self, resolver: &Resolver) -> Result<Option<(Host, Addresses)>, DnsError> {
+        while let Some(preference) = self.order.front().map(|host| host.preference) {
+            if resolver.has_own_addresses() && self.checked != Some(preference) {
+                if self.is_ours(resolver, preference).await {
+                    self.looped = true;
+                    self.order.clear();
+                    break;
+                }
+                self.checked = Some(preference);
+            }
+            // Only now: if this future is dropped, the host is still to come.
+            let found = resolver.addresses(&self.order[0].name).await;
+            let Some(host) = self.order.pop_front() else { break };
+            match found {
+                Ok(addresses) => {
+                    self.found = true;
+                    return Ok(Some((host, addresses)));
+                }
+                Err(error) if error.is_final() => {}
+                Err(error) => self.unanswered = Some(error),
+            }
+        }
+        self.end()
+    }
+
+    async fn is_ours(&self, resolver: &Resolver, preference: u16) -> bool {
+        let group = self.order.iter().take_while(|host| host.preference == preference);
+        let look_ups = group.map(|host| resolver.addresses(&host.name));
+        let found = super::join_all(look_ups).await;
+        found.iter().any(|found| found.as_ref().is_ok_and(Addresses::are_ours))
+    }
+
+    fn end(&self) -> Result<Option<(Host, Addresses)>, DnsError> {
+        match &self.unanswered {
+            _ if self.found => Ok(None),
+            Some(error) => Err(error.clone()),
+            None if self.looped => Err(DnsError::Loop(self.destination.domain.clone())),
+            None => Err(DnsError::NoAddress(self.destination.domain.clone())),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
+use hickory_resolver::lookup::Lookup;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError as Negative, NetError};
+use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use hickory_resolver::{TokioResolver, system_conf};
+use tokio::sync::Semaphore;
+
+use super::{Settings, SetupError};
+
+/// Asks the resolvers. Keeps nothing.
+pub(super) struct Client {
+    resolver: TokioResolver,
+    questions: Semaphore,
+    time: Duration,
+}
+
+/// The records of a positive answer, and for how long it is valid.
+pub(super) struct Records {
+    pub(super) data: Vec<RData>,
+    pub(super) ttl_secs: u32,
+}
+
+/// Why there are no records.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// NXDOMAIN, with the TTL of RFC 2308 section 5.
+    NoSuchName { ttl_secs: u32 },
+    /// The name exists without such records.
+    NoData { ttl_secs: u32 },
+    /// No answer that can be used.
+    Unanswered(String),
+}
+
+/// Each question is sent so often within its time.
+const TRIES: u32 = 3;
+
+impl Client {
+    pub(super) fn new(settings: &Settings) -> Result<Client, SetupError> {
+        let time = Duration::from_secs(settings.timeout_secs);
+        let system = |error: NetError| SetupError::System(error.to_string());
+        let (servers, mut options) = if settings.servers.is_empty() {
+            let (config, options) = system_conf::read_system_conf().map_err(system)?;
+            (config.name_servers().to_vec(), options)
+        } else {
+            (settings.servers.iter().map(server).collect(), ResolverOpts::default())
+        };
+        options.timeout = time / TRIES;
+        options.attempts = TRIES as usize - 1;
+        // One cache, ours: it has bounds for the TTL, one look-up for all who wait, and a clock that tests set.
+        options.cache_size = 0;
+        options.use_hosts_file = ResolveHosts::Never;
+        options.max_active_requests = settings.questions_max;
+        options.preserve_intermediates = true;
+        let config = ResolverConfig::from_name_servers(servers);
+        let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        let resolver = builder.with_options(options).build().map_err(system)?;
+        Ok(Client { resolver, questions: Semaphore::new(settings.questions_max), time })
+    }
+
+    /// Asks for one type of a name, which has the form of [`super::names::domain`].
+    pub(super) async fn ask(&self, name: &str, kind: RecordType) -> Result<Records, Failure> {
+        // With the final dot the search list of the system is not used.
+        let Ok(name) = Name::from_ascii(format!("{name}.")) else {
+            return Err(Failure::Unanswered("not a name of DNS".to_owned()));
+        };
+        let _permit = self.questions.acquire().await.expect("the semaphore is never closed");
+        match tokio::time::timeout(self.time, self.resolver.lookup(name.clone(), kind)).await {
+            Ok(Ok(lookup)) => Ok(records(&lookup, name, kind)),
+            Ok(Err(error)) => Err(failure(error)),
+            Err(_) => Err(failure(NetError::Timeout)),
+        }
+    }
+}
+
+fn server(address: &SocketAddr) -> NameServerConfig {
+    let mut server = NameServerConfig::udp_and_tcp(address.ip());
+    let with_port = |mut connection: ConnectionConfig| {
+        connection.port = address.port();
+        connection
+    };
+    server.connections = server.connections.into_iter().map(with_port).collect();
+    server
+}
+
+/// The records of the name, or of the end of its CNAME chain. Others in the answer are ignored.
+fn records(lookup: &Lookup, mut owner: Name, kind: RecordType) -> Records {
+    let answers = lookup.answers();
+    let mut ttl_secs = u32::MAX;
+    // A chain has no more links than the answer has records.
+    for _ in 0..answers.len() {
+        let link = answers.iter().find_map(|record| match &record.data {
+            RData::CNAME(target) if record.name == owner => Some((target.0.clone(), record.ttl)),
+            _ => None,
+        });
+        let Some((target, ttl)) = link else { break };
+        owner = target;
+        ttl_secs = ttl_secs.min(ttl);
+    }
+    let found = answers.iter().filter(|record| record.name == owner && record.record_type() == kind);
+    let data = found.inspect(|record| ttl_secs = ttl_secs.min(record.ttl)).map(|record| record.data.clone()).collect();
+    Records { data, ttl_secs }
+}
+
+fn failure(error: NetError) -> Failure {
+    match error {
+        NetError::Dns(Negative::NoRecordsFound(none)) => {
+            // Without an SOA it is not cached (RFC 2308 section 5); our minimum applies.
+            let ttl_secs = none.negative_ttl.unwrap_or(0);
+            match none.response_code {
+                ResponseCode::NXDomain => Failure::NoSuchName { ttl_secs },
+                // A server that does not ask others has sent us to the zone's servers.
+                ResponseCode::NoError if none.soa.is_none() && none.ns.is_some() => {
+                    Failure::Unanswered("a referral instead of an answer".to_owned())
+                }
+                ResponseCode::NoError => Failure::NoData { ttl_secs },
+                code => Failure::Unanswered(code.to_string()),
+            }
+        }
+        NetError::Dns(Negative::ResponseCode(code)) => Failure::Unanswered(code.to_string()),
+        NetError::Timeout => Failure::Unanswered("timeout".to_owned()),
+        other => Failure::Unanswered(other.to_string()),
+    }
+}

@@ -1,0 +1,113 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use posthaste_random::Random;
+use tokio::time::Instant;
+
+/// A mail host of a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Host {
+    /// The lowest is tried first (RFC 5321 section 5.1).
+    pub preference: u16,
+    /// In lower case and A-labels, without a final dot; or an address literal.
+    pub name: Arc<str>,
+}
+
+/// The mail hosts of a domain with their preferences, ordered. Domains with the same list have the same site; overlapping lists are different sites.
+///
+/// A key for limits and queues: cheap to clone, equal by content.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Site(Arc<[Host]>);
+
+impl Site {
+    /// The hosts of one list, ordered by preference and name, each once with its best preference. Ours are taken out, and others that are not better;
+    /// of the rest the first `hosts_max` stay.
+    pub(super) fn new(hosts: impl IntoIterator<Item = Host>, hosts_max: usize, is_ours: impl Fn(&str) -> bool) -> Site {
+        let mut best: HashMap<Arc<str>, u16> = HashMap::new();
+        for host in hosts {
+            let preference = best.entry(host.name).or_insert(host.preference);
+            *preference = host.preference.min(*preference);
+        }
+        let our_preference = best.iter().filter(|(name, _)| is_ours(name)).map(|(_, preference)| *preference).min();
+        let mut hosts: Vec<Host> = best
+            .into_iter()
+            .filter(|(_, preference)| our_preference.is_none_or(|ours| *preference < ours))
+            .map(|(name, preference)| Host { preference, name })
+            .collect();
+        hosts.sort_unstable();
+        hosts.truncate(hosts_max);
+        Site(hosts.into())
+    }
+
+    /// The hosts, the best first, then by name. Not the order of attempts: see [`order`](Self::order).
+    pub fn hosts(&self) -> &[Host] {
+        &self.0
+    }
+
+    /// The order of one attempt: by preference, at random among hosts of the same (RFC 5321 section 5.1).
+    pub fn order(&self, random: &mut Random) -> Vec<Host> {
+        let mut keyed: Vec<_> = self.0.iter().map(|host| (host.preference, random.next(), host)).collect();
+        keyed.sort_unstable();
+        keyed.into_iter().map(|(_, _, host)| host.clone()).collect()
+    }
+}
+
+/// Where mail for a domain goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// The domain in lower case and A-labels, without a final dot; or an address literal.
+    pub domain: String,
+    /// Its hosts, at least one.
+    pub site: Site,
+    /// The domain has no MX records, and is its own host (RFC 5321 section 5.1).
+    pub implicit: bool,
+    /// From then on it has to be looked up again.
+    pub valid_until: Instant,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn host(preference: u16, name: &str) -> Host {
+        Host { preference, name: name.into() }
+    }
+
+    fn site(hosts: &[(u16, &str)]) -> Site {
+        Site::new(hosts.iter().map(|(preference, name)| host(*preference, name)), 3, |name| name == "us")
+    }
+
+    #[test]
+    fn a_site_is_the_exact_list() {
+        let one = site(&[(10, "a"), (20, "b")]);
+        assert_eq!(one, site(&[(20, "b"), (10, "a"), (30, "a")]));
+        let others = [site(&[(10, "a")]), site(&[(10, "a"), (21, "b")]), site(&[(10, "a"), (20, "b"), (20, "c")])];
+        assert!(others.iter().all(|other| *other != one));
+        assert_eq!(others.into_iter().chain([one.clone(), one]).collect::<HashSet<_>>().len(), 4);
+    }
+
+    #[test]
+    fn of_a_long_list_the_best_stay() {
+        let names: Vec<String> = (0..1000).map(|number| format!("mx{number:03}")).collect();
+        let site = Site::new(names.iter().rev().map(|name| host(5, name)).chain([host(1, "z")]), 3, |_| false);
+        assert_eq!(site.hosts(), [host(1, "z"), host(5, "mx000"), host(5, "mx001")]);
+    }
+
+    #[test]
+    fn hosts_that_are_not_better_than_we_are_dropped() {
+        assert_eq!(site(&[(10, "a"), (20, "us"), (20, "b"), (30, "c")]).hosts(), [host(10, "a")]);
+        assert_eq!(site(&[(10, "us"), (5, "us"), (7, "b"), (5, "c")]).hosts(), []);
+    }
+
+    #[test]
+    fn the_order_of_an_attempt_follows_from_the_seed_and_keeps_preferences() {
+        let site = site(&[(10, "a"), (10, "b"), (20, "c")]);
+        let order =
+            |seed| site.order(&mut Random::new(seed)).iter().map(|host| host.name.to_string()).collect::<Vec<_>>();
+        assert!((0..100).all(|seed| order(seed) == order(seed) && order(seed)[2] == "c"));
+        let first_a = (0..1000).filter(|seed| order(*seed)[0] == "a").count();
+        assert!((400..600).contains(&first_a), "{first_a}");
+    }
+}

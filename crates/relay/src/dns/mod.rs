@@ -1,0 +1,56 @@
+//! Mail hosts of a domain: MX and address look-ups (RFC 5321 section 5.1), cached, and what it means if there are none.
+//!
+//! [`Resolver::destination`] gives the list of hosts, [`Attempt`] walks through it, one host and its addresses at a time. Resolvers that are asked should be
+//! caching ones, best on this machine: nothing here walks down from the root, and DNSSEC is not validated.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use posthaste_random::Random;
+//! use posthaste_relay::dns::{Attempt, Resolver, Settings};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let settings: Settings = toml::from_str("servers = ['127.0.0.1:5353']\n[hosts]\n'example.org' = ['192.0.2.1']\n").unwrap();
+//! let resolver = Resolver::new(&settings).unwrap();
+//! let destination = resolver.destination("Example.ORG").await.unwrap();
+//! let mut attempt = Attempt::new(destination, &mut Random::new(1));
+//! let (host, addresses) = attempt.next(&resolver).await.unwrap().expect("the first host");
+//! assert_eq!((&*host.name, addresses.all()[0].to_string()), ("example.org", "192.0.2.1".to_owned()));
+//! # }
+//! ```
+mod addresses;
+mod attempt;
+mod cache;
+mod client;
+mod destination;
+mod error;
+mod hosts;
+mod names;
+mod resolver;
+mod section;
+
+pub use addresses::Addresses;
+pub use attempt::Attempt;
+pub use destination::{Destination, Host, Site};
+pub use error::{DnsError, SetupError};
+pub use resolver::Resolver;
+pub use section::{IpStrategy, Settings};
+
+use std::future::Future;
+use std::task::Poll;
+
+/// The results of all futures, which run at once in this task.
+async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        for (future, result) in running.iter_mut().filter(|(_, result)| result.is_none()) {
+            if let Poll::Ready(ready) = future.as_mut().poll(context) {
+                *result = Some(ready);
+            }
+        }
+        if running.iter().all(|(_, result)| result.is_some()) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    running.into_iter().filter_map(|(_, result)| result).collect()
+}

@@ -1,0 +1,244 @@
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use tokio::time::Instant;
+
+use super::cache::Cache;
+use super::client::{Client, Failure, Records};
+use super::hosts::Hosts;
+use super::names::{self, Target};
+use super::{Addresses, Destination, DnsError, Host, IpStrategy, Settings, SetupError, Site};
+
+/// Finds the hosts of domains, and their addresses. Shared by all tasks; answers are kept until their TTL has passed, within bounds.
+///
+/// Of callers with the same question at once, one asks. A dropped future stops nothing that others wait for.
+pub struct Resolver {
+    settings: Settings,
+    client: Client,
+    hosts: Hosts,
+    own_names: HashSet<String>,
+    own_addresses: HashSet<IpAddr>,
+    destinations: Cache<Result<Arc<Destination>, DnsError>>,
+    addresses: Cache<Result<Addresses, DnsError>>,
+}
+
+impl Resolver {
+    /// A resolver with empty caches. Checked settings are assumed: see [`Settings::check`].
+    ///
+    /// # Errors
+    /// [`SetupError`]: a file cannot be read, or has a mistake.
+    pub fn new(settings: &Settings) -> Result<Resolver, SetupError> {
+        Ok(Resolver {
+            client: Client::new(settings)?,
+            hosts: Hosts::read(settings)?,
+            own_names: HashSet::new(),
+            own_addresses: HashSet::new(),
+            destinations: Cache::new(settings.domains_max),
+            addresses: Cache::new(settings.hosts_max),
+            settings: settings.clone(),
+        })
+    }
+
+    /// Names and addresses of this host. MX hosts with one of them are not used, nor others that are not better (RFC 5321 section 5.1).
+    ///
+    /// One loopback address stands for all of them. Names that are no host names are ignored.
+    pub fn with_own(
+        mut self,
+        own_names: impl IntoIterator<Item = impl AsRef<str>>,
+        own_addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Resolver {
+        self.own_names = own_names.into_iter().filter_map(|name| names::domain(name.as_ref())).collect();
+        self.own_addresses = own_addresses.into_iter().map(|address| address.to_canonical()).collect();
+        self
+    }
+
+    /// The hosts for mail to `domain`: a domain in U-labels or A-labels, or an address literal (RFC 5321 section 4.1.3).
+    ///
+    /// # Errors
+    /// [`DnsError`]: there are none. It holds for all recipients of the domain.
+    pub async fn destination(&self, domain: &str) -> Result<Arc<Destination>, DnsError> {
+        match Target::read(domain) {
+            None => Err(DnsError::NotADomain(domain.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect())),
+            Some(Target::Literal(address)) => {
+                let (literal, until) = (names::literal_text(address), self.until(self.settings.ttl_max_secs));
+                self.itself(&literal, until).map(Arc::new)
+            }
+            Some(Target::Domain(domain)) => {
+                self.destinations.get(&domain, Instant::now(), self.look_up_destination(&domain)).await
+            }
+        }
+    }
+
+    /// The addresses of `host`, one of a [`Destination`]. Of A and AAAA, which are asked for at once, the strategy decides which are used.
+    ///
+    /// # Errors
+    /// [`DnsError::NoAddress`] if it has none, [`DnsError::Unanswered`] if it might have one.
+    pub async fn addresses(&self, host: &str) -> Result<Addresses, DnsError> {
+        match Target::read(host) {
+            None => Err(DnsError::NoAddress(host.to_owned())),
+            Some(Target::Literal(address)) => self.usable(host, [address], self.until(self.settings.ttl_max_secs)),
+            Some(Target::Domain(host)) => {
+                self.addresses.get(&host, Instant::now(), self.look_up_addresses(&host)).await
+            }
+        }
+    }
+
+    pub(super) fn has_own_addresses(&self) -> bool {
+        !self.own_addresses.is_empty()
+    }
+
+    async fn look_up_destination(&self, domain: &str) -> (Result<Arc<Destination>, DnsError>, Instant) {
+        if self.hosts.get(domain).is_some() {
+            let until = self.until(self.settings.ttl_max_secs);
+            return (self.itself(domain, until).map(Arc::new), until);
+        }
+        let answer = self.client.ask(domain, RecordType::MX).await;
+        let until = match &answer {
+            Ok(records) => self.positive_until(records.ttl_secs),
+            Err(failure) => self.negative_until(failure),
+        };
+        let found = match answer {
+            Ok(records) => self.of_mx(domain, &records, until),
+            // RFC 5321 section 5.1: an implicit MX.
+            Err(Failure::NoData { .. }) => self.itself(domain, until),
+            Err(Failure::NoSuchName { .. }) => Err(DnsError::NoSuchDomain(domain.to_owned())),
+            Err(Failure::Unanswered(why)) => Err(DnsError::Unanswered { name: domain.to_owned(), why }),
+        };
+        (found.map(Arc::new), until)
+    }
+
+    fn of_mx(&self, domain: &str, records: &Records, until: Instant) -> Result<Destination, DnsError> {
+        let mut hosts = Vec::new();
+        for data in &records.data {
+            let RData::MX(mx) = data else { continue };
+            // A root among others means nothing (RFC 7505 section 3).
+            if mx.exchange.is_root() && records.data.len() == 1 {
+                return Err(DnsError::NullMx(domain.to_owned()));
+            }
+            if let Some(name) = host_name(&mx.exchange) {
+                hosts.push(Host { preference: mx.preference, name: name.into() });
+            }
+        }
+        if hosts.is_empty() {
+            return Err(DnsError::NoAddress(domain.to_owned()));
+        }
+        self.destination_of(domain, hosts, false, until)
+    }
+
+    /// The domain as its own and only host.
+    fn itself(&self, domain: &str, until: Instant) -> Result<Destination, DnsError> {
+        self.destination_of(domain, vec![Host { preference: 0, name: domain.into() }], true, until)
+    }
+
+    fn destination_of(
+        &self,
+        domain: &str,
+        hosts: Vec<Host>,
+        implicit: bool,
+        valid_until: Instant,
+    ) -> Result<Destination, DnsError> {
+        let site = Site::new(hosts, self.settings.mx_hosts_max, |name| self.own_names.contains(name));
+        if site.hosts().is_empty() {
+            return Err(DnsError::Loop(domain.to_owned()));
+        }
+        Ok(Destination { domain: domain.to_owned(), site, implicit, valid_until })
+    }
+
+    async fn look_up_addresses(&self, host: &str) -> (Result<Addresses, DnsError>, Instant) {
+        if let Some(fixed) = self.hosts.get(host) {
+            let until = self.until(self.settings.ttl_max_secs);
+            return (self.usable(host, fixed.iter().copied(), until), until);
+        }
+        let kinds: &[RecordType] = match self.settings.ip {
+            IpStrategy::Ipv6First | IpStrategy::Ipv4First => &[RecordType::AAAA, RecordType::A],
+            IpStrategy::Ipv4Only => &[RecordType::A],
+            IpStrategy::Ipv6Only => &[RecordType::AAAA],
+        };
+        let answers = super::join_all(kinds.iter().map(|kind| self.client.ask(host, *kind))).await;
+        let (mut found, mut unanswered) = (Vec::new(), None);
+        // The first that has to be looked up again decides; a type that the host lacks may come later.
+        let mut until = self.until(self.settings.ttl_max_secs);
+        for answer in answers {
+            match answer {
+                Ok(records) => {
+                    until = until.min(self.positive_until(records.ttl_secs));
+                    found.extend(records.data.iter().filter_map(address));
+                }
+                Err(failure) => {
+                    until = until.min(self.negative_until(&failure));
+                    if let Failure::Unanswered(why) = failure {
+                        unanswered = Some(why);
+                    }
+                }
+            }
+        }
+        let addresses = match (self.usable(host, found, until), unanswered) {
+            (Err(_), Some(why)) => Err(DnsError::Unanswered { name: host.to_owned(), why }),
+            (addresses, _) => addresses,
+        };
+        (addresses, until)
+    }
+
+    fn usable(
+        &self,
+        host: &str,
+        addresses: impl IntoIterator<Item = IpAddr>,
+        until: Instant,
+    ) -> Result<Addresses, DnsError> {
+        let is_ours = |address: &IpAddr| {
+            self.own_addresses.contains(address)
+                || (address.is_loopback() && self.own_addresses.iter().any(IpAddr::is_loopback))
+        };
+        let addresses = Addresses::new(addresses, self.settings.ip, is_ours, until);
+        addresses.ok_or_else(|| DnsError::NoAddress(host.to_owned()))
+    }
+
+    fn positive_until(&self, ttl_secs: u32) -> Instant {
+        self.until(u64::from(ttl_secs).clamp(self.settings.ttl_min_secs, self.settings.ttl_max_secs))
+    }
+
+    fn negative_until(&self, failure: &Failure) -> Instant {
+        match failure {
+            Failure::NoSuchName { ttl_secs } | Failure::NoData { ttl_secs } => {
+                let bounds = (self.settings.ttl_min_secs, self.settings.negative_ttl_max_secs);
+                self.until(u64::from(*ttl_secs).clamp(bounds.0, bounds.1))
+            }
+            Failure::Unanswered(_) => self.until(self.settings.failure_secs),
+        }
+    }
+
+    fn until(&self, secs: u64) -> Instant {
+        Instant::now() + Duration::from_secs(secs)
+    }
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Characters of what is no domain in an error.
+const SHOWN_MAX: usize = 100;
+
+/// `None`: labels with dots, controls and the like, which no host has.
+fn host_name(name: &Name) -> Option<String> {
+    let labels: Option<Vec<&str>> = name.iter().map(|label| std::str::from_utf8(label).ok()).collect();
+    let labels = labels?;
+    if labels.iter().any(|label| !label.is_ascii() || label.contains('.')) {
+        return None;
+    }
+    names::domain(&labels.join("."))
+}
+
+fn address(data: &RData) -> Option<IpAddr> {
+    match data {
+        RData::A(address) => Some(IpAddr::V4(address.0)),
+        RData::AAAA(address) => Some(IpAddr::V6(address.0)),
+        _ => None,
+    }
+}
