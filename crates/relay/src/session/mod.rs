@@ -192,7 +192,8 @@ impl Session {
                 true if self.is_full() => return Ok(End::Full),
                 _ => {}
             }
-            let may_take = has_more && self.messages_left > 0 && self.link.machine.may_send() && !self.link.is_broken();
+            let is_stuck = self.link.is_broken() || is_idle && !is_flushed;
+            let may_take = has_more && self.messages_left > 0 && self.link.machine.may_send() && !is_stuck;
             match poll_fn(|cx| self.poll(traffic, may_take, is_idle, cx)).await {
                 Ok(Next::Progress) => {}
                 Ok(Next::NoMore) => has_more = false,

@@ -1,5 +1,9 @@
 //! Sessions against servers of every temper.
 
+mod any_server;
 mod losses;
 mod replies;
+mod runs;
+mod smuggling;
 mod support;
+mod tls;

@@ -94,7 +94,7 @@ impl Script {
         if greet {
             self.answer(At::Greeting, "220 mx\r\n", stream, seen).await?;
         }
-        let (mut recipients, mut in_data) = (Vec::new(), false);
+        let (mut recipients, mut has_mail, mut in_data) = (Vec::new(), false, false);
         loop {
             let end: &[u8] = if in_data { b"\r\n.\r\n" } else { b"\r\n" };
             // An empty message has no line end before its dot.
@@ -117,6 +117,7 @@ impl Script {
             if in_data {
                 in_data = false;
                 let body = unstuffed(&line[..at]);
+                has_mail = false;
                 let recipients = std::mem::take(&mut recipients);
                 seen.kept.push(Kept { recipients, body, acknowledged: false });
                 let positive = self.answer(At::Dot, "250 kept\r\n", stream, seen).await?;
@@ -130,9 +131,10 @@ impl Script {
                     let lines: String = self.extensions.iter().map(|name| format!("250-{name}\r\n")).collect();
                     self.answer(At::Ehlo, &format!("250-mx\r\n{lines}250 HELP\r\n"), stream, seen).await?;
                 }
-                "MAIL" => drop(self.answer(At::Mail, "250 ok\r\n", stream, seen).await?),
+                "MAIL" => has_mail = self.answer(At::Mail, "250 ok\r\n", stream, seen).await?,
                 "RCPT" => {
-                    if self.answer(At::Rcpt, "250 ok\r\n", stream, seen).await? {
+                    let usual = if has_mail { "250 ok\r\n" } else { "503 no sender\r\n" };
+                    if self.answer(At::Rcpt, usual, stream, seen).await? {
                         recipients.push(line);
                     }
                 }

@@ -1,0 +1,234 @@
+//! STARTTLS by policy, and passwords that go only where they may.
+
+use std::sync::Arc;
+
+use posthaste_net::tls::{TlsTrust, client_config, server_config_from};
+use posthaste_net::{Certificate, Stream};
+use posthaste_relay::session::{
+    Auth, Channel, End, Fate, Loss, OpenError, Session, Settings, Timeouts, Tls, TlsPolicy,
+};
+use posthaste_smtp::client::ClientError;
+use posthaste_smtp::sasl::Credentials;
+use rustls::pki_types::ServerName;
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::support::{Act, At, List, Script, Seen, settings};
+
+/// A server for `mx.example`, and the trust in it.
+struct Site {
+    certificate: Certificate,
+    authorities: Arc<rustls::ClientConfig>,
+}
+
+impl Site {
+    fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed(vec!["mx.example".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let config = server_config_from(vec![made.cert.der().clone()], key.into()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let authorities = Arc::new(builder.unwrap().with_root_certificates(roots).with_no_client_auth());
+        Self { certificate: Certificate::new(config), authorities }
+    }
+
+    fn settings(&self, policy: TlsPolicy) -> Settings {
+        let verified = policy == TlsPolicy::Verified;
+        let config = if verified { Arc::clone(&self.authorities) } else { client_config(&TlsTrust::Anything).unwrap() };
+        let name = ServerName::try_from("mx.example").unwrap();
+        Settings { tls: Some(Tls { policy, is_implicit: false, config, name }), ..settings() }
+    }
+
+    /// The script in the clear up to STARTTLS, and again behind it.
+    fn serve(&self, script: Script) -> (Stream, JoinHandle<Seen>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let certificate = self.certificate.clone();
+        let serving = async move {
+            let (mut stream, mut seen) = (Stream::Unix(theirs), Seen::default());
+            if script.talk(&mut stream, &mut seen, true).await.is_some()
+                && let Ok((mut stream, _)) = certificate.accept(stream).await
+            {
+                seen.lines.push("TLS".into());
+                script.talk(&mut stream, &mut seen, false).await;
+            }
+            seen
+        };
+        (Stream::Unix(ours), tokio::spawn(serving))
+    }
+
+    /// Opens a session, sends two messages and says QUIT. How it was protected, or why there was none, and what the server heard.
+    async fn send(&self, script: Script, settings: &Settings) -> (Result<Channel, OpenError>, Vec<String>) {
+        let (stream, server) = self.serve(script);
+        let channel = match Session::open_over(stream, settings).await {
+            Ok(mut session) => {
+                let mut list = List::two();
+                assert!(matches!(session.run(&mut list).await, End::NoMore));
+                assert!(list.fates.iter().flat_map(|(_, fates)| fates).all(|fate| matches!(fate, Fate::Delivered(_))));
+                let channel = session.channel();
+                session.quit().await;
+                Ok(channel)
+            }
+            Err(error) => Err(error),
+        };
+        (channel, server.await.unwrap().lines)
+    }
+}
+
+fn offering(extensions: &[&'static str]) -> Script {
+    Script { extensions: extensions.to_vec(), ..Script::default() }
+}
+
+fn refusing(at: At, said: &str) -> Script {
+    Script { extensions: vec!["STARTTLS"], ..Script::odd(at, 0, Act::Say(said.to_owned())) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn encryption_is_used_where_it_is_offered() {
+    let site = Site::new();
+    for (policy, expected) in [
+        (TlsPolicy::Opportunistic, Channel::Encrypted),
+        (TlsPolicy::Required, Channel::Encrypted),
+        (TlsPolicy::Verified, Channel::Verified),
+    ] {
+        let (channel, lines) = site.send(offering(&["STARTTLS", "PIPELINING"]), &site.settings(policy)).await;
+        assert_eq!(channel.unwrap(), expected);
+        assert_eq!(lines[..4], ["EHLO c.example", "STARTTLS", "TLS", "EHLO c.example"]);
+    }
+    // Off: not even where it is offered.
+    let (channel, lines) = site.send(offering(&["STARTTLS"]), &settings()).await;
+    assert!(channel.unwrap() == Channel::Clear && !lines.contains(&"STARTTLS".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_offer_the_policy_decides() {
+    let site = Site::new();
+    let (channel, _) = site.send(offering(&[]), &site.settings(TlsPolicy::Opportunistic)).await;
+    assert_eq!(channel.unwrap(), Channel::Clear);
+    let (channel, _) =
+        site.send(refusing(At::StartTls, "454 not now\r\n"), &site.settings(TlsPolicy::Opportunistic)).await;
+    assert_eq!(channel.unwrap(), Channel::Clear);
+    for policy in [TlsPolicy::Required, TlsPolicy::Verified] {
+        let (channel, lines) = site.send(offering(&[]), &site.settings(policy)).await;
+        assert!(matches!(channel, Err(OpenError::NoStartTls)), "{channel:?}");
+        assert_eq!(lines, ["EHLO c.example"]);
+        let (channel, _) = site.send(refusing(At::StartTls, "454 not now\r\n"), &site.settings(policy)).await;
+        assert_eq!(channel.unwrap_err().reply().unwrap().code(), 454);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_handshake_may_be_followed_by_clear_text_under_opportunistic_only() {
+    let site = Site::new();
+    let broken = || Script { extensions: vec!["STARTTLS"], ..Script::odd(At::Dot, 9, Act::Close) };
+    for (policy, may_retry) in [(TlsPolicy::Opportunistic, true), (TlsPolicy::Required, false)] {
+        // The server says 220 and closes, or says nothing more.
+        for is_silent in [false, true] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let serving = async move {
+                let (mut stream, mut seen) = (Stream::Unix(theirs), Seen::default());
+                broken().talk(&mut stream, &mut seen, true).await.unwrap();
+                if is_silent {
+                    tokio::time::sleep(Timeouts::default().connect * 2).await;
+                }
+            };
+            let server = tokio::spawn(serving);
+            let begun = Instant::now();
+            let mut settings = site.settings(policy);
+            let error = Session::open_over(Stream::Unix(ours), &settings).await.unwrap_err();
+            assert!(matches!(error, OpenError::Handshake { .. }), "{error}");
+            assert_eq!(error.may_retry_in_clear(), may_retry);
+            assert_eq!(begun.elapsed() >= Timeouts::default().connect, is_silent);
+            server.await.unwrap();
+            // The caller connects again.
+            settings.tls = None;
+            let (channel, _) = site.send(broken(), &settings).await;
+            assert_eq!(channel.unwrap(), Channel::Clear);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_without_the_name_or_the_trust_is_refused() {
+    let (site, other) = (Site::new(), Site::new());
+    let mut wrong_name = site.settings(TlsPolicy::Verified);
+    wrong_name.tls.as_mut().unwrap().name = ServerName::try_from("other.example").unwrap();
+    for settings in [wrong_name, other.settings(TlsPolicy::Verified)] {
+        let (channel, lines) = site.send(offering(&["STARTTLS"]), &settings).await;
+        let error = channel.unwrap_err();
+        assert!(matches!(error, OpenError::Handshake { may_retry_in_clear: false, .. }), "{error}");
+        assert!(!lines.iter().any(|line| line.starts_with("MAIL")), "{lines:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn octets_behind_the_reply_to_starttls_end_the_session() {
+    let site = Site::new();
+    let script = refusing(At::StartTls, "220 go\r\n250 mx\r\n");
+    let (channel, _) = site.send(script, &site.settings(TlsPolicy::Opportunistic)).await;
+    let error = channel.unwrap_err();
+    assert!(matches!(error, OpenError::Lost(Loss::Protocol(ClientError::TlsInjection))), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn encryption_can_begin_with_the_first_octet() {
+    let site = Site::new();
+    let mut settings = site.settings(TlsPolicy::Verified);
+    settings.tls.as_mut().unwrap().is_implicit = true;
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let certificate = site.certificate.clone();
+    let server = tokio::spawn(async move {
+        let (stream, _) = certificate.accept(Stream::Unix(theirs)).await.unwrap();
+        Script::default().over(stream).await
+    });
+    let mut session = Session::open_over(Stream::Unix(ours), &settings).await.unwrap();
+    assert_eq!(session.channel(), Channel::Verified);
+    let mut list = List::two();
+    assert!(matches!(session.run(&mut list).await, End::NoMore));
+    session.quit().await;
+    assert_eq!(server.await.unwrap().kept.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_password_goes_only_where_it_may() {
+    let site = Site::new();
+    let offer = || offering(&["STARTTLS", "AUTH PLAIN", "PIPELINING"]);
+    let with_auth = |mut settings: Settings, needs: Channel| {
+        settings.auth = Some(Auth { credentials: Credentials::new("ann", "secret"), needs });
+        settings
+    };
+    let is_said = |lines: &[String]| lines.iter().any(|line| line.starts_with("AUTH"));
+    let cases = [
+        (settings(), Channel::Clear),
+        (site.settings(TlsPolicy::Opportunistic), Channel::Encrypted),
+        (site.settings(TlsPolicy::Verified), Channel::Verified),
+    ];
+    for (settings, is) in cases {
+        for needs in [Channel::Clear, Channel::Encrypted, Channel::Verified] {
+            let (channel, lines) = site.send(offer(), &with_auth(settings.clone(), needs)).await;
+            assert_eq!(is_said(&lines), is >= needs, "{is:?}, {needs:?}");
+            match channel {
+                Ok(channel) => assert!(channel == is && is >= needs),
+                Err(error) => assert!(matches!(error, OpenError::Unprotected(channel) if channel == is && is < needs)),
+            }
+        }
+    }
+    let needy = with_auth(site.settings(TlsPolicy::Opportunistic), Channel::Clear);
+    // With a password a failed handshake is not followed by clear text.
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let serving = async move {
+        let script = offering(&["STARTTLS"]);
+        assert!(script.talk(&mut Stream::Unix(theirs), &mut Seen::default(), true).await.is_some());
+    };
+    let server = tokio::spawn(serving);
+    let error = Session::open_over(Stream::Unix(ours), &needy).await.unwrap_err();
+    assert!(matches!(error, OpenError::Handshake { may_retry_in_clear: false, .. }), "{error}");
+    server.await.unwrap();
+    let (channel, _) = site.send(offering(&["STARTTLS", "AUTH X-OWN"]), &needy).await;
+    assert!(matches!(channel, Err(OpenError::NoMechanism)), "{channel:?}");
+    let wrong = Script { odd: vec![(At::Auth, 0, Act::Say("535 5.7.8 no\r\n".into()))], ..offer() };
+    let (channel, _) = site.send(wrong, &needy).await;
+    assert_eq!(channel.unwrap_err().reply().unwrap().code(), 535);
+}
