@@ -262,9 +262,21 @@ async fn hostile_names_are_no_hosts() {
 }
 
 #[tokio::test]
+async fn records_that_do_not_belong_to_the_answer_are_ignored() {
+    let zone = Zone::default().mx("a.example", 10, "mx.example").stray_mx("a.example", "b.example", 1, "evil.example");
+    let zone = zone.stray_mx("foreign.example", "b.example", 1, "evil.example").malformed_mx("malformed.example");
+    let server = Server::start(zone.mx("b.example", 10, "mx.example"));
+    let resolver = resolver(&server);
+    assert_eq!(hosts(&resolver.destination("a.example").await.unwrap()), ["10 mx.example"]);
+    assert_eq!(hosts(&resolver.destination("b.example").await.unwrap()), ["10 mx.example"]);
+    assert!(resolver.destination("foreign.example").await.is_err());
+    assert_eq!(status(&resolver.destination("malformed.example").await.unwrap_err()), ("4.4.3", false));
+}
+
+#[tokio::test]
 async fn cname_chains_are_followed_and_loops_end() {
     let mut zone = Zone::default().cname("domain.example", "target.example").mx("target.example", 1, "mx.example");
-    zone = zone.cname("mx.example", "host.example").ttl(60).a("host.example", ipv4(1)).ttl(3600);
+    zone = zone.ttl(60).cname("mx.example", "host.example").ttl(3600).a("host.example", ipv4(1));
     zone = zone.cname("a.example", "b.example").cname("b.example", "a.example").cname("self.example", "self.example");
     let server = Server::start(zone);
     let resolver = resolver(&server);

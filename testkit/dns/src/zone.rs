@@ -9,6 +9,8 @@ pub struct Zone {
     ttl: u32,
     records: HashMap<Labels, Vec<Record>>,
     failing: Vec<(Labels, Option<Kind>)>,
+    /// Records of other names, by the name whose answers have them.
+    strays: Vec<(Labels, Record)>,
     silent: Vec<Labels>,
     truncated: Vec<Labels>,
 }
@@ -16,7 +18,7 @@ pub struct Zone {
 impl Default for Zone {
     /// Without records. The TTL is an hour.
     fn default() -> Self {
-        Zone { ttl: 3600, records: HashMap::new(), failing: vec![], silent: vec![], truncated: vec![] }
+        Zone { ttl: 3600, records: HashMap::new(), failing: vec![], strays: vec![], silent: vec![], truncated: vec![] }
     }
 }
 
@@ -47,6 +49,19 @@ impl Zone {
     pub fn mx_labels(self, name: &str, preference: u16, host: &[&[u8]]) -> Self {
         let host: Labels = host.iter().map(|label| label.to_vec()).collect();
         self.mx_of(name, preference, &host)
+    }
+
+    /// A mail host of `owner` in the answers for `name`, where it does not belong.
+    pub fn stray_mx(mut self, name: &str, owner: &str, preference: u16, host: &str) -> Self {
+        let data = mx_data(preference, &labels(host));
+        let record = Record { owner: labels(owner), kind: Kind::Mx, ttl: self.ttl, data };
+        self.strays.push((labels(name), record));
+        self
+    }
+
+    /// A record of type MX without content.
+    pub fn malformed_mx(self, name: &str) -> Self {
+        self.with(name, Kind::Mx, Vec::new())
     }
 
     /// The domain takes no mail (RFC 7505).
@@ -86,9 +101,7 @@ impl Zone {
     }
 
     fn mx_of(self, name: &str, preference: u16, host: &[Vec<u8>]) -> Self {
-        let mut data = preference.to_be_bytes().to_vec();
-        wire::write_name(&mut data, host);
-        self.with(name, Kind::Mx, data)
+        self.with(name, Kind::Mx, mx_data(preference, host))
     }
 
     fn with(mut self, name: &str, kind: Kind, data: Vec<u8>) -> Self {
@@ -130,8 +143,15 @@ impl Zone {
                 break true;
             }
         };
+        records.extend(self.strays.iter().filter(|(with, _)| with == name).map(|(_, record)| record.clone()));
         Some(Answer { code, truncated: false, records, soa_ttl: (!found).then_some(self.ttl) })
     }
+}
+
+fn mx_data(preference: u16, host: &[Vec<u8>]) -> Vec<u8> {
+    let mut data = preference.to_be_bytes().to_vec();
+    wire::write_name(&mut data, host);
+    data
 }
 
 /// The labels of an uncompressed name.

@@ -70,7 +70,11 @@ impl Client {
         };
         let _permit = self.questions.acquire().await.expect("the semaphore is never closed");
         match tokio::time::timeout(self.time, self.resolver.lookup(name.clone(), kind)).await {
-            Ok(Ok(lookup)) => Ok(records(&lookup, name, kind)),
+            Ok(Ok(lookup)) => {
+                // Records that are not the ones asked for, or without content.
+                let found = Some(records(&lookup, name, kind)).filter(|found| !found.data.is_empty());
+                found.ok_or_else(|| Failure::Unanswered("an answer without the records".to_owned()))
+            }
             Ok(Err(error)) => Err(failure(error)),
             Err(_) => Err(failure(NetError::Timeout)),
         }
