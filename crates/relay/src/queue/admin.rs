@@ -144,7 +144,7 @@ impl Queue {
                 && is(&selection.domain, domain)
                 && selection.is_held.is_none_or(|is_held| is_held == recipient.is(HELD))
         };
-        (ids.into_iter().filter(fits).map(|id| self.table.key(id)).collect(), next)
+        (ids.into_iter().filter(fits).map(|id| self.table.key(id)).collect(), Some(next))
     }
 
     /// Why a recipient waits; `None` if it is settled.

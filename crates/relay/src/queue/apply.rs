@@ -27,6 +27,10 @@ impl Queue {
 
     fn queued(&mut self, lsn: Lsn, queued: &Queued) {
         if lsn <= self.last_message {
+            // A snapshot has it, or it was settled while that was made: then nobody has released it for sure.
+            if !self.table.has(lsn) {
+                self.released.push(lsn);
+            }
             return;
         }
         self.last_message = lsn;

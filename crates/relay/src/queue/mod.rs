@@ -72,6 +72,7 @@ pub struct Queue {
     suspended: BTreeMap<Scope, (Secs, Arc<str>)>,
     released: Vec<Lsn>,
     ready: Vec<Ready>,
+    ready_free: Vec<u32>,
     ready_by_name: HashMap<(Arc<str>, Arc<str>), u32>,
     unrouted: VecDeque<QueueId>,
     woken: VecDeque<ReadyId>,
@@ -106,6 +107,7 @@ impl Queue {
             suspended: BTreeMap::new(),
             released: Vec::new(),
             ready: Vec::new(),
+            ready_free: Vec::new(),
             ready_by_name: HashMap::new(),
             unrouted: VecDeque::new(),
             woken: VecDeque::new(),
@@ -125,7 +127,6 @@ impl Queue {
         let (mut from, mut changes) = (FIRST, Vec::new());
         while let Some((ids, next)) = self.table.open_from(from) {
             changes.extend(ids.into_iter().filter_map(|id| self.start_one(id)));
-            let Some(next) = next else { break };
             from = next;
         }
         changes

@@ -38,7 +38,7 @@ impl Queue {
                 continue;
             };
             ids.into_iter().for_each(|id| self.look_at(id));
-            self.sweep_at = next.unwrap_or(FIRST);
+            self.sweep_at = next;
             left -= 1;
         }
     }

@@ -11,9 +11,12 @@ use super::entry::{Change, Key, Scope, Status, What};
 use super::table::{BUSY, DUE, Id};
 use super::{Queue, Secs};
 
-/// A ready queue: a source and a site.
+/// A ready queue: a source and a site, for as long as a queue is routed to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ReadyId(u32);
+pub struct ReadyId {
+    place: u32,
+    serial: u32,
+}
 
 /// A source of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +88,9 @@ pub enum Outcome {
 
 #[derive(Debug)]
 pub(super) struct Ready {
+    serial: u32,
+    /// Lanes that are routed to it; 0: its place is free.
+    lanes: u32,
     source: Arc<str>,
     site: Arc<str>,
     turns: [Turns; 2],
@@ -163,7 +169,7 @@ impl Queue {
                 self.wake(queue.place, lane, 0);
                 self.wake(queue.place, lane, 1);
             }
-            return places.into_iter().map(ReadyId).collect();
+            return places.into_iter().map(|place| self.ready_id(place)).collect();
         }
         let old = std::mem::take(&mut destination.lanes);
         for (place, source) in places.iter().zip(sources) {
@@ -179,20 +185,32 @@ impl Queue {
             }
         }
         self.drop_lanes(old);
-        places.into_iter().map(ReadyId).collect()
+        places.into_iter().map(|place| self.ready_id(place)).collect()
     }
 
-    /// The source and the site of a ready queue.
-    pub fn ready(&self, id: ReadyId) -> (Arc<str>, Arc<str>) {
-        let ready = &self.ready[id.0 as usize];
-        (ready.source.clone(), ready.site.clone())
+    /// The source and the site of a ready queue; `None` if nothing is routed to it any more.
+    pub fn ready(&self, id: ReadyId) -> Option<(Arc<str>, Arc<str>)> {
+        let ready = self.ready_at(id)?;
+        Some((ready.source.clone(), ready.site.clone()))
+    }
+
+    fn ready_at(&self, id: ReadyId) -> Option<&Ready> {
+        self.ready.get(id.place as usize).filter(|ready| ready.serial == id.serial && ready.lanes > 0)
+    }
+
+    fn ready_id(&self, place: u32) -> ReadyId {
+        ReadyId { place, serial: self.ready[place as usize].serial }
     }
 
     /// The next ready queue that had nothing to do and has something now.
     pub fn next_woken(&mut self) -> Option<ReadyId> {
-        let id = self.woken.pop_front()?;
-        self.ready[id.0 as usize].is_woken = false;
-        Some(id)
+        while let Some(id) = self.woken.pop_front() {
+            if self.ready_at(id).is_some() {
+                self.ready[id.place as usize].is_woken = false;
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// The next transaction of a ready queue, for the next free connection or behind the dot of the one before. `None`: nothing waits.
@@ -201,11 +219,12 @@ impl Queue {
             Prefer::First => [0, 1],
             Prefer::Later => [1, 0],
         };
-        kinds.into_iter().find_map(|kind| self.next_of(ready, kind, take))
+        self.ready_at(ready)?;
+        kinds.into_iter().find_map(|kind| self.next_of(ready.place, kind, take))
     }
 
-    fn next_of(&mut self, ready: ReadyId, kind: usize, take: Take) -> Option<Transaction> {
-        while let Some(lane) = self.ready[ready.0 as usize].turns[kind].pop() {
+    fn next_of(&mut self, ready: u32, kind: usize, take: Take) -> Option<Transaction> {
+        while let Some(lane) = self.ready[ready as usize].turns[kind].pop() {
             let Some(destination) = self.destinations.get(lane.queue) else { continue };
             let Some(at) = destination.lanes.iter().position(|other| other.serial == lane.serial) else { continue };
             let (place, is_old) = (lane.queue.place, destination.route_until <= self.now);
@@ -218,7 +237,7 @@ impl Queue {
                 self.list_unrouted(place);
                 continue;
             }
-            let transaction = self.take_siblings(id, take, Some(ready.0));
+            let transaction = self.take_siblings(id, take, Some(ready));
             self.wake(place, at, kind);
             return Some(transaction);
         }
@@ -331,7 +350,8 @@ impl Queue {
             let queue = &mut self.ready[ready as usize];
             queue.turns[kind].push(tenant, lane);
             if !std::mem::replace(&mut queue.is_woken, true) {
-                self.woken.push_back(ReadyId(ready));
+                let id = ReadyId { place: ready, serial: queue.serial };
+                self.woken.push_back(id);
             }
         }
     }
@@ -359,22 +379,45 @@ impl Queue {
     }
 
     fn lane(&mut self, ready: Option<u32>, weight: u32) -> Lane {
+        if let Some(place) = ready {
+            self.ready[place as usize].lanes += 1;
+        }
         let lists = [self.table.list(), self.table.list()];
         Lane { serial: self.destinations.next_serial(), lists, ready, has_turn: [false; 2], weight }
     }
 
     pub(super) fn drop_lanes(&mut self, lanes: Vec<Lane>) {
         lanes.iter().flat_map(|lane| lane.lists).for_each(|list| self.table.drop_list(list));
+        for place in lanes.iter().filter_map(|lane| lane.ready) {
+            let ready = &mut self.ready[place as usize];
+            ready.lanes -= 1;
+            if ready.lanes == 0 {
+                self.ready_by_name.remove(&(ready.source.clone(), ready.site.clone()));
+                ready.turns = [Turns::default(), Turns::default()];
+                self.ready_free.push(place);
+            }
+        }
     }
 
+    /// The place of a ready queue; to be given a lane before another is dropped.
     fn ready_queue(&mut self, source: &Arc<str>, site: &str) -> u32 {
-        let name = (source.clone(), Arc::from(site));
+        let (source, site) = (source.clone(), Arc::<str>::from(site));
+        let name = (source.clone(), site.clone());
         if let Some(&place) = self.ready_by_name.get(&name) {
             return place;
         }
-        let place = self.ready.len() as u32;
         let turns = [Turns::default(), Turns::default()];
-        self.ready.push(Ready { source: name.0.clone(), site: name.1.clone(), turns, is_woken: false });
+        let ready = Ready { serial: self.destinations.next_serial(), lanes: 0, source, site, turns, is_woken: false };
+        let place = match self.ready_free.pop() {
+            Some(place) => {
+                self.ready[place as usize] = ready;
+                place
+            }
+            None => {
+                self.ready.push(ready);
+                self.ready.len() as u32 - 1
+            }
+        };
         self.ready_by_name.insert(name, place);
         place
     }

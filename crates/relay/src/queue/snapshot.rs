@@ -34,7 +34,6 @@ pub struct Snapshot {
 enum Stage {
     Head,
     Messages(Key),
-    End,
     Done,
 }
 
@@ -85,20 +84,20 @@ impl Snapshot {
                 Stage::Messages(FIRST)
             }
             Stage::Messages(from) => match queue.table.open_from(from) {
-                None => Stage::End,
+                // In the same part as the look for more: a message that came in between would be taken for a settled one.
+                None => {
+                    out.push(END);
+                    out.extend(queue.last_message.get().to_le_bytes());
+                    out.extend(queue.recorded.max(queue.now).to_le_bytes());
+                    Stage::Done
+                }
                 Some((ids, next)) => {
                     let message = |id: &Id| queue.table.message(*id).0;
                     ids.chunk_by(|one, other| message(one) == message(other))
                         .for_each(|ids| self.message(queue, ids, out));
-                    next.map_or(Stage::End, Stage::Messages)
+                    Stage::Messages(next)
                 }
             },
-            Stage::End => {
-                out.push(END);
-                out.extend(queue.last_message.get().to_le_bytes());
-                out.extend(queue.recorded.max(queue.now).to_le_bytes());
-                Stage::Done
-            }
             Stage::Done => return false,
         };
         true

@@ -268,7 +268,7 @@ impl Table {
     }
 
     /// The open recipients of one page: the first that has any at or behind `from`. `None` at the end. The second: where to go on.
-    pub fn open_from(&self, from: Key) -> Option<(Vec<Id>, Option<Key>)> {
+    pub fn open_from(&self, from: Key) -> Option<(Vec<Id>, Key)> {
         let lsn = from.message.get();
         let mut at = self.order.partition_point(|place| self.pages[*place as usize].last_lsn() < lsn);
         while let Some(&place) = self.order.get(at) {
@@ -286,7 +286,7 @@ impl Table {
                     Some(number) => Key { message, number },
                     None => Key { message: Lsn::new(message.get() + 1), number: 0 },
                 };
-                return Some((ids, Some(next)));
+                return Some((ids, next));
             }
             at += 1;
         }

@@ -282,3 +282,86 @@ fn first_and_later_attempts_are_taken_as_preferred() {
         }
     }
 }
+
+#[test]
+fn a_ready_queue_goes_with_the_last_route_to_it() {
+    let mut world = World::new();
+    let lsn = world.queued("t", &["a@x.example"]);
+    let id = world.queue.next_unrouted().expect("a queue");
+    let source = Source { name: "a".into(), weight: 1 };
+    let old = world.queue.route(id, "old", std::slice::from_ref(&source), START + 10)[0];
+    world.queue.tick(START + 10);
+    assert_eq!((world.queue.next(old, TAKE), world.queue.next_unrouted()), (None, Some(id)), "the route is too old");
+    let new = world.queue.route(id, "new", &[source], Secs::MAX)[0];
+    assert_eq!((world.queue.ready(old), world.queue.next(old, TAKE)), (None, None));
+    assert_eq!(world.queue.ready(new), Some(("a".into(), "new".into())));
+    assert_eq!(world.queue.next_woken(), Some(new));
+    assert_eq!(world.queue.next(new, TAKE).expect("one").message, lsn);
+    world.finish(lsn, 0, Outcome::Delivered(status(250)));
+    assert_eq!(world.queue.ready(new), None, "nothing is left");
+}
+
+/// A site that is not served holds up no other, however much waits for it.
+#[test]
+fn what_waits_for_one_site_is_in_the_way_of_no_other() {
+    let mut world = World::new();
+    for _ in 0..5000 {
+        world.queued("t", &["a@stuck.slow"]);
+    }
+    let ready = world.route();
+    assert_eq!(ready.len(), 1);
+    let lsn = world.queued("t", &["a@x.quick"]);
+    let other = world.route()[0];
+    assert_eq!(world.queue.next(other, TAKE).expect("its turn").message, lsn);
+}
+
+/// Most of a large queue is removed; what is left keeps its lists, and is found.
+#[test]
+fn a_sparse_table_is_compacted() {
+    let mut world = World::new();
+    let messages: Vec<Lsn> = (0..20_000).map(|_| world.queued("t", &["a@x.example", "b@y.example"])).collect();
+    let ready = world.route()[0];
+    let pages = world.queue.table.pages();
+    for (at, message) in messages.iter().enumerate().filter(|(at, _)| at % 100 != 7) {
+        for number in 0..2 {
+            let key = Key { message: *message, number };
+            let change = world.queue.act(key, Action::Delete).unwrap_or_else(|| panic!("message {at}"));
+            world.change(change);
+        }
+    }
+    assert!(world.queue.table.pages() * 10 < pages, "{} of {pages} pages", world.queue.table.pages());
+    let left: Vec<Lsn> = messages.iter().enumerate().filter(|(at, _)| at % 100 == 7).map(|(_, lsn)| *lsn).collect();
+    let taken: Vec<Lsn> = std::iter::from_fn(|| world.queue.next(ready, TAKE)).map(|one| one.message).collect();
+    assert_eq!(taken, left);
+    assert_eq!(world.queue.take_released().len(), messages.len() - left.len());
+}
+
+#[test]
+fn a_damaged_snapshot_is_an_error() {
+    let mut world = World::new();
+    for at in 0..30 {
+        world.queued("t", &["a@x.example", "b@y.example"][..1 + at % 2]);
+    }
+    world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "why".into() });
+    let (mut snapshot, mut whole) = (Snapshot::begin(&world.queue), Vec::new());
+    while snapshot.write(&world.queue, &mut whole) {}
+    let restore = |bytes: &[u8]| Queue::restore(bytes, Schedules::default(), 1);
+    assert_eq!(restore(&whole).expect("a snapshot").recipients(), world.queue.recipients());
+    assert_eq!(restore(&whole).expect("a snapshot").suspensions().count(), 1);
+    for len in 0..whole.len() {
+        match restore(&whole[..len]) {
+            Err(RestoreError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof),
+            other => panic!("length {len}: {other:?}"),
+        }
+    }
+    for seed in 0..20_000 {
+        let mut random = posthaste_random::Random::new(seed);
+        let mut bytes = whole.clone();
+        let at = random.below(bytes.len() as u64) as usize;
+        bytes[at] = random.next() as u8;
+        // What is not noticed gives a queue that works: the spool's checksum is what finds damage.
+        if let Ok(mut queue) = restore(&bytes) {
+            queue.start(START);
+        }
+    }
+}
