@@ -52,7 +52,7 @@ fn converse<'a>(how: u8, mut pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Out
             true => MessageBody::Streamed,
             false => MessageBody::Whole(vec![Bytes::from_static(&BODY[..20]), Bytes::from_static(&BODY[20..])]),
         };
-        match *sent <= MESSAGES {
+        match *sent <= MESSAGES && client.may_send() {
             true => client.send(MailFrom::new(ReversePath::Null), recipients.clone(), body),
             false => client.quit(),
         }

@@ -30,6 +30,19 @@ async fn the_next_commands_are_in_the_write_of_the_dot() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_may_move_between_threads() {
+    let (stream, server) = Script::default().serve();
+    let sending = async move {
+        let (mut session, mut list) = (Session::open_over(stream, &settings()).await.unwrap(), List::two());
+        assert!(matches!(session.run(&mut list).await, End::NoMore));
+        session.quit().await;
+    };
+    // Which demands a future that is `Send`.
+    tokio::spawn(sending).await.unwrap();
+    assert_eq!(server.await.unwrap().kept.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_message_is_reset_and_the_session_is_used_again() {
     let (stream, server) = Script::odd(At::Mail, 1, Act::Say("550 no\r\n".into())).serve();
     let mut session = Session::open_over(stream, &settings()).await.unwrap();

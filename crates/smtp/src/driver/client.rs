@@ -309,9 +309,13 @@ impl Client {
         self.machine.extensions()
     }
 
-    /// Whether another message can be sent.
+    /// Whether another message can be sent. After as many as the server offers to take (MAILMAX, RFC 9422) it cannot: connect again.
     pub fn is_open(&self) -> bool {
-        !self.machine.is_closed() && !self.is_sending
+        !self.is_over() && self.machine.messages_left() > 0
+    }
+
+    fn is_over(&self) -> bool {
+        self.machine.is_closed() || self.is_sending
     }
 
     /// Sends one message, given with CRLF line ends and without dot-stuffing, in any number of pieces. If the
@@ -366,7 +370,7 @@ impl Client {
     /// # Errors
     /// See [`ConnectError`]; nothing is lost by it.
     pub async fn quit(mut self) -> Result<(), ConnectError> {
-        if !self.is_open() {
+        if self.is_over() {
             return Ok(());
         }
         self.machine.quit();

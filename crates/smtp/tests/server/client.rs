@@ -45,6 +45,27 @@ async fn a_message_that_is_given_up_half_way_ends_the_session() {
     client.quit().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_client_sends_no_more_messages_than_the_server_takes() {
+    let dialogue = [
+        ("EHLO", "250-x\r\n250 LIMITS MAILMAX=1\r\n"),
+        ("MAIL", "250 x\r\n"),
+        ("RCPT", "250 x\r\n"),
+        ("DATA", "354 x\r\n"),
+        ("x\r\n.\r\n", "250 x\r\n"),
+        ("QUIT", "221 x\r\n"),
+    ];
+    let address = half_a_server(dialogue, |_| async {}).await;
+    let config = client::Config::new("c.example");
+    let mut client = Client::connect(address, config, ClientTimeouts::default()).await.unwrap();
+    let outcome = client.send(mail(), vec![rcpt("b")], vec!["x\r\n".into()]).await.unwrap();
+    assert!(outcome.recipients[0].is_delivered());
+    assert!(!client.is_open());
+    let more = client.send(mail(), vec![rcpt("b")], vec!["x\r\n".into()]).await;
+    assert_eq!(more.expect_err("it takes one"), SendError::Closed);
+    client.quit().await.unwrap();
+}
+
 /// Takes one message to where its body begins.
 const TO_THE_BODY: [(&str, &str); 4] =
     [("EHLO", "250 x\r\n"), ("MAIL", "250 x\r\n"), ("RCPT", "250 x\r\n"), ("DATA", "354 x\r\n")];
