@@ -134,7 +134,7 @@ impl Alerts {
                 bytes,
                 attempts,
                 error = &**error,
-                "mail waits: this mailbox cannot be written; retrying automatically"
+                "mail waits for this mailbox; retrying automatically"
             );
         }
         if new.len() > NAMED_MAX {

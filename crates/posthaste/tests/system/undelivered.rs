@@ -99,7 +99,7 @@ fn mail_that_waits_for_a_mailbox_is_bounded_and_listed() {
         !text.contains("undelivered ") && inspect(&["--messages"]).contains("\n  example.org/bad/Maildir\n"),
         "{text}"
     );
-    let line = server.wait_for_log("mail waits: this mailbox cannot be written");
+    let line = server.wait_for_log("WARN mail waits for this mailbox");
     assert!(line.contains(" WARN ") && line.contains("mailbox=\"example.org/bad/Maildir\""), "{line}");
     // Refused again and again, it is told once and then counted.
     let mut refused = server.connect();
