@@ -70,6 +70,8 @@ fn main() {
     relay(&mut queue, &mut lsn, count);
     println!("{:>26} {:.1} MB, with routes", "resident", memory("VmRSS:") as f64 * 1.024 / 1000.0);
 
+    fresh(&mut queue, &mut lsn, count.min(1_000_000), domains);
+
     let begun = Instant::now();
     let mut file = tempfile::tempfile().expect("a file");
     let (mut snapshot, mut out) = (Snapshot::begin(&queue), Vec::new());
@@ -146,6 +148,29 @@ fn relay(queue: &mut Queue, lsn: &mut u64, count: u64) {
     assert_eq!(queue.recipients() + delivered, due);
     report("taken, finished, applied", delivered, begun);
     assert!(delivered > count / 50, "{delivered} of {count}");
+}
+
+/// New messages to domains for which nothing waits: each makes a queue and a route of its own and is delivered before the next comes.
+fn fresh(queue: &mut Queue, lsn: &mut u64, count: u64, domains: u64) {
+    let begun = Instant::now();
+    let take = Take { prefer: Prefer::First, recipients_max: 100, across_domains: true };
+    let source = Source { name: "192.0.2.2".into(), weight: 1 };
+    for number in 0..count {
+        *lsn += 1;
+        let mut new = message(number, domains);
+        new.campaign = "fresh".into();
+        queue.apply(Lsn::new(*lsn), &QueueEntry::Queued(new));
+        let id = queue.next_unrouted().expect("a queue");
+        queue.route(id, "mx", std::slice::from_ref(&source), START + 7200);
+        let ready = queue.next_woken().expect("a ready queue");
+        let one = queue.next(ready, take).expect("a message");
+        let key = Key { message: one.message, number: 0 };
+        let change = queue.finish(key, Outcome::Delivered(Status { code: 250, enhanced: 0 })).expect("a change");
+        *lsn += 1;
+        queue.apply(Lsn::new(*lsn), &QueueEntry::Changes { at: queue.now(), changes: vec![change] });
+        assert_eq!(queue.take_released(), [one.message]);
+    }
+    report("new ones come and go", count, begun);
 }
 
 fn message(number: u64, domains: u64) -> Queued {
