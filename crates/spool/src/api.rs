@@ -1,5 +1,6 @@
 //! What a spool offers, without a word of how: the trait, its types and the settings.
 
+use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use posthaste_ring::{Cancelled, Lsn};
 
 use crate::events::Events;
 use crate::set_aside::SetAside;
-use crate::snapshots::SnapshotName;
+use crate::snapshots::{SnapshotName, SnapshotReader};
 use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, StreamError, StreamId, Upload};
 
 /// How a spool behaves.
@@ -126,6 +127,30 @@ pub trait Spool: Send + Sync {
     /// # Errors
     /// See [`ReadError`].
     fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError>;
+
+    /// What a batch said to a stream, in order, for as long as any stream needs anything of the batch; this one may have passed it. So a stream that keeps the
+    /// body need not keep what was said with it.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    fn entries(&self, stream: StreamId, batch: Lsn) -> Result<Vec<Bytes>, ReadError>;
+
+    /// Writes a snapshot of a stream; durable when this returns. Its name is for [`advance`](Self::advance): until then nothing leads there. `content` is called once,
+    /// and takes the time that it needs: nothing is held meanwhile.
+    ///
+    /// # Errors
+    /// Those of `content`, of writing and syncing; EIO of a sync closes the spool to writing. An older snapshot of that name is still there.
+    fn write_snapshot(
+        &self,
+        name: &SnapshotName,
+        content: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
+    ) -> std::io::Result<()>;
+
+    /// Opens a snapshot that [`write_snapshot`](Self::write_snapshot) wrote.
+    ///
+    /// # Errors
+    /// Those of opening; those of reading come from the [`SnapshotReader`].
+    fn read_snapshot(&self, name: &SnapshotName) -> std::io::Result<SnapshotReader>;
 
     /// For a body that [`read`](Self::read) calls damaged: reads it again from the disk rather than from the page cache. If it is damaged still, what is there is
     /// copied into the directory `kept/`, durable when this returns; then the stream may release it. Copied once, however often this is called. Blocks.

@@ -62,12 +62,12 @@ pub enum OpenError {
     Ring(posthaste_ring::OpenError),
 }
 
-/// Why a body could not be read.
+/// Why a body, or what was said with it, could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// No batch of this LSN has a body that anybody needs.
-    #[error("batch {0} has no body here")]
+    /// No stream needs anything of a batch of this LSN, or it has no body.
+    #[error("batch {0} has nothing here that a stream needs")]
     NotFound(Lsn),
     /// The body is shorter than the range.
     #[error("the body of batch {lsn} has {len} bytes")]
@@ -85,8 +85,8 @@ pub enum ReadError {
         /// What does not fit.
         what: String,
     },
-    /// A file that it lies in, or that leads to it, is missing or damaged. It may be put back, or repaired.
-    #[error("the body of batch {lsn} cannot be reached: {what}")]
+    /// A file that it lies in, or that leads to it, is missing or damaged, or its head is. It may be put back, or repaired.
+    #[error("batch {lsn} cannot be reached: {what}")]
     Unreachable {
         /// The batch.
         lsn: Lsn,

@@ -46,5 +46,5 @@ pub use open::OpenReport;
 pub use posthaste_ring::{Cancelled, Lsn};
 pub use scrub::ScrubReport;
 pub use set_aside::SetAside;
-pub use snapshots::SnapshotName;
+pub use snapshots::{SnapshotName, SnapshotReader};
 pub use spool::FileSpool;

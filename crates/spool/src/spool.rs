@@ -1,5 +1,6 @@
 //! A spool in a directory: what goes in, and what is read back.
 
+use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use crate::pack::{PackCache, PackError};
 use crate::replay::Found;
 use crate::scrub::Scrubber;
 use crate::set_aside::SetAside;
-use crate::snapshots::{SnapshotName, Snapshots};
+use crate::snapshots::{SnapshotName, SnapshotReader, Snapshots};
 use crate::state::Stream;
 use crate::{
     AppendError, Batch, Body, CheckpointError, Config, Consumer, ReadError, Released, ReplayError, Replayed, Spool,
@@ -53,23 +54,6 @@ pub(crate) struct Shared {
 }
 
 impl FileSpool {
-    /// Writes a snapshot of a stream; durable when this returns. Its name is for [`Spool::advance`]: until then nothing leads there.
-    ///
-    /// # Errors
-    /// Those of writing and syncing; EIO of a sync closes the spool to writing.
-    pub fn write_snapshot(&self, name: &SnapshotName, content: &[u8]) -> std::io::Result<()> {
-        let written = self.shared.snapshots.write(name, content);
-        self.shared.watch("a snapshot could not be written", written)
-    }
-
-    /// Reads a snapshot that [`write_snapshot`](Self::write_snapshot) wrote.
-    ///
-    /// # Errors
-    /// `InvalidData` if it is damaged, else those of reading.
-    pub fn read_snapshot(&self, name: &SnapshotName) -> std::io::Result<Vec<u8>> {
-        self.shared.snapshots.read(name)
-    }
-
     /// Removes a stream for good: what it alone needed goes, and its id is never used again. For one whose consumer will not come back, which holds what it
     /// has not passed for ever. Durable when this returns without an error; what is exported of it is exported before. Says what it still needed.
     ///
@@ -247,6 +231,23 @@ impl Spool for FileSpool {
         self.shared.read(body, range)
     }
 
+    fn entries(&self, stream: StreamId, batch: Lsn) -> Result<Vec<Bytes>, ReadError> {
+        self.shared.entries(stream, batch)
+    }
+
+    fn write_snapshot(
+        &self,
+        name: &SnapshotName,
+        content: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
+        let written = self.shared.snapshots.write(name, content);
+        self.shared.watch("a snapshot could not be written", written)
+    }
+
+    fn read_snapshot(&self, name: &SnapshotName) -> std::io::Result<SnapshotReader> {
+        self.shared.snapshots.read(name)
+    }
+
     fn set_aside(&self, body: Lsn) -> std::io::Result<SetAside> {
         self.shared.set_aside(body)
     }
@@ -373,6 +374,24 @@ impl Shared {
             }
         }
         Err(ReadError::Io { lsn, error: moves_too_often() })
+    }
+
+    fn entries(&self, stream: StreamId, batch: Lsn) -> Result<Vec<Bytes>, ReadError> {
+        if !self.core.state().is_any_needed(batch.get()..=batch.get()) {
+            return Err(ReadError::NotFound(batch));
+        }
+        let found = self.find(batch.get()).map_err(|error| match error {
+            ReplayError::Io { lsn, error } => ReadError::Io { lsn, error },
+            error => ReadError::Io { lsn: batch, error: std::io::Error::other(error) },
+        })?;
+        match found {
+            Found::Batch { head } => {
+                let of_stream = head.entries.into_iter().filter(|entry| entry.stream == stream.0);
+                Ok(of_stream.map(|entry| entry.payload).collect())
+            }
+            Found::Damaged(what) => Err(ReadError::Unreachable { lsn: batch, what }),
+            Found::Gone => Err(ReadError::NotFound(batch)),
+        }
     }
 
     fn read_large(&self, lsn: Lsn, body: BodyFile, range: Range<u64>) -> Result<Bytes, ReadError> {

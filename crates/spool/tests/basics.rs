@@ -319,6 +319,32 @@ fn a_segment_that_is_needed_becomes_a_pack_as_it_is() {
 }
 
 #[test]
+fn what_was_said_with_a_body_can_be_read_as_long_as_the_body_is_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = open(dir.path(), config());
+    let (stream, other) = (spool.stream("a").unwrap(), spool.stream("b").unwrap());
+    let lsn = append(&spool, &[stream, other, stream], b"x").unwrap();
+    let passed = |released| {
+        let last = spool.stats().published;
+        for stream in [stream, other] {
+            spool.advance(stream, last, None, Released { below: released, also: vec![] });
+        }
+        spool.checkpoint().unwrap();
+    };
+    passed(Lsn::ZERO);
+    for place in ["ring", "pack"] {
+        assert!(!replayed(&spool, stream).contains(&lsn.get()), "{place}");
+        assert_eq!(spool.entries(stream, lsn).unwrap(), ["for you", "for you"], "{place}");
+        assert_eq!(spool.entries(other, lsn).unwrap(), ["for you"], "{place}");
+        while spool.pack_oldest(1).unwrap() == 0 {
+            note(&spool, stream, &"-".repeat(8 << 10)).unwrap();
+        }
+    }
+    passed(Lsn::new(spool.stats().published.get() + 1));
+    assert!(matches!(spool.entries(stream, lsn), Err(ReadError::NotFound(gone)) if gone == lsn));
+}
+
+#[test]
 fn a_snapshot_goes_when_a_checkpoint_names_its_successor() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path(), config());
@@ -326,17 +352,17 @@ fn a_snapshot_goes_when_a_checkpoint_names_its_successor() {
     let lsn = append(&spool, &[stream], b"x").unwrap();
     let names = ["s.1", "s.2", "s.3"].map(|name| SnapshotName::new(name).unwrap());
     for name in &names[..2] {
-        spool.write_snapshot(name, name.as_str().as_bytes()).unwrap();
+        spool.write_snapshot(name, &mut |out| out.write_all(name.as_str().as_bytes())).unwrap();
         spool.advance(stream, lsn, Some(name.clone()), Released::default());
         spool.checkpoint().unwrap();
     }
     // Not yet in a checkpoint: after a kill the one before counts.
-    spool.write_snapshot(&names[2], b"too late").unwrap();
+    spool.write_snapshot(&names[2], &mut |out| out.write_all(b"too late")).unwrap();
     spool.advance(stream, lsn, Some(names[2].clone()), Released::default());
     spool.abandon();
     let spool = open(dir.path(), config());
     assert_eq!(spool.position(stream), (lsn, Some(names[1].clone())));
-    assert_eq!(spool.read_snapshot(&names[1]).unwrap(), b"s.2");
+    assert_eq!(std::io::read_to_string(spool.read_snapshot(&names[1]).unwrap()).unwrap(), "s.2");
     let left: Vec<_> = std::fs::read_dir(dir.path().join("snapshots")).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }

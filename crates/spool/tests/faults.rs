@@ -90,7 +90,9 @@ fn acts() -> [(&'static str, Act); 4] {
     [
         ("checkpoint", |it| it.spool.checkpoint().is_ok()),
         ("pack", |it| it.spool.pack_oldest(1).is_ok()),
-        ("snapshot", |it| it.spool.write_snapshot(&SnapshotName::new("s").unwrap(), b"all").is_ok()),
+        ("snapshot", |it| {
+            it.spool.write_snapshot(&SnapshotName::new("s").unwrap(), &mut |out| out.write_all(b"all")).is_ok()
+        }),
         ("upload", |it| {
             let Ok(mut upload) = it.spool.upload(0) else { return false };
             upload.write(&[1; 5000]).is_ok() && upload.finish().is_ok()

@@ -289,7 +289,7 @@ impl Run {
     fn snapshot(&mut self) -> SnapshotName {
         self.count += 1;
         let name = SnapshotName::new(&format!("s{}", self.count)).unwrap();
-        self.spool().write_snapshot(&name, name.as_str().as_bytes()).unwrap();
+        self.spool().write_snapshot(&name, &mut |out| out.write_all(name.as_str().as_bytes())).unwrap();
         name
     }
 
@@ -329,10 +329,17 @@ impl Run {
             }
             let (_, snapshot) = spool.position(self.streams[stream]);
             assert_eq!(snapshot, needs.snapshot);
-            assert!(snapshot.is_none_or(|name| spool.read_snapshot(&name).unwrap() == name.as_str().as_bytes()));
+            let content = |name: &SnapshotName| std::io::read_to_string(spool.read_snapshot(name).unwrap()).unwrap();
+            assert!(snapshot.is_none_or(|name| content(&name) == name.as_str()));
             let stats = &spool.streams()[stream];
             assert_eq!((stats.position.get(), stats.bodies), (needs.position, needs.bodies.len() as u64));
             for lsn in &needs.bodies {
+                let said: Vec<_> = of_batch(lsn).into_iter().map(|(_, payload, ..)| payload).collect();
+                assert_eq!(
+                    spool.entries(self.streams[stream], Lsn::new(*lsn)).unwrap(),
+                    said,
+                    "also behind the position"
+                );
                 let body = &self.batches[lsn].body;
                 let len = body.len() as u64;
                 for range in [0..len, len / 3..len / 2] {

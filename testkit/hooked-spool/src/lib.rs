@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_spool::{
     AppendError, Batch, CheckpointError, Consumer, FileSpool, Lsn, ReadError, Released, ReplayError, Replayed,
-    SetAside, SnapshotName, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
+    SetAside, SnapshotName, SnapshotReader, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
 };
 
 /// Called before the spool is.
@@ -79,6 +79,22 @@ impl<H: Hooks> Spool for HookedSpool<H> {
 
     fn room(&self) -> io::Result<u64> {
         self.spool.room()
+    }
+
+    fn entries(&self, stream: StreamId, batch: Lsn) -> Result<Vec<Bytes>, ReadError> {
+        self.spool.entries(stream, batch)
+    }
+
+    fn write_snapshot(
+        &self,
+        name: &SnapshotName,
+        content: &mut dyn FnMut(&mut dyn io::Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.spool.write_snapshot(name, content)
+    }
+
+    fn read_snapshot(&self, name: &SnapshotName) -> io::Result<SnapshotReader> {
+        self.spool.read_snapshot(name)
     }
 
     fn set_aside(&self, body: Lsn) -> io::Result<SetAside> {

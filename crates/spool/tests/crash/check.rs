@@ -1,6 +1,7 @@
 //! What must be, may be and must not be in a spool after a cut.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::sync::Arc;
 
 use posthaste_spool::{FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, StreamId};
@@ -157,8 +158,9 @@ impl Promised {
                 return Err(format!("stream {stream} has the snapshot {snapshot:?}, and asked for {asked:?}"));
             }
             if let Some(name) = snapshot {
-                match spool.read_snapshot(&name) {
-                    Ok(content) if content == content_of(&name) => {}
+                let mut content = Vec::new();
+                match spool.read_snapshot(&name).and_then(|mut reader| reader.read_to_end(&mut content)) {
+                    Ok(_) if content == content_of(&name) => {}
                     read => return Err(format!("the snapshot {name:?} of stream {stream}: {read:?}")),
                 }
             }

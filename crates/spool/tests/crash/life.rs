@@ -298,7 +298,7 @@ fn advance(machine: &Machine, log: &Log, random: &mut Random, spool: &FileSpool,
 /// A name that is not used twice, and a file that says it.
 fn write_snapshot(log: &Log, spool: &FileSpool, stream: usize) -> Option<SnapshotName> {
     let name = SnapshotName::new(&format!("{stream}.{}", log.len())).expect("a name");
-    spool.write_snapshot(&name, &content_of(&name)).is_ok().then_some(name)
+    spool.write_snapshot(&name, &mut |out| out.write_all(&content_of(&name))).is_ok().then_some(name)
 }
 
 /// What a snapshot says.
