@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod dns;
+pub mod dsn;
 pub mod limit;
 pub mod queue;
 pub mod session;

@@ -1,0 +1,319 @@
+//! Delivery status notifications (RFC 3461, 3464): the message that tells a sender what became of a message.
+//!
+//! A [`Notification`] has all that is to be said, and gives a [`Written`] message. Whether anything is to be said is [`Action::is_told`]'s to
+//! answer. Nothing that a server replied, or that an address or the returned message holds, can add a field or a part.
+//!
+//! ```
+//! use posthaste_relay::dsn::{Action, Notification, Recipient, Returned};
+//! use posthaste_message::DateTime;
+//!
+//! let written = Notification {
+//!     reporting_host: "mx.example.net",
+//!     sender: "ann@example.net",
+//!     envid: "",
+//!     received: DateTime::from_unix(1_793_000_000),
+//!     now: DateTime::from_unix(1_793_000_060),
+//!     id: 0x1f3a,
+//!     recipients: &[Recipient {
+//!         address: "bob@example.org",
+//!         orcpt: "",
+//!         action: Action::Failed,
+//!         status: (5, 1, 1),
+//!         reply: "550 5.1.1 no such user",
+//!         host: "mx.example.org",
+//!         last_attempt: DateTime::from_unix(1_793_000_059),
+//!     }],
+//!     returned: Returned::Header(b"Subject: lunch\r\n\r\n"),
+//!     wording: &Default::default(),
+//! }
+//! .write();
+//! let text = String::from_utf8(written.message.concat()).unwrap();
+//! assert!(text.contains("To: <ann@example.net>\r\nSubject: Your message could not be delivered\r\n"));
+//! assert!(text.contains("Final-Recipient: rfc822; bob@example.org\r\nAction: failed\r\nStatus: 5.1.1\r\n"));
+//! ```
+#[cfg(test)]
+mod tests;
+mod text;
+#[cfg(test)]
+mod text_tests;
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+use posthaste_message::DateTime;
+use posthaste_smtp::command::decode_xtext;
+
+use crate::queue::entry::notify;
+use text::{folded, one_line, worded};
+
+/// What became of a recipient (RFC 3464 section 2.3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// It will not be delivered.
+    Failed,
+    /// Not yet: it is tried until then.
+    Delayed {
+        /// When it is given up.
+        until: DateTime,
+    },
+    /// Handed to a host that says nothing of success.
+    Relayed,
+    /// Delivered.
+    Delivered,
+}
+
+impl Action {
+    /// Whether the sender is to be told: what NOTIFY asked for (RFC 3461 section 4.1; bits of [`notify`], 0 if it was not said: of failures alone). An empty
+    /// sender is told nothing (RFC 5321 section 6.1).
+    pub fn is_told(self, sender: &str, asked: u8) -> bool {
+        let asked = if asked == 0 { notify::FAILURE } else { asked };
+        let wanted = match self {
+            Action::Failed => notify::FAILURE,
+            Action::Delayed { .. } => notify::DELAY,
+            Action::Relayed | Action::Delivered => notify::SUCCESS,
+        };
+        !sender.is_empty() && asked & notify::NEVER == 0 && asked & wanted != 0
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Action::Failed => "failed",
+            Action::Delayed { .. } => "delayed",
+            Action::Relayed => "relayed",
+            Action::Delivered => "delivered",
+        }
+    }
+}
+
+/// A recipient, and what became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recipient<'a> {
+    /// Its address, without brackets.
+    pub address: &'a str,
+    /// ORCPT as received, `type;xtext`; empty for none.
+    pub orcpt: &'a str,
+    /// What became of it.
+    pub action: Action,
+    /// The enhanced status code (RFC 3463).
+    pub status: (u8, u16, u16),
+    /// The last reply; empty if there was none.
+    pub reply: &'a str,
+    /// The host that gave it; empty for none.
+    pub host: &'a str,
+    /// When it was last tried.
+    pub last_attempt: DateTime,
+}
+
+/// What is returned of the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returned<'a> {
+    /// All of it, in pieces.
+    Message(&'a [Bytes]),
+    /// Its header, with or without the empty line. [`header_of`] finds it.
+    Header(&'a [u8]),
+}
+
+/// What is to be said. `id` must be random: it separates the parts, and no message may know it.
+#[derive(Debug, Clone, Copy)]
+pub struct Notification<'a> {
+    /// Our own name.
+    pub reporting_host: &'a str,
+    /// Sender of the message, without brackets: this is sent there.
+    pub sender: &'a str,
+    /// ENVID as received (xtext); empty for none.
+    pub envid: &'a str,
+    /// When the message was received.
+    pub received: DateTime,
+    /// The date of the notification.
+    pub now: DateTime,
+    /// Unique and random.
+    pub id: u128,
+    /// At least one.
+    pub recipients: &'a [Recipient<'a>],
+    /// What is returned.
+    pub returned: Returned<'a>,
+    /// How it is said to a reader.
+    pub wording: &'a Wording,
+}
+
+/// A notification, to be sent from the empty sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// With CRLF line ends; what is returned of the message is not copied.
+    pub message: Vec<Bytes>,
+    /// It needs BODY=8BITMIME.
+    pub is_8bit: bool,
+    /// It needs SMTPUTF8: an address in it is not ASCII.
+    pub smtputf8: bool,
+}
+
+/// What a reader is told in front of the list of recipients: a subject and a text of any lines for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wording {
+    /// Some recipients have failed.
+    pub failed: (String, String),
+    /// None has failed, some are late.
+    pub delayed: (String, String),
+    /// All were delivered, or handed on.
+    pub delivered: (String, String),
+}
+
+impl Default for Wording {
+    fn default() -> Self {
+        let both = |subject: &str, text: &str| (subject.to_owned(), text.to_owned());
+        Wording {
+            failed: both(
+                "Your message could not be delivered",
+                "Your message could not be delivered to the recipients below. It will not be tried again.",
+            ),
+            delayed: both(
+                "Your message is delayed",
+                "Your message has not been delivered to the recipients below yet. You need not send it again: it is still being tried.",
+            ),
+            delivered: both("Your message was delivered", "Your message was delivered to the recipients below."),
+        }
+    }
+}
+
+impl Notification<'_> {
+    /// The message.
+    ///
+    /// # Panics
+    /// Without recipients.
+    pub fn write(&self) -> Written {
+        let worst = self.recipients.iter().map(|recipient| recipient.action).min().expect("a recipient");
+        let (subject, introduction) = match worst {
+            Action::Failed => &self.wording.failed,
+            Action::Delayed { .. } => &self.wording.delayed,
+            Action::Relayed | Action::Delivered => &self.wording.delivered,
+        };
+        let smtputf8 = !self.sender.is_ascii() || self.recipients.iter().any(|recipient| !recipient.address.is_ascii());
+        let boundary = format!("=_{:032x}", self.id);
+        let host = one_line(self.reporting_host, false);
+        let mut head = String::new();
+        let mut line = |text: &str| {
+            head.push_str(text);
+            head.push_str("\r\n");
+        };
+        line(&format!("From: Mail Delivery System <MAILER-DAEMON@{host}>"));
+        line(&format!("To: <{}>", one_line(self.sender, true)));
+        line(&format!("Subject: {}", one_line(subject, true)));
+        line(&format!("Date: {}", self.now));
+        line(&format!("Message-ID: <{:032x}@{host}>", self.id));
+        line("Auto-Submitted: auto-replied");
+        line("MIME-Version: 1.0");
+        line("Content-Type: multipart/report; report-type=delivery-status;");
+        line(&format!("\tboundary=\"{boundary}\""));
+        let [text, status] = [self.text(introduction, &host), self.status(&host, smtputf8)];
+        let returned = match self.returned {
+            Returned::Message(pieces) => pieces.to_vec(),
+            Returned::Header(header) => vec![Bytes::copy_from_slice(header)],
+        };
+        let is_returned_8bit = returned.iter().any(|piece| !piece.is_ascii());
+        let is_8bit = is_returned_8bit || !text.is_ascii() || !status.is_ascii() || !head.is_ascii();
+        if is_8bit {
+            head.push_str("Content-Transfer-Encoding: 8bit\r\n");
+        }
+        let mut part = |content_type: &str, is_8bit: bool, content: &str| {
+            write!(head, "\r\n--{boundary}\r\nContent-Type: {content_type}\r\n").expect("written to memory");
+            if is_8bit {
+                head.push_str("Content-Transfer-Encoding: 8bit\r\n");
+            }
+            head.push_str("\r\n");
+            head.push_str(content);
+        };
+        part("text/plain; charset=utf-8", !text.is_ascii(), &text);
+        let [global_status, global_header, global_message] = match smtputf8 {
+            false => ["message/delivery-status", "text/rfc822-headers", "message/rfc822"],
+            true => ["message/global-delivery-status", "message/global-headers", "message/global"],
+        };
+        part(global_status, !status.is_ascii(), &status);
+        let returned_type = match self.returned {
+            Returned::Message(_) => global_message,
+            Returned::Header(_) => global_header,
+        };
+        part(returned_type, is_returned_8bit, "");
+        let mut message = vec![Bytes::from(head)];
+        message.extend(returned);
+        message.push(Bytes::from(format!("\r\n--{boundary}--\r\n")));
+        Written { message, is_8bit, smtputf8 }
+    }
+
+    /// For the reader.
+    fn text(&self, introduction: &str, host: &str) -> String {
+        let mut out = format!("This is the mail server {host}.\r\n\r\n{}\r\n", worded(introduction));
+        for recipient in self.recipients {
+            write!(out, "\r\n<{}>: {}", one_line(recipient.address, true), recipient.action.name()).expect("memory");
+            if let Action::Delayed { until } = recipient.action {
+                write!(out, ", tried until {until}").expect("written to memory");
+            }
+            out.push_str("\r\n");
+            if !recipient.reply.is_empty() {
+                let said = one_line(recipient.reply, true);
+                let who = if recipient.host.is_empty() { "reason".to_owned() } else { one_line(recipient.host, true) };
+                out.push_str(&folded(&format!("    {who}: {said}"), "    "));
+            }
+        }
+        out
+    }
+
+    /// For programs (RFC 3464 section 2).
+    fn status(&self, host: &str, is_global: bool) -> String {
+        let kind = if is_global { "utf-8" } else { "rfc822" };
+        let mut out = String::new();
+        let mut field = |name: &str, value: &str| out.push_str(&folded(&format!("{name}: {value}"), " "));
+        let decoded = |xtext: &str| {
+            let text = decode_xtext(xtext).and_then(|bytes| String::from_utf8(bytes).ok());
+            one_line(&text.unwrap_or_else(|| xtext.to_owned()), is_global)
+        };
+        if !self.envid.is_empty() {
+            field("Original-Envelope-Id", &decoded(self.envid));
+        }
+        field("Reporting-MTA", &format!("dns; {host}"));
+        field("Arrival-Date", &self.received.to_string());
+        for recipient in self.recipients {
+            out.push_str("\r\n");
+            let mut field = |name: &str, value: &str| out.push_str(&folded(&format!("{name}: {value}"), " "));
+            if let Some((original, address)) = recipient.orcpt.split_once(';') {
+                field("Original-Recipient", &format!("{}; {}", one_line(original, false), decoded(address)));
+            }
+            field("Final-Recipient", &format!("{kind}; {}", one_line(recipient.address, is_global)));
+            field("Action", recipient.action.name());
+            let (class, subject, detail) = recipient.status;
+            field("Status", &format!("{class}.{subject}.{detail}"));
+            if !recipient.host.is_empty() {
+                field("Remote-MTA", &format!("dns; {}", one_line(recipient.host, is_global)));
+            }
+            if !recipient.reply.is_empty() {
+                field("Diagnostic-Code", &format!("smtp; {}", one_line(recipient.reply, is_global)));
+            }
+            field("Last-Attempt-Date", &recipient.last_attempt.to_string());
+            if let Action::Delayed { until } = recipient.action {
+                field("Will-Retry-Until", &until.to_string());
+            }
+        }
+        out
+    }
+}
+
+/// The header of a message in pieces, with the empty line if it has one; at most `bytes_max` of it, in whole lines.
+pub fn header_of(message: &[Bytes], bytes_max: usize) -> Vec<u8> {
+    let mut header = Vec::new();
+    for piece in message {
+        let searched_from = header.len().saturating_sub(3);
+        header.extend_from_slice(&piece[..piece.len().min(bytes_max + 1 - header.len())]);
+        let end =
+            header[searched_from..].windows(4).position(|bytes| bytes == b"\r\n\r\n").map(|at| searched_from + at + 4);
+        let end = if header.starts_with(b"\r\n") { Some(2) } else { end };
+        if let Some(end) = end.filter(|end| *end <= bytes_max) {
+            header.truncate(end);
+            return header;
+        }
+        if header.len() > bytes_max {
+            let lines = header[..bytes_max].windows(2).rposition(|bytes| bytes == b"\r\n").map_or(0, |at| at + 2);
+            header.truncate(lines);
+            return header;
+        }
+    }
+    header
+}
