@@ -113,7 +113,7 @@ fn mail_that_waits_for_a_mailbox_is_told_of() {
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["a@example.org"], MESSAGE);
     let since = Instant::now();
-    let line = server.wait_for_log("mail waits: ");
+    let line = server.wait_for_log("mail waits for this mailbox");
     assert!(line.contains("WARN") && line.contains("messages=1 "), "{line}");
     assert!(line.contains("example.org/a/Maildir") && line.contains("error="), "{line}");
     let total = server.wait_for_log("mail waits, in total");
