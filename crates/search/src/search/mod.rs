@@ -52,7 +52,9 @@ pub struct Searcher {
 
 struct Segment {
     reader: SegmentReader,
-    numbers: std::sync::Arc<dyn ColumnValues<u64>>,
+    column: std::sync::Arc<dyn ColumnValues<u64>>,
+    /// The whole column, once most of it is asked for: a common word and a phrase ask several times.
+    numbers: OnceLock<Box<[u32]>>,
 }
 
 /// Columns are read when a condition first asks for them.
@@ -370,8 +372,8 @@ impl Searcher {
 fn open_text(dir: &Path) -> tantivy::Result<(TextIndex, Vec<Segment>)> {
     let text = TextIndex::open_to_search(dir)?;
     let segment = |reader: SegmentReader| {
-        let numbers = reader.fast_fields().u64("number")?.values;
-        Ok(Segment { reader, numbers })
+        let column = reader.fast_fields().u64("number")?.values;
+        Ok(Segment { reader, column, numbers: OnceLock::new() })
     };
     let segments: tantivy::Result<Vec<Segment>> = text.segments()?.into_iter().map(segment).collect();
     Ok((text, segments?))
@@ -405,12 +407,12 @@ impl Segment {
     /// The document with this number, if documents are in the order of their numbers.
     fn document_of(&self, number: u32) -> Option<u32> {
         let (mut from, mut to) = (0, self.reader.max_doc());
-        if !(self.numbers.min_value()..=self.numbers.max_value()).contains(&u64::from(number)) {
+        if !(self.column.min_value()..=self.column.max_value()).contains(&u64::from(number)) {
             return None;
         }
         while from < to {
             let middle = from + (to - from) / 2;
-            match self.numbers.get_val(middle).cmp(&u64::from(number)) {
+            match self.column.get_val(middle).cmp(&u64::from(number)) {
                 Ordering::Less => from = middle + 1,
                 Ordering::Equal => return Some(middle),
                 Ordering::Greater => to = middle,
@@ -434,12 +436,24 @@ impl Segment {
     }
 
     fn for_each_number(&self, mut each: impl FnMut(u32, u32)) {
-        let mut numbers = [0; 256];
-        for first in (0..self.reader.max_doc()).step_by(numbers.len()) {
-            let count = numbers.len().min((self.reader.max_doc() - first) as usize);
-            self.numbers.get_range(u64::from(first), &mut numbers[..count]);
-            let rows = (first..).zip(&numbers[..count]);
-            rows.for_each(|(document, &number)| each(document, u32::try_from(number).unwrap_or(u32::MAX)));
-        }
+        (0..).zip(self.numbers()).for_each(|(document, &number)| each(document, number));
     }
+
+    /// The number of each document.
+    fn numbers(&self) -> &[u32] {
+        self.numbers.get_or_init(|| {
+            let mut numbers = vec![0; self.reader.max_doc() as usize];
+            let mut some = [0; 256];
+            for (first, part) in (0..).step_by(some.len()).zip(numbers.chunks_mut(some.len())) {
+                let some = &mut some[..part.len()];
+                self.column.get_range(first, some);
+                part.iter_mut().zip(some).for_each(|(number, value)| *number = number_of(*value));
+            }
+            numbers.into_boxed_slice()
+        })
+    }
+}
+
+fn number_of(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
 }

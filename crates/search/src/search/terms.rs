@@ -7,7 +7,7 @@ use tantivy::schema::{Field, IndexRecordOption};
 use super::dictionary::for_each_term;
 use super::newest::Scope;
 use super::phrase::{add_phrase, add_with_ending};
-use super::{Bitmap, Result, Searcher, Segment};
+use super::{Bitmap, Result, Searcher, Segment, number_of};
 use crate::query::{Pattern, TextField};
 use crate::text::{Kind, tokens};
 
@@ -112,7 +112,7 @@ pub(super) fn has_word(value: &str, word: &str) -> bool {
 
 impl Segment {
     pub(super) fn number(&self, document: u32) -> u32 {
-        u32::try_from(self.numbers.get_val(document)).unwrap_or(u32::MAX)
+        number_of(self.column.get_val(document))
     }
 
     /// Adds the messages with this word.
@@ -123,12 +123,18 @@ impl Segment {
         found: &mut Bitmap,
     ) -> tantivy::Result<()> {
         let mut postings = index.read_block_postings_from_terminfo(info, IndexRecordOption::Basic)?;
-        let mut numbers = [0; 128];
+        let is_common = info.doc_freq > self.reader.max_doc() / 8;
+        let all = self.numbers.get().map(|all| &**all).or_else(|| is_common.then(|| self.numbers()));
+        let mut values = [0; 128];
         while postings.block_len() > 0 {
             let documents = postings.docs();
-            let numbers = &mut numbers[..documents.len()];
-            self.numbers.get_vals(documents, numbers);
-            numbers.iter().for_each(|&number| found.set(u32::try_from(number).unwrap_or(u32::MAX)));
+            if let Some(all) = all {
+                documents.iter().for_each(|&document| found.set(all[document as usize]));
+            } else {
+                let values = &mut values[..documents.len()];
+                self.column.get_vals(documents, values);
+                values.iter().for_each(|&value| found.set(number_of(value)));
+            }
             postings.advance();
         }
         Ok(())
