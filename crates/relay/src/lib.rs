@@ -8,4 +8,5 @@ pub mod dns;
 pub mod dsn;
 pub mod limit;
 pub mod queue;
+pub mod sender;
 pub mod session;

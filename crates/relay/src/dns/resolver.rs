@@ -73,6 +73,19 @@ impl Resolver {
         }
     }
 
+    /// A host as its own destination, without a look at MX records: a fixed next hop. A host name or an address literal.
+    ///
+    /// # Errors
+    /// [`DnsError::NotADomain`], or [`DnsError::Loop`] if it is one of our own names.
+    pub fn fixed(&self, host: &str) -> Result<Arc<Destination>, DnsError> {
+        let until = self.until(self.settings.ttl_max_secs);
+        match Target::read(host) {
+            None => Err(DnsError::NotADomain(host.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect())),
+            Some(Target::Literal(address)) => self.itself(&names::literal_text(address), until).map(Arc::new),
+            Some(Target::Domain(host)) => self.itself(&host, until).map(Arc::new),
+        }
+    }
+
     /// The addresses of `host`, one of a [`Destination`]. Of A and AAAA, which are asked for at once, the strategy decides which are used.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ pub use admin::{Action, RecipientState, Selection, Waits};
 pub use clock::{Clock, STOPPED_SECS_MAX, Secs};
 pub use codec::DecodeError;
 pub use destinations::{QueueId, QueueName};
-pub use entry::{Change, Key, QueueEntry, Queued, Scope, Status, What};
+pub use entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, Ret, Scope, Status, What};
 pub use notices::Notice;
 pub use ready::{Outcome, Prefer, ReadyId, Source, Take, Taken, Transaction};
 pub use schedule::{Rule, Schedule, Schedules};
@@ -186,6 +186,17 @@ impl Queue {
     /// Messages whose recipients are all settled since the last call: their bodies and entries are not needed any more.
     pub fn take_released(&mut self) -> Vec<Lsn> {
         std::mem::take(&mut self.released)
+    }
+
+    /// What [`take_released`](Self::take_released) gave could not be released: it comes again.
+    pub fn not_released(&mut self, messages: Vec<Lsn>) {
+        self.released.extend(messages);
+    }
+
+    /// The first message that has recipients; all before it are settled.
+    pub fn first_message(&self) -> Option<Lsn> {
+        let (ids, _) = self.table.open_from(FIRST)?;
+        ids.first().map(|id| self.table.message(*id).0)
     }
 
     /// Other schedules from now on: next attempts stay as they are, ages count at once.

@@ -213,6 +213,11 @@ impl Queue {
         None
     }
 
+    /// Whether a ready queue has a queue with a turn: there is something to send, but for suspensions and old routes.
+    pub fn has_waiting(&self, ready: ReadyId) -> bool {
+        self.ready_at(ready).is_some_and(|ready| ready.turns.iter().any(|turns| !turns.tenants.is_empty()))
+    }
+
     /// The next transaction of a ready queue, for the next free connection or behind the dot of the one before. `None`: nothing waits.
     pub fn next(&mut self, ready: ReadyId, take: Take) -> Option<Transaction> {
         let kinds = match take.prefer {

@@ -1,0 +1,101 @@
+use std::sync::Arc;
+
+use posthaste_spool::Entry;
+
+use super::Outgoing;
+use super::observer::Observer;
+use crate::dns::Resolver;
+use crate::dsn::{Wording, Written};
+use crate::queue::Schedules;
+use crate::session::Timeouts;
+
+/// How the relay sends.
+#[derive(Clone)]
+pub struct Config {
+    /// Our name in EHLO and in notifications.
+    pub host_name: String,
+    /// Finds mail hosts.
+    pub resolver: Arc<Resolver>,
+    /// The port of mail hosts: 25.
+    pub port: u16,
+    /// Where some or all mail goes instead of to its mail hosts; the first that fits.
+    pub routes: Vec<Route>,
+    /// When recipients are tried again.
+    pub schedules: Schedules,
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// Connections to one site at a time.
+    pub site_connections_max: usize,
+    /// Messages in one session.
+    pub session_messages_max: u64,
+    /// Recipients of one transaction.
+    pub recipients_max: usize,
+    /// How long a session waits for what.
+    pub timeouts: Timeouts,
+    /// STARTTLS is used where it is offered; nothing is verified (RFC 7435). `None`: never.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// Bytes of bodies and envelopes that are kept in memory for their first attempt. What is above is read from the spool.
+    pub memory_bytes: usize,
+    /// Seconds until a site is tried again none of whose hosts has answered, at first: doubled with each failure, up to half an hour.
+    pub site_pause_secs: u32,
+    /// Bytes of a message that a notification returns at most; of a longer one its header.
+    pub returned_bytes_max: u64,
+    /// How notifications are worded.
+    pub wording: Wording,
+    /// Where notifications go.
+    pub notifier: Arc<dyn Notifier>,
+    /// Who is told of each attempt.
+    pub observer: Option<Arc<dyn Observer>>,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("host_name", &self.host_name)
+            .field("routes", &self.routes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A fixed next hop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// For mail to this domain, or with a dot in front to the domains below it; empty for all.
+    pub domain: String,
+    /// A host, an address literal, or a domain with MX records if `use_mx`.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Whether MX records of `host` are looked up.
+    pub use_mx: bool,
+}
+
+impl Route {
+    pub(super) fn fits(&self, domain: &str) -> bool {
+        match self.domain.strip_prefix('.') {
+            Some(above) => domain.strip_suffix(above).is_some_and(|rest| rest.ends_with('.')),
+            None => self.domain.is_empty() || self.domain == domain,
+        }
+    }
+}
+
+/// Delivers notifications to senders, who may be local or remote.
+pub trait Notifier: Send + Sync {
+    /// The entries of the batch that has the notification as its body, for the address of the sender. Empty: it goes nowhere, as for a sender that does not
+    /// exist. For a remote sender it is what `relay` gives. Must not block.
+    fn entries(&self, sender: &str, written: &Written, relay: &dyn Fn(Outgoing) -> Entry) -> Vec<Entry>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_fits_its_domain_or_those_below() {
+        let fits = |route: &str, domain| {
+            Route { domain: route.into(), host: String::new(), port: 25, use_mx: false }.fits(domain)
+        };
+        assert!(fits("", "a.example") && fits("a.example", "a.example") && fits(".example", "a.example"));
+        assert!(!fits("a.example", "b.a.example") && !fits(".example", "example") && !fits(".ample", "ex.example"));
+    }
+}

@@ -1,0 +1,155 @@
+//! One connection to a site: through its hosts until one answers, then message after message.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use posthaste_random::Random;
+use posthaste_smtp::Reply;
+use tokio::time::Instant;
+
+use super::observer::SiteState;
+use super::shared::Shared;
+use super::site::Site;
+use super::traffic::Mail;
+use crate::dns::{Attempt, DnsError, Host};
+use crate::queue::{Outcome, Prefer, Take};
+use crate::session::{End, Endpoint, OpenError, Session, Settings, Tls, TlsPolicy};
+
+/// Counts the connection for as long as the task runs, whatever ends it.
+struct Counted {
+    shared: Arc<Shared>,
+    site: Arc<Site>,
+    prefer: Prefer,
+    is_open: bool,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.site.state().ended(self.prefer, self.is_open);
+        self.shared.connection_ended(&self.site);
+    }
+}
+
+/// How a session ended for its site.
+enum Served {
+    /// It did something, or nothing was to be done.
+    Done,
+    /// It was lost before any message was finished.
+    Useless(String),
+}
+
+/// Sends what waits for a site.
+pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer, seed: u64) {
+    let mut counted = Counted { shared: shared.clone(), site: site.clone(), prefer, is_open: false };
+    let mut random = Random::new(seed);
+    let destination = site.state().destination.clone();
+    let mut attempt = Attempt::new(destination, &mut random);
+    let mut error = String::from("it has no host");
+    loop {
+        match attempt.next(&shared.config.resolver).await {
+            Ok(Some((host, addresses))) => {
+                for address in addresses.order(&mut random) {
+                    if shared.is_ending() {
+                        return;
+                    }
+                    let endpoint = Endpoint::Tcp((address, site.port).into());
+                    match open(&shared, &host, &endpoint).await {
+                        Ok(session) => {
+                            counted.reached();
+                            match serve(&shared, &site, &host, prefer, session).await {
+                                Served::Done => return,
+                                Served::Useless(why) => error = format!("{}: {why}", host.name),
+                            }
+                        }
+                        Err(failed) => error = format!("{} ({address}): {failed}", host.name),
+                    }
+                }
+            }
+            Ok(None) => return counted.unreachable(&error),
+            Err(DnsError::Unanswered { name, why }) => return counted.unreachable(&format!("DNS: {name}: {why}")),
+            Err(failed) => return give_up(&shared, &site, &failed),
+        }
+    }
+}
+
+impl Counted {
+    fn reached(&mut self) {
+        if !std::mem::replace(&mut self.is_open, true) && self.site.state().reached() {
+            self.shared.observe_site(&SiteState::Reached { site: &self.site.name });
+        }
+    }
+
+    fn unreachable(&self, error: &str) {
+        let (pause_secs, failures) = {
+            let mut state = self.site.state();
+            (state.unreachable(self.shared.config.site_pause_secs, Instant::now()), state.failures)
+        };
+        self.shared.observe_site(&SiteState::Unreachable { site: &self.site.name, error, failures, pause_secs });
+    }
+}
+
+/// Connects to one address: with TLS as far as it goes, else once in the clear, which is remembered.
+async fn open(shared: &Shared, host: &Host, endpoint: &Endpoint) -> Result<Session, OpenError> {
+    let config = &shared.config;
+    let mut settings = Settings::new(&config.host_name);
+    settings.messages_max = config.session_messages_max;
+    settings.timeouts = config.timeouts.clone();
+    let name = host.name.trim_matches(['[', ']']).trim_start_matches("IPv6:");
+    if let (Some(tls), Ok(name)) = (&config.tls, rustls::pki_types::ServerName::try_from(name.to_owned()))
+        && !shared.is_tls_broken(&host.name)
+    {
+        settings.tls = Some(Tls { policy: TlsPolicy::Opportunistic, is_implicit: false, config: tls.clone(), name });
+    }
+    match Session::open(endpoint, &settings).await {
+        Err(error) if error.may_retry_in_clear() => {
+            shared.tls_is_broken(&host.name);
+            settings.tls = None;
+            Session::open(endpoint, &settings).await
+        }
+        opened => opened,
+    }
+}
+
+async fn serve(shared: &Arc<Shared>, site: &Arc<Site>, host: &Host, prefer: Prefer, mut session: Session) -> Served {
+    let has_dsn = session.extensions().dsn;
+    let mut mail = Mail::new(shared.clone(), site.clone(), host.name.clone(), prefer, has_dsn);
+    match session.run(&mut mail).await {
+        End::Lost(loss) if !mail.has_progress() && mail.has_taken() => Served::Useless(loss.to_string()),
+        End::Lost(_) => Served::Done,
+        End::NoMore | End::Idle | End::Full => {
+            session.quit().await;
+            Served::Done
+        }
+    }
+}
+
+/// No host of the site has an address, and none will: what waits for it fails.
+fn give_up(shared: &Arc<Shared>, site: &Site, error: &DnsError) {
+    let ready = site.state().ready;
+    let take = Take { prefer: Prefer::First, recipients_max: shared.config.recipients_max, across_domains: true };
+    loop {
+        let next = shared.queue().next(ready, take);
+        let Some(transaction) = next else { return };
+        shared.end_without_host(&transaction, error);
+    }
+}
+
+/// The reply in place of one, for a domain without a host.
+pub(super) fn reply_for(error: &DnsError) -> Reply {
+    let code = if error.is_final() { 550 } else { 450 };
+    Reply::new(code, error.status(), error.to_string())
+}
+
+/// What that means for recipients.
+pub(super) fn outcome_for(error: &DnsError) -> Outcome {
+    let status = super::traffic::status_of(&reply_for(error));
+    if error.is_final() { Outcome::Failed(status) } else { Outcome::Deferred(status) }
+}
+
+/// What a task polls for the next message while its body is read.
+pub(super) fn poll_join<T>(
+    handle: &mut tokio::task::JoinHandle<T>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<T, tokio::task::JoinError>> {
+    std::future::Future::poll(std::pin::Pin::new(handle), cx)
+}

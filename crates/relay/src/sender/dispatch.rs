@@ -1,0 +1,209 @@
+//! The task that looks after the queue: time, routes, connections, what is too old, snapshots.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::connection::reply_for;
+use super::shared::Shared;
+use super::site::Site;
+use crate::dns::{Destination, DnsError};
+use crate::queue::{Notice, Outcome, QueueId, Secs, Source, Status, What};
+use posthaste_smtp::Reply;
+
+/// Until the relay ends.
+pub(super) async fn run(shared: Arc<Shared>) {
+    let mut snapshot_at = Instant::now() + SNAPSHOT_EVERY;
+    let mut looked_at = 0;
+    while !shared.is_ending() {
+        let now = shared.time.now();
+        if now != looked_at {
+            looked_at = now;
+            shared.each_second(now);
+        }
+        shared.route_and_wake();
+        if Instant::now() >= snapshot_at || shared.wanted.load(Ordering::Acquire) > 0 {
+            let writing = shared.clone();
+            let begun = Instant::now();
+            let written = tokio::task::spawn_blocking(move || writing.advance()).await;
+            if let Ok(Err(error)) = written {
+                shared.unreadable(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
+            }
+            // A large queue's snapshot takes its time: at most a tenth of the whole.
+            snapshot_at = Instant::now() + SNAPSHOT_EVERY.max(begun.elapsed() * 9);
+        }
+        let _ = timeout(Duration::from_millis(250), shared.wake.notified()).await;
+    }
+}
+
+impl Shared {
+    fn each_second(self: &Arc<Self>, now: Secs) {
+        let (notices, actions) = {
+            let mut queue = self.queue();
+            queue.tick(now);
+            (queue.take_notices(), queue.take_actions())
+        };
+        self.record(actions);
+        self.recorder.retry(now);
+        for notice in notices {
+            self.settle_notice(notice);
+        }
+        let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
+        sites.iter().for_each(|site| self.serve(site));
+        if sites.len() > SITES_KEPT {
+            self.sites.lock().expect("the sites").retain(|_, site| {
+                let state = site.state();
+                state.connections > 0 || self.queue().ready(state.ready).is_some()
+            });
+        }
+    }
+
+    fn settle_notice(self: &Arc<Self>, notice: Notice) {
+        let (key, told) = match notice {
+            Notice::Expired(key) => (key, Outcome::Failed(Status { code: 0, enhanced: 4007 })),
+            Notice::Delayed(key) => (key, Outcome::Untried),
+        };
+        let (change, received) = {
+            let mut queue = self.queue();
+            let Some(state) = queue.show(key) else { return };
+            let change = match told {
+                Outcome::Failed(status) => {
+                    let status = if state.status == Status::default() { status } else { state.status };
+                    queue.finish(key, Outcome::Failed(status))
+                }
+                _ => Some(crate::queue::Change { key, what: What::DelayTold }),
+            };
+            (change, state.received)
+        };
+        let reply = match notice {
+            Notice::Expired(_) => Reply::new(554, "5.4.7", "it could not be delivered in time"),
+            Notice::Delayed(_) => Reply::new(451, "4.4.7", "it has not been delivered yet"),
+        };
+        let Some(change) = change else { return };
+        let shared = self.clone();
+        self.runtime.spawn_blocking(move || {
+            shared.settle_told(key.message, received, vec![change], &reply, &Arc::from(""));
+        });
+    }
+
+    fn route_and_wake(self: &Arc<Self>) {
+        let (mut unrouted, mut woken) = (Vec::new(), Vec::new());
+        {
+            let mut queue = self.queue();
+            queue.tick(self.time.now());
+            while unrouted.len() < ROUTES_AT_ONCE
+                && let Some(id) = queue.next_unrouted()
+            {
+                unrouted.push(id);
+            }
+            while let Some(id) = queue.next_woken() {
+                woken.extend(queue.ready(id).map(|(_, site)| (id, site)));
+            }
+        }
+        if unrouted.len() == ROUTES_AT_ONCE {
+            self.wake.notify_one();
+        }
+        for id in unrouted {
+            self.runtime.spawn(route(self.clone(), id));
+        }
+        for (id, name) in woken {
+            let site = self.sites.lock().expect("the sites").get(&name).cloned();
+            let Some(site) = site else { continue };
+            site.state().ready = id;
+            self.serve(&site);
+        }
+    }
+
+    /// The site of a destination, with its hosts as they are now.
+    fn route_to(self: &Arc<Self>, id: QueueId, destination: &Arc<Destination>, port: u16) {
+        let name = site_name(destination, port);
+        let until = destination.valid_until.saturating_duration_since(Instant::now()).as_secs();
+        let now = self.time.now();
+        let until = now.saturating_add(Secs::try_from(until).unwrap_or(Secs::MAX).clamp(1, ROUTE_SECS_MAX));
+        let source = Source { name: Arc::from(SOURCE), weight: 1 };
+        let ready = {
+            let mut sites = self.sites.lock().expect("the sites");
+            let ready = self.queue().route(id, &name, &[source], until);
+            let Some(ready) = ready.first().copied() else { return };
+            let name: Arc<str> = Arc::from(name);
+            let site = sites
+                .entry(name.clone())
+                .or_insert_with(|| Arc::new(Site::new(name, port, destination.clone(), ready)));
+            let mut state = site.state();
+            (state.destination, state.ready) = (destination.clone(), ready);
+            site.clone()
+        };
+        self.serve(&ready);
+    }
+
+    /// What was put off is tried now.
+    pub fn retry_all(self: &Arc<Self>) {
+        let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
+        sites.iter().for_each(|site| site.state().resume());
+        let mut from = None;
+        loop {
+            let mut queue = self.queue();
+            let (keys, next) = queue.select(&crate::queue::Selection::default(), from);
+            let changes: Vec<_> =
+                keys.into_iter().filter_map(|key| queue.act(key, crate::queue::Action::Flush)).collect();
+            drop(queue);
+            self.record(changes);
+            match next {
+                Some(next) => from = Some(next),
+                None => break,
+            }
+        }
+        sites.iter().for_each(|site| self.serve(site));
+    }
+}
+
+/// Finds the site of a queue. If there is none, what waits has had its attempt.
+async fn route(shared: Arc<Shared>, id: QueueId) {
+    let Some((name, _)) = shared.queue().queue(id) else { return };
+    let config = &shared.config;
+    let fixed = config.routes.iter().find(|route| route.fits(&name.domain));
+    let (found, port) = match fixed {
+        Some(route) if !route.use_mx => (config.resolver.fixed(&route.host), route.port),
+        Some(route) => (config.resolver.destination(&route.host).await, route.port),
+        None => (config.resolver.destination(&name.domain).await, config.port),
+    };
+    match found {
+        Ok(destination) => shared.route_to(id, &destination, port),
+        Err(error) => end_all(&shared, id, &error).await,
+    }
+}
+
+async fn end_all(shared: &Arc<Shared>, id: QueueId, error: &DnsError) {
+    loop {
+        for _ in 0..ENDED_AT_ONCE {
+            let taken = shared.queue().take(id, shared.config.recipients_max);
+            let Some(transaction) = taken else { return };
+            let reply = reply_for(error);
+            debug_assert!(reply.code() >= 400);
+            shared.end_without_host(&transaction, error);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn site_name(destination: &Destination, port: u16) -> String {
+    let hosts: Vec<String> =
+        destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name)).collect();
+    match port {
+        25 => hosts.join(", "),
+        port => format!("{} :{port}", hosts.join(", ")),
+    }
+}
+
+/// The one source there is: the system's choice of an address.
+const SOURCE: &str = "default";
+/// What was settled meanwhile need not be replayed, and its bodies go, after so long.
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
+const ROUTES_AT_ONCE: usize = 1000;
+const ENDED_AT_ONCE: usize = 100;
+/// Sites without mail stay known up to this number.
+const SITES_KEPT: usize = 10_000;
+/// A route is looked up again after a day at the latest.
+const ROUTE_SECS_MAX: Secs = 86_400;

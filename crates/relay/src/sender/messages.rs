@@ -1,0 +1,161 @@
+//! Envelopes and bodies of messages: in memory until the first attempt, as far as there is room; else from the spool.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use posthaste_spool::{Lsn, PublishedBody, ReadError, Spool, StreamId};
+
+use crate::queue::entry::QueuedRecipient;
+use crate::queue::{QueueEntry, Queued};
+
+/// A message to be sent.
+#[derive(Debug)]
+pub(super) struct Envelope {
+    pub queued: Queued,
+    /// In pieces; `None` if it is in the spool alone.
+    body: Option<Arc<[Bytes]>>,
+}
+
+impl Envelope {
+    pub fn recipient(&self, number: u16) -> Option<&QueuedRecipient> {
+        let at = self.queued.recipients.binary_search_by_key(&number, |recipient| recipient.number).ok()?;
+        Some(&self.queued.recipients[at])
+    }
+}
+
+/// A message with its body.
+#[derive(Debug, Clone)]
+pub(super) struct Loaded {
+    pub envelope: Arc<Envelope>,
+    pub body: Vec<Bytes>,
+}
+
+/// Why a message cannot be sent now or ever.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoadError {
+    /// It is lost.
+    #[error("the message cannot be read any more: {0}")]
+    Lost(String),
+    /// The disk may do better later.
+    #[error("the message cannot be read now: {0}")]
+    Now(String),
+}
+
+pub(super) struct Messages {
+    spool: Arc<dyn Spool>,
+    stream: StreamId,
+    bytes_max: usize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    by_lsn: HashMap<Lsn, (Arc<Envelope>, usize)>,
+    /// As they came; settled ones stay in it until their turn.
+    order: VecDeque<Lsn>,
+    bytes: usize,
+}
+
+impl Messages {
+    pub fn new(spool: Arc<dyn Spool>, stream: StreamId, bytes_max: usize) -> Self {
+        Messages { spool, stream, bytes_max, kept: Mutex::default() }
+    }
+
+    /// Keeps a message that has just become durable. If there is no room, the oldest make it: they are in the spool.
+    pub fn keep(&self, lsn: Lsn, queued: Queued, body: &PublishedBody) {
+        let PublishedBody::Memory(pieces) = body else { return };
+        let body_bytes: usize = pieces.iter().map(Bytes::len).sum();
+        let texts: usize = queued.recipients.iter().map(|recipient| recipient.address.len() + 64).sum();
+        let bytes = body_bytes + texts + ENVELOPE_BYTES;
+        let envelope = Arc::new(Envelope { queued, body: Some(pieces.clone()) });
+        let mut kept = self.kept.lock().expect("messages");
+        while kept.bytes + bytes > self.bytes_max {
+            let Some(oldest) = kept.order.pop_front() else { return };
+            kept.leave(oldest);
+        }
+        kept.bytes += bytes;
+        kept.by_lsn.insert(lsn, (envelope, bytes));
+        kept.order.push_back(lsn);
+    }
+
+    /// What is not needed any more, or is to be read from the spool next time.
+    pub fn forget(&self, messages: &[Lsn]) {
+        let mut kept = self.kept.lock().expect("messages");
+        messages.iter().for_each(|lsn| kept.leave(*lsn));
+        while kept.order.front().is_some_and(|lsn| !kept.by_lsn.contains_key(lsn)) {
+            kept.order.pop_front();
+        }
+    }
+
+    /// The message, if it is in memory.
+    pub fn in_memory(&self, lsn: Lsn) -> Option<Loaded> {
+        let envelope = self.kept.lock().expect("messages").by_lsn.get(&lsn)?.0.clone();
+        let body = envelope.body.as_ref()?.to_vec();
+        Some(Loaded { envelope, body })
+    }
+
+    /// The envelope, from memory or from the spool. May block.
+    pub fn envelope(&self, lsn: Lsn) -> Result<Arc<Envelope>, LoadError> {
+        if let Some((envelope, _)) = self.kept.lock().expect("messages").by_lsn.get(&lsn) {
+            return Ok(envelope.clone());
+        }
+        let entries = self.spool.entries(self.stream, lsn).map_err(load_error)?;
+        let queued = entries.iter().find_map(|payload| match QueueEntry::decode(payload) {
+            Ok(QueueEntry::Queued(queued)) => Some(queued),
+            _ => None,
+        });
+        let queued = queued.ok_or_else(|| LoadError::Lost("its envelope is not in its batch".to_owned()))?;
+        Ok(Arc::new(Envelope { queued, body: None }))
+    }
+
+    /// The message, from memory or from the spool. Blocks.
+    pub fn load(&self, lsn: Lsn) -> Result<Loaded, LoadError> {
+        if let Some(loaded) = self.in_memory(lsn) {
+            return Ok(loaded);
+        }
+        let envelope = self.envelope(lsn)?;
+        let body = self.body(lsn, u64::MAX)?;
+        Ok(Loaded { envelope, body })
+    }
+
+    /// At most so much of the body from its beginning. Blocks.
+    pub fn body(&self, lsn: Lsn, bytes_max: u64) -> Result<Vec<Bytes>, LoadError> {
+        let end = self.body_len(lsn)?.min(bytes_max);
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        while at < end {
+            let to = end.min(at + PIECE_BYTES);
+            pieces.push(self.spool.read(lsn, at..to).map_err(load_error)?);
+            at = to;
+        }
+        Ok(pieces)
+    }
+
+    /// The spool tells the length of a body to a reader that wants more than there is.
+    pub fn body_len(&self, lsn: Lsn) -> Result<u64, LoadError> {
+        match self.spool.read(lsn, u64::MAX - 1..u64::MAX) {
+            Err(ReadError::OutOfRange { len, .. }) => Ok(len),
+            Err(error) => Err(load_error(error)),
+            Ok(_) => Err(LoadError::Now("its length is not known".to_owned())),
+        }
+    }
+}
+
+impl Kept {
+    fn leave(&mut self, lsn: Lsn) {
+        if let Some((_, bytes)) = self.by_lsn.remove(&lsn) {
+            self.bytes -= bytes;
+        }
+    }
+}
+
+fn load_error(error: ReadError) -> LoadError {
+    match error {
+        ReadError::Damaged { .. } | ReadError::NotFound(_) => LoadError::Lost(error.to_string()),
+        error => LoadError::Now(error.to_string()),
+    }
+}
+
+/// What an envelope takes beside its texts, about.
+const ENVELOPE_BYTES: usize = 512;
+const PIECE_BYTES: u64 = 1 << 20;

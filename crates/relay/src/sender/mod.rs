@@ -1,0 +1,238 @@
+//! The relay: takes messages from the stream `queue` of a spool and sends them to the hosts that are responsible for them.
+//!
+//! [`Relay::open`] restores the queue and attaches to the stream. A message comes in by [`Relay::entry`], in the batch that keeps it. The way of a message:
+//!
+//! ```text
+//! spool ─published─► Queue ─unrouted─► DNS ─route─► ready queue of a site ─► connections ─fates─► Recorder ─changes─► spool
+//!   │                                                                            ▲
+//!   └───────── body and envelope: from memory, else from the spool ──────────────┘
+//! ```
+//!
+//! Nothing of a message leaves before its batch is durable, and a recipient is settled only when the record of that is durable. After a crash in between, the
+//! next hop gets it once more: the only duplicate.
+mod config;
+mod connection;
+mod dispatch;
+mod messages;
+mod observer;
+mod record;
+mod shared;
+mod site;
+mod snapshots;
+mod tell;
+mod traffic;
+
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+pub use config::{Config, Notifier, Route};
+pub use observer::{Attempt, AttemptResult, Observer, SiteState, Stats};
+
+use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret};
+use record::Time;
+use shared::{Parts, Shared};
+
+/// The name of the queue's stream.
+pub const STREAM: &str = "queue";
+
+/// The relay, open. Clones share it.
+#[derive(Clone)]
+pub struct Relay(Arc<Opened>);
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Relay").field("config", &self.0.shared.config).finish_non_exhaustive()
+    }
+}
+
+/// The last handle ends it.
+struct Opened {
+    shared: Arc<Shared>,
+    runtime: Mutex<Option<Runtime>>,
+    dispatcher: Mutex<JoinHandle<()>>,
+}
+
+/// A message for the relay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The sender's address; empty for none.
+    pub sender: Arc<str>,
+    /// BODY=8BITMIME was said of it (RFC 6152).
+    pub is_8bit: bool,
+    /// SMTPUTF8 was said of it (RFC 6531).
+    pub smtputf8: bool,
+    /// RET (RFC 3461 section 4.3).
+    pub ret: Option<Ret>,
+    /// ENVID as received; empty for none.
+    pub envid: Arc<str>,
+    /// On whose account it is sent; empty for none.
+    pub tenant: Arc<str>,
+    /// Which mailing it belongs to; empty for none.
+    pub campaign: Arc<str>,
+    /// To whom, numbers ascending; 1 to 65,535.
+    pub recipients: Vec<QueuedRecipient>,
+}
+
+/// Why the relay could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The stream could not be registered.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// The stream could not be read.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// The snapshot could not be read.
+    #[error(transparent)]
+    Snapshot(#[from] RestoreError),
+    /// A later version has written to the queue, or the batch is damaged.
+    #[error("batch {batch} of the queue: {error}")]
+    Entry {
+        /// Which.
+        batch: Lsn,
+        /// What is wrong.
+        error: DecodeError,
+    },
+    /// Threads could not be started, or the snapshot not be opened.
+    #[error("the queue: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// What opening found in the spool.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct OpenReport {
+    /// Recipients that wait.
+    pub recipients: u64,
+    /// Recipients that are held because they were at work in several crashes.
+    pub quarantined: usize,
+    /// Batches that cannot be read any more.
+    pub damaged: Vec<Lsn>,
+}
+
+impl Relay {
+    /// Restores the queue and begins to send.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
+        let stream = spool.stream(STREAM)?;
+        let seed = seed();
+        let mut queue = match spool.position(stream).1 {
+            Some(snapshot) => Queue::restore(spool.read_snapshot(&snapshot)?, config.schedules.clone(), seed)?,
+            None => Queue::new(config.schedules.clone(), seed),
+        };
+        let (mut report, mut failed) = (OpenReport::default(), None);
+        let shown_through = spool.replay(stream, &mut |replayed| match replayed {
+            Replayed::Entry { lsn, payload, .. } => match QueueEntry::decode(payload) {
+                Ok(entry) => queue.apply(lsn, &entry),
+                Err(error) => drop(failed.get_or_insert(OpenError::Entry { batch: lsn, error })),
+            },
+            Replayed::Damaged { lsn } => report.damaged.push(lsn),
+        })?;
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let time = Time::start(queue.recorded(), wall);
+        let held = queue.start(time.now());
+        (report.recipients, report.quarantined) = (queue.recipients(), held.len());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RUNTIME_THREADS)
+            .max_blocking_threads(BLOCKING_THREADS_MAX)
+            .thread_name("relay")
+            .enable_all()
+            .build()?;
+        let handle = runtime.handle().clone();
+        let shared = Arc::new(Shared::new(Parts { spool, stream, config, queue, time, runtime: handle, seed }));
+        shared.spool.attach(stream, shown_through, shared.clone())?;
+        shared.record(held);
+        let dispatcher = Mutex::new(runtime.spawn(dispatch::run(shared.clone())));
+        Ok((Relay(Arc::new(Opened { shared, runtime: Mutex::new(Some(runtime)), dispatcher })), report))
+    }
+
+    /// The entry of a message for the batch that keeps it.
+    pub fn entry(&self, message: Outgoing) -> Entry {
+        self.0.shared.entry(message)
+    }
+
+    /// Whether so many more recipients find room; if not, reply 452 4.3.1.
+    pub fn has_room(&self, recipients: u64) -> bool {
+        self.0.shared.queue().has_room(recipients)
+    }
+
+    /// Everything that waits for its next attempt, or for a site that did not answer, is tried now.
+    pub fn retry_all(&self) {
+        self.0.shared.retry_all();
+    }
+
+    /// Counts since opening, and what waits now.
+    pub fn stats(&self) -> Stats {
+        let shared = &self.0.shared;
+        let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        Stats {
+            delivered: count(&shared.delivered),
+            deferred: count(&shared.deferred),
+            failed: count(&shared.failed),
+            recipients: shared.queue().recipients(),
+            connections: shared.connections(),
+            unreachable: shared.unreachable.load(Ordering::Relaxed),
+            now: shared.time.now(),
+        }
+    }
+
+    /// Ready once nothing is sent any more although nobody has [ended](Self::end_by) it, which is a bug: what waits is in the spool. Not to be called after that.
+    pub fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut dispatcher = self.0.dispatcher.lock().unwrap_or_else(PoisonError::into_inner);
+        Pin::new(&mut *dispatcher).poll(cx).map(drop)
+    }
+
+    /// Begins no transaction any more, waits until `deadline` for those under way and for their records, and ends. Blocks.
+    pub fn end_by(&self, deadline: Instant) {
+        self.0.end_by(deadline);
+    }
+}
+
+impl Opened {
+    fn end_by(&self, deadline: Instant) {
+        let Some(runtime) = self.runtime.lock().expect("the runtime").take() else { return };
+        let shared = &self.shared;
+        shared.begin_end();
+        shared.wait_for_connections(deadline);
+        shared.recorder.wait_until(deadline);
+        shared.spool.detach(shared.stream);
+        if let Err(error) = shared.advance() {
+            shared.unreadable(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
+        }
+        // On a thread of its own, as this may be called by a task.
+        let shutdown = move || runtime.shutdown_timeout(RUNTIME_PATIENCE);
+        if let Ok(thread) = std::thread::Builder::new().name("relay-end".to_owned()).spawn(shutdown) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.end_by(Instant::now() + Duration::from_secs(5));
+    }
+}
+
+/// Different at each opening.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+const RUNTIME_THREADS: usize = 2;
+/// For reading bodies and writing notifications.
+const BLOCKING_THREADS_MAX: usize = 16;
+/// How long a thread is waited for that a disk may hold.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(1);

@@ -1,0 +1,401 @@
+//! What all tasks of the relay share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use posthaste_random::mix;
+use posthaste_spool::{Consumer, Entry, Lsn, Published, Spool, StreamId};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Outgoing;
+use super::config::Config;
+use super::connection::{connect, outcome_for, reply_for};
+use super::messages::{Envelope, Messages};
+use super::observer::{Attempt, AttemptResult, SiteState};
+use super::record::{Recorder, Time};
+use super::site::{Site, Wanted};
+use super::tell::{Tell, Told};
+use super::traffic::{keys_of, status_of};
+use crate::dns::DnsError;
+use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Transaction, What};
+use crate::session::Fate;
+
+pub(super) struct Shared {
+    pub spool: Arc<dyn Spool>,
+    pub stream: StreamId,
+    pub config: Config,
+    pub messages: Messages,
+    pub recorder: Arc<Recorder>,
+    pub time: Time,
+    pub runtime: Handle,
+    pub wake: Notify,
+    pub wanted: AtomicU64,
+    /// By name.
+    pub sites: Mutex<HashMap<Arc<str>, Arc<Site>>>,
+    pub seed: u64,
+    queue: Mutex<Queue>,
+    is_ending: AtomicBool,
+    connections: Mutex<usize>,
+    /// A connection has ended.
+    ended: Condvar,
+    serial: AtomicU64,
+    /// Hosts whose TLS has failed, until when.
+    broken_tls: Mutex<HashMap<Arc<str>, Instant>>,
+    pub delivered: AtomicU64,
+    pub deferred: AtomicU64,
+    pub failed: AtomicU64,
+    pub unreachable: AtomicUsize,
+}
+
+/// What [`Shared`] is made of.
+pub(super) struct Parts {
+    pub spool: Arc<dyn Spool>,
+    pub stream: StreamId,
+    pub config: Config,
+    pub queue: Queue,
+    pub time: Time,
+    pub runtime: Handle,
+    pub seed: u64,
+}
+
+impl Shared {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { spool, stream, config, queue, time, runtime, seed } = parts;
+        Shared {
+            messages: Messages::new(spool.clone(), stream, config.memory_bytes),
+            recorder: Arc::new(Recorder::new(spool.clone(), stream)),
+            spool,
+            stream,
+            config,
+            time,
+            runtime,
+            wake: Notify::new(),
+            wanted: AtomicU64::new(0),
+            sites: Mutex::default(),
+            seed,
+            queue: Mutex::new(queue),
+            is_ending: AtomicBool::new(false),
+            connections: Mutex::new(0),
+            ended: Condvar::new(),
+            serial: AtomicU64::new(0),
+            broken_tls: Mutex::default(),
+            delivered: AtomicU64::new(0),
+            deferred: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            unreachable: AtomicUsize::new(0),
+        }
+    }
+
+    /// The entry of a message.
+    pub fn entry(&self, message: Outgoing) -> Entry {
+        let Outgoing { sender, is_8bit, smtputf8, ret, envid, tenant, campaign, recipients } = message;
+        let queued = Queued {
+            received: self.time.now(),
+            not_before: 0,
+            expires: 0,
+            sender,
+            is_8bit,
+            smtputf8,
+            require_tls: false,
+            ret,
+            envid,
+            tenant,
+            campaign,
+            recipients,
+        };
+        let payload = QueueEntry::Queued(queued).encode().into();
+        Entry { stream: self.stream, needs_body: true, payload }
+    }
+
+    /// Locked after a site, never before one.
+    pub fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("the queue")
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// No transaction begins any more; idle connections end.
+    pub fn begin_end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.wake.notify_one();
+        self.sites.lock().expect("the sites").values().for_each(|site| site.state().wake_idle());
+    }
+
+    pub fn connections(&self) -> usize {
+        *self.connections.lock().expect("the connections")
+    }
+
+    /// Waits until no connection is left. Blocks.
+    pub fn wait_for_connections(&self, deadline: std::time::Instant) {
+        let mut connections = self.connections.lock().expect("the connections");
+        while *connections > 0 {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            connections = self.ended.wait_timeout(connections, left).expect("the connections").0;
+        }
+    }
+
+    /// Starts a connection that its site has counted.
+    pub fn connect(self: &Arc<Self>, site: &Arc<Site>, prefer: crate::queue::Prefer) {
+        *self.connections.lock().expect("the connections") += 1;
+        let seed = mix(self.seed ^ mix(self.serial.fetch_add(1, Ordering::Relaxed)));
+        self.runtime.spawn(connect(self.clone(), site.clone(), prefer, seed));
+    }
+
+    /// A connection's task has ended; what is left for its site is looked at.
+    pub fn connection_ended(self: &Arc<Self>, site: &Arc<Site>) {
+        *self.connections.lock().expect("the connections") -= 1;
+        self.ended.notify_all();
+        self.serve(site);
+    }
+
+    /// Has a connection look at what waits for a site, if anything does.
+    pub fn serve(self: &Arc<Self>, site: &Arc<Site>) {
+        if self.is_ending() {
+            return;
+        }
+        let wanted = {
+            let mut state = site.state();
+            if !self.queue().has_waiting(state.ready) {
+                return;
+            }
+            let most = match self.connections() < self.config.connections_max {
+                true => self.config.site_connections_max,
+                // Others end; each end is looked at each second.
+                false => 0,
+            };
+            state.wanted(most, Instant::now())
+        };
+        if let Wanted::Connect(prefer) = wanted {
+            self.connect(site, prefer);
+        }
+    }
+
+    pub fn is_tls_broken(&self, host: &str) -> bool {
+        self.broken_tls.lock().expect("hosts").get(host).is_some_and(|until| *until > Instant::now())
+    }
+
+    pub fn tls_is_broken(&self, host: &Arc<str>) {
+        let mut broken = self.broken_tls.lock().expect("hosts");
+        let now = Instant::now();
+        if broken.len() >= BROKEN_TLS_MAX {
+            broken.retain(|_, until| *until > now);
+        }
+        if broken.len() < BROKEN_TLS_MAX {
+            broken.insert(host.clone(), now + BROKEN_TLS);
+        }
+    }
+
+    pub fn observe_site(&self, state: &SiteState<'_>) {
+        match state {
+            SiteState::Unreachable { failures: 1, .. } => self.unreachable.fetch_add(1, Ordering::Relaxed),
+            SiteState::Unreachable { .. } => self.unreachable.load(Ordering::Relaxed),
+            SiteState::Reached { .. } => self.unreachable.fetch_sub(1, Ordering::Relaxed),
+        };
+        if let Some(observer) = &self.config.observer {
+            observer.site(state);
+        }
+    }
+
+    pub fn unreadable(&self, batch: Lsn, why: &str) {
+        if let Some(observer) = &self.config.observer {
+            observer.unreadable(batch, why);
+        }
+    }
+
+    /// Ends attempts of which nothing is to be told.
+    pub fn finish(self: &Arc<Self>, outcomes: Vec<(Key, Outcome)>) {
+        let changes: Vec<Change> = {
+            let mut queue = self.queue();
+            outcomes.into_iter().filter_map(|(key, outcome)| queue.finish(key, outcome)).collect()
+        };
+        self.record(changes);
+    }
+
+    pub fn record(self: &Arc<Self>, changes: Vec<Change>) {
+        self.recorder.record(changes, self.time.now());
+        self.wake.notify_one();
+    }
+
+    /// What became of a transaction at a host.
+    pub fn ended(
+        self: &Arc<Self>,
+        site: &Site,
+        host: &Arc<str>,
+        has_dsn: bool,
+        transaction: &Transaction,
+        envelope: Option<&Arc<Envelope>>,
+        fates: Vec<Fate>,
+    ) {
+        let was_lost = fates.iter().any(|fate| matches!(fate, Fate::NotSent(_)));
+        let is_hopeless = {
+            let mut state = site.state();
+            if fates.iter().any(|fate| matches!(fate, Fate::TooMany(_))) {
+                let taken = fates.iter().filter(|fate| !matches!(fate, Fate::TooMany(_))).count();
+                state.recipients_max = Some(taken.max(1));
+            }
+            match was_lost {
+                true => state.lost(transaction.message) > LOST_TIMES_MAX,
+                false => {
+                    state.not_lost(transaction.message);
+                    false
+                }
+            }
+        };
+        let (mut changes, mut told) = (Vec::new(), Vec::new());
+        for (key, fate) in keys_of(transaction).zip(&fates) {
+            let status = status_of(fate.reply());
+            let outcome = match fate {
+                Fate::Delivered(_) => Outcome::Delivered(status),
+                Fate::Refused(..) => Outcome::Failed(status),
+                Fate::Deferred(..) | Fate::Unknown(_) => Outcome::Deferred(status),
+                // The message itself may be what the hosts do not survive.
+                Fate::NotSent(_) if is_hopeless => Outcome::Deferred(status),
+                Fate::NotSent(_) | Fate::TooMany(_) => Outcome::Untried,
+            };
+            let Some(change) = self.queue().finish(key, outcome) else { continue };
+            if let Some(envelope) = envelope {
+                self.observe(transaction, key, envelope, &change, fate, host);
+            }
+            let tell = match fate {
+                Fate::Refused(..) => Some(Tell::Failed),
+                Fate::Delivered(_) if !has_dsn => Some(Tell::Relayed),
+                _ => None,
+            };
+            let tell = tell.filter(|tell| envelope.is_some_and(|envelope| tell.is_wanted(envelope, key.number)));
+            match tell {
+                Some(tell) => told.push(Told::new(change, tell, fate.reply().clone(), host.clone())),
+                None => changes.push(change),
+            }
+        }
+        self.record(changes);
+        if let (Some(envelope), false) = (envelope, told.is_empty()) {
+            self.tell(transaction.message, envelope.clone(), told);
+        }
+    }
+
+    fn observe(
+        &self,
+        transaction: &Transaction,
+        key: Key,
+        envelope: &Envelope,
+        change: &Change,
+        fate: &Fate,
+        host: &str,
+    ) {
+        let count = match change.what {
+            What::Delivered(_) => &self.delivered,
+            What::Failed(_) => &self.failed,
+            _ => &self.deferred,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        let result = match (change.what, fate) {
+            (What::Delivered(_), _) => AttemptResult::Delivered,
+            (What::Deferred { next, .. }, Fate::Unknown(_)) => AttemptResult::Unknown { next },
+            (What::Deferred { next, .. }, _) => AttemptResult::Deferred { next },
+            _ => AttemptResult::Failed,
+        };
+        self.attempted(key, transaction.received, envelope, result, host, fate.reply());
+    }
+
+    /// Tells the observer.
+    pub fn attempted(
+        &self,
+        key: Key,
+        received: crate::queue::Secs,
+        envelope: &Envelope,
+        result: AttemptResult,
+        host: &str,
+        reply: &posthaste_smtp::Reply,
+    ) {
+        let Some(observer) = &self.config.observer else { return };
+        let recipient = envelope.recipient(key.number).map_or("", |recipient| &recipient.address);
+        let (sender, tenant) = (&*envelope.queued.sender, &*envelope.queued.tenant);
+        observer.attempt(&Attempt { key, sender, recipient, tenant, received, result, host, reply });
+    }
+
+    /// Ends attempts for which there is no host.
+    pub fn end_without_host(self: &Arc<Self>, transaction: &Transaction, error: &DnsError) {
+        let (outcome, reply) = (outcome_for(error), reply_for(error));
+        let changes: Vec<Change> = {
+            let mut queue = self.queue();
+            keys_of(transaction).filter_map(|key| queue.finish(key, outcome)).collect()
+        };
+        let (shared, message, received) = (self.clone(), transaction.message, transaction.received);
+        let host: Arc<str> = Arc::from("");
+        // The envelope may be on the disk.
+        self.runtime.spawn_blocking(move || shared.settle_told(message, received, changes, &reply, &host));
+    }
+
+    /// Records changes that are to be told of if NOTIFY asks for that. Blocks.
+    pub fn settle_told(
+        self: &Arc<Self>,
+        message: Lsn,
+        received: crate::queue::Secs,
+        changes: Vec<Change>,
+        reply: &posthaste_smtp::Reply,
+        host: &Arc<str>,
+    ) {
+        let Ok(envelope) = self.messages.envelope(message) else {
+            self.unreadable(message, "its envelope");
+            return self.record(changes);
+        };
+        let (mut silent, mut told) = (Vec::new(), Vec::new());
+        for change in changes {
+            let (tell, result, count) = match change.what {
+                What::Failed(_) => (Some(Tell::Failed), Some(AttemptResult::Failed), Some(&self.failed)),
+                What::Deferred { next, .. } => (None, Some(AttemptResult::Deferred { next }), Some(&self.deferred)),
+                What::DelayTold => (Some(Tell::Delayed), None, None),
+                _ => (None, None, None),
+            };
+            if let Some(count) = count {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(result) = result {
+                self.attempted(change.key, received, &envelope, result, host, reply);
+            }
+            match tell.filter(|tell| tell.is_wanted(&envelope, change.key.number)) {
+                Some(tell) => told.push(Told::new(change, tell, reply.clone(), host.clone())),
+                None => silent.push(change),
+            }
+        }
+        self.record(silent);
+        if !told.is_empty() {
+            self.tell(message, envelope, told);
+        }
+    }
+}
+
+impl Consumer for Shared {
+    fn published(&self, entry: Published) {
+        match QueueEntry::decode(&entry.payload) {
+            Ok(decoded) => {
+                self.queue().apply(entry.lsn, &decoded);
+                if let QueueEntry::Queued(queued) = decoded {
+                    self.messages.keep(entry.lsn, queued, &entry.body);
+                }
+            }
+            Err(error) => self.unreadable(entry.lsn, &error.to_string()),
+        }
+        self.wake.notify_one();
+    }
+
+    fn advance_wanted(&self, through: Lsn) {
+        self.wanted.fetch_max(through.get(), Ordering::AcqRel);
+        self.wake.notify_one();
+    }
+}
+
+/// How long a host is spoken to in the clear whose TLS has failed.
+const BROKEN_TLS: Duration = Duration::from_secs(3600);
+const BROKEN_TLS_MAX: usize = 100_000;
+/// A message with which the connection is lost more often has had an attempt.
+const LOST_TIMES_MAX: u32 = 3;

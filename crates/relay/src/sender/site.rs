@@ -1,0 +1,163 @@
+//! What is known of a site while mail for it waits: its connections, its failures, and when it is tried again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use std::time::Duration;
+
+use posthaste_spool::Lsn;
+use tokio::time::Instant;
+
+use crate::dns::Destination;
+use crate::queue::{Prefer, ReadyId};
+
+/// A set of mail hosts, by preference, and their port.
+pub(super) struct Site {
+    /// `10 mx1.example.org, 20 mx2.example.org`, with `:port` behind if it is not 25.
+    pub name: Arc<str>,
+    pub port: u16,
+    state: Mutex<State>,
+}
+
+pub(super) struct State {
+    /// As the last answer of DNS has it.
+    pub destination: Arc<Destination>,
+    /// The ready queue that is served.
+    pub ready: ReadyId,
+    /// Tasks that have a connection, or try to.
+    pub connections: usize,
+    /// Of them, those that try to.
+    pub connecting: usize,
+    /// Connections of them that prefer first attempts.
+    first: usize,
+    /// Connections that wait for messages.
+    idle: Vec<Waker>,
+    /// In a row, none of its hosts could be reached.
+    pub failures: u32,
+    paused_until: Option<Instant>,
+    /// The most recipients that it has taken in one transaction before it said that these are too many.
+    pub recipients_max: Option<usize>,
+    /// How often a connection was lost while a message was on its way.
+    lost: HashMap<Lsn, u32>,
+}
+
+/// What to do for a site that has something to send.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// One more connection, which is counted already.
+    Connect(Prefer),
+    /// Nothing: a connection was woken, all are busy, or the site pauses.
+    Nothing,
+}
+
+impl Site {
+    pub fn new(name: Arc<str>, port: u16, destination: Arc<Destination>, ready: ReadyId) -> Self {
+        let state = State {
+            destination,
+            ready,
+            connections: 0,
+            connecting: 0,
+            first: 0,
+            idle: Vec::new(),
+            failures: 0,
+            paused_until: None,
+            recipients_max: None,
+            lost: HashMap::new(),
+        };
+        Site { name, port, state: Mutex::new(state) }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("a site")
+    }
+}
+
+impl State {
+    /// Something waits: wakes an idle connection, or asks for one more.
+    pub fn wanted(&mut self, connections_max: usize, now: Instant) -> Wanted {
+        if self.is_paused(now) {
+            return Wanted::Nothing;
+        }
+        if let Some(waker) = self.idle.pop() {
+            waker.wake();
+            return Wanted::Nothing;
+        }
+        self.grow(connections_max)
+    }
+
+    /// One more connection if there may be one: only as many at once as there are already, and one probe while nobody knows whether the site answers.
+    pub fn grow(&mut self, connections_max: usize) -> Wanted {
+        let most = if self.failures > 0 { 1 } else { connections_max };
+        let established = self.connections - self.connecting;
+        if self.connections >= most || self.connecting > established {
+            return Wanted::Nothing;
+        }
+        self.connections += 1;
+        self.connecting += 1;
+        let prefer = if self.first * 2 < self.connections { Prefer::First } else { Prefer::Later };
+        self.first += usize::from(prefer == Prefer::First);
+        Wanted::Connect(prefer)
+    }
+
+    pub fn wait(&mut self, waker: &Waker) {
+        if !self.idle.iter().any(|idle| idle.will_wake(waker)) {
+            self.idle.push(waker.clone());
+        }
+    }
+
+    /// Wakes all that wait for messages.
+    pub fn wake_idle(&mut self) {
+        self.idle.drain(..).for_each(Waker::wake);
+    }
+
+    pub fn is_paused(&self, now: Instant) -> bool {
+        self.paused_until.is_some_and(|until| until > now)
+    }
+
+    /// The pause ends now.
+    pub fn resume(&mut self) {
+        self.paused_until = None;
+    }
+
+    /// A host has answered. Whether it had been thought unreachable.
+    pub fn reached(&mut self) -> bool {
+        self.connecting -= 1;
+        self.paused_until = None;
+        std::mem::take(&mut self.failures) > 0
+    }
+
+    /// None of the hosts can be used; the pause until the next try.
+    pub fn unreachable(&mut self, first_secs: u32, now: Instant) -> u32 {
+        self.failures += 1;
+        let pause = first_secs.saturating_mul(1 << (self.failures - 1).min(16)).min(PAUSE_SECS_MAX);
+        self.paused_until = Some(now + Duration::from_secs(pause.into()));
+        pause
+    }
+
+    /// A connection has ended. `was_open`: it had been [reached](Self::reached).
+    pub fn ended(&mut self, prefer: Prefer, was_open: bool) {
+        self.connections -= 1;
+        self.connecting -= usize::from(!was_open);
+        self.first -= usize::from(prefer == Prefer::First);
+    }
+
+    /// A connection was lost with a message on its way: how often by now.
+    pub fn lost(&mut self, message: Lsn) -> u32 {
+        if self.lost.len() >= LOST_MAX {
+            self.lost.clear();
+        }
+        let count = self.lost.entry(message).or_default();
+        *count += 1;
+        *count
+    }
+
+    pub fn not_lost(&mut self, message: Lsn) {
+        if !self.lost.is_empty() {
+            self.lost.remove(&message);
+        }
+    }
+}
+
+/// The longest pause of a site that does not answer.
+const PAUSE_SECS_MAX: u32 = 1800;
+const LOST_MAX: usize = 10_000;

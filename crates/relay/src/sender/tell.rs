@@ -1,0 +1,142 @@
+//! Notifications to senders, in the batch with what they tell of.
+
+use std::sync::Arc;
+
+use posthaste_message::DateTime;
+use posthaste_random::mix;
+use posthaste_smtp::Reply;
+use posthaste_spool::Lsn;
+
+use super::messages::Envelope;
+use super::record;
+use super::shared::Shared;
+use crate::dsn::{Action, Notification, Recipient, Returned, header_of};
+use crate::queue::entry::Ret;
+use crate::queue::{Change, What};
+
+/// What a sender is told of a recipient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tell {
+    Failed,
+    Delayed,
+    /// Handed to a host that says nothing of success.
+    Relayed,
+}
+
+/// A change that is told.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    change: Change,
+    tell: Tell,
+    reply: Reply,
+    host: Arc<str>,
+}
+
+impl Told {
+    pub fn new(change: Change, tell: Tell, reply: Reply, host: Arc<str>) -> Self {
+        Told { change, tell, reply, host }
+    }
+}
+
+impl Tell {
+    fn action(self, until: i64) -> Action {
+        match self {
+            Tell::Failed => Action::Failed,
+            Tell::Delayed => Action::Delayed { until: DateTime::from_unix(until) },
+            Tell::Relayed => Action::Relayed,
+        }
+    }
+
+    pub fn is_wanted(self, envelope: &Envelope, number: u16) -> bool {
+        let asked = envelope.recipient(number).map_or(0, |recipient| recipient.notify);
+        self.action(0).is_told(&envelope.queued.sender, asked)
+    }
+}
+
+impl Shared {
+    /// Records changes of one message with a notification of them.
+    pub fn tell(self: &Arc<Self>, message: Lsn, envelope: Arc<Envelope>, told: Vec<Told>) {
+        let shared = self.clone();
+        self.runtime.spawn_blocking(move || shared.tell_now(message, &envelope, &told));
+    }
+
+    fn tell_now(self: &Arc<Self>, message: Lsn, envelope: &Envelope, told: &[Told]) {
+        let (queued, now) = (&envelope.queued, self.time.now());
+        let changes: Vec<Change> = told.iter().map(|told| told.change).collect();
+        let is_failure = told.iter().any(|told| told.tell == Tell::Failed);
+        let returned_max = self.config.returned_bytes_max;
+        // Of a success and a delay the header is enough (RFC 3461 section 4.3).
+        let wants_all = is_failure && queued.ret != Some(Ret::Headers);
+        let is_short = || self.messages.body_len(message).is_ok_and(|len| len <= returned_max);
+        let is_whole = wants_all && is_short();
+        let body = self.messages.body(message, if is_whole { returned_max } else { HEADER_BYTES_MAX });
+        let body = body.unwrap_or_default();
+        let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX as usize) };
+        let texts: Vec<String> = told.iter().map(|told| text_of(&told.reply)).collect();
+        let untils = told.iter().map(|told| {
+            let until = self.queue().show(told.change.key).and_then(|state| state.expires);
+            i64::from(until.unwrap_or(now))
+        });
+        let untils: Vec<i64> = untils.collect();
+        let recipients: Vec<Recipient<'_>> = told
+            .iter()
+            .zip(texts.iter().zip(untils))
+            .filter_map(|(told, (text, until))| {
+                let recipient = envelope.recipient(told.change.key.number)?;
+                Some(Recipient {
+                    address: &recipient.address,
+                    orcpt: &recipient.orcpt,
+                    action: told.tell.action(until),
+                    status: status(told),
+                    reply: text,
+                    host: &told.host,
+                    last_attempt: DateTime::from_unix(now.into()),
+                })
+            })
+            .collect();
+        if recipients.is_empty() {
+            return self.record(changes);
+        }
+        let first = told[0].change.key;
+        let random = |salt: u64| {
+            mix(self.seed ^ mix(first.message.get() ^ u64::from(first.number) << 48) ^ mix(u64::from(now)) ^ salt)
+        };
+        let written = Notification {
+            reporting_host: &self.config.host_name,
+            sender: &queued.sender,
+            envid: &queued.envid,
+            received: DateTime::from_unix(queued.received.into()),
+            now: DateTime::from_unix(now.into()),
+            id: u128::from(random(1)) << 64 | u128::from(random(2)),
+            recipients: &recipients,
+            returned: if is_whole { Returned::Message(&body) } else { Returned::Header(&header) },
+            wording: &self.config.wording,
+        }
+        .write();
+        let entries = self.config.notifier.entries(&queued.sender, &written, &|message| self.entry(message));
+        if entries.is_empty() {
+            return self.record(changes);
+        }
+        self.recorder.record_told(record::Told { at: now, changes, entries, body: written.message });
+        self.wake.notify_one();
+    }
+}
+
+/// The enhanced code for a reader: that of the reply, or what its class says.
+fn status(told: &Told) -> (u8, u16, u16) {
+    let class = match (told.tell, told.change.what) {
+        (Tell::Failed, _) => 5,
+        (Tell::Delayed, _) => 4,
+        (Tell::Relayed, What::Delivered(_)) | (Tell::Relayed, _) => 2,
+    };
+    told.reply.enhanced().map_or((class, 0, 0), |code| (class, code.subject, code.detail))
+}
+
+fn text_of(reply: &Reply) -> String {
+    let mut out = Vec::new();
+    reply.write(&mut out);
+    String::from_utf8_lossy(&out).trim_end().replace("\r\n", " ")
+}
+
+/// A header that is returned has at most so many bytes.
+const HEADER_BYTES_MAX: u64 = 64 << 10;

@@ -1,0 +1,225 @@
+//! What a session sends: transactions of a site's ready queue, and what becomes of them.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use posthaste_smtp::command::Notify;
+use posthaste_smtp::{BodyType, ForwardPath, MailFrom, RcptTo, Reply, Ret, ReversePath};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::connection::poll_join;
+use super::messages::{Envelope, LoadError, Loaded};
+use super::shared::Shared;
+use super::site::{Site, Wanted};
+use crate::queue::entry::{self, QueuedRecipient, notify};
+use crate::queue::{Key, Outcome, Prefer, Status, Take, Transaction};
+use crate::session::{Fate, Message, Traffic};
+
+/// The messages of one session.
+pub(super) struct Mail {
+    shared: Arc<Shared>,
+    site: Arc<Site>,
+    host: Arc<str>,
+    prefer: Prefer,
+    /// The host says of success itself.
+    has_dsn: bool,
+    loading: Option<(UnderWay, JoinHandle<Result<Loaded, LoadError>>)>,
+    has_taken: bool,
+    has_progress: bool,
+}
+
+/// A transaction under way. If it is dropped without an end, its recipients are tried again.
+pub(super) struct UnderWay {
+    shared: Arc<Shared>,
+    transaction: Transaction,
+    envelope: Option<Arc<Envelope>>,
+    is_ended: bool,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            let outcomes: Vec<_> = self.keys().map(|key| (key, Outcome::Deferred(UNKNOWN))).collect();
+            self.shared.finish(outcomes);
+        }
+    }
+}
+
+impl UnderWay {
+    fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        keys_of(&self.transaction)
+    }
+}
+
+pub(super) fn keys_of(transaction: &Transaction) -> impl Iterator<Item = Key> + '_ {
+    transaction.recipients.iter().map(|taken| Key { message: transaction.message, number: taken.number })
+}
+
+impl Mail {
+    pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, prefer: Prefer, has_dsn: bool) -> Self {
+        Mail { shared, site, host, prefer, has_dsn, loading: None, has_taken: false, has_progress: false }
+    }
+
+    /// Whether a message was given to the session.
+    pub fn has_taken(&self) -> bool {
+        self.has_taken
+    }
+
+    /// Whether the host has said anything of a message.
+    pub fn has_progress(&self) -> bool {
+        self.has_progress
+    }
+
+    /// The next transaction; `None` if nothing waits. Then the task is woken for the next.
+    fn take(&self, cx: &Context<'_>) -> Poll<Option<UnderWay>> {
+        if self.shared.is_ending() {
+            return Poll::Ready(None);
+        }
+        let config = &self.shared.config;
+        let mut state = self.site.state();
+        if state.is_paused(Instant::now()) {
+            return Poll::Ready(None);
+        }
+        let recipients_max = state.recipients_max.unwrap_or(config.recipients_max).min(config.recipients_max);
+        let take = Take { prefer: self.prefer, recipients_max, across_domains: true };
+        let (transaction, has_more) = {
+            let mut queue = self.shared.queue();
+            (queue.next(state.ready, take), queue.has_waiting(state.ready))
+        };
+        let Some(transaction) = transaction else {
+            state.wait(cx.waker());
+            return Poll::Pending;
+        };
+        if has_more && let Wanted::Connect(prefer) = state.grow(config.site_connections_max) {
+            drop(state);
+            self.shared.connect(&self.site, prefer);
+        }
+        let shared = self.shared.clone();
+        Poll::Ready(Some(UnderWay { shared, transaction, envelope: None, is_ended: false }))
+    }
+
+    fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<Message<UnderWay>> {
+        let Loaded { envelope, body } = loaded;
+        let of = |taken: &crate::queue::Taken| envelope.recipient(taken.number).and_then(rcpt_to);
+        let recipients: Option<Vec<RcptTo>> = under_way.transaction.recipients.iter().map(of).collect();
+        let (Some(mail), Some(recipients)) = (mail_from(&envelope), recipients) else {
+            let reply = Reply::new(554, "5.6.0", "the envelope in the spool is no envelope");
+            under_way.envelope = Some(envelope);
+            self.end(under_way, |_| Fate::Refused(reply.clone(), crate::session::Scope::Message));
+            return None;
+        };
+        self.has_taken = true;
+        under_way.envelope = Some(envelope);
+        Some(Message { key: under_way, mail, recipients, body })
+    }
+
+    /// A message that cannot be read: lost, or for now.
+    fn unreadable(&mut self, under_way: UnderWay, error: &LoadError) {
+        let fate = match error {
+            LoadError::Lost(_) => {
+                self.shared.unreadable(under_way.transaction.message, &error.to_string());
+                let reply = Reply::new(554, "5.3.0", error.to_string());
+                Fate::Refused(reply, crate::session::Scope::Message)
+            }
+            LoadError::Now(_) => {
+                let reply = Reply::new(451, "4.3.0", error.to_string());
+                Fate::Deferred(reply, crate::session::Scope::Message)
+            }
+        };
+        self.end(under_way, |_| fate.clone());
+    }
+
+    fn end(&self, mut under_way: UnderWay, mut fate: impl FnMut(usize) -> Fate) {
+        under_way.is_ended = true;
+        let count = under_way.transaction.recipients.len();
+        let fates = (0..count).map(&mut fate).collect();
+        self.shared.ended(
+            &self.site,
+            &self.host,
+            self.has_dsn,
+            &under_way.transaction,
+            under_way.envelope.as_ref(),
+            fates,
+        );
+    }
+}
+
+impl Traffic for Mail {
+    type Key = UnderWay;
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<UnderWay>>> {
+        loop {
+            if let Some((_, handle)) = &mut self.loading {
+                let loaded = ready!(poll_join(handle, cx));
+                let Some((under_way, _)) = self.loading.take() else { continue };
+                match loaded {
+                    Ok(Ok(loaded)) => {
+                        if let Some(message) = self.message(under_way, loaded) {
+                            return Poll::Ready(Some(message));
+                        }
+                    }
+                    Ok(Err(error)) => self.unreadable(under_way, &error),
+                    Err(_) => drop(under_way),
+                }
+                continue;
+            }
+            let Some(under_way) = ready!(self.take(cx)) else { return Poll::Ready(None) };
+            let lsn = under_way.transaction.message;
+            if let Some(loaded) = self.shared.messages.in_memory(lsn) {
+                if let Some(message) = self.message(under_way, loaded) {
+                    return Poll::Ready(Some(message));
+                }
+                continue;
+            }
+            let shared = self.shared.clone();
+            let handle = tokio::task::spawn_blocking(move || shared.messages.load(lsn));
+            self.loading = Some((under_way, handle));
+        }
+    }
+
+    fn finished(&mut self, under_way: UnderWay, fates: Vec<Fate>) {
+        self.has_progress |= fates.iter().any(|fate| !matches!(fate, Fate::NotSent(_)));
+        let mut fates = fates.into_iter();
+        let missing = || Fate::Unknown(Reply::new(451, "4.5.0", "no outcome"));
+        self.end(under_way, |_| fates.next().unwrap_or_else(missing));
+    }
+}
+
+fn mail_from(envelope: &Envelope) -> Option<MailFrom> {
+    let queued = &envelope.queued;
+    let path = match &*queued.sender {
+        "" => ReversePath::Null,
+        sender => ReversePath::parse(&format!("<{sender}>")).ok()?,
+    };
+    let mut mail = MailFrom::new(path);
+    mail.body = if queued.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit };
+    mail.smtputf8 = queued.smtputf8;
+    mail.ret = queued.ret.map(|ret| match ret {
+        entry::Ret::Full => Ret::Full,
+        entry::Ret::Headers => Ret::Headers,
+    });
+    mail.envid = (!queued.envid.is_empty()).then(|| queued.envid.to_string());
+    Some(mail)
+}
+
+fn rcpt_to(recipient: &QueuedRecipient) -> Option<RcptTo> {
+    let mut rcpt = RcptTo::new(ForwardPath::parse(&format!("<{}>", recipient.address)).ok()?);
+    let is = |bit| recipient.notify & bit != 0;
+    rcpt.notify = (recipient.notify != 0).then(|| Notify {
+        success: is(notify::SUCCESS),
+        failure: is(notify::FAILURE),
+        delay: is(notify::DELAY),
+    });
+    rcpt.orcpt = (!recipient.orcpt.is_empty()).then(|| recipient.orcpt.to_string());
+    Some(rcpt)
+}
+
+/// What the queue keeps of a reply.
+pub(super) fn status_of(reply: &Reply) -> Status {
+    let enhanced = reply.enhanced().map_or(0, |code| code.subject.min(64) * 1000 + code.detail.min(999));
+    Status { code: reply.code(), enhanced }
+}
+
+/// The end of an attempt is not known.
+const UNKNOWN: Status = Status { code: 451, enhanced: 3000 };

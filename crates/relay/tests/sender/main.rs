@@ -1,0 +1,384 @@
+//! The relay with a real spool, a DNS server and mail servers on loopback.
+
+mod sink;
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_dns::{Server, Zone};
+use posthaste_relay::dns::{Resolver, Settings};
+use posthaste_relay::dsn::Written;
+use posthaste_relay::queue::entry::notify;
+use posthaste_relay::queue::{QueuedRecipient, Schedule, Schedules};
+use posthaste_relay::sender::{Attempt, AttemptResult, Config, Notifier, Observer, Outgoing, Relay, Route, SiteState};
+use posthaste_relay::session::Timeouts;
+use posthaste_spool::{Batch, Body, Entry, FileSpool, Lsn, Spool};
+use sink::Sink;
+
+/// Notifications go to the relay, as those for remote senders do.
+#[derive(Default)]
+struct Back {
+    written: Mutex<Vec<(String, String)>>,
+}
+
+impl Notifier for Back {
+    fn entries(&self, sender: &str, written: &Written, relay: &dyn Fn(Outgoing) -> Entry) -> Vec<Entry> {
+        let text = String::from_utf8_lossy(&written.message.concat()).into_owned();
+        self.written.lock().unwrap().push((sender.to_owned(), text));
+        vec![relay(outgoing("", &[sender], 0))]
+    }
+}
+
+#[derive(Default)]
+struct Log(Mutex<Vec<String>>);
+
+impl Observer for Log {
+    fn attempt(&self, attempt: &Attempt<'_>) {
+        let result = match attempt.result {
+            AttemptResult::Delivered => "delivered",
+            AttemptResult::Deferred { .. } => "deferred",
+            AttemptResult::Unknown { .. } => "unknown",
+            AttemptResult::Failed => "failed",
+            AttemptResult::Expired => "expired",
+        };
+        self.0.lock().unwrap().push(format!("{} {result} {}", attempt.recipient, attempt.reply.code()));
+    }
+
+    fn site(&self, state: &SiteState<'_>) {
+        let said = match state {
+            SiteState::Unreachable { site, .. } => format!("unreachable {site}"),
+            SiteState::Reached { site } => format!("reached {site}"),
+        };
+        self.0.lock().unwrap().push(said);
+    }
+
+    fn unreadable(&self, batch: Lsn, why: &str) {
+        self.0.lock().unwrap().push(format!("unreadable {batch} {why}"));
+    }
+}
+
+struct Rig {
+    spool: Arc<FileSpool>,
+    relay: Relay,
+    back: Arc<Back>,
+    log: Arc<Log>,
+    dir: tempfile::TempDir,
+    _dns: Server,
+}
+
+fn schedules(first_secs: u64, max_age_secs: u64) -> Schedules {
+    let schedule =
+        Schedule { first_secs, longest_secs: first_secs, jitter_percent: 0, max_age_secs, delay_notice_secs: 3600 };
+    Schedules { default: schedule, rules: Vec::new() }
+}
+
+fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
+    let settings = Settings { servers: vec![dns.address()], timeout_secs: 5, ..Settings::default() };
+    Config {
+        host_name: "relay.example".to_owned(),
+        resolver: Arc::new(Resolver::new(&settings).unwrap()),
+        port,
+        routes: Vec::new(),
+        schedules: schedules(1, 3600),
+        connections_max: 100,
+        site_connections_max: 4,
+        session_messages_max: 100,
+        recipients_max: 100,
+        timeouts: Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() },
+        tls: None,
+        memory_bytes: 1 << 20,
+        site_pause_secs: 1,
+        returned_bytes_max: 100_000,
+        wording: Default::default(),
+        notifier: back.clone(),
+        observer: Some(log.clone()),
+    }
+}
+
+fn rig_with(zone: Zone, port: u16, change: impl FnOnce(&mut Config)) -> Rig {
+    rig_in(tempfile::tempdir().unwrap(), zone, port, change)
+}
+
+fn rig_in(dir: tempfile::TempDir, zone: Zone, port: u16, change: impl FnOnce(&mut Config)) -> Rig {
+    let dns = Server::start(zone);
+    let (spool, _) = FileSpool::open(dir.path(), posthaste_spool::Config::default()).unwrap();
+    let spool = Arc::new(spool);
+    let (back, log) = (Arc::new(Back::default()), Arc::new(Log::default()));
+    let mut config = config(&dns, port, &back, &log);
+    change(&mut config);
+    let (relay, _) = Relay::open(spool.clone(), config).unwrap();
+    Rig { spool, relay, back, log, dir, _dns: dns }
+}
+
+fn outgoing(sender: &str, to: &[&str], notify: u8) -> Outgoing {
+    let recipient = |(number, address): (u16, &&str)| QueuedRecipient {
+        number,
+        address: Arc::from(*address),
+        orcpt: Arc::from(""),
+        notify,
+    };
+    Outgoing {
+        sender: Arc::from(sender),
+        is_8bit: false,
+        smtputf8: false,
+        ret: None,
+        envid: Arc::from(""),
+        tenant: Arc::from(""),
+        campaign: Arc::from(""),
+        recipients: (0..).zip(to).map(recipient).collect(),
+    }
+}
+
+impl Rig {
+    fn send(&self, sender: &str, to: &[&str], body: &str) {
+        self.send_asking(sender, to, body, 0);
+    }
+
+    /// Returns once the message is durable.
+    fn send_asking(&self, sender: &str, to: &[&str], body: &str, notify: u8) {
+        let body = Body::Inline(vec![Bytes::copy_from_slice(body.as_bytes())]);
+        let batch = Batch { entries: vec![self.relay.entry(outgoing(sender, to, notify))], body };
+        let (tell, told) = std::sync::mpsc::channel();
+        self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+        told.recv().unwrap().unwrap();
+    }
+
+    /// Waits until nothing is left to be sent.
+    fn wait_empty(&self) {
+        wait("the queue is empty", || self.relay.stats().recipients == 0);
+    }
+
+    fn log(&self) -> Vec<String> {
+        self.log.0.lock().unwrap().clone()
+    }
+
+    fn end(self) -> tempfile::TempDir {
+        let Rig { spool, relay, back, dir, .. } = self;
+        relay.end_by(Instant::now() + Duration::from_secs(30));
+        drop((relay, back));
+        drop(spool);
+        dir
+    }
+}
+
+/// Looks again every few milliseconds until it holds, for a minute at most.
+fn wait(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}: it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+fn zone() -> Zone {
+    Zone::default().mx("a.example", 10, "mx.a.example").a("mx.a.example", LOOPBACK)
+}
+
+#[test]
+fn a_message_goes_to_the_mail_host_unaltered() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    let body = "Subject: x\r\n\r\n.dot\r\n..two\r\nend\r\n";
+    rig.send("ann@here.example", &["bob@a.example", "eve@a.example"], body);
+    let taken = sink.wait_taken(1).remove(0);
+    assert_eq!(taken.sender, "ann@here.example");
+    assert_eq!(taken.recipients, ["bob@a.example", "eve@a.example"], "one transaction for both");
+    assert_eq!(String::from_utf8(taken.body).unwrap(), body);
+    rig.wait_empty();
+    assert_eq!(rig.relay.stats().delivered, 2);
+    assert_eq!(rig.back.written.lock().unwrap().len(), 0, "nothing is to be told");
+}
+
+#[test]
+fn each_recipient_has_its_own_fate_and_the_sender_is_told_of_failures() {
+    let sink = Sink::start();
+    let rig = rig_with(zone().mx("here.example", 1, "mx.a.example"), sink.port(), |_| ());
+    rig.send(
+        "ann@here.example",
+        &["bob@a.example", "no1@a.example", "later@a.example", "no2@a.example"],
+        "Subject: x\r\n\r\nhi\r\n",
+    );
+    let taken = sink.wait_taken(3);
+    let to = |address: &str| taken.iter().filter(|taken| taken.recipients.iter().any(|to| to == address)).count();
+    assert_eq!((to("bob@a.example"), to("later@a.example")), (1, 1), "once each; the second after its pause");
+    let dsn = taken.iter().find(|taken| taken.sender.is_empty()).expect("a notification");
+    assert_eq!(dsn.recipients, ["ann@here.example"]);
+    let text = String::from_utf8(dsn.body.clone()).unwrap();
+    for line in
+        ["Final-Recipient: rfc822; no1@a.example", "Final-Recipient: rfc822; no2@a.example", "Status: 5.1.1", "hi\r\n"]
+    {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    rig.wait_empty();
+    assert_eq!(sink.rcpts("no1@a.example"), 1, "no second try");
+    assert_eq!(rig.back.written.lock().unwrap().len(), 1, "one notification for both");
+    assert!(rig.log().contains(&"later@a.example deferred 451".to_owned()), "{:?}", rig.log());
+}
+
+#[test]
+fn a_notification_is_not_answered_with_one_and_never_asks_for_none() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    rig.send("", &["no@a.example"], "x\r\n");
+    rig.send_asking("ann@a.example", &["no@a.example"], "x\r\n", notify::NEVER);
+    sink.wait_rcpts("no@a.example", 2);
+    rig.wait_empty();
+    assert_eq!(rig.back.written.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn success_is_told_as_relayed_where_the_next_hop_says_nothing() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    rig.send_asking("ann@a.example", &["bob@a.example"], "x\r\n", notify::SUCCESS);
+    let taken = sink.wait_taken(2);
+    let text = String::from_utf8_lossy(&taken[1].body).into_owned();
+    assert!(text.contains("Action: relayed"), "{text}");
+    rig.wait_empty();
+}
+
+#[test]
+fn domains_without_a_host_fail_with_their_codes() {
+    let sink = Sink::start();
+    let zone = zone().null_mx("null.example").mx("empty.example", 1, "nowhere.example");
+    let rig = rig_with(zone, sink.port(), |_| ());
+    rig.send("ann@a.example", &["x@null.example"], "x\r\n");
+    rig.send("ann@a.example", &["x@gone.example"], "x\r\n");
+    rig.send("ann@a.example", &["x@empty.example"], "x\r\n");
+    let taken = sink.wait_taken(3);
+    let texts: Vec<String> = taken.iter().map(|taken| String::from_utf8_lossy(&taken.body).into_owned()).collect();
+    for status in ["Status: 5.1.10", "Status: 5.1.2", "Status: 5.4.4"] {
+        assert!(texts.iter().any(|text| text.contains(status)), "{status} in {texts:?}");
+    }
+    rig.wait_empty();
+}
+
+#[test]
+fn the_next_host_is_tried_when_one_is_dead_or_cuts_and_no_attempt_counts() {
+    let sink = Sink::start();
+    // The first host has nobody at that port; the second takes the mail.
+    let zone = Zone::default()
+        .mx("a.example", 10, "dead.example")
+        .mx("a.example", 20, "mx.a.example")
+        .a("dead.example", Ipv4Addr::new(127, 0, 0, 77))
+        .a("mx.a.example", LOOPBACK);
+    let rig = rig_with(zone, sink.port(), |_| ());
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    sink.wait_taken(1);
+    rig.send("ann@here.example", &["once@a.example"], "y\r\n");
+    sink.wait_taken(2);
+    rig.wait_empty();
+    let log = rig.log();
+    assert!(!log.iter().any(|line| line.contains("deferred")), "{log:?}");
+}
+
+#[test]
+fn a_message_that_no_connection_survives_gets_its_attempts() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.schedules = schedules(3600, 86_400));
+    rig.send("ann@here.example", &["cut@a.example"], "x\r\n");
+    wait("it is put off", || rig.log().iter().any(|line| line.starts_with("cut@a.example deferred")));
+    rig.send("ann@here.example", &["bob@a.example"], "y\r\n");
+    sink.wait_taken(1);
+}
+
+#[test]
+fn a_connection_lost_behind_the_dot_is_unknown_and_retried_later() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.schedules = schedules(3600, 86_400));
+    rig.send("ann@here.example", &["vanish@a.example"], "x\r\n");
+    wait("it is put off", || rig.log().iter().any(|line| line == "vanish@a.example unknown 451"));
+    assert_eq!(sink.rcpts("vanish@a.example"), 1, "not at once elsewhere");
+}
+
+#[test]
+fn too_many_recipients_follow_at_once() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    rig.send("ann@here.example", &["few1@a.example", "few2@a.example", "few3@a.example"], "x\r\n");
+    let taken = sink.wait_taken(3);
+    assert!(taken.iter().all(|taken| taken.recipients.len() == 1));
+    rig.wait_empty();
+    assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
+}
+
+#[test]
+fn what_is_too_old_is_given_up_and_told() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.schedules = schedules(1, 3));
+    rig.send("ann@a.example", &["never@a.example"], "x\r\n");
+    let dsn = sink.wait_taken(1).remove(0);
+    let text = String::from_utf8_lossy(&dsn.body).into_owned();
+    assert!(text.contains("never@a.example") && text.contains("Action: failed"), "{text}");
+    rig.wait_empty();
+}
+
+#[test]
+fn an_unreachable_site_pauses_and_comes_back() {
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let rig = rig_with(zone(), port, |_| ());
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    wait("it is told", || rig.log().iter().any(|line| line.starts_with("unreachable 10 mx.a.example")));
+    assert_eq!(rig.relay.stats().unreachable, 1);
+    let sink = Sink::at((LOOPBACK, port).into());
+    sink.wait_taken(1);
+    rig.wait_empty();
+    assert_eq!(rig.relay.stats().unreachable, 0);
+    assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
+}
+
+#[test]
+fn a_route_goes_before_mx_hosts() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), 1, |config| {
+        let route = Route { domain: String::new(), host: "[127.0.0.1]".to_owned(), port: sink.port(), use_mx: false };
+        config.routes = vec![route];
+    });
+    rig.send("ann@here.example", &["bob@unknown.example"], "x\r\n");
+    sink.wait_taken(1);
+    rig.wait_empty();
+}
+
+#[test]
+fn what_waits_survives_a_restart_and_what_is_done_does_not_come_again() {
+    let sink = Sink::start();
+    let wait_long = |config: &mut Config| config.schedules = schedules(3600, 86_400);
+    let rig = rig_with(zone(), sink.port(), wait_long);
+    for _ in 0..20 {
+        rig.send("ann@here.example", &["bob@a.example", "later@a.example", "never@a.example"], "x\r\n");
+    }
+    sink.wait_taken(20);
+    sink.wait_rcpts("never@a.example", 20);
+    wait("all have had their attempt", || rig.relay.stats().recipients == 21);
+    let dir = rig.end();
+    let rig = rig_in(dir, zone(), sink.port(), wait_long);
+    assert_eq!(rig.relay.stats().recipients, 21);
+    rig.relay.retry_all();
+    sink.wait_rcpts("never@a.example", 40);
+    sink.wait_taken(21);
+    wait("one is done", || rig.relay.stats().recipients == 20);
+    assert_eq!(sink.rcpts("bob@a.example"), 20, "none of them twice");
+}
+
+#[test]
+fn what_does_not_fit_into_memory_is_read_from_the_spool() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.memory_bytes = 5000);
+    let body = |number: usize| format!("Number: {number}\r\n\r\n{}\r\n", "x".repeat(990));
+    for number in 0..200 {
+        rig.send("ann@here.example", &["bob@a.example"], &body(number));
+    }
+    let taken = sink.wait_taken(200);
+    for number in 0..200 {
+        assert_eq!(taken.iter().filter(|taken| taken.body == body(number).as_bytes()).count(), 1, "number {number}");
+    }
+    rig.wait_empty();
+    assert!(sink.connections() < 100, "connections are used again: {}", sink.connections());
+}

@@ -1,0 +1,162 @@
+//! A mail server on loopback whose replies follow from the recipient's name.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// What it has taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    pub sender: String,
+    pub recipients: Vec<String>,
+    pub body: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Seen {
+    taken: Vec<Taken>,
+    connections: usize,
+    /// RCPT commands, by address.
+    rcpts: HashMap<String, usize>,
+}
+
+/// Ends with the process.
+#[derive(Clone)]
+pub struct Sink {
+    address: SocketAddr,
+    seen: Arc<(Mutex<Seen>, Condvar)>,
+}
+
+impl Sink {
+    /// Any port of loopback.
+    pub fn start() -> Sink {
+        Sink::at("127.0.0.1:0".parse().unwrap())
+    }
+
+    /// At another address of loopback, so that several hosts have one port.
+    pub fn at(address: SocketAddr) -> Sink {
+        let listener = TcpListener::bind(address).unwrap();
+        let sink = Sink { address: listener.local_addr().unwrap(), seen: Arc::default() };
+        let serving = sink.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let sink = serving.clone();
+                std::thread::spawn(move || {
+                    let _ = sink.serve(stream);
+                });
+            }
+        });
+        sink
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    pub fn taken(&self) -> Vec<Taken> {
+        self.seen.0.lock().unwrap().taken.clone()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.seen.0.lock().unwrap().connections
+    }
+
+    pub fn rcpts(&self, address: &str) -> usize {
+        self.seen.0.lock().unwrap().rcpts.get(address).copied().unwrap_or(0)
+    }
+
+    /// Waits until it has taken so many messages, a minute at most.
+    pub fn wait_taken(&self, count: usize) -> Vec<Taken> {
+        self.wait(|seen| seen.taken.len() >= count, "messages");
+        self.taken()
+    }
+
+    /// Waits until it was asked for a recipient so often.
+    pub fn wait_rcpts(&self, address: &str, count: usize) {
+        self.wait(|seen| seen.rcpts.get(address).is_some_and(|rcpts| *rcpts >= count), "recipients");
+    }
+
+    fn wait(&self, holds: impl Fn(&Seen) -> bool, what: &str) {
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut seen = self.seen.0.lock().unwrap();
+        while !holds(&seen) {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{what} do not come; {} taken, asked {:?}", seen.taken.len(), seen.rcpts);
+            seen = self.seen.1.wait_timeout(seen, left).unwrap().0;
+        }
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.seen.0.lock().unwrap());
+        self.seen.1.notify_all();
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        self.note(|seen| seen.connections += 1);
+        let mut input = BufReader::new(stream.try_clone()?);
+        stream.write_all(b"220 sink\r\n")?;
+        let (mut sender, mut recipients) = (String::new(), Vec::<String>::new());
+        loop {
+            let mut line = String::new();
+            if input.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let path = || line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(path, _)| path);
+            let word = line.get(..4).unwrap_or("").to_ascii_uppercase();
+            match word.as_str() {
+                "EHLO" => stream.write_all(b"250-sink\r\n250-PIPELINING\r\n250 8BITMIME\r\n")?,
+                "MAIL" => {
+                    (sender, recipients) = (path().to_owned(), Vec::new());
+                    stream.write_all(b"250 2.1.0 ok\r\n")?;
+                }
+                "RCPT" => {
+                    let to = path().to_owned();
+                    let mut count = 0;
+                    self.note(|seen| {
+                        let rcpts = seen.rcpts.entry(to.clone()).or_default();
+                        *rcpts += 1;
+                        count = *rcpts;
+                    });
+                    let reply: &[u8] = match to.split('@').next().unwrap_or("") {
+                        local if local.starts_with("no") => b"550 5.1.1 no such user\r\n",
+                        local if local.starts_with("later") && count == 1 => b"451 4.2.0 later\r\n",
+                        local if local.starts_with("never") => b"451 4.2.0 never now\r\n",
+                        local if local.starts_with("few") && !recipients.is_empty() => b"452 4.5.3 too many\r\n",
+                        local if local.starts_with("cut") => return Ok(()),
+                        local if local.starts_with("once") && count == 1 => return Ok(()),
+                        _ => {
+                            recipients.push(to);
+                            b"250 2.1.5 ok\r\n"
+                        }
+                    };
+                    stream.write_all(reply)?;
+                }
+                "DATA" if recipients.is_empty() => stream.write_all(b"554 5.5.1 no recipients\r\n")?,
+                "DATA" => {
+                    stream.write_all(b"354 go\r\n")?;
+                    let mut body = Vec::new();
+                    loop {
+                        let mut line = Vec::new();
+                        if input.read_until(b'\n', &mut line)? == 0 {
+                            return Ok(());
+                        }
+                        if line == b".\r\n" {
+                            break;
+                        }
+                        body.extend_from_slice(line.strip_prefix(b".").unwrap_or(&line));
+                    }
+                    if recipients.iter().any(|to| to.starts_with("vanish")) {
+                        return Ok(());
+                    }
+                    let (sender, recipients) = (sender.clone(), std::mem::take(&mut recipients));
+                    self.note(|seen| seen.taken.push(Taken { sender, recipients, body }));
+                    stream.write_all(b"250 2.0.0 taken\r\n")?;
+                }
+                "QUIT" => return stream.write_all(b"221 bye\r\n"),
+                _ => stream.write_all(b"250 ok\r\n")?,
+            }
+        }
+    }
+}
