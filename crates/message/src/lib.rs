@@ -44,4 +44,4 @@ mod trace;
 
 pub use date::DateTime;
 pub use scan::{HeaderScan, MAX_HOPS, Summary};
-pub use trace::{Received, write_delivered_to, write_return_path};
+pub use trace::{Received, ReceivedLocally, write_delivered_to, write_return_path};

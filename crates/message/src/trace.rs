@@ -76,6 +76,43 @@ impl Received<'_> {
     }
 }
 
+/// The Received field of a message that a program on this machine has handed over: it has no client, and of the protocols that are registered for `with` it has none.
+#[derive(Debug, Clone, Copy)]
+pub struct ReceivedLocally<'a> {
+    /// Our own host name.
+    pub by: &'a str,
+    /// The user of the program.
+    pub uid: u32,
+    /// What our log calls this message.
+    pub id: &'a str,
+    /// As [`Received::recipient`].
+    pub recipient: Option<&'a str>,
+    /// Whether the field may hold UTF-8 (RFC 6531 section 3.7.3).
+    pub utf8: bool,
+    /// When the message was received.
+    pub date: DateTime,
+}
+
+impl ReceivedLocally<'_> {
+    /// Appends the field, folded over two or three lines, each ended by CRLF.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"Received: by ");
+        push_atom(out, self.by, MAX_DOMAIN);
+        out.extend_from_slice(format!(" (Posthaste, from userid {})\r\n\tid ", self.uid).as_bytes());
+        push_atom(out, self.id, MAX_ID);
+        match self.recipient {
+            Some(path) if is_visible_path(path, self.utf8) => {
+                out.extend_from_slice(b"\r\n\tfor <");
+                out.extend_from_slice(path.as_bytes());
+                out.extend_from_slice(b">; ");
+            }
+            _ => out.extend_from_slice(b"; "),
+        }
+        out.extend_from_slice(self.date.to_string().as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
 /// Appends `Return-Path: <path>` and CRLF, as final delivery does (RFC 5321 section 4.4). The null path is `""`.
 ///
 /// Control characters in `path` become `?`; what exceeds 900 octets is cut off, so that the line stays within 998.
@@ -267,6 +304,21 @@ mod tests {
         let mut out = Vec::new();
         Received { peer: None, helo: "", ..sample() }.write_to(&mut out);
         assert!(out.starts_with(b"Received: from unknown\r\n\tby "));
+    }
+
+    #[test]
+    fn a_message_of_a_local_program_names_its_user() {
+        let field = |recipient| {
+            let mut out = Vec::new();
+            let date = DateTime::from_unix(0);
+            ReceivedLocally { by: "mx\r\nX: y", uid: 33, id: "1f3a", recipient, utf8: false, date }.write_to(&mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let begin = "Received: by mx??X:?y (Posthaste, from userid 33)\r\n\tid 1f3a";
+        let date = "; Thu, 01 Jan 1970 00:00:00 +0000\r\n";
+        assert_eq!(field(Some("a@x")), format!("{begin}\r\n\tfor <a@x>{date}"));
+        assert_eq!(field(None), format!("{begin}{date}"));
+        assert_eq!(field(Some("jörg@x")), format!("{begin}{date}"));
     }
 
     #[test]

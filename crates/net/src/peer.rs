@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The two ends of a connection.
+/// Who is at the other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// Over TCP.
@@ -15,6 +15,11 @@ pub enum Peer {
     },
     /// Over a UNIX socket; such clients have no address.
     Unix,
+    /// A program on this machine that has handed something over without a connection; the kernel vouches for its user.
+    Local {
+        /// The user's number.
+        uid: u32,
+    },
 }
 
 impl Peer {
@@ -22,7 +27,7 @@ impl Peer {
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp { remote, .. } => Some(remote.ip().to_canonical()),
-            Self::Unix => None,
+            Self::Unix | Self::Local { .. } => None,
         }
     }
 
@@ -37,6 +42,7 @@ impl fmt::Display for Peer {
         match self {
             Self::Tcp { remote, .. } => remote.fmt(f),
             Self::Unix => f.write_str("unix socket"),
+            Self::Local { uid } => write!(f, "uid {uid}"),
         }
     }
 }

@@ -37,6 +37,8 @@ mod report;
 mod route;
 mod search;
 mod search_common;
+mod sendmail;
+mod sendmail_options;
 mod show;
 mod sink;
 mod spool;
@@ -118,6 +120,8 @@ enum Command {
     /// Print what the last word of a line may become; for the scripts that `completions` prints
     #[command(hide = true)]
     Complete(complete::Complete),
+    /// Send a message from standard input, as the sendmail of other mail servers does; it waits for the server if that is down
+    Sendmail(sendmail::Sendmail),
     /// Inspect, verify, repair or export a spool
     #[command(subcommand)]
     Spool(spool::SpoolCommand),
@@ -173,7 +177,11 @@ enum ConfigCommand {
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match run(command(std::env::args_os().collect())) {
+    let line: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = sendmail::run(&line) {
+        return code;
+    }
+    match run(command(line)) {
         Ok(code) => code,
         Err(error) => {
             complain(&error.to_string());
@@ -268,6 +276,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Info(args) => return info::run(args),
         Command::Completions(args) => args.run()?,
         Command::Complete(args) => complete::run(args)?,
+        Command::Sendmail(args) => return Ok(args.run()),
         Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),
         Command::Account(account) => return account.run(),

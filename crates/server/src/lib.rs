@@ -19,6 +19,7 @@ mod message_log;
 mod opening;
 mod owners;
 mod panics;
+mod pickup;
 mod privileges;
 mod ready;
 mod receive;
@@ -41,6 +42,11 @@ pub use error::ServeError;
 pub use privileges::PrivilegeError;
 pub use serve::{ServeFailure, ServeOptions, serve};
 pub use server::{Left, Server, Stopped};
+
+/// What applies to a session of SMTP with a program on this machine, such as that of `sendmail -bs`.
+pub fn local_session(config: &config::Config) -> posthaste_smtp::server::Config {
+    listening::local_config(config)
+}
 
 /// What each mailbox is called, within the directory of its user.
 pub(crate) const MAILDIR: &str = "Maildir";

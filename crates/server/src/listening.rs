@@ -156,6 +156,15 @@ pub(crate) fn settings(config: &Config, listener: &Listener) -> ListenerSettings
     ListenerSettings { configs: ByNetwork::new(smtp_config(config, listener, None), configs), rules }
 }
 
+/// What applies to messages that programs on this machine hand over: as for a client at a listener, but the number of recipients is bounded by what a transaction can
+/// keep, and a session is for one message, so that refusals are no reason to end it.
+pub(crate) fn local_config(config: &Config) -> SmtpConfig {
+    let mut local = smtp_config(config, &Listener::default(), None);
+    local.limits.recipients = usize::MAX;
+    (local.limits.errors, local.limits.deferred_recipients) = (u32::MAX, u32::MAX);
+    local
+}
+
 fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) -> SmtpConfig {
     let (mut limits, mut policy) = (listener.limits.over(&config.limits), listener.policy.over(&config.policy));
     if let Some(network) = network {

@@ -10,7 +10,7 @@ use posthaste_delivery::DeliveryError;
 use posthaste_delivery::local::{LineEnds, LocalDelivery, Message};
 use posthaste_directory::{self as directory, Mailbox, Place, Route};
 use posthaste_events::Recorder;
-use posthaste_message::{DateTime, Received};
+use posthaste_message::{DateTime, Received, ReceivedLocally};
 use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
 use posthaste_transport::Transports;
@@ -94,6 +94,11 @@ impl Receiver {
         let mut shared = Self::new(settings, store, memory, Path::new("spool"), Arc::default()).0;
         Arc::get_mut(&mut shared).expect("nobody else has it").store_patience = patience;
         Self(shared)
+    }
+
+    /// The event log, if there is one.
+    pub fn events(&self) -> Option<&Recorder> {
+        self.0.events.as_ref()
     }
 
     /// What the log has left out since this was asked last; `all`: even a moment ago.
@@ -384,14 +389,20 @@ fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, i
         _ => None,
     };
     let mut field = Vec::with_capacity(256);
+    let (recipient, date) = (only.as_deref(), DateTime::from_unix(unix_micros() / 1_000_000));
+    if let Peer::Local { uid } = session.peer {
+        let (by, utf8) = (&*settings.host_name, envelope.mail.smtputf8);
+        ReceivedLocally { by, uid, id, recipient, utf8, date }.write_to(&mut field);
+        return field.into();
+    }
     Received {
         helo: session.helo.as_deref().unwrap_or_default(),
         peer: session.peer.ip(),
         by: &settings.host_name,
         with: session.with_keyword(envelope.mail.smtputf8),
         id,
-        recipient: only.as_deref(),
-        date: DateTime::from_unix(unix_micros() / 1_000_000),
+        recipient,
+        date,
     }
     .write_to(&mut field);
     field.into()

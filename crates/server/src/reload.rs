@@ -12,6 +12,7 @@ pub(crate) fn merged(running: &Config, new: Config) -> (Config, Vec<String>) {
         ("transport", running.transport != new.transport),
         ("search", running.search != new.search),
         ("events", running.events != new.events),
+        ("pickup", running.pickup != new.pickup),
         ("log", running.log != new.log),
         ("limits.memory_bytes", running.limits.process.memory_bytes != new.limits.process.memory_bytes),
     ];
@@ -27,6 +28,7 @@ pub(crate) fn merged(running: &Config, new: Config) -> (Config, Vec<String>) {
         transport: running.transport.clone(),
         search: running.search.clone(),
         events: running.events.clone(),
+        pickup: running.pickup.clone(),
         log: running.log.clone(),
         limits: Limits { process, ..new.limits },
         listeners: merged_listeners(&running.listeners, new.listeners, &mut restart),

@@ -16,6 +16,7 @@ use crate::events::Events;
 use crate::indexing::Indexing;
 use crate::listening::{Addresses, Listeners, bind_when_free};
 use crate::memory::MemoryBudget;
+use crate::pickup::Pickup;
 use crate::receive::Receiver;
 use crate::reload::merged;
 use crate::repeats::Repeats;
@@ -167,6 +168,9 @@ async fn start_services(
     services.add(TransportService::start(config, store.clone(), receiver.clone(), recorder).await?);
     let (listeners, addresses) = Listeners::start(bound, receiver.clone())?;
     services.add(listeners);
+    if config.pickup.enabled {
+        services.add(Pickup::begin(config, receiver.clone()).await);
+    }
     services.add(Watch::begin(store.clone(), receiver.clone()));
     if let Some(tidy) = Tidy::begin(config.storage.mail.clone()) {
         services.add(tidy);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use posthaste_directory::Directory;
-use posthaste_smtp::driver::{ByNetwork, Session};
+use posthaste_smtp::driver::{ByNetwork, Peer, Session};
 
 use crate::config::{Config, Limits, Listener, Network};
 use crate::shares::Allowance;
@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     pub directory: Arc<Directory>,
     /// For each listener, in their order.
     limits: Vec<ByNetwork<MessageLimits>>,
+    /// For what programs on this machine hand over.
+    local: MessageLimits,
 }
 
 /// The limits of a message that the smtp crate does not know.
@@ -34,12 +36,16 @@ impl Settings {
     /// `directory` is that of `config`.
     pub fn new(config: &Config, directory: Arc<Directory>) -> Self {
         let limits = config.listeners.iter().map(|listener| limits(config, listener).map(Into::into));
-        Self { host_name: config.host_name.clone(), directory, limits: limits.collect() }
+        let local = config.limits.clone().into();
+        Self { host_name: config.host_name.clone(), directory, limits: limits.collect(), local }
     }
 
     /// Those of the listener that `session` came to, and of its client's network.
     pub fn limits(&self, session: &Session) -> MessageLimits {
-        *self.limits[session.listener].get(session.peer.ip())
+        match session.peer {
+            Peer::Local { .. } => self.local,
+            _ => *self.limits[session.listener].get(session.peer.ip()),
+        }
     }
 }
 

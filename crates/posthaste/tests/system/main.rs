@@ -20,6 +20,7 @@ mod receiving;
 mod reloading;
 mod routes;
 mod search;
+mod sendmail;
 mod serve;
 mod server_log;
 mod sink;

@@ -20,6 +20,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.identity().map_err(|(key, message)| Problem::new([key.into()], message))?;
     config.storage.check()?;
     config.events.check()?;
+    config.pickup.check()?;
     config.limits.check()?;
     config.policy.check()?;
     config.transport.check()?;

@@ -29,6 +29,7 @@ pub use posthaste_delivery::local::Storage;
 pub use posthaste_directory::{Account, Domain, Pattern, Targets, Users};
 pub use posthaste_events::Section as Events;
 pub use posthaste_net::section::{Networks, Socket};
+pub use posthaste_pickup::Section as Pickup;
 pub use posthaste_search::Section as Search;
 pub use posthaste_smtp::section::{Policy, PolicyOverrides};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
@@ -72,6 +73,9 @@ pub struct Config {
     /// The event log.
     #[serde(default, deserialize_with = "values::table")]
     pub events: Events,
+    /// Mail from programs on this machine.
+    #[serde(default, deserialize_with = "values::table")]
+    pub pickup: Pickup,
     /// The log.
     #[serde(default, deserialize_with = "values::table")]
     pub log: Log,
@@ -128,6 +132,7 @@ impl Default for Config {
             transport: Transport::default(),
             search: Search::default(),
             events: Events::default(),
+            pickup: Pickup::default(),
             log: Log::default(),
             listeners: Vec::new(),
             networks: Vec::new(),
@@ -207,6 +212,12 @@ impl Config {
         }
         if self.events.dir.as_os_str().is_empty() {
             self.events.dir = self.storage.data.join("events");
+        }
+        if self.pickup.directory.as_os_str().is_empty() {
+            self.pickup.directory = self.storage.data.join("pickup");
+        }
+        if self.pickup.origin.is_empty() {
+            self.pickup.origin.clone_from(&self.host_name);
         }
         if self.listeners.is_empty() {
             let socket = Socket { address: Some(DEFAULT_ADDRESS.to_owned()), ..Socket::default() };

@@ -266,8 +266,12 @@ impl<S: Default> Session<S> {
 }
 
 impl<S> Session<S> {
-    /// The protocol's name for the `with` clause of a Received field (RFC 3848, RFC 6531 section 3.7.3).
+    /// The protocol's name for the `with` clause of a Received field (RFC 3848, RFC 6531 section 3.7.3). What a program on this machine handed over is `local`,
+    /// which is not registered and does not belong into the field.
     pub fn with_keyword(&self, smtputf8: bool) -> &'static str {
+        if matches!(self.peer, Peer::Local { .. }) {
+            return "local";
+        }
         let names = match (self.protocol, self.extended, smtputf8) {
             (Protocol::Smtp, false, _) => return "SMTP",
             (Protocol::Smtp, true, false) => ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],

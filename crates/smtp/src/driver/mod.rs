@@ -65,6 +65,7 @@ mod builder;
 mod client;
 mod connection;
 mod handler;
+mod local;
 mod panics;
 mod server;
 mod session;
@@ -74,6 +75,7 @@ pub use body::Body;
 pub use builder::{Server, ServerBuilder};
 pub use client::{Client, ClientBuilder, ClientTimeouts, ConnectError, SendError};
 pub use handler::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
+pub use local::serve_local;
 pub use posthaste_net::{
     Backlog, ByNetwork, ClientCertificate, IpNet, Limits as ConnectionLimits, ListenError, NetworkLimits, Peer,
     Proxies, ProxyError, Refusal, Rules, TlsFacts, UnixAccess, network,

@@ -1,0 +1,51 @@
+//! Mail from programs on the same machine: a directory in which each file is an envelope and a message.
+//!
+//! Who else would use it: a program that hands over mail and must not lose it while the server is down, and a server that takes such mail. What it must not
+//! do: open a socket, decide who receives mail.
+//!
+//! - [`Directory`] is the directory, and who may read what is put there;
+//! - [`Entry`] writes a file, [`Entry::finish`] makes it durable; [`Message`] reads one;
+//! - [`submit`](mod@submit) does what `sendmail` does with its input, [`dialogue`] is SMTP on standard input and output;
+//! - [`Section`] is `[pickup]` of a configuration file.
+//!
+//! ```
+//! use posthaste_pickup::{Directory, Entry, Head, Message};
+//! use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
+//!
+//! # let place = tempfile::tempdir()?;
+//! let directory = Directory::open(place.path())?;
+//! let mail = MailFrom::new(ReversePath::parse("<cron@example.org>")?);
+//! let rcpt = RcptTo::new(ForwardPath::parse("<bob@example.org>")?);
+//! let mut entry = Entry::begin(&directory, Head::new(mail, vec![rcpt]), None)?;
+//! entry.write(b"Subject: x\r\n\r\nhello\r\n")?;
+//! let name = entry.finish()?;
+//!
+//! let mut message = Message::open(&directory, name.as_ref())?;
+//! assert_eq!(message.head().recipients.len(), 1);
+//! let mut text = Vec::new();
+//! while let Some(piece) = message.read()? {
+//!     text.extend_from_slice(&piece);
+//! }
+//! assert_eq!(text, b"Subject: x\r\n\r\nhello\r\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod address;
+mod compose;
+pub mod dialogue;
+mod directory;
+mod entry;
+mod head;
+mod lines;
+mod message;
+mod section;
+pub mod submit;
+
+pub use directory::{Directory, UNFINISHED_AGE_MAX};
+pub use entry::{Entry, EntryError};
+pub use head::{Head, HeadError};
+pub use message::{Message, ReadError};
+pub use section::Section;
+pub use submit::{Completed, Facts, Submission, SubmitError};

@@ -1,0 +1,183 @@
+//! A message that lies in the directory, as the server reads it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+
+use bytes::Bytes;
+use posthaste_fsops as fsops;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::directory::{Directory, is_sound};
+use crate::head::{HEAD_BYTES_MAX, Head, HeadError, MAGIC, Promise};
+
+/// A file that is being read. Whoever wrote it may still write to it, so what was read counts only once [`read`](Self::read) has said `None`.
+#[derive(Debug)]
+pub struct Message {
+    file: File,
+    head: Head,
+    /// Who has handed it over.
+    uid: u32,
+    /// Octets of the message.
+    bytes: u64,
+    /// Of these, not read yet.
+    left: u64,
+    expected: Option<u32>,
+    crc: u32,
+    /// Of the message, read together with the head.
+    first: Vec<u8>,
+}
+
+/// Why a message cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// There is no such file any more.
+    #[error("it is gone")]
+    Gone,
+    /// Not a file of one name.
+    #[error("it is not a file, or has a second name")]
+    NotAFile,
+    /// We may not read it.
+    #[error("the server may not read it")]
+    Forbidden,
+    /// Shorter or longer than its first line says.
+    #[error("it has {found} bytes and not {promised}: it is torn, or was not written to its end")]
+    Length {
+        /// Octets behind the first line.
+        found: u64,
+        /// What the first line says.
+        promised: u64,
+    },
+    /// Not what was written.
+    #[error("its checksum is wrong")]
+    Checksum,
+    /// The head cannot be read.
+    #[error(transparent)]
+    Head(#[from] HeadError),
+    /// The disk or the system fails; another attempt may succeed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl ReadError {
+    /// Whether another attempt fails as well.
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Self::Io(_))
+    }
+}
+
+impl Message {
+    /// Opens a file and reads its head.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn open(directory: &Directory, name: &OsStr) -> Result<Self, ReadError> {
+        // A FIFO would keep us waiting, and a link may lead anywhere.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file: File = match fsops::openat(directory, name.as_bytes(), flags, Mode::empty()) {
+            Ok(file) => file.into(),
+            Err(Errno::NOENT) => return Err(ReadError::Gone),
+            Err(Errno::ACCESS | Errno::PERM) => return Err(ReadError::Forbidden),
+            // A link, a socket.
+            Err(Errno::LOOP | Errno::NXIO) => return Err(ReadError::NotAFile),
+            Err(error) => return Err(ReadError::Io(error.into())),
+        };
+        let found = file.metadata()?;
+        if !is_sound(&found) {
+            return Err(ReadError::NotAFile);
+        }
+        let mut begin = Begin { file: &file, buffer: Vec::new() };
+        let first_end = begin.until(|read| read.iter().position(|&b| b == b'\n').map(|at| at + 1), LINE_BYTES_MAX);
+        let first_end = first_end?.ok_or(HeadError::Magic)?;
+        let promise = Promise::parse(&begin.buffer[..first_end - 1])?;
+        let behind = found.size().saturating_sub(first_end as u64);
+        if behind != promise.bytes {
+            return Err(ReadError::Length { found: behind, promised: promise.bytes });
+        }
+        let blank = |read: &[u8]| read[first_end..].windows(2).position(|pair| pair == b"\n\n");
+        let blank = begin.until(blank, first_end + HEAD_BYTES_MAX)?.ok_or(HeadError::Endless)?;
+        let lines_end = first_end + blank + 1;
+        let head = Head::parse(&begin.buffer[first_end..lines_end])?;
+        let lines_end = lines_end + 1;
+        let (crc, mut first) = (crc32c::crc32c(&begin.buffer[first_end..lines_end]), begin.buffer);
+        first.drain(..lines_end);
+        let bytes = (first_end as u64 + promise.bytes).saturating_sub(lines_end as u64);
+        first.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
+        // Only the server is believed about others.
+        let is_ours = found.uid() == rustix::process::geteuid().as_raw();
+        let uid = head.uid.filter(|_| is_ours).unwrap_or(found.uid());
+        Ok(Self { file, head, uid, bytes, left: bytes, expected: promise.crc, crc, first })
+    }
+
+    /// Sender and recipients.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// The user that has handed it over.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Octets of the message.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next piece of the message; `None` behind the last, if all of it is what was promised.
+    ///
+    /// # Errors
+    /// See [`ReadError`]; what was read before must be thrown away.
+    pub fn read(&mut self) -> Result<Option<Bytes>, ReadError> {
+        if self.left == 0 {
+            let is_right = self.expected.is_none_or(|expected| expected == self.crc);
+            return if is_right { Ok(None) } else { Err(ReadError::Checksum) };
+        }
+        let mut piece = std::mem::take(&mut self.first);
+        if piece.is_empty() {
+            let max = self.left.min(PIECE_BYTES as u64);
+            piece.reserve_exact(max as usize);
+            (&self.file).take(max).read_to_end(&mut piece)?;
+            if (piece.len() as u64) < max {
+                return Err(ReadError::Length { found: self.bytes - self.left, promised: self.bytes });
+            }
+        }
+        self.left -= piece.len() as u64;
+        self.crc = crc32c::crc32c_append(self.crc, &piece);
+        Ok(Some(piece.into()))
+    }
+}
+
+/// The first octets of a file.
+struct Begin<'a> {
+    file: &'a File,
+    buffer: Vec<u8>,
+}
+
+impl Begin<'_> {
+    /// Reads until `find` finds something in all that was read, or nothing more comes, or `max` octets have.
+    fn until(&mut self, find: impl Fn(&[u8]) -> Option<usize>, max: usize) -> io::Result<Option<usize>> {
+        loop {
+            if let Some(found) = find(&self.buffer) {
+                return Ok(Some(found));
+            }
+            // Each time twice as much, so that a long head is not looked at again and again.
+            let more = self.buffer.len().clamp(FIRST_BYTES, HEAD_BYTES_MAX);
+            let read = self.file.take(more as u64).read_to_end(&mut self.buffer)?;
+            if read == 0 || self.buffer.len() > max.saturating_add(more) {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// More than any first line.
+const LINE_BYTES_MAX: usize = MAGIC.len() + 64;
+/// Octets that are read first: all of most messages of cron.
+const FIRST_BYTES: usize = 8 << 10;
+/// Octets of a message that are read at a time.
+const PIECE_BYTES: usize = 256 << 10;

@@ -1,0 +1,43 @@
+//! `[pickup]` of the configuration.
+
+use std::path::PathBuf;
+
+use posthaste_smtp::address::is_domain;
+use posthaste_units::values::Table;
+use posthaste_units::words::Problem;
+use serde::{Deserialize, Serialize};
+
+/// Mail from programs on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Section {
+    /// Whether the server takes mail from the directory.
+    pub enabled: bool,
+    /// The directory. Not set: `pickup` in `storage.data`.
+    pub directory: PathBuf,
+    /// The domain of addresses without one. Not set: the host name.
+    pub origin: String,
+}
+
+impl Table for Section {
+    const NAME: &str = "pickup";
+}
+
+impl Default for Section {
+    fn default() -> Self {
+        Self { enabled: true, directory: PathBuf::new(), origin: String::new() }
+    }
+}
+
+impl Section {
+    /// Finds what cannot be meant, once all is filled in.
+    ///
+    /// # Errors
+    /// The origin is not a domain.
+    pub fn check(&self) -> Result<(), Problem> {
+        if is_domain(&self.origin) {
+            return Ok(());
+        }
+        Err(Problem::new([Self::NAME.into(), "origin".into()], "not a domain, such as example.org"))
+    }
+}

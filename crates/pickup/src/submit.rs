@@ -1,0 +1,370 @@
+//! From what a program writes to `sendmail` to a message in the directory.
+
+use std::collections::HashSet;
+use std::io::{self, BufRead};
+
+use posthaste_message::DateTime;
+use posthaste_smtp::address::AddressError;
+use posthaste_smtp::{BodyType, MailFrom, Notify, RcptTo, Ret};
+
+use crate::address::{recipient, sender};
+use crate::compose::{Missing, begins_field, completed, recipients};
+use crate::directory::Directory;
+use crate::entry::{Entry, EntryError};
+use crate::head::Head;
+use crate::lines::Lines;
+
+/// What the command line of `sendmail` says about a message.
+#[derive(Debug, Clone, Default)]
+pub struct Submission {
+    /// Who sends it, as given: with or without brackets or a domain.
+    pub sender: String,
+    /// The name for From, if that is missing.
+    pub full_name: Option<String>,
+    /// Recipients, as given.
+    pub recipients: Vec<String>,
+    /// Whether those of the header are recipients too.
+    pub from_header: bool,
+    /// Whether a line of a single dot is text, and not the end.
+    pub dot_is_text: bool,
+    /// Whether octets above 127 are announced, even if there are none.
+    pub is_8bit: bool,
+    /// Of what each recipient's sender is to be told.
+    pub notify: Option<Notify>,
+    /// What a notification returns.
+    pub ret: Option<Ret>,
+    /// What a notification calls the message: xtext.
+    pub envid: Option<String>,
+}
+
+/// What holds for all messages.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The domain of addresses without one, and of a new Message-ID.
+    pub origin: String,
+    /// Octets of a header.
+    pub header_bytes_max: u64,
+    /// Octets of a message; `None` for no limit.
+    pub message_bytes_max: Option<u64>,
+    /// Seconds since 1970, for a missing Date.
+    pub unix_secs: i64,
+    /// What makes a new Message-ID unlike any other: a dot-atom.
+    pub unique: String,
+}
+
+/// A message whose header was read and completed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completed {
+    /// Sender and recipients.
+    pub head: Head,
+    /// The header as it goes out, with the empty line.
+    pub header: Vec<u8>,
+}
+
+/// Why a message is not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// There is nobody to send it to.
+    #[error("no recipient: name one on the command line, or use -t and a field To")]
+    NoRecipients,
+    /// An address cannot be one.
+    #[error("`{address}` is not an address: {why}")]
+    Address {
+        /// As it was given.
+        address: String,
+        /// What is wrong with it.
+        why: AddressError,
+    },
+    /// Something else stands in To, Cc or Bcc.
+    #[error("`{0}` in the header is not an address")]
+    NotAnAddress(String),
+    /// The header is larger than the server takes.
+    #[error("the header is larger than {limit} bytes")]
+    HeaderTooLarge {
+        /// What the server takes, in octets.
+        limit: u64,
+    },
+    /// The input cannot be read.
+    #[error("cannot read the message: {0}")]
+    Input(io::Error),
+    /// The message cannot be kept.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+}
+
+/// A message while it is read: header first, then the body.
+#[derive(Debug)]
+pub struct Reading<R> {
+    input: R,
+    lines: Lines,
+    /// A line that ended the header and belongs to the body.
+    pending: Vec<u8>,
+}
+
+impl Submission {
+    /// Reads and completes the header.
+    ///
+    /// # Errors
+    /// See [`SubmitError`].
+    pub fn read_header<R: BufRead>(&self, input: R, facts: &Facts) -> Result<(Completed, Reading<R>), SubmitError> {
+        let mut reading = Reading { input, lines: Lines::new(!self.dot_is_text), pending: Vec::new() };
+        let header = reading.header(facts.header_bytes_max)?;
+        let mut texts = self.recipients.clone();
+        if self.from_header {
+            texts.extend(recipients(&header).map_err(SubmitError::NotAnAddress)?);
+        }
+        let mut seen = HashSet::new();
+        let mut paths = Vec::new();
+        for text in texts {
+            let path = recipient(&text, &facts.origin).map_err(|why| SubmitError::Address { address: text, why })?;
+            if seen.insert(path.to_string()) {
+                paths.push(path);
+            }
+        }
+        if paths.is_empty() {
+            return Err(SubmitError::NoRecipients);
+        }
+        let reverse_path = sender(&self.sender, &facts.origin)
+            .map_err(|why| SubmitError::Address { address: self.sender.clone(), why })?;
+        let smtputf8 = !reverse_path.is_ascii() || paths.iter().any(|path| !path.is_ascii());
+        let from = match reverse_path.address() {
+            Some(address) => address.to_string(),
+            // Somebody has to be named, and nobody is to be answered (RFC 5322 section 3.6.2).
+            None => format!("MAILER-DAEMON@{}", facts.origin),
+        };
+        let missing = Missing {
+            sender: &from,
+            full_name: self.full_name.as_deref(),
+            date: DateTime::from_unix(facts.unix_secs),
+            message_id: &format!("{}@{}", facts.unique, facts.origin),
+        };
+        let mut header = completed(&header, &missing);
+        header.extend_from_slice(b"\r\n");
+        let mut mail = MailFrom::new(reverse_path);
+        (mail.smtputf8, mail.ret, mail.envid) = (smtputf8, self.ret, self.envid.clone());
+        if self.is_8bit {
+            mail.body = BodyType::EightBitMime;
+        }
+        let rcpt = |path| RcptTo { notify: self.notify, ..RcptTo::new(path) };
+        let head = Head::new(mail, paths.into_iter().map(rcpt).collect());
+        Ok((Completed { head, header }, reading))
+    }
+}
+
+impl<R: BufRead> Reading<R> {
+    /// Puts the message into the directory, durably, and returns the name of its file.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; nothing is left in the directory.
+    pub fn store(mut self, completed: Completed, directory: &Directory, facts: &Facts) -> Result<String, SubmitError> {
+        let mut entry = Entry::begin(directory, completed.head, facts.message_bytes_max)?;
+        entry.write(&completed.header)?;
+        let mut piece = std::mem::take(&mut self.pending);
+        loop {
+            entry.write(&piece)?;
+            piece.clear();
+            if !self.read(&mut piece)? {
+                entry.write(&piece)?;
+                return Ok(entry.finish()?);
+            }
+        }
+    }
+
+    /// Adds some more of the message to `out`, all that the input has at hand. False: that was the last.
+    fn read(&mut self, out: &mut Vec<u8>) -> Result<bool, SubmitError> {
+        let chunk = filled(&mut self.input)?;
+        if chunk.is_empty() {
+            self.lines.finish(out);
+            return Ok(false);
+        }
+        let mut at = 0;
+        while at < chunk.len() && !self.lines.is_over() {
+            at += self.lines.take(&chunk[at..], out).0;
+        }
+        self.input.consume(at);
+        Ok(!self.lines.is_over())
+    }
+
+    /// Reads up to the empty line, or to the first line that is not a header's.
+    fn header(&mut self, bytes_max: u64) -> Result<Vec<u8>, SubmitError> {
+        let mut header = Vec::new();
+        let mut line = Vec::new();
+        let mut is_first = true;
+        loop {
+            let is_line = self.line(&mut line, bytes_max)?;
+            let text = line.strip_suffix(b"\r\n").unwrap_or(&line);
+            let is_mailbox_line = is_first && (text.starts_with(b"From ") || text.starts_with(b">From "));
+            is_first = false;
+            if !is_line || text.is_empty() {
+                break;
+            }
+            let goes_on = !header.is_empty() && matches!(text.first(), Some(b' ' | b'\t'));
+            if !is_mailbox_line {
+                if !goes_on && !begins_field(text) {
+                    self.pending = line;
+                    break;
+                }
+                header.extend_from_slice(&line);
+            }
+            if header.len() as u64 > bytes_max {
+                return Err(SubmitError::HeaderTooLarge { limit: bytes_max });
+            }
+            line.clear();
+        }
+        self.lines.enter_body();
+        Ok(header)
+    }
+
+    /// Reads one line; false at the end of the message.
+    fn line(&mut self, line: &mut Vec<u8>, bytes_max: u64) -> Result<bool, SubmitError> {
+        loop {
+            if self.lines.is_over() {
+                return Ok(false);
+            }
+            let chunk = filled(&mut self.input)?;
+            if chunk.is_empty() {
+                return Ok(self.lines.finish(line));
+            }
+            let (taken, is_line) = self.lines.take(chunk, line);
+            self.input.consume(taken);
+            if is_line {
+                return Ok(true);
+            }
+            if line.len() as u64 > bytes_max {
+                return Err(SubmitError::HeaderTooLarge { limit: bytes_max });
+            }
+        }
+    }
+}
+
+/// What the input has at hand; nothing at its end.
+fn filled<R: BufRead>(input: &mut R) -> Result<&[u8], SubmitError> {
+    loop {
+        match input.fill_buf() {
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(SubmitError::Input(error)),
+        }
+    }
+    input.fill_buf().map_err(SubmitError::Input)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::message::Message;
+
+    fn facts() -> Facts {
+        Facts {
+            origin: "x.example".to_owned(),
+            header_bytes_max: 1 << 16,
+            message_bytes_max: Some(1 << 20),
+            unix_secs: 0,
+            unique: "1".to_owned(),
+        }
+    }
+
+    fn from_header() -> Submission {
+        Submission { sender: "ann".to_owned(), from_header: true, ..Submission::default() }
+    }
+
+    /// The file of a message, read: envelope and text.
+    fn stored(submission: &Submission, input: &[u8]) -> Result<(Head, String), SubmitError> {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::open(place.path()).unwrap();
+        let read = submission.read_header(input, &facts());
+        let name = read.and_then(|(completed, reading)| reading.store(completed, &directory, &facts()));
+        let left = std::fs::read_dir(place.path()).unwrap().count();
+        assert_eq!(left, usize::from(name.is_ok()), "what is not taken leaves nothing behind");
+        let mut message = Message::open(&directory, name?.as_ref()).unwrap();
+        let mut text = Vec::new();
+        while let Some(piece) = message.read().unwrap() {
+            text.extend_from_slice(&piece);
+        }
+        assert_eq!(text.len() as u64, message.bytes());
+        Ok((message.head().clone(), String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    const ADDED: &str = "Date: Thu, 01 Jan 1970 00:00:00 +0000\r\nFrom: ann@x.example\r\nMessage-ID: <1@x.example>\r\n";
+
+    #[test]
+    fn a_message_of_a_program_becomes_one_of_the_internet() {
+        let (head, text) = stored(&from_header(), b"To: root\nBcc: b@y.example\n\nhello\n.\nlost\n").unwrap();
+        let paths: Vec<String> = head.recipients.iter().map(ToString::to_string).collect();
+        assert_eq!(head.mail.to_string(), "MAIL FROM:<ann@x.example>");
+        assert_eq!(paths, ["RCPT TO:<root@x.example>", "RCPT TO:<b@y.example>"]);
+        assert_eq!(text, format!("To: root\r\n{ADDED}\r\nhello\r\n"));
+    }
+
+    #[test]
+    fn odd_messages() {
+        let to_bob = Submission { recipients: vec!["bob".into(), "<bob@x.example>".into()], ..Submission::default() };
+        let check = |input: &[u8], expected: &str| {
+            let (head, text) = stored(&to_bob, input).unwrap();
+            assert_eq!(head.recipients.len(), 1, "the same recipient once");
+            let added = ADDED.replace("ann@", "MAILER-DAEMON@");
+            assert_eq!(text, expected.replace("ADDED\r\n", &added), "{}", input.escape_ascii());
+        };
+        check(b"", "ADDED\r\n\r\n");
+        check(b"\n", "ADDED\r\n\r\n");
+        check(b".\n", "ADDED\r\n\r\n");
+        check(b"no header\nX: y\n", "ADDED\r\n\r\nno header\r\nX: y\r\n");
+        check(b"From ann Mon Jan\nX: y\n\nbody", "X: y\r\nADDED\r\n\r\nbody\r\n");
+        check(b"X: y\r\n", "X: y\r\nADDED\r\n\r\n");
+        check(b" folded\nX: y\n", "ADDED\r\n\r\n folded\r\nX: y\r\n");
+        check(b"X: y\n folded\nnone\n", "X: y\r\n folded\r\nADDED\r\n\r\nnone\r\n");
+    }
+
+    #[test]
+    fn octets_above_127_are_announced() {
+        let body = |input: &[u8]| stored(&from_header(), input).unwrap().0.mail.body;
+        assert_eq!(body(b"To: a\n\nx\n"), BodyType::SevenBit);
+        assert_eq!(body(b"To: a\n\n\xe9\n"), BodyType::EightBitMime);
+        assert_eq!(body("To: a\nX: \u{e9}\n\n".as_bytes()), BodyType::EightBitMime);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_refused() {
+        let why = |submission: &Submission, input: &[u8]| stored(submission, input).unwrap_err().to_string();
+        assert!(why(&from_header(), b"Subject: x\n\n").starts_with("no recipient"));
+        assert!(why(&from_header(), b"To: a@@x\n\n").starts_with("`a@@x` is not an address"));
+        assert_eq!(why(&from_header(), b"To: John Doe\n\n"), "`John Doe` in the header is not an address");
+        assert_eq!(why(&from_header(), &[b'x'; 1 << 17]), "the header is larger than 65536 bytes");
+        assert_eq!(why(&from_header(), &b"To: a\n".repeat(1 << 15)), "the header is larger than 65536 bytes");
+        let large = [b"To: a\n\n".as_slice(), &b"x\n".repeat(1 << 20)].concat();
+        assert_eq!(why(&from_header(), &large), "the message is larger than 1048576 bytes");
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_adds_a_recipient_or_a_bare_line_end(
+            input in proptest::collection::vec(
+                prop_oneof![
+                    Just(b"Bcc:".to_vec()), Just(b"To: a@x".to_vec()), Just(b"Resent-To:".to_vec()), Just(b"\r".to_vec()),
+                    Just(b"\n".to_vec()), Just(b"\n ".to_vec()), Just(b"<".to_vec()), Just(b"RCPT TO:<x@y>".to_vec()),
+                    Just(b"\n.\n".to_vec()), any::<u8>().prop_map(|octet| vec![octet])
+                ],
+                0..40,
+            ).prop_map(|parts| parts.concat()),
+        ) {
+            // Without -t the header says nothing about who gets it.
+            let to_bob = Submission { recipients: vec!["bob".into()], ..Submission::default() };
+            let (head, text) = stored(&to_bob, &input).unwrap();
+            prop_assert_eq!(head.recipients.len(), 1);
+            prop_assert!(!text.replace("\r\n", "").contains(['\r', '\n']));
+            let header = text.split("\r\n\r\n").next().unwrap().to_ascii_lowercase();
+            let has_bcc = header.lines().any(|line| line.starts_with("bcc:") || line.starts_with("resent-bcc:"));
+            prop_assert!(!has_bcc, "{}", header);
+            // With -t whatever stands there is an address in one line of the envelope, or nothing is sent.
+            if let Ok((head, text)) = stored(&from_header(), &input) {
+                for rcpt in &head.recipients {
+                    prop_assert!(!rcpt.to_string().contains(char::is_control), "{}", rcpt);
+                }
+                prop_assert!(!text.replace("\r\n", "").contains(['\r', '\n', '\0']));
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Mail from programs on this machine: a service that takes the files of the pickup directory, one after the other, and has each received as a message by SMTP.
+//!
+//! A file is removed once its message is durable in the spool. Between the two lies the only window for a second copy: a server that is killed there takes the
+//! file again. A file that cannot be removed is not handed over again by the same server.
+
+mod files;
+mod handover;
+mod settle;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use posthaste_directory::Directory as Accounts;
+use posthaste_pickup::{Message, ReadError};
+use posthaste_smtp::server::Config as SmtpConfig;
+use tokio::sync::watch as tokio_watch;
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::config::Config;
+use crate::events;
+use crate::listening::local_config;
+use crate::receive::Receiver;
+use crate::services::{Alive, Ended, Ending, OnFailure, Service, Unfinished};
+
+use self::files::Files;
+use self::handover::{HandoverError, hand_over};
+use self::settle::{Place, REFUSED, SettleError, Settlement};
+use self::watch::Watch;
+
+/// The service.
+pub(crate) struct Pickup {
+    config: Arc<RwLock<SmtpConfig>>,
+    /// `true`: takes no more files.
+    draining: tokio_watch::Sender<bool>,
+    work: JoinHandle<()>,
+    /// Until the drain.
+    ended: Option<Ended>,
+}
+
+impl Pickup {
+    /// Makes the directory, and begins with what lies there. Trouble with it is told in the log and tried again: other mail is received all the same.
+    pub async fn begin(config: &Config, receiver: Receiver) -> Self {
+        let path = config.pickup.directory.clone();
+        let shared = Arc::new(RwLock::new(local_config(config)));
+        let (alive, ended) = Ended::new();
+        let (draining, is_draining) = tokio_watch::channel(false);
+        let worker = Worker { path, receiver, config: Arc::clone(&shared), is_draining };
+        let opened = worker.open().await;
+        let work = tokio::spawn(worker.run(opened, alive));
+        Self { config: shared, draining, work, ended: Some(ended) }
+    }
+}
+
+impl Service for Pickup {
+    fn name(&self) -> &'static str {
+        "pickup"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("mail of programs on this machine waits in the pickup directory")
+    }
+
+    fn reload(&mut self, config: &Config, _: &Arc<Accounts>) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = local_config(config);
+    }
+
+    /// Messages that are being received are finished.
+    fn drain(&mut self, deadline: Instant) -> Ending<'_> {
+        // Fails if the work has ended.
+        let _ = self.draining.send(true);
+        let ended = self.ended.take();
+        Box::pin(async move {
+            let Some(ended) = ended else { return Ok(()) };
+            ended.by(deadline).await.then_some(()).ok_or(Unfinished("a file of the pickup directory is taken again"))
+        })
+    }
+
+    fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
+        self.work.abort();
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.ended.as_mut().map_or(Poll::Pending, |ended| ended.poll(cx))
+    }
+}
+
+/// What the service does.
+struct Worker {
+    path: PathBuf,
+    receiver: Receiver,
+    config: Arc<RwLock<SmtpConfig>>,
+    is_draining: tokio_watch::Receiver<bool>,
+}
+
+/// How an attempt at a file has ended.
+enum Attempt {
+    /// It is done with.
+    Done,
+    /// There is more to do at once: recipients for another transaction.
+    Again,
+    /// Nothing can be done now. What was done with the message still has to be done with the file, if that is it.
+    Later(Option<Settlement>),
+}
+
+impl Worker {
+    async fn open(&self) -> std::io::Result<(Arc<Place>, Watch)> {
+        let path = self.path.clone();
+        let opened = spawn_blocking(move || Ok((Place::open(&path)?, Watch::new(&path)?))).await;
+        opened.unwrap_or_else(|error| Err(error.into()))
+    }
+
+    async fn run(mut self, mut opened: std::io::Result<(Arc<Place>, Watch)>, alive: Alive) {
+        let _alive = alive;
+        let mut told = false;
+        while !self.is_draining() {
+            match opened {
+                Ok((place, watch)) => {
+                    told = false;
+                    self.work(&place, watch).await;
+                }
+                Err(error) => {
+                    let (dir, error) = (self.path.display().to_string(), error.to_string());
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::error!(dir, error, "no mail can be taken from the pickup directory; trying again");
+                    }
+                    tokio::select! {
+                        () = sleep(LOOK_EVERY) => {}
+                        () = drain(&mut self.is_draining) => {}
+                    }
+                }
+            }
+            opened = self.open().await;
+        }
+    }
+
+    /// Until a drain, or until the directory is another one.
+    async fn work(&mut self, place: &Arc<Place>, mut watch: Watch) {
+        let (mut files, mut session) = (Files::default(), 0);
+        let mut attempts = JoinSet::new();
+        let mut tidied: Option<Instant> = None;
+        let mut look_at = Instant::now();
+        let mut wants_look = true;
+        loop {
+            let draining = self.is_draining() || watch.is_gone();
+            if draining && attempts.is_empty() {
+                return;
+            }
+            while !draining && attempts.len() < AT_ONCE_MAX {
+                let Some((name, unsettled)) = files.take() else { break };
+                session += 1;
+                attempts.spawn(self.attempt(Arc::clone(place), name, unsettled, session));
+            }
+            if !draining && wants_look && files.has_none_queued() {
+                wants_look = self.look(place, &mut files).await;
+                look_at = Instant::now() + LOOK_EVERY;
+                if tidied.is_none_or(|tidied| tidied.elapsed() >= TIDY_EVERY) {
+                    tidied = Some(Instant::now());
+                    self.tidy(place).await;
+                }
+                continue;
+            }
+            tokio::select! {
+                Some(ended) = attempts.join_next() => match ended {
+                    Ok((name, Attempt::Done)) => files.forget(&name),
+                    Ok((name, Attempt::Again)) => files.again(name),
+                    Ok((name, Attempt::Later(settlement))) => files.later(name, settlement, Instant::now()),
+                    // A panic, which costs the file its place in the line until the next start.
+                    Err(error) => tracing::error!(error = error.to_string(), "a file of the pickup directory is left out"),
+                },
+                came = watch.changed(), if !draining => wants_look |= came,
+                () = sleep_until(files.due().unwrap_or(look_at).min(look_at)), if !draining => {
+                    files.wake(Instant::now());
+                    wants_look |= Instant::now() >= look_at;
+                }
+                () = drain(&mut self.is_draining), if !draining => {}
+            }
+        }
+    }
+
+    /// Whether no more files are taken; so it is when the service is gone.
+    fn is_draining(&self) -> bool {
+        *self.is_draining.borrow() || self.is_draining.has_changed().is_err()
+    }
+
+    /// Queues files that are new. True: there are more.
+    async fn look(&self, place: &Arc<Place>, files: &mut Files) -> bool {
+        let (place, known, room) = (Arc::clone(place), files.known(), files.room());
+        let found = spawn_blocking(move || place.directory.names(room, |name| !known.contains(name))).await;
+        match found.unwrap_or_else(|error| Err(error.into())) {
+            Ok((names, more)) => {
+                files.add(names);
+                more && files.room() > 0
+            }
+            Err(error) => {
+                tracing::warn!(dir = %self.path.display(), error = error.to_string(), "cannot read the pickup directory");
+                false
+            }
+        }
+    }
+
+    async fn tidy(&self, place: &Arc<Place>) {
+        let place = Arc::clone(place);
+        let removed = spawn_blocking(move || place.directory.remove_unfinished(SystemTime::now())).await;
+        if let Ok(Ok(removed @ 1..)) = removed {
+            tracing::info!(removed, "removed unfinished files from the pickup directory");
+        }
+    }
+
+    /// One attempt at one file.
+    fn attempt(
+        &self,
+        place: Arc<Place>,
+        name: OsString,
+        unsettled: Option<Settlement>,
+        session: u64,
+    ) -> impl Future<Output = (OsString, Attempt)> + use<> {
+        let receiver = self.receiver.clone();
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner).clone();
+        async move {
+            let (settlement, again) = match unsettled {
+                Some(settlement) => (settlement, false),
+                None => receive(&receiver, config, &place, &name, session).await,
+            };
+            if matches!(settlement, Settlement::Keep) {
+                return (name, Attempt::Later(None));
+            }
+            let rest_is_left = matches!(&settlement, Settlement::Split { rest, .. } if !rest.is_empty());
+            match settle(&place, &name, settlement).await {
+                Ok(()) if rest_is_left && again => (name, Attempt::Again),
+                Ok(()) if rest_is_left => (name, Attempt::Later(None)),
+                Ok(()) => (name, Attempt::Done),
+                Err(settlement) => (name, Attempt::Later(Some(settlement))),
+            }
+        }
+    }
+}
+
+/// Waits for the drain.
+async fn drain(is_draining: &mut tokio_watch::Receiver<bool>) {
+    // Fails if the service is gone.
+    let _ = is_draining.wait_for(|draining| *draining).await;
+}
+
+/// Reads a file and has its message received. Says what is to be done with the file, and whether the rest of its recipients need not wait.
+async fn receive(
+    receiver: &Receiver,
+    config: SmtpConfig,
+    place: &Arc<Place>,
+    name: &OsStr,
+    session: u64,
+) -> (Settlement, bool) {
+    let (within, own) = (Arc::clone(place), name.to_owned());
+    let opened = spawn_blocking(move || Message::open(&within.directory, &own)).await;
+    let opened = opened.unwrap_or_else(|error| Err(ReadError::Io(error.into())));
+    let uid = opened.as_ref().ok().map(Message::uid);
+    let handed_over = match opened {
+        Ok(message) => hand_over(receiver, config, session, message).await,
+        Err(error) => Err(error.into()),
+    };
+    let file = name.to_string_lossy().into_owned();
+    match handed_over {
+        Ok(fates) => {
+            // The receiver has logged each reply.
+            if let Some((rcpt, reply)) = fates.refused.first() {
+                let (refused, first, reply) = (fates.refused.len(), rcpt.forward_path.to_string(), reply.to_string());
+                tracing::warn!(file, uid, refused, first, reply, "mail of a local program is refused: see {REFUSED}/");
+            }
+            if let Some((rcpt, reply)) = fates.later.first() {
+                let (first, reply) = (rcpt.forward_path.to_string(), reply.to_string());
+                tracing::debug!(file, uid, waiting = fates.later.len(), first, reply, "mail of a local program waits");
+            }
+            let again = fates.later.is_empty() && !fates.at_once.is_empty() && fates.accepted + fates.refused.len() > 0;
+            (Settlement::of(fates), again)
+        }
+        Err(HandoverError::Read(ReadError::Gone)) => (Settlement::Remove, false),
+        Err(HandoverError::Read(error)) if error.is_final() => {
+            let why = error.to_string();
+            tracing::warn!(file, uid, why, "a file of the pickup directory cannot be read and is moved to {REFUSED}/");
+            if let Some(recorder) = receiver.events() {
+                events::pickup(recorder, &file, uid, &why);
+            }
+            (Settlement::Refuse, false)
+        }
+        Err(error) => {
+            tracing::info!(file, uid, why = error.to_string(), "a file of the pickup directory has to wait");
+            (Settlement::Keep, false)
+        }
+    }
+}
+
+/// What could not be done is given back.
+async fn settle(place: &Arc<Place>, name: &OsStr, settlement: Settlement) -> Result<(), Settlement> {
+    let (within, own, wanted) = (Arc::clone(place), name.to_owned(), settlement.clone());
+    let settled = spawn_blocking(move || within.settle(&own, &wanted)).await;
+    let settled = settled.unwrap_or_else(|error| Err(SettleError::Io(error.into())));
+    settled.map_err(|error| {
+        let (file, error) = (name.to_string_lossy().into_owned(), error.to_string());
+        tracing::error!(file, error, "a file of the pickup directory is done with and cannot be removed; trying again");
+        settlement
+    })
+}
+
+/// Messages that are being received.
+const AT_ONCE_MAX: usize = 16;
+/// What no event has told is found so late.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+const TIDY_EVERY: Duration = Duration::from_secs(3600);

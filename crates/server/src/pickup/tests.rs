@@ -1,0 +1,128 @@
+//! The window between the commit of a message and the removal of its file.
+
+use std::path::Path;
+
+use posthaste_delivery::local::{LocalConfig, LocalDelivery};
+use posthaste_fsops::Machine;
+use posthaste_pickup::{Directory, Entry, Head};
+use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
+
+use super::*;
+use crate::settings::Settings;
+
+/// Nothing here takes longer unless it hangs.
+const LONG: Duration = Duration::from_secs(60);
+
+struct Rig {
+    /// Has the pickup directory.
+    machine: Machine,
+    /// Has the spool and the mail.
+    place: tempfile::TempDir,
+    config: Config,
+    store: LocalDelivery,
+    receiver: Receiver,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let machine = Machine::new().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let mut storage = LocalConfig::new(place.path().join("spool"), place.path().join("mail"));
+        (storage.spool.ring.segment_bytes, storage.spool.ring.max_segments) = (4 << 20, 4);
+        let (store, _) = LocalDelivery::open(storage).unwrap();
+        let text = format!(
+            "host_name = \"mx.example.org\"\n[pickup]\ndirectory = {:?}\n[[domain]]\nname = \"example.org\"\nusers = [\"b\"]\n",
+            machine.path().join("pickup")
+        );
+        let config = Config::parse(Path::new("x"), &text).unwrap();
+        let settings = Settings::new(&config, config.directory().into());
+        let receiver = Receiver::with_patience(settings, store.clone(), LONG);
+        Self { machine, place, config, store, receiver }
+    }
+
+    fn directory(&self) -> Directory {
+        Directory::make(&self.config.pickup.directory).unwrap()
+    }
+
+    fn put(&self, number: u32) {
+        let mail = MailFrom::new(ReversePath::parse("<a@example.org>").unwrap());
+        let head = Head::new(mail, vec![RcptTo::new(ForwardPath::parse("<b@example.org>").unwrap())]);
+        let directory = self.directory();
+        let mut entry = Entry::begin(&directory, head, None).unwrap();
+        entry.write(format!("Subject: {number}\r\n\r\n{}", "line\r\n".repeat(100_000)).as_bytes()).unwrap();
+        entry.finish().unwrap();
+    }
+
+    fn waiting(&self) -> usize {
+        self.directory().names(usize::MAX, |_| true).unwrap().0.len()
+    }
+
+    /// How often each message is in the mailbox, by its number.
+    fn delivered(&self) -> Vec<usize> {
+        let Ok(entries) = std::fs::read_dir(self.place.path().join("mail/example.org/b/Maildir/new")) else {
+            return Vec::new();
+        };
+        let texts: Vec<String> = entries.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap()).collect();
+        let count = |number: usize| {
+            let (subject, whole) = (format!("\nSubject: {number}\n"), "line\n".repeat(100_000));
+            texts.iter().filter(|text| text.contains(&subject) && text.ends_with(&whole)).count()
+        };
+        let mut counts: Vec<usize> = (0..20).map(count).collect();
+        assert_eq!(counts.iter().sum::<usize>(), texts.len(), "each message is whole");
+        counts.truncate(counts.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1));
+        counts
+    }
+
+    async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + LONG;
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "{what}: {:?}, {} wait", self.delivered(), self.waiting());
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Runs the service until `is_so`.
+    async fn run_until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let mut service = Pickup::begin(&self.config, self.receiver.clone()).await;
+        self.until(what, is_so).await;
+        service.drain(Instant::now() + LONG).await.unwrap();
+        Box::new(service).stop(Instant::now()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_kill_between_commit_and_unlink_costs_a_second_copy_and_no_more() {
+    let rig = Rig::new();
+    (0..5).for_each(|number| rig.put(number));
+    rig.run_until("taken", |rig| rig.waiting() == 0).await;
+    rig.until("delivered", |rig| rig.delivered() == [1; 5]).await;
+    (5..10).for_each(|number| rig.put(number));
+    // From here on whoever runs changes nothing in the directory, as if it was killed behind each commit.
+    rig.machine.kill();
+    rig.run_until("delivered", |rig| rig.delivered() == [1; 10]).await;
+    assert_eq!(rig.waiting(), 5, "their files are still there");
+    rig.machine.go_on();
+    rig.run_until("taken again", |rig| rig.waiting() == 0).await;
+    rig.until("delivered again", |rig| rig.delivered() == [1, 1, 1, 1, 1, 2, 2, 2, 2, 2]).await;
+    rig.put(10);
+    rig.run_until("nothing comes a third time", |rig| rig.waiting() == 0).await;
+    rig.store.shutdown().await;
+    assert_eq!(rig.delivered(), [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 1]);
+}
+
+#[tokio::test]
+async fn a_file_whose_checksum_is_wrong_is_not_delivered_however_late_that_is_seen() {
+    let rig = Rig::new();
+    rig.put(0);
+    let directory = rig.directory();
+    let name = directory.names(1, |_| true).unwrap().0.remove(0);
+    let path = directory.path().join(&name);
+    let mut octets = std::fs::read(&path).unwrap();
+    let last = octets.len() - 3;
+    octets[last] ^= 1;
+    std::fs::write(&path, octets).unwrap();
+    rig.run_until("set aside", |rig| rig.waiting() == 0).await;
+    rig.store.shutdown().await;
+    assert_eq!(rig.delivered(), [0; 0]);
+    assert!(directory.path().join(REFUSED).join(name).exists());
+}

@@ -1,0 +1,31 @@
+//! A session with a part of the same program, without a listener.
+
+use std::sync::Arc;
+
+use posthaste_net::{Certificate, CurrentPhase, Peer, Stream};
+use tokio::net::UnixStream;
+
+use super::connection::Connection;
+use super::session::serve;
+use super::setup::Door;
+use super::{Handler, Session};
+use crate::server::{Config, Protocol};
+
+/// Serves one session of SMTP for `handler`, from the greeting to the end: for messages that come by another way than a listener and are to be received as any other.
+/// `theirs` is one end of a pair of sockets, and whoever has the message is the client at the other; `id` and `uid` are what the session says of it, the listener is 0. TLS and AUTH are not
+/// offered.
+pub async fn serve_local<H: Handler>(handler: &H, theirs: UnixStream, config: Config, id: u64, uid: u32) {
+    let config = Config {
+        protocol: Protocol::Smtp,
+        asks_hello: true,
+        asks_data: true,
+        starttls: false,
+        auth_mechanisms: Vec::new(),
+        ..config
+    };
+    let door = Door { protocol: Protocol::Smtp, implicit_tls: false };
+    let session = Session::new(id, 0, Peer::Local { uid }, Protocol::Smtp);
+    let phase = Arc::<CurrentPhase>::default();
+    let connection = Connection::new(Stream::Unix(theirs), Arc::new(config), phase, door);
+    serve(connection, handler, session, &Certificate::default()).await;
+}
