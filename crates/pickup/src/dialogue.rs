@@ -87,6 +87,8 @@ fn outcome(kept: Result<String, EntryError>) -> MessageOutcome {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::message::Message;
 
@@ -116,6 +118,32 @@ mod tests {
         assert_eq!(message.head().recipients.len(), 1);
         assert_eq!(message.read().unwrap().unwrap(), b"Subject: x\r\n\r\n.\r\n".as_slice());
         assert_eq!(message.read().unwrap(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_said_each_message_that_was_answered_lies_there(
+            lines in proptest::collection::vec(
+                prop_oneof![
+                    Just("EHLO x\r\n"), Just("MAIL FROM:<a@b.example>\r\n"), Just("RCPT TO:<c@x.example>\r\n"),
+                    Just("RCPT TO:<nobody@x.example>\r\n"), Just("DATA\r\n"), Just("S: x\r\n\r\ntext\r\n.\r\n"),
+                    Just("BDAT 4 LAST\r\nS:\r\n"), Just("RSET\r\n"), Just("STARTTLS\r\n"), Just("AUTH PLAIN\r\n"),
+                    Just("bare\n.\n"), Just("\0\r\n"), Just("NOOP\r\n"),
+                ],
+                0..30,
+            ),
+        ) {
+            let place = tempfile::tempdir().unwrap();
+            let directory = Directory::open(place.path()).unwrap();
+            let said = speak(&directory, &lines.concat());
+            let (names, _) = directory.names(usize::MAX, |_| true).unwrap();
+            prop_assert_eq!(said.matches("Kept as ").count(), names.len(), "{}", said);
+            for name in names {
+                let mut message = Message::open(&directory, &name).unwrap();
+                while message.read().unwrap().is_some() {}
+            }
+            prop_assert_eq!(directory.remove_unfinished(std::time::SystemTime::now() + 2 * crate::UNFINISHED_AGE_MAX).unwrap(), 0);
+        }
     }
 
     #[test]

@@ -114,6 +114,40 @@ fn mail_waits_for_a_server_that_is_down_or_was_killed() {
 }
 
 #[test]
+fn what_sendmail_has_taken_is_delivered_however_often_the_server_is_killed() {
+    const MESSAGES: usize = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), ANYBODY);
+    let mut kills = 0;
+    for number in 0..MESSAGES {
+        sends(
+            dir.path(),
+            &["alice@example.org"],
+            format!("Subject: s{number}.\n\n{}", "text\n".repeat(2000)).as_bytes(),
+        );
+        if number % 16 == 15 {
+            server.signal(Signal::KILL);
+            server.wait();
+            kills += 1;
+            server = Server::start_as_it_is(dir.path());
+        }
+    }
+    wait_for_none(&server, dir.path());
+    assert!(refused(dir.path()).is_empty(), "{:?}", refused(dir.path()));
+    // What was accepted is in the spool; it becomes visible before the server ends.
+    server.stop();
+    let texts: Vec<String> = mailbox(dir.path(), "example.org", "alice").iter().map(Stored::text).collect();
+    for number in 0..MESSAGES {
+        let subject = format!("\nSubject: s{number}.\n");
+        let copies =
+            texts.iter().filter(|text| text.contains(&subject) && text.ends_with(&"text\n".repeat(2000))).count();
+        assert!((1..=1 + kills).contains(&copies), "{number}: {copies} copies");
+    }
+    // Only what was at work at a kill can come twice: 16 at most.
+    assert!(texts.len() <= MESSAGES + 16 * kills, "{}", texts.len());
+}
+
+#[test]
 fn what_cannot_be_sent_is_told_by_the_exit_status() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &format!("{ROUTED}\n[limits]\nmessage_bytes = 10000\n"));
@@ -187,7 +221,8 @@ fn smtp_on_standard_input() {
 #[test]
 fn files_that_cannot_be_taken_are_set_aside_and_the_others_go_on() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &format!("{ROUTED}\n[events]\nenabled = true\n"));
+    let server =
+        Server::start(dir.path(), &format!("{ROUTED}\n[events]\nenabled = true\n[limits]\nmessage_bytes = 200000\n"));
     let pickup = dir.path().join(PICKUP);
     let put = |name: &str, text: &str| {
         fs::write(pickup.join(format!(".{name}")), text).unwrap();
@@ -200,6 +235,7 @@ fn files_that_cannot_be_taken_are_set_aside_and_the_others_go_on() {
     };
     put("torn", &file(&["alice@example.org"], "Subject: torn\r\n\r\nlong\r\n")[..80]);
     put("nonsense", "hello\n");
+    put("large", &file(&["alice@example.org"], &"long\r\n".repeat(40_000)));
     put("remote", &file(&["alice@elsewhere.example"], "Subject: remote\r\n\r\n"));
     put("loop", &file(&["alice@example.org"], &("Received: x\r\n".repeat(60) + "\r\n")));
     put("some", &file(&["nobody@example.org", "alice@example.org"], "Subject: some\n\nby hand\n"));
@@ -209,7 +245,7 @@ fn files_that_cannot_be_taken_are_set_aside_and_the_others_go_on() {
     wait_for_none(&server, dir.path());
     let mut names = refused(dir.path());
     names.sort();
-    assert_eq!(names, ["link", "loop", "nonsense", "remote", "some", "torn"]);
+    assert_eq!(names, ["large", "link", "loop", "nonsense", "remote", "some", "torn"]);
     let some = fs::read_to_string(pickup.join("refused/some")).unwrap();
     assert!(some.contains("RCPT TO:<nobody@example.org>") && !some.contains("alice"), "{some}");
     assert!(server.wait_for_log("file=\"torn\"").contains("was not written to its end"));
@@ -222,7 +258,69 @@ fn files_that_cannot_be_taken_are_set_aside_and_the_others_go_on() {
     server.wait_for_mail("example.org", "nobody", 1);
     server.stop();
     let events = fs::read_to_string(dir.path().join("posthaste-data/events/events-00000001.jsonl")).unwrap();
-    assert!(events.lines().any(|line| line.contains("\"refused\"") && line.contains("\"nonsense\"")), "{events}");
+    for name in ["nonsense", "large", "torn", "link"] {
+        let id = format!("\"id\":\"{name}\"");
+        assert!(events.lines().any(|line| line.contains("\"refused\"") && line.contains(&id)), "{name}: {events}");
+    }
+}
+
+#[test]
+fn who_is_refused_for_now_gets_the_message_later_and_the_others_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let moving = format!(
+        "{ROUTED}[[domain]]\nname = \"example.net\"\naliases = {{ bob = {{ refuse = \"450 4.2.1 Moving\" }} }}\n"
+    );
+    let server = Server::start(dir.path(), &moving);
+    sends(dir.path(), &["-i", "alice@example.org", "bob@example.net"], b"Subject: x\n\n.\n");
+    server.wait_for_mail("example.org", "alice", 1);
+    let rest =
+        || waiting(dir.path()).first().map(|name| fs::read(dir.path().join(PICKUP).join(name)).unwrap_or_default());
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while rest().is_none_or(|file| String::from_utf8_lossy(&file).contains("alice@")) {
+        assert!(std::time::Instant::now() < deadline, "{}", server.log_text());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    server.stop();
+    let server = Server::start(dir.path(), &moving.replace("{ refuse = \"450 4.2.1 Moving\" }", "\"bob@example.org\""));
+    let bob = server.wait_for_mail("example.org", "bob", 1)[0].text();
+    let uid = rustix::process::getuid().as_raw();
+    assert!(bob.contains(&format!("from userid {uid})")) && bob.ends_with("\n\n.\n"), "{bob}");
+    wait_for_none(&server, dir.path());
+    server.wait_for_mail("example.org", "alice", 1);
+    server.stop();
+}
+
+#[test]
+fn what_the_page_tells_a_script_to_write_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ANYBODY);
+    let page = include_str!("../../../../docs/sendmail.md");
+    let script = page.rsplit("```sh\n").next().and_then(|rest| rest.split("```").next()).unwrap();
+    let mut shell = Command::new("sh");
+    shell.current_dir(dir.path()).args(["-ec", &script.replace("/var/spool/posthaste", PICKUP)]);
+    let output = run(shell, b"");
+    assert!(output.status.success(), "{output:?}");
+    assert!(server.wait_for_mail("example.org", "alice", 1)[0].text().ends_with("\nSubject: backup\n\ndone\n"));
+    server.stop();
+}
+
+#[test]
+fn config_check_knows_what_is_wrong_with_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("open")).unwrap();
+    fs::write(dir.path().join("posthaste.toml"), "[pickup]\ndirectory = \"open\"\n").unwrap();
+    let check = |mode: u32, expected: Option<&str>| {
+        fs::set_permissions(dir.path().join("open"), fs::Permissions::from_mode(mode)).unwrap();
+        let output = command(dir.path(), &["config", "check"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said.contains("pickup.directory = open: it "), expected.is_some(), "{mode:o}: {said}");
+        assert!(said.contains(expected.unwrap_or_default()), "{mode:o}: {said}");
+    };
+    check(0o700, None);
+    check(0o3733, None);
+    check(0o3730, None);
+    check(0o2733, Some("lets users remove the mail of others"));
+    check(0o1777, Some("does not let the server read"));
 }
 
 #[test]
@@ -313,6 +411,9 @@ fn programs_that_call_sendmail() {
         let mut command = Command::new(name);
         command.current_dir(dir.path()).env("POSTHASTE_CONFIG", dir.path().join("posthaste.toml")).args(args);
         command.env("HOME", dir.path()).env("GIT_CONFIG_NOSYSTEM", "1");
+        for name in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"] {
+            command.env(name, "Ann").env(name.replace("NAME", "EMAIL"), "ann@example.org");
+        }
         match command.stdin(Stdio::null()).output() {
             Ok(output) => {
                 assert!(output.status.success(), "{name}: {output:?}");
@@ -330,6 +431,11 @@ fn programs_that_call_sendmail() {
     );
     if program("python3", &["-c".as_ref(), python.as_ref()]) {
         assert!(server.wait_for_mail("example.org", "python", 1)[0].text().ends_with("\nhello\n.\n"));
+    }
+    let pipe = format!("{} -bs", sendmail.display());
+    let swaks = ["--pipe", &pipe, "--from", "ann@example.org", "--to", "swaks@example.org", "--h-Subject", "x"];
+    if program("swaks", &swaks.map(OsStr::new)) {
+        assert!(server.wait_for_mail("example.org", "swaks", 1)[0].text().contains("\nSubject: x\n"));
     }
     let patch = "From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\nFrom: Ann <ann@example.org>\n\
                  Date: Mon, 1 Jan 2024 00:00:00 +0000\nSubject: [PATCH] x\n\n---\n x | 1 +\n-- \n2.0\n";

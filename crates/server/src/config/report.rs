@@ -80,7 +80,26 @@ fn warnings(config: &Config) -> Vec<String> {
         }
     }
     warnings.extend(floors(storage));
+    warnings.extend(pickup(config));
     warnings
+}
+
+/// Why mail of local programs would not be taken, or could be taken away.
+fn pickup(config: &Config) -> Option<String> {
+    let path = Some(&config.pickup.directory).filter(|_| config.pickup.enabled)?;
+    // The first start makes it.
+    let found = std::fs::metadata(path).ok()?;
+    let (mode, uid) = (found.mode() & 0o7777, found.uid());
+    let own = config.identity().ok().flatten().map_or(rustix::process::geteuid().as_raw(), |identity| identity.uid);
+    let why = match mode {
+        _ if !found.is_dir() => "is not a directory".to_owned(),
+        _ if uid != own && own != 0 => format!("belongs to uid {uid}, and not to the server's user"),
+        _ if mode & 0o022 == 0 => return None,
+        _ if mode & 0o1000 == 0 => "lets users remove the mail of others: it needs mode 3733".to_owned(),
+        _ if mode & 0o2000 == 0 => "does not let the server read what others put there: it needs mode 3733".to_owned(),
+        _ => return None,
+    };
+    Some(format!("pickup.directory = {}: it {why}", path.display()))
 }
 
 /// Why mail would be accepted that cannot be delivered, if its floor is not below that of the spool.

@@ -19,6 +19,8 @@ pub(super) struct Fates {
     pub accepted: usize,
     /// Who will never get it, and why.
     pub refused: Vec<(RcptTo, Reply)>,
+    /// Why the receiver was not even asked: what its reply would have been.
+    pub not_asked: Option<Reply>,
     /// Who may get it at another attempt, and why not now.
     pub later: Vec<(RcptTo, Reply)>,
     /// Who may get it in another transaction.
@@ -138,7 +140,8 @@ fn ended() -> HandoverError {
 
 impl Fates {
     fn of(recipients: Vec<RcptTo>, outcome: Outcome) -> Self {
-        let mut fates = Self::default();
+        let not_asked = outcome.recipients.iter().find(|outcome| outcome.stage == Stage::Local);
+        let mut fates = Self { not_asked: not_asked.map(|outcome| outcome.reply.clone()), ..Self::default() };
         for (rcpt, outcome) in recipients.into_iter().zip(outcome.recipients) {
             match outcome.stage {
                 _ if outcome.is_delivered() => fates.accepted += 1,

@@ -268,7 +268,10 @@ async fn receive(
     let file = name.to_string_lossy().into_owned();
     match handed_over {
         Ok(fates) => {
-            // The receiver has logged each reply.
+            // The receiver has logged each reply of its own.
+            if let (Some(reply), Some(recorder)) = (&fates.not_asked, receiver.events()) {
+                events::pickup(recorder, &file, uid, &reply.to_string());
+            }
             if let Some((rcpt, reply)) = fates.refused.first() {
                 let (refused, first, reply) = (fates.refused.len(), rcpt.forward_path.to_string(), reply.to_string());
                 tracing::warn!(file, uid, refused, first, reply, "mail of a local program is refused: see {REFUSED}/");

@@ -50,7 +50,7 @@ pub(super) const REFUSED: &str = "refused";
 
 impl Settlement {
     pub fn of(fates: Fates) -> Self {
-        let Fates { accepted, refused, later, at_once } = fates;
+        let Fates { accepted, refused, later, at_once, .. } = fates;
         let mut rest = at_once;
         rest.extend(later.into_iter().map(|(rcpt, _)| rcpt));
         match (accepted, refused.is_empty(), rest.is_empty()) {
@@ -188,6 +188,24 @@ mod tests {
         check(&[("a", &yes), ("b", &no)], Some(&["b"]), None);
         check(&[("a", &yes), ("b", &later)], None, Some(&["b"]));
         check(&[("a", &no), ("b", &later)], Some(&["a"]), Some(&["b"]));
+    }
+
+    #[test]
+    fn a_directory_for_the_refused_that_others_have_made_is_not_used() {
+        let place = tempfile::tempdir().unwrap();
+        let (own, elsewhere) = (place.path().join("pickup"), place.path().join("elsewhere"));
+        std::fs::create_dir(&own).unwrap();
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, own.join(REFUSED)).unwrap();
+        assert!(Place::open(&own).is_err());
+        std::fs::remove_file(own.join(REFUSED)).unwrap();
+        std::fs::create_dir(own.join(REFUSED)).unwrap();
+        assert!(Place::open(&own).is_ok());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(own.join(REFUSED), Some(4711), None).unwrap();
+            let error = Place::open(&own).unwrap_err().to_string();
+            assert!(error.contains("belongs to uid 4711"), "{error}");
+        }
     }
 
     #[test]
