@@ -92,7 +92,7 @@ impl Files {
 /// Files that are found by one look. More are found by the next.
 const FOUND_MAX: usize = 1000;
 /// Files that are known. While as many wait, others are not looked for.
-const KNOWN_MAX: usize = 10_000;
+const KNOWN_MAX: usize = 100_000;
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn what_is_known_is_bounded() {
         let mut files = Files::default();
-        for round in 0..10 {
+        for round in 0..KNOWN_MAX / FOUND_MAX {
             assert_eq!(files.room(), FOUND_MAX);
             files.add((0..FOUND_MAX).map(|number| format!("{round}.{number}").into()).collect());
         }

@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 /// One directory, by the inode that it had.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// `None`: the kernel has no room for one more.
+    /// `None`: the kernel has no room for one more, or no inotify.
     fd: Option<AsyncFd<OwnedFd>>,
     is_gone: bool,
 }
@@ -31,12 +31,12 @@ impl Watch {
         };
         match begin() {
             Ok(fd) => Ok(Self { fd: Some(registered(fd)?), is_gone: false }),
-            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::NOMEM)) => {
+            Err(error @ (Errno::NOENT | Errno::NOTDIR)) => Err(error.into()),
+            Err(error) => {
                 let (dir, error) = (dir.display().to_string(), error.to_string());
                 tracing::warn!(dir, error, "cannot watch the pickup directory: its mail is found within a minute");
                 Ok(Self { fd: None, is_gone: false })
             }
-            Err(error) => Err(error.into()),
         }
     }
 
