@@ -8,5 +8,8 @@ pub mod dns;
 pub mod dsn;
 pub mod limit;
 pub mod queue;
+pub mod return_path;
+pub mod secrets;
 pub mod sender;
 pub mod session;
+pub mod srs;
