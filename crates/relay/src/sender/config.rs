@@ -1,8 +1,8 @@
+use std::pin::Pin;
 use std::sync::Arc;
 
 use posthaste_spool::Entry;
 
-use super::Outgoing;
 use super::observer::Observer;
 use crate::dns::Resolver;
 use crate::dsn::{Wording, Written};
@@ -81,9 +81,27 @@ impl Route {
 
 /// Delivers notifications to senders, who may be local or remote.
 pub trait Notifier: Send + Sync {
-    /// The entries of the batch that has the notification as its body, for the address of the sender. Empty: it goes nowhere, as for a sender that does not
-    /// exist. For a remote sender it is what `relay` gives. Must not block.
-    fn entries(&self, sender: &str, written: &Written, relay: &dyn Fn(Outgoing) -> Entry) -> Vec<Entry>;
+    /// Makes a notification durable: one batch with it as the body, with [`change`](Notice::change), and with the entries of those who deliver it.
+    ///
+    /// # Errors
+    /// Why not; it is tried again.
+    fn deliver(&self, notice: Notice) -> Delivering;
+}
+
+/// The future of [`Notifier::deliver`]: whether the sender exists. If not, nothing is appended.
+pub type Delivering = Pin<Box<dyn Future<Output = Result<bool, String>> + Send>>;
+
+/// A notification to be delivered.
+#[derive(Debug, Clone)]
+pub struct Notice {
+    /// The address that it goes to.
+    pub sender: Arc<str>,
+    /// It, from the empty sender.
+    pub written: Written,
+    /// What the queue is told in its batch.
+    pub change: Entry,
+    /// For a remote sender: the entry that has the relay send it.
+    pub remote: Entry,
 }
 
 #[cfg(test)]

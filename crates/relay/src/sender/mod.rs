@@ -16,6 +16,7 @@ mod dispatch;
 mod messages;
 mod observer;
 mod record;
+mod section;
 mod shared;
 mod site;
 mod snapshots;
@@ -32,8 +33,9 @@ use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-pub use config::{Config, Notifier, Route};
+pub use config::{Config, Delivering, Notice, Notifier, Route};
 pub use observer::{Attempt, AttemptResult, Observer, SiteState, Stats};
+pub use section::{RouteSection, Section};
 
 use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret};
 use record::Time;

@@ -1,8 +1,7 @@
-//! What is decided becomes durable: changes of recipients, joined while an earlier batch is under way, and notifications with the changes that they tell of.
+//! What is decided becomes durable: changes of recipients, joined while an earlier batch is under way.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use bytes::Bytes;
 use posthaste_spool::{Batch, Body, Entry, Spool, StreamId};
 
 use crate::queue::entry::CHANGES_MAX;
@@ -20,20 +19,8 @@ pub(super) struct Recorder {
 #[derive(Default)]
 struct State {
     changes: Vec<Change>,
-    /// Refused by the spool, to be repeated.
-    refused: Vec<Told>,
     joined_under_way: bool,
     under_way: usize,
-}
-
-/// Changes, and the notification that tells of them.
-#[derive(Clone)]
-pub(super) struct Told {
-    pub at: Secs,
-    pub changes: Vec<Change>,
-    /// Entries for streams that deliver the notification.
-    pub entries: Vec<Entry>,
-    pub body: Vec<Bytes>,
 }
 
 impl Recorder {
@@ -78,28 +65,19 @@ impl Recorder {
         self.spool.append(Batch { entries: vec![entry], body: Body::None }, Box::new(then));
     }
 
-    /// Records changes together with a notification: all of it or nothing.
-    pub fn record_told(self: &Arc<Self>, told: Told) {
+    /// Something else is under way that is recorded with a batch of its own.
+    pub fn begin(&self) {
         self.state().under_way += 1;
-        let mut entries = vec![self.entry(told.at, &told.changes)];
-        entries.extend(told.entries.iter().cloned());
-        let body = Body::Inline(told.body.clone());
-        let recorder = self.clone();
-        let then = move |outcome: Result<_, _>| {
-            let mut state = recorder.state();
-            state.under_way -= 1;
-            if outcome.is_err() {
-                state.refused.push(told);
-            }
-            recorder.is_idle.notify_all();
-        };
-        self.spool.append(Batch { entries, body }, Box::new(then));
+    }
+
+    /// It is recorded, or is given up because the relay ends.
+    pub fn end(&self) {
+        self.state().under_way -= 1;
+        self.is_idle.notify_all();
     }
 
     /// Tries once more what the spool has refused; to be called each second.
     pub fn retry(self: &Arc<Self>, now: Secs) {
-        let refused = std::mem::take(&mut self.state().refused);
-        refused.into_iter().for_each(|told| self.record_told(told));
         self.append_joined(self.state(), now);
     }
 
@@ -115,7 +93,8 @@ impl Recorder {
         }
     }
 
-    fn entry(&self, at: Secs, changes: &[Change]) -> Entry {
+    /// The entry for changes, for a batch of the caller's.
+    pub fn entry(&self, at: Secs, changes: &[Change]) -> Entry {
         let entry = QueueEntry::Changes { at, changes: changes.to_vec() };
         Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() }
     }

@@ -1,18 +1,20 @@
 //! Notifications to senders, in the batch with what they tell of.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use posthaste_message::DateTime;
 use posthaste_random::mix;
 use posthaste_smtp::Reply;
 use posthaste_spool::Lsn;
 
+use super::Outgoing;
+use super::config::Notice;
 use super::messages::Envelope;
-use super::record;
 use super::shared::Shared;
-use crate::dsn::{Action, Notification, Recipient, Returned, header_of};
-use crate::queue::entry::Ret;
-use crate::queue::{Change, What};
+use crate::dsn::{Action, Notification, Recipient, Returned, Written, header_of};
+use crate::queue::entry::{Ret, notify};
+use crate::queue::{Change, QueuedRecipient, What};
 
 /// What a sender is told of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,15 +56,15 @@ impl Tell {
 }
 
 impl Shared {
-    /// Records changes of one message with a notification of them.
+    /// Records changes of one message with a notification of them, in one batch.
     pub fn tell(self: &Arc<Self>, message: Lsn, envelope: Arc<Envelope>, told: Vec<Told>) {
-        let shared = self.clone();
-        self.runtime.spawn_blocking(move || shared.tell_now(message, &envelope, &told));
+        self.recorder.begin();
+        self.runtime.spawn(tell(self.clone(), message, envelope, told));
     }
 
-    fn tell_now(self: &Arc<Self>, message: Lsn, envelope: &Envelope, told: &[Told]) {
+    /// The notification; `None` if there is nothing to tell. Blocks.
+    fn written(&self, message: Lsn, envelope: &Envelope, told: &[Told]) -> Option<Written> {
         let (queued, now) = (&envelope.queued, self.time.now());
-        let changes: Vec<Change> = told.iter().map(|told| told.change).collect();
         let is_failure = told.iter().any(|told| told.tell == Tell::Failed);
         let returned_max = self.config.returned_bytes_max;
         // Of a success and a delay the header is enough (RFC 3461 section 4.3).
@@ -95,13 +97,13 @@ impl Shared {
             })
             .collect();
         if recipients.is_empty() {
-            return self.record(changes);
+            return None;
         }
         let first = told[0].change.key;
         let random = |salt: u64| {
             mix(self.seed ^ mix(first.message.get() ^ u64::from(first.number) << 48) ^ mix(u64::from(now)) ^ salt)
         };
-        let written = Notification {
+        let notification = Notification {
             reporting_host: &self.config.host_name,
             sender: &queued.sender,
             envid: &queued.envid,
@@ -111,15 +113,56 @@ impl Shared {
             recipients: &recipients,
             returned: if is_whole { Returned::Message(&body) } else { Returned::Header(&header) },
             wording: &self.config.wording,
-        }
-        .write();
-        let entries = self.config.notifier.entries(&queued.sender, &written, &|message| self.entry(message));
-        if entries.is_empty() {
-            return self.record(changes);
-        }
-        self.recorder.record_told(record::Told { at: now, changes, entries, body: written.message });
-        self.wake.notify_one();
+        };
+        Some(notification.write())
     }
+
+    fn notice(&self, envelope: &Envelope, written: Written, changes: &[Change]) -> Notice {
+        let sender = envelope.queued.sender.clone();
+        let recipient = QueuedRecipient { number: 0, address: sender.clone(), orcpt: "".into(), notify: notify::NEVER };
+        let remote = self.entry(Outgoing {
+            sender: "".into(),
+            is_8bit: written.is_8bit,
+            smtputf8: written.smtputf8,
+            ret: None,
+            envid: "".into(),
+            tenant: envelope.queued.tenant.clone(),
+            campaign: "".into(),
+            recipients: vec![recipient],
+        });
+        Notice { sender, written, change: self.recorder.entry(self.time.now(), changes), remote }
+    }
+}
+
+async fn tell(shared: Arc<Shared>, message: Lsn, envelope: Arc<Envelope>, told: Vec<Told>) {
+    let changes: Vec<Change> = told.iter().map(|told| told.change).collect();
+    let (writing, of) = (shared.clone(), envelope.clone());
+    let written = tokio::task::spawn_blocking(move || writing.written(message, &of, &told)).await;
+    let mut pause = Duration::from_millis(100);
+    loop {
+        let delivered = match &written {
+            Ok(Some(written)) => {
+                let notice = shared.notice(&envelope, written.clone(), &changes);
+                shared.config.notifier.deliver(notice).await
+            }
+            _ => Ok(false),
+        };
+        match delivered {
+            Ok(true) => break,
+            Ok(false) => {
+                shared.record(changes);
+                break;
+            }
+            Err(why) => shared.unreadable(message, &format!("its sender cannot be told yet: {why}")),
+        }
+        // The recipients have had no outcome as long as this is not recorded: after a restart they are tried again.
+        if shared.is_ending() {
+            break;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    shared.recorder.end();
 }
 
 /// The enhanced code for a reader: that of the reply, or what its class says.
@@ -140,3 +183,5 @@ fn text_of(reply: &Reply) -> String {
 
 /// A header that is returned has at most so many bytes.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
+/// Between two attempts to make a notification durable.
+const PAUSE_MAX: Duration = Duration::from_secs(30);

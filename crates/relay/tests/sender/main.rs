@@ -9,25 +9,29 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_dns::{Server, Zone};
 use posthaste_relay::dns::{Resolver, Settings};
-use posthaste_relay::dsn::Written;
 use posthaste_relay::queue::entry::notify;
 use posthaste_relay::queue::{QueuedRecipient, Schedule, Schedules};
-use posthaste_relay::sender::{Attempt, AttemptResult, Config, Notifier, Observer, Outgoing, Relay, Route, SiteState};
+use posthaste_relay::sender::{
+    Attempt, AttemptResult, Config, Delivering, Notice, Notifier, Observer, Outgoing, Relay, Route, SiteState,
+};
 use posthaste_relay::session::Timeouts;
-use posthaste_spool::{Batch, Body, Entry, FileSpool, Lsn, Spool};
+use posthaste_spool::{Batch, Body, FileSpool, Lsn, Spool};
 use sink::Sink;
 
 /// Notifications go to the relay, as those for remote senders do.
-#[derive(Default)]
 struct Back {
+    spool: Arc<FileSpool>,
     written: Mutex<Vec<(String, String)>>,
 }
 
 impl Notifier for Back {
-    fn entries(&self, sender: &str, written: &Written, relay: &dyn Fn(Outgoing) -> Entry) -> Vec<Entry> {
-        let text = String::from_utf8_lossy(&written.message.concat()).into_owned();
-        self.written.lock().unwrap().push((sender.to_owned(), text));
-        vec![relay(outgoing("", &[sender], 0))]
+    fn deliver(&self, notice: Notice) -> Delivering {
+        let text = String::from_utf8_lossy(&notice.written.message.concat()).into_owned();
+        self.written.lock().unwrap().push((notice.sender.to_string(), text));
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let batch = Batch { entries: vec![notice.change, notice.remote], body: Body::Inline(notice.written.message) };
+        self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+        Box::pin(async move { told.await.unwrap().map(|_| true).map_err(|error| error.to_string()) })
     }
 }
 
@@ -105,7 +109,8 @@ fn rig_in(dir: tempfile::TempDir, zone: Zone, port: u16, change: impl FnOnce(&mu
     let dns = Server::start(zone);
     let (spool, _) = FileSpool::open(dir.path(), posthaste_spool::Config::default()).unwrap();
     let spool = Arc::new(spool);
-    let (back, log) = (Arc::new(Back::default()), Arc::new(Log::default()));
+    let back = Arc::new(Back { spool: spool.clone(), written: Mutex::default() });
+    let log = Arc::new(Log::default());
     let mut config = config(&dns, port, &back, &log);
     change(&mut config);
     let (relay, _) = Relay::open(spool.clone(), config).unwrap();

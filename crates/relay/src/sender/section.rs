@@ -1,0 +1,184 @@
+//! `[relay]` of the configuration.
+
+use posthaste_net::section::Networks;
+use posthaste_units::check_bounds;
+use posthaste_units::values::{self, Table};
+use posthaste_units::words::Problem;
+use serde::{Deserialize, Serialize};
+
+use super::Route;
+use crate::queue::Schedules;
+
+/// Mail to other hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Section {
+    /// Clients whose mail to any domain is taken. None: nobody's.
+    pub networks: Networks,
+    /// Domains for which mail is taken from everybody and sent on, as a backup or a gateway does.
+    pub domains: Vec<String>,
+    /// The port of mail hosts.
+    pub port: u16,
+    /// Whether connections are encrypted where the other host offers it (RFC 7435).
+    pub tls: bool,
+    /// Connections at a time.
+    #[serde(deserialize_with = "values::count")]
+    pub connections: usize,
+    /// Connections at a time to the same set of mail hosts.
+    #[serde(deserialize_with = "values::count")]
+    pub connections_per_site: usize,
+    /// Messages that one connection carries.
+    #[serde(deserialize_with = "values::count")]
+    pub messages_per_connection: u64,
+    /// Recipients of one message that go in one transaction.
+    #[serde(deserialize_with = "values::count")]
+    pub recipients_per_message: usize,
+    /// Bytes of messages that are kept in memory until their first attempt; above it they are read from the spool.
+    #[serde(deserialize_with = "values::bytes")]
+    pub memory_bytes: u64,
+    /// Seconds until mail hosts are tried again none of which has answered; doubled with each failure, up to half an hour.
+    #[serde(deserialize_with = "values::secs")]
+    pub unreachable_secs: u64,
+    /// A notification returns messages up to so many bytes whole, and of others the header.
+    #[serde(deserialize_with = "values::bytes")]
+    pub returned_bytes: u64,
+    /// When recipients are tried again, and when they are given up.
+    pub schedule: Schedules,
+    /// Where mail goes instead of to the mail hosts of its domain; the first that fits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub route: Vec<RouteSection>,
+}
+
+/// A fixed next hop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteSection {
+    /// For mail to this domain, or with a dot in front to the domains below it. Not set: for all.
+    #[serde(default)]
+    pub domain: String,
+    /// A host name, or an address literal such as `[192.0.2.7]`.
+    pub host: String,
+    /// Its port.
+    #[serde(default = "smtp_port")]
+    pub port: u16,
+    /// Whether the mail hosts of `host` are looked up.
+    #[serde(default)]
+    pub mx: bool,
+}
+
+fn smtp_port() -> u16 {
+    25
+}
+
+impl Table for Section {
+    const NAME: &str = "relay";
+}
+
+impl Default for Section {
+    fn default() -> Self {
+        Self {
+            networks: Networks::default(),
+            domains: Vec::new(),
+            port: smtp_port(),
+            tls: true,
+            connections: 1000,
+            connections_per_site: 20,
+            messages_per_connection: 1000,
+            recipients_per_message: 100,
+            memory_bytes: 256 << 20,
+            unreachable_secs: 60,
+            returned_bytes: 64 << 10,
+            schedule: Schedules::default(),
+            route: Vec::new(),
+        }
+    }
+}
+
+impl Section {
+    /// Whether anybody's mail is taken for other hosts.
+    pub fn is_used(&self) -> bool {
+        !self.networks.0.is_empty() || !self.domains.is_empty()
+    }
+
+    /// Finds what cannot be meant.
+    ///
+    /// # Errors
+    /// The first value that is out of its bounds.
+    pub fn check(&self) -> Result<(), Problem> {
+        check_bounds(
+            Self::NAME,
+            &[
+                ("port", self.port.into(), 1, 65_535),
+                ("connections", self.connections as u64, 1, 100_000),
+                ("connections_per_site", self.connections_per_site as u64, 1, 100_000),
+                ("messages_per_connection", self.messages_per_connection, 1, u64::MAX),
+                ("recipients_per_message", self.recipients_per_message as u64, 1, 65_535),
+                ("memory_bytes", self.memory_bytes, 0, 1 << 40),
+                ("unreachable_secs", self.unreachable_secs, 1, 1800),
+                ("returned_bytes", self.returned_bytes, 0, 64 << 20),
+            ],
+        )?;
+        self.schedule.default.check("relay.schedule.default")?;
+        for rule in &self.schedule.rules {
+            rule.schedule.check("relay.schedule.rules")?;
+        }
+        for (index, route) in self.route.iter().enumerate() {
+            if route.host.is_empty() || route.port == 0 {
+                let at = vec![Self::NAME.into(), "route".into(), index.into(), "host".into()];
+                return Err(Problem::new(at, "a route needs a host and a port"));
+            }
+        }
+        for (index, domain) in self.domains.iter().enumerate() {
+            if posthaste_smtp::address::is_domain(domain) && domain.is_ascii() {
+                continue;
+            }
+            let at = vec![Self::NAME.into(), "domains".into(), index.into()];
+            return Err(Problem::new(at, "not a domain in letters, digits and hyphens, with dots between"));
+        }
+        Ok(())
+    }
+
+    /// The routes, as the relay takes them.
+    pub fn routes(&self) -> Vec<Route> {
+        let route = |route: &RouteSection| Route {
+            domain: route.domain.to_lowercase(),
+            host: route.host.clone(),
+            port: route.port,
+            use_mx: route.mx,
+        };
+        self.route.iter().map(route).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_read_and_checked() {
+        let text = "networks = ['10.0.0.0/8']\ndomains = ['b.example']\n[schedule.default]\nmax_age_secs = '2 days'\n\
+                    [[route]]\ndomain = 'X.example'\nhost = 'hub.example'\nport = 587\n[[route]]\nhost = '[192.0.2.7]'\n";
+        let section: Section = toml::from_str(text).unwrap();
+        assert!(section.is_used() && section.check().is_ok());
+        let routes = section.routes();
+        assert_eq!((&*routes[0].domain, routes[0].port, routes[1].port), ("x.example", 587, 25));
+        assert_eq!(toml::from_str::<Section>(&toml::to_string(&section).unwrap()).unwrap(), section);
+        assert!(!Section::default().is_used() && Section::default().check().is_ok());
+    }
+
+    #[test]
+    fn mistakes_are_refused() {
+        for text in ["network = []", "[[route]]\nport = 1", "tls = 'yes'", "networks = ['all']"] {
+            assert!(toml::from_str::<Section>(text).is_err(), "{text}");
+        }
+        for text in [
+            "port = 0",
+            "connections = 0",
+            "domains = ['a b']",
+            "[[route]]\nhost = ''",
+            "[schedule.default]\nfirst_secs = 0",
+        ] {
+            assert!(toml::from_str::<Section>(text).unwrap().check().is_err(), "{text}");
+        }
+    }
+}
