@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use posthaste_directory::Route;
+use posthaste_directory::{Refusal, Route};
 use posthaste_pickup::{Directory, EntryError, Facts, SubmitError, dialogue};
 use posthaste_server::config::{DEFAULT_FILE, Loaded};
 use posthaste_smtp::{ForwardPath, Reply};
@@ -171,6 +171,7 @@ fn send_message(name: Name, options: Options) -> Result<(), Failure> {
 /// What the server would answer for a recipient whom it refuses for good: told now, when somebody listens.
 fn refused(loaded: &Loaded, path: &ForwardPath) -> Option<Reply> {
     match loaded.directory.recipient(path) {
+        Route::Refused(Refusal::Relay) if loaded.config.relay.local_users => None,
         Route::Refused(refusal) => Some(refusal.reply()).filter(Reply::is_permanent),
         _ => None,
     }

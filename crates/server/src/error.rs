@@ -26,6 +26,12 @@ pub enum ServeError {
     /// Mail could not be delivered to programs, files and LMTP servers.
     #[error(transparent)]
     Transports(#[from] posthaste_transport::OpenError),
+    /// The queue of mail for other hosts could not be opened.
+    #[error("the relay: {0}")]
+    Relay(#[from] posthaste_relay::sender::OpenError),
+    /// The resolver of `[dns]`, or TLS, cannot be set up.
+    #[error("the relay: {0}")]
+    Dns(String),
     /// An address or path cannot be listened on; nothing was touched.
     #[error("cannot listen on {0}{hint}", hint = hint(.0))]
     Listen(#[from] ListenError),

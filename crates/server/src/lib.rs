@@ -25,6 +25,7 @@ mod ready;
 mod receive;
 #[cfg(test)]
 mod receive_tests;
+mod relay;
 mod reload;
 mod repeats;
 mod replies;

@@ -215,7 +215,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     "events",
     "indexing",
     "message_log",
@@ -223,6 +223,7 @@ const MODULES: [&str; 13] = [
     "panics",
     "ready",
     "receive",
+    "relay",
     "repeats",
     "serve",
     "services",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,8 +11,9 @@ use posthaste_delivery::local::{LineEnds, LocalDelivery, Message};
 use posthaste_directory::{self as directory, Mailbox, Place, Route};
 use posthaste_events::Recorder;
 use posthaste_message::{DateTime, Received, ReceivedLocally};
+use posthaste_relay::sender::Relay;
 use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
-use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
+use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply};
 use posthaste_transport::Transports;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -28,6 +29,16 @@ use crate::settings::Settings;
 use crate::shares::SpoolShares;
 use crate::transaction::{Destinations, Full, Transaction};
 
+/// A receiver that does not keep the others: what the relay has of it, which it keeps itself.
+#[derive(Clone)]
+pub(crate) struct WeakReceiver(Weak<Shared>);
+
+impl WeakReceiver {
+    pub fn upgrade(&self) -> Option<Receiver> {
+        self.0.upgrade().map(Receiver)
+    }
+}
+
 /// Receives for all listeners. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct Receiver(Arc<Shared>);
@@ -38,6 +49,8 @@ struct Shared {
     store_patience: Duration,
     /// Open once the configuration names one.
     transports: OnceLock<Transports>,
+    /// Open if the configuration lets anybody use it.
+    relay: OnceLock<Relay>,
     memory: MemoryBudget,
     shares: SpoolShares,
     ids: Ids,
@@ -60,7 +73,7 @@ impl Receiver {
         let settings = RwLock::new(Arc::new(settings));
         let spool = spool.display().to_string();
         let (ids, turned_away) = (Ids::new(), AtomicU64::new(0));
-        let (shares, transports) = (SpoolShares::default(), OnceLock::new());
+        let (shares, transports, relay) = (SpoolShares::default(), OnceLock::new(), OnceLock::new());
         let store_patience = STORE_PATIENCE;
         let events = None;
         Self(Arc::new(Shared {
@@ -68,6 +81,7 @@ impl Receiver {
             store,
             store_patience,
             transports,
+            relay,
             memory,
             shares,
             ids,
@@ -122,6 +136,27 @@ impl Receiver {
         self.0.transports.get()
     }
 
+    /// Takes mail for other hosts from now on.
+    pub fn set_relay(&self, relay: Relay) {
+        // Opened once.
+        let _ = self.0.relay.set(relay);
+    }
+
+    /// It, if it is open.
+    pub fn relay(&self) -> Option<&Relay> {
+        self.0.relay.get()
+    }
+
+    /// For the relay, which the receiver holds.
+    pub fn downgrade(&self) -> WeakReceiver {
+        WeakReceiver(Arc::downgrade(&self.0))
+    }
+
+    /// What messages in memory may take.
+    pub fn memory(&self) -> &MemoryBudget {
+        &self.0.memory
+    }
+
     /// Clients since the start that were told that there are too many of them.
     pub fn turned_away(&self) -> u64 {
         self.0.turned_away.load(Ordering::Relaxed)
@@ -173,9 +208,10 @@ impl Receiver {
         if destinations.len() == 0 {
             return MessageOutcome::accepted(format!("Accepted as {}", log.id));
         }
-        let Destinations { maildirs: targets, transports } = destinations;
+        let Destinations { maildirs: targets, transports, remote } = destinations;
         let entry = |outside| self.transports().expect("open since its recipient was accepted").entry(outside);
-        let also = event.into_iter().chain(transports.map(entry)).collect();
+        let queued = |remote| self.relay().expect("open since its recipient was accepted").entry(remote);
+        let also = event.into_iter().chain(transports.map(entry)).chain(remote.map(queued)).collect();
         let message = Message { targets, body: stored, line_ends: LineEnds::ToLf, also };
         let kept = self.0.store.deliver_unless(message, body.elapsed(self.0.store_patience)).await;
         drop((room, share, transaction));
@@ -223,7 +259,7 @@ impl Handler for Receiver {
         envelope: &Envelope,
         rcpt: &RcptTo,
     ) -> Result<(), Reply> {
-        let Err((kind, ours, reply)) = self.take_recipient(transaction, rcpt) else { return Ok(()) };
+        let Err((kind, ours, reply)) = self.take_recipient(session, transaction, rcpt) else { return Ok(()) };
         if let Some(recorder) = &self.0.events {
             events::command(recorder, session, &envelope.mail.reverse_path, Some(&rcpt.forward_path), &reply);
         }
@@ -293,10 +329,35 @@ impl Receiver {
     }
 
     /// Otherwise why not, of which mailbox if of one, and what the client is told.
-    fn take_recipient(&self, to: &mut Transaction, rcpt: &RcptTo) -> Result<(), (Kind, Option<String>, Reply)> {
+    fn take_recipient(
+        &self,
+        session: &Session,
+        to: &mut Transaction,
+        rcpt: &RcptTo,
+    ) -> Result<(), (Kind, Option<String>, Reply)> {
+        let too_many = |full| match full {
+            // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
+            Full::Transaction => {
+                (Kind::RefusedRecipient, None, Reply::new(452, "4.5.3", "Too many mailboxes for one message"))
+            }
+            Full::Memory => {
+                let reply = Reply::new(452, "4.3.1", "Too many recipients at a time, try again later");
+                (Kind::NoMemory, Some("limits.memory_bytes".to_owned()), reply)
+            }
+        };
         let mailboxes = match self.settings().directory.recipient(&rcpt.forward_path) {
             Route::Local(mailboxes) => Some(mailboxes),
             Route::Discard => None,
+            Route::Refused(directory::Refusal::Relay) if self.may_relay(session, &rcpt.forward_path) => {
+                if !self.relay().is_some_and(|relay| relay.has_room(1)) {
+                    return Err((
+                        Kind::NoMemory,
+                        None,
+                        Reply::new(452, "4.3.1", "Too much mail waits for other hosts, try again later"),
+                    ));
+                }
+                return to.add_remote(rcpt, &self.0.memory).map_err(too_many);
+            }
             Route::Refused(refusal) => return Err((Kind::RefusedRecipient, None, refusal.reply())),
             // Nothing else is configured.
             _ => return Err((Kind::RefusedRecipient, None, directory::Refusal::Relay.reply())),
@@ -316,16 +377,13 @@ impl Receiver {
             };
             return Err((Kind::MailboxFull, full.map(|full| full.to_string()), reply));
         }
-        to.add(rcpt, mailboxes, &self.0.memory).map_err(|full| match full {
-            // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
-            Full::Transaction => {
-                (Kind::RefusedRecipient, None, Reply::new(452, "4.5.3", "Too many mailboxes for one message"))
-            }
-            Full::Memory => {
-                let reply = Reply::new(452, "4.3.1", "Too many recipients at a time, try again later");
-                (Kind::NoMemory, Some("limits.memory_bytes".to_owned()), reply)
-            }
-        })
+        to.add(rcpt, mailboxes, &self.0.memory).map_err(too_many)
+    }
+
+    /// Whether mail for a domain that is not ours is sent on.
+    fn may_relay(&self, session: &Session, path: &ForwardPath) -> bool {
+        let (Some(_), Some(address)) = (self.relay(), path.address()) else { return false };
+        self.settings().may_relay(session, &address.domain().to_string())
     }
 
     /// # Errors

@@ -18,6 +18,7 @@ use crate::listening::{Addresses, Listeners, bind_when_free};
 use crate::memory::MemoryBudget;
 use crate::pickup::Pickup;
 use crate::receive::Receiver;
+use crate::relay::RelayService;
 use crate::reload::merged;
 use crate::repeats::Repeats;
 use crate::services::Services;
@@ -165,7 +166,8 @@ async fn start_services(
     let receiver =
         Receiver::new(Settings::new(config, directory), store.clone(), memory, &config.storage.spool, repeats)
             .recording(recorder.clone());
-    services.add(TransportService::start(config, store.clone(), receiver.clone(), recorder).await?);
+    services.add(TransportService::start(config, store.clone(), receiver.clone(), recorder.clone()).await?);
+    services.add(RelayService::start(config, store.clone(), receiver.clone(), recorder).await?);
     let (listeners, addresses) = Listeners::start(bound, receiver.clone())?;
     services.add(listeners);
     if config.pickup.enabled {

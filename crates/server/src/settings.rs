@@ -13,6 +13,11 @@ use crate::shares::Allowance;
 pub(crate) struct Settings {
     pub host_name: String,
     pub directory: Arc<Directory>,
+    /// Whose mail to any domain is taken.
+    relay_networks: ByNetwork<bool>,
+    relay_local: bool,
+    /// Domains for which everybody's is.
+    relay_domains: Vec<String>,
     /// For each listener, in their order.
     limits: Vec<ByNetwork<MessageLimits>>,
     /// For what programs on this machine hand over.
@@ -37,7 +42,26 @@ impl Settings {
     pub fn new(config: &Config, directory: Arc<Directory>) -> Self {
         let limits = config.listeners.iter().map(|listener| limits(config, listener).map(Into::into));
         let local = config.limits.clone().into();
-        Self { host_name: config.host_name.clone(), directory, limits: limits.collect(), local }
+        let networks = config.relay.networks.0.iter().map(|network| (*network, true)).collect();
+        let relay_domains = config.relay.domains.iter().map(|domain| domain.to_lowercase()).collect();
+        Self {
+            host_name: config.host_name.clone(),
+            directory,
+            relay_networks: ByNetwork::new(false, networks),
+            relay_local: config.relay.local_users,
+            relay_domains,
+            limits: limits.collect(),
+            local,
+        }
+    }
+
+    /// Whether mail of this session for a domain that is not ours is sent on.
+    pub fn may_relay(&self, session: &Session, domain: &str) -> bool {
+        let is_trusted = match session.peer {
+            Peer::Local { .. } => self.relay_local,
+            _ => *self.relay_networks.get(session.peer.ip()),
+        };
+        is_trusted || self.relay_domains.iter().any(|open| open.eq_ignore_ascii_case(domain))
     }
 
     /// Those of the listener that `session` came to, and of its client's network.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use posthaste_delivery::local::Target;
 use posthaste_directory::{Mailbox, Mailboxes, Place};
 use posthaste_message::{write_delivered_to, write_return_path};
+use posthaste_relay::queue::QueuedRecipient;
+use posthaste_relay::sender::Outgoing;
 use posthaste_smtp::address::PATH_BYTES_MAX;
 use posthaste_smtp::{BodyType, Envelope, RcptTo};
 use posthaste_transport::Message as Outside;
@@ -17,6 +19,8 @@ use crate::memory::{MemoryBudget, Reservation};
 pub(crate) struct Transaction {
     /// What each was found to be at its RCPT; a reload behind that does not concern it.
     recipients: Vec<Recipient>,
+    /// Those that are sent on.
+    remote: Vec<RcptTo>,
     /// Recipients whose mail is discarded.
     discarded: usize,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
@@ -37,18 +41,24 @@ pub(crate) struct Destinations {
     pub maildirs: Vec<Target>,
     /// With the details of their recipients left empty.
     pub transports: Option<Outside>,
+    /// For other hosts.
+    pub remote: Option<Outgoing>,
 }
 
 impl Destinations {
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.maildirs.len() + self.transports.as_ref().map_or(0, |outside| outside.targets.len())
+        let remote = self.remote.as_ref().map_or(0, |remote| remote.recipients.len());
+        self.maildirs.len() + self.transports.as_ref().map_or(0, |outside| outside.targets.len()) + remote
     }
 
-    /// Paths of Maildirs, and transports as they are written.
+    /// Paths of Maildirs, transports as they are written, and addresses at other hosts.
     pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         let transports = self.transports.iter().flat_map(|outside| &outside.targets);
-        self.maildirs.iter().map(|target| &target.mailbox).chain(transports.map(|target| &target.transport))
+        let remote = self.remote.iter().flat_map(|remote| &remote.recipients);
+        let transports = transports.map(|target| &target.transport);
+        let maildirs = self.maildirs.iter().map(|target| &target.mailbox);
+        maildirs.chain(transports).chain(remote.map(|recipient| &recipient.address))
     }
 }
 
@@ -86,6 +96,45 @@ impl Transaction {
         Ok(())
     }
 
+    /// Adds a recipient at another host.
+    pub fn add_remote(&mut self, rcpt: &RcptTo, memory: &MemoryBudget) -> Result<(), Full> {
+        let bytes = self.bytes + 2 * size_of::<RcptTo>() + 4 * PATH_BYTES_MAX;
+        if bytes > ENVELOPE_BYTES_MAX {
+            return Err(Full::Transaction);
+        }
+        if !memory.try_grow(&mut self.room, bytes.saturating_sub(ENVELOPE_BYTES_FREE)) {
+            return Err(Full::Memory);
+        }
+        self.bytes = bytes;
+        self.remote.push(rcpt.clone());
+        Ok(())
+    }
+
+    /// The message for other hosts; each address once.
+    fn outgoing(&self, envelope: &Envelope) -> Option<Outgoing> {
+        let mut seen = HashSet::new();
+        let mut recipients = Vec::with_capacity(self.remote.len());
+        for rcpt in &self.remote {
+            let address = rcpt.forward_path.to_string();
+            let address: Arc<str> = address[1..address.len() - 1].into();
+            if seen.insert(address.clone()) {
+                let number = recipients.len() as u16;
+                recipients.push(QueuedRecipient { number, address, orcpt: "".into(), notify: 0 });
+            }
+        }
+        let sender = envelope.mail.reverse_path.to_string();
+        (!recipients.is_empty()).then(|| Outgoing {
+            sender: sender[1..sender.len() - 1].into(),
+            is_8bit: envelope.mail.body == BodyType::EightBitMime,
+            smtputf8: envelope.mail.smtputf8,
+            ret: None,
+            envid: "".into(),
+            tenant: "".into(),
+            campaign: "".into(),
+            recipients,
+        })
+    }
+
     /// How many recipients get nothing.
     pub fn discarded(&self) -> usize {
         self.discarded
@@ -99,7 +148,7 @@ impl Transaction {
         write_return_path(&mut return_path, &sender[1..sender.len() - 1]);
         let several = self.recipients.len() > 1;
         let mut seen = HashSet::new();
-        let mut destinations = Destinations::default();
+        let mut destinations = Destinations { remote: self.outgoing(envelope), ..Destinations::default() };
         for Recipient { mailboxes, original } in &self.recipients {
             for mailbox in mailboxes.iter() {
                 // Those of one recipient differ already.

@@ -17,6 +17,7 @@ mod load;
 mod ownership;
 mod reading;
 mod receiving;
+mod relay;
 mod reloading;
 mod routes;
 mod search;

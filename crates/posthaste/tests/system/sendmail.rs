@@ -150,7 +150,10 @@ fn what_sendmail_has_taken_is_delivered_however_often_the_server_is_killed() {
 #[test]
 fn what_cannot_be_sent_is_told_by_the_exit_status() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &format!("{ROUTED}\n[limits]\nmessage_bytes = 10000\n"));
+    let server = Server::start(
+        dir.path(),
+        &format!("{ROUTED}\n[limits]\nmessage_bytes = 10000\n[relay]\nlocal_users = false\n"),
+    );
     let check = |args: &[&str], input: &str, status: i32, told: &str| {
         let output = sendmail(dir.path(), args, input.as_bytes());
         let said = String::from_utf8_lossy(&output.stderr);
@@ -221,8 +224,12 @@ fn smtp_on_standard_input() {
 #[test]
 fn files_that_cannot_be_taken_are_set_aside_and_the_others_go_on() {
     let dir = tempfile::tempdir().unwrap();
-    let server =
-        Server::start(dir.path(), &format!("{ROUTED}\n[events]\nenabled = true\n[limits]\nmessage_bytes = 200000\n"));
+    let server = Server::start(
+        dir.path(),
+        &format!(
+            "{ROUTED}\n[events]\nenabled = true\n[limits]\nmessage_bytes = 200000\n[relay]\nlocal_users = false\n"
+        ),
+    );
     let pickup = dir.path().join(PICKUP);
     let put = |name: &str, text: &str| {
         fs::write(pickup.join(format!(".{name}")), text).unwrap();

@@ -41,6 +41,14 @@ use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError
 use record::Time;
 use shared::{Parts, Shared};
 
+/// TLS for hosts that offer it, whoever they are (RFC 7435): for [`Config::tls`].
+///
+/// # Errors
+/// None is known; the library may have some.
+pub fn opportunistic_tls() -> Result<Arc<rustls::ClientConfig>, posthaste_net::tls::TlsError> {
+    posthaste_net::tls::client_config(&posthaste_net::tls::TlsTrust::Anything)
+}
+
 /// The name of the queue's stream.
 pub const STREAM: &str = "queue";
 

@@ -15,6 +15,8 @@ use crate::queue::Schedules;
 pub struct Section {
     /// Clients whose mail to any domain is taken. None: nobody's.
     pub networks: Networks,
+    /// Whether mail of local users, through the pickup directory, is taken for any domain.
+    pub local_users: bool,
     /// Domains for which mail is taken from everybody and sent on, as a backup or a gateway does.
     pub domains: Vec<String>,
     /// The port of mail hosts.
@@ -78,6 +80,7 @@ impl Default for Section {
     fn default() -> Self {
         Self {
             networks: Networks::default(),
+            local_users: true,
             domains: Vec::new(),
             port: smtp_port(),
             tls: true,
@@ -95,7 +98,7 @@ impl Default for Section {
 }
 
 impl Section {
-    /// Whether anybody's mail is taken for other hosts.
+    /// Whether clients' mail is taken for other hosts.
     pub fn is_used(&self) -> bool {
         !self.networks.0.is_empty() || !self.domains.is_empty()
     }

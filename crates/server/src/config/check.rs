@@ -24,6 +24,8 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.limits.check()?;
     config.policy.check()?;
     config.transport.check()?;
+    config.relay.check()?;
+    config.dns.check()?;
     let mut networks = HashSet::new();
     for (index, network) in config.networks.iter().enumerate() {
         let at = || vec!["network".into(), index.into()];

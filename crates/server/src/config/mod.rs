@@ -30,6 +30,8 @@ pub use posthaste_directory::{Account, Domain, Pattern, Targets, Users};
 pub use posthaste_events::Section as Events;
 pub use posthaste_net::section::{Networks, Socket};
 pub use posthaste_pickup::Section as Pickup;
+pub use posthaste_relay::dns::Settings as Dns;
+pub use posthaste_relay::sender::Section as Relay;
 pub use posthaste_search::Section as Search;
 pub use posthaste_smtp::section::{Policy, PolicyOverrides};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
@@ -67,6 +69,12 @@ pub struct Config {
     /// Programs, files and LMTP servers that mail goes to.
     #[serde(default, deserialize_with = "values::table")]
     pub transport: Transport,
+    /// Mail to other hosts.
+    #[serde(default, deserialize_with = "values::table")]
+    pub relay: Relay,
+    /// How mail hosts are found.
+    #[serde(default, deserialize_with = "values::table")]
+    pub dns: Dns,
     /// The search index.
     #[serde(default, deserialize_with = "values::table")]
     pub search: Search,
@@ -130,6 +138,8 @@ impl Default for Config {
             limits: Limits::default(),
             policy: Policy::default(),
             transport: Transport::default(),
+            relay: Relay::default(),
+            dns: Dns::default(),
             search: Search::default(),
             events: Events::default(),
             pickup: Pickup::default(),

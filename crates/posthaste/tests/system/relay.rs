@@ -1,0 +1,137 @@
+//! Mail for other hosts, through the server.
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::support::{Client, Server, command};
+
+/// A server that receives for `there.example`, users ann and bob.
+fn next_hop(dir: &std::path::Path, address: &str) -> Server {
+    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n";
+    Server::start(dir, &format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"{address}\"\n{domain}"))
+}
+
+/// A server for `here.example` that relays for 127.0.0.1, and finds mail hosts at a port of loopback.
+fn config(port: u16) -> String {
+    format!(
+        "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
+         [relay]\nnetworks = [\"127.0.0.1\"]\ndomains = [\"open.example\"]\nport = {port}\nunreachable_secs = 1\n\
+         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"], \"open.example\" = [\"127.0.0.1\"] }}\n"
+    )
+}
+
+#[test]
+fn local_and_other_recipients_of_one_message_get_it() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    let server = Server::start(here.path(), &config(next.addresses[0].port()));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["eve@here.example", "ann@there.example", "bob@there.example"], b"Subject: x\r\n\r\n.dot\r\n");
+    server.wait_for_mail("here.example", "eve", 1);
+    for user in ["ann", "bob"] {
+        let text = next.wait_for_mail("there.example", user, 1)[0].text();
+        assert!(
+            text.starts_with(&format!("Return-Path: <sender@example.net>\nDelivered-To: {user}@there.example\n")),
+            "{text}"
+        );
+        assert!(text.contains("from mx.here.example") && text.contains("from client.example.net"), "{text}");
+        assert!(text.ends_with("\n.dot\n"), "{text}");
+    }
+    server.stop();
+    next.stop();
+}
+
+#[test]
+fn nobody_else_may_relay_but_to_open_domains() {
+    let here = tempfile::tempdir().unwrap();
+    let server = Server::start(here.path(), &config(1));
+    let mut other = Client::open_from(Ipv4Addr::new(127, 0, 0, 2), server.addresses[0]).unwrap();
+    assert_eq!(other.reply().code, 220);
+    other.expect("EHLO client.example.net", 250);
+    other.expect("MAIL FROM:<sender@example.net>", 250);
+    let reply = other.expect("RCPT TO:<ann@there.example>", 550);
+    assert!(reply.text.contains("5.7.1"), "{reply:?}");
+    other.expect("RCPT TO:<ann@[127.0.0.1]>", 550);
+    other.expect("RCPT TO:<x@OPEN.example>", 250);
+    other.expect("RCPT TO:<eve@here.example>", 250);
+    let mut own = server.connect();
+    own.expect("EHLO client.example.net", 250);
+    own.expect("MAIL FROM:<sender@example.net>", 250);
+    own.expect("RCPT TO:<ann@there.example>", 250);
+    // Open transactions would be waited for.
+    drop((other, own));
+    server.stop();
+}
+
+#[test]
+fn programs_on_this_machine_may_send_anywhere() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    let config = config(next.addresses[0].port()).replace("networks = [\"127.0.0.1\"]\n", "");
+    let server = Server::start(here.path(), &config);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.expect("MAIL FROM:<sender@example.net>", 250);
+    client.expect("RCPT TO:<ann@there.example>", 550);
+    drop(client);
+    let mut sendmail = command(here.path(), &["sendmail", "-i", "-f", "eve@here.example", "ann@there.example"]);
+    let mut sendmail = sendmail.stdin(Stdio::piped()).spawn().unwrap();
+    sendmail.stdin.take().unwrap().write_all(b"Subject: local\n\nx\n").unwrap();
+    assert!(sendmail.wait().unwrap().success());
+    let text = next.wait_for_mail("there.example", "ann", 1)[0].text();
+    assert!(text.contains("\nSubject: local\n"), "{text}");
+    server.stop();
+    next.stop();
+}
+
+#[test]
+fn a_local_sender_is_told_of_a_failure() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    let server = Server::start(here.path(), &config(next.addresses[0].port()));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let reply =
+        client.try_message("eve@here.example", &["nobody@there.example"], b"Subject: lost\r\n\r\nx\r\n").unwrap();
+    assert_eq!(reply.code, 250);
+    let text = server.wait_for_mail("here.example", "eve", 1)[0].text();
+    assert!(text.starts_with("Return-Path: <>\nDelivered-To: eve@here.example\n"), "{text}");
+    for line in
+        ["Final-Recipient: rfc822; nobody@there.example\n", "Action: failed\n", "Status: 5.1.1\n", "Subject: lost\n"]
+    {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    server.stop();
+    next.stop();
+}
+
+#[test]
+fn mail_survives_a_kill_while_the_next_hop_is_away_and_comes_once() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Its address is free again once it has stopped.
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    let address = next.addresses[0];
+    next.stop();
+    let mut server = Server::start(here.path(), &config(address.port()));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    for number in 0..20 {
+        client.deliver(&["ann@there.example"], format!("Subject: {number}\r\n\r\nx\r\n").as_bytes());
+    }
+    server.wait_for_log("mail waits for these hosts");
+    server.signal(Signal::KILL);
+    server.wait();
+    let next = next_hop(there.path(), &address.to_string());
+    let server = Server::start_as_it_is(here.path());
+    let stored = next.wait_for_mail("there.example", "ann", 20);
+    for number in 0..20 {
+        let subject = format!("\nSubject: {number}\n");
+        assert_eq!(stored.iter().filter(|stored| stored.text().contains(&subject)).count(), 1, "{number}");
+    }
+    server.stop();
+    next.stop();
+}

@@ -1,0 +1,252 @@
+//! The relay: opened with the store, who may use it, where notifications go, and what the logs say of it.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use posthaste_delivery::local::{Body, LineEnds, LocalDelivery, Message};
+use posthaste_directory::{Directory, Refusal, Route};
+use posthaste_events::{Event, Fate, Kind, OfTransport, Recorder, TransportTarget};
+use posthaste_relay::dns::Resolver;
+use posthaste_relay::dsn::Wording;
+use posthaste_relay::sender::{
+    Attempt, AttemptResult, Config as RelayConfig, Delivering, Notice, Notifier, Observer, Relay, STREAM, SiteState,
+    opportunistic_tls,
+};
+use posthaste_relay::session::Timeouts;
+use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
+use posthaste_spool::Lsn;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::error::ServeError;
+use crate::receive::{Receiver, WeakReceiver};
+use crate::services::{Ending, OnFailure, Service};
+use crate::transaction::{Destinations, Transaction};
+
+/// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
+pub(crate) struct RelayService {
+    relay: Option<Relay>,
+}
+
+impl RelayService {
+    /// Opens the queue, and tries what an earlier run left.
+    ///
+    /// # Errors
+    /// [`ServeError::Relay`].
+    pub async fn start(
+        config: &Config,
+        store: LocalDelivery,
+        receiver: Receiver,
+        recorder: Option<Recorder>,
+    ) -> Result<Self, ServeError> {
+        let (config, weak) = (config.clone(), receiver.downgrade());
+        let opened =
+            spawn_blocking(move || open(&config, store, weak, recorder)).await.map_err(std::io::Error::from)?;
+        let relay = opened?;
+        relay.iter().for_each(|relay| receiver.set_relay(relay.clone()));
+        Ok(Self { relay })
+    }
+}
+
+impl Service for RelayService {
+    fn name(&self) -> &'static str {
+        "relay"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("mail for other hosts waits in the spool")
+    }
+
+    /// What waits is tried again at once.
+    fn reload(&mut self, _: &Config, _: &Arc<Directory>) {
+        self.relay.iter().for_each(Relay::retry_all);
+    }
+
+    /// Transactions under way are finished, none begins.
+    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
+        Box::pin(async move {
+            if let Some(relay) = self.relay {
+                // If the runtime is going down, dropping the last handle does the same.
+                let _ = spawn_blocking(move || relay.end_by(deadline.into_std())).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.relay.as_ref().map_or(Poll::Pending, |relay| relay.poll_failed(cx))
+    }
+}
+
+/// Opens the relay, if anybody may use it or mail waits. Blocks.
+fn open(
+    config: &Config,
+    store: LocalDelivery,
+    receiver: WeakReceiver,
+    recorder: Option<Recorder>,
+) -> Result<Option<Relay>, ServeError> {
+    let spool = store.spool();
+    let is_waiting = spool.streams().iter().any(|stream| stream.name == STREAM && stream.entries + stream.bodies > 0);
+    let section = &config.relay;
+    let is_needed = is_waiting || section.is_used();
+    if !is_needed && !section.local_users {
+        return Ok(None);
+    }
+    let own = config.listeners.iter().filter_map(|listener| listener.socket.address.as_ref()?.parse().ok());
+    let own = own.map(|address: std::net::SocketAddr| address.ip());
+    let own = own.filter(|address| !address.is_unspecified() && !address.is_loopback());
+    let resolver = match Resolver::new(&config.dns) {
+        Ok(resolver) => resolver,
+        Err(error) if is_needed => return Err(ServeError::Dns(error.to_string())),
+        Err(error) => {
+            let error = error.to_string();
+            tracing::info!(error, "no resolver: local users cannot send mail to other hosts");
+            return Ok(None);
+        }
+    };
+    let settings = RelayConfig {
+        host_name: config.host_name.clone(),
+        resolver: Arc::new(resolver.with_own([&config.host_name], own)),
+        port: section.port,
+        routes: section.routes(),
+        schedules: section.schedule.clone(),
+        connections_max: section.connections,
+        site_connections_max: section.connections_per_site,
+        session_messages_max: section.messages_per_connection,
+        recipients_max: section.recipients_per_message,
+        timeouts: Timeouts::default(),
+        tls: section.tls.then(opportunistic_tls).transpose().map_err(|error| ServeError::Dns(error.to_string()))?,
+        memory_bytes: usize::try_from(section.memory_bytes).unwrap_or(usize::MAX),
+        site_pause_secs: u32::try_from(section.unreachable_secs).unwrap_or(u32::MAX),
+        returned_bytes_max: section.returned_bytes,
+        wording: Wording::default(),
+        notifier: Arc::new(Senders { store, receiver }),
+        observer: Some(Arc::new(Log { recorder })),
+    };
+    let (relay, report) = Relay::open(spool, settings)?;
+    for lsn in &report.damaged {
+        tracing::error!(batch = lsn.get(), "a batch of the spool cannot be read: what it said to the queue is lost");
+    }
+    if report.quarantined > 0 {
+        let recipients = report.quarantined;
+        tracing::error!(recipients, "held: they were at work when the server crashed, three times");
+    }
+    if report.recipients > 0 {
+        tracing::info!(recipients = report.recipients, "mail waits for other hosts");
+    }
+    Ok(Some(relay))
+}
+
+/// Delivers notifications as mail from the empty sender.
+struct Senders {
+    store: LocalDelivery,
+    receiver: WeakReceiver,
+}
+
+impl Notifier for Senders {
+    fn deliver(&self, notice: Notice) -> Delivering {
+        let (store, receiver) = (self.store.clone(), self.receiver.clone());
+        Box::pin(async move {
+            let Ok(path) = ForwardPath::parse(&format!("<{}>", notice.sender)) else { return Ok(false) };
+            let receiver = receiver.upgrade().ok_or("the server ends")?;
+            let settings = receiver.settings();
+            let mut also = vec![notice.change];
+            let targets = match settings.directory.recipient(&path) {
+                Route::Local(mailboxes) => {
+                    let destinations = receiver.destinations(RcptTo::new(path), mailboxes, &notice.written)?;
+                    let Destinations { maildirs, transports, .. } = destinations;
+                    let open = receiver.transports();
+                    also.extend(transports.and_then(|outside| open.map(|open| open.entry(outside))));
+                    maildirs
+                }
+                Route::Refused(Refusal::Relay) => {
+                    also.push(notice.remote);
+                    Vec::new()
+                }
+                _ => return Ok(false),
+            };
+            if targets.is_empty() && also.len() == 1 {
+                return Err("its mailbox cannot be served now".to_owned());
+            }
+            let body = Body::Memory(notice.written.message);
+            let message = Message { targets, body, line_ends: LineEnds::ToLf, also };
+            store.deliver_message(message).await.map(|_| true).map_err(|error| error.to_string())
+        })
+    }
+}
+
+impl Receiver {
+    /// Where a notification goes.
+    fn destinations(
+        &self,
+        rcpt: RcptTo,
+        mailboxes: posthaste_directory::Mailboxes,
+        written: &posthaste_relay::dsn::Written,
+    ) -> Result<Destinations, String> {
+        let mut mail = MailFrom::new(ReversePath::Null);
+        mail.body = if written.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit };
+        mail.smtputf8 = written.smtputf8;
+        let mut transaction = Transaction::default();
+        let full = |_| "no memory for a notification".to_owned();
+        transaction.add(&rcpt, Some(mailboxes), self.memory()).map_err(full)?;
+        let settings = self.settings();
+        let detail = |address: &str| settings.directory.detail(address).unwrap_or_default().into();
+        Ok(transaction.destinations(&Envelope { mail, recipients: vec![rcpt] }, detail))
+    }
+}
+
+/// Tells the log and the event log.
+struct Log {
+    recorder: Option<Recorder>,
+}
+
+impl Observer for Log {
+    fn attempt(&self, attempt: &Attempt<'_>) {
+        let (batch, number, to) = (attempt.key.message.get(), attempt.key.number, attempt.recipient);
+        let (host, reply) = (attempt.host, attempt.reply.to_string());
+        let fate = match attempt.result {
+            AttemptResult::Delivered => {
+                tracing::debug!(batch, number, to, host, reply, "delivered to another host");
+                Fate::Delivered
+            }
+            AttemptResult::Deferred { .. } => {
+                tracing::info!(batch, number, to, host, reply, "not delivered yet; retrying automatically");
+                Fate::Waiting
+            }
+            AttemptResult::Unknown { .. } => {
+                tracing::warn!(batch, number, to, host, reply, "the other host may have it: it will be sent again");
+                Fate::Waiting
+            }
+            AttemptResult::Failed | AttemptResult::Expired => {
+                tracing::info!(batch, number, to, host, reply, "refused for good: given up");
+                Fate::GivenUp
+            }
+        };
+        let Some(recorder) = &self.recorder else { return };
+        let target = TransportTarget {
+            message: attempt.key.message,
+            number,
+            transport: format!("relay:{host}").into(),
+            recipient: to.into(),
+        };
+        let error = if fate == Fate::Delivered { "".into() } else { reply.into() };
+        recorder.note(&Event::now(Kind::Transport(OfTransport { fate, error, targets: vec![target] })));
+    }
+
+    fn site(&self, state: &SiteState<'_>) {
+        match state {
+            SiteState::Unreachable { site, error, failures: 1, pause_secs } => {
+                tracing::warn!(site, error, pause_secs, "mail waits for these hosts; retrying automatically");
+            }
+            SiteState::Unreachable { site, error, failures, pause_secs } => {
+                tracing::debug!(site, error, failures, pause_secs, "mail waits for these hosts");
+            }
+            SiteState::Reached { site } => tracing::info!(site, "these hosts answer again"),
+        }
+    }
+
+    fn unreadable(&self, batch: Lsn, why: &str) {
+        tracing::error!(batch = batch.get(), error = why, "the relay's queue");
+    }
+}
