@@ -1,0 +1,226 @@
+//! Classes of replies: what a refusal means, whatever the words of the host. Rules are a TOML file; a set for common replies is built in.
+//!
+//! ```toml
+//! builtin = true          # the default: what no rule of this file matches is left to the built-in rules
+//!
+//! [[class]]
+//! name = "bad-address"
+//! is_address_bad = true   # of a name that is not built in; without it false
+//! patterns = ['^550 .*gone fishing for good']
+//! ```
+//!
+//! A pattern is a regular expression on the line `code enhanced text`, in any case of letters. The first one in the order of the file decides; a class may occur
+//! again. All are tried in one pass, in a time that grows with the line alone.
+//!
+//! ```
+//! use posthaste_relay::classify::Classifier;
+//!
+//! let classifier = Classifier::default();
+//! let class = classifier.classify("550 5.1.1 <bob@example.org>: no such user");
+//! assert_eq!((class.name(), class.is_address_bad()), ("bad-address", true));
+//! let class = classifier.classify("550 5.1.1 mailbox unavailable, 192.0.2.1 is listed on a blocklist");
+//! assert_eq!((class.name(), class.is_address_bad()), ("policy", false));
+//! ```
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use posthaste_smtp::Reply;
+use posthaste_units::words::plain;
+use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
+use serde::Deserialize;
+
+/// A class of replies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Class {
+    name: Arc<str>,
+    is_address_bad: bool,
+}
+
+impl Class {
+    /// Its name, `other` if nothing matched.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it says that the address will never take mail, if the reply is permanent.
+    pub fn is_address_bad(&self) -> bool {
+        self.is_address_bad
+    }
+}
+
+/// Finds the class of a reply.
+#[derive(Debug)]
+pub struct Classifier {
+    patterns: RegexSet,
+    /// Of each pattern.
+    classes: Vec<Class>,
+    other: Class,
+}
+
+/// What is wrong with a rules file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RulesError {
+    /// It is no TOML, or has keys that mean nothing.
+    #[error("the bounce rules: {0}")]
+    Toml(String),
+    /// A pattern is no regular expression, or compiles to too much.
+    #[error("class `{class}`, pattern `{pattern}`: {why}")]
+    Pattern {
+        /// Name of the class.
+        class: String,
+        /// As written.
+        pattern: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A name is empty, `other`, or has other characters than letters, digits and `-`.
+    #[error("`{0}` cannot name a class")]
+    Name(String),
+    /// Twice the same class, and only one of them says that the address is bad.
+    #[error("class `{0}` has two values of is_address_bad")]
+    Contradiction(String),
+    /// The patterns are too many together.
+    #[error("the patterns are too many or too large together")]
+    TooLarge,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    #[serde(default = "yes")]
+    builtin: bool,
+    #[serde(default)]
+    class: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    name: String,
+    is_address_bad: Option<bool>,
+    patterns: Vec<String>,
+}
+
+impl Default for Classifier {
+    /// The built-in rules.
+    fn default() -> Self {
+        Self::new("").expect("the built-in rules are tested")
+    }
+}
+
+impl Classifier {
+    /// Reads a rules file. The empty file gives the built-in rules.
+    ///
+    /// # Errors
+    /// See [`RulesError`].
+    pub fn new(rules: &str) -> Result<Self, RulesError> {
+        let own = read(rules)?;
+        let builtin = read(BUILTIN)?.class;
+        let known = |name: &str| builtin.iter().find(|rule| rule.name == name).and_then(|rule| rule.is_address_bad);
+        let mut classes: Vec<Class> = Vec::new();
+        let mut patterns = Vec::new();
+        let theirs: &[Rule] = if own.builtin { &builtin } else { &[] };
+        for rule in own.class.iter().chain(theirs) {
+            check_name(&rule.name)?;
+            let earlier = classes.iter().find(|class| *class.name == *rule.name);
+            let is_bad = match (rule.is_address_bad, earlier) {
+                (Some(said), Some(earlier)) if said != earlier.is_address_bad => {
+                    return Err(RulesError::Contradiction(rule.name.clone()));
+                }
+                (_, Some(earlier)) => earlier.is_address_bad,
+                (said, None) => said.or_else(|| known(&rule.name)).unwrap_or(false),
+            };
+            let class = Class { name: rule.name.as_str().into(), is_address_bad: is_bad };
+            for pattern in &rule.patterns {
+                check_pattern(&rule.name, pattern)?;
+                patterns.push(pattern.as_str());
+                classes.push(class.clone());
+            }
+        }
+        let patterns = RegexSetBuilder::new(patterns)
+            .case_insensitive(true)
+            .size_limit(SET_BYTES_MAX)
+            .dfa_size_limit(SET_BYTES_MAX)
+            .build()
+            .map_err(|_| RulesError::TooLarge)?;
+        Ok(Classifier { patterns, classes, other: Class { name: OTHER.into(), is_address_bad: false } })
+    }
+
+    /// The class of a line `code enhanced text`; the enhanced code may be missing. At most [`LINE_BYTES_MAX`] octets of it are looked at.
+    pub fn classify(&self, line: &str) -> &Class {
+        let line = &line[..line.floor_char_boundary(LINE_BYTES_MAX)];
+        // Matches come in ascending order.
+        self.patterns.matches(line).iter().next().map_or(&self.other, |first| &self.classes[first])
+    }
+
+    /// The class of a reply.
+    pub fn classify_reply(&self, reply: &Reply) -> &Class {
+        self.classify(&line_of(reply))
+    }
+
+    /// All classes, each once, in the order in which they are tried; `other` last.
+    pub fn classes(&self) -> Vec<&Class> {
+        let mut all: Vec<&Class> = Vec::new();
+        for class in self.classes.iter().chain([&self.other]) {
+            if !all.contains(&class) {
+                all.push(class);
+            }
+        }
+        all
+    }
+}
+
+/// A reply in the form that patterns are written for: one line, without control characters.
+pub fn line_of(reply: &Reply) -> String {
+    let enhanced = reply.enhanced().map(|code| format!("{code} ")).unwrap_or_default();
+    let text = reply.text().replace(char::is_control, " ");
+    format!("{} {enhanced}{text}", reply.code())
+}
+
+/// Octets of a line that are looked at.
+pub const LINE_BYTES_MAX: usize = 2000;
+/// The class of what nothing matches.
+const OTHER: &str = "other";
+const NAME_BYTES_MAX: usize = 64;
+const PATTERN_BYTES_MAX: usize = 1000;
+/// A pattern's, compiled.
+const COMPILED_BYTES_MAX: usize = 1 << 20;
+/// That of all patterns together, and of what they remember while they match.
+const SET_BYTES_MAX: usize = 32 << 20;
+const BUILTIN: &str = include_str!("default.toml");
+
+fn yes() -> bool {
+    true
+}
+
+fn read(text: &str) -> Result<Rules, RulesError> {
+    toml::from_str(text).map_err(|error| RulesError::Toml(plain(error.message(), |_| None)))
+}
+
+fn check_name(name: &str) -> Result<(), RulesError> {
+    let fits = name.bytes().all(|octet| octet.is_ascii_alphanumeric() || octet == b'-');
+    let is_name = fits && (1..=NAME_BYTES_MAX).contains(&name.len()) && name != OTHER;
+    if is_name { Ok(()) } else { Err(RulesError::Name(name.to_owned())) }
+}
+
+fn check_pattern(class: &str, pattern: &str) -> Result<(), RulesError> {
+    let wrong = |why: &str| RulesError::Pattern {
+        class: class.to_owned(),
+        pattern: pattern.chars().take(100).collect(),
+        why: why.to_owned(),
+    };
+    if pattern.len() > PATTERN_BYTES_MAX {
+        return Err(wrong("it is too long"));
+    }
+    // By itself, so that an error names it.
+    let regex = RegexBuilder::new(pattern).case_insensitive(true).size_limit(COMPILED_BYTES_MAX).build();
+    match regex {
+        Err(regex::Error::CompiledTooBig(_)) => Err(wrong("it is too large, such as by a count like {1000}")),
+        Err(error) => Err(wrong(error.to_string().lines().last().unwrap_or_default())),
+        Ok(regex) if regex.is_match("") => Err(wrong("it matches everything")),
+        Ok(_) => Ok(()),
+    }
+}
