@@ -5,16 +5,16 @@ use std::task::{Context, Poll};
 
 use posthaste_delivery::local::{Body, LineEnds, LocalDelivery, Message};
 use posthaste_directory::{Directory, Refusal, Route};
-use posthaste_events::{Event, Fate, Kind, OfTransport, Recorder, TransportTarget};
+use posthaste_events::{Event, Fate, Kind, LIST_MAX, OfTransport, Recorder, TransportTarget};
 use posthaste_relay::dns::Resolver;
 use posthaste_relay::dsn::Wording;
 use posthaste_relay::sender::{
-    Attempt, AttemptResult, Config as RelayConfig, Delivering, Notice, Notifier, Observer, Relay, STREAM, SiteState,
-    opportunistic_tls,
+    Attempt, AttemptResult, Config as RelayConfig, Delivered, Delivering, Notice, Notifier, Observer, Relay, STREAM,
+    SiteState, opportunistic_tls,
 };
 use posthaste_relay::session::Timeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
-use posthaste_spool::Lsn;
+use posthaste_spool::{Entry, Lsn};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -202,14 +202,33 @@ struct Log {
 }
 
 impl Observer for Log {
+    fn delivered(&self, delivered: Vec<Delivered>) -> Vec<Entry> {
+        for Delivered { key, recipient, host } in &delivered {
+            let (batch, number) = (key.message.get(), key.number);
+            tracing::debug!(batch, number, to = &**recipient, host = &**host, "delivered to another host");
+        }
+        let Some(recorder) = &self.recorder else { return Vec::new() };
+        let event = |delivered: &[Delivered]| {
+            let target = |delivered: &Delivered| TransportTarget {
+                message: delivered.key.message,
+                number: delivered.key.number,
+                transport: format!("relay:{}", delivered.host).into(),
+                recipient: delivered.recipient.clone(),
+            };
+            let targets = delivered.iter().map(target).collect();
+            recorder.entry(&Event::now(Kind::Transport(OfTransport {
+                fate: Fate::Delivered,
+                error: "".into(),
+                targets,
+            })))
+        };
+        delivered.chunks(LIST_MAX).filter_map(event).collect()
+    }
+
     fn attempt(&self, attempt: &Attempt<'_>) {
         let (batch, number, to) = (attempt.key.message.get(), attempt.key.number, attempt.recipient);
         let (host, reply) = (attempt.host, attempt.reply.to_string());
         let fate = match attempt.result {
-            AttemptResult::Delivered => {
-                tracing::debug!(batch, number, to, host, reply, "delivered to another host");
-                Fate::Delivered
-            }
             AttemptResult::Deferred { .. } => {
                 tracing::info!(batch, number, to, host, reply, "not delivered yet; retrying automatically");
                 Fate::Waiting
@@ -230,8 +249,7 @@ impl Observer for Log {
             transport: format!("relay:{host}").into(),
             recipient: to.into(),
         };
-        let error = if fate == Fate::Delivered { "".into() } else { reply.into() };
-        recorder.note(&Event::now(Kind::Transport(OfTransport { fate, error, targets: vec![target] })));
+        recorder.note(&Event::now(Kind::Transport(OfTransport { fate, error: reply.into(), targets: vec![target] })));
     }
 
     fn site(&self, state: &SiteState<'_>) {

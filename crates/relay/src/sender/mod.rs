@@ -34,7 +34,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 pub use config::{Config, Delivering, Notice, Notifier, Route};
-pub use observer::{Attempt, AttemptResult, Observer, SiteState, Stats};
+pub use observer::{Attempt, AttemptResult, Delivered, Observer, SiteState, Stats};
 pub use section::{RouteSection, Section};
 
 use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret};

@@ -1,11 +1,16 @@
+use std::sync::Arc;
+
 use posthaste_smtp::Reply;
-use posthaste_spool::Lsn;
+use posthaste_spool::{Entry, Lsn};
 
 use crate::queue::{Key, Secs};
 
 /// Is told what happens, for a log. Its methods must not block.
 pub trait Observer: Send + Sync {
-    /// What became of one recipient in an attempt.
+    /// Recipients that next hops have, told just before that is recorded. The entries go into the batch that records it.
+    fn delivered(&self, delivered: Vec<Delivered>) -> Vec<Entry>;
+
+    /// What became of one recipient in an attempt that did not deliver.
     fn attempt(&self, attempt: &Attempt<'_>);
 
     /// A site cannot be reached, or can be again.
@@ -13,6 +18,17 @@ pub trait Observer: Send + Sync {
 
     /// A batch of the spool cannot be read: what it said is lost, or belongs to a later version.
     fn unreadable(&self, batch: Lsn, why: &str);
+}
+
+/// A recipient that the next hop has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivered {
+    /// Which.
+    pub key: Key,
+    /// Its address.
+    pub recipient: Arc<str>,
+    /// The next hop.
+    pub host: Arc<str>,
 }
 
 /// What became of a recipient.
@@ -39,8 +55,6 @@ pub struct Attempt<'a> {
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptResult {
-    /// The next hop has it.
-    Delivered,
     /// It is tried again at that time of the queue's clock.
     Deferred {
         /// When.

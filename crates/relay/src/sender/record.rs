@@ -4,6 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use posthaste_spool::{Batch, Body, Entry, Spool, StreamId};
 
+use super::observer::{Delivered, Observer};
 use crate::queue::entry::CHANGES_MAX;
 use crate::queue::{Change, Clock, QueueEntry, Secs};
 
@@ -11,6 +12,7 @@ use crate::queue::{Change, Clock, QueueEntry, Secs};
 pub(super) struct Recorder {
     spool: Arc<dyn Spool>,
     stream: StreamId,
+    observer: Option<Arc<dyn Observer>>,
     state: Mutex<State>,
     /// Nothing is left to be appended, or under way.
     is_idle: Condvar,
@@ -19,13 +21,15 @@ pub(super) struct Recorder {
 #[derive(Default)]
 struct State {
     changes: Vec<Change>,
+    /// Of them, for the observer.
+    delivered: Vec<Delivered>,
     joined_under_way: bool,
     under_way: usize,
 }
 
 impl Recorder {
-    pub fn new(spool: Arc<dyn Spool>, stream: StreamId) -> Self {
-        Recorder { spool, stream, state: Mutex::default(), is_idle: Condvar::new() }
+    pub fn new(spool: Arc<dyn Spool>, stream: StreamId, observer: Option<Arc<dyn Observer>>) -> Self {
+        Recorder { spool, stream, observer, state: Mutex::default(), is_idle: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -33,9 +37,12 @@ impl Recorder {
     }
 
     /// Records a change with the next batch: at once, or when the batch under way is durable.
-    pub fn record(self: &Arc<Self>, changes: impl IntoIterator<Item = Change>, now: Secs) {
+    pub fn record(self: &Arc<Self>, changes: Vec<Change>, delivered: Vec<Delivered>, now: Secs) {
         let mut state = self.state();
         state.changes.extend(changes);
+        if self.observer.is_some() {
+            state.delivered.extend(delivered);
+        }
         self.append_joined(state, now);
     }
 
@@ -45,10 +52,14 @@ impl Recorder {
         }
         let more = state.changes.len().min(CHANGES_MAX);
         let changes: Vec<Change> = state.changes.drain(..more).collect();
+        let delivered = std::mem::take(&mut state.delivered);
         state.joined_under_way = true;
         state.under_way += 1;
         drop(state);
-        let entry = self.entry(now, &changes);
+        let mut entries = vec![self.entry(now, &changes)];
+        if let (Some(observer), false) = (&self.observer, delivered.is_empty()) {
+            entries.extend(observer.delivered(delivered));
+        }
         let recorder = self.clone();
         let then = move |outcome: Result<_, _>| {
             let mut state = recorder.state();
@@ -62,7 +73,7 @@ impl Recorder {
             recorder.is_idle.notify_all();
             recorder.append_joined(state, now);
         };
-        self.spool.append(Batch { entries: vec![entry], body: Body::None }, Box::new(then));
+        self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
     }
 
     /// Something else is under way that is recorded with a batch of its own.

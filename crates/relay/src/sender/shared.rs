@@ -15,7 +15,7 @@ use super::Outgoing;
 use super::config::Config;
 use super::connection::{connect, outcome_for, reply_for};
 use super::messages::{Envelope, Messages};
-use super::observer::{Attempt, AttemptResult, SiteState};
+use super::observer::{Attempt, AttemptResult, Delivered, SiteState};
 use super::record::{Recorder, Time};
 use super::site::{Site, Wanted};
 use super::tell::{Tell, Told};
@@ -67,7 +67,7 @@ impl Shared {
         let Parts { spool, stream, config, queue, time, runtime, seed } = parts;
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
-            recorder: Arc::new(Recorder::new(spool.clone(), stream)),
+            recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone())),
             spool,
             stream,
             config,
@@ -221,7 +221,11 @@ impl Shared {
     }
 
     pub fn record(self: &Arc<Self>, changes: Vec<Change>) {
-        self.recorder.record(changes, self.time.now());
+        self.record_with(changes, Vec::new());
+    }
+
+    fn record_with(self: &Arc<Self>, changes: Vec<Change>, delivered: Vec<Delivered>) {
+        self.recorder.record(changes, delivered, self.time.now());
         self.wake.notify_one();
     }
 
@@ -250,7 +254,7 @@ impl Shared {
                 }
             }
         };
-        let (mut changes, mut told) = (Vec::new(), Vec::new());
+        let (mut changes, mut told, mut delivered) = (Vec::new(), Vec::new(), Vec::new());
         for (key, fate) in keys_of(transaction).zip(&fates) {
             let status = status_of(fate.reply());
             let outcome = match fate {
@@ -263,7 +267,8 @@ impl Shared {
             };
             let Some(change) = self.queue().finish(key, outcome) else { continue };
             if let Some(envelope) = envelope {
-                self.observe(transaction, key, envelope, &change, fate, host);
+                let has_it = self.observe(transaction, key, envelope, &change, fate, host);
+                delivered.extend(has_it);
             }
             let tell = match fate {
                 Fate::Refused(..) => Some(Tell::Failed),
@@ -276,7 +281,7 @@ impl Shared {
                 None => changes.push(change),
             }
         }
-        self.record(changes);
+        self.record_with(changes, delivered);
         if let (Some(envelope), false) = (envelope, told.is_empty()) {
             self.tell(transaction.message, envelope.clone(), told);
         }
@@ -289,8 +294,8 @@ impl Shared {
         envelope: &Envelope,
         change: &Change,
         fate: &Fate,
-        host: &str,
-    ) {
+        host: &Arc<str>,
+    ) -> Option<Delivered> {
         let count = match change.what {
             What::Delivered(_) => &self.delivered,
             What::Failed(_) => &self.failed,
@@ -298,12 +303,16 @@ impl Shared {
         };
         count.fetch_add(1, Ordering::Relaxed);
         let result = match (change.what, fate) {
-            (What::Delivered(_), _) => AttemptResult::Delivered,
+            (What::Delivered(_), _) => {
+                let recipient = envelope.recipient(key.number)?.address.clone();
+                return Some(Delivered { key, recipient, host: host.clone() });
+            }
             (What::Deferred { next, .. }, Fate::Unknown(_)) => AttemptResult::Unknown { next },
             (What::Deferred { next, .. }, _) => AttemptResult::Deferred { next },
             _ => AttemptResult::Failed,
         };
         self.attempted(key, transaction.received, envelope, result, host, fate.reply());
+        None
     }
 
     /// Tells the observer.

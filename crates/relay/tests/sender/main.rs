@@ -12,10 +12,11 @@ use posthaste_relay::dns::{Resolver, Settings};
 use posthaste_relay::queue::entry::notify;
 use posthaste_relay::queue::{QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
-    Attempt, AttemptResult, Config, Delivering, Notice, Notifier, Observer, Outgoing, Relay, Route, SiteState,
+    Attempt, AttemptResult, Config, Delivered, Delivering, Notice, Notifier, Observer, Outgoing, Relay, Route,
+    SiteState,
 };
 use posthaste_relay::session::Timeouts;
-use posthaste_spool::{Batch, Body, FileSpool, Lsn, Spool};
+use posthaste_spool::{Batch, Body, Entry, FileSpool, Lsn, Spool};
 use sink::Sink;
 
 /// Notifications go to the relay, as those for remote senders do.
@@ -39,9 +40,14 @@ impl Notifier for Back {
 struct Log(Mutex<Vec<String>>);
 
 impl Observer for Log {
+    fn delivered(&self, delivered: Vec<Delivered>) -> Vec<Entry> {
+        let lines = delivered.iter().map(|delivered| format!("{} delivered", delivered.recipient));
+        self.0.lock().unwrap().extend(lines);
+        Vec::new()
+    }
+
     fn attempt(&self, attempt: &Attempt<'_>) {
         let result = match attempt.result {
-            AttemptResult::Delivered => "delivered",
             AttemptResult::Deferred { .. } => "deferred",
             AttemptResult::Unknown { .. } => "unknown",
             AttemptResult::Failed => "failed",
