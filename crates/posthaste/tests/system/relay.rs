@@ -27,7 +27,8 @@ fn config(port: u16) -> String {
 fn local_and_other_recipients_of_one_message_get_it() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there.path(), "127.0.0.1:0");
-    let server = Server::start(here.path(), &config(next.addresses[0].port()));
+    let events = "[events]\nenabled = true\n";
+    let server = Server::start(here.path(), &(config(next.addresses[0].port()) + events));
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["eve@here.example", "ann@there.example", "bob@there.example"], b"Subject: x\r\n\r\n.dot\r\n");
@@ -42,6 +43,15 @@ fn local_and_other_recipients_of_one_message_get_it() {
         assert!(text.ends_with("\n.dot\n"), "{text}");
     }
     server.stop();
+    let events = std::fs::read_to_string(here.path().join("posthaste-data/events/events-00000001.jsonl")).unwrap();
+    for user in ["ann", "bob"] {
+        let is_told = |line: &&str| {
+            line.contains("\"event\":\"delivered\"")
+                && line.contains("\"transport\":\"relay:there.example\"")
+                && line.contains(&format!("\"recipient\":\"{user}@there.example\""))
+        };
+        assert_eq!(events.lines().filter(is_told).count(), 1, "{events}");
+    }
     next.stop();
 }
 
