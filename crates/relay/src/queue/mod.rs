@@ -188,6 +188,11 @@ impl Queue {
         std::mem::take(&mut self.released)
     }
 
+    /// What [`take_released`](Self::take_released) would give, in the order in which it was settled.
+    pub fn released(&self) -> &[Lsn] {
+        &self.released
+    }
+
     /// What [`take_released`](Self::take_released) gave could not be released: it comes again.
     pub fn not_released(&mut self, messages: Vec<Lsn>) {
         self.released.extend(messages);

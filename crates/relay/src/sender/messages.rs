@@ -79,8 +79,11 @@ impl Messages {
         kept.order.push_back(lsn);
     }
 
-    /// What is not needed any more, or is to be read from the spool next time.
+    /// What is not needed any more.
     pub fn forget(&self, messages: &[Lsn]) {
+        if messages.is_empty() {
+            return;
+        }
         let mut kept = self.kept.lock().expect("messages");
         messages.iter().for_each(|lsn| kept.leave(*lsn));
         while kept.order.front().is_some_and(|lsn| !kept.by_lsn.contains_key(lsn)) {

@@ -387,7 +387,13 @@ impl Consumer for Shared {
     fn published(&self, entry: Published) {
         match QueueEntry::decode(&entry.payload) {
             Ok(decoded) => {
-                self.queue().apply(entry.lsn, &decoded);
+                let settled = {
+                    let mut queue = self.queue();
+                    let before = queue.released().len();
+                    queue.apply(entry.lsn, &decoded);
+                    queue.released()[before..].to_vec()
+                };
+                self.messages.forget(&settled);
                 if let QueueEntry::Queued(queued) = decoded {
                     self.messages.keep(entry.lsn, queued, &entry.body);
                 }

@@ -40,7 +40,6 @@ impl Shared {
             self.queue().not_released(settled);
             return Err(error);
         }
-        self.messages.forget(&settled);
         let behind = Lsn::new(position.get() + 1);
         let below = first.map_or(behind, |first| first.min(behind));
         let also = settled.into_iter().filter(|message| *message >= below).collect();
