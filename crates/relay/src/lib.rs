@@ -9,6 +9,7 @@ pub mod dns;
 pub mod dsn;
 pub mod limit;
 pub mod queue;
+pub mod report;
 pub mod return_path;
 pub mod secrets;
 pub mod sender;
