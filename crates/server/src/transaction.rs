@@ -6,10 +6,11 @@ use std::sync::Arc;
 use posthaste_delivery::local::Target;
 use posthaste_directory::{Mailbox, Mailboxes, Place};
 use posthaste_message::{write_delivered_to, write_return_path};
-use posthaste_relay::queue::QueuedRecipient;
+use posthaste_relay::queue::entry::notify as bits;
+use posthaste_relay::queue::{self, QueuedRecipient};
 use posthaste_relay::sender::Outgoing;
 use posthaste_smtp::address::PATH_BYTES_MAX;
-use posthaste_smtp::{BodyType, Envelope, RcptTo};
+use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret};
 use posthaste_transport::Message as Outside;
 
 use crate::memory::{MemoryBudget, Reservation};
@@ -119,7 +120,8 @@ impl Transaction {
             let address: Arc<str> = address[1..address.len() - 1].into();
             if seen.insert(address.clone()) {
                 let number = recipients.len() as u16;
-                recipients.push(QueuedRecipient { number, address, orcpt: "".into(), notify: 0 });
+                let orcpt = rcpt.orcpt.as_deref().unwrap_or_default().into();
+                recipients.push(QueuedRecipient { number, address, orcpt, notify: notify_bits(rcpt) });
             }
         }
         let sender = envelope.mail.reverse_path.to_string();
@@ -127,8 +129,11 @@ impl Transaction {
             sender: sender[1..sender.len() - 1].into(),
             is_8bit: envelope.mail.body == BodyType::EightBitMime,
             smtputf8: envelope.mail.smtputf8,
-            ret: None,
-            envid: "".into(),
+            ret: envelope.mail.ret.map(|ret| match ret {
+                Ret::Full => queue::Ret::Full,
+                Ret::Headers => queue::Ret::Headers,
+            }),
+            envid: envelope.mail.envid.as_deref().unwrap_or_default().into(),
             tenant: "".into(),
             campaign: "".into(),
             recipients,
@@ -184,6 +189,16 @@ impl Transaction {
     }
 }
 
+/// NOTIFY as the queue has it.
+fn notify_bits(rcpt: &RcptTo) -> u8 {
+    let Some(notify) = rcpt.notify else { return 0 };
+    let all = [(notify.success, bits::SUCCESS), (notify.failure, bits::FAILURE), (notify.delay, bits::DELAY)];
+    match all.iter().filter(|(is_asked, _)| *is_asked).map(|(_, bit)| bit).sum() {
+        0 => bits::NEVER,
+        asked => asked,
+    }
+}
+
 /// One alias, however large, fits, and so does this beside a body that is kept in memory in the smallest segment that a spool may have.
 const ENVELOPE_BYTES_MAX: usize = 2 << 20;
 /// An ordinary envelope is a part of what every session takes.
@@ -194,6 +209,7 @@ const FIELD_NAMES_BYTES: usize = 40;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use posthaste_smtp::command::Notify;
     use posthaste_smtp::{ForwardPath, MailFrom, ReversePath};
 
     fn envelope() -> Envelope {
@@ -255,6 +271,37 @@ mod tests {
         check("<a>");
         check("<\"a b\">");
         check("<a@example.net>");
+    }
+
+    #[test]
+    fn what_was_said_of_notifications_goes_with_the_message() {
+        let mut transaction = Transaction::default();
+        let memory = MemoryBudget::new(0);
+        let said = |rcpt: &str, notify| RcptTo { notify, ..RcptTo::new(ForwardPath::parse(rcpt).unwrap()) };
+        let none = Notify { success: false, failure: false, delay: false };
+        let both = Notify { success: true, delay: true, ..none };
+        let first = RcptTo { orcpt: Some("rfc822;x@example.net".to_owned()), ..said("<a@example.net>", Some(both)) };
+        for rcpt in
+            [first, said("<b@example.net>", Some(none)), said("<b@example.net>", None), said("<c@example.net>", None)]
+        {
+            transaction.add_remote(&rcpt, &memory).expect("room");
+        }
+        let mut envelope = envelope();
+        (envelope.mail.ret, envelope.mail.envid) = (Some(Ret::Headers), Some("QQ314159".to_owned()));
+        let remote = transaction.destinations(&envelope, |_| "".into()).remote.expect("a message for other hosts");
+        assert_eq!(
+            (remote.ret, &*remote.envid, &*remote.sender),
+            (Some(queue::Ret::Headers), "QQ314159", "s@example.net")
+        );
+        let recipients: Vec<_> =
+            remote.recipients.iter().map(|to| (to.number, &*to.address, &*to.orcpt, to.notify)).collect();
+        let (all, never) = (bits::SUCCESS | bits::DELAY, bits::NEVER);
+        let expected = [
+            (0, "a@example.net", "rfc822;x@example.net", all),
+            (1, "b@example.net", "", never),
+            (2, "c@example.net", "", 0),
+        ];
+        assert_eq!(recipients, expected, "each address once");
     }
 
     #[test]

@@ -132,8 +132,13 @@ impl Mail {
 
     fn end(&self, mut under_way: UnderWay, mut fate: impl FnMut(usize) -> Fate) {
         under_way.is_ended = true;
-        let count = under_way.transaction.recipients.len();
-        let fates = (0..count).map(&mut fate).collect();
+        let (message, count) = (under_way.transaction.message, under_way.transaction.recipients.len());
+        let fates: Vec<Fate> = (0..count).map(&mut fate).collect();
+        let is_all = under_way.envelope.as_ref().is_some_and(|envelope| envelope.queued.recipients.len() == count);
+        if is_all && fates.iter().all(|fate| matches!(fate, Fate::Delivered(_))) {
+            // Here rather than on the ring's thread, which has the commits to make.
+            self.shared.messages.forget(&[message]);
+        }
         self.shared.ended(
             &self.site,
             &self.host,
