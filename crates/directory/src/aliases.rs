@@ -32,6 +32,12 @@ impl Aliases {
         &self.0[id as usize]
     }
 
+    /// Whether one leads to another host.
+    pub fn has_remote(&self) -> bool {
+        let is_remote = |target: &Target| matches!(target, Target::Mailbox(Mailbox { place: Place::Remote, .. }));
+        self.0.iter().any(|action| matches!(action, Action::To(targets) if targets.iter().any(is_remote)))
+    }
+
     /// Adds the mailboxes that `start` leads to. `visit` is told of each alias on the way. A transport of `start` itself gets the mail as `address`,
     /// with which `start` was found; those of other aliases get it as the address of theirs.
     ///

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use posthaste_smtp::ForwardPath;
 use posthaste_smtp::address::{is_domain, quoted};
 use posthaste_units::words::{Key, Problem};
 
@@ -38,7 +39,7 @@ impl Directory {
         }
         let mut actions = Vec::with_capacity(origins.len());
         for origin in &origins {
-            let action = directory.action(origin.targets, origin.domain as u32, origin.name());
+            let action = directory.action(&origin.targets, origin.domain as u32, origin.name());
             actions.push(action.map_err(|problem| origin.problem(problem))?);
         }
         let mut catch_alls = Vec::new();
@@ -51,18 +52,20 @@ impl Directory {
                 origins.push(Origin {
                     domain: index,
                     at: At::CatchAll,
-                    targets: domain.catch_all.as_ref().expect("it has one"),
+                    targets: Cow::Borrowed(domain.catch_all.as_ref().expect("it has one")),
                 });
                 actions.push(targets);
             }
         }
         let own = |alias: AliasId| {
-            let Origin { domain, at: At::Alias(name), .. } = origins[alias as usize] else { return None };
+            let Origin { domain, at: At::Alias(name) | At::Forward(name), .. } = origins[alias as usize] else {
+                return None;
+            };
             let user = folded(name);
             directory.own(domain as u32, &user, &user).ok()
         };
         let name = |alias: AliasId| match &origins[alias as usize].at {
-            At::Alias(name) => (*name).to_owned(),
+            At::Alias(name) | At::Forward(name) => (*name).to_owned(),
             At::Pattern(index) => domains[origins[alias as usize].domain].patterns[*index].expression.clone(),
             At::CatchAll => "catch_all".to_owned(),
         };
@@ -168,8 +171,29 @@ impl Directory {
             let address = format!("{}@{}", quoted(&folded(name)), self.domains[domain as usize].name).into();
             return Ok(Target::Mailbox(Mailbox { place, address }));
         }
+        if let Some(mailbox) = self.outside(target)? {
+            return Ok(Target::Mailbox(mailbox));
+        }
         let (local, domain) = self.parts(target, domain)?;
         self.known_target(local, domain, target)
+    }
+
+    /// The address at another host that a target is; `None` if its domain is one of ours.
+    fn outside(&self, target: &str) -> Result<Option<Mailbox>, String> {
+        let Some((local, domain)) = target.rsplit_once('@') else { return Ok(None) };
+        let domain = folded_domain(domain).ok_or_else(|| format!("`{domain}` is not a domain"))?;
+        if self.by_name.contains_key(&*domain) {
+            return Ok(None);
+        }
+        // A name without a dot is a mistake: no mail host of another network has one.
+        if !domain.contains('.') {
+            return Err(format!("`{domain}` is not one of our domains"));
+        }
+        let address = format!("{local}@{domain}");
+        if !address.is_ascii() || ForwardPath::parse(&format!("<{address}>")).is_err() {
+            return Err(format!("`{target}` is not an address that other hosts take"));
+        }
+        Ok(Some(Mailbox { place: Place::Remote, address: address.into() }))
     }
 
     /// `written` is how the configuration has it.
@@ -185,8 +209,9 @@ impl Directory {
         let Some((local, domain)) = target.rsplit_once('@') else { return Ok((target, domain)) };
         let name = folded_domain(domain).ok_or_else(|| format!("`{domain}` is not a domain"))?;
         let index = self.by_name.get(&*name).copied();
-        let index =
-            index.ok_or_else(|| format!("`{domain}` is not one of our domains, and mail is not relayed to others"))?;
+        let index = index.ok_or_else(|| {
+            format!("`{domain}` is not one of our domains; make an alias for the address there, and lead to that")
+        })?;
         Ok((local, index))
     }
 
@@ -231,7 +256,11 @@ impl Directory {
                     true => self.action(&pattern.to, index, "").map_err(|problem| problem.within(at("to")))?,
                     false => Action::To(fixed.into()),
                 });
-                origins.push(Origin { domain: index as usize, at: At::Pattern(number), targets: &pattern.to });
+                origins.push(Origin {
+                    domain: index as usize,
+                    at: At::Pattern(number),
+                    targets: Cow::Borrowed(&pattern.to),
+                });
                 PatternTarget::Alias(alias)
             };
             patterns.push((expression, lead));
@@ -252,11 +281,13 @@ impl Directory {
 struct Origin<'a> {
     domain: usize,
     at: At<'a>,
-    targets: &'a Targets,
+    targets: Cow<'a, Targets>,
 }
 
 enum At<'a> {
     Alias(&'a str),
+    /// What `forward` of an account says.
+    Forward(&'a str),
     Pattern(usize),
     CatchAll,
 }
@@ -264,13 +295,14 @@ enum At<'a> {
 impl Origin<'_> {
     /// The alias; those of patterns and of a catch-all have none, and are never asked for it.
     fn name(&self) -> &str {
-        if let At::Alias(name) = self.at { name } else { "" }
+        if let At::Alias(name) | At::Forward(name) = self.at { name } else { "" }
     }
 
     /// What is wrong with one of its targets, or with all of them.
     fn problem(&self, problem: Problem) -> Problem {
         let at = match &self.at {
             At::Alias(name) => vec!["aliases".into(), Key::Name((*name).to_owned())],
+            At::Forward(name) => vec!["accounts".into(), Key::Name((*name).to_owned()), "forward".into()],
             At::Pattern(index) => vec!["pattern".into(), (*index).into(), "to".into()],
             At::CatchAll => vec!["catch_all".into()],
         };
@@ -294,7 +326,17 @@ fn named<'a>(
         if names.insert(folded.into(), origins.len() as AliasId).is_some() {
             return Err(Problem::new(at(), format!("there is an alias `{alias}` already")));
         }
-        origins.push(Origin { domain: index, at: At::Alias(alias), targets });
+        origins.push(Origin { domain: index, at: At::Alias(alias), targets: Cow::Borrowed(targets) });
+    }
+    for (account, settings) in domain.accounts.iter().filter(|(_, settings)| !settings.forward.is_empty()) {
+        let at = || ["accounts".into(), Key::Name(account.clone()), "forward".into()];
+        if names.insert(folded(account).into(), origins.len() as AliasId).is_some() {
+            return Err(Problem::new(at(), format!("there is an alias `{account}` too; one of them decides")));
+        }
+        // An alias that leads to its own name keeps the mail there.
+        let own = settings.keep_copy.then(|| account.clone());
+        let targets = Targets::To(settings.forward.iter().cloned().chain(own).collect());
+        origins.push(Origin { domain: index, at: At::Forward(account), targets: Cow::Owned(targets) });
     }
     Ok(names)
 }

@@ -27,7 +27,7 @@ pub struct Domain {
     /// What separates a user from a detail, as in `alice+lists`; empty for none.
     #[serde(default = "default_sub_addressing")]
     pub sub_addressing: String,
-    /// Other names and lists: local part to a user of this domain, an address in one of our domains, or several.
+    /// Other names and lists: local part to a user of this domain, an address in any domain, or several.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub aliases: BTreeMap<String, Targets>,
     /// Aliases by regular expression; the first that matches decides.
@@ -60,6 +60,12 @@ pub struct Account {
     /// As [`Domain::transport`]; not set: the domain's.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::some")]
     pub transport: Option<String>,
+    /// Where mail for the user goes instead, as of an alias.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub forward: Vec<String>,
+    /// With `forward`: whether the mailbox gets it too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keep_copy: bool,
 }
 
 impl Table for Domain {

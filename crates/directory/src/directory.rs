@@ -72,6 +72,16 @@ impl Directory {
         (steps, route)
     }
 
+    /// Whether `domain` is one that we receive mail for.
+    pub fn is_ours(&self, domain: &str) -> bool {
+        folded_domain(domain).is_some_and(|name| self.by_name.contains_key(&*name))
+    }
+
+    /// Whether an alias leads to another host.
+    pub fn has_remote(&self) -> bool {
+        self.aliases.has_remote()
+    }
+
     fn of_path(&self, path: &ForwardPath, trace: &mut impl Trace) -> Route {
         let found = match path {
             ForwardPath::Local(local_part) => self.look_up(local_part.as_str(), None, trace),

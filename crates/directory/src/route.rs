@@ -33,23 +33,26 @@ pub struct Mailbox {
 pub enum Place {
     /// Into a Maildir: `domain/user/` and the name that the directory was given for mailboxes. Each part is safe as the name of a file.
     Maildir(Arc<str>),
-    /// Elsewhere.
+    /// To a program, a file or a server of our own choice.
     Transport(Arc<Transport>),
+    /// To the host that is responsible for the address.
+    Remote,
 }
 
 impl Mailbox {
-    /// The path of the Maildir, or the transport as it was written.
+    /// The path of the Maildir, the transport as it was written, or the address at another host.
     pub fn text(&self) -> &str {
         match &self.place {
             Place::Maildir(path) => path,
             Place::Transport(transport) => transport.text(),
+            Place::Remote => &self.address,
         }
     }
 
-    /// What two mailboxes of one message must not have in common: a Maildir or a file gets it once, a program or a server once for each address.
+    /// What two mailboxes of one message must not have in common: a Maildir, a file or an address elsewhere gets it once, a program or a server once for each address.
     pub fn identity(&self) -> (&str, Option<&str>) {
         let is_by_address = match &self.place {
-            Place::Maildir(_) => false,
+            Place::Maildir(_) | Place::Remote => false,
             Place::Transport(transport) => !matches!(transport.kind(), TransportKind::File(_)),
         };
         (self.text(), is_by_address.then_some(&*self.address))

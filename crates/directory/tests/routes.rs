@@ -384,10 +384,21 @@ fn a_mistake_is_found_at_its_place() {
     check("aliases = { x = [\"ann\", \"nobody\"] }", "aliases.x.1", "there is no user or alias `nobody`");
     check("aliases = { x = \"@a.example\" }", "aliases.x.0", "`@a.example` cannot be a mailbox name");
     check("aliases = { x = \"a b@any.example\" }", "aliases.x.0", "`a b@any.example` cannot be a mailbox name");
+    check("aliases = { x = \"ann@localhost\" }", "aliases.x.0", "`localhost` is not one of our domains");
     check(
-        "aliases = { x = \"ann@b.example\" }",
+        "aliases = { x = \"a b@b.example\" }",
         "aliases.x.0",
-        "`b.example` is not one of our domains, and mail is not relayed to others",
+        "`a b@b.example` is not an address that other hosts take",
+    );
+    check(
+        "aliases = { ann = \"ann\" }\naccounts = { ann.forward = [\"ann@b.example\"] }",
+        "accounts.ann.forward",
+        "there is an alias `ann` too; one of them decides",
+    );
+    check(
+        "accounts = { ann.forward = [\"ann@b.example\", \"nobody\"] }",
+        "accounts.ann.forward.1",
+        "there is no user or alias `nobody`",
     );
     check(
         "aliases = { x = [\"ann\", \"y\"], y = { refuse = \"gone\" } }",
@@ -400,11 +411,6 @@ fn a_mistake_is_found_at_its_place() {
         "250 does not refuse a recipient; write 450 to 452, or 550 to 554",
     );
     check("catch_all = [\"ann\", \"nobody\"]", "catch_all.1", "there is no user or alias `nobody`");
-    check(
-        "catch_all = \"ann@b.example\"",
-        "catch_all.0",
-        "`b.example` is not one of our domains, and mail is not relayed to others",
-    );
     let pattern = |keys: &str| format!("[[domain.pattern]]\n{keys}\n");
     check(&pattern("match = \"a(\"\nto = \"ann\""), "pattern.0.match", "not a regular expression: unclosed group");
     check(&pattern("match = \"a\"\nto = [\"ann\", \"$1\"]"), "pattern.0.to.1", "the pattern has no group `1`");
@@ -412,7 +418,7 @@ fn a_mistake_is_found_at_its_place() {
     check(
         &pattern("match = \"a(.)\"\nto = \"$1@$1.example\""),
         "pattern.0.to.0",
-        "`$1.example` is not one of our domains, and mail is not relayed to others",
+        "`$1.example` is not one of our domains; make an alias for the address there, and lead to that",
     );
     check(
         &pattern("match = \"a\"\nto = []"),
@@ -469,4 +475,31 @@ fn each_step_of_a_look_up_is_told() {
     assert_eq!(steps, [step("nobody@example.org", Rule::CatchAll, &[])]);
     assert!(matches!(route, Route::Refused(Refusal::Configured(_))));
     assert_eq!(explain("<a@[127.0.0.1]>"), (Vec::new(), Route::Refused(Refusal::Relay)));
+}
+
+#[test]
+fn aliases_and_accounts_lead_to_other_hosts() {
+    let directory = directory(
+        r#"
+        [[domain]]
+        name = "example.org"
+        users = ["ann", "bob", "carl"]
+        catch_all = "rest@B\u00fccher.example"
+        aliases = { team = ["ann", "x@other.example", "more"], more = ["x@OTHER.example", "y@other.example"] }
+        [domain.accounts]
+        bob.forward = ["bob@other.example"]
+        carl = { forward = ["carl@other.example", "bob"], keep_copy = true }
+        "#,
+    )
+    .unwrap();
+    assert!(directory.has_remote() && !routes().has_remote());
+    check_in(&directory, "team@example.org", Ok(&["example.org/ann/Maildir", "x@other.example", "y@other.example"]));
+    check_in(&directory, "bob+x@example.org", Ok(&["bob@other.example"]));
+    check_in(
+        &directory,
+        "carl@example.org",
+        Ok(&["example.org/carl/Maildir", "carl@other.example", "bob@other.example"]),
+    );
+    check_in(&directory, "nobody@example.org", Ok(&["rest@xn--bcher-kva.example"]));
+    check_in(&directory, "postmaster@example.org", Ok(&["rest@xn--bcher-kva.example"]));
 }

@@ -13,6 +13,8 @@ pub struct Summary {
     pub message_id: Option<String>,
     /// How many servers have passed this message on: the number of its Received fields (RFC 5321 section 6.3).
     pub hops: usize,
+    /// Of these fields, those that the [watched](HeaderScan::watching) host has written.
+    pub own_hops: usize,
 }
 
 /// Reads a header section however it is cut, looks at each octet once and keeps no more than a Message-ID.
@@ -29,6 +31,9 @@ pub struct HeaderScan {
     line: Line,
     field: Field,
     hops: usize,
+    own_hops: usize,
+    /// `by`, a blank and the name of a host, in lower case.
+    watched: Vec<u8>,
     message_id: Option<String>,
 }
 
@@ -54,6 +59,8 @@ enum Field {
     Name { name: &'static [u8], matched: usize },
     /// White space behind that name: obsolete syntax that must be read (RFC 5322 section 4.5).
     Named { name: &'static [u8] },
+    /// In the value of a Received field: so many octets of what is watched for were there, white space as one blank.
+    Received { matched: usize },
     /// In the value of the first Message-ID, behind as much white space.
     MessageId { spaces: usize },
 }
@@ -63,6 +70,11 @@ const MESSAGE_ID: &[u8] = b"message-id";
 const MESSAGE_ID_MAX: usize = 250;
 
 impl HeaderScan {
+    /// Also counts the Received fields that `host` has written: those that say `by` it.
+    pub fn watching(host: &str) -> Self {
+        Self { watched: format!(" by {} ", host.to_ascii_lowercase()).into(), ..Self::default() }
+    }
+
     /// Takes the next piece of the message. What lies behind the header section is not looked at.
     pub fn push(&mut self, mut piece: &[u8]) {
         while let Some(&octet) = piece.first() {
@@ -91,7 +103,7 @@ impl HeaderScan {
 
     /// What was found.
     pub fn finish(self) -> Summary {
-        Summary { message_id: self.message_id, hops: self.hops }
+        Summary { message_id: self.message_id, hops: self.hops, own_hops: self.own_hops }
     }
 
     /// Octets of one line.
@@ -112,6 +124,7 @@ impl HeaderScan {
                     _ if octet.is_ascii_whitespace() => Field::Named { name },
                     _ => Field::Other,
                 },
+                Field::Received { matched } => self.received(octet, matched),
                 Field::MessageId { spaces } => self.message_id(octet, spaces),
             };
         }
@@ -121,10 +134,33 @@ impl HeaderScan {
     fn value_of(&mut self, name: &[u8]) -> Field {
         if name == RECEIVED {
             self.hops += 1;
+            if !self.watched.is_empty() {
+                return Field::Received { matched: 0 };
+            }
         } else if self.message_id.is_none() {
             self.message_id = Some(String::new());
             return Field::MessageId { spaces: 0 };
         }
+        Field::Other
+    }
+
+    /// An octet of a Received field.
+    fn received(&mut self, octet: u8, matched: usize) -> Field {
+        let octet = if octet.is_ascii_whitespace() { b' ' } else { octet.to_ascii_lowercase() };
+        if octet == b' ' && matched > 0 && self.watched[matched - 1] == b' ' {
+            return Field::Received { matched };
+        }
+        let is_behind_blank = matched > 0 && self.watched[matched - 1] == b' ';
+        let matched = match octet {
+            _ if octet == self.watched[matched] => matched + 1,
+            b' ' => 1,
+            _ if is_behind_blank && octet == self.watched[1] => 2,
+            _ => 0,
+        };
+        if matched < self.watched.len() {
+            return Field::Received { matched };
+        }
+        self.own_hops += 1;
         Field::Other
     }
 
@@ -161,7 +197,7 @@ mod tests {
         for piece in 1..=message.len() {
             let mut scan = HeaderScan::default();
             message.chunks(piece).for_each(|chunk| scan.push(chunk));
-            let expected = Summary { hops, message_id: message_id.map(str::to_owned) };
+            let expected = Summary { hops, own_hops: 0, message_id: message_id.map(str::to_owned) };
             assert_eq!(scan.finish(), expected, "{:?} in pieces of {piece}", message.escape_ascii().to_string());
         }
     }
@@ -173,6 +209,19 @@ mod tests {
         check(b"\r\nReceived: body\r\n", 0, None);
         check(b"Received\r\nReceived: cut off", 1, None);
         check(b" Received: a fold of nothing\r\n\rReceived: CR and no line end\r\n", 0, None);
+    }
+
+    #[test]
+    fn fields_of_one_host_are_counted() {
+        let message = b"Received: from a by MX.example.org\r\n\twith SMTP\r\nReceived: from by by  \r\n mx.example.org with x\r\n\
+            Received: by mx.example.organ with x\r\nReceived: from by mx.example with x\r\nX: by mx.example.org x\r\n\r\n\
+            Received: by mx.example.org x\r\n";
+        for piece in 1..=message.len() {
+            let mut scan = HeaderScan::watching("mx.Example.org");
+            message.chunks(piece).for_each(|chunk| scan.push(chunk));
+            let summary = scan.finish();
+            assert_eq!((summary.hops, summary.own_hops), (4, 2), "in pieces of {piece}");
+        }
     }
 
     #[test]

@@ -67,6 +67,7 @@ fn as_text(address: &str, steps: &[Step], route: &Route, config: &Config) -> Str
             for mailbox in mailboxes.iter() {
                 match &mailbox.place {
                     Place::Maildir(path) => line("mailbox", &config.storage.mail.join(&**path).display().to_string()),
+                    Place::Remote => line("other host", &mailbox.address),
                     Place::Transport(to) => line(to.kind().name(), &format!("{to}   (for {})", mailbox.address)),
                 }
             }
@@ -94,6 +95,7 @@ fn as_json(address: &str, steps: &[Step], route: &Route, config: &Config) -> Val
                 Place::Maildir(path) => {
                     json!({ "path": config.storage.mail.join(&**path), "delivered_to": &*mailbox.address })
                 }
+                Place::Remote => json!({ "remote": &*mailbox.address }),
                 Place::Transport(to) => json!({
                     "transport": &**to.text(), "kind": to.kind().name(), "delivered_to": &*mailbox.address
                 }),

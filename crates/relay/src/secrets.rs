@@ -2,7 +2,8 @@
 //!
 //! The first secret signs, all verify: put a new one in front, and take the old one away when nothing that it signed is valid any more.
 
-use std::fmt;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
 
 use ring::hmac;
 use subtle::ConstantTimeEq;
@@ -25,6 +26,27 @@ pub enum SecretError {
     Short,
 }
 
+/// Why a file of secrets is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretFileError {
+    /// It cannot be read.
+    #[error("the secrets in {}: {error}", file.display())]
+    Io {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// What is in it cannot be used.
+    #[error("{}: {error}", file.display())]
+    Secret {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        error: SecretError,
+    },
+}
+
 impl Secrets {
     /// Takes secrets, the one that signs first.
     ///
@@ -37,6 +59,16 @@ impl Secrets {
             Some(len) if len < SECRET_BYTES_MIN => Err(SecretError::Short),
             Some(_) => Ok(Secrets(secrets)),
         }
+    }
+
+    /// Reads a file with one secret on each line; empty lines and those that begin with `#` are none.
+    ///
+    /// # Errors
+    /// See [`SecretFileError`].
+    pub fn read(file: &Path) -> Result<Self, SecretFileError> {
+        let text = fs::read_to_string(file).map_err(|error| SecretFileError::Io { file: file.to_owned(), error })?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self::new(lines).map_err(|error| SecretFileError::Secret { file: file.to_owned(), error })
     }
 
     pub(crate) fn keys(&self, algorithm: hmac::Algorithm) -> Keys {

@@ -58,11 +58,11 @@ impl From<DeliveryError> for Refusal {
     }
 }
 
-/// Reads `body` to its end. `trace` is put in front of it.
+/// Reads `body` to its end. `trace` is put in front of it; `header` is shown what follows.
 pub(crate) async fn gather(
     body: &mut Body<'_>,
     envelope: &Envelope,
-    trace: Bytes,
+    (trace, mut header): (Bytes, HeaderScan),
     limits: MessageLimits,
     memory: &MemoryBudget,
     store: &LocalDelivery,
@@ -70,7 +70,6 @@ pub(crate) async fn gather(
 ) -> Result<Gathered, Refusal> {
     let mut room = Reservation::default();
     let mut parts = Parts::new(trace);
-    let mut header = HeaderScan::default();
     loop {
         // Room is taken for what comes, not for what was announced, and nobody waits for it: a client that says nothing more
         // holds no more than it sent, and what finds no room goes to a file.

@@ -32,6 +32,9 @@ pub enum ServeError {
     /// The resolver of `[dns]`, or TLS, cannot be set up.
     #[error("the relay: {0}")]
     Dns(String),
+    /// Senders of forwarded mail cannot be rewritten.
+    #[error("relay.srs: {0}")]
+    Srs(#[from] posthaste_relay::secrets::SecretFileError),
     /// An address or path cannot be listened on; nothing was touched.
     #[error("cannot listen on {0}{hint}", hint = hint(.0))]
     Listen(#[from] ListenError),

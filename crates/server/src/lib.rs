@@ -10,6 +10,7 @@ pub mod config;
 mod delivery;
 mod error;
 mod events;
+mod forward;
 mod ids;
 mod indexing;
 mod listening;

@@ -215,8 +215,9 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
     "events",
+    "forward",
     "indexing",
     "message_log",
     "opening",

@@ -10,7 +10,7 @@ use posthaste_delivery::DeliveryError;
 use posthaste_delivery::local::{LineEnds, LocalDelivery, Message};
 use posthaste_directory::{self as directory, Mailbox, Place, Route};
 use posthaste_events::Recorder;
-use posthaste_message::{DateTime, Received, ReceivedLocally};
+use posthaste_message::{DateTime, HeaderScan, Received, ReceivedLocally};
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply};
@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::body::{Gathered, Refusal, STORE_PATIENCE, gather};
 use crate::events;
+use crate::forward::{Back, Forwarding};
 use crate::ids::{Ids, unix_micros};
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
@@ -50,7 +51,7 @@ struct Shared {
     /// Open once the configuration names one.
     transports: OnceLock<Transports>,
     /// Open if the configuration lets anybody use it.
-    relay: OnceLock<Relay>,
+    relay: OnceLock<(Relay, Forwarding)>,
     memory: MemoryBudget,
     shares: SpoolShares,
     ids: Ids,
@@ -137,14 +138,19 @@ impl Receiver {
     }
 
     /// Takes mail for other hosts from now on.
-    pub fn set_relay(&self, relay: Relay) {
+    pub fn set_relay(&self, relay: Relay, forwarding: Forwarding) {
         // Opened once.
-        let _ = self.0.relay.set(relay);
+        let _ = self.0.relay.set((relay, forwarding));
     }
 
     /// It, if it is open.
     pub fn relay(&self) -> Option<&Relay> {
-        self.0.relay.get()
+        self.0.relay.get().map(|(relay, _)| relay)
+    }
+
+    /// What becomes of senders whose mail is forwarded.
+    pub fn forwarding(&self) -> Option<&Forwarding> {
+        self.0.relay.get().map(|(_, forwarding)| forwarding)
     }
 
     /// For the relay, which the receiver holds.
@@ -179,7 +185,8 @@ impl Receiver {
         let limits = settings.limits(session);
         let trace = received_field(&settings, session, envelope, &log.id);
         let share = self.0.shares.begin(session.peer.network(), limits.allowance);
-        let gathered = gather(body, envelope, trace, limits, &self.0.memory, &self.0.store, share).await;
+        let header = HeaderScan::watching(&settings.host_name);
+        let gathered = gather(body, envelope, (trace, header), limits, &self.0.memory, &self.0.store, share).await;
         let Gathered { body: stored, bytes, summary, room, share } = match gathered {
             Ok(gathered) => gathered,
             Err(Refusal::Body(error)) => {
@@ -200,8 +207,11 @@ impl Receiver {
             Err(Refusal::Slow) => return log.too_slow().into(),
         };
         (log.bytes, log.message_id) = (bytes, summary.message_id);
-        let detail = |address: &str| settings.directory.detail(address).unwrap_or_default().into();
-        let destinations = transaction.destinations(envelope, detail);
+        if transaction.is_forwarded() && summary.own_hops >= FORWARDS_MAX {
+            log.why = Some(format!("forwarded {} times", summary.own_hops));
+            return Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop").into();
+        }
+        let destinations = self.destinations(&transaction, envelope);
         (log.mailboxes, log.discarded) = (destinations.len(), transaction.discarded());
         let recorder = self.0.events.as_ref();
         let event = recorder.and_then(|recorder| events::received(recorder, log, session, envelope, &destinations));
@@ -328,6 +338,17 @@ impl Receiver {
         Err(reply_to(&error))
     }
 
+    /// Where a message goes, and from whom it leaves.
+    pub fn destinations(&self, transaction: &Transaction, envelope: &Envelope) -> Destinations {
+        let settings = self.settings();
+        let directory = &settings.directory;
+        let detail = |address: &str| directory.detail(address).unwrap_or_default().into();
+        let sender = &envelope.mail.reverse_path;
+        let forwarding = self.forwarding().filter(|_| transaction.is_forwarded());
+        let leaves_from = forwarding.map_or_else(|| sender.clone(), |forwarding| forwarding.sender(sender, directory));
+        transaction.destinations(envelope, &leaves_from, detail)
+    }
+
     /// Otherwise why not, of which mailbox if of one, and what the client is told.
     fn take_recipient(
         &self,
@@ -345,16 +366,26 @@ impl Receiver {
                 (Kind::NoMemory, Some("limits.memory_bytes".to_owned()), reply)
             }
         };
+        let back = self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(&rcpt.forward_path));
+        let mut turned_back = None;
+        match back {
+            Back::Ordinary => {}
+            Back::Sender(forward_path) => turned_back = Some(RcptTo { forward_path, ..rcpt.clone() }),
+            Back::Invalid => return Err((Kind::RefusedRecipient, None, directory::Refusal::UnknownUser.reply())),
+        }
+        let is_back = turned_back.is_some();
+        let rcpt = turned_back.as_ref().unwrap_or(rcpt);
+        let no_room = || {
+            let reply = Reply::new(452, "4.3.1", "Too much mail waits for other hosts, try again later");
+            (Kind::NoMemory, None, reply)
+        };
+        let has_room = |recipients| self.relay().is_some_and(|relay| relay.has_room(recipients));
         let mailboxes = match self.settings().directory.recipient(&rcpt.forward_path) {
             Route::Local(mailboxes) => Some(mailboxes),
             Route::Discard => None,
-            Route::Refused(directory::Refusal::Relay) if self.may_relay(session, &rcpt.forward_path) => {
-                if !self.relay().is_some_and(|relay| relay.has_room(1)) {
-                    return Err((
-                        Kind::NoMemory,
-                        None,
-                        Reply::new(452, "4.3.1", "Too much mail waits for other hosts, try again later"),
-                    ));
+            Route::Refused(directory::Refusal::Relay) if is_back || self.may_relay(session, &rcpt.forward_path) => {
+                if !has_room(1) {
+                    return Err(no_room());
                 }
                 return to.add_remote(rcpt, &self.0.memory).map_err(too_many);
             }
@@ -366,7 +397,7 @@ impl Receiver {
         let places = || mailboxes.iter().flat_map(|found| found.iter());
         let maildirs = places().filter_map(|Mailbox { place, .. }| match place {
             Place::Maildir(path) => Some(&**path),
-            Place::Transport(_) => None,
+            Place::Transport(_) | Place::Remote => None,
         });
         let is_full = self.0.store.check_mailboxes(maildirs).err().map(|full| full.mailbox);
         let is_full = is_full.map_or_else(|| self.check_transports(places()), |full| Err(Some(full)));
@@ -376,6 +407,10 @@ impl Receiver {
                 None => Reply::new(451, "4.3.5", "This address cannot be served now, try again later"),
             };
             return Err((Kind::MailboxFull, full.map(|full| full.to_string()), reply));
+        }
+        let remote = places().filter(|mailbox| mailbox.place == Place::Remote).count() as u64;
+        if remote > 0 && self.relay().is_some() && !has_room(remote) {
+            return Err(no_room());
         }
         to.add(rcpt, mailboxes, &self.0.memory).map_err(too_many)
     }
@@ -387,10 +422,14 @@ impl Receiver {
     }
 
     /// # Errors
-    /// The transport for which too much mail waits; or none is open.
+    /// The transport for which too much mail waits; or none is open, or no relay.
     fn check_transports<'a>(&self, mut places: impl Iterator<Item = &'a Mailbox>) -> Result<(), Option<Arc<str>>> {
         places.try_for_each(|Mailbox { place, .. }| {
-            let Place::Transport(transport) = place else { return Ok(()) };
+            let transport = match place {
+                Place::Maildir(_) => return Ok(()),
+                Place::Remote => return self.relay().map(drop).ok_or(None),
+                Place::Transport(transport) => transport,
+            };
             let transports = self.transports().ok_or(None)?;
             transports.check(transport).map_err(|full| Some(full.transport))
         })
@@ -435,6 +474,9 @@ impl Receiver {
         line.write(severity, help, session, envelope, outcome, begun);
     }
 }
+
+/// A message that this server has received so often is in a loop if it would be forwarded once more: each time it may become several.
+const FORWARDS_MAX: usize = 4;
 
 /// Whom lines about a client are counted for.
 fn client(session: &Session) -> About<'static> {

@@ -7,10 +7,12 @@ use posthaste_delivery::local::{Body, LineEnds, LocalDelivery, Message};
 use posthaste_directory::{Directory, Refusal, Route};
 use posthaste_events::{Event, Fate, Kind, LIST_MAX, OfTransport, Recorder, TransportTarget};
 use posthaste_relay::dns::Resolver;
-use posthaste_relay::dsn::Wording;
+use posthaste_relay::dsn::{Wording, Written};
+use posthaste_relay::queue::QueuedRecipient;
+use posthaste_relay::queue::entry::notify::NEVER;
 use posthaste_relay::sender::{
-    Attempt, AttemptResult, Config as RelayConfig, Delivered, Delivering, Notice, Notifier, Observer, Relay, STREAM,
-    SiteState, opportunistic_tls,
+    Attempt, AttemptResult, Config as RelayConfig, Delivered, Delivering, Notice, Notifier, Observer, Outgoing, Relay,
+    STREAM, SiteState, opportunistic_tls,
 };
 use posthaste_relay::session::Timeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
@@ -20,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::error::ServeError;
+use crate::forward::{Back, Forwarding};
 use crate::receive::{Receiver, WeakReceiver};
 use crate::services::{Ending, OnFailure, Service};
 use crate::transaction::{Destinations, Transaction};
@@ -40,11 +43,16 @@ impl RelayService {
         receiver: Receiver,
         recorder: Option<Recorder>,
     ) -> Result<Self, ServeError> {
+        let srs = config.relay.srs.clone();
+        let forwarding =
+            spawn_blocking(move || Forwarding::open(srs.as_ref())).await.map_err(std::io::Error::from)??;
         let (config, weak) = (config.clone(), receiver.downgrade());
         let opened =
             spawn_blocking(move || open(&config, store, weak, recorder)).await.map_err(std::io::Error::from)?;
         let relay = opened?;
-        relay.iter().for_each(|relay| receiver.set_relay(relay.clone()));
+        if let Some(relay) = &relay {
+            receiver.set_relay(relay.clone(), forwarding);
+        }
         Ok(Self { relay })
     }
 }
@@ -89,7 +97,10 @@ fn open(
     let spool = store.spool();
     let is_waiting = spool.streams().iter().any(|stream| stream.name == STREAM && stream.entries + stream.bodies > 0);
     let section = &config.relay;
-    let is_needed = is_waiting || section.is_used();
+    let Some(of_server) = receiver.upgrade() else { return Ok(None) };
+    let has_forwards = of_server.settings().directory.has_remote() || section.srs.is_some();
+    drop(of_server);
+    let is_needed = is_waiting || section.is_used() || has_forwards;
     if !is_needed && !section.local_users {
         return Ok(None);
     }
@@ -152,16 +163,28 @@ impl Notifier for Senders {
             let receiver = receiver.upgrade().ok_or("the server ends")?;
             let settings = receiver.settings();
             let mut also = vec![notice.change];
+            // A sender that we have rewritten is the sender behind it.
+            let (path, remote) = match receiver.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(&path))
+            {
+                Back::Ordinary => (path, notice.remote),
+                Back::Sender(back) => {
+                    let relay = receiver.relay().ok_or("the server ends")?;
+                    let entry = relay.entry(notification(&back, &notice.written));
+                    (back, entry)
+                }
+                Back::Invalid => return Ok(false),
+            };
             let targets = match settings.directory.recipient(&path) {
                 Route::Local(mailboxes) => {
-                    let destinations = receiver.destinations(RcptTo::new(path), mailboxes, &notice.written)?;
-                    let Destinations { maildirs, transports, .. } = destinations;
+                    let destinations = receiver.notified(RcptTo::new(path), mailboxes, &notice.written)?;
+                    let Destinations { maildirs, transports, remote } = destinations;
                     let open = receiver.transports();
                     also.extend(transports.and_then(|outside| open.map(|open| open.entry(outside))));
+                    also.extend(remote.and_then(|remote| Some(receiver.relay()?.entry(remote))));
                     maildirs
                 }
                 Route::Refused(Refusal::Relay) => {
-                    also.push(notice.remote);
+                    also.push(remote);
                     Vec::new()
                 }
                 _ => return Ok(false),
@@ -178,11 +201,11 @@ impl Notifier for Senders {
 
 impl Receiver {
     /// Where a notification goes.
-    fn destinations(
+    fn notified(
         &self,
         rcpt: RcptTo,
         mailboxes: posthaste_directory::Mailboxes,
-        written: &posthaste_relay::dsn::Written,
+        written: &Written,
     ) -> Result<Destinations, String> {
         let mut mail = MailFrom::new(ReversePath::Null);
         mail.body = if written.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit };
@@ -190,9 +213,23 @@ impl Receiver {
         let mut transaction = Transaction::default();
         let full = |_| "no memory for a notification".to_owned();
         transaction.add(&rcpt, Some(mailboxes), self.memory()).map_err(full)?;
-        let settings = self.settings();
-        let detail = |address: &str| settings.directory.detail(address).unwrap_or_default().into();
-        Ok(transaction.destinations(&Envelope { mail, recipients: vec![rcpt] }, detail))
+        Ok(self.destinations(&transaction, &Envelope { mail, recipients: vec![rcpt] }))
+    }
+}
+
+/// A notification for a sender at another host.
+fn notification(to: &ForwardPath, written: &Written) -> Outgoing {
+    let address = to.to_string();
+    let address = address[1..address.len() - 1].into();
+    Outgoing {
+        sender: "".into(),
+        is_8bit: written.is_8bit,
+        smtputf8: written.smtputf8,
+        ret: None,
+        envid: "".into(),
+        tenant: "".into(),
+        campaign: "".into(),
+        recipients: vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: NEVER }],
     }
 }
 

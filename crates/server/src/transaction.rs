@@ -10,7 +10,7 @@ use posthaste_relay::queue::entry::notify as bits;
 use posthaste_relay::queue::{self, QueuedRecipient};
 use posthaste_relay::sender::Outgoing;
 use posthaste_smtp::address::PATH_BYTES_MAX;
-use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret};
+use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret, ReversePath};
 use posthaste_transport::Message as Outside;
 
 use crate::memory::{MemoryBudget, Reservation};
@@ -22,6 +22,8 @@ pub(crate) struct Transaction {
     recipients: Vec<Recipient>,
     /// Those that are sent on.
     remote: Vec<RcptTo>,
+    /// Some mailbox of a recipient is at another host.
+    is_forwarded: bool,
     /// Recipients whose mail is discarded.
     discarded: usize,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
@@ -34,6 +36,9 @@ struct Recipient {
     mailboxes: Mailboxes,
     /// Without brackets, as the client gave it.
     original: Arc<str>,
+    /// ORCPT and NOTIFY, for those of its mailboxes that are at other hosts (RFC 3461 section 5.2.7.1).
+    orcpt: Arc<str>,
+    notify: u8,
 }
 
 /// Where a message goes.
@@ -91,9 +96,12 @@ impl Transaction {
         }
         self.bytes = bytes;
         self.discarded += usize::from(mailboxes.is_none());
+        self.is_forwarded |=
+            mailboxes.iter().flat_map(|found| found.iter()).any(|mailbox| mailbox.place == Place::Remote);
         let original = rcpt.forward_path.to_string();
         let original = original[1..original.len() - 1].into();
-        self.recipients.extend(mailboxes.map(|mailboxes| Recipient { mailboxes, original }));
+        let (orcpt, notify) = (rcpt.orcpt.as_deref().unwrap_or_default().into(), notify_bits(rcpt));
+        self.recipients.extend(mailboxes.map(|mailboxes| Recipient { mailboxes, original, orcpt, notify }));
         Ok(())
     }
 
@@ -111,20 +119,31 @@ impl Transaction {
         Ok(())
     }
 
+    /// Whether somebody gets it at another host than the sender has named.
+    pub fn is_forwarded(&self) -> bool {
+        self.is_forwarded
+    }
+
     /// The message for other hosts; each address once.
-    fn outgoing(&self, envelope: &Envelope) -> Option<Outgoing> {
+    fn outgoing(&self, envelope: &Envelope, sender: &ReversePath) -> Option<Outgoing> {
         let mut seen = HashSet::new();
         let mut recipients = Vec::with_capacity(self.remote.len());
+        let mut add = |address: Arc<str>, orcpt: Arc<str>, notify| {
+            if seen.insert(address.clone()) {
+                recipients.push(QueuedRecipient { number: recipients.len() as u16, address, orcpt, notify });
+            }
+        };
         for rcpt in &self.remote {
             let address = rcpt.forward_path.to_string();
-            let address: Arc<str> = address[1..address.len() - 1].into();
-            if seen.insert(address.clone()) {
-                let number = recipients.len() as u16;
-                let orcpt = rcpt.orcpt.as_deref().unwrap_or_default().into();
-                recipients.push(QueuedRecipient { number, address, orcpt, notify: notify_bits(rcpt) });
+            let orcpt = rcpt.orcpt.as_deref().unwrap_or_default().into();
+            add(address[1..address.len() - 1].into(), orcpt, notify_bits(rcpt));
+        }
+        for Recipient { mailboxes, orcpt, notify, .. } in self.recipients.iter().filter(|_| self.is_forwarded) {
+            for mailbox in mailboxes.iter().filter(|mailbox| mailbox.place == Place::Remote) {
+                add(mailbox.address.clone(), orcpt.clone(), *notify);
             }
         }
-        let sender = envelope.mail.reverse_path.to_string();
+        let sender = sender.to_string();
         (!recipients.is_empty()).then(|| Outgoing {
             sender: sender[1..sender.len() - 1].into(),
             is_8bit: envelope.mail.body == BodyType::EightBitMime,
@@ -145,16 +164,21 @@ impl Transaction {
         self.discarded
     }
 
-    /// Where the message goes: each mailbox once. `detail` is asked for what stands behind the separator in an address.
-    pub fn destinations(&self, envelope: &Envelope, detail: impl Fn(&str) -> Arc<str>) -> Destinations {
+    /// Where the message goes: each mailbox once. It leaves for other hosts from `leaves_from`. `detail` is asked for what stands behind the separator in an address.
+    pub fn destinations(
+        &self,
+        envelope: &Envelope,
+        leaves_from: &ReversePath,
+        detail: impl Fn(&str) -> Arc<str>,
+    ) -> Destinations {
         let sender = envelope.mail.reverse_path.to_string();
         let mut return_path = Vec::with_capacity(64);
         // The field has brackets of its own.
         write_return_path(&mut return_path, &sender[1..sender.len() - 1]);
         let several = self.recipients.len() > 1;
         let mut seen = HashSet::new();
-        let mut destinations = Destinations { remote: self.outgoing(envelope), ..Destinations::default() };
-        for Recipient { mailboxes, original } in &self.recipients {
+        let mut destinations = Destinations { remote: self.outgoing(envelope, leaves_from), ..Destinations::default() };
+        for Recipient { mailboxes, original, .. } in &self.recipients {
             for mailbox in mailboxes.iter() {
                 // Those of one recipient differ already.
                 if several && !seen.insert(mailbox.identity()) {
@@ -168,6 +192,7 @@ impl Transaction {
                         write_delivered_to(&mut prefix, &mailbox.address);
                         destinations.maildirs.push(Target { mailbox: Arc::clone(path), prefix: prefix.into() });
                     }
+                    Place::Remote => {}
                     Place::Transport(transport) => {
                         let outside = destinations.transports.get_or_insert_with(|| Outside {
                             sender: sender[1..sender.len() - 1].into(),
@@ -210,7 +235,7 @@ const FIELD_NAMES_BYTES: usize = 40;
 mod tests {
     use super::*;
     use posthaste_smtp::command::Notify;
-    use posthaste_smtp::{ForwardPath, MailFrom, ReversePath};
+    use posthaste_smtp::{ForwardPath, MailFrom};
 
     fn envelope() -> Envelope {
         Envelope { mail: MailFrom::new(ReversePath::parse("<s@example.net>").unwrap()), recipients: Vec::new() }
@@ -221,7 +246,7 @@ mod tests {
     }
 
     fn targets(transaction: &Transaction, envelope: &Envelope) -> Vec<Target> {
-        transaction.destinations(envelope, |_| "".into()).maildirs
+        transaction.destinations(envelope, &envelope.mail.reverse_path, |_| "".into()).maildirs
     }
 
     fn alias(mailboxes: usize, octets: usize) -> Mailboxes {
@@ -288,7 +313,9 @@ mod tests {
         }
         let mut envelope = envelope();
         (envelope.mail.ret, envelope.mail.envid) = (Some(Ret::Headers), Some("QQ314159".to_owned()));
-        let remote = transaction.destinations(&envelope, |_| "".into()).remote.expect("a message for other hosts");
+        let sender = &envelope.mail.reverse_path;
+        let remote =
+            transaction.destinations(&envelope, sender, |_| "".into()).remote.expect("a message for other hosts");
         assert_eq!(
             (remote.ret, &*remote.envid, &*remote.sender),
             (Some(queue::Ret::Headers), "QQ314159", "s@example.net")

@@ -145,3 +145,59 @@ fn mail_survives_a_kill_while_the_next_hop_is_away_and_comes_once() {
     server.stop();
     next.stop();
 }
+
+#[test]
+fn forwarded_mail_leaves_from_an_address_that_leads_back() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    std::fs::write(here.path().join("srs.secret"), "a secret for tests\n").unwrap();
+    let forwards = "[domain.aliases]\nfan = [\"eve\", \"ann@there.example\"]\n[domain.accounts.eve]\nforward = [\"bob@there.example\"]\nkeep_copy = true\n[relay]\n";
+    let srs = "[relay.srs]\ndomain = \"here.example\"\nsecret_file = \"srs.secret\"\n[dns]\n";
+    let config = config(next.addresses[0].port()).replace("[relay]\nnetworks = [\"127.0.0.1\"]\n", forwards);
+    let server = Server::start(here.path(), &config.replace("[dns]\n", srs));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.try_message("ann@there.example", &["fan@here.example"], b"Subject: fan\r\n\r\nx\r\n").unwrap();
+    server.wait_for_mail("here.example", "eve", 1);
+    next.wait_for_mail("there.example", "bob", 1);
+    let text = next.wait_for_mail("there.example", "ann", 1)[0].text();
+    let sender = text.strip_prefix("Return-Path: <").and_then(|rest| rest.split_once('>')).expect("a sender").0;
+    assert!(sender.starts_with("SRS0=") && sender.ends_with("=there.example=ann@here.example"), "{sender}");
+    // The way back is open to everybody, for what we have signed.
+    client.expect("MAIL FROM:<>", 250);
+    client.expect(&format!("RCPT TO:<{}>", sender.replace("=ann@", "=bob@")), 550);
+    client.expect("RCPT TO:<ann@there.example>", 550);
+    client.expect(&format!("RCPT TO:<{sender}>"), 250);
+    client.expect("DATA", 354);
+    client.expect("Subject: back\r\n\r\nx\r\n.", 250);
+    let back = next.wait_for_mail("there.example", "ann", 2);
+    assert!(back.iter().any(|stored| stored.text().starts_with("Return-Path: <>\n")), "{back:?}");
+    server.stop();
+    next.stop();
+}
+
+#[test]
+fn a_loop_of_two_forwards_ends() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Its address is free again once it has stopped.
+    let first = next_hop(here.path(), "127.0.0.1:0");
+    let address = first.addresses[0];
+    first.stop();
+    let config = |own: &str, other: &str, listen: &str, port: u16| {
+        format!(
+            "host_name = \"mx.{own}.example\"\n[[listener]]\naddress = \"{listen}\"\n[[domain]]\nname = \"{own}.example\"\nusers = [\"ann\"]\n\
+             [domain.aliases]\nround = \"round@{other}.example\"\n[relay]\nport = {port}\n\
+             [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"{other}.example\" = [\"127.0.0.1\"] }}\n"
+        )
+    };
+    let next = Server::start(there.path(), &config("there", "here", "127.0.0.1:0", address.port()));
+    let port = next.addresses[0].port();
+    let server = Server::start(here.path(), &config("here", "there", &address.to_string(), port));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.try_message("ann@here.example", &["round@here.example"], b"Subject: round\r\n\r\nx\r\n").unwrap();
+    let text = server.wait_for_mail("here.example", "ann", 1)[0].text();
+    assert!(text.starts_with("Return-Path: <>\n") && text.contains("Status: 5.4.6\n"), "{text}");
+    server.stop();
+    next.stop();
+}

@@ -35,7 +35,7 @@ use tokio::task::JoinHandle;
 
 pub use config::{Config, Delivering, Notice, Notifier, Route};
 pub use observer::{Attempt, AttemptResult, Delivered, Observer, SiteState, Stats};
-pub use section::{RouteSection, Section};
+pub use section::{RouteSection, Section, SrsSection};
 
 use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret};
 use record::Time;

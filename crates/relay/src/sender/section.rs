@@ -1,5 +1,7 @@
 //! `[relay]` of the configuration.
 
+use std::path::PathBuf;
+
 use posthaste_net::section::Networks;
 use posthaste_units::check_bounds;
 use posthaste_units::values::{self, Table};
@@ -8,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Route;
 use crate::queue::Schedules;
+use crate::secrets::{SecretFileError, Secrets};
 
 /// Mail to other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,9 +49,32 @@ pub struct Section {
     pub returned_bytes: u64,
     /// When recipients are tried again, and when they are given up.
     pub schedule: Schedules,
+    /// How senders of forwarded mail are rewritten. Not set: they stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub srs: Option<SrsSection>,
     /// Where mail goes instead of to the mail hosts of its domain; the first that fits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub route: Vec<RouteSection>,
+}
+
+/// The Sender Rewriting Scheme.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SrsSection {
+    /// The domain of the rewritten senders. Its mail has to come here.
+    pub domain: String,
+    /// A file with secrets, one on each line. The first signs, all are valid.
+    pub secret_file: PathBuf,
+}
+
+impl SrsSection {
+    /// Reads the secrets.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has none.
+    pub fn secrets(&self) -> Result<Secrets, SecretFileError> {
+        Secrets::read(&self.secret_file)
+    }
 }
 
 /// A fixed next hop.
@@ -92,6 +118,7 @@ impl Default for Section {
             unreachable_secs: 60,
             returned_bytes: 64 << 10,
             schedule: Schedules::default(),
+            srs: None,
             route: Vec::new(),
         }
     }
@@ -130,6 +157,10 @@ impl Section {
                 let at = vec![Self::NAME.into(), "route".into(), index.into(), "host".into()];
                 return Err(Problem::new(at, "a route needs a host and a port"));
             }
+        }
+        if let Some(srs) = self.srs.as_ref().filter(|srs| !posthaste_smtp::address::is_domain(&srs.domain)) {
+            let at = vec![Self::NAME.into(), "srs".into(), "domain".into()];
+            return Err(Problem::new(at, format!("`{}` is not a domain", srs.domain)));
         }
         for (index, domain) in self.domains.iter().enumerate() {
             if posthaste_smtp::address::is_domain(domain) && domain.is_ascii() {
