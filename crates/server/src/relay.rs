@@ -120,7 +120,7 @@ fn open(
         host_name: config.host_name.clone(),
         resolver: Arc::new(resolver.with_own([&config.host_name], own)),
         port: section.port,
-        routes: section.routes(),
+        routes: section.routes()?,
         schedules: section.schedule.clone(),
         connections_max: section.connections,
         site_connections_max: section.connections_per_site,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use posthaste_spool::Entry;
 
 use super::observer::Observer;
+use super::route::Route;
 use crate::dns::Resolver;
 use crate::dsn::{Wording, Written};
 use crate::queue::Schedules;
@@ -19,7 +20,7 @@ pub struct Config {
     /// The port of mail hosts: 25.
     pub port: u16,
     /// Where some or all mail goes instead of to its mail hosts; the first that fits.
-    pub routes: Vec<Route>,
+    pub routes: Vec<Arc<Route>>,
     /// When recipients are tried again.
     pub schedules: Schedules,
     /// Connections at a time.
@@ -57,28 +58,6 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// A fixed next hop.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// For mail to this domain, or with a dot in front to the domains below it; empty for all.
-    pub domain: String,
-    /// A host, an address literal, or a domain with MX records if `use_mx`.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-    /// Whether MX records of `host` are looked up.
-    pub use_mx: bool,
-}
-
-impl Route {
-    pub(super) fn fits(&self, domain: &str) -> bool {
-        match self.domain.strip_prefix('.') {
-            Some(above) => domain.strip_suffix(above).is_some_and(|rest| rest.ends_with('.')),
-            None => self.domain.is_empty() || self.domain == domain,
-        }
-    }
-}
-
 /// Delivers notifications to senders, who may be local or remote.
 pub trait Notifier: Send + Sync {
     /// Makes a notification durable: one batch with it as the body, with [`change`](Notice::change), and with the entries of those who deliver it.
@@ -102,18 +81,4 @@ pub struct Notice {
     pub change: Entry,
     /// For a remote sender: the entry that has the relay send it.
     pub remote: Entry,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_route_fits_its_domain_or_those_below() {
-        let fits = |route: &str, domain| {
-            Route { domain: route.into(), host: String::new(), port: 25, use_mx: false }.fits(domain)
-        };
-        assert!(fits("", "a.example") && fits("a.example", "a.example") && fits(".example", "a.example"));
-        assert!(!fits("a.example", "b.a.example") && !fits(".example", "example") && !fits(".ample", "ex.example"));
-    }
 }

@@ -8,12 +8,13 @@ use posthaste_smtp::Reply;
 use tokio::time::Instant;
 
 use super::observer::SiteState;
+use super::route::Route;
 use super::shared::Shared;
 use super::site::Site;
 use super::traffic::Mail;
 use crate::dns::{Attempt, DnsError, Host};
 use crate::queue::{Outcome, Prefer, Take};
-use crate::session::{End, Endpoint, OpenError, Session, Settings, Tls, TlsPolicy};
+use crate::session::{Auth, Channel, End, Endpoint, OpenError, Session, Settings, Tls, TlsPolicy};
 
 /// Counts the connection for as long as the task runs, whatever ends it.
 struct Counted {
@@ -53,7 +54,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
                         return;
                     }
                     let endpoint = Endpoint::Tcp((address, site.port).into());
-                    match open(&shared, &host, &endpoint).await {
+                    match open(&shared, &site, &host, &endpoint).await {
                         Ok(session) => {
                             counted.reached();
                             match serve(&shared, &site, &host, prefer, session).await {
@@ -89,16 +90,33 @@ impl Counted {
 }
 
 /// Connects to one address: with TLS as far as it goes, else once in the clear, which is remembered.
-async fn open(shared: &Shared, host: &Host, endpoint: &Endpoint) -> Result<Session, OpenError> {
+async fn open(shared: &Shared, site: &Site, host: &Host, endpoint: &Endpoint) -> Result<Session, OpenError> {
     let config = &shared.config;
     let mut settings = Settings::new(&config.host_name);
     settings.messages_max = config.session_messages_max;
     settings.timeouts = config.timeouts.clone();
-    let name = host.name.trim_matches(['[', ']']).trim_start_matches("IPv6:");
-    if let (Some(tls), Ok(name)) = (&config.tls, rustls::pki_types::ServerName::try_from(name.to_owned()))
-        && !shared.is_tls_broken(&host.name)
-    {
-        settings.tls = Some(Tls { policy: TlsPolicy::Opportunistic, is_implicit: false, config: tls.clone(), name });
+    let (policy, is_implicit, tls) = match site.route.as_deref() {
+        None => (TlsPolicy::Opportunistic, false, config.tls.as_ref()),
+        Some(Route { tls: Some(tls), .. }) => (tls.policy, tls.is_implicit, Some(&tls.config)),
+        Some(Route { tls: None, .. }) => (TlsPolicy::Opportunistic, false, None),
+    };
+    let is_given_up = policy == TlsPolicy::Opportunistic && shared.is_tls_broken(&host.name);
+    if let Some(tls) = tls.filter(|_| !is_given_up) {
+        let name = host.name.trim_matches(['[', ']']).trim_start_matches("IPv6:");
+        match rustls::pki_types::ServerName::try_from(name.to_owned()) {
+            Ok(name) => settings.tls = Some(Tls { policy, is_implicit, config: tls.clone(), name }),
+            Err(_) if policy == TlsPolicy::Opportunistic => {}
+            Err(_) => return Err(OpenError::NoStartTls),
+        }
+    }
+    if let Some(route) = &site.route {
+        settings.protocol = route.protocol;
+        let needs = match (&route.tls, policy) {
+            (None, _) => Channel::Clear,
+            (Some(_), TlsPolicy::Verified) => Channel::Verified,
+            (Some(_), _) => Channel::Encrypted,
+        };
+        settings.auth = route.auth.clone().map(|credentials| Auth { credentials, needs });
     }
     match Session::open(endpoint, &settings).await {
         Err(error) if error.may_retry_in_clear() => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::connection::reply_for;
+use super::route::Route;
 use super::shared::Shared;
 use super::site::Site;
 use crate::dns::{Destination, DnsError};
@@ -117,8 +118,9 @@ impl Shared {
     }
 
     /// The site of a destination, with its hosts as they are now.
-    fn route_to(self: &Arc<Self>, id: QueueId, destination: &Arc<Destination>, port: u16) {
-        let name = site_name(destination, port);
+    fn route_to(self: &Arc<Self>, id: QueueId, destination: &Arc<Destination>, route: Option<&Arc<Route>>) {
+        let port = route.map_or(self.config.port, |route| route.port);
+        let name = site_name(destination, port, route);
         let until = destination.valid_until.saturating_duration_since(Instant::now()).as_secs();
         let now = self.time.now();
         let until = now.saturating_add(Secs::try_from(until).unwrap_or(Secs::MAX).clamp(1, ROUTE_SECS_MAX));
@@ -130,7 +132,7 @@ impl Shared {
             let name: Arc<str> = Arc::from(name);
             let site = sites
                 .entry(name.clone())
-                .or_insert_with(|| Arc::new(Site::new(name, port, destination.clone(), ready)));
+                .or_insert_with(|| Arc::new(Site::new(name, port, route.cloned(), destination.clone(), ready)));
             let mut state = site.state();
             (state.destination, state.ready) = (destination.clone(), ready);
             site.clone()
@@ -164,13 +166,13 @@ async fn route(shared: Arc<Shared>, id: QueueId) {
     let Some((name, _)) = shared.queue().queue(id) else { return };
     let config = &shared.config;
     let fixed = config.routes.iter().find(|route| route.fits(&name.domain));
-    let (found, port) = match fixed {
-        Some(route) if !route.use_mx => (config.resolver.fixed(&route.host), route.port),
-        Some(route) => (config.resolver.destination(&route.host).await, route.port),
-        None => (config.resolver.destination(&name.domain).await, config.port),
+    let found = match fixed {
+        Some(route) if !route.use_mx => config.resolver.fixed(&route.host),
+        Some(route) => config.resolver.destination(&route.host).await,
+        None => config.resolver.destination(&name.domain).await,
     };
     match found {
-        Ok(destination) => shared.route_to(id, &destination, port),
+        Ok(destination) => shared.route_to(id, &destination, fixed),
         Err(error) => end_all(&shared, id, &error).await,
     }
 }
@@ -188,13 +190,14 @@ async fn end_all(shared: &Arc<Shared>, id: QueueId, error: &DnsError) {
     }
 }
 
-fn site_name(destination: &Destination, port: u16) -> String {
+fn site_name(destination: &Destination, port: u16, route: Option<&Arc<Route>>) -> String {
     let hosts: Vec<String> =
         destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name)).collect();
-    match port {
-        25 => hosts.join(", "),
-        port => format!("{} :{port}", hosts.join(", ")),
+    let mut name = hosts.join(", ");
+    if port != 25 {
+        name += &format!(" :{port}");
     }
+    name + &route.map_or_else(String::new, |route| route.manner())
 }
 
 /// The one source there is: the system's choice of an address.

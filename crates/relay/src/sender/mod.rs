@@ -16,6 +16,7 @@ mod dispatch;
 mod messages;
 mod observer;
 mod record;
+mod route;
 mod section;
 mod shared;
 mod site;
@@ -33,9 +34,10 @@ use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-pub use config::{Config, Delivering, Notice, Notifier, Route};
+pub use config::{Config, Delivering, Notice, Notifier};
 pub use observer::{Attempt, AttemptResult, Delivered, Observer, SiteState, Stats};
-pub use section::{RouteSection, Section, SrsSection};
+pub use route::{Route, RouteTls};
+pub use section::{RouteEncryption, RouteError, RouteSection, Section, SrsSection};
 
 use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret};
 use record::Time;

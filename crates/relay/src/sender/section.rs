@@ -1,16 +1,22 @@
 //! `[relay]` of the configuration.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::{fs, io};
 
 use posthaste_net::section::Networks;
+use posthaste_net::tls::{TlsError, TlsTrust, client_config};
+use posthaste_smtp::Protocol;
+use posthaste_smtp::sasl::Credentials;
 use posthaste_units::check_bounds;
 use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::Route;
+use super::{Route, RouteTls};
 use crate::queue::Schedules;
 use crate::secrets::{SecretFileError, Secrets};
+use crate::session::TlsPolicy;
 
 /// Mail to other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +98,111 @@ pub struct RouteSection {
     /// Whether the mail hosts of `host` are looked up.
     #[serde(default)]
     pub mx: bool,
+    /// Whether LMTP is spoken instead of SMTP.
+    #[serde(default)]
+    pub lmtp: bool,
+    /// How connections are encrypted. Not set: `verified` with a password, else as `tls` of the section says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<RouteEncryption>,
+    /// Whether they are from the first octet on, without STARTTLS. Not set: on port 465.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub implicit_tls: Option<bool>,
+    /// Certificates of the authorities that are trusted, in a PEM file: for `verified`.
+    #[serde(default = "system_authorities")]
+    pub ca_file: PathBuf,
+    /// The name for AUTH. Not set: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// A file with the password in its first line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
+}
+
+/// How connections to a fixed next hop are encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RouteEncryption {
+    /// Never.
+    Off,
+    /// Where the other host offers it.
+    Opportunistic,
+    /// Always; its certificate is not verified.
+    Required,
+    /// Always, and its certificate is trusted and has its name.
+    Verified,
+}
+
+/// Why a route cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    /// The password cannot be read.
+    #[error("the password in {}: {error}", file.display())]
+    Password {
+        /// Where it should be.
+        file: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// There are no authorities to trust.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+impl RouteSection {
+    fn encryption(&self, is_opportunistic: bool) -> RouteEncryption {
+        self.tls.unwrap_or(match (&self.username, is_opportunistic) {
+            (Some(_), _) => RouteEncryption::Verified,
+            (None, true) => RouteEncryption::Opportunistic,
+            (None, false) => RouteEncryption::Off,
+        })
+    }
+
+    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+        let is_implicit = self.implicit_tls == Some(true);
+        match self.tls {
+            _ if self.host.is_empty() => Some(("host", "a route needs a host")),
+            _ if self.port == 0 => Some(("port", "a port is 1 to 65535")),
+            _ if self.username.is_some() != self.password_file.is_some() => {
+                Some(("username", "`username` and `password_file` belong together"))
+            }
+            Some(RouteEncryption::Opportunistic) if self.username.is_some() => {
+                Some(("tls", "a password needs `required` or `verified`; `off` sends it in the clear"))
+            }
+            Some(RouteEncryption::Off) if is_implicit => Some(("implicit_tls", "not with `tls` as `off`")),
+            _ => None,
+        }
+    }
+
+    fn read(&self, is_opportunistic: bool) -> Result<Route, RouteError> {
+        let is_implicit = self.implicit_tls.unwrap_or(self.port == 465);
+        let anything = || client_config(&TlsTrust::Anything);
+        let encrypted = match self.encryption(is_opportunistic) {
+            RouteEncryption::Off => None,
+            RouteEncryption::Opportunistic => Some((TlsPolicy::Opportunistic, anything()?)),
+            RouteEncryption::Required => Some((TlsPolicy::Required, anything()?)),
+            RouteEncryption::Verified => {
+                Some((TlsPolicy::Verified, client_config(&TlsTrust::Authorities(self.ca_file.clone()))?))
+            }
+        };
+        let password = |file: &PathBuf| {
+            let text = fs::read_to_string(file).map_err(|error| RouteError::Password { file: file.clone(), error })?;
+            Ok::<_, RouteError>(text.lines().next().unwrap_or_default().to_owned())
+        };
+        let password = self.password_file.as_ref().map(password).transpose()?;
+        Ok(Route {
+            domain: self.domain.to_lowercase(),
+            host: self.host.clone(),
+            port: self.port,
+            use_mx: self.mx,
+            protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
+            tls: encrypted.map(|(policy, config)| RouteTls { policy, is_implicit, config }),
+            auth: self.username.clone().zip(password).map(|(user, password)| Credentials::new(user, password)),
+        })
+    }
+}
+
+fn system_authorities() -> PathBuf {
+    "/etc/ssl/certs/ca-certificates.crt".into()
 }
 
 fn smtp_port() -> u16 {
@@ -153,9 +264,9 @@ impl Section {
             rule.schedule.check("relay.schedule.rules")?;
         }
         for (index, route) in self.route.iter().enumerate() {
-            if route.host.is_empty() || route.port == 0 {
-                let at = vec![Self::NAME.into(), "route".into(), index.into(), "host".into()];
-                return Err(Problem::new(at, "a route needs a host and a port"));
+            if let Some((key, mistake)) = route.mistake() {
+                let at = vec![Self::NAME.into(), "route".into(), index.into(), key.into()];
+                return Err(Problem::new(at, mistake));
             }
         }
         if let Some(srs) = self.srs.as_ref().filter(|srs| !posthaste_smtp::address::is_domain(&srs.domain)) {
@@ -172,15 +283,12 @@ impl Section {
         Ok(())
     }
 
-    /// The routes, as the relay takes them.
-    pub fn routes(&self) -> Vec<Route> {
-        let route = |route: &RouteSection| Route {
-            domain: route.domain.to_lowercase(),
-            host: route.host.clone(),
-            port: route.port,
-            use_mx: route.mx,
-        };
-        self.route.iter().map(route).collect()
+    /// The routes, as the relay takes them. Reads files of passwords and authorities.
+    ///
+    /// # Errors
+    /// See [`RouteError`].
+    pub fn routes(&self) -> Result<Vec<Arc<Route>>, RouteError> {
+        self.route.iter().map(|route| route.read(self.tls).map(Arc::new)).collect()
     }
 }
 
@@ -194,10 +302,34 @@ mod tests {
                     [[route]]\ndomain = 'X.example'\nhost = 'hub.example'\nport = 587\n[[route]]\nhost = '[192.0.2.7]'\n";
         let section: Section = toml::from_str(text).unwrap();
         assert!(section.is_used() && section.check().is_ok());
-        let routes = section.routes();
+        let routes = section.routes().unwrap();
         assert_eq!((&*routes[0].domain, routes[0].port, routes[1].port), ("x.example", 587, 25));
         assert_eq!(toml::from_str::<Section>(&toml::to_string(&section).unwrap()).unwrap(), section);
         assert!(!Section::default().is_used() && Section::default().check().is_ok());
+    }
+
+    #[test]
+    fn a_password_asks_for_a_verified_host() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("password");
+        let written = |more: &str| {
+            let text = format!(
+                "[[route]]\nhost = 'a.example'\nport = 465\nusername = 'ann'\npassword_file = '{}'\n{more}",
+                file.display()
+            );
+            let section: Section = toml::from_str(&text).unwrap();
+            section.check().unwrap();
+            section.routes()
+        };
+        assert!(matches!(written("tls = 'required'"), Err(RouteError::Password { .. })));
+        fs::write(&file, "pass word\n").unwrap();
+        let route = written("tls = 'required'").unwrap().remove(0);
+        assert_eq!(route.auth, Some(Credentials::new("ann", "pass word")));
+        assert_eq!(route.manner(), " encrypted as ann");
+        assert!(route.tls.as_ref().unwrap().is_implicit);
+        assert_eq!(written("tls = 'off'").unwrap()[0].manner(), " in the clear as ann");
+        // Nobody to trust: no route, instead of one that trusts anybody.
+        assert!(matches!(written("ca_file = '/nonexistent'"), Err(RouteError::Tls(_))));
     }
 
     #[test]
@@ -210,6 +342,9 @@ mod tests {
             "connections = 0",
             "domains = ['a b']",
             "[[route]]\nhost = ''",
+            "[[route]]\nhost = 'a.example'\nusername = 'ann'",
+            "[[route]]\nhost = 'a.example'\nusername = 'ann'\npassword_file = 'x'\ntls = 'opportunistic'",
+            "[[route]]\nhost = 'a.example'\nimplicit_tls = true\ntls = 'off'",
             "[schedule.default]\nfirst_secs = 0",
         ] {
             assert!(toml::from_str::<Section>(text).unwrap().check().is_err(), "{text}");

@@ -8,14 +8,17 @@ use std::time::Duration;
 use posthaste_spool::Lsn;
 use tokio::time::Instant;
 
+use super::route::Route;
 use crate::dns::Destination;
 use crate::queue::{Prefer, ReadyId};
 
 /// A set of mail hosts, by preference, and their port.
 pub(super) struct Site {
-    /// `10 mx1.example.org, 20 mx2.example.org`, with `:port` behind if it is not 25.
+    /// `10 mx1.example.org, 20 mx2.example.org`, with `:port` behind if it is not 25, and what is special to a route.
     pub name: Arc<str>,
     pub port: u16,
+    /// The fixed next hop that it belongs to.
+    pub route: Option<Arc<Route>>,
     state: Mutex<State>,
 }
 
@@ -51,7 +54,13 @@ pub(super) enum Wanted {
 }
 
 impl Site {
-    pub fn new(name: Arc<str>, port: u16, destination: Arc<Destination>, ready: ReadyId) -> Self {
+    pub fn new(
+        name: Arc<str>,
+        port: u16,
+        route: Option<Arc<Route>>,
+        destination: Arc<Destination>,
+        ready: ReadyId,
+    ) -> Self {
         let state = State {
             destination,
             ready,
@@ -64,7 +73,7 @@ impl Site {
             recipients_max: None,
             lost: HashMap::new(),
         };
-        Site { name, port, state: Mutex::new(state) }
+        Site { name, port, route, state: Mutex::new(state) }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {

@@ -13,11 +13,13 @@ use posthaste_relay::queue::entry::notify;
 use posthaste_relay::queue::{QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
     Attempt, AttemptResult, Config, Delivered, Delivering, Notice, Notifier, Observer, Outgoing, Relay, Route,
-    SiteState,
+    RouteTls, SiteState, opportunistic_tls,
 };
-use posthaste_relay::session::Timeouts;
+use posthaste_relay::session::{Timeouts, TlsPolicy};
+use posthaste_smtp::Protocol;
+use posthaste_smtp::sasl::Credentials;
 use posthaste_spool::{Batch, Body, Entry, FileSpool, Lsn, Spool};
-use sink::Sink;
+use sink::{Sink, Taken};
 
 /// Notifications go to the relay, as those for remote senders do.
 struct Back {
@@ -58,7 +60,7 @@ impl Observer for Log {
 
     fn site(&self, state: &SiteState<'_>) {
         let said = match state {
-            SiteState::Unreachable { site, .. } => format!("unreachable {site}"),
+            SiteState::Unreachable { site, error, .. } => format!("unreachable {site}: {error}"),
             SiteState::Reached { site } => format!("reached {site}"),
         };
         self.0.lock().unwrap().push(said);
@@ -349,12 +351,55 @@ fn an_unreachable_site_pauses_and_comes_back() {
 fn a_route_goes_before_mx_hosts() {
     let sink = Sink::start();
     let rig = rig_with(zone(), 1, |config| {
-        let route = Route { domain: String::new(), host: "[127.0.0.1]".to_owned(), port: sink.port(), use_mx: false };
-        config.routes = vec![route];
+        config.routes = vec![Route::new("[127.0.0.1]", sink.port()).into()];
     });
     rig.send("ann@here.example", &["bob@unknown.example"], "x\r\n");
     sink.wait_taken(1);
     rig.wait_empty();
+}
+
+#[test]
+fn routes_to_one_host_keep_their_passwords_and_protocols_apart() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), 1, |config| {
+        let route = |domain: &str, user: Option<&str>, protocol| Route {
+            domain: domain.to_owned(),
+            auth: user.map(|user| Credentials::new(user, "secret")),
+            protocol,
+            ..Route::new("[127.0.0.1]", sink.port())
+        };
+        let routes = [
+            route("a.example", Some("ann"), Protocol::Smtp),
+            route("b.example", None, Protocol::Lmtp),
+            route("", Some("all"), Protocol::Smtp),
+        ];
+        config.routes = routes.map(Into::into).into();
+    });
+    rig.send("ann@here.example", &["x@a.example", "x@b.example", "later@b.example", "x@c.example"], "x\r\n");
+    let taken = sink.wait_taken(3);
+    let said = |domain: &str| {
+        let of_it = |taken: &&Taken| taken.recipients.iter().any(|to| to == &format!("x@{domain}"));
+        taken.iter().find(of_it).unwrap_or_else(|| panic!("{domain} in {taken:?}")).logged_in.clone()
+    };
+    assert_eq!([said("a.example"), said("b.example"), said("c.example")], ["ann", "", "all"]);
+    sink.wait_taken(4);
+    rig.wait_empty();
+    assert_eq!(sink.rcpts("later@b.example"), 2);
+}
+
+#[test]
+fn a_host_that_cannot_be_trusted_gets_neither_mail_nor_password() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), 1, |config| {
+        let tls = RouteTls { policy: TlsPolicy::Required, is_implicit: false, config: opportunistic_tls().unwrap() };
+        let auth = Some(Credentials::new("ann", "secret"));
+        config.routes = vec![Route { tls: Some(tls), auth, ..Route::new("[127.0.0.1]", sink.port()) }.into()];
+    });
+    rig.send("ann@here.example", &["x@a.example"], "x\r\n");
+    wait("it is told", || rig.log().iter().any(|line| line.starts_with("unreachable")));
+    let log = rig.log();
+    assert!(log.iter().any(|line| line.contains("encrypted as ann") && line.contains("STARTTLS")), "{log:?}");
+    assert_eq!((sink.taken().len(), sink.logins(), rig.relay.stats().recipients), (0, 0, 1));
 }
 
 #[test]

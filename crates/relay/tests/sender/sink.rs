@@ -6,18 +6,24 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
 /// What it has taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     pub sender: String,
     pub recipients: Vec<String>,
     pub body: Vec<u8>,
+    /// Who had sent a password; empty for nobody.
+    pub logged_in: String,
 }
 
 #[derive(Default)]
 struct Seen {
     taken: Vec<Taken>,
     connections: usize,
+    logins: usize,
     /// RCPT commands, by address.
     rcpts: HashMap<String, usize>,
 }
@@ -63,6 +69,10 @@ impl Sink {
         self.seen.0.lock().unwrap().connections
     }
 
+    pub fn logins(&self) -> usize {
+        self.seen.0.lock().unwrap().logins
+    }
+
     pub fn rcpts(&self, address: &str) -> usize {
         self.seen.0.lock().unwrap().rcpts.get(address).copied().unwrap_or(0)
     }
@@ -98,6 +108,7 @@ impl Sink {
         let mut input = BufReader::new(stream.try_clone()?);
         stream.write_all(b"220 sink\r\n")?;
         let (mut sender, mut recipients) = (String::new(), Vec::<String>::new());
+        let (mut is_lmtp, mut logged_in) = (false, String::new());
         loop {
             let mut line = String::new();
             if input.read_line(&mut line)? == 0 {
@@ -106,7 +117,17 @@ impl Sink {
             let path = || line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(path, _)| path);
             let word = line.get(..4).unwrap_or("").to_ascii_uppercase();
             match word.as_str() {
-                "EHLO" => stream.write_all(b"250-sink\r\n250-PIPELINING\r\n250 8BITMIME\r\n")?,
+                "EHLO" | "LHLO" => {
+                    is_lmtp = word == "LHLO";
+                    stream.write_all(b"250-sink\r\n250-PIPELINING\r\n250-AUTH PLAIN\r\n250 8BITMIME\r\n")?;
+                }
+                "AUTH" => {
+                    let response = line.trim_end().rsplit(' ').next().unwrap_or("");
+                    let plain = String::from_utf8(BASE64.decode(response).unwrap()).unwrap();
+                    logged_in = plain.split('\0').nth(1).unwrap_or("").to_owned();
+                    self.note(|seen| seen.logins += 1);
+                    stream.write_all(b"235 2.7.0 ok\r\n")?;
+                }
                 "MAIL" => {
                     (sender, recipients) = (path().to_owned(), Vec::new());
                     stream.write_all(b"250 2.1.0 ok\r\n")?;
@@ -151,8 +172,10 @@ impl Sink {
                         return Ok(());
                     }
                     let (sender, recipients) = (sender.clone(), std::mem::take(&mut recipients));
-                    self.note(|seen| seen.taken.push(Taken { sender, recipients, body }));
-                    stream.write_all(b"250 2.0.0 taken\r\n")?;
+                    let replies = if is_lmtp { recipients.len() } else { 1 };
+                    let logged_in = logged_in.clone();
+                    self.note(|seen| seen.taken.push(Taken { sender, recipients, body, logged_in }));
+                    stream.write_all(&b"250 2.0.0 taken\r\n".repeat(replies))?;
                 }
                 "QUIT" => return stream.write_all(b"221 bye\r\n"),
                 _ => stream.write_all(b"250 ok\r\n")?,
