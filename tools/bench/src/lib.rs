@@ -22,6 +22,7 @@ mod memory;
 pub mod peers;
 pub mod published;
 pub mod receive;
+pub mod relay;
 pub mod report;
 pub mod run;
 pub mod scan;
@@ -35,4 +36,4 @@ use suite::Suite;
 /// The suites that `all` runs, in order.
 pub const SUITES: &[Suite] = &[receive::SUITE, executor::SUITE, spool::SUITE, idle::SUITE, scan::SUITE, search::SUITE];
 /// Those that only run when they are named.
-pub const LONG_SUITES: &[Suite] = &[receive::GRID];
+pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE];

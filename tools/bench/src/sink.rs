@@ -1,5 +1,6 @@
 //! Our own sink, as a process of its own.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -23,8 +24,20 @@ impl Sink {
     /// # Errors
     /// When it does not come to listen.
     pub fn start(program: &Path, dir: &Path) -> Result<Self, SideError> {
+        Self::start_with(program, dir, &[])
+    }
+
+    /// The same, with an account of what it accepts in the file `account`.
+    ///
+    /// # Errors
+    /// When it does not come to listen.
+    pub fn start_with_account(program: &Path, dir: &Path, account: &Path) -> Result<Self, SideError> {
+        Self::start_with(program, dir, &["--account".as_ref(), account.as_os_str()])
+    }
+
+    fn start_with(program: &Path, dir: &Path, options: &[&OsStr]) -> Result<Self, SideError> {
         let mut command = Command::new(program);
-        command.args(["sink", "127.0.0.1:0"]);
+        command.args(["sink", "127.0.0.1:0"]).args(options);
         let mut process =
             Process::start(&mut command, &dir.join("sink")).map_err(SideError::failed("posthaste sink"))?;
         let listening = |process: &Process| -> Option<SocketAddr> {

@@ -102,6 +102,19 @@ fn idle_connections_cost_memory() {
 }
 
 #[test]
+fn mail_is_sent_on_and_accounted_for() {
+    let dir = disk();
+    let output = bench_within(dir.path(), "2s", &["relay", "--only", "relay-10k", "--side", "posthaste", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stderr.is_empty(), "in a pipe it is quiet: {output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ours = &rows(&report, "relay-10k")[0];
+    assert!(ours["summary"]["rate"]["median"].as_f64().unwrap() > 0.0, "{ours}");
+    let is_found = |note: &serde_json::Value| note.as_str().unwrap().contains("each found once and unaltered");
+    assert!(ours["notes"].as_array().unwrap().iter().any(is_found), "{ours}");
+}
+
+#[test]
 fn a_peer_alone_is_a_good_run() {
     let dir = disk();
     let options = ["spool", "--only", "callers-1", "--side", "append + fdatasync", "--json"];

@@ -39,6 +39,19 @@ impl Postfix {
     /// # Errors
     /// When it is not installed, when we are not root, when it does not start.
     pub fn start(dir: &Path, mailboxes: u64) -> Result<Self, SideError> {
+        Self::start_with(dir, mailboxes, "")
+    }
+
+    /// Starts it on a free port; all mail goes on to `next_hop`.
+    ///
+    /// # Errors
+    /// As those of [`start`](Self::start).
+    pub fn start_as_relay(dir: &Path, next_hop: SocketAddr) -> Result<Self, SideError> {
+        let relayhost = format!("relayhost = [{}]:{}\n", next_hop.ip(), next_hop.port());
+        Self::start_with(dir, 0, &relayhost)
+    }
+
+    fn start_with(dir: &Path, mailboxes: u64, also: &str) -> Result<Self, SideError> {
         let program = program("postfix", "postfix")?;
         if !is_root() {
             return Err(SideError::Absent("Postfix has to be started as root".into()));
@@ -50,7 +63,7 @@ impl Postfix {
         for (name, owner) in [("etc", None), ("queue", None), ("data", Some("postfix")), ("mail", Some("nobody"))] {
             directory(&dir.join(name), owner)?;
         }
-        write(&etc.join("main.cf"), &main_cf(dir, mailboxes))?;
+        write(&etc.join("main.cf"), &(main_cf(dir, mailboxes) + also))?;
         write(&etc.join("master.cf"), &master_cf(&services, address))?;
         // Its master has no parent that would miss it.
         let stop: [&OsStr; 3] = ["-c".as_ref(), etc.as_os_str(), "stop".as_ref()];
