@@ -285,7 +285,11 @@ impl Loaded {
                 return Ok(());
             }
             if begun.elapsed() > DELIVERY_MAX || settings.is_stopped() {
-                return Err(SideError::Failed(format!("{missing} outcomes are not recorded")));
+                let seconds = begun.elapsed().as_secs();
+                return Err(SideError::Failed(match self.opened.end {
+                    End::Events(_) => format!("{missing} outcomes are not recorded {seconds} s after the load"),
+                    End::Queue(_) => format!("the queue is not empty {seconds} s after the load"),
+                }));
             }
             std::thread::sleep(LOOK);
             sampler.sample();
