@@ -32,6 +32,7 @@ mod notmuch_form;
 mod options_first;
 mod pager;
 mod query;
+mod queue;
 mod reply;
 mod report;
 mod route;
@@ -122,6 +123,9 @@ enum Command {
     Complete(complete::Complete),
     /// Send a message from standard input, as the sendmail of other mail servers does; it waits for the server if that is down
     Sendmail(sendmail::Sendmail),
+    /// Show and change the queue of mail for other hosts, in a running server
+    #[command(subcommand)]
+    Queue(queue::QueueCommand),
     /// Inspect, verify, repair or export a spool
     #[command(subcommand)]
     Spool(spool::SpoolCommand),
@@ -277,6 +281,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Completions(args) => args.run()?,
         Command::Complete(args) => complete::run(args)?,
         Command::Sendmail(args) => return Ok(args.run()),
+        Command::Queue(command) => return queue::run(command),
         Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),
         Command::Account(account) => return account.run(),

@@ -14,6 +14,7 @@ use posthaste_smtp::{ForwardPath, Reply};
 
 use crate::sendmail_options::{Mode, Options, parse};
 use crate::terminal::harmless;
+use crate::terminal::print;
 
 /// What `--help` shows.
 #[derive(Args)]
@@ -127,7 +128,10 @@ fn send(name: Name, words: &[OsString]) -> Result<(), Failure> {
         // What waits is tried again without being asked.
         Mode::Flush => Ok(()),
         Mode::Queue => {
-            Err(Failure(UNAVAILABLE, "`posthaste spool inspect DIR` shows the mail that waits in a server".to_owned()))
+            let (loaded, _) = open(name, &options)?;
+            let unavailable = |error: Box<dyn std::error::Error>| Failure(UNAVAILABLE, error.to_string());
+            print(&crate::queue::mailq(&loaded.config).map_err(unavailable)?)
+                .map_err(|error| Failure(INPUT, error.to_string()))
         }
         Mode::Smtp => {
             let (loaded, directory) = open(name, &options)?;

@@ -7,6 +7,7 @@
 mod banner;
 mod body;
 pub mod config;
+pub mod control;
 mod delivery;
 mod error;
 mod events;

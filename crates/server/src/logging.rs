@@ -215,7 +215,8 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
+    "control",
     "events",
     "forward",
     "indexing",

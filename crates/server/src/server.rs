@@ -10,6 +10,7 @@ use posthaste_smtp::driver::BoundServer;
 use posthaste_transport::Transports;
 
 use crate::config::Config;
+use crate::control::Control;
 use crate::delivery::Delivery;
 use crate::error::ServeError;
 use crate::events::Events;
@@ -173,6 +174,7 @@ async fn start_services(
     if config.pickup.enabled {
         services.add(Pickup::begin(config, receiver.clone()).await);
     }
+    services.add(Control::begin(&config.storage.data, receiver.clone()));
     services.add(Watch::begin(store.clone(), receiver.clone()));
     if let Some(tidy) = Tidy::begin(config.storage.mail.clone()) {
         services.add(tidy);

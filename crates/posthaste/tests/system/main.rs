@@ -15,6 +15,7 @@ mod keywords;
 mod listeners;
 mod load;
 mod ownership;
+mod queue;
 mod reading;
 mod receiving;
 mod relay;

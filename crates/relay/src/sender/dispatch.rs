@@ -46,7 +46,17 @@ impl Shared {
             queue.tick(now);
             (queue.take_notices(), queue.take_actions())
         };
+        let (bounces, actions): (Vec<_>, Vec<_>) =
+            actions.into_iter().partition(|change| matches!(change.what, What::Failed(_)));
         self.record(actions);
+        for change in bounces {
+            let Some(received) = self.queue().show(change.key).map(|state| state.received) else { continue };
+            let shared = self.clone();
+            let reply = Reply::new(554, "5.0.0", "given up by the operator");
+            self.runtime.spawn_blocking(move || {
+                shared.settle_told(change.key.message, received, vec![change], &reply, &Arc::from(""));
+            });
+        }
         self.recorder.retry(now);
         for notice in notices {
             self.settle_notice(notice);

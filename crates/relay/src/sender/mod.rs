@@ -12,6 +12,7 @@
 //! next hop gets it once more: the only duplicate.
 mod config;
 mod connection;
+mod control;
 mod dispatch;
 mod messages;
 mod observer;
@@ -35,6 +36,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 pub use config::{Config, Delivering, Notice, Notifier};
+pub use control::{Acted, ControlError, Filter, Waiting};
 pub use observer::{Attempt, AttemptResult, Delivered, Observer, SiteState, Stats};
 pub use route::{Route, RouteTls};
 pub use section::{RouteEncryption, RouteError, RouteSection, Section, SrsSection};

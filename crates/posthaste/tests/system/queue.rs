@@ -1,0 +1,167 @@
+//! `posthaste queue` and mailq, with a running server.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Server, command};
+
+/// Relays for 127.0.0.1; `there.example` is at a port of loopback.
+fn config(port: u16) -> String {
+    format!(
+        "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
+         [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\nunreachable_secs = 1\n\
+         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"], \"other.example\" = [\"127.0.0.1\"] }}\n"
+    )
+}
+
+/// The status, and what is printed.
+fn queue(dir: &Path, args: &[&str]) -> (i32, String) {
+    let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.code().unwrap(), text)
+}
+
+fn list(dir: &Path, args: &[&str]) -> Vec<Value> {
+    let (_, text) = queue(dir, &[&["list", "--json"], args].concat());
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn recipients(dir: &Path, args: &[&str]) -> Vec<String> {
+    list(dir, args).iter().map(|line| line["recipient"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A server, and the port of a next hop that is not there.
+fn waiting(dir: &Path) -> (Server, u16) {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = Server::start(dir, &config(port));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client
+        .try_message("eve@here.example", &["ann@there.example", "bob@there.example"], b"Subject: a\r\n\r\n\r\n")
+        .unwrap();
+    client.try_message("joe@here.example", &["ann@there.example"], b"Subject: b\r\n\r\n\r\n").unwrap();
+    client.try_message("eve@here.example", &["ann@other.example"], b"Subject: c\r\n\r\n\r\n").unwrap();
+    server.wait_for_log("mail waits for these hosts");
+    (server, port)
+}
+
+fn next_hop(dir: &Path, port: u16) -> Server {
+    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n";
+    Server::start(
+        dir,
+        &format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:{port}\"\n{domain}"),
+    )
+}
+
+#[test]
+fn what_waits_is_listed_held_and_released_also_behind_a_kill() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = here.path();
+    let (mut server, port) = waiting(dir);
+    assert_eq!(
+        recipients(dir, &[]),
+        ["ann@there.example", "bob@there.example", "ann@there.example", "ann@other.example"]
+    );
+    assert_eq!(recipients(dir, &["--domain", "THERE.example", "--sender", "Eve@here.example"]).len(), 2);
+    assert_eq!(recipients(dir, &["--sender", "joe@here.example"]).len(), 1);
+    let (_, summary) = queue(dir, &["summary"]);
+    let there_line = summary.lines().find(|line| line.starts_with("there.example")).expect(&summary);
+    assert_eq!(there_line.split_whitespace().take(5).collect::<Vec<_>>(), ["there.example", "3", "0", "0", "0"]);
+    assert_eq!(queue(dir, &["hold", "--recipient", "ann@there.example", "--reason", "look"]), (0, "2 held\n".into()));
+    assert_eq!(queue(dir, &["hold", "--recipient", "ann@there.example"]).0, 1, "nothing to do");
+    assert_eq!(recipients(dir, &["--held"]), ["ann@there.example"; 2]);
+    assert!(server.wait_for_log("the operator has changed the queue").contains("reason=\"look\""));
+    server.signal(Signal::KILL);
+    server.wait();
+    assert!(queue(dir, &["list"]).1.contains("no server runs"), "none does");
+    let next = next_hop(there.path(), port);
+    let server = Server::start_as_it_is(dir);
+    next.wait_for_mail("there.example", "bob", 1);
+    let held = list(dir, &["--held"]);
+    assert_eq!(held.len(), 2);
+    let id = held[0]["id"].as_str().unwrap();
+    assert_eq!(queue(dir, &["release", id]), (0, "1 released\n".into()));
+    next.wait_for_mail("there.example", "ann", 1);
+    assert_eq!(queue(dir, &["release", "--all"]), (0, "1 released\n".into()));
+    next.wait_for_mail("there.example", "ann", 2);
+    server.stop();
+    next.stop();
+}
+
+#[test]
+fn mail_is_removed_silently_and_given_up_aloud() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let (server, _) = waiting(dir);
+    assert_eq!(queue(dir, &["delete", "--sender", "joe@here.example"]), (0, "1 removed\n".into()));
+    assert_eq!(queue(dir, &["delete"]).0, 2, "not all by mistake");
+    assert_eq!(
+        queue(dir, &["bounce", "--domain", "there.example", "--reason", "not wanted"]),
+        (0, "2 given up\n".into())
+    );
+    let told = server.wait_for_mail("here.example", "eve", 2);
+    assert!(
+        told.iter().all(|told| told.text().contains("Action: failed") && told.text().contains("not wanted")),
+        "{told:?}"
+    );
+    assert_eq!(recipients(dir, &[]), ["ann@other.example"]);
+    let output = command(dir, &["sendmail", "-C", "posthaste.toml", "-bp"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("-Queue ID-") && text.contains("eve@here.example\n"), "{text}");
+    assert!(text.ends_with("ann@other.example\n\n-- 1 Kbytes in 1 Requests.\n"), "{text}");
+    assert_eq!(queue(dir, &["delete", "--all"]).0, 0);
+    assert_eq!(queue(dir, &["list"]), (1, "nothing waits\n".into()));
+    server.stop();
+}
+
+#[test]
+fn a_suspended_domain_waits_until_it_is_resumed() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = here.path();
+    let (mut server, port) = waiting(dir);
+    let args = ["suspend", "--domain", "there.example", "--for", "2h", "--reason", "their wish"];
+    assert_eq!(queue(dir, &args), (0, "suspended\n".into()));
+    server.signal(Signal::KILL);
+    server.wait();
+    let next = next_hop(there.path(), port);
+    let server = Server::start_as_it_is(dir);
+    let states: Vec<_> = list(dir, &["--domain", "there.example"]).iter().map(|line| line["state"].clone()).collect();
+    assert_eq!(states, ["suspended"; 3]);
+    let (_, text) = queue(dir, &["suspensions"]);
+    assert!(text.contains("there.example") && text.contains("their wish"), "{text}");
+    assert_eq!(queue(dir, &["resume", "--domain", "there.example"]), (0, "resumed\n".into()));
+    next.wait_for_mail("there.example", "ann", 2);
+    assert_eq!(queue(dir, &["resume", "--domain", "there.example"]), (1, "nothing to do\n".into()));
+    server.stop();
+    next.stop();
+}
+
+#[test]
+fn what_is_no_request_is_answered_and_others_are_served() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let server = Server::start(dir, &config(1));
+    let ask = |text: &[u8]| {
+        let mut stream = UnixStream::connect(dir.join("posthaste-data/control.sock")).unwrap();
+        // A line that is too long may be refused while it is written.
+        let _ = stream.write_all(text);
+        let mut line = String::new();
+        let _ = BufReader::new(stream).read_line(&mut line);
+        line
+    };
+    let silent = UnixStream::connect(dir.join("posthaste-data/control.sock")).unwrap();
+    for text in
+        [&b"\n"[..], b"{}\n", b"{\"ask\":\"everything\"}\n", b"{\"ask\":\"list\",\"of\":{\"x\":1}}\n", b"\xff\xfe\n"]
+    {
+        let answer = ask(text);
+        assert!(answer.is_empty() && text[0] == 0xff || answer.starts_with("{\"error\":"), "{answer}");
+    }
+    ask(&[b'['; 200_000]);
+    assert_eq!(ask(b"{\"ask\":\"list\"}\n"), "{\"done\":0}\n");
+    drop(silent);
+    server.stop();
+}

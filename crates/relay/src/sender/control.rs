@@ -1,0 +1,216 @@
+//! What operators see of the queue, and what they change.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use posthaste_smtp::Reply;
+use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn};
+
+use super::Relay;
+use super::messages::Envelope;
+use super::shared::Shared;
+use crate::queue::entry::CHANGES_MAX;
+use crate::queue::{
+    Action, Change, Key, QueueEntry, QueueId, QueueName, RecipientState, Scope, Secs, Selection, Waits, What,
+};
+
+/// Which recipients. An empty one is all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// What the queue knows of them by itself.
+    pub selection: Selection,
+    /// Of this message.
+    pub message: Option<Lsn>,
+    /// Only this number of it.
+    pub number: Option<u16>,
+    /// From this sender, whatever the case of letters; empty for notifications.
+    pub sender: Option<String>,
+    /// To this address, whatever the case of letters.
+    pub recipient: Option<String>,
+}
+
+/// A recipient that waits.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    /// What the queue knows.
+    pub state: RecipientState,
+    /// The sender's address; empty for none.
+    pub sender: Arc<str>,
+    /// Its own.
+    pub recipient: Arc<str>,
+    /// Bytes of the message.
+    pub bytes: u64,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Acted {
+    /// Recipients that are changed, durably.
+    pub changed: u64,
+    /// Recipients under way: changed behind the next hop's reply, unless that settles them. Not after a crash before that.
+    pub follows: u64,
+}
+
+/// Why a change is not made, or not wholly.
+#[derive(Debug, thiserror::Error)]
+#[error("the spool does not take it: {0}")]
+pub struct ControlError(String);
+
+impl Relay {
+    /// Shows the recipients that fit, in the order of their messages, until `show` says no. Blocks: envelopes may be on the disk.
+    pub fn waiting(&self, filter: &Filter, show: &mut dyn FnMut(Waiting) -> bool) {
+        let shared = &self.0.shared;
+        let mut size = (Lsn::ZERO, 0);
+        shared.each(filter, true, &mut |keys| {
+            for (key, envelope) in keys {
+                let Some(state) = shared.queue().show(*key) else { continue };
+                if size.0 != key.message {
+                    size = (key.message, shared.messages.body_len(key.message).unwrap_or(0));
+                }
+                let (mut sender, mut recipient) = (Arc::from(""), Arc::from(""));
+                if let Some(envelope) = envelope {
+                    sender = envelope.queued.sender.clone();
+                    recipient = envelope.recipient(key.number).map_or(recipient, |found| found.address.clone());
+                }
+                if !show(Waiting { state, sender, recipient, bytes: size.1 }) {
+                    return false;
+                }
+            }
+            true
+        });
+    }
+
+    /// Does something with all recipients that fit. Those that are given up are told of as by a reply `reply`. Blocks until it is durable.
+    ///
+    /// # Errors
+    /// The spool refuses; what was changed until then stays so.
+    pub fn act(&self, filter: &Filter, action: Action, reply: &Reply) -> Result<Acted, ControlError> {
+        let shared = &self.0.shared;
+        let (mut acted, mut failed) = (Acted::default(), None);
+        shared.each(filter, false, &mut |keys| {
+            let (mut changes, mut bounces) = (Vec::new(), Vec::new());
+            {
+                let mut queue = shared.queue();
+                for (key, _) in keys {
+                    let Some(state) = queue.show(*key) else { continue };
+                    match queue.act(*key, action) {
+                        Some(change) if matches!(change.what, What::Failed(_)) => {
+                            bounces.push((change, state.received))
+                        }
+                        Some(change) => changes.push(change),
+                        None => acted.follows += u64::from(state.waits == Waits::Busy),
+                    }
+                }
+            }
+            acted.changed += bounces.len() as u64;
+            for (change, received) in bounces {
+                shared.settle_told(change.key.message, received, vec![change], reply, &Arc::from(""));
+            }
+            for changes in changes.chunks(CHANGES_MAX) {
+                match shared.append(shared.recorder.entry(shared.time.now(), changes)) {
+                    Ok(()) => acted.changed += changes.len() as u64,
+                    Err(error) => {
+                        let mut queue = shared.queue();
+                        changes.iter().for_each(|change: &Change| queue.abandon(change.key));
+                        failed = Some(error);
+                        return false;
+                    }
+                }
+            }
+            true
+        });
+        shared.wake.notify_one();
+        failed.map_or(Ok(acted), Err)
+    }
+
+    /// Tries nothing of a scope for so many seconds, or without an end. Blocks until it is durable.
+    ///
+    /// # Errors
+    /// The spool refuses.
+    pub fn suspend(&self, scope: Scope, secs: Option<Secs>, reason: &str) -> Result<(), ControlError> {
+        let until = secs.map_or(Secs::MAX, |secs| self.0.shared.time.now().saturating_add(secs));
+        self.0.shared.append_entry(&QueueEntry::Suspended { scope, until, reason: reason.into() })
+    }
+
+    /// Ends a suspension. Whether there was one. Blocks until it is durable.
+    ///
+    /// # Errors
+    /// The spool refuses.
+    pub fn resume(&self, scope: Scope) -> Result<bool, ControlError> {
+        let is_it = |entry: &QueueEntry| matches!(entry, QueueEntry::Suspended { scope: other, .. } if *other == scope);
+        if !self.suspensions().iter().any(is_it) {
+            return Ok(false);
+        }
+        self.0.shared.append_entry(&QueueEntry::Resumed(scope))?;
+        Ok(true)
+    }
+
+    /// The tenant, campaign and domain of a recipient's queue; `None` if it is gone.
+    pub fn queue_name(&self, queue: QueueId) -> Option<QueueName> {
+        self.0.shared.queue().queue(queue).map(|(name, _)| name)
+    }
+
+    /// What is suspended, as [`QueueEntry::Suspended`].
+    pub fn suspensions(&self) -> Vec<QueueEntry> {
+        self.0.shared.queue().suspensions().collect()
+    }
+}
+
+/// A recipient that fits, and its envelope if that was asked for.
+type Found = (Key, Option<Arc<Envelope>>);
+
+impl Shared {
+    /// Shows what fits, in parts, to `use_keys` until that says no. Envelopes are there if `with_envelopes`, or if the filter needs them.
+    fn each(&self, filter: &Filter, with_envelopes: bool, use_keys: &mut dyn FnMut(&[Found]) -> bool) {
+        let needs = with_envelopes || filter.sender.is_some() || filter.recipient.is_some();
+        let mut from = filter.message.map(|message| Key { message, number: 0 });
+        let mut last: Option<(Lsn, Option<Arc<Envelope>>)> = None;
+        loop {
+            let (mut keys, next) = self.queue().select(&filter.selection, from);
+            let is_beyond = |key: &Key| filter.message.is_some_and(|message| key.message > message);
+            let is_end = next.is_none() || keys.iter().any(is_beyond) || next.as_ref().is_some_and(is_beyond);
+            keys.retain(|key| filter.message.is_none_or(|message| key.message == message));
+            keys.retain(|key| filter.number.is_none_or(|number| key.number == number));
+            let mut found = Vec::with_capacity(keys.len());
+            for key in keys {
+                if needs && last.as_ref().is_none_or(|(message, _)| *message != key.message) {
+                    last = Some((key.message, self.messages.envelope(key.message).ok()));
+                }
+                let envelope = last.as_ref().filter(|_| needs).and_then(|(_, envelope)| envelope.clone());
+                if filter.fits(key, envelope.as_deref()) {
+                    found.push((key, envelope));
+                }
+            }
+            if !use_keys(&found) || is_end {
+                return;
+            }
+            from = next;
+        }
+    }
+
+    fn append_entry(&self, entry: &QueueEntry) -> Result<(), ControlError> {
+        self.append(Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() })?;
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Appends a batch and waits until it is durable.
+    fn append(&self, entry: Entry) -> Result<(), ControlError> {
+        let (tell, told) = sync_channel(1);
+        let then = move |outcome: Result<Lsn, AppendError>| {
+            let _ = tell.send(outcome.map(drop).map_err(|error| error.to_string()));
+        };
+        self.spool.append(Batch { entries: vec![entry], body: Body::None }, Box::new(then));
+        told.recv().unwrap_or_else(|_| Err("it has ended".to_owned())).map_err(ControlError)
+    }
+}
+
+impl Filter {
+    fn fits(&self, key: Key, envelope: Option<&Envelope>) -> bool {
+        let is = |wanted: &Option<String>, found: Option<&str>| {
+            wanted.as_ref().is_none_or(|wanted| found.is_some_and(|found| found.eq_ignore_ascii_case(wanted)))
+        };
+        is(&self.sender, envelope.map(|envelope| &*envelope.queued.sender))
+            && is(&self.recipient, envelope.and_then(|envelope| Some(&*envelope.recipient(key.number)?.address)))
+    }
+}
