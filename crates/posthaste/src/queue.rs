@@ -27,6 +27,14 @@ pub enum QueueCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
+    /// Show one message, and why each of its recipients waits
+    Show {
+        /// A message, such as 4711, or one of its recipients, such as 4711.0
+        #[arg(value_name = "ID", value_parser = id)]
+        id: (u64, Option<u16>),
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// Count the recipients that wait, by domain
     Summary {
         #[command(flatten)]
@@ -176,6 +184,11 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             let lines = ask(&server, &Request::List { of: which.which() })?;
             show(&server, &lines, list)
         }
+        QueueCommand::Show { id: (message, number), server } => {
+            let of = Which { message: Some(message), number, ..Which::default() };
+            let lines = ask(&server, &Request::List { of })?;
+            show(&server, &lines, details)
+        }
         QueueCommand::Summary { which, server } => {
             let lines = ask(&server, &Request::List { of: which.which() })?;
             show(&server, &by_domain(&lines), summary)
@@ -225,9 +238,9 @@ pub fn mailq(config: &Config) -> Result<String, AnyError> {
             let _ = writeln!(out, "{:<11} {size:>8} {arrival}  {}", format!("{message}{mark}"), harmless(&sender));
             (last, messages, bytes) = (message.to_owned(), messages + 1, bytes + size);
         }
-        let status = text(line, "status");
-        if !status.is_empty() {
-            let _ = writeln!(out, "{:>40}", format!("({})", harmless(&status)));
+        let why = [text(line, "why"), text(line, "status")].into_iter().find(|why| !why.is_empty());
+        if let Some(why) = why {
+            let _ = writeln!(out, "{:>76}", format!("({})", harmless(&why)));
         }
         let _ = writeln!(out, "{:42}{}", "", harmless(&text(line, "recipient")));
     }
@@ -313,6 +326,34 @@ fn list(lines: &[Value]) -> String {
         ]
     });
     columns(["id", "attempts", "status", "state", "sender", "recipient"], rows)
+}
+
+fn details(lines: &[Value]) -> String {
+    let time = |secs: Option<i64>| secs.map_or(String::new(), |secs| DateTime::from_unix(secs).to_string());
+    let mut out = String::new();
+    for line in lines {
+        let state = [text(line, "state"), text(line, "held_by")].join(" ");
+        let rows = [
+            ("id", text(line, "id")),
+            ("sender", text(line, "sender")),
+            ("recipient", text(line, "recipient")),
+            ("tenant", text(line, "tenant")),
+            ("campaign", text(line, "campaign")),
+            ("bytes", number(line, "bytes").to_string()),
+            ("received", time(line["received"].as_i64())),
+            ("expires", time(line["expires"].as_i64())),
+            ("attempts", number(line, "attempts").to_string()),
+            ("status", text(line, "status")),
+            ("why", text(line, "why")),
+            ("state", state.trim_end().to_owned()),
+            ("until", time(line["until"].as_i64())),
+        ];
+        for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+            let _ = writeln!(out, "{name:<10} {}", harmless(value));
+        }
+        out.push('\n');
+    }
+    if lines.is_empty() { "nothing waits\n".to_owned() } else { out }
 }
 
 fn by_domain(lines: &[Value]) -> Vec<Value> {

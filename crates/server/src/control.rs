@@ -351,6 +351,7 @@ fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
         "state": kind,
         "until": until,
         "held_by": held_by,
+        "why": waiting.why.as_deref(),
     })
 }
 

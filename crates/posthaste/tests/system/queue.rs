@@ -68,6 +68,10 @@ fn what_waits_is_listed_held_and_released_also_behind_a_kill() {
     );
     assert_eq!(recipients(dir, &["--domain", "THERE.example", "--sender", "Eve@here.example"]).len(), 2);
     assert_eq!(recipients(dir, &["--sender", "joe@here.example"]).len(), 1);
+    let id = list(dir, &["--recipient", "bob@there.example"])[0]["id"].as_str().unwrap().to_owned();
+    let (_, shown) = queue(dir, &["show", &id]);
+    let why = shown.lines().find(|line| line.starts_with("why")).expect(&shown);
+    assert!(why.contains("there.example (127.0.0.1): ") && why.contains("refused"), "{shown}");
     let (_, summary) = queue(dir, &["summary"]);
     let there_line = summary.lines().find(|line| line.starts_with("there.example")).expect(&summary);
     assert_eq!(there_line.split_whitespace().take(5).collect::<Vec<_>>(), ["there.example", "3", "0", "0", "0"]);

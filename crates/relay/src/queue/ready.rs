@@ -188,6 +188,12 @@ impl Queue {
         places.into_iter().map(|place| self.ready_id(place)).collect()
     }
 
+    /// The site that a queue is routed to, while the route is known.
+    pub fn site(&self, id: QueueId) -> Option<Arc<str>> {
+        let ready = self.destinations.get(id)?.lanes.first()?.ready?;
+        Some(self.ready[ready as usize].site.clone())
+    }
+
     /// The source and the site of a ready queue; `None` if nothing is routed to it any more.
     pub fn ready(&self, id: ReadyId) -> Option<(Arc<str>, Arc<str>)> {
         let ready = self.ready_at(id)?;

@@ -83,7 +83,7 @@ impl Counted {
     fn unreachable(&self, error: &str) {
         let (pause_secs, failures) = {
             let mut state = self.site.state();
-            (state.unreachable(self.shared.config.site_pause_secs, Instant::now()), state.failures)
+            (state.unreachable(error, self.shared.config.site_pause_secs, Instant::now()), state.failures)
         };
         self.shared.observe_site(&SiteState::Unreachable { site: &self.site.name, error, failures, pause_secs });
     }

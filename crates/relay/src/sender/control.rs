@@ -40,6 +40,8 @@ pub struct Waiting {
     pub recipient: Arc<str>,
     /// Bytes of the message.
     pub bytes: u64,
+    /// What its next hop said last, or why that cannot be reached; `None` if nothing is known, as after a restart.
+    pub why: Option<Arc<str>>,
 }
 
 /// What became of a request.
@@ -72,7 +74,8 @@ impl Relay {
                     sender = envelope.queued.sender.clone();
                     recipient = envelope.recipient(key.number).map_or(recipient, |found| found.address.clone());
                 }
-                if !show(Waiting { state, sender, recipient, bytes: size.1 }) {
+                let why = shared.trouble(state.queue).or_else(|| shared.replies.of(*key));
+                if !show(Waiting { state, sender, recipient, bytes: size.1, why }) {
                     return false;
                 }
             }
@@ -186,6 +189,14 @@ impl Shared {
             }
             from = next;
         }
+    }
+
+    /// Why the site of a queue cannot be reached.
+    fn trouble(&self, queue: QueueId) -> Option<Arc<str>> {
+        let name = self.queue().site(queue)?;
+        let site = self.sites.lock().expect("the sites").get(&name).cloned()?;
+        let state = site.state();
+        state.trouble().map(Arc::from)
     }
 
     fn append_entry(&self, entry: &QueueEntry) -> Result<(), ControlError> {

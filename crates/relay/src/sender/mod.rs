@@ -17,6 +17,7 @@ mod dispatch;
 mod messages;
 mod observer;
 mod record;
+mod replies;
 mod route;
 mod section;
 mod shared;

@@ -17,6 +17,7 @@ use super::connection::{connect, outcome_for, reply_for};
 use super::messages::{Envelope, Messages};
 use super::observer::{Attempt, AttemptResult, Delivered, SiteState};
 use super::record::{Recorder, Time};
+use super::replies::Replies;
 use super::site::{Site, Wanted};
 use super::tell::{Tell, Told};
 use super::traffic::{keys_of, status_of};
@@ -29,6 +30,7 @@ pub(super) struct Shared {
     pub stream: StreamId,
     pub config: Config,
     pub messages: Messages,
+    pub replies: Replies,
     pub recorder: Arc<Recorder>,
     pub time: Time,
     pub runtime: Handle,
@@ -67,6 +69,7 @@ impl Shared {
         let Parts { spool, stream, config, queue, time, runtime, seed } = parts;
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
+            replies: Replies::default(),
             recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone())),
             spool,
             stream,
@@ -325,6 +328,10 @@ impl Shared {
         host: &str,
         reply: &posthaste_smtp::Reply,
     ) {
+        if matches!(result, AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. }) {
+            let said = if host.is_empty() { reply.to_string() } else { format!("{host}: {reply}") };
+            self.replies.keep(key, said);
+        }
         let Some(observer) = &self.config.observer else { return };
         let recipient = envelope.recipient(key.number).map_or("", |recipient| &recipient.address);
         let (sender, tenant) = (&*envelope.queued.sender, &*envelope.queued.tenant);
@@ -394,6 +401,7 @@ impl Consumer for Shared {
                     queue.released()[before..].to_vec()
                 };
                 self.messages.forget(&settled);
+                self.replies.forget(&settled);
                 if let QueueEntry::Queued(queued) = decoded {
                     self.messages.keep(entry.lsn, queued, &entry.body);
                 }

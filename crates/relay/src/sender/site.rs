@@ -38,6 +38,8 @@ pub(super) struct State {
     /// In a row, none of its hosts could be reached.
     pub failures: u32,
     paused_until: Option<Instant>,
+    /// What the last failure was.
+    error: String,
     /// The most recipients that it has taken in one transaction before it said that these are too many.
     pub recipients_max: Option<usize>,
     /// How often a connection was lost while a message was on its way.
@@ -70,6 +72,7 @@ impl Site {
             idle: Vec::new(),
             failures: 0,
             paused_until: None,
+            error: String::new(),
             recipients_max: None,
             lost: HashMap::new(),
         };
@@ -123,6 +126,11 @@ impl State {
         self.paused_until.is_some_and(|until| until > now)
     }
 
+    /// Why nothing is sent, while none of its hosts can be used.
+    pub fn trouble(&self) -> Option<&str> {
+        (self.failures > 0).then_some(&*self.error)
+    }
+
     /// The pause ends now.
     pub fn resume(&mut self) {
         self.paused_until = None;
@@ -136,7 +144,8 @@ impl State {
     }
 
     /// None of the hosts can be used; the pause until the next try.
-    pub fn unreachable(&mut self, first_secs: u32, now: Instant) -> u32 {
+    pub fn unreachable(&mut self, error: &str, first_secs: u32, now: Instant) -> u32 {
+        error.clone_into(&mut self.error);
         self.failures += 1;
         let pause = first_secs.saturating_mul(1 << (self.failures - 1).min(16)).min(PAUSE_SECS_MAX);
         self.paused_until = Some(now + Duration::from_secs(pause.into()));
