@@ -60,7 +60,8 @@ impl Forwarding {
     }
 }
 
-fn now() -> DateTime {
+/// The wall clock.
+pub(crate) fn now() -> DateTime {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     DateTime::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
 }

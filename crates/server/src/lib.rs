@@ -36,6 +36,7 @@ mod server;
 mod services;
 mod settings;
 mod shares;
+mod success;
 mod tidy;
 mod transaction;
 mod transports;

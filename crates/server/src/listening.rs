@@ -161,6 +161,7 @@ pub(crate) fn settings(config: &Config, listener: &Listener) -> ListenerSettings
 pub(crate) fn local_config(config: &Config) -> SmtpConfig {
     let mut local = smtp_config(config, &Listener::default(), None);
     local.limits.recipients = usize::MAX;
+    local.dsn = true;
     (local.limits.errors, local.limits.deferred_recipients) = (u32::MAX, u32::MAX);
     local
 }
@@ -177,6 +178,7 @@ fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) 
         forbidden_commands: policy.forbidden_commands,
         nul_octets: policy.nul_octets,
         long_lines: policy.long_lines,
+        dsn: policy.dsn,
         ..SmtpConfig::new(&config.host_name)
     }
 }
@@ -199,6 +201,7 @@ mod tests {
             "long_lines" => "\"reject\"",
             "nul_octets" => "\"accept\"",
             "forbidden_commands" => "[]",
+            "dsn" => "true",
             _ if key.ends_with("_bytes") => "4097",
             _ => "7",
         }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_delivery::DeliveryError;
-use posthaste_delivery::local::{LineEnds, LocalDelivery, Message};
+use posthaste_delivery::local::{Body as StoredBody, LineEnds, LocalDelivery, Message};
 use posthaste_directory::{self as directory, Mailbox, Place, Route};
 use posthaste_events::Recorder;
 use posthaste_message::{DateTime, HeaderScan, Received, ReceivedLocally};
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
-use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply};
+use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath};
 use posthaste_transport::Transports;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -28,6 +28,7 @@ use crate::repeats::{About, Kind, LeftOut, Repeats};
 use crate::replies::{reply_to, share_is_full, too_slow};
 use crate::settings::Settings;
 use crate::shares::SpoolShares;
+use crate::success::{self, Success};
 use crate::transaction::{Destinations, Full, Transaction};
 
 /// A receiver that does not keep the others: what the relay has of it, which it keeps itself.
@@ -153,6 +154,11 @@ impl Receiver {
         self.0.relay.get().map(|(_, forwarding)| forwarding)
     }
 
+    /// Where mail is kept.
+    pub fn store(&self) -> &LocalDelivery {
+        &self.0.store
+    }
+
     /// For the relay, which the receiver holds.
     pub fn downgrade(&self) -> WeakReceiver {
         WeakReceiver(Arc::downgrade(&self.0))
@@ -218,6 +224,13 @@ impl Receiver {
         if destinations.len() == 0 {
             return MessageOutcome::accepted(format!("Accepted as {}", log.id));
         }
+        let successes =
+            if envelope.mail.reverse_path == ReversePath::Null { Vec::new() } else { transaction.successes() };
+        let header = match &stored {
+            StoredBody::Memory(pieces) if !successes.is_empty() => success::header(pieces),
+            // A large one is in a file: its notification is without a header.
+            _ => Vec::new(),
+        };
         let Destinations { maildirs: targets, transports, remote } = destinations;
         let entry = |outside| self.transports().expect("open since its recipient was accepted").entry(outside);
         let queued = |remote| self.relay().expect("open since its recipient was accepted").entry(remote);
@@ -226,7 +239,12 @@ impl Receiver {
         let kept = self.0.store.deliver_unless(message, body.elapsed(self.0.store_patience)).await;
         drop((room, share, transaction));
         match kept {
-            Ok(_) => MessageOutcome::accepted(format!("Kept as {}", log.id)),
+            Ok(_) => {
+                if !successes.is_empty() {
+                    self.tell_success(envelope, &successes, &header).await;
+                }
+                MessageOutcome::accepted(format!("Kept as {}", log.id))
+            }
             Err(error) => log.refused(&error).into(),
         }
     }
@@ -336,6 +354,16 @@ impl Receiver {
             false => tracing::debug!(peer, size, error = error_text, "no room for a large message"),
         }
         Err(reply_to(&error))
+    }
+
+    /// Durable before the message is answered: a client that hears nothing sends it again, and is told again.
+    async fn tell_success(&self, envelope: &Envelope, successes: &[Success], header: &[u8]) {
+        let written = success::write(&self.settings().host_name, envelope, successes, header);
+        let sender = envelope.mail.reverse_path.to_string();
+        let told = self.notify(&sender[1..sender.len() - 1], written, None).await;
+        if let Err(error) = told {
+            tracing::warn!(sender, error, "the sender could not be told that its message is delivered");
+        }
     }
 
     /// Where a message goes, and from whom it leaves.

@@ -132,7 +132,7 @@ fn open(
         site_pause_secs: u32::try_from(section.unreachable_secs).unwrap_or(u32::MAX),
         returned_bytes_max: section.returned_bytes,
         wording: Wording::default(),
-        notifier: Arc::new(Senders { store, receiver }),
+        notifier: Arc::new(Senders { receiver }),
         observer: Some(Arc::new(Log { recorder })),
     };
     let (relay, report) = Relay::open(spool, settings)?;
@@ -151,55 +151,69 @@ fn open(
 
 /// Delivers notifications as mail from the empty sender.
 struct Senders {
-    store: LocalDelivery,
     receiver: WeakReceiver,
 }
 
 impl Notifier for Senders {
     fn deliver(&self, notice: Notice) -> Delivering {
-        let (store, receiver) = (self.store.clone(), self.receiver.clone());
+        let receiver = self.receiver.clone();
         Box::pin(async move {
-            let Ok(path) = ForwardPath::parse(&format!("<{}>", notice.sender)) else { return Ok(false) };
             let receiver = receiver.upgrade().ok_or("the server ends")?;
-            let settings = receiver.settings();
-            let mut also = vec![notice.change];
-            // A sender that we have rewritten is the sender behind it.
-            let (path, remote) = match receiver.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(&path))
-            {
-                Back::Ordinary => (path, notice.remote),
-                Back::Sender(back) => {
-                    let relay = receiver.relay().ok_or("the server ends")?;
-                    let entry = relay.entry(notification(&back, &notice.written));
-                    (back, entry)
-                }
-                Back::Invalid => return Ok(false),
-            };
-            let targets = match settings.directory.recipient(&path) {
-                Route::Local(mailboxes) => {
-                    let destinations = receiver.notified(RcptTo::new(path), mailboxes, &notice.written)?;
-                    let Destinations { maildirs, transports, remote } = destinations;
-                    let open = receiver.transports();
-                    also.extend(transports.and_then(|outside| open.map(|open| open.entry(outside))));
-                    also.extend(remote.and_then(|remote| Some(receiver.relay()?.entry(remote))));
-                    maildirs
-                }
-                Route::Refused(Refusal::Relay) => {
-                    also.push(remote);
-                    Vec::new()
-                }
-                _ => return Ok(false),
-            };
-            if targets.is_empty() && also.len() == 1 {
-                return Err("its mailbox cannot be served now".to_owned());
-            }
-            let body = Body::Memory(notice.written.message);
-            let message = Message { targets, body, line_ends: LineEnds::ToLf, also };
-            store.deliver_message(message).await.map(|_| true).map_err(|error| error.to_string())
+            receiver.notify(&notice.sender, notice.written, Some((notice.change, notice.remote))).await
         })
     }
 }
 
 impl Receiver {
+    /// Makes a notification for `sender` durable. `of_queue`: what the queue is told in the same batch, and its entry that sends the notification to another host.
+    /// Whether the sender can be told at all; if not, nothing is kept.
+    ///
+    /// # Errors
+    /// It cannot be kept now.
+    pub async fn notify(
+        &self,
+        sender: &str,
+        written: Written,
+        of_queue: Option<(Entry, Entry)>,
+    ) -> Result<bool, String> {
+        let Ok(path) = ForwardPath::parse(&format!("<{sender}>")) else { return Ok(false) };
+        // A sender that we have rewritten is the sender behind it.
+        let back = self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(&path));
+        let (path, of_queue) = match back {
+            Back::Ordinary => (path, of_queue),
+            Back::Sender(back) => {
+                let remote = self.relay().ok_or("the server ends")?.entry(notification(&back, &written));
+                (back, of_queue.map(|(change, _)| (change, remote)))
+            }
+            Back::Invalid => return Ok(false),
+        };
+        let (mut also, remote) = match of_queue {
+            Some((change, remote)) => (vec![change], Some(remote)),
+            None => (Vec::new(), self.relay().map(|relay| relay.entry(notification(&path, &written)))),
+        };
+        let changes = also.len();
+        let targets = match self.settings().directory.recipient(&path) {
+            Route::Local(mailboxes) => {
+                let destinations = self.notified(RcptTo::new(path), mailboxes, &written)?;
+                let Destinations { maildirs, transports, remote } = destinations;
+                let open = self.transports();
+                also.extend(transports.and_then(|outside| open.map(|open| open.entry(outside))));
+                also.extend(remote.and_then(|remote| Some(self.relay()?.entry(remote))));
+                maildirs
+            }
+            Route::Refused(Refusal::Relay) if remote.is_some() => {
+                also.extend(remote);
+                Vec::new()
+            }
+            _ => return Ok(false),
+        };
+        if targets.is_empty() && also.len() == changes {
+            return Err("its mailbox cannot be served now".to_owned());
+        }
+        let message = Message { targets, body: Body::Memory(written.message), line_ends: LineEnds::ToLf, also };
+        self.store().deliver_message(message).await.map(|_| true).map_err(|error| error.to_string())
+    }
+
     /// Where a notification goes.
     fn notified(
         &self,

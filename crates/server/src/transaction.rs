@@ -14,6 +14,7 @@ use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret, ReversePath};
 use posthaste_transport::Message as Outside;
 
 use crate::memory::{MemoryBudget, Reservation};
+use crate::success::Success;
 
 /// One transaction so far.
 #[derive(Default)]
@@ -117,6 +118,17 @@ impl Transaction {
         self.bytes = bytes;
         self.remote.push(rcpt.clone());
         Ok(())
+    }
+
+    /// Recipients in our hands whose sender wants to hear of success.
+    pub fn successes(&self) -> Vec<Success> {
+        let kept = self.recipients.iter().filter(|recipient| recipient.notify & bits::SUCCESS != 0);
+        let success = |Recipient { mailboxes, original, orcpt, .. }: &Recipient| {
+            let is_mailbox = mailboxes.iter().any(|mailbox| matches!(mailbox.place, Place::Maildir(_)));
+            let is_ours = mailboxes.iter().any(|mailbox| mailbox.place != Place::Remote);
+            is_ours.then(|| Success { address: original.to_string(), orcpt: orcpt.to_string(), is_mailbox })
+        };
+        kept.filter_map(success).collect()
     }
 
     /// Whether somebody gets it at another host than the sender has named.

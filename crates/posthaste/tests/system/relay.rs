@@ -201,3 +201,53 @@ fn a_loop_of_two_forwards_ends() {
     server.stop();
     next.stop();
 }
+
+#[test]
+fn a_trusted_client_hears_of_success() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    let config = config(next.addresses[0].port()).replace("[\"eve\"]", "[\"eve\", \"joe\"]");
+    let trusted = "[[network]]\ncidr = [\"127.0.0.1\"]\npolicy.dsn = true\n";
+    let server = Server::start(here.path(), &(config + trusted));
+    let mut other = Client::open_from(Ipv4Addr::new(127, 0, 0, 2), server.addresses[0]).unwrap();
+    other.reply();
+    assert!(!other.expect("EHLO client.example.net", 250).text.contains("DSN"));
+    other.expect("MAIL FROM:<eve@here.example>", 250);
+    other.expect("RCPT TO:<joe@here.example> NOTIFY=SUCCESS", 555);
+    drop(other);
+    let mut client = server.connect();
+    assert!(client.expect("EHLO client.example.net", 250).text.contains("DSN"));
+    client.expect("MAIL FROM:<eve@here.example> RET=HDRS ENVID=QQ314159", 250);
+    client.expect("RCPT TO:<joe@here.example> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;Joe@old.example", 250);
+    client.expect("RCPT TO:<ann@there.example> NOTIFY=SUCCESS", 250);
+    client.expect("RCPT TO:<bob@there.example> NOTIFY=NEVER", 250);
+    client.expect("RCPT TO:<nobody@there.example> NOTIFY=NEVER", 250);
+    client.expect("DATA", 354);
+    client.expect("Subject: told\r\n\r\nsecret\r\n.", 250);
+    let told = server.wait_for_mail("here.example", "eve", 2);
+    let about = |address: &str| {
+        let field = format!("Final-Recipient: rfc822; {address}\n");
+        told.iter().map(|told| told.text()).find(|text| text.contains(&field)).unwrap_or_else(|| panic!("{told:?}"))
+    };
+    let local = about("joe@here.example");
+    for line in [
+        "Original-Envelope-Id: QQ314159\n",
+        "Original-Recipient: rfc822; Joe@old.example\n",
+        "Action: delivered\n",
+        "Subject: told\n",
+    ] {
+        assert!(local.contains(line), "{line} in {local}");
+    }
+    assert!(!local.contains("secret"), "{local}");
+    assert!(about("ann@there.example").contains("Action: relayed\n"));
+    next.wait_for_mail("there.example", "bob", 1);
+    // The empty sender is told nothing.
+    client.expect("MAIL FROM:<>", 250);
+    client.expect("RCPT TO:<joe@here.example> NOTIFY=SUCCESS", 250);
+    client.expect("DATA", 354);
+    client.expect("Subject: untold\r\n\r\n.", 250);
+    server.wait_for_mail("here.example", "joe", 2);
+    server.stop();
+    assert_eq!(told.len(), 2);
+    next.stop();
+}

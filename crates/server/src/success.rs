@@ -1,0 +1,54 @@
+//! Notifications of success, for local recipients whose sender has asked for them (NOTIFY=SUCCESS, RFC 3461 section 4.1).
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use bytes::Bytes;
+use posthaste_relay::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
+use posthaste_smtp::Envelope;
+
+use crate::forward::now;
+
+/// A recipient whose message is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Success {
+    /// Its address, as the sender gave it.
+    pub address: String,
+    /// ORCPT as received; empty for none.
+    pub orcpt: String,
+    /// Whether it is for a mailbox of ours; else a program, a file or a server has it, which says nothing.
+    pub is_mailbox: bool,
+}
+
+/// The header of a message, for its notification.
+pub(crate) fn header(pieces: &[Bytes]) -> Vec<u8> {
+    header_of(pieces, HEADER_BYTES_MAX)
+}
+
+/// Tells the sender of an envelope; there is at least one success.
+pub(crate) fn write(host_name: &str, envelope: &Envelope, successes: &[Success], header: &[u8]) -> Written {
+    let sender = envelope.mail.reverse_path.to_string();
+    let mut recipients = Vec::with_capacity(successes.len());
+    for Success { address, orcpt, is_mailbox } in successes {
+        let (action, status) = if *is_mailbox { (Action::Delivered, (2, 1, 5)) } else { (Action::Relayed, (2, 0, 0)) };
+        recipients.push(Recipient { address, orcpt, action, status, reply: "", host: "", last_attempt: now() });
+    }
+    Notification {
+        reporting_host: host_name,
+        sender: &sender[1..sender.len() - 1],
+        envid: envelope.mail.envid.as_deref().unwrap_or_default(),
+        received: now(),
+        now: now(),
+        id: u128::from(random()) << 64 | u128::from(random()),
+        recipients: &recipients,
+        returned: Returned::Header(header),
+        wording: &Wording::default(),
+    }
+    .write()
+}
+
+/// Different each time, and known to nobody else.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+const HEADER_BYTES_MAX: usize = 64 << 10;
