@@ -279,7 +279,8 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: &dyn Fn(Val
         Request::Act { of, action, reason } => {
             let text = if reason.is_empty() { "given up by the operator" } else { reason };
             let text: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(REASON_CHARS_MAX).collect();
-            let done = relay.act(&of.filter(), action.of_queue(), &Reply::new(554, "5.0.0", text)).map_err(failed)?;
+            let done =
+                relay.act(&of.filter(), action.of_queue(), &Reply::new(GIVEN_UP, "5.0.0", text)).map_err(failed)?;
             let of = serde_json::to_string(of).unwrap_or_default();
             let (changed, follow) = (done.changed, done.follows);
             tracing::info!(uid, action = ?action, of, reason, changed, follow, "the operator has changed the queue");
@@ -367,6 +368,8 @@ fn suspension(entry: &QueueEntry) -> Value {
     json!({ "kind": kind, "name": &**name, "until": until, "reason": &**reason })
 }
 
+/// What stands in the notification of an operator's bounce; no client is told.
+const GIVEN_UP: u16 = 554;
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 const CONNECTIONS_MAX: usize = 16;
 /// Lines of an answer that wait to be written.
