@@ -1,0 +1,226 @@
+//! `posthaste queue …` and `mailq`: the queue of a running server, through its control socket.
+//!
+//! Here are the commands; each group of them has a file of its own.
+
+mod change;
+mod mailq;
+mod socket;
+mod tables;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use posthaste_server::control::{Doing, Named, Request, Which};
+use serde_json::Value;
+
+use crate::terminal::{print, print_json};
+use change::{act, change};
+use socket::ask;
+use tables::{by_domain, details, list, summary, suspensions};
+
+pub use mailq::mailq;
+
+type AnyError = Box<dyn std::error::Error>;
+
+#[derive(Subcommand)]
+pub enum QueueCommand {
+    /// List the recipients that wait
+    List {
+        #[command(flatten)]
+        which: WhichArgs,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Show one message, and why each of its recipients waits
+    Show {
+        /// A message, such as 4711, or one of its recipients, such as 4711.0
+        #[arg(value_name = "ID", value_parser = id)]
+        id: (u64, Option<u16>),
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Count the recipients that wait, by domain
+    Summary {
+        #[command(flatten)]
+        which: WhichArgs,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Stop trying; held mail does not expire
+    Hold(ActArgs),
+    /// Try held mail again
+    Release(ActArgs),
+    /// Try now
+    Flush(ActArgs),
+    /// Try now, as if for the first time
+    Requeue(ActArgs),
+    /// Remove without telling the sender
+    Delete(ActArgs),
+    /// Give up, and tell the senders
+    Bounce(ActArgs),
+    /// Try nothing of a domain, tenant, campaign or site for a time; its mail still expires
+    Suspend {
+        #[command(flatten)]
+        scope: ScopeArgs,
+        /// For how long, such as 2h; default: until it is resumed
+        #[arg(long = "for", value_name = "TIME", value_parser = posthaste_units::duration)]
+        time: Option<Duration>,
+        /// The reason, for the list
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// End a suspension
+    Resume {
+        #[command(flatten)]
+        scope: ScopeArgs,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// List what is suspended
+    Suspensions {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Args)]
+pub struct ServerArgs {
+    /// The server's configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Default)]
+pub struct WhichArgs {
+    /// A message, such as 4711, or one of its recipients, such as 4711.0
+    #[arg(value_name = "ID", value_parser = id)]
+    id: Option<(u64, Option<u16>)>,
+    /// From this sender; "" for notifications
+    #[arg(long, value_name = "ADDRESS")]
+    sender: Option<String>,
+    /// To this recipient
+    #[arg(long, value_name = "ADDRESS")]
+    recipient: Option<String>,
+    /// To this domain
+    #[arg(long, value_name = "DOMAIN")]
+    domain: Option<String>,
+    /// Of this tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Of this campaign
+    #[arg(long, value_name = "NAME")]
+    campaign: Option<String>,
+    /// Only held mail
+    #[arg(long)]
+    held: bool,
+}
+
+#[derive(Args)]
+pub struct ActArgs {
+    #[command(flatten)]
+    which: WhichArgs,
+    /// All that waits
+    #[arg(long)]
+    all: bool,
+    /// The reason, for the log, and for those who are told
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct ScopeArgs {
+    /// Mail to this domain
+    #[arg(long, value_name = "DOMAIN")]
+    domain: Option<String>,
+    /// Mail of this tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// This campaign, of any tenant
+    #[arg(long, value_name = "NAME")]
+    campaign: Option<String>,
+    /// Mail to this set of mail hosts, as the log names it
+    #[arg(long, value_name = "HOSTS")]
+    site: Option<String>,
+}
+
+fn id(text: &str) -> Result<(u64, Option<u16>), String> {
+    let (message, number) = text.split_once('.').map_or((text, None), |(message, number)| (message, Some(number)));
+    let wrong = || "an id is the number of a message, as `posthaste queue list` shows it".to_owned();
+    let number = number.map(|number| number.parse().map_err(|_| wrong())).transpose()?;
+    Ok((message.parse().map_err(|_| wrong())?, number))
+}
+
+impl WhichArgs {
+    fn which(&self) -> Which {
+        Which {
+            message: self.id.map(|(message, _)| message),
+            number: self.id.and_then(|(_, number)| number),
+            sender: self.sender.clone(),
+            recipient: self.recipient.clone(),
+            domain: self.domain.clone(),
+            tenant: self.tenant.clone(),
+            campaign: self.campaign.clone(),
+            held: self.held.then_some(true),
+        }
+    }
+}
+
+impl ScopeArgs {
+    fn named(self) -> Named {
+        let ScopeArgs { domain, tenant, campaign, site } = self;
+        let named = domain.map(Named::Domain).or(tenant.map(Named::Tenant)).or(campaign.map(Named::Campaign));
+        named.or(site.map(Named::Site)).expect("one is required")
+    }
+}
+
+/// Exit status 1: nothing fits.
+pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
+    match command {
+        QueueCommand::List { which, server } => {
+            let lines = ask(&server, &Request::List { of: which.which() })?;
+            show(&server, &lines, list)
+        }
+        QueueCommand::Show { id: (message, number), server } => {
+            let of = Which { message: Some(message), number, ..Which::default() };
+            let lines = ask(&server, &Request::List { of })?;
+            show(&server, &lines, details)
+        }
+        QueueCommand::Summary { which, server } => {
+            let lines = ask(&server, &Request::List { of: which.which() })?;
+            show(&server, &by_domain(&lines), summary)
+        }
+        QueueCommand::Hold(args) => act(args, Doing::Hold, "held"),
+        QueueCommand::Release(args) => act(args, Doing::Release, "released"),
+        QueueCommand::Flush(args) => act(args, Doing::Flush, "tried now"),
+        QueueCommand::Requeue(args) => act(args, Doing::Requeue, "tried now"),
+        QueueCommand::Delete(args) => act(args, Doing::Delete, "removed"),
+        QueueCommand::Bounce(args) => act(args, Doing::Bounce, "given up"),
+        QueueCommand::Suspend { scope, time, reason, server } => {
+            let secs = time.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
+            change(&server, &Request::Suspend { scope: scope.named(), secs, reason }, "suspended")
+        }
+        QueueCommand::Resume { scope, server } => change(&server, &Request::Resume { scope: scope.named() }, "resumed"),
+        QueueCommand::Suspensions { server } => {
+            let lines = ask(&server, &Request::Suspensions)?;
+            show(&server, &lines, suspensions)
+        }
+    }
+}
+
+fn show(server: &ServerArgs, lines: &[Value], table: impl Fn(&[Value]) -> String) -> Result<ExitCode, AnyError> {
+    match server.json {
+        true => print_json(&(Value::from(lines.to_vec()).to_string() + "\n"))?,
+        false => print(&table(lines))?,
+    }
+    Ok(ExitCode::from(u8::from(lines.is_empty())))
+}

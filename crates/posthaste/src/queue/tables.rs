@@ -1,0 +1,119 @@
+//! Answers of a server as tables.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use posthaste_message::DateTime;
+use serde_json::{Value, json};
+
+use crate::terminal::harmless;
+
+pub(super) fn list(lines: &[Value]) -> String {
+    let rows = lines.iter().map(|line| {
+        let state = match line["until"].as_i64() {
+            Some(until) => format!("{} until {}", text(line, "state"), DateTime::from_unix(until)),
+            None => text(line, "state"),
+        };
+        [
+            text(line, "id"),
+            number(line, "attempts").to_string(),
+            text(line, "status"),
+            state,
+            text(line, "sender"),
+            text(line, "recipient"),
+        ]
+    });
+    columns(["id", "attempts", "status", "state", "sender", "recipient"], rows)
+}
+
+pub(super) fn details(lines: &[Value]) -> String {
+    let time = |secs: Option<i64>| secs.map_or(String::new(), |secs| DateTime::from_unix(secs).to_string());
+    let mut out = String::new();
+    for line in lines {
+        let state = [text(line, "state"), text(line, "held_by")].join(" ");
+        let rows = [
+            ("id", text(line, "id")),
+            ("sender", text(line, "sender")),
+            ("recipient", text(line, "recipient")),
+            ("tenant", text(line, "tenant")),
+            ("campaign", text(line, "campaign")),
+            ("bytes", number(line, "bytes").to_string()),
+            ("received", time(line["received"].as_i64())),
+            ("expires", time(line["expires"].as_i64())),
+            ("attempts", number(line, "attempts").to_string()),
+            ("status", text(line, "status")),
+            ("why", text(line, "why")),
+            ("state", state.trim_end().to_owned()),
+            ("until", time(line["until"].as_i64())),
+        ];
+        for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+            let _ = writeln!(out, "{name:<10} {}", harmless(value));
+        }
+        out.push('\n');
+    }
+    if lines.is_empty() { "nothing waits\n".to_owned() } else { out }
+}
+
+pub(super) fn by_domain(lines: &[Value]) -> Vec<Value> {
+    let mut domains: BTreeMap<String, [u64; 5]> = BTreeMap::new();
+    for line in lines {
+        let row = domains.entry(text(line, "domain")).or_insert([0, u64::MAX, 0, 0, 0]);
+        row[0] += 1;
+        row[1] = row[1].min(number(line, "received"));
+        row[2] += u64::from(number(line, "attempts") > 0);
+        row[3] += u64::from(text(line, "state") == "held");
+        row[4] += u64::from(text(line, "state") == "suspended");
+    }
+    let mut rows: Vec<_> = domains.into_iter().collect();
+    rows.sort_by_key(|(_, row)| std::cmp::Reverse(row[0]));
+    let row = |(domain, [recipients, oldest, deferred, held, suspended]): (String, [u64; 5])| {
+        json!({
+            "domain": domain, "recipients": recipients, "oldest": oldest, "deferred": deferred, "held": held,
+            "suspended": suspended,
+        })
+    };
+    rows.into_iter().map(row).collect()
+}
+
+pub(super) fn summary(rows: &[Value]) -> String {
+    let rows = rows.iter().map(|row| {
+        let oldest = DateTime::from_unix(number(row, "oldest").cast_signed()).to_string();
+        let count = |key| number(row, key).to_string();
+        [text(row, "domain"), count("recipients"), count("deferred"), count("held"), count("suspended"), oldest]
+    });
+    columns(["domain", "recipients", "deferred", "held", "suspended", "oldest"], rows)
+}
+
+pub(super) fn suspensions(lines: &[Value]) -> String {
+    let rows = lines.iter().map(|line| {
+        let until = line["until"].as_i64().map_or("resumed".to_owned(), |until| DateTime::from_unix(until).to_string());
+        [text(line, "kind"), text(line, "name"), until, text(line, "reason")]
+    });
+    columns(["kind", "name", "until", "reason"], rows)
+}
+
+/// A table with a heading; nothing for no rows.
+pub(super) fn columns<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<[String; N]> = rows.map(|row| row.map(|text| harmless(&text))).collect();
+    if rows.is_empty() {
+        return "nothing waits\n".to_owned();
+    }
+    let heading = heading.map(str::to_owned);
+    let all = || std::iter::once(&heading).chain(&rows);
+    let widths: [usize; N] = std::array::from_fn(|at| crate::columns::width(all().map(|row| row[at].as_str())));
+    let mut out = String::new();
+    for row in all() {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(text, width)| crate::columns::fit(text, width)).collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+pub(super) fn text(line: &Value, key: &str) -> String {
+    line[key].as_str().unwrap_or_default().to_owned()
+}
+
+pub(super) fn number(line: &Value, key: &str) -> u64 {
+    line[key].as_u64().unwrap_or_default()
+}

@@ -1,0 +1,56 @@
+//! What an operator does with recipients.
+
+use posthaste_relay::queue::{Action, Status};
+use posthaste_relay::sender::Relay;
+use posthaste_smtp::Reply;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Outcome, Which};
+
+/// What is done with recipients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Doing {
+    /// They are not tried, and do not expire.
+    Hold,
+    /// Held ones are tried again.
+    Release,
+    /// They are tried now.
+    Flush,
+    /// They are tried now, as if for the first time.
+    Requeue,
+    /// They are removed without a word.
+    Delete,
+    /// They are given up, and their senders are told.
+    Bounce,
+}
+
+impl Doing {
+    fn of_queue(self) -> Action {
+        match self {
+            Self::Hold => Action::Hold,
+            Self::Release => Action::Release,
+            Self::Flush => Action::Flush,
+            Self::Requeue => Action::Requeue,
+            Self::Delete => Action::Delete,
+            Self::Bounce => Action::Bounce(Status { code: 554, enhanced: 0 }),
+        }
+    }
+}
+
+/// Those that fit; what is done is in the log.
+pub(super) fn act(relay: &Relay, uid: u32, of: &Which, action: Doing, reason: &str) -> Outcome {
+    let text = if reason.is_empty() { "given up by the operator" } else { reason };
+    let text: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(REASON_CHARS_MAX).collect();
+    let reply = Reply::new(GIVEN_UP, "5.0.0", text);
+    let done = relay.act(&of.filter(), action.of_queue(), &reply).map_err(|error| error.to_string())?;
+    let of = serde_json::to_string(of).unwrap_or_default();
+    let (changed, follow) = (done.changed, done.follows);
+    tracing::info!(uid, action = ?action, of, reason, changed, follow, "the operator has changed the queue");
+    Ok(json!({ "done": changed, "changed": changed, "follow": follow }))
+}
+
+/// What stands in the notification of an operator's bounce; no client is told.
+const GIVEN_UP: u16 = 554;
+const REASON_CHARS_MAX: usize = 200;

@@ -1,0 +1,204 @@
+//! The control socket: what an operator asks of the running server, over a UNIX socket in its data directory.
+//!
+//! A request is one line of JSON, the answer lines of JSON. The last line has `done` or `error`; a connection takes one request. Only the server's user, who
+//! owns the socket, and root can connect.
+//!
+//! Here are the socket and the dispatch; each group of requests has a file of its own.
+
+mod act;
+mod list;
+mod suspend;
+mod which;
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+pub use act::Doing;
+use posthaste_relay::queue::Secs;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+pub use suspend::Named;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, timeout};
+pub use which::Which;
+
+use crate::receive::Receiver;
+use crate::services::{Ending, OnFailure, Service};
+
+/// The name of the socket in the data directory.
+pub const SOCKET: &str = "control.sock";
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// The recipients that wait, one on each line.
+    List {
+        /// Which.
+        #[serde(default)]
+        of: Which,
+    },
+    /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
+    Act {
+        /// Which.
+        of: Which,
+        /// What.
+        action: Doing,
+        /// Why: for the log, and for those who are told that their mail is given up.
+        #[serde(default)]
+        reason: String,
+    },
+    /// Tries nothing of a scope.
+    Suspend {
+        /// Of what.
+        scope: Named,
+        /// For how long, in seconds; not set: without an end.
+        secs: Option<Secs>,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+    },
+    /// Ends a suspension.
+    Resume {
+        /// Of what.
+        scope: Named,
+    },
+    /// What is suspended, one on each line.
+    Suspensions,
+}
+
+/// Answers requests.
+pub(crate) struct Control {
+    path: PathBuf,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so.
+    pub fn begin(data: &Path, receiver: Receiver) -> Self {
+        let path = data.join(SOCKET);
+        let accepting = match listen(&path) {
+            Ok(listener) => Some(tokio::spawn(accept(listener, receiver))),
+            Err(error) => {
+                let (path, error) = (path.display().to_string(), error.to_string());
+                tracing::warn!(path, error, "no control socket: `posthaste queue` cannot ask this server");
+                None
+            }
+        };
+        Self { path, accepting }
+    }
+}
+
+impl Service for Control {
+    fn name(&self) -> &'static str {
+        "control"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("`posthaste queue` cannot ask this server")
+    }
+
+    fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
+        if let Some(accepting) = self.accepting {
+            accepting.abort();
+            let _ = std::fs::remove_file(&self.path);
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(accepting) = &mut self.accepting else { return Poll::Pending };
+        std::pin::Pin::new(accepting).poll(cx).map(drop)
+    }
+}
+
+/// The spool of the same directory is locked: a socket that is there is left over.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+async fn accept(listener: UnixListener, receiver: Receiver) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let place = places.clone().acquire_owned().await.expect("it is never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let receiver = receiver.clone();
+                tokio::spawn(async move {
+                    // Whoever has gone needs no answer.
+                    let _ = serve(stream, receiver).await;
+                    drop(place);
+                });
+            }
+            // Such as too many open files: others are closed meanwhile.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn serve(stream: UnixStream, receiver: Receiver) -> io::Result<()> {
+    let uid = stream.peer_cred()?.uid();
+    // The socket's mode says the same, but not from its first moment on.
+    if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    let mut limited = BufReader::new(read.take(REQUEST_BYTES_MAX));
+    timeout(PATIENCE, limited.read_line(&mut line)).await??;
+    let (answer, mut answered) = mpsc::channel(LINES_MAX);
+    let working = spawn_blocking(move || {
+        let last = match serde_json::from_str::<Request>(&line) {
+            Ok(request) => perform(&request, uid, &receiver, &|line| answer.blocking_send(line).is_ok()),
+            Err(error) => Err(format!("not a request: {error}")),
+        };
+        let _ = answer.blocking_send(last.unwrap_or_else(|error| json!({ "error": error })));
+    });
+    while let Some(line) = answered.recv().await {
+        timeout(PATIENCE, write.write_all(format!("{line}\n").as_bytes())).await??;
+    }
+    working.await?;
+    write.shutdown().await
+}
+
+/// The last line of the answer.
+fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+    let Some(relay) = receiver.relay() else {
+        return match request {
+            Request::List { .. } | Request::Suspensions => Ok(json!({ "done": 0 })),
+            _ => Err("this server relays no mail".to_owned()),
+        };
+    };
+    match request {
+        Request::List { of } => list::list(relay, of, answer),
+        Request::Act { of, action, reason } => act::act(relay, uid, of, *action, reason),
+        Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
+        Request::Resume { scope } => suspend::resume(relay, uid, scope),
+        Request::Suspensions => suspend::list(relay, answer),
+    }
+}
+
+/// Takes a line of an answer; whether the client still listens.
+type Answer<'a> = &'a dyn Fn(Value) -> bool;
+/// The last line of an answer, or what went wrong.
+type Outcome = Result<Value, String>;
+
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+const CONNECTIONS_MAX: usize = 16;
+/// Lines of an answer that wait to be written.
+const LINES_MAX: usize = 256;
+/// For a client that says or takes nothing.
+const PATIENCE: Duration = Duration::from_secs(30);

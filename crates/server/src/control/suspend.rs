@@ -1,0 +1,70 @@
+//! What is not tried for a time.
+
+use posthaste_relay::queue::{QueueEntry, Scope, Secs};
+use posthaste_relay::sender::{ControlError, Relay};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Answer, Outcome};
+
+/// What is suspended, by kind and name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Named {
+    /// Mail of a tenant.
+    Tenant(String),
+    /// A mailing.
+    Campaign(String),
+    /// Mail to a domain.
+    Domain(String),
+    /// Mail to a set of mail hosts, as the log names it.
+    Site(String),
+}
+
+impl Named {
+    fn scope(&self) -> Scope {
+        match self {
+            Self::Tenant(name) => Scope::Tenant(name.as_str().into()),
+            Self::Campaign(name) => Scope::Campaign(name.as_str().into()),
+            Self::Domain(name) => Scope::Domain(name.to_lowercase().into()),
+            Self::Site(name) => Scope::Site(name.as_str().into()),
+        }
+    }
+}
+
+/// Tries nothing of a scope.
+pub(super) fn suspend(relay: &Relay, uid: u32, scope: &Named, secs: Option<Secs>, reason: &str) -> Outcome {
+    relay.suspend(scope.scope(), secs, reason).map_err(failed)?;
+    tracing::info!(uid, scope = ?scope, secs, reason, "the operator has suspended mail");
+    Ok(json!({ "done": 1 }))
+}
+
+/// Tries it again.
+pub(super) fn resume(relay: &Relay, uid: u32, scope: &Named) -> Outcome {
+    let had = relay.resume(scope.scope()).map_err(failed)?;
+    tracing::info!(uid, scope = ?scope, "the operator has resumed mail");
+    Ok(json!({ "done": u8::from(had) }))
+}
+
+/// What is suspended, one on each line.
+pub(super) fn list(relay: &Relay, answer: Answer<'_>) -> Outcome {
+    let all = relay.suspensions();
+    let _ = all.iter().all(|entry| answer(suspension(entry)));
+    Ok(json!({ "done": all.len() }))
+}
+
+fn failed(error: ControlError) -> String {
+    error.to_string()
+}
+
+fn suspension(entry: &QueueEntry) -> Value {
+    let QueueEntry::Suspended { scope, until, reason } = entry else { return Value::Null };
+    let (kind, name) = match scope {
+        Scope::Tenant(name) => ("tenant", name),
+        Scope::Campaign(name) => ("campaign", name),
+        Scope::Domain(name) => ("domain", name),
+        Scope::Site(name) => ("site", name),
+    };
+    let until = Some(*until).filter(|until| *until < Secs::MAX);
+    json!({ "kind": kind, "name": &**name, "until": until, "reason": &**reason })
+}
