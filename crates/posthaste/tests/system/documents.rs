@@ -115,6 +115,8 @@ fn the_examples_of_the_documents_are_valid() {
     let documents = [include_str!("../../../../README.md"), include_str!("../../../../docs/configuration.md")];
     for (number, document) in documents.iter().enumerate() {
         let example = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+        // A group that every system has: Postfix need not be installed for the tests.
+        let example = example.replace("group = \"postfix\"", "group = \"mail\"");
         fs::write(dir.path().join("posthaste.toml"), example).unwrap();
         let checked = command(dir.path(), &["config", "check"]).output().unwrap();
         assert!(checked.status.success(), "document {number}: {checked:?}");
