@@ -13,6 +13,21 @@ use tokio::time::timeout;
 /// A body that grows beyond this is written to a file of its own while it arrives.
 pub const LARGE_BODY_BYTES: usize = 1 << 20;
 
+/// Octets for all messages where the configuration does not say: a sixteenth of the machine's memory, or of what its cgroup may have, but at least 256 MiB
+/// and at most 4 GiB.
+pub fn default_bytes() -> u64 {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    share_of(&read("/proc/meminfo"), &read("/sys/fs/cgroup/memory.max"))
+}
+
+fn share_of(meminfo: &str, cgroup_max: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
+    let machine = line.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10;
+    // "max" where there is no limit (Documentation/admin-guide/cgroup-v2.rst).
+    let most = cgroup_max.trim().parse().map_or(machine, |limit: u64| limit.min(machine));
+    (most / 16).clamp(256 << 20, 4 << 30)
+}
+
 /// What all bodies in memory share.
 #[derive(Debug, Clone)]
 pub struct MemoryBudget {
@@ -122,6 +137,15 @@ mod tests {
         assert!(budget.try_grow(&mut held, 5000));
         drop(held);
         assert_eq!(budget.available_bytes(), all);
+    }
+
+    #[test]
+    fn the_default_is_a_share_of_what_there_is() {
+        let machine = "MemTotal:       24684116 kB\nMemFree: 1 kB\n";
+        assert_eq!(share_of(machine, "max\n"), (24_684_116 << 10) / 16);
+        assert_eq!(share_of(machine, "8589934592\n"), 512 << 20);
+        assert_eq!(share_of("MemTotal: 999999999 kB", ""), 4 << 30);
+        assert_eq!((share_of(machine, "1048576"), share_of("", "")), (256 << 20, 256 << 20));
     }
 
     #[test]

@@ -55,7 +55,7 @@ posthaste_units::keys! {
     /// Bounds of the process.
     pub struct ProcessLimits {
         /// Octets of all messages that are held in memory at a time.
-        memory_bytes: u64 = 256 << 20, values::bytes;
+        memory_bytes: u64 = crate::memory::default_bytes(), values::bytes;
         /// Seconds that sessions have to finish when the server stops.
         shutdown_secs: u64 = 30, values::secs;
     }
