@@ -63,6 +63,7 @@ impl Shared {
         }
         let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
         sites.iter().for_each(|site| self.serve(site));
+        self.thin_out(&sites);
         if sites.len() > SITES_KEPT {
             self.sites.lock().expect("the sites").retain(|_, site| {
                 let state = site.state();

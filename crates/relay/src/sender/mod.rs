@@ -13,6 +13,7 @@
 mod config;
 mod connection;
 mod control;
+mod crowd;
 mod dispatch;
 mod messages;
 mod observer;

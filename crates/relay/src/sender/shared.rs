@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::Outgoing;
 use super::config::Config;
 use super::connection::{connect, outcome_for, reply_for};
+use super::crowd::Crowd;
 use super::messages::{Envelope, Messages};
 use super::observer::{Attempt, AttemptResult, Delivered, SiteState};
 use super::record::{Recorder, Time};
@@ -31,6 +32,7 @@ pub(super) struct Shared {
     pub config: Config,
     pub messages: Messages,
     pub replies: Replies,
+    pub crowd: Crowd,
     pub recorder: Arc<Recorder>,
     pub time: Time,
     pub runtime: Handle,
@@ -70,6 +72,7 @@ impl Shared {
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             replies: Replies::default(),
+            crowd: Crowd::default(),
             recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone())),
             spool,
             stream,
@@ -157,6 +160,7 @@ impl Shared {
     pub fn connection_ended(self: &Arc<Self>, site: &Arc<Site>) {
         *self.connections.lock().expect("the connections") -= 1;
         self.ended.notify_all();
+        self.serve_crowd();
         self.serve(site);
     }
 
@@ -172,8 +176,10 @@ impl Shared {
             }
             let most = match self.connections() < self.config.connections_max {
                 true => self.config.site_connections_max,
-                // Others end; each end is looked at each second.
-                false => 0,
+                false => {
+                    self.crowd.wait(site, &mut state);
+                    0
+                }
             };
             state.wanted(most, Instant::now())
         };

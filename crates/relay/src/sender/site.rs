@@ -42,6 +42,8 @@ pub(super) struct State {
     error: String,
     /// The most recipients that it has taken in one transaction before it said that these are too many.
     pub recipients_max: Option<usize>,
+    /// It waits for a connection in the [crowd](super::crowd).
+    pub is_in_crowd: bool,
     /// How often a connection was lost while a message was on its way.
     lost: HashMap<Lsn, u32>,
 }
@@ -74,6 +76,7 @@ impl Site {
             paused_until: None,
             error: String::new(),
             recipients_max: None,
+            is_in_crowd: false,
             lost: HashMap::new(),
         };
         Site { name, port, route, state: Mutex::new(state) }

@@ -27,6 +27,7 @@ pub(super) struct Mail {
     loading: Option<(UnderWay, JoinHandle<Result<Loaded, LoadError>>)>,
     has_taken: bool,
     has_progress: bool,
+    begun: Instant,
 }
 
 /// A transaction under way. If it is dropped without an end, its recipients are tried again.
@@ -58,7 +59,8 @@ pub(super) fn keys_of(transaction: &Transaction) -> impl Iterator<Item = Key> + 
 
 impl Mail {
     pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, prefer: Prefer, has_dsn: bool) -> Self {
-        Mail { shared, site, host, prefer, has_dsn, loading: None, has_taken: false, has_progress: false }
+        let (loading, has_taken, has_progress) = (None, false, false);
+        Mail { shared, site, host, prefer, has_dsn, loading, has_taken, has_progress, begun: Instant::now() }
     }
 
     /// Whether a message was given to the session.
@@ -77,8 +79,10 @@ impl Mail {
             return Poll::Ready(None);
         }
         let config = &self.shared.config;
+        let now = Instant::now();
+        let used = now.duration_since(self.begun);
         let mut state = self.site.state();
-        if state.is_paused(Instant::now()) {
+        if state.is_paused(now) || self.has_taken && self.shared.crowd.takes(false, used) {
             return Poll::Ready(None);
         }
         let recipients_max = state.recipients_max.unwrap_or(config.recipients_max).min(config.recipients_max);
@@ -88,6 +92,9 @@ impl Mail {
             (queue.next(state.ready, take), queue.has_waiting(state.ready))
         };
         let Some(transaction) = transaction else {
+            if self.shared.crowd.takes(true, used) {
+                return Poll::Ready(None);
+            }
             state.wait(cx.waker());
             return Poll::Pending;
         };

@@ -1,0 +1,35 @@
+//! More sites than connections: each gets its turn.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use posthaste_dns::Zone;
+use posthaste_relay::session::Timeouts;
+
+use crate::rig_with;
+use crate::sink::Sink;
+
+/// One site for each domain: `0.example`, `1.example`, …
+fn sites(count: usize) -> Zone {
+    (0..count).fold(Zone::default(), |zone, number| {
+        let (domain, host) = (format!("{number}.example"), format!("mx.{number}.example"));
+        zone.mx(&domain, 10, &host).a(&host, Ipv4Addr::LOCALHOST)
+    })
+}
+
+/// Idle connections would be kept for a long time, and would be in the way for as long.
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn an_idle_connection_gives_way_to_a_site_that_has_none() {
+    let sink = Sink::start();
+    let rig = rig_with(sites(5), sink.port(), |config| {
+        config.connections_max = 2;
+        config.timeouts = Timeouts { idle: LONG, ..Timeouts::default() };
+    });
+    for number in 0..5 {
+        rig.send("ann@here.example", &[&format!("bob@{number}.example")], "Subject: x\r\n\r\n");
+    }
+    rig.wait_empty();
+    assert_eq!(sink.taken().len(), 5);
+}
