@@ -1,5 +1,6 @@
 //! The relay with a real spool, a DNS server and mail servers on loopback.
 
+mod changes;
 mod crowded;
 mod sink;
 
@@ -78,7 +79,7 @@ struct Rig {
     back: Arc<Back>,
     log: Arc<Log>,
     dir: tempfile::TempDir,
-    _dns: Server,
+    dns: Server,
 }
 
 fn schedules(first_secs: u64, max_age_secs: u64) -> Schedules {
@@ -88,7 +89,7 @@ fn schedules(first_secs: u64, max_age_secs: u64) -> Schedules {
 }
 
 fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
-    let settings = Settings { servers: vec![dns.address()], timeout_secs: 5, ..Settings::default() };
+    let settings = Settings { servers: vec![dns.address()], timeout_secs: 5, ttl_min_secs: 1, ..Settings::default() };
     Config {
         host_name: "relay.example".to_owned(),
         resolver: Arc::new(Resolver::new(&settings).unwrap()),
@@ -123,7 +124,7 @@ fn rig_in(dir: tempfile::TempDir, zone: Zone, port: u16, change: impl FnOnce(&mu
     let mut config = config(&dns, port, &back, &log);
     change(&mut config);
     let (relay, _) = Relay::open(spool.clone(), config).unwrap();
-    Rig { spool, relay, back, log, dir, _dns: dns }
+    Rig { spool, relay, back, log, dir, dns }
 }
 
 fn outgoing(sender: &str, to: &[&str], notify: u8) -> Outgoing {

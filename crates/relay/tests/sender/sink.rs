@@ -23,7 +23,11 @@ pub struct Taken {
 struct Seen {
     taken: Vec<Taken>,
     connections: usize,
+    quits: usize,
     logins: usize,
+    /// Messages to `slow…` that have come and wait for their reply; whether they get it.
+    slow: usize,
+    is_released: bool,
     /// RCPT commands, by address.
     rcpts: HashMap<String, usize>,
 }
@@ -86,6 +90,21 @@ impl Sink {
     /// Waits until it was asked for a recipient so often.
     pub fn wait_rcpts(&self, address: &str, count: usize) {
         self.wait(|seen| seen.rcpts.get(address).is_some_and(|rcpts| *rcpts >= count), "recipients");
+    }
+
+    /// Waits until so many messages to `slow…` have come whole and wait for their reply.
+    pub fn wait_slow(&self, count: usize) {
+        self.wait(|seen| seen.slow >= count, "slow messages");
+    }
+
+    /// Waits until so many sessions were ended in order.
+    pub fn wait_quits(&self, count: usize) {
+        self.wait(|seen| seen.quits >= count, "ends of sessions");
+    }
+
+    /// Messages to `slow…` get their reply from now on.
+    pub fn release(&self) {
+        self.note(|seen| seen.is_released = true);
     }
 
     fn wait(&self, holds: impl Fn(&Seen) -> bool, what: &str) {
@@ -171,13 +190,20 @@ impl Sink {
                     if recipients.iter().any(|to| to.starts_with("vanish")) {
                         return Ok(());
                     }
+                    if recipients.iter().any(|to| to.starts_with("slow")) {
+                        self.note(|seen| seen.slow += 1);
+                        self.wait(|seen| seen.is_released, "the release");
+                    }
                     let (sender, recipients) = (sender.clone(), std::mem::take(&mut recipients));
                     let replies = if is_lmtp { recipients.len() } else { 1 };
                     let logged_in = logged_in.clone();
                     self.note(|seen| seen.taken.push(Taken { sender, recipients, body, logged_in }));
                     stream.write_all(&b"250 2.0.0 taken\r\n".repeat(replies))?;
                 }
-                "QUIT" => return stream.write_all(b"221 bye\r\n"),
+                "QUIT" => {
+                    self.note(|seen| seen.quits += 1);
+                    return stream.write_all(b"221 bye\r\n");
+                }
                 _ => stream.write_all(b"250 ok\r\n")?,
             }
         }
