@@ -1,4 +1,4 @@
-//! Durable mail delivery for programs with many tasks: they hand over messages, one sync is shared by everybody who waits.
+//! Durable mail delivery for programs with many tasks: all waiting messages share one sync.
 //!
 //! For every async program that files mail (SMTP or LMTP server, IMAP APPEND, importer); it speaks no protocol.
 //!

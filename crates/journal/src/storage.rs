@@ -1,4 +1,4 @@
-//! What the reader asks of the place where the segments lie: a seam, so that a test can have a disk of which parts cannot be read.
+//! The reader's access to segment files: a trait, so that tests can simulate unreadable sectors.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Tells damage that breaks a promise from what a power cut may leave.
+//! Classifies damage: acknowledged data is lost, or a torn tail as a power cut leaves it.
 
 use std::collections::BTreeMap;
 

@@ -37,25 +37,25 @@ pub struct Config {
     pub max_batch: usize,
     /// Bytes that may wait for a commit; beyond, appends fail with [`AppendError::Busy`]. 256 MiB by default.
     pub max_pending_bytes: usize,
-    /// Is told of what happens beside the answers to appends. By default nobody.
+    /// Called for events that no append reports. By default they are dropped.
     pub events: Events,
 }
 
-/// Who is told of [`Event`]s: called on the ring's threads or the caller's, and must not block. The ring holds no lock meanwhile.
+/// Callback for [`Event`]s, called on the ring's threads or the caller's. Must not block. The ring holds no lock during the call.
 pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// What happens beside the answers to appends.
+/// Something that no append reports.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
-    /// This record was written and had been cancelled by then. Comes on the ring's thread, in LSN order, in place of the call of `then`: whoever uses the ring
-    /// has to put on record that it does not count.
+    /// A cancelled record has been written all the same. Comes on the ring's thread, in LSN order, instead of the call of `then`. The ring's user has to record
+    /// durably that it does not count.
     Cancelled(Lsn),
-    /// A segment is wanted, and there are as many as there may be: [`Ring::free_below`] makes room. Comes as often as one is wanted.
+    /// A segment is needed and all are in use: [`Ring::free_below`] makes room. Comes each time one is needed.
     RoomWanted,
     /// A segment could not be made. Comes as often as it is tried; appends that need it are refused.
     SegmentFailed(Arc<io::Error>),
-    /// From now on nothing is accepted. Comes once.
+    /// The ring accepts nothing more. Comes once.
     Poisoned(Arc<str>),
 }
 
@@ -93,12 +93,12 @@ impl Config {
     }
 }
 
-/// What the ring's owner has on record of it, durably and elsewhere.
+/// What the ring's owner knows of it from its own durable records.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OnRecord {
-    /// The first segment that is still needed: all below it are free, and damage to them is none. 0 if that is not known.
+    /// The first segment that is still needed. All below are free, so damage in them does not count. 0 if unknown.
     pub low: u64,
-    /// LSNs begin above it: the highest that is known. A ring of which all was freed does not know its last one any more.
+    /// The highest known LSN; new ones begin above it. A ring whose segments are all free does not know its last LSN.
     pub known: Lsn,
     /// What [`Ring::proof`] said last. Without it the last record of the log, of which no later one says that it was durable, counts as torn if it is damaged.
     pub proof: Proof,
@@ -186,9 +186,9 @@ impl Ring {
         Ok((Ring { threads: Arc::new(Threads::start(shared, writer)?) }, recovery))
     }
 
-    /// Appends a record. `then` is called with the outcome on the ring's own thread, in LSN order, once the record is on stable storage or refused; it
-    /// must be quick and must not block, since everybody's commits wait for it. What is refused at once is told before this returns, on the
-    /// caller's thread.
+    /// Appends a record. `then` is called with the outcome on the ring's own thread, in LSN order, once the record is on stable storage or refused. It
+    /// must be quick and must not block: all commits wait for it. If the record is refused at once, `then` is called on the caller's thread before this
+    /// returns.
     pub fn append(
         &self,
         head: Vec<Bytes>,
@@ -318,8 +318,8 @@ impl Ring {
         self.shared().pool.storage().link(&name.ok_or(io::ErrorKind::NotFound)?, to)
     }
 
-    /// Frees the segments below `number`, but not the one that is being written to. To be called only when it is durable elsewhere that the ring is
-    /// needed from `number` on: their files are written over at once.
+    /// Frees the segments below `number`, except the current one. Call it only when a durable record elsewhere says that the ring is
+    /// needed from `number` on: freed files are overwritten at once.
     pub fn free_below(&self, number: u64) {
         let freed = self.shared().table().take_below(number);
         freed.iter().for_each(|segment| self.shared().pool.give_back(segment));
@@ -328,13 +328,13 @@ impl Ring {
         }
     }
 
-    /// Accepts nothing more until the ring is opened again. To be called when any sync on the ring's device has failed with EIO, whoever asked for it: the
-    /// device may have dropped from its cache what the next sync of the ring would call durable.
+    /// Accepts nothing more until the ring is opened again. Call it when any sync on the ring's device has failed with EIO, whoever asked for it: the
+    /// device may have dropped cached writes that the ring's next sync would report as durable.
     pub fn poison(&self, why: String) {
         self.shared().poison_with(why);
     }
 
-    /// Why the ring takes no more records, if it does not.
+    /// Why the ring is poisoned, if it is.
     pub fn poisoned(&self) -> Option<Arc<str>> {
         self.shared().poison()
     }
@@ -344,7 +344,7 @@ impl Ring {
         Lsn::new(self.shared().durable.load(Ordering::Acquire))
     }
 
-    /// What is durable, for the owner's own record: damage to it is none that a power cut may have left, even if nothing was appended behind it. See [`OnRecord`].
+    /// Up to where records are durable, for the owner to store. Damage up to there is corruption, not a torn tail, even if no record follows. See [`OnRecord`].
     pub fn proof(&self) -> Proof {
         let (durable, Opened { epoch, first, found, .. }) = (self.durable_lsn(), self.shared().opened);
         if durable >= first { Proof { epoch, through: durable } } else { found }

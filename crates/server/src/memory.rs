@@ -1,8 +1,9 @@
 //! How much of all messages may be in memory at a time.
 //!
 //! What is allowed is cut in four: one part for small bodies and large envelopes while they arrive, one for the buffers of large ones that go to files, and
-//! two for what is accepted and not yet in its mailboxes, which the store counts. Nobody waits for memory: a body that finds no
-//! room goes to a file. For a place to write one a body waits, and not for ever; where places are scarce, none is held while its client says nothing.
+//! two for what is accepted and not yet in its mailboxes, which the store counts. Nothing waits for memory: a body that finds no
+//! room goes to a file. The number of bodies that write to files at a time is bounded: the next one waits for a slot, with a timeout. If slots are short, a body
+//! whose client pauses gives its slot back.
 
 use std::sync::Arc;
 use std::time::Duration;

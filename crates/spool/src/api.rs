@@ -20,25 +20,25 @@ pub struct Config {
     pub ring: posthaste_ring::Config,
     /// A checkpoint is made at least so often, if anything has changed.
     pub checkpoint_every: Duration,
-    /// And when so many bytes of heads and bodies have been appended since the last.
+    /// A checkpoint is also made after this many bytes of heads and bodies.
     pub checkpoint_bytes: u64,
-    /// A checkpoint that takes longer is told as an event.
+    /// A checkpoint that took longer is reported as an event.
     pub checkpoint_slow: Duration,
-    /// A pack is not made larger than this by much: at least one record goes into each.
+    /// Target size of a pack. A pack has at least one record, so it may be larger.
     pub pack_bytes: u64,
     /// Batches with a body are refused while the file system has less than this free, and large bodies that would take it below.
     pub free_bytes_min: u64,
     /// As [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
     pub free_inodes_min: u64,
-    /// A new spool's LSNs are higher than this one: for what was named by numbers before.
+    /// The LSNs of a new spool begin above this, so that they differ from numbers in use before.
     pub lsns_above: Lsn,
     /// Whether a thread makes checkpoints and packs. Without it the owner calls `checkpoint` and the like.
     pub keeper: bool,
-    /// Where there is a keeper, everything that is stored is read so long after the last time, and compared with its checksums; what is damaged is an event.
+    /// How often the keeper scrubs: it reads all stored data and verifies the checksums. Damage is reported as an event.
     pub scrub_every: Duration,
-    /// Bytes that this reads each second at most; none: it is not done.
+    /// Limit of a scrub in bytes a second; 0: no scrub.
     pub scrub_bytes_per_sec: u64,
-    /// Who is told of failures.
+    /// Callback for failures.
     pub events: Events,
 }
 
@@ -65,7 +65,7 @@ impl Default for Config {
 /// and must not hold the spool: the last of it cannot end on a thread of its own. What is refused at once is told on the caller's thread, before `append` returns.
 pub type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
 
-/// A batch under way, to be cancelled or forgotten.
+/// A batch in flight, which may be cancelled.
 #[derive(Debug, Clone)]
 pub struct Ticket(pub(crate) Option<posthaste_ring::Ticket>);
 
@@ -91,13 +91,13 @@ pub struct Released {
 /// A stream's life: [`stream`](Self::stream) gives its id; [`position`](Self::position) names the snapshot to start from; [`replay`](Self::replay) shows every
 /// entry behind it; [`attach`](Self::attach) shows those that came meanwhile, and from then on each new one. Only then may the stream act on the world.
 pub trait Spool: Send + Sync {
-    /// The id of the stream of that name: durable when this returns, and never used for another name. Blocks for a checkpoint if it is new.
+    /// The id of the stream with this name, registered if it is new: that blocks for a checkpoint. Durable when this returns, and never used for another name.
     ///
     /// # Errors
     /// See [`StreamError`].
     fn stream(&self, name: &str) -> Result<StreamId, StreamError>;
 
-    /// Up to where the stream has said that it has what it needs, and its snapshot then.
+    /// The position of a stream, and its snapshot at that position.
     fn position(&self, stream: StreamId) -> (Lsn, Option<SnapshotName>);
 
     /// Appends a batch; does not block. `then` is called exactly once, except when the ticket cancels the batch.
@@ -122,21 +122,21 @@ pub trait Spool: Send + Sync {
     /// As [`upload`](Self::upload).
     fn check_room(&self, bytes: u64) -> std::io::Result<()>;
 
-    /// A part of a body that some stream needs, checked.
+    /// Reads a part of a body that some stream needs, and verifies its checksum first.
     ///
     /// # Errors
     /// See [`ReadError`].
     fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError>;
 
-    /// What a batch said to a stream, in order, for as long as any stream needs anything of the batch; this one may have passed it. So a stream that keeps the
-    /// body need not keep what was said with it.
+    /// The entries of a batch for a stream, in order, as long as any stream needs anything of the batch, even if this stream has passed it. So a stream that
+    /// keeps a body need not keep its entries.
     ///
     /// # Errors
     /// See [`ReadError`].
     fn entries(&self, stream: StreamId, batch: Lsn) -> Result<Vec<Bytes>, ReadError>;
 
-    /// Writes a snapshot of a stream; durable when this returns. Its name is for [`advance`](Self::advance): until then nothing leads there. `content` is called once,
-    /// and takes the time that it needs: nothing is held meanwhile.
+    /// Writes a snapshot of a stream; durable when this returns. It takes effect when [`advance`](Self::advance) names it. `content` is called once and may be
+    /// slow: no lock is held meanwhile.
     ///
     /// # Errors
     /// Those of `content`, of writing and syncing; EIO of a sync closes the spool to writing. An older snapshot of that name is still there.
@@ -159,8 +159,8 @@ pub trait Spool: Send + Sync {
     /// Those of reading and writing, such as no room: the body should be needed until it is kept.
     fn set_aside(&self, body: Lsn) -> std::io::Result<SetAside>;
 
-    /// The stream has what it needs of everything up to `position`, in `snapshot` (durable by now) if it has one. Takes effect with the next
-    /// checkpoint: after a power cut before it the stream starts from where it was. `released` counts for batches up to the position; for later ones when it has passed them.
+    /// The stream has processed everything up to `position`; its state is in `snapshot`, which is durable already, if it has one. Takes effect with the next
+    /// checkpoint: after a power cut before that, the stream starts from its old position. A release of a body counts once the position has passed its batch.
     fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released);
 
     /// Shows the stream every entry behind its position, in order, and says which LSN was the last. Cancelled batches are not shown.
@@ -169,15 +169,15 @@ pub trait Spool: Send + Sync {
     /// See [`ReplayError`]; the visitor may have seen a part.
     fn replay(&self, stream: StreamId, visitor: &mut dyn FnMut(Replayed<'_>)) -> Result<Lsn, ReplayError>;
 
-    /// Hands the stream's new entries to `consumer` from now on. Those that have come since `after` (what [`replay`](Self::replay) returned) it gets
-    /// before this returns, on this thread.
+    /// Delivers the stream's new entries to `consumer` from now on. Entries after `after` (the result of [`replay`](Self::replay)) are delivered on this thread
+    /// before this returns.
     ///
     /// # Errors
     /// See [`ReplayError`]; nothing is attached then.
     fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError>;
 
-    /// The stream gets no entries any more: they wait for its next replay. When this returns, no call to the old consumer
-    /// is under way and the spool does not hold it. Not to be called by a consumer while it is called.
+    /// Stops delivering entries: they wait for the next replay. When this returns, no call to the old consumer
+    /// is in progress and the spool does not hold it. A consumer must not call this from its own callbacks.
     fn detach(&self, stream: StreamId);
 
     /// Makes a checkpoint now: what was advanced and released before has taken effect when this returns. Blocks for several syncs.
@@ -186,10 +186,10 @@ pub trait Spool: Send + Sync {
     /// See [`CheckpointError`]; nothing is freed then.
     fn checkpoint(&self) -> Result<(), CheckpointError>;
 
-    /// What it holds.
+    /// Counters and sizes.
     fn stats(&self) -> Stats;
 
-    /// How far each stream has come. Counts what is needed, so not for every message.
+    /// The progress of each stream. Counts what is needed, so do not call it for every message.
     fn streams(&self) -> Vec<StreamStats>;
 }
 
@@ -198,7 +198,7 @@ pub trait Consumer: Send + Sync {
     /// An entry is durable. Called on the ring's thread, in the order of the LSNs; must not block.
     fn published(&self, entry: Published);
 
-    /// The spool needs the room: everything up to here should be passed soon. Called on the keeper's thread; must not block.
+    /// The spool is short of room: the stream should soon advance to `through`. Called on the keeper's thread; must not block.
     fn advance_wanted(&self, through: Lsn);
 }
 

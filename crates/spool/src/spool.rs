@@ -54,8 +54,8 @@ pub(crate) struct Shared {
 }
 
 impl FileSpool {
-    /// Removes a stream for good: what it alone needed goes, and its id is never used again. For one whose consumer will not come back, which holds what it
-    /// has not passed for ever. Durable when this returns without an error; what is exported of it is exported before. Says what it still needed.
+    /// Removes a stream for good, with the data that only it needs. Its id is never used again. For a stream whose consumer will not come back: otherwise it
+    /// holds its data forever. Export it before. Durable when this returns without an error. Returns what the stream still needed.
     ///
     /// # Errors
     /// [`StreamError::Unknown`], [`StreamError::Attached`]: nothing has changed. [`StreamError::Checkpoint`]: it is removed with the next checkpoint that succeeds.
@@ -76,8 +76,8 @@ impl FileSpool {
         Ok(stats)
     }
 
-    /// Has every stream let go of bodies that nobody can read, of which the operator says so. Their entries stay: a stream that wants to read such a body finds
-    /// that there is [none](crate::ReadError::NotFound). Durable when this returns without an error. What is left of a body is [set aside](Spool::set_aside) before.
+    /// Releases unreadable bodies for all streams, when the operator gives them up. Their entries stay: reading such a body then fails with
+    /// [`ReadError::NotFound`](crate::ReadError::NotFound). Durable when this returns without an error. [Set aside](Spool::set_aside) what is left of a body before.
     ///
     /// # Errors
     /// See [`CheckpointError`]: they are let go with the next checkpoint that succeeds.
@@ -103,8 +103,8 @@ impl FileSpool {
         self.shared.checkpoint()
     }
 
-    /// Moves what is still needed of the oldest segments of the ring, at most so many, into a pack. Says how many. They can be used again after the
-    /// next checkpoint.
+    /// Moves what is still needed of up to `segments` of the oldest ring segments into packs. Returns how many segments that were. They can be reused after
+    /// the next checkpoint.
     ///
     /// # Errors
     /// See [`CheckpointError`]; everything stays where it is then.
@@ -112,7 +112,7 @@ impl FileSpool {
         self.shared.pack_oldest(segments)
     }
 
-    /// Merges packs of which little is needed, and drops those of which nothing is. Says how many there are less; the files go after the next checkpoint.
+    /// Merges packs with few needed batches, and drops packs with none. Returns by how many the packs became fewer; the files go after the next checkpoint.
     ///
     /// # Errors
     /// See [`CheckpointError`]; everything stays where it is then.
@@ -331,7 +331,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the file system is below a floor. The keeper looks once a second; where it was below, it is looked at again, since there may be space by now.
+    /// Whether the file system is below a floor. The keeper checks once a second; if it was below, this checks again, as there may be space by now.
     fn is_short_of_space(&self) -> bool {
         let is_short = || self.is_short_of_space.load(Ordering::Relaxed);
         if is_short() {

@@ -82,7 +82,7 @@ pub fn bytes(text: &str) -> Result<u64, UnitError> {
 /// Reads a time: `500ms`, `10s`, `2m`, `1.5h`, `7 days`, or several in a row as in `1h30m`; a bare number is seconds.
 ///
 /// # Errors
-/// When it is none of these, or longer than a year: clocks can be set forward by so much, and by some times as much.
+/// When it is none of these, or longer than a year: adding several such times to an `Instant` cannot overflow.
 ///
 /// ```
 /// assert_eq!(posthaste_units::duration("1m 30s").unwrap().as_secs(), 90);

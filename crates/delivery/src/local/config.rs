@@ -28,9 +28,9 @@ pub struct LocalConfig {
     pub free_inodes_min: u64,
     /// Host name that goes into file names.
     pub host: String,
-    /// Bytes of messages that are durable and not yet in their mailboxes, in memory; beyond that callers wait.
+    /// Memory for messages that are durable and not yet in their mailboxes, in bytes: beyond that callers wait. A body larger than all of it goes to a file.
     pub backlog_bytes: u32,
-    /// Bytes of visible mail after which its mount is synced. 256 MiB by default, measured with the journal: smaller ones cost throughput, larger ones a longer pause.
+    /// Bytes of visible mail after which its mount is synced. 256 MiB by default: from 8 to 256 MiB no difference in rate or latency was measured (BENCHMARKS.md, section 3).
     pub sync_bytes: u64,
     /// Time after which a mount is synced if there is anything to be made durable.
     pub sync_interval: Duration,
@@ -40,18 +40,18 @@ pub struct LocalConfig {
     pub pending_bytes_max: u64,
     /// Bytes that may wait for all such mailboxes together; beyond, mail for any of them is refused, and for no other.
     pub pending_bytes_max_all: u64,
-    /// Whose the files and directories are that are made for mail: asked whenever a mailbox is opened or written to, so what it says may change. Mail that was
-    /// accepted before gets the owner that applies when it is written.
+    /// Owner and mode of new files and directories. Looked up whenever a mailbox is opened or written to, so it may change at run time: mail gets the owner that
+    /// applies when it is written, not when it was accepted.
     pub owners: Owners,
-    /// Who hears what becomes of each target.
+    /// Is told the outcome of each target.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Who is told of mail that is given up because its body in the spool is lost.
+    /// Is told of mail that is given up because its body in the spool is lost.
     pub losses: Losses,
     /// How long opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
     pub open_patience: Duration,
     /// How long a message waits for room in a full spool before it is refused. Once one has waited in vain, others are refused at once until one finds room.
     pub room_patience: Duration,
-    /// How long ending may take: longer only if a disk hangs, and then what is unfinished is left to the next opening.
+    /// Deadline of a shutdown. If a disk hangs, unfinished work is left to the next opening.
     pub shutdown_patience: Duration,
 }
 

@@ -96,7 +96,7 @@ impl BodyWriter {
         if self.buffer.len() >= BUFFER_BYTES { self.flush().await } else { Ok(()) }
     }
 
-    /// Hands all that has come to the operating system, so that no memory is held until more comes. Not synced.
+    /// Writes the buffer to the file and frees it, so that a pause holds no memory. Does not sync.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -104,8 +104,7 @@ impl BodyWriter {
         if self.buffer.is_empty() { Ok(()) } else { self.flush().await.map(|()| self.buffer = Vec::new()) }
     }
 
-    /// Gives back the room that is reserved on the file system for what comes next; for whoever hears nothing of it for a while. With what comes then,
-    /// room is looked for anew. Does not block.
+    /// Gives back the reserved space on the file system while the client pauses. The next piece reserves space again. Does not block.
     pub fn pause(&mut self) {
         if let Some(upload) = &mut self.upload {
             upload.pause();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use posthaste_spool::{Entry, Lsn};
 
-/// Hears what becomes of targets. Called on the threads of a mount, which wait for it: must not block.
+/// Is told the outcome of each target. Called on the threads of a mount, which wait for it: must not block.
 pub trait Observer: Debug + Send + Sync {
     /// They are visible in their mailboxes. What is returned goes into the batch that notes it: where a power cut loses the one, it loses the other, and the targets
     /// are delivered, and told of, again.
