@@ -120,7 +120,7 @@ fn open(
         host_name: config.host_name.clone(),
         resolver: Arc::new(resolver.with_own([&config.host_name], own)),
         port: section.port,
-        routes: section.routes()?,
+        routing: section.routing()?,
         schedules: section.schedule.clone(),
         connections_max: section.connections,
         site_connections_max: section.connections_per_site,
@@ -305,13 +305,20 @@ impl Observer for Log {
 
     fn site(&self, state: &SiteState<'_>) {
         match state {
-            SiteState::Unreachable { site, error, failures: 1, pause_secs } => {
-                tracing::warn!(site, error, pause_secs, "mail waits for these hosts; retrying automatically");
+            SiteState::Unreachable { source, site, error, failures: 1, pause_secs } => {
+                tracing::warn!(source, site, error, pause_secs, "mail waits for these hosts; retrying automatically");
             }
-            SiteState::Unreachable { site, error, failures, pause_secs } => {
-                tracing::debug!(site, error, failures, pause_secs, "mail waits for these hosts");
+            SiteState::Unreachable { source, site, error, failures, pause_secs } => {
+                tracing::debug!(source, site, error, failures, pause_secs, "mail waits for these hosts");
             }
-            SiteState::Reached { site } => tracing::info!(site, "these hosts answer again"),
+            SiteState::Reached { source, site } => tracing::info!(source, site, "these hosts answer again"),
+        }
+    }
+
+    fn source(&self, source: &str, error: Option<&str>) {
+        match error {
+            Some(error) => tracing::error!(source, error, "no mail is sent from this source; retrying automatically"),
+            None => tracing::info!(source, "mail is sent from this source again"),
         }
     }
 

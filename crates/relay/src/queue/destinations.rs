@@ -50,6 +50,8 @@ pub(super) struct Lane {
     /// Whether it has a turn in the ready queue.
     pub has_turn: [bool; 2],
     pub weight: u32,
+    /// The number of its source's name.
+    pub source: u64,
 }
 
 #[derive(Debug, Default)]

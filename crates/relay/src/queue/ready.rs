@@ -3,11 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use posthaste_random::mix;
 use posthaste_spool::Lsn;
 
 use super::destinations::{Lane, QueueId};
 use super::entry::{Change, Key, Scope, Status, What};
+use super::pick::{number, pick};
 use super::table::{BUSY, DUE, Id};
 use super::{Queue, Secs};
 
@@ -91,8 +91,8 @@ pub(super) struct Ready {
     serial: u32,
     /// Lanes that are routed to it; 0: its place is free.
     lanes: u32,
-    source: Arc<str>,
-    site: Arc<str>,
+    pub source: Arc<str>,
+    pub site: Arc<str>,
     turns: [Turns; 2],
     is_woken: bool,
 }
@@ -355,7 +355,8 @@ impl Queue {
         if self.table.first(lane.lists[kind]).is_none() {
             return;
         }
-        let Some(ready) = lane.ready else { return self.list_unrouted(place) };
+        let ready = lane.ready.filter(|_| destination.route_until > self.now);
+        let Some(ready) = ready else { return self.list_unrouted(place) };
         if !std::mem::replace(&mut lane.has_turn[kind], true) {
             let lane = LaneId { queue: id, serial: lane.serial };
             let queue = &mut self.ready[ready as usize];
@@ -377,7 +378,7 @@ impl Queue {
         }
     }
 
-    fn list_unrouted(&mut self, place: u32) {
+    pub(super) fn list_unrouted(&mut self, place: u32) {
         let id = self.destinations.id(place);
         if !std::mem::replace(&mut self.destinations.at_mut(place).is_unrouted, true) {
             self.unrouted.push_back(id);
@@ -394,7 +395,8 @@ impl Queue {
             self.ready[place as usize].lanes += 1;
         }
         let lists = [self.table.list(), self.table.list()];
-        Lane { serial: self.destinations.next_serial(), lists, ready, has_turn: [false; 2], weight }
+        let source = ready.map_or(0, |place| number(&self.ready[place as usize].source));
+        Lane { serial: self.destinations.next_serial(), lists, ready, has_turn: [false; 2], weight, source }
     }
 
     pub(super) fn drop_lanes(&mut self, lanes: Vec<Lane>) {
@@ -450,20 +452,4 @@ impl Queue {
     fn is_suspended(&self, place: u32) -> bool {
         self.suspended_until(place).is_some()
     }
-}
-
-/// The lane of a message, the same each time.
-fn pick(lanes: &[Lane], message: Lsn) -> usize {
-    if lanes.len() == 1 {
-        return 0;
-    }
-    let sum: u64 = lanes.iter().map(|lane| u64::from(lane.weight)).sum();
-    let mut share = mix(message.get()) % sum;
-    for (at, lane) in lanes.iter().enumerate() {
-        match share.checked_sub(lane.weight.into()) {
-            Some(rest) => share = rest,
-            None => return at,
-        }
-    }
-    unreachable!("a share is below the sum of the weights")
 }

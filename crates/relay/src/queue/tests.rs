@@ -264,6 +264,62 @@ fn a_message_keeps_its_source_and_sources_get_their_weights() {
     assert_eq!((drain(&mut world, ready[0]), drain(&mut world, ready[1])), (one, two));
 }
 
+/// How many of so many messages each source gets, and which.
+fn shared_out(count: usize, weights: &[(&str, u32)]) -> Vec<Vec<Lsn>> {
+    let mut world = World::new();
+    for _ in 0..count {
+        world.queued("t", &["a@x.example"]);
+    }
+    let id = world.queue.next_unrouted().expect("a queue");
+    let sources: Vec<Source> =
+        weights.iter().map(|(name, weight)| Source { name: (*name).into(), weight: *weight }).collect();
+    let ready = world.queue.route(id, "mx", &sources, Secs::MAX);
+    let drain = |ready| std::iter::from_fn(|| world.queue.next(ready, TAKE).map(|one| one.message)).collect();
+    ready.into_iter().map(drain).collect()
+}
+
+#[test]
+fn weights_are_exact_and_the_end_of_a_source_moves_its_messages_alone() {
+    let all = shared_out(60_000, &[("a", 1), ("b", 2), ("c", 3)]);
+    for (messages, part) in all.iter().zip([10_000.0, 20_000.0, 30_000.0]) {
+        // Five standard deviations.
+        let allowed = 5.0 * f64::sqrt(part * (1.0 - part / 60_000.0));
+        assert!((messages.len() as f64 - part).abs() < allowed, "{} of {part}", messages.len());
+    }
+    let without = shared_out(60_000, &[("a", 1), ("c", 3)]);
+    for (with, without) in [(&all[0], &without[0]), (&all[2], &without[1])] {
+        let kept = without.iter().collect::<std::collections::HashSet<_>>();
+        assert!(with.iter().all(|message| kept.contains(message)), "a message has changed its source without need");
+    }
+    let moved = (without[0].len() - all[0].len()) as f64 / all[1].len() as f64;
+    assert!((moved - 0.25).abs() < 0.02, "the others take it over by their weights: {moved}");
+}
+
+#[test]
+fn all_routes_can_end_before_their_time() {
+    let mut world = World::new();
+    let (one, two) = (world.queued("t", &["a@x.example"]), world.queued("t", &["a@y.example"]));
+    let ready = world.route();
+    world.queue.reroute_all();
+    assert_eq!(world.queue.next(ready[0], TAKE), None, "not by the old route");
+    let place = |world: &World, message| world.queue.route_of(Key { message, number: 0 });
+    assert_eq!(place(&world, one), Some(("a".into(), "example".into())), "until it has another");
+    let again = world.route();
+    assert_eq!(again, ready);
+    let taken = [world.queue.next(again[0], TAKE), world.queue.next(again[0], TAKE)];
+    let mut taken = taken.map(|one| one.expect("one").message);
+    taken.sort_unstable();
+    assert_eq!(taken, [one, two]);
+    // What becomes due while a route is too old asks for another, whether the site takes anything or not.
+    world.queue.reroute_site("elsewhere");
+    assert_eq!(world.queue.next_unrouted(), None);
+    world.queue.reroute_site("example");
+    assert_eq!(world.queue.next_unrouted(), None, "nothing is due");
+    world.finish(one, 0, Outcome::Deferred(status(450)));
+    world.queue.tick(START + 400);
+    assert!(world.queue.next_unrouted().is_some());
+}
+
 #[test]
 fn first_and_later_attempts_are_taken_as_preferred() {
     let mut world = World::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use posthaste_spool::Entry;
 
 use super::observer::Observer;
-use super::route::Route;
+use super::routing::Routing;
 use crate::dns::Resolver;
 use crate::dsn::{Wording, Written};
 use crate::queue::Schedules;
@@ -19,8 +19,8 @@ pub struct Config {
     pub resolver: Arc<Resolver>,
     /// The port of mail hosts: 25.
     pub port: u16,
-    /// Where some or all mail goes instead of to its mail hosts; the first that fits.
-    pub routes: Vec<Arc<Route>>,
+    /// Routes, sources and pools, at first: [`Relay::set_routing`](super::Relay::set_routing) changes them.
+    pub routing: Routing,
     /// When recipients are tried again.
     pub schedules: Schedules,
     /// Connections at a time.
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")
             .field("host_name", &self.host_name)
-            .field("routes", &self.routes)
+            .field("routing", &self.routing)
             .finish_non_exhaustive()
     }
 }

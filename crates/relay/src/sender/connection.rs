@@ -1,5 +1,6 @@
 //! One connection to a site: through its hosts until one answers, then message after message.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -53,8 +54,12 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
                     if shared.is_ending() {
                         return;
                     }
+                    let Some(local) = site.source.local(address) else {
+                        error = format!("{} ({address}): the source has no address of this family", host.name);
+                        continue;
+                    };
                     let endpoint = Endpoint::Tcp((address, site.port).into());
-                    match open(&shared, &site, &host, &endpoint).await {
+                    match open(&shared, &site, &host, &endpoint, local).await {
                         Ok(session) => {
                             counted.reached();
                             match serve(&shared, &site, &host, prefer, session).await {
@@ -62,6 +67,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
                                 Served::Useless(why) => error = format!("{}: {why}", host.name),
                             }
                         }
+                        Err(OpenError::Source(failed)) => return shared.suspend_source(&site.source, &failed),
                         Err(failed) => error = format!("{} ({address}): {failed}", host.name),
                     }
                 }
@@ -76,7 +82,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
 impl Counted {
     fn reached(&mut self) {
         if !std::mem::replace(&mut self.is_open, true) && self.site.state().reached() {
-            self.shared.observe_site(&SiteState::Reached { site: &self.site.name });
+            self.shared.observe_site(&SiteState::Reached { source: self.site.source.name(), site: &self.site.name });
         }
     }
 
@@ -85,14 +91,22 @@ impl Counted {
             let mut state = self.site.state();
             (state.unreachable(error, self.shared.config.site_pause_secs, Instant::now()), state.failures)
         };
-        self.shared.observe_site(&SiteState::Unreachable { site: &self.site.name, error, failures, pause_secs });
+        let (source, site) = (self.site.source.name(), &self.site.name);
+        self.shared.observe_site(&SiteState::Unreachable { source, site, error, failures, pause_secs });
     }
 }
 
 /// Connects to one address: with TLS as far as it goes, else once in the clear, which is remembered.
-async fn open(shared: &Shared, site: &Site, host: &Host, endpoint: &Endpoint) -> Result<Session, OpenError> {
+async fn open(
+    shared: &Shared,
+    site: &Site,
+    host: &Host,
+    endpoint: &Endpoint,
+    local: Option<IpAddr>,
+) -> Result<Session, OpenError> {
     let config = &shared.config;
-    let mut settings = Settings::new(&config.host_name);
+    let mut settings = Settings::new(site.source.settings.ehlo.as_ref().unwrap_or(&config.host_name));
+    settings.source = local;
     settings.messages_max = config.session_messages_max;
     settings.timeouts = config.timeouts.clone();
     let (policy, is_implicit, tls) = match site.route.as_deref() {

@@ -74,7 +74,7 @@ impl Relay {
                     sender = envelope.queued.sender.clone();
                     recipient = envelope.recipient(key.number).map_or(recipient, |found| found.address.clone());
                 }
-                let why = shared.trouble(state.queue).or_else(|| shared.replies.of(*key));
+                let why = shared.trouble(*key).or_else(|| shared.replies.of(*key));
                 if !show(Waiting { state, sender, recipient, bytes: size.1, why }) {
                     return false;
                 }
@@ -191,10 +191,13 @@ impl Shared {
         }
     }
 
-    /// Why the site of a queue cannot be reached.
-    fn trouble(&self, queue: QueueId) -> Option<Arc<str>> {
-        let name = self.queue().site(queue)?;
-        let site = self.sites.lock().expect("the sites").get(&name).cloned()?;
+    /// Why the source or the site of a recipient cannot be used.
+    fn trouble(&self, key: Key) -> Option<Arc<str>> {
+        let place = self.queue().route_of(key)?;
+        let site = self.sites.lock().expect("the sites").get(&place).cloned()?;
+        if let Some(trouble) = site.source.trouble() {
+            return Some(format!("source {}: {trouble}", site.source.name()).into());
+        }
         let state = site.state();
         state.trouble().map(Arc::from)
     }

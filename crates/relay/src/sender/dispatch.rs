@@ -8,8 +8,10 @@ use tokio::time::{Instant, timeout};
 
 use super::connection::reply_for;
 use super::route::Route;
+use super::routing::{Member, Routes, Routing};
 use super::shared::Shared;
 use super::site::Site;
+use super::source::Egress;
 use crate::dns::{Destination, DnsError};
 use crate::queue::{Notice, Outcome, QueueId, Secs, Source, Status, What};
 use posthaste_smtp::Reply;
@@ -58,6 +60,9 @@ impl Shared {
             });
         }
         self.recorder.retry(now);
+        if now.is_multiple_of(SOURCE_SECS) {
+            self.resume_sources();
+        }
         for notice in notices {
             self.settle_notice(notice);
         }
@@ -111,7 +116,7 @@ impl Shared {
                 unrouted.push(id);
             }
             while let Some(id) = queue.next_woken() {
-                woken.extend(queue.ready(id).map(|(_, site)| (id, site)));
+                woken.extend(queue.ready(id).map(|key| (id, key)));
             }
         }
         if unrouted.len() == ROUTES_AT_ONCE {
@@ -120,35 +125,92 @@ impl Shared {
         for id in unrouted {
             self.runtime.spawn(route(self.clone(), id));
         }
-        for (id, name) in woken {
-            let site = self.sites.lock().expect("the sites").get(&name).cloned();
+        for (id, key) in woken {
+            let site = self.sites.lock().expect("the sites").get(&key).cloned();
             let Some(site) = site else { continue };
             site.state().ready = id;
             self.serve(&site);
         }
     }
 
-    /// The site of a destination, with its hosts as they are now.
-    fn route_to(self: &Arc<Self>, id: QueueId, destination: &Arc<Destination>, route: Option<&Arc<Route>>) {
+    /// The sites of a destination, one for each source, with its hosts as they are now.
+    fn route_to(
+        self: &Arc<Self>,
+        id: QueueId,
+        destination: &Arc<Destination>,
+        route: Option<&Arc<Route>>,
+        members: &[Member],
+    ) {
         let port = route.map_or(self.config.port, |route| route.port);
-        let name = site_name(destination, port, route);
+        let name: Arc<str> = Arc::from(site_name(destination, port, route));
         let until = destination.valid_until.saturating_duration_since(Instant::now()).as_secs();
         let now = self.time.now();
         let until = now.saturating_add(Secs::try_from(until).unwrap_or(Secs::MAX).clamp(1, ROUTE_SECS_MAX));
-        let source = Source { name: Arc::from(SOURCE), weight: 1 };
-        let ready = {
+        let source = |(egress, weight): &Member| Source { name: egress.name().clone(), weight: *weight };
+        let sources: Vec<Source> = members.iter().map(source).collect();
+        let routed: Vec<Arc<Site>> = {
             let mut sites = self.sites.lock().expect("the sites");
-            let ready = self.queue().route(id, &name, &[source], until);
-            let Some(ready) = ready.first().copied() else { return };
-            let name: Arc<str> = Arc::from(name);
-            let site = sites
-                .entry(name.clone())
-                .or_insert_with(|| Arc::new(Site::new(name, port, route.cloned(), destination.clone(), ready)));
-            let mut state = site.state();
-            (state.destination, state.ready) = (destination.clone(), ready);
-            site.clone()
+            let ready = self.queue().route(id, &name, &sources, until);
+            let site = |(ready, (egress, _)): (_, &Member)| {
+                let new = || {
+                    let (egress, name, route) = (egress.clone(), name.clone(), route.cloned());
+                    Arc::new(Site::new(egress, name, port, route, destination.clone(), ready))
+                };
+                let site = sites.entry((egress.name().clone(), name.clone())).or_insert_with(new);
+                if !site.is_as(egress, route) {
+                    let old = std::mem::replace(site, new());
+                    self.retire(&old);
+                }
+                let mut state = site.state();
+                (state.destination, state.ready) = (destination.clone(), ready);
+                site.clone()
+            };
+            ready.into_iter().zip(members).map(site).collect()
         };
-        self.serve(&ready);
+        routed.iter().for_each(|site| self.serve(site));
+    }
+
+    /// Ends the connections of a site behind their transactions.
+    fn retire(&self, site: &Site) {
+        let mut state = site.state();
+        state.is_retired = true;
+        state.wake_idle();
+        if state.failures > 0 {
+            self.unreachable.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn set_routing(&self, routing: &Routing) {
+        self.set_routes(|before| Routes::new(routing, Some(before)));
+        self.reroute_all();
+    }
+
+    /// The address of a source cannot be used: its mail goes to the other sources of its pool, or waits.
+    pub fn suspend_source(&self, source: &Egress, error: &std::io::Error) {
+        if source.suspend(error) {
+            self.observe_source(source.name(), Some(&error.to_string()));
+            self.reroute_all();
+        }
+    }
+
+    fn resume_sources(&self) {
+        let routes = self.routes();
+        let resumed: Vec<_> = routes.sources.iter().filter(|egress| egress.try_resume()).collect();
+        resumed.iter().for_each(|egress| self.observe_source(egress.name(), None));
+        if !resumed.is_empty() {
+            self.reroute_all();
+        }
+    }
+
+    fn observe_source(&self, source: &str, error: Option<&str>) {
+        if let Some(observer) = &self.config.observer {
+            observer.source(source, error);
+        }
+    }
+
+    fn reroute_all(&self) {
+        self.queue().reroute_all();
+        self.wake.notify_one();
     }
 
     /// What was put off is tried now.
@@ -175,15 +237,15 @@ impl Shared {
 /// Finds the site of a queue. If there is none, what waits has had its attempt.
 async fn route(shared: Arc<Shared>, id: QueueId) {
     let Some((name, _)) = shared.queue().queue(id) else { return };
-    let config = &shared.config;
-    let fixed = config.routes.iter().find(|route| route.fits(&name.domain));
+    let (config, routes) = (&shared.config, shared.routes());
+    let fixed = routes.routes.iter().find(|route| route.fits(&name.domain));
     let found = match fixed {
         Some(route) if !route.use_mx => config.resolver.fixed(&route.host),
         Some(route) => config.resolver.destination(&route.host).await,
         None => config.resolver.destination(&name.domain).await,
     };
     match found {
-        Ok(destination) => shared.route_to(id, &destination, fixed),
+        Ok(destination) => shared.route_to(id, &destination, fixed, &routes.members(&name)),
         Err(error) => end_all(&shared, id, &error).await,
     }
 }
@@ -211,8 +273,8 @@ fn site_name(destination: &Destination, port: u16, route: Option<&Arc<Route>>) -
     name + &route.map_or_else(String::new, |route| route.manner())
 }
 
-/// The one source there is: the system's choice of an address.
-const SOURCE: &str = "default";
+/// How often the addresses of suspended sources are tried.
+const SOURCE_SECS: Secs = 5;
 /// What was settled meanwhile need not be replayed, and its bodies go, after so long.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
 const ROUTES_AT_ONCE: usize = 1000;

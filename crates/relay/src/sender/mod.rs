@@ -20,10 +20,12 @@ mod observer;
 mod record;
 mod replies;
 mod route;
+mod routing;
 mod section;
 mod shared;
 mod site;
 mod snapshots;
+mod source;
 mod tell;
 mod traffic;
 
@@ -41,7 +43,9 @@ pub use config::{Config, Delivering, Notice, Notifier};
 pub use control::{Acted, ControlError, Filter, Waiting};
 pub use observer::{Attempt, AttemptResult, Delivered, Observer, SiteState, Stats};
 pub use route::{Route, RouteTls};
+pub use routing::Routing;
 pub use section::{RouteEncryption, RouteError, RouteSection, Section, SrsSection};
+pub use source::{Pool, Source};
 
 use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret};
 use record::Time;
@@ -187,6 +191,11 @@ impl Relay {
     /// Everything that waits for its next attempt, or for a site that did not answer, is tried now.
     pub fn retry_all(&self) {
         self.0.shared.retry_all();
+    }
+
+    /// Other routes, sources and pools from now on. What waits is routed anew; connections end behind their transactions.
+    pub fn set_routing(&self, routing: &Routing) {
+        self.0.shared.set_routing(routing);
     }
 
     /// Counts since opening, and what waits now.

@@ -16,6 +16,9 @@ pub trait Observer: Send + Sync {
     /// A site cannot be reached, or can be again.
     fn site(&self, state: &SiteState<'_>);
 
+    /// A source cannot be used (`error` says why), or can be again.
+    fn source(&self, source: &str, error: Option<&str>);
+
     /// A batch of the spool cannot be read: what it said is lost, or belongs to a later version.
     fn unreadable(&self, batch: Lsn, why: &str);
 }
@@ -76,6 +79,8 @@ pub enum AttemptResult {
 pub enum SiteState<'a> {
     /// None of its hosts has answered.
     Unreachable {
+        /// The source from which it was tried.
+        source: &'a str,
         /// The site.
         site: &'a str,
         /// What the last host said or did.
@@ -87,6 +92,8 @@ pub enum SiteState<'a> {
     },
     /// It is reached again.
     Reached {
+        /// The source.
+        source: &'a str,
         /// The site.
         site: &'a str,
     },

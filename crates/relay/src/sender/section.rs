@@ -13,7 +13,7 @@ use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::{Route, RouteTls};
+use super::{Route, RouteTls, Routing};
 use crate::queue::Schedules;
 use crate::secrets::{SecretFileError, Secrets};
 use crate::session::TlsPolicy;
@@ -283,11 +283,15 @@ impl Section {
         Ok(())
     }
 
-    /// The routes, as the relay takes them. Reads files of passwords and authorities.
+    /// Routes, sources and pools, as the relay takes them. Reads files of passwords and authorities.
     ///
     /// # Errors
     /// See [`RouteError`].
-    pub fn routes(&self) -> Result<Vec<Arc<Route>>, RouteError> {
+    pub fn routing(&self) -> Result<Routing, RouteError> {
+        Ok(Routing { routes: self.routes()?, ..Routing::default() })
+    }
+
+    fn routes(&self) -> Result<Vec<Arc<Route>>, RouteError> {
         self.route.iter().map(|route| route.read(self.tls).map(Arc::new)).collect()
     }
 }

@@ -19,7 +19,8 @@ use super::messages::{Envelope, Messages};
 use super::observer::{Attempt, AttemptResult, Delivered, SiteState};
 use super::record::{Recorder, Time};
 use super::replies::Replies;
-use super::site::{Site, Wanted};
+use super::routing::Routes;
+use super::site::{Site, SiteKey, Wanted};
 use super::tell::{Tell, Told};
 use super::traffic::{keys_of, status_of};
 use crate::dns::DnsError;
@@ -38,8 +39,9 @@ pub(super) struct Shared {
     pub runtime: Handle,
     pub wake: Notify,
     pub wanted: AtomicU64,
-    /// By name.
-    pub sites: Mutex<HashMap<Arc<str>, Arc<Site>>>,
+    pub sites: Mutex<HashMap<SiteKey, Arc<Site>>>,
+    /// Changed as a whole.
+    routes: Mutex<Arc<Routes>>,
     pub seed: u64,
     queue: Mutex<Queue>,
     is_ending: AtomicBool,
@@ -69,6 +71,7 @@ pub(super) struct Parts {
 impl Shared {
     pub fn new(parts: Parts) -> Self {
         let Parts { spool, stream, config, queue, time, runtime, seed } = parts;
+        let routes = Mutex::new(Arc::new(Routes::new(&config.routing, None)));
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             replies: Replies::default(),
@@ -82,6 +85,7 @@ impl Shared {
             wake: Notify::new(),
             wanted: AtomicU64::new(0),
             sites: Mutex::default(),
+            routes,
             seed,
             queue: Mutex::new(queue),
             is_ending: AtomicBool::new(false),
@@ -120,6 +124,15 @@ impl Shared {
     /// Locked after a site, never before one.
     pub fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect("the queue")
+    }
+
+    pub fn routes(&self) -> Arc<Routes> {
+        self.routes.lock().expect("the routes").clone()
+    }
+
+    pub fn set_routes(&self, change: impl FnOnce(&Routes) -> Routes) {
+        let mut routes = self.routes.lock().expect("the routes");
+        *routes = Arc::new(change(&routes));
     }
 
     pub fn is_ending(&self) -> bool {
@@ -171,7 +184,7 @@ impl Shared {
         }
         let wanted = {
             let mut state = site.state();
-            if !self.queue().has_waiting(state.ready) {
+            if state.is_retired || site.source.is_suspended() || !self.queue().has_waiting(state.ready) {
                 return;
             }
             let most = match self.connections() < self.config.connections_max {

@@ -9,11 +9,13 @@ use posthaste_spool::Lsn;
 use tokio::time::Instant;
 
 use super::route::Route;
+use super::source::Egress;
 use crate::dns::Destination;
 use crate::queue::{Prefer, ReadyId};
 
-/// A set of mail hosts, by preference, and their port.
+/// A set of mail hosts, by preference, and their port, as one source sees it.
 pub(super) struct Site {
+    pub source: Arc<Egress>,
     /// `10 mx1.example.org, 20 mx2.example.org`, with `:port` behind if it is not 25, and what is special to a route.
     pub name: Arc<str>,
     pub port: u16,
@@ -46,7 +48,12 @@ pub(super) struct State {
     pub is_in_crowd: bool,
     /// How often a connection was lost while a message was on its way.
     lost: HashMap<Lsn, u32>,
+    /// Another has taken its place: it ends behind the transactions under way.
+    pub is_retired: bool,
 }
+
+/// By source and name.
+pub(super) type SiteKey = (Arc<str>, Arc<str>);
 
 /// What to do for a site that has something to send.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,6 +66,7 @@ pub(super) enum Wanted {
 
 impl Site {
     pub fn new(
+        source: Arc<Egress>,
         name: Arc<str>,
         port: u16,
         route: Option<Arc<Route>>,
@@ -78,8 +86,16 @@ impl Site {
             recipients_max: None,
             is_in_crowd: false,
             lost: HashMap::new(),
+            is_retired: false,
         };
-        Site { name, port, route, state: Mutex::new(state) }
+        Site { source, name, port, route, state: Mutex::new(state) }
+    }
+
+    /// Whether it is of this source and this route, rather than of earlier ones with their names.
+    pub fn is_as(&self, source: &Arc<Egress>, route: Option<&Arc<Route>>) -> bool {
+        let manner = |route: &Arc<Route>| (route.port, route.manner(), route.auth.clone());
+        let is_route = self.route.as_ref().map(manner) == route.map(manner);
+        is_route && Arc::ptr_eq(&self.source, source)
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {

@@ -82,7 +82,7 @@ impl Mail {
         let now = Instant::now();
         let used = now.duration_since(self.begun);
         let mut state = self.site.state();
-        if state.is_paused(now) || self.has_taken && self.shared.crowd.takes(false, used) {
+        if state.is_retired || state.is_paused(now) || self.has_taken && self.shared.crowd.takes(false, used) {
             return Poll::Ready(None);
         }
         let recipients_max = state.recipients_max.unwrap_or(config.recipients_max).min(config.recipients_max);

@@ -3,6 +3,7 @@
 mod changes;
 mod crowded;
 mod sink;
+mod sources;
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -63,9 +64,13 @@ impl Observer for Log {
     fn site(&self, state: &SiteState<'_>) {
         let said = match state {
             SiteState::Unreachable { site, error, .. } => format!("unreachable {site}: {error}"),
-            SiteState::Reached { site } => format!("reached {site}"),
+            SiteState::Reached { site, .. } => format!("reached {site}"),
         };
         self.0.lock().unwrap().push(said);
+    }
+
+    fn source(&self, source: &str, error: Option<&str>) {
+        self.0.lock().unwrap().push(format!("source {source}: {}", error.unwrap_or("usable")));
     }
 
     fn unreadable(&self, batch: Lsn, why: &str) {
@@ -94,7 +99,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         host_name: "relay.example".to_owned(),
         resolver: Arc::new(Resolver::new(&settings).unwrap()),
         port,
-        routes: Vec::new(),
+        routing: Default::default(),
         schedules: schedules(1, 3600),
         connections_max: 100,
         site_connections_max: 4,
@@ -151,10 +156,18 @@ impl Rig {
         self.send_asking(sender, to, body, 0);
     }
 
-    /// Returns once the message is durable.
+    fn send_for(&self, tenant: &str, sender: &str, to: &[&str]) {
+        self.append(Outgoing { tenant: Arc::from(tenant), ..outgoing(sender, to, 0) }, "x\r\n");
+    }
+
     fn send_asking(&self, sender: &str, to: &[&str], body: &str, notify: u8) {
+        self.append(outgoing(sender, to, notify), body);
+    }
+
+    /// Returns once the message is durable.
+    fn append(&self, message: Outgoing, body: &str) {
         let body = Body::Inline(vec![Bytes::copy_from_slice(body.as_bytes())]);
-        let batch = Batch { entries: vec![self.relay.entry(outgoing(sender, to, notify))], body };
+        let batch = Batch { entries: vec![self.relay.entry(message)], body };
         let (tell, told) = std::sync::mpsc::channel();
         self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
         told.recv().unwrap().unwrap();
@@ -353,7 +366,7 @@ fn an_unreachable_site_pauses_and_comes_back() {
 fn a_route_goes_before_mx_hosts() {
     let sink = Sink::start();
     let rig = rig_with(zone(), 1, |config| {
-        config.routes = vec![Route::new("[127.0.0.1]", sink.port()).into()];
+        config.routing.routes = vec![Route::new("[127.0.0.1]", sink.port()).into()];
     });
     rig.send("ann@here.example", &["bob@unknown.example"], "x\r\n");
     sink.wait_taken(1);
@@ -375,7 +388,7 @@ fn routes_to_one_host_keep_their_passwords_and_protocols_apart() {
             route("b.example", None, Protocol::Lmtp),
             route("", Some("all"), Protocol::Smtp),
         ];
-        config.routes = routes.map(Into::into).into();
+        config.routing.routes = routes.map(Into::into).into();
     });
     rig.send("ann@here.example", &["x@a.example", "x@b.example", "later@b.example", "x@c.example"], "x\r\n");
     let taken = sink.wait_taken(3);
@@ -395,7 +408,7 @@ fn a_host_that_cannot_be_trusted_gets_neither_mail_nor_password() {
     let rig = rig_with(zone(), 1, |config| {
         let tls = RouteTls { policy: TlsPolicy::Required, is_implicit: false, config: opportunistic_tls().unwrap() };
         let auth = Some(Credentials::new("ann", "secret"));
-        config.routes = vec![Route { tls: Some(tls), auth, ..Route::new("[127.0.0.1]", sink.port()) }.into()];
+        config.routing.routes = vec![Route { tls: Some(tls), auth, ..Route::new("[127.0.0.1]", sink.port()) }.into()];
     });
     rig.send("ann@here.example", &["x@a.example"], "x\r\n");
     wait("it is told", || rig.log().iter().any(|line| line.starts_with("unreachable")));

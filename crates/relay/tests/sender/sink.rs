@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,10 @@ pub struct Taken {
     pub body: Vec<u8>,
     /// Who had sent a password; empty for nobody.
     pub logged_in: String,
+    /// Where the connection came from.
+    pub from: IpAddr,
+    /// The name in EHLO.
+    pub hello: String,
 }
 
 #[derive(Default)]
@@ -30,6 +34,8 @@ struct Seen {
     is_released: bool,
     /// RCPT commands, by address.
     rcpts: HashMap<String, usize>,
+    /// The same in their order, with where they came from.
+    asked: Vec<(String, IpAddr)>,
 }
 
 /// Ends with the process.
@@ -75,6 +81,11 @@ impl Sink {
 
     pub fn logins(&self) -> usize {
         self.seen.0.lock().unwrap().logins
+    }
+
+    /// RCPT commands and where they came from.
+    pub fn asked(&self) -> Vec<(String, IpAddr)> {
+        self.seen.0.lock().unwrap().asked.clone()
     }
 
     pub fn rcpts(&self, address: &str) -> usize {
@@ -124,10 +135,11 @@ impl Sink {
 
     fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
         self.note(|seen| seen.connections += 1);
+        let from = stream.peer_addr()?.ip();
         let mut input = BufReader::new(stream.try_clone()?);
         stream.write_all(b"220 sink\r\n")?;
         let (mut sender, mut recipients) = (String::new(), Vec::<String>::new());
-        let (mut is_lmtp, mut logged_in) = (false, String::new());
+        let (mut is_lmtp, mut logged_in, mut hello) = (false, String::new(), String::new());
         loop {
             let mut line = String::new();
             if input.read_line(&mut line)? == 0 {
@@ -138,6 +150,7 @@ impl Sink {
             match word.as_str() {
                 "EHLO" | "LHLO" => {
                     is_lmtp = word == "LHLO";
+                    hello = line[4..].trim().to_owned();
                     stream.write_all(b"250-sink\r\n250-PIPELINING\r\n250-AUTH PLAIN\r\n250 8BITMIME\r\n")?;
                 }
                 "AUTH" => {
@@ -158,6 +171,7 @@ impl Sink {
                         let rcpts = seen.rcpts.entry(to.clone()).or_default();
                         *rcpts += 1;
                         count = *rcpts;
+                        seen.asked.push((to.clone(), from));
                     });
                     let reply: &[u8] = match to.split('@').next().unwrap_or("") {
                         local if local.starts_with("no") => b"550 5.1.1 no such user\r\n",
@@ -196,8 +210,8 @@ impl Sink {
                     }
                     let (sender, recipients) = (sender.clone(), std::mem::take(&mut recipients));
                     let replies = if is_lmtp { recipients.len() } else { 1 };
-                    let logged_in = logged_in.clone();
-                    self.note(|seen| seen.taken.push(Taken { sender, recipients, body, logged_in }));
+                    let (logged_in, hello) = (logged_in.clone(), hello.clone());
+                    self.note(|seen| seen.taken.push(Taken { sender, recipients, body, logged_in, from, hello }));
                     stream.write_all(&b"250 2.0.0 taken\r\n".repeat(replies))?;
                 }
                 "QUIT" => {

@@ -1,0 +1,25 @@
+//! Which source a message is sent from: the same each time, in proportion to the weights.
+
+use posthaste_random::mix;
+use posthaste_spool::Lsn;
+
+use super::destinations::Lane;
+
+/// The lane of a message. A lane that is added or removed moves only its own messages: to the others in proportion to their weights (weighted rendezvous hashing).
+pub(super) fn pick(lanes: &[Lane], message: Lsn) -> usize {
+    if lanes.len() == 1 {
+        return 0;
+    }
+    // Of exponential times with the weights as rates, each is the first as often as its weight has it.
+    let time = |lane: &Lane| {
+        let uniform = ((mix(message.get() ^ lane.source) >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
+        -uniform.ln() / f64::from(lane.weight)
+    };
+    let times = lanes.iter().map(time).enumerate();
+    times.min_by(|(_, one), (_, other)| one.total_cmp(other)).map_or(0, |(at, _)| at)
+}
+
+/// A number for the name of a source: the same in each run.
+pub(super) fn number(name: &str) -> u64 {
+    name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| mix(hash ^ u64::from(byte)))
+}

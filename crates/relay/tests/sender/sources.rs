@@ -1,0 +1,148 @@
+//! Several sources: addresses, names, weights, and what is done without one.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use posthaste_relay::sender::{Config, Pool, Routing, Source};
+
+use super::sink::Sink;
+use super::{rig_with, schedules, wait, zone};
+
+fn source(name: &str, last_octet: u8) -> Source {
+    let ehlo = Some(format!("{name}.example"));
+    Source { ipv4: Some(Ipv4Addr::new(127, 0, 0, last_octet)), ehlo, ..Source::new(name) }
+}
+
+fn pool(tenants: &[&str], sources: &[(&str, u32)]) -> Pool {
+    Pool {
+        name: "pool".to_owned(),
+        tenants: tenants.iter().map(|tenant| (*tenant).to_owned()).collect(),
+        sources: sources.iter().map(|(name, weight)| (Arc::from(*name), *weight)).collect(),
+    }
+}
+
+fn of_tenant(tenants: &[&str]) -> Routing {
+    let pools = vec![pool(tenants, &[("one", 1), ("two", 3)]), pool(&[], &[("rest", 1)])];
+    Routing { sources: vec![source("one", 11), source("two", 12), source("rest", 13)], pools, ..Routing::default() }
+}
+
+#[test]
+fn messages_leave_from_the_sources_of_their_tenant_with_their_names() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.routing = of_tenant(&["t"]));
+    for _ in 0..200 {
+        rig.send_for("t", "ann@here.example", &["bob@a.example"]);
+    }
+    rig.send_for("", "ann@here.example", &["rest@a.example"]);
+    let taken = sink.wait_taken(201);
+    rig.wait_empty();
+    let from = |octet: u8, name: &str| {
+        let is_it = |taken: &&super::Taken| taken.from == Ipv4Addr::new(127, 0, 0, octet) && taken.hello == name;
+        taken.iter().filter(is_it).count()
+    };
+    let (one, two) = (from(11, "one.example"), from(12, "two.example"));
+    assert_eq!((one + two, from(13, "rest.example")), (200, 1));
+    assert!((25..75).contains(&one), "a quarter of them: {one}");
+}
+
+#[test]
+fn a_message_is_tried_from_the_same_source_each_time() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.routing = of_tenant(&["t"]));
+    let addresses: Vec<String> = (0..20).map(|number| format!("later{number}@a.example")).collect();
+    for address in &addresses {
+        rig.send_for("t", "ann@here.example", &[address]);
+    }
+    sink.wait_taken(20);
+    rig.wait_empty();
+    let asked = sink.asked();
+    for address in &addresses {
+        let from: Vec<_> = asked.iter().filter(|(to, _)| to == address).map(|(_, from)| *from).collect();
+        assert_eq!(from.len(), 2, "{address}: {from:?}");
+        assert_eq!(from[0], from[1], "{address}");
+    }
+    let all: std::collections::HashSet<_> = asked.iter().map(|(_, from)| *from).collect();
+    assert_eq!(all.len(), 2, "both sources have some");
+}
+
+/// RFC 5737 gives this address to documentation.
+fn not_here() -> Source {
+    Source { ipv4: Some(Ipv4Addr::new(192, 0, 2, 1)), ..Source::new("gone") }
+}
+
+#[test]
+fn mail_of_a_source_that_cannot_be_bound_goes_to_the_others_of_its_pool() {
+    let sink = Sink::start();
+    let routing = Routing {
+        sources: vec![not_here(), source("one", 11)],
+        pools: vec![pool(&[], &[("gone", 1), ("one", 1)])],
+        ..Routing::default()
+    };
+    let rig = rig_with(zone(), sink.port(), |config| config.routing = routing);
+    for _ in 0..20 {
+        rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    }
+    let taken = sink.wait_taken(20);
+    rig.wait_empty();
+    assert!(taken.iter().all(|taken| taken.from == Ipv4Addr::new(127, 0, 0, 11)), "{taken:?}");
+    let log = rig.log();
+    let told = log.iter().filter(|line| line.starts_with("source gone: ")).count();
+    assert_eq!((told, rig.relay.stats().unreachable), (1, 0), "the host is not to blame: {log:?}");
+    assert!(!log.iter().any(|line| line.contains("deferred")), "{log:?}");
+}
+
+#[test]
+fn mail_waits_for_its_only_source_until_other_sources_are_configured() {
+    let sink = Sink::start();
+    let only = |source: Source| {
+        let pools = vec![pool(&[], &[(&*source.name, 1)])];
+        Routing { sources: vec![source], pools, ..Routing::default() }
+    };
+    let long = |config: &mut Config| {
+        config.schedules = schedules(3600, 86_400);
+        config.routing = only(not_here());
+    };
+    let rig = rig_with(zone(), sink.port(), long);
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    wait("it is suspended", || rig.log().iter().any(|line| line.starts_with("source gone: ")));
+    let mut why = None;
+    rig.relay.waiting(&Default::default(), &mut |waiting| {
+        why = waiting.why;
+        true
+    });
+    assert!(why.as_deref().is_some_and(|why| why.starts_with("source gone: ")), "{why:?}");
+    assert_eq!((sink.taken().len(), rig.relay.stats().recipients), (0, 1));
+    rig.relay.set_routing(&only(source("one", 11)));
+    assert_eq!(sink.wait_taken(1)[0].hello, "one.example");
+    rig.wait_empty();
+}
+
+#[test]
+fn a_change_of_the_routes_reaches_open_connections() {
+    let (sink, other) = (Sink::start(), Sink::start());
+    let rig = rig_with(zone(), sink.port(), |config| {
+        config.timeouts.idle = std::time::Duration::from_secs(3600);
+        config.routing.routes = vec![posthaste_relay::sender::Route::new("[127.0.0.1]", sink.port()).into()];
+    });
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    sink.wait_taken(1);
+    let routes = vec![posthaste_relay::sender::Route::new("[127.0.0.1]", other.port()).into()];
+    rig.relay.set_routing(&Routing { routes, ..of_tenant(&[]) });
+    rig.send("ann@here.example", &["bob@a.example"], "y\r\n");
+    assert_eq!(other.wait_taken(1)[0].body, b"y\r\n");
+    assert_eq!(sink.taken().len(), 1);
+    // The name stays the same, the route behind it does not.
+    let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", "one"));
+    let again = |auth| posthaste_relay::sender::Route {
+        auth,
+        ..posthaste_relay::sender::Route::new("[127.0.0.1]", other.port())
+    };
+    for password in ["one", "two"] {
+        let auth = auth.clone().map(|auth| posthaste_smtp::sasl::Credentials::new(auth.user, password));
+        rig.relay.set_routing(&Routing { routes: vec![again(auth).into()], ..of_tenant(&[]) });
+        let before = other.logins();
+        rig.send("ann@here.example", &["bob@a.example"], "z\r\n");
+        wait("a login", || other.logins() == before + 1);
+    }
+    rig.wait_empty();
+}
