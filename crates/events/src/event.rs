@@ -35,6 +35,12 @@ pub enum Kind {
     GivenUp(Waiting),
     /// What became of a message for programs, files and LMTP servers. What was delivered is in the batch that notes this.
     Transport(OfTransport),
+    /// What became of a recipient at another host. In the batch that notes this.
+    Relay(OfRelay),
+    /// What an operator did to the queue.
+    Admin(Admin),
+    /// What another system reported of mail that was sent: a notification or a complaint.
+    Feedback(Feedback),
     /// A client was refused, or broke off.
     Refused(Refused),
     /// Events are missing here.
@@ -130,6 +136,120 @@ pub struct TransportTarget {
     pub transport: Arc<str>,
     /// Whom it gets it for.
     pub recipient: Arc<str>,
+}
+
+/// What became of a recipient at another host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OfRelay {
+    /// What.
+    pub fate: RelayFate,
+    /// The batch that has the message.
+    pub message: Lsn,
+    /// The recipient's number among the message's recipients at other hosts.
+    pub number: u16,
+    /// Attempts so far.
+    pub attempts: u8,
+    /// Seconds since the message was received.
+    pub age_secs: u32,
+    /// When it is tried again, in Unix seconds; 0 if it is not.
+    pub next: u32,
+    /// The reply's code.
+    pub code: u16,
+    /// The reply's enhanced code; empty if it has none.
+    pub status: Arc<str>,
+    /// The reply, or what the server says in place of one.
+    pub reply: Arc<str>,
+    /// The host that said it; empty if none did.
+    pub host: Arc<str>,
+    /// The source that it was sent from; empty for the system's choice.
+    pub source: Arc<str>,
+    /// The class of a failure, by the rules for replies; empty without one.
+    pub class: Arc<str>,
+    /// The sender's address; empty for none.
+    pub sender: Arc<str>,
+    /// The recipient's address.
+    pub recipient: Arc<str>,
+    /// On whose account; empty for none.
+    pub tenant: Arc<str>,
+    /// Which mailing; empty for none.
+    pub campaign: Arc<str>,
+}
+
+/// What became of a recipient.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RelayFate {
+    /// The next hop has it.
+    #[default]
+    Delivered,
+    /// It is tried again.
+    Deferred,
+    /// The connection broke when all was written: the next hop may have it. It is tried again.
+    Unknown,
+    /// It is given up: refused for good.
+    Bounced,
+    /// It is given up: too old.
+    Expired,
+    /// It is given up: its address is on a suppression list.
+    Suppressed,
+}
+
+/// What an operator did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Admin {
+    /// What, in one word, such as `hold`.
+    pub action: Arc<str>,
+    /// The user of the system who did it.
+    pub uid: u32,
+    /// Why, in the operator's words.
+    pub reason: Arc<str>,
+    /// What kind of name [`name`](Self::name) is, such as `domain`; empty if it was done to recipients.
+    pub scope: Arc<str>,
+    /// To what it was done.
+    pub name: Arc<str>,
+    /// Until when, in Unix seconds; 0 without an end.
+    pub until: u32,
+    /// To which recipients.
+    pub targets: Vec<AdminTarget>,
+}
+
+/// A recipient that an operator did something to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminTarget {
+    /// The batch that has the message.
+    pub message: Lsn,
+    /// Its number among the message's recipients at other hosts.
+    pub number: u16,
+    /// Its address; empty if it could not be read.
+    pub recipient: Arc<str>,
+}
+
+/// What another system reported of mail that was sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Feedback {
+    /// What kind of report, such as `failed`, `delayed` or `abuse`.
+    pub kind: Arc<str>,
+    /// The batch that has the report.
+    pub report: Lsn,
+    /// The batch that had the message that it is about; [`Lsn::ZERO`] if that is not known.
+    pub message: Lsn,
+    /// The number of the recipient that it is about, if the message is known.
+    pub number: u16,
+    /// Who reported: a host or an address.
+    pub reporter: Arc<str>,
+    /// The sender of the message that it is about.
+    pub sender: Arc<str>,
+    /// Its recipient.
+    pub recipient: Arc<str>,
+    /// Its `Message-ID`.
+    pub message_id: Arc<str>,
+    /// The enhanced code.
+    pub status: Arc<str>,
+    /// What the report says of the reason.
+    pub text: Arc<str>,
+    /// On whose account the message was sent.
+    pub tenant: Arc<str>,
+    /// Which mailing it belonged to.
+    pub campaign: Arc<str>,
 }
 
 /// A client that was refused something.

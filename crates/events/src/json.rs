@@ -9,7 +9,8 @@ use posthaste_spool::Lsn;
 
 use crate::entry;
 use crate::event::{
-    Event, Fate, Kind, LeftOut, OfTransport, Received, Refused, Stage, Target, TransportTarget, Waiting,
+    Admin, Event, Fate, Feedback, Kind, LeftOut, OfRelay, OfTransport, Received, Refused, RelayFate, Stage, Target,
+    TransportTarget, Waiting,
 };
 
 /// Appends the lines of an entry: at least one where it cannot be read.
@@ -41,6 +42,9 @@ fn write_event(out: &mut Vec<u8>, lsn: Lsn, event: &Event) {
             Object::begin(out, lsn, at_us, "given_up").target(target).text("error", error).end();
         }
         Kind::Transport(of) => write_of_transport(out, lsn, at_us, of),
+        Kind::Relay(of) => write_of_relay(out, lsn, at_us, of),
+        Kind::Admin(admin) => write_admin(out, lsn, at_us, admin),
+        Kind::Feedback(of) => write_feedback(Object::begin(out, lsn, at_us, "feedback"), of),
         Kind::Refused(refused) => write_refused(out, lsn, at_us, refused),
         Kind::LeftOut(LeftOut { refused, others }) => {
             Object::begin(out, lsn, at_us, "left_out").number("refused", *refused).number("others", *others).end();
@@ -81,6 +85,64 @@ fn write_of_transport(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfTr
             .text("error", &of.error)
             .end();
     }
+}
+
+fn write_of_relay(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfRelay) {
+    let event = match of.fate {
+        RelayFate::Delivered => "delivered",
+        RelayFate::Deferred | RelayFate::Unknown => "deferred",
+        RelayFate::Bounced => "bounced",
+        RelayFate::Expired => "expired",
+        RelayFate::Suppressed => "suppressed",
+    };
+    let mut object = Object::begin(out, lsn, at_us, event)
+        .number("message", of.message.get())
+        .number("relay_target", of.number.into())
+        .text("recipient", &of.recipient)
+        .text("from", &format!("<{}>", of.sender))
+        .text("tenant", &of.tenant)
+        .text("campaign", &of.campaign)
+        .text("host", &of.host)
+        .text("source", &of.source);
+    if of.code != 0 {
+        object = object.number("code", of.code.into());
+    }
+    object = object.text("status", &of.status).text("reply", &of.reply).text("class", &of.class);
+    if of.fate == RelayFate::Unknown {
+        object = object.truth("maybe_delivered");
+    }
+    object.number("attempts", of.attempts.into()).number("age_secs", of.age_secs.into()).seconds("next", of.next).end();
+}
+
+fn write_admin(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, admin: &Admin) {
+    if admin.targets.is_empty() {
+        return Object::begin(out, lsn, at_us, "admin").admin(admin).end();
+    }
+    for target in &admin.targets {
+        Object::begin(out, lsn, at_us, "admin")
+            .admin(admin)
+            .number("message", target.message.get())
+            .number("relay_target", target.number.into())
+            .text("recipient", &target.recipient)
+            .end();
+    }
+}
+
+fn write_feedback(object: Object<'_>, of: &Feedback) {
+    let mut object = object.text("kind", &of.kind).number("report", of.report.get());
+    if of.message != Lsn::ZERO {
+        object = object.number("message", of.message.get()).number("relay_target", of.number.into());
+    }
+    object
+        .text("reporter", &of.reporter)
+        .text("from", &of.sender)
+        .text("recipient", &of.recipient)
+        .text("message_id", &of.message_id)
+        .text("status", &of.status)
+        .text("text", &of.text)
+        .text("tenant", &of.tenant)
+        .text("campaign", &of.campaign)
+        .end();
 }
 
 fn write_refused(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, refused: &Refused) {
@@ -147,6 +209,21 @@ impl<'a> Object<'a> {
         self
     }
 
+    fn truth(mut self, key: &str) -> Self {
+        self.key(key);
+        self.0.extend_from_slice(b"true");
+        self
+    }
+
+    /// A time; nothing for 0.
+    fn seconds(mut self, key: &str, seconds: u32) -> Self {
+        if let Some(time) = Timestamp::from_second(seconds.into()).ok().filter(|_| seconds != 0) {
+            self.key(key);
+            let _ = write!(self.0, "\"{time:.0}\"");
+        }
+        self
+    }
+
     fn list(mut self, key: &str, texts: &[Arc<str>]) -> Self {
         self.key(key);
         for (index, text) in texts.iter().enumerate() {
@@ -155,6 +232,15 @@ impl<'a> Object<'a> {
         }
         self.0.extend_from_slice(if texts.is_empty() { b"[]" } else { b"]" });
         self
+    }
+
+    fn admin(self, admin: &Admin) -> Self {
+        self.text("action", &admin.action)
+            .number("uid", admin.uid.into())
+            .text("reason", &admin.reason)
+            .text("scope", &admin.scope)
+            .text("name", &admin.name)
+            .seconds("until", admin.until)
     }
 
     fn target(self, target: &Target) -> Self {
@@ -167,7 +253,7 @@ impl<'a> Object<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Delivered, Event};
+    use crate::event::{AdminTarget, Delivered, Event};
 
     #[test]
     fn lines_are_as_documented() {
@@ -197,6 +283,43 @@ mod tests {
             Kind::GivenUp(Waiting { target, error: "lost".into() }),
             of(Fate::Delivered, ""),
             of(Fate::Held, "550 no"),
+            Kind::Relay(OfRelay {
+                fate: RelayFate::Unknown,
+                message: Lsn::new(2),
+                number: 1,
+                attempts: 2,
+                age_secs: 300,
+                next: 1_700_000_600,
+                code: 451,
+                status: "4.4.2".into(),
+                reply: "451 4.4.2 lost".into(),
+                host: "mx.example".into(),
+                sender: "s@example.net".into(),
+                recipient: "ann@there.example".into(),
+                campaign: "may".into(),
+                ..OfRelay::default()
+            }),
+            Kind::Admin(Admin {
+                action: "hold".into(),
+                reason: "look".into(),
+                targets: vec![AdminTarget { message: Lsn::new(2), number: 1, recipient: "ann@there.example".into() }],
+                ..Admin::default()
+            }),
+            Kind::Admin(Admin {
+                action: "suspend".into(),
+                uid: 1000,
+                scope: "domain".into(),
+                name: "there.example".into(),
+                until: 1_700_000_600,
+                ..Admin::default()
+            }),
+            Kind::Feedback(Feedback {
+                kind: "abuse".into(),
+                report: Lsn::new(3),
+                message: Lsn::new(2),
+                recipient: "ann@there.example".into(),
+                ..Feedback::default()
+            }),
         ];
         for kind in kinds {
             write_event(&mut out, Lsn::new(3), &Event { at_us, kind });
@@ -207,6 +330,10 @@ mod tests {
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"given_up","message":3,"target":0,"mailbox":"example.org/a/Maildir","error":"lost"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":3,"transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"held","message":3,"transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org","error":"550 no"}
+{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"deferred","message":2,"relay_target":1,"recipient":"ann@there.example","from":"<s@example.net>","campaign":"may","host":"mx.example","code":451,"status":"4.4.2","reply":"451 4.4.2 lost","maybe_delivered":true,"attempts":2,"age_secs":300,"next":"2023-11-14T22:23:20Z"}
+{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"hold","uid":0,"reason":"look","message":2,"relay_target":1,"recipient":"ann@there.example"}
+{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"suspend","uid":1000,"scope":"domain","name":"there.example","until":"2023-11-14T22:23:20Z"}
+{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"feedback","kind":"abuse","report":3,"message":2,"relay_target":0,"recipient":"ann@there.example"}
 {"lsn":4,"event":"unreadable"}
 "#;
         assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);

@@ -23,8 +23,8 @@ mod writer;
 
 pub use config::{Config, Notice, OpenError, Stats};
 pub use event::{
-    Delivered, Event, Fate, Kind, LIST_MAX, LeftOut, OfTransport, Received, Refused, Stage, Target, TransportTarget,
-    Waiting,
+    Admin, AdminTarget, Delivered, Event, Fate, Feedback, Kind, LIST_MAX, LeftOut, OfRelay, OfTransport, Received,
+    Refused, RelayFate, Stage, Target, TransportTarget, Waiting,
 };
 pub use files::{Cursor, file_name};
 pub use log::{EventLog, Recorder, STREAM, give_up};

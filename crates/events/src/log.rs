@@ -126,12 +126,17 @@ impl Drop for EventLog {
 impl Recorder {
     /// An event for a batch of the caller's: as durable as what else is in it. One for each batch. `None`: it is left out, because too much waits.
     pub fn entry(&self, event: &Event) -> Option<Entry> {
-        if self.notes.leaves_out() {
-            self.notes.lost(1);
+        self.entries(std::slice::from_ref(event))
+    }
+
+    /// Some events as one entry, as by [`entry`](Self::entry). `None` as well if there are none.
+    pub fn entries(&self, events: &[Event]) -> Option<Entry> {
+        if self.notes.leaves_out() || events.is_empty() {
+            self.notes.lost(events.len() as u64);
             return None;
         }
         let mut payload = entry::begin();
-        entry::put(&mut payload, event);
+        events.iter().for_each(|event| entry::put(&mut payload, event));
         Some(Entry { stream: self.stream, needs_body: false, payload: payload.freeze() })
     }
 

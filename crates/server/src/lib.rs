@@ -28,6 +28,7 @@ mod receive;
 #[cfg(test)]
 mod receive_tests;
 mod relay;
+mod relay_log;
 mod reload;
 mod repeats;
 mod replies;

@@ -5,18 +5,17 @@ use std::task::{Context, Poll};
 
 use posthaste_delivery::local::{Body, LineEnds, LocalDelivery, Message};
 use posthaste_directory::{Directory, Refusal, Route};
-use posthaste_events::{Event, Fate, Kind, LIST_MAX, OfTransport, Recorder, TransportTarget};
+use posthaste_events::Recorder;
 use posthaste_relay::dns::Resolver;
 use posthaste_relay::dsn::{Wording, Written};
 use posthaste_relay::queue::QueuedRecipient;
 use posthaste_relay::queue::entry::notify::NEVER;
 use posthaste_relay::sender::{
-    Attempt, AttemptResult, Config as RelayConfig, Delivered, Delivering, Notice, Notifier, Observer, Outgoing, Relay,
-    STREAM, SiteState, opportunistic_tls,
+    Config as RelayConfig, Delivering, Notice, Notifier, Outgoing, Relay, STREAM, opportunistic_tls,
 };
 use posthaste_relay::session::Timeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
-use posthaste_spool::{Entry, Lsn};
+use posthaste_spool::Entry;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -24,6 +23,7 @@ use crate::config::Config;
 use crate::error::ServeError;
 use crate::forward::{Back, Forwarding};
 use crate::receive::{Receiver, WeakReceiver};
+use crate::relay_log::RelayLog;
 use crate::services::{Ending, OnFailure, Service};
 use crate::transaction::{Destinations, Transaction};
 
@@ -133,7 +133,7 @@ fn open(
         returned_bytes_max: section.returned_bytes,
         wording: Wording::default(),
         notifier: Arc::new(Senders { receiver }),
-        observer: Some(Arc::new(Log { recorder })),
+        observer: Some(Arc::new(RelayLog { recorder })),
     };
     let (relay, report) = Relay::open(spool, settings)?;
     for lsn in &report.damaged {
@@ -159,7 +159,8 @@ impl Notifier for Senders {
         let receiver = self.receiver.clone();
         Box::pin(async move {
             let receiver = receiver.upgrade().ok_or("the server ends")?;
-            receiver.notify(&notice.sender, notice.written, Some((notice.change, notice.remote))).await
+            let changes = std::iter::once(notice.change).chain(notice.events).collect();
+            receiver.notify(&notice.sender, notice.written, Some((changes, notice.remote))).await
         })
     }
 }
@@ -174,7 +175,7 @@ impl Receiver {
         &self,
         sender: &str,
         written: Written,
-        of_queue: Option<(Entry, Entry)>,
+        of_queue: Option<(Vec<Entry>, Entry)>,
     ) -> Result<bool, String> {
         let Ok(path) = ForwardPath::parse(&format!("<{sender}>")) else { return Ok(false) };
         // A sender that we have rewritten is the sender behind it.
@@ -183,12 +184,12 @@ impl Receiver {
             Back::Ordinary => (path, of_queue),
             Back::Sender(back) => {
                 let remote = self.relay().ok_or("the server ends")?.entry(notification(&back, &written));
-                (back, of_queue.map(|(change, _)| (change, remote)))
+                (back, of_queue.map(|(changes, _)| (changes, remote)))
             }
             Back::Invalid => return Ok(false),
         };
         let (mut also, remote) = match of_queue {
-            Some((change, remote)) => (vec![change], Some(remote)),
+            Some((changes, remote)) => (changes, Some(remote)),
             None => (Vec::new(), self.relay().map(|relay| relay.entry(notification(&path, &written)))),
         };
         let changes = also.len();
@@ -244,85 +245,5 @@ fn notification(to: &ForwardPath, written: &Written) -> Outgoing {
         tenant: "".into(),
         campaign: "".into(),
         recipients: vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: NEVER }],
-    }
-}
-
-/// Tells the log and the event log.
-struct Log {
-    recorder: Option<Recorder>,
-}
-
-impl Observer for Log {
-    fn delivered(&self, delivered: Vec<Delivered>) -> Vec<Entry> {
-        for Delivered { key, recipient, host } in &delivered {
-            let (batch, number) = (key.message.get(), key.number);
-            tracing::debug!(batch, number, to = &**recipient, host = &**host, "delivered to another host");
-        }
-        let Some(recorder) = &self.recorder else { return Vec::new() };
-        let event = |delivered: &[Delivered]| {
-            let target = |delivered: &Delivered| TransportTarget {
-                message: delivered.key.message,
-                number: delivered.key.number,
-                transport: format!("relay:{}", delivered.host).into(),
-                recipient: delivered.recipient.clone(),
-            };
-            let targets = delivered.iter().map(target).collect();
-            recorder.entry(&Event::now(Kind::Transport(OfTransport {
-                fate: Fate::Delivered,
-                error: "".into(),
-                targets,
-            })))
-        };
-        delivered.chunks(LIST_MAX).filter_map(event).collect()
-    }
-
-    fn attempt(&self, attempt: &Attempt<'_>) {
-        let (batch, number, to) = (attempt.key.message.get(), attempt.key.number, attempt.recipient);
-        let (host, reply) = (attempt.host, attempt.reply.to_string());
-        let fate = match attempt.result {
-            AttemptResult::Deferred { .. } => {
-                tracing::info!(batch, number, to, host, reply, "not delivered yet; retrying automatically");
-                Fate::Waiting
-            }
-            AttemptResult::Unknown { .. } => {
-                tracing::warn!(batch, number, to, host, reply, "the other host may have it: it will be sent again");
-                Fate::Waiting
-            }
-            AttemptResult::Failed | AttemptResult::Expired => {
-                tracing::info!(batch, number, to, host, reply, "refused for good: given up");
-                Fate::GivenUp
-            }
-        };
-        let Some(recorder) = &self.recorder else { return };
-        let target = TransportTarget {
-            message: attempt.key.message,
-            number,
-            transport: format!("relay:{host}").into(),
-            recipient: to.into(),
-        };
-        recorder.note(&Event::now(Kind::Transport(OfTransport { fate, error: reply.into(), targets: vec![target] })));
-    }
-
-    fn site(&self, state: &SiteState<'_>) {
-        match state {
-            SiteState::Unreachable { source, site, error, failures: 1, pause_secs } => {
-                tracing::warn!(source, site, error, pause_secs, "mail waits for these hosts; retrying automatically");
-            }
-            SiteState::Unreachable { source, site, error, failures, pause_secs } => {
-                tracing::debug!(source, site, error, failures, pause_secs, "mail waits for these hosts");
-            }
-            SiteState::Reached { source, site } => tracing::info!(source, site, "these hosts answer again"),
-        }
-    }
-
-    fn source(&self, source: &str, error: Option<&str>) {
-        match error {
-            Some(error) => tracing::error!(source, error, "no mail is sent from this source; retrying automatically"),
-            None => tracing::info!(source, "mail is sent from this source again"),
-        }
-    }
-
-    fn unreadable(&self, batch: Lsn, why: &str) {
-        tracing::error!(batch = batch.get(), error = why, "the relay's queue");
     }
 }

@@ -19,6 +19,7 @@ mod queue;
 mod reading;
 mod receiving;
 mod relay;
+mod relay_events;
 mod reloading;
 mod routes;
 mod search;

@@ -47,7 +47,7 @@ fn local_and_other_recipients_of_one_message_get_it() {
     for user in ["ann", "bob"] {
         let is_told = |line: &&str| {
             line.contains("\"event\":\"delivered\"")
-                && line.contains("\"transport\":\"relay:there.example\"")
+                && line.contains("\"host\":\"there.example\"")
                 && line.contains(&format!("\"recipient\":\"{user}@there.example\""))
         };
         assert_eq!(events.lines().filter(is_told).count(), 1, "{events}");

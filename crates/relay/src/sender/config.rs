@@ -60,7 +60,7 @@ impl std::fmt::Debug for Config {
 
 /// Delivers notifications to senders, who may be local or remote.
 pub trait Notifier: Send + Sync {
-    /// Makes a notification durable: one batch with it as the body, with [`change`](Notice::change), and with the entries of those who deliver it.
+    /// Makes a notification durable: one batch with it as the body, with [`change`](Notice::change) and [`events`](Notice::events), and with the entries of those who deliver it.
     ///
     /// # Errors
     /// Why not; it is tried again.
@@ -79,6 +79,8 @@ pub struct Notice {
     pub written: Written,
     /// What the queue is told in its batch.
     pub change: Entry,
+    /// What the observer has in its batch.
+    pub events: Option<Entry>,
     /// For a remote sender: the entry that has the relay send it.
     pub remote: Entry,
 }

@@ -8,8 +8,8 @@ use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn};
 
 use super::Relay;
 use super::messages::Envelope;
+use super::observer::{ActedOn, AttemptResult, By};
 use super::shared::Shared;
-use crate::queue::entry::CHANGES_MAX;
 use crate::queue::{
     Action, Change, Key, QueueEntry, QueueId, QueueName, RecipientState, Scope, Secs, Selection, Waits, What,
 };
@@ -87,30 +87,39 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses; what was changed until then stays so.
-    pub fn act(&self, filter: &Filter, action: Action, reply: &Reply) -> Result<Acted, ControlError> {
+    pub fn act(&self, filter: &Filter, action: Action, reply: &Reply, by: &By) -> Result<Acted, ControlError> {
         let shared = &self.0.shared;
         let (mut acted, mut failed) = (Acted::default(), None);
-        shared.each(filter, false, &mut |keys| {
-            let (mut changes, mut bounces) = (Vec::new(), Vec::new());
+        let is_told = shared.config.observer.as_ref().is_some_and(|observer| observer.wants_acted());
+        shared.each(filter, is_told, &mut |keys| {
+            let (mut changes, mut bounces, mut told) = (Vec::new(), Vec::new(), Vec::new());
             {
                 let mut queue = shared.queue();
-                for (key, _) in keys {
+                for (key, envelope) in keys {
                     let Some(state) = queue.show(*key) else { continue };
                     match queue.act(*key, action) {
-                        Some(change) if matches!(change.what, What::Failed(_)) => {
-                            bounces.push((change, state.received))
-                        }
+                        Some(change) if matches!(change.what, What::Failed(_)) => bounces.push(change),
                         Some(change) => changes.push(change),
-                        None => acted.follows += u64::from(state.waits == Waits::Busy),
+                        None if state.waits == Waits::Busy => acted.follows += 1,
+                        None => continue,
+                    }
+                    if is_told {
+                        let recipient = envelope.as_ref().and_then(|envelope| envelope.recipient(key.number));
+                        let recipient = recipient.map_or_else(|| "".into(), |found| found.address.clone());
+                        told.push(ActedOn { key: *key, recipient });
                     }
                 }
             }
             acted.changed += bounces.len() as u64;
-            for (change, received) in bounces {
-                shared.settle_told(change.key.message, received, vec![change], reply, &Arc::from(""));
+            let mut told = told.chunks(TOLD_MAX).map(|told| shared.acted(by, action, told.to_vec()));
+            for change in bounces {
+                let host = Arc::from("");
+                shared.settle_told(change.key.message, vec![change], AttemptResult::Failed, reply, &host);
             }
-            for changes in changes.chunks(CHANGES_MAX) {
-                match shared.append(shared.recorder.entry(shared.time.now(), changes)) {
+            for changes in changes.chunks(TOLD_MAX) {
+                let mut entries = vec![shared.recorder.entry(shared.time.now(), changes)];
+                entries.extend(told.next().flatten());
+                match shared.append(entries) {
                     Ok(()) => acted.changed += changes.len() as u64,
                     Err(error) => {
                         let mut queue = shared.queue();
@@ -118,6 +127,12 @@ impl Relay {
                         failed = Some(error);
                         return false;
                     }
+                }
+            }
+            for events in told.flatten() {
+                if let Err(error) = shared.append(vec![events]) {
+                    failed = Some(error);
+                    return false;
                 }
             }
             true
@@ -130,21 +145,21 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses.
-    pub fn suspend(&self, scope: Scope, secs: Option<Secs>, reason: &str) -> Result<(), ControlError> {
+    pub fn suspend(&self, scope: Scope, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
         let until = secs.map_or(Secs::MAX, |secs| self.0.shared.time.now().saturating_add(secs));
-        self.0.shared.append_entry(&QueueEntry::Suspended { scope, until, reason: reason.into() })
+        self.0.shared.append_entry(&QueueEntry::Suspended { scope, until, reason: by.reason.as_str().into() }, by)
     }
 
     /// Ends a suspension. Whether there was one. Blocks until it is durable.
     ///
     /// # Errors
     /// The spool refuses.
-    pub fn resume(&self, scope: Scope) -> Result<bool, ControlError> {
+    pub fn resume(&self, scope: Scope, by: &By) -> Result<bool, ControlError> {
         let is_it = |entry: &QueueEntry| matches!(entry, QueueEntry::Suspended { scope: other, .. } if *other == scope);
         if !self.suspensions().iter().any(is_it) {
             return Ok(false);
         }
-        self.0.shared.append_entry(&QueueEntry::Resumed(scope))?;
+        self.0.shared.append_entry(&QueueEntry::Resumed(scope), by)?;
         Ok(true)
     }
 
@@ -202,22 +217,31 @@ impl Shared {
         state.trouble().map(Arc::from)
     }
 
-    fn append_entry(&self, entry: &QueueEntry) -> Result<(), ControlError> {
-        self.append(Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() })?;
+    fn append_entry(&self, entry: &QueueEntry, by: &By) -> Result<(), ControlError> {
+        let of_queue = Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
+        let event = self.config.observer.as_ref().and_then(|observer| observer.suspended(by, entry));
+        self.append(std::iter::once(of_queue).chain(event).collect())?;
         self.wake.notify_one();
         Ok(())
     }
 
+    fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
+        self.config.observer.as_ref()?.acted(by, action, recipients)
+    }
+
     /// Appends a batch and waits until it is durable.
-    fn append(&self, entry: Entry) -> Result<(), ControlError> {
+    fn append(&self, entries: Vec<Entry>) -> Result<(), ControlError> {
         let (tell, told) = sync_channel(1);
         let then = move |outcome: Result<Lsn, AppendError>| {
             let _ = tell.send(outcome.map(drop).map_err(|error| error.to_string()));
         };
-        self.spool.append(Batch { entries: vec![entry], body: Body::None }, Box::new(then));
+        self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
         told.recv().unwrap_or_else(|_| Err("it has ended".to_owned())).map_err(ControlError)
     }
 }
+
+/// Recipients in one batch: what is told of them must fit into it too.
+const TOLD_MAX: usize = 1000;
 
 impl Filter {
     fn fits(&self, key: Key, envelope: Option<&Envelope>) -> bool {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::connection::reply_for;
+use super::observer::AttemptResult;
 use super::route::Route;
 use super::routing::{Member, Routes, Routing};
 use super::shared::Shared;
@@ -52,11 +53,11 @@ impl Shared {
             actions.into_iter().partition(|change| matches!(change.what, What::Failed(_)));
         self.record(actions);
         for change in bounces {
-            let Some(received) = self.queue().show(change.key).map(|state| state.received) else { continue };
             let shared = self.clone();
             let reply = Reply::new(554, "5.0.0", "given up by the operator");
             self.runtime.spawn_blocking(move || {
-                shared.settle_told(change.key.message, received, vec![change], &reply, &Arc::from(""));
+                let host = Arc::from("");
+                shared.settle_told(change.key.message, vec![change], AttemptResult::Failed, &reply, &host);
             });
         }
         self.recorder.retry(now);
@@ -82,17 +83,16 @@ impl Shared {
             Notice::Expired(key) => (key, Outcome::Failed(Status { code: 0, enhanced: 4007 })),
             Notice::Delayed(key) => (key, Outcome::Untried),
         };
-        let (change, received) = {
+        let change = {
             let mut queue = self.queue();
             let Some(state) = queue.show(key) else { return };
-            let change = match told {
+            match told {
                 Outcome::Failed(status) => {
                     let status = if state.status == Status::default() { status } else { state.status };
                     queue.finish(key, Outcome::Failed(status))
                 }
                 _ => Some(crate::queue::Change { key, what: What::DelayTold }),
-            };
-            (change, state.received)
+            }
         };
         let reply = match notice {
             Notice::Expired(_) => Reply::new(554, "5.4.7", "it could not be delivered in time"),
@@ -101,7 +101,7 @@ impl Shared {
         let Some(change) = change else { return };
         let shared = self.clone();
         self.runtime.spawn_blocking(move || {
-            shared.settle_told(key.message, received, vec![change], &reply, &Arc::from(""));
+            shared.settle_told(key.message, vec![change], AttemptResult::Expired, &reply, &Arc::from(""));
         });
     }
 

@@ -41,7 +41,7 @@ use tokio::task::JoinHandle;
 
 pub use config::{Config, Delivering, Notice, Notifier};
 pub use control::{Acted, ControlError, Filter, Waiting};
-pub use observer::{Attempt, AttemptResult, Delivered, Observer, SiteState, Stats};
+pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState, Stats};
 pub use route::{Route, RouteTls};
 pub use routing::Routing;
 pub use section::{RouteEncryption, RouteError, RouteSection, Section, SrsSection};

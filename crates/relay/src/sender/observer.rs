@@ -3,15 +3,21 @@ use std::sync::Arc;
 use posthaste_smtp::Reply;
 use posthaste_spool::{Entry, Lsn};
 
-use crate::queue::{Key, Secs};
+use crate::queue::{Action, Key, QueueEntry, Secs};
 
 /// Is told what happens, for a log. Its methods must not block.
 pub trait Observer: Send + Sync {
-    /// Recipients that next hops have, told just before that is recorded. The entries go into the batch that records it.
-    fn delivered(&self, delivered: Vec<Delivered>) -> Vec<Entry>;
+    /// What became of recipients, told just before that is recorded. The entry goes into the batch that records it.
+    fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry>;
 
-    /// What became of one recipient in an attempt that did not deliver.
-    fn attempt(&self, attempt: &Attempt<'_>);
+    /// An operator's change of recipients, told just before it is recorded. The entry goes into the batch that records it.
+    fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry>;
+
+    /// Whether [`acted`](Self::acted) has a use for its recipients; if not, it is not called, and addresses are not read.
+    fn wants_acted(&self) -> bool;
+
+    /// An operator's suspension, or the end of one, as it goes to the queue. The entry goes into its batch.
+    fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry>;
 
     /// A site cannot be reached, or can be again.
     fn site(&self, state: &SiteState<'_>);
@@ -23,41 +29,40 @@ pub trait Observer: Send + Sync {
     fn unreadable(&self, batch: Lsn, why: &str);
 }
 
-/// A recipient that the next hop has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delivered {
-    /// Which.
-    pub key: Key,
-    /// Its address.
-    pub recipient: Arc<str>,
-    /// The next hop.
-    pub host: Arc<str>,
-}
-
 /// What became of a recipient.
-#[derive(Debug, Clone)]
-pub struct Attempt<'a> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
     /// Which.
     pub key: Key,
     /// The sender; empty for none.
-    pub sender: &'a str,
+    pub sender: Arc<str>,
     /// The recipient's address.
-    pub recipient: &'a str,
+    pub recipient: Arc<str>,
     /// On whose account; empty for none.
-    pub tenant: &'a str,
+    pub tenant: Arc<str>,
+    /// Which mailing; empty for none.
+    pub campaign: Arc<str>,
     /// When the message was received, in Unix seconds of the queue's clock.
     pub received: Secs,
+    /// When this happened, in the same.
+    pub at: Secs,
+    /// Attempts so far.
+    pub attempts: u8,
     /// What.
     pub result: AttemptResult,
     /// The host that said it; empty for none.
-    pub host: &'a str,
+    pub host: Arc<str>,
+    /// The name of the source that it was sent from; empty for none.
+    pub source: Arc<str>,
     /// The reply, or what we say in its place.
-    pub reply: &'a Reply,
+    pub reply: Reply,
 }
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptResult {
+    /// The next hop has it.
+    Delivered,
     /// It is tried again at that time of the queue's clock.
     Deferred {
         /// When.
@@ -72,6 +77,26 @@ pub enum AttemptResult {
     Failed,
     /// It is given up: too old.
     Expired,
+    /// It is given up: its address is on a suppression list.
+    Suppressed,
+}
+
+/// Who changes the queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct By {
+    /// The user of the system.
+    pub uid: u32,
+    /// Why.
+    pub reason: String,
+}
+
+/// A recipient that an operator changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActedOn {
+    /// Which.
+    pub key: Key,
+    /// Its address; empty if it cannot be read.
+    pub recipient: Arc<str>,
 }
 
 /// Whether a site can be reached.

@@ -1,11 +1,11 @@
 //! What is decided becomes durable: changes of recipients, joined while an earlier batch is under way.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use posthaste_spool::{Batch, Body, Entry, Spool, StreamId};
 
-use super::observer::{Delivered, Observer};
-use crate::queue::entry::CHANGES_MAX;
+use super::observer::{Attempt, Observer};
 use crate::queue::{Change, Clock, QueueEntry, Secs};
 
 /// Appends for the queue. An append that fails is repeated: outcomes are not forgotten.
@@ -20,9 +20,9 @@ pub(super) struct Recorder {
 
 #[derive(Default)]
 struct State {
-    changes: Vec<Change>,
-    /// Of them, for the observer.
-    delivered: Vec<Delivered>,
+    changes: Vec<(Change, Option<Attempt>)>,
+    /// Batches that are made already, one of them perhaps refused by the spool before: they come first.
+    made: VecDeque<Vec<Entry>>,
     joined_under_way: bool,
     under_way: usize,
 }
@@ -36,44 +36,60 @@ impl Recorder {
         self.state.lock().expect("what is to be recorded")
     }
 
-    /// Records a change with the next batch: at once, or when the batch under way is durable.
-    pub fn record(self: &Arc<Self>, changes: Vec<Change>, delivered: Vec<Delivered>, now: Secs) {
+    /// Records changes with the next batch: at once, or when the batch under way is durable. What is told of them is in the same batch.
+    pub fn record(self: &Arc<Self>, changes: Vec<(Change, Option<Attempt>)>, now: Secs) {
         let mut state = self.state();
         state.changes.extend(changes);
-        if self.observer.is_some() {
-            state.delivered.extend(delivered);
-        }
+        self.append_joined(state, now);
+    }
+
+    /// Records changes whose event is an entry already, in a batch of their own.
+    pub fn record_with(self: &Arc<Self>, changes: &[Change], events: Option<Entry>, now: Secs) {
+        let mut state = self.state();
+        state.made.push_back(std::iter::once(self.entry(now, changes)).chain(events).collect());
         self.append_joined(state, now);
     }
 
     fn append_joined(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Secs) {
-        if state.joined_under_way || state.changes.is_empty() {
+        if state.joined_under_way || state.changes.is_empty() && state.made.is_empty() {
             return;
         }
-        let more = state.changes.len().min(CHANGES_MAX);
-        let changes: Vec<Change> = state.changes.drain(..more).collect();
-        let delivered = std::mem::take(&mut state.delivered);
         state.joined_under_way = true;
         state.under_way += 1;
+        let made = state.made.pop_front();
+        let more = if made.is_some() { 0 } else { state.changes.len().min(JOINED_MAX) };
+        let joined: Vec<_> = state.changes.drain(..more).collect();
         drop(state);
-        let mut entries = vec![self.entry(now, &changes)];
-        if let (Some(observer), false) = (&self.observer, delivered.is_empty()) {
-            entries.extend(observer.delivered(delivered));
-        }
-        let recorder = self.clone();
+        let entries = made.unwrap_or_else(|| self.entries(joined, now));
+        let (recorder, again) = (self.clone(), entries.clone());
         let then = move |outcome: Result<_, _>| {
             let mut state = recorder.state();
             state.joined_under_way = false;
             state.under_way -= 1;
+            recorder.is_idle.notify_all();
             if outcome.is_err() {
-                state.changes.extend(changes);
-                recorder.is_idle.notify_all();
+                state.made.push_front(again);
                 return;
             }
-            recorder.is_idle.notify_all();
             recorder.append_joined(state, now);
         };
         self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
+    }
+
+    fn entries(&self, joined: Vec<(Change, Option<Attempt>)>, now: Secs) -> Vec<Entry> {
+        let changes: Vec<Change> = joined.iter().map(|(change, _)| *change).collect();
+        let mut entries = vec![self.entry(now, &changes)];
+        let attempts = joined.into_iter().filter_map(|(_, attempt)| attempt);
+        entries.extend(self.events(attempts.collect()));
+        entries
+    }
+
+    /// What the observer wants to have in the batch of attempts.
+    pub fn events(&self, attempts: Vec<Attempt>) -> Option<Entry> {
+        match &self.observer {
+            Some(observer) if !attempts.is_empty() => observer.attempts(attempts),
+            _ => None,
+        }
     }
 
     /// Something else is under way that is recorded with a batch of its own.
@@ -110,6 +126,9 @@ impl Recorder {
         Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() }
     }
 }
+
+/// Changes in one batch: what is told of them must fit into it too.
+const JOINED_MAX: usize = 1000;
 
 /// The queue's time, from the monotonic clock.
 #[derive(Debug, Clone, Copy)]

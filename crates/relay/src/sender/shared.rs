@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use posthaste_random::mix;
+use posthaste_smtp::Reply;
 use posthaste_spool::{Consumer, Entry, Lsn, Published, Spool, StreamId};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -16,7 +17,7 @@ use super::config::Config;
 use super::connection::{connect, outcome_for, reply_for};
 use super::crowd::Crowd;
 use super::messages::{Envelope, Messages};
-use super::observer::{Attempt, AttemptResult, Delivered, SiteState};
+use super::observer::{Attempt, AttemptResult, SiteState};
 use super::record::{Recorder, Time};
 use super::replies::Replies;
 use super::routing::Routes;
@@ -243,11 +244,11 @@ impl Shared {
     }
 
     pub fn record(self: &Arc<Self>, changes: Vec<Change>) {
-        self.record_with(changes, Vec::new());
+        self.record_told(changes.into_iter().map(|change| (change, None)).collect());
     }
 
-    fn record_with(self: &Arc<Self>, changes: Vec<Change>, delivered: Vec<Delivered>) {
-        self.recorder.record(changes, delivered, self.time.now());
+    fn record_told(self: &Arc<Self>, changes: Vec<(Change, Option<Attempt>)>) {
+        self.recorder.record(changes, self.time.now());
         self.wake.notify_one();
     }
 
@@ -276,10 +277,10 @@ impl Shared {
                 }
             }
         };
-        let (mut changes, mut told, mut delivered) = (Vec::new(), Vec::new(), Vec::new());
-        for (key, fate) in keys_of(transaction).zip(&fates) {
+        let (mut changes, mut told) = (Vec::new(), Vec::new());
+        for ((key, taken), fate) in keys_of(transaction).zip(&transaction.recipients).zip(fates) {
             let status = status_of(fate.reply());
-            let outcome = match fate {
+            let outcome = match &fate {
                 Fate::Delivered(_) => Outcome::Delivered(status),
                 Fate::Refused(..) => Outcome::Failed(status),
                 Fate::Deferred(..) | Fate::Unknown(_) => Outcome::Deferred(status),
@@ -288,73 +289,70 @@ impl Shared {
                 Fate::NotSent(_) | Fate::TooMany(_) => Outcome::Untried,
             };
             let Some(change) = self.queue().finish(key, outcome) else { continue };
-            if let Some(envelope) = envelope {
-                let has_it = self.observe(transaction, key, envelope, &change, fate, host);
-                delivered.extend(has_it);
-            }
             let tell = match fate {
                 Fate::Refused(..) => Some(Tell::Failed),
                 Fate::Delivered(_) if !has_dsn => Some(Tell::Relayed),
                 _ => None,
             };
             let tell = tell.filter(|tell| envelope.is_some_and(|envelope| tell.is_wanted(envelope, key.number)));
-            match tell {
-                Some(tell) => told.push(Told::new(change, tell, fate.reply().clone(), host.clone())),
-                None => changes.push(change),
+            let result = match (change.what, &fate) {
+                (What::Delivered(_), _) => AttemptResult::Delivered,
+                (What::Deferred { next, .. }, Fate::Unknown(_)) => AttemptResult::Unknown { next },
+                (What::Deferred { next, .. }, _) => AttemptResult::Deferred { next },
+                _ => AttemptResult::Failed,
+            };
+            let reply = tell.map(|_| fate.reply().clone());
+            let attempts = taken.attempts.saturating_add(1);
+            let attempt =
+                envelope.and_then(|envelope| self.attempted(key, envelope, attempts, result, host, fate.into_reply()));
+            let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
+            match (tell, reply) {
+                (Some(tell), Some(reply)) => told.push(Told::new(change, tell, reply, host.clone(), attempt)),
+                _ => changes.push((change, attempt)),
             }
         }
-        self.record_with(changes, delivered);
+        self.record_told(changes);
         if let (Some(envelope), false) = (envelope, told.is_empty()) {
             self.tell(transaction.message, envelope.clone(), told);
         }
     }
 
-    fn observe(
+    /// Counts what became of a recipient, and says what the observer is to be told of it.
+    fn attempted(
         &self,
-        transaction: &Transaction,
         key: Key,
         envelope: &Envelope,
-        change: &Change,
-        fate: &Fate,
+        attempts: u8,
+        result: AttemptResult,
         host: &Arc<str>,
-    ) -> Option<Delivered> {
-        let count = match change.what {
-            What::Delivered(_) => &self.delivered,
-            What::Failed(_) => &self.failed,
-            _ => &self.deferred,
+        reply: Reply,
+    ) -> Option<Attempt> {
+        let count = match result {
+            AttemptResult::Delivered => &self.delivered,
+            AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. } => {
+                let said = if host.is_empty() { reply.to_string() } else { format!("{host}: {reply}") };
+                self.replies.keep(key, said);
+                &self.deferred
+            }
+            AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => &self.failed,
         };
         count.fetch_add(1, Ordering::Relaxed);
-        let result = match (change.what, fate) {
-            (What::Delivered(_), _) => {
-                let recipient = envelope.recipient(key.number)?.address.clone();
-                return Some(Delivered { key, recipient, host: host.clone() });
-            }
-            (What::Deferred { next, .. }, Fate::Unknown(_)) => AttemptResult::Unknown { next },
-            (What::Deferred { next, .. }, _) => AttemptResult::Deferred { next },
-            _ => AttemptResult::Failed,
-        };
-        self.attempted(key, transaction.received, envelope, result, host, fate.reply());
-        None
-    }
-
-    /// Tells the observer.
-    pub fn attempted(
-        &self,
-        key: Key,
-        received: crate::queue::Secs,
-        envelope: &Envelope,
-        result: AttemptResult,
-        host: &str,
-        reply: &posthaste_smtp::Reply,
-    ) {
-        if matches!(result, AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. }) {
-            let said = if host.is_empty() { reply.to_string() } else { format!("{host}: {reply}") };
-            self.replies.keep(key, said);
-        }
-        let Some(observer) = &self.config.observer else { return };
-        let recipient = envelope.recipient(key.number).map_or("", |recipient| &recipient.address);
-        let (sender, tenant) = (&*envelope.queued.sender, &*envelope.queued.tenant);
-        observer.attempt(&Attempt { key, sender, recipient, tenant, received, result, host, reply });
+        self.config.observer.as_ref()?;
+        let queued = &envelope.queued;
+        Some(Attempt {
+            key,
+            sender: queued.sender.clone(),
+            recipient: envelope.recipient(key.number).map_or_else(|| "".into(), |found| found.address.clone()),
+            tenant: queued.tenant.clone(),
+            campaign: queued.campaign.clone(),
+            received: queued.received,
+            at: self.time.now(),
+            attempts,
+            result,
+            host: host.clone(),
+            source: Arc::default(),
+            reply,
+        })
     }
 
     /// Ends attempts for which there is no host.
@@ -364,19 +362,20 @@ impl Shared {
             let mut queue = self.queue();
             keys_of(transaction).filter_map(|key| queue.finish(key, outcome)).collect()
         };
-        let (shared, message, received) = (self.clone(), transaction.message, transaction.received);
+        let (shared, message) = (self.clone(), transaction.message);
         let host: Arc<str> = Arc::from("");
         // The envelope may be on the disk.
-        self.runtime.spawn_blocking(move || shared.settle_told(message, received, changes, &reply, &host));
+        let settle = move || shared.settle_told(message, changes, AttemptResult::Failed, &reply, &host);
+        self.runtime.spawn_blocking(settle);
     }
 
-    /// Records changes that are to be told of if NOTIFY asks for that. Blocks.
+    /// Records changes that are to be told of if NOTIFY asks for that. `failed`: what those are that give a recipient up. Blocks.
     pub fn settle_told(
         self: &Arc<Self>,
         message: Lsn,
-        received: crate::queue::Secs,
         changes: Vec<Change>,
-        reply: &posthaste_smtp::Reply,
+        failed: AttemptResult,
+        reply: &Reply,
         host: &Arc<str>,
     ) {
         let Ok(envelope) = self.messages.envelope(message) else {
@@ -385,24 +384,25 @@ impl Shared {
         };
         let (mut silent, mut told) = (Vec::new(), Vec::new());
         for change in changes {
-            let (tell, result, count) = match change.what {
-                What::Failed(_) => (Some(Tell::Failed), Some(AttemptResult::Failed), Some(&self.failed)),
-                What::Deferred { next, .. } => (None, Some(AttemptResult::Deferred { next }), Some(&self.deferred)),
-                What::DelayTold => (Some(Tell::Delayed), None, None),
-                _ => (None, None, None),
+            let (tell, result) = match change.what {
+                What::Failed(_) => (Some(Tell::Failed), Some(failed)),
+                What::Deferred { next, .. } => (None, Some(AttemptResult::Deferred { next })),
+                What::DelayTold => (Some(Tell::Delayed), None),
+                _ => (None, None),
             };
-            if let Some(count) = count {
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-            if let Some(result) = result {
-                self.attempted(change.key, received, &envelope, result, host, reply);
-            }
+            let attempt = result.and_then(|result| {
+                let attempts = match change.what {
+                    What::Deferred { attempts, .. } => attempts,
+                    _ => self.queue().show(change.key).map_or(0, |state| state.attempts),
+                };
+                self.attempted(change.key, &envelope, attempts, result, host, reply.clone())
+            });
             match tell.filter(|tell| tell.is_wanted(&envelope, change.key.number)) {
-                Some(tell) => told.push(Told::new(change, tell, reply.clone(), host.clone())),
-                None => silent.push(change),
+                Some(tell) => told.push(Told::new(change, tell, reply.clone(), host.clone(), attempt)),
+                None => silent.push((change, attempt)),
             }
         }
-        self.record(silent);
+        self.record_told(silent);
         if !told.is_empty() {
             self.tell(message, envelope, told);
         }

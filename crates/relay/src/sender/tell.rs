@@ -6,11 +6,12 @@ use std::time::Duration;
 use posthaste_message::DateTime;
 use posthaste_random::mix;
 use posthaste_smtp::Reply;
-use posthaste_spool::Lsn;
+use posthaste_spool::{Entry, Lsn};
 
 use super::Outgoing;
 use super::config::Notice;
 use super::messages::Envelope;
+use super::observer::Attempt;
 use super::shared::Shared;
 use crate::dsn::{Action, Notification, Recipient, Returned, Written, header_of};
 use crate::queue::entry::{Ret, notify};
@@ -32,11 +33,13 @@ pub(super) struct Told {
     tell: Tell,
     reply: Reply,
     host: Arc<str>,
+    /// For the observer.
+    attempt: Option<Attempt>,
 }
 
 impl Told {
-    pub fn new(change: Change, tell: Tell, reply: Reply, host: Arc<str>) -> Self {
-        Told { change, tell, reply, host }
+    pub fn new(change: Change, tell: Tell, reply: Reply, host: Arc<str>, attempt: Option<Attempt>) -> Self {
+        Told { change, tell, reply, host, attempt }
     }
 }
 
@@ -117,7 +120,7 @@ impl Shared {
         Some(notification.write())
     }
 
-    fn notice(&self, envelope: &Envelope, written: Written, changes: &[Change]) -> Notice {
+    fn notice(&self, envelope: &Envelope, written: Written, changes: &[Change], events: Option<Entry>) -> Notice {
         let sender = envelope.queued.sender.clone();
         let recipient = QueuedRecipient { number: 0, address: sender.clone(), orcpt: "".into(), notify: notify::NEVER };
         let remote = self.entry(Outgoing {
@@ -130,19 +133,20 @@ impl Shared {
             campaign: "".into(),
             recipients: vec![recipient],
         });
-        Notice { sender, written, change: self.recorder.entry(self.time.now(), changes), remote }
+        Notice { sender, written, change: self.recorder.entry(self.time.now(), changes), events, remote }
     }
 }
 
-async fn tell(shared: Arc<Shared>, message: Lsn, envelope: Arc<Envelope>, told: Vec<Told>) {
+async fn tell(shared: Arc<Shared>, message: Lsn, envelope: Arc<Envelope>, mut told: Vec<Told>) {
     let changes: Vec<Change> = told.iter().map(|told| told.change).collect();
+    let events = shared.recorder.events(told.iter_mut().filter_map(|told| told.attempt.take()).collect());
     let (writing, of) = (shared.clone(), envelope.clone());
     let written = tokio::task::spawn_blocking(move || writing.written(message, &of, &told)).await;
     let mut pause = Duration::from_millis(100);
     loop {
         let delivered = match &written {
             Ok(Some(written)) => {
-                let notice = shared.notice(&envelope, written.clone(), &changes);
+                let notice = shared.notice(&envelope, written.clone(), &changes, events.clone());
                 shared.config.notifier.deliver(notice).await
             }
             _ => Ok(false),
@@ -150,7 +154,8 @@ async fn tell(shared: Arc<Shared>, message: Lsn, envelope: Arc<Envelope>, told: 
         match delivered {
             Ok(true) => break,
             Ok(false) => {
-                shared.record(changes);
+                shared.recorder.record_with(&changes, events, shared.time.now());
+                shared.wake.notify_one();
                 break;
             }
             Err(why) => shared.unreadable(message, &format!("its sender cannot be told yet: {why}")),

@@ -47,6 +47,18 @@ impl Fate {
         }
     }
 
+    /// The reply that decided, by itself.
+    pub fn into_reply(self) -> Reply {
+        match self {
+            Self::Delivered(reply)
+            | Self::Deferred(reply, _)
+            | Self::Refused(reply, _)
+            | Self::TooMany(reply)
+            | Self::NotSent(reply)
+            | Self::Unknown(reply) => reply,
+        }
+    }
+
     /// The reply that decided.
     pub fn reply(&self) -> &Reply {
         match self {

@@ -13,9 +13,9 @@ use bytes::Bytes;
 use posthaste_dns::{Server, Zone};
 use posthaste_relay::dns::{Resolver, Settings};
 use posthaste_relay::queue::entry::notify;
-use posthaste_relay::queue::{QueuedRecipient, Schedule, Schedules};
+use posthaste_relay::queue::{Action, QueueEntry, QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
-    Attempt, AttemptResult, Config, Delivered, Delivering, Notice, Notifier, Observer, Outgoing, Relay, Route,
+    ActedOn, Attempt, AttemptResult, By, Config, Delivering, Notice, Notifier, Observer, Outgoing, Relay, Route,
     RouteTls, SiteState, opportunistic_tls,
 };
 use posthaste_relay::session::{Timeouts, TlsPolicy};
@@ -35,7 +35,10 @@ impl Notifier for Back {
         let text = String::from_utf8_lossy(&notice.written.message.concat()).into_owned();
         self.written.lock().unwrap().push((notice.sender.to_string(), text));
         let (tell, told) = tokio::sync::oneshot::channel();
-        let batch = Batch { entries: vec![notice.change, notice.remote], body: Body::Inline(notice.written.message) };
+        let batch = Batch {
+            entries: [notice.change, notice.remote].into_iter().chain(notice.events).collect(),
+            body: Body::Inline(notice.written.message),
+        };
         self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
         Box::pin(async move { told.await.unwrap().map(|_| true).map_err(|error| error.to_string()) })
     }
@@ -45,20 +48,35 @@ impl Notifier for Back {
 struct Log(Mutex<Vec<String>>);
 
 impl Observer for Log {
-    fn delivered(&self, delivered: Vec<Delivered>) -> Vec<Entry> {
-        let lines = delivered.iter().map(|delivered| format!("{} delivered", delivered.recipient));
+    fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry> {
+        let lines = attempts.iter().map(|attempt| {
+            let result = match attempt.result {
+                AttemptResult::Delivered => return format!("{} delivered", attempt.recipient),
+                AttemptResult::Deferred { .. } => "deferred",
+                AttemptResult::Unknown { .. } => "unknown",
+                AttemptResult::Failed => "failed",
+                AttemptResult::Expired => "expired",
+                AttemptResult::Suppressed => "suppressed",
+            };
+            format!("{} {result} {}", attempt.recipient, attempt.reply.code())
+        });
         self.0.lock().unwrap().extend(lines);
-        Vec::new()
+        None
     }
 
-    fn attempt(&self, attempt: &Attempt<'_>) {
-        let result = match attempt.result {
-            AttemptResult::Deferred { .. } => "deferred",
-            AttemptResult::Unknown { .. } => "unknown",
-            AttemptResult::Failed => "failed",
-            AttemptResult::Expired => "expired",
-        };
-        self.0.lock().unwrap().push(format!("{} {result} {}", attempt.recipient, attempt.reply.code()));
+    fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
+        let lines = recipients.iter().map(|of| format!("{} {action:?} by {}: {}", of.recipient, by.uid, by.reason));
+        self.0.lock().unwrap().extend(lines);
+        None
+    }
+
+    fn wants_acted(&self) -> bool {
+        true
+    }
+
+    fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry> {
+        self.0.lock().unwrap().push(format!("{entry:?} by {}: {}", by.uid, by.reason));
+        None
     }
 
     fn site(&self, state: &SiteState<'_>) {

@@ -1,7 +1,7 @@
 //! What an operator does with recipients.
 
 use posthaste_relay::queue::{Action, Status};
-use posthaste_relay::sender::Relay;
+use posthaste_relay::sender::{By, Relay};
 use posthaste_smtp::Reply;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -43,8 +43,9 @@ impl Doing {
 pub(super) fn act(relay: &Relay, uid: u32, of: &Which, action: Doing, reason: &str) -> Outcome {
     let text = if reason.is_empty() { "given up by the operator" } else { reason };
     let text: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(REASON_CHARS_MAX).collect();
+    let by = By { uid, reason: reason.to_owned() };
     let reply = Reply::new(GIVEN_UP, "5.0.0", text);
-    let done = relay.act(&of.filter(), action.of_queue(), &reply).map_err(|error| error.to_string())?;
+    let done = relay.act(&of.filter(), action.of_queue(), &reply, &by).map_err(|error| error.to_string())?;
     let of = serde_json::to_string(of).unwrap_or_default();
     let (changed, follow) = (done.changed, done.follows);
     tracing::info!(uid, action = ?action, of, reason, changed, follow, "the operator has changed the queue");

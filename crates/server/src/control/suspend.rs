@@ -1,7 +1,7 @@
 //! What is not tried for a time.
 
 use posthaste_relay::queue::{QueueEntry, Scope, Secs};
-use posthaste_relay::sender::{ControlError, Relay};
+use posthaste_relay::sender::{By, ControlError, Relay};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -34,14 +34,15 @@ impl Named {
 
 /// Tries nothing of a scope.
 pub(super) fn suspend(relay: &Relay, uid: u32, scope: &Named, secs: Option<Secs>, reason: &str) -> Outcome {
-    relay.suspend(scope.scope(), secs, reason).map_err(failed)?;
+    let by = By { uid, reason: reason.to_owned() };
+    relay.suspend(scope.scope(), secs, &by).map_err(failed)?;
     tracing::info!(uid, scope = ?scope, secs, reason, "the operator has suspended mail");
     Ok(json!({ "done": 1 }))
 }
 
 /// Tries it again.
 pub(super) fn resume(relay: &Relay, uid: u32, scope: &Named) -> Outcome {
-    let had = relay.resume(scope.scope()).map_err(failed)?;
+    let had = relay.resume(scope.scope(), &By { uid, ..By::default() }).map_err(failed)?;
     tracing::info!(uid, scope = ?scope, "the operator has resumed mail");
     Ok(json!({ "done": u8::from(had) }))
 }

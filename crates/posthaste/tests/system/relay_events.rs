@@ -1,0 +1,114 @@
+//! What the event log has of mail to other hosts.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{PATIENCE, Server, command};
+
+/// Receives for ann; slow is refused for now.
+pub const THERE: &str = "host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
+    [[domain]]\nname = \"there.example\"\nusers = [\"ann\"]\n[domain.aliases]\nslow = { refuse = \"450 4.2.1 Come back\" }\n";
+
+/// Relays for 127.0.0.1; `there.example` is at a port of loopback.
+pub fn here(port: u16) -> String {
+    format!(
+        "host_name = \"mx.here.example\"\n[events]\nenabled = true\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
+         [[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
+         [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\n\
+         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"] }}\n"
+    )
+}
+
+pub fn lines(dir: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(dir.join("posthaste-data/events/events-00000001.jsonl")).unwrap_or_default();
+    // Not half a line that is being written.
+    let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    whole.map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+/// Lines of an event that has a key of this value.
+pub fn wait_for(dir: &Path, event: &str, key: &str, value: &str) -> Vec<Value> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let all = lines(dir);
+        let found: Vec<Value> =
+            all.iter().filter(|line| line["event"] == event && line[key] == value).cloned().collect();
+        if !found.is_empty() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "no {event} with {key} {value}: {all:#?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn each_outcome_has_its_line_also_behind_a_kill_and_operators_are_named() {
+    let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = Server::start(there_dir.path(), THERE);
+    let dir = here_dir.path();
+    let mut server = Server::start(dir, &here(next.addresses[0].port()));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let to = ["ann@there.example", "nobody@there.example", "slow@there.example"];
+    client.try_message("eve@here.example", &to, b"Subject: a\r\n\r\nx\r\n").unwrap();
+    next.wait_for_mail("there.example", "ann", 1);
+    // The notification and the event of the failure are one batch.
+    server.wait_for_mail("here.example", "eve", 1);
+    server.signal(Signal::KILL);
+    server.wait();
+    let server = Server::start_as_it_is(dir);
+
+    let bounced = wait_for(dir, "bounced", "recipient", "nobody@there.example");
+    let line = &bounced[0];
+    assert_eq!((bounced.len(), &line["code"], &line["status"]), (1, &550.into(), &"5.1.1".into()), "{line}");
+    assert_eq!((&line["from"], &line["host"]), (&"<eve@here.example>".into(), &"there.example".into()));
+    assert!(line["reply"].as_str().unwrap().starts_with("550 5.1.1 "), "{line}");
+    let delivered = wait_for(dir, "delivered", "recipient", "ann@there.example");
+    assert_eq!((&delivered[0]["code"], &delivered[0]["attempts"]), (&250.into(), &1.into()));
+    let deferred = wait_for(dir, "deferred", "recipient", "slow@there.example");
+    let line = &deferred[0];
+    assert_eq!((&line["status"], &line["reply"]), (&"4.2.1".into(), &"450 4.2.1 Come back".into()));
+    assert!(line["next"].as_str().unwrap() > line["time"].as_str().unwrap(), "{line}");
+
+    let queue = |args: &[&str]| {
+        let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    };
+    queue(&["hold", "--recipient", "slow@there.example", "--reason", "look at it"]);
+    let admin = wait_for(dir, "admin", "action", "hold");
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!((admin.len(), &admin[0]["uid"], &admin[0]["reason"]), (1, &uid.into(), &"look at it".into()));
+    assert_eq!(admin[0]["recipient"], "slow@there.example");
+    assert_eq!(admin[0]["message"], line["message"]);
+    queue(&["suspend", "--domain", "there.example", "--for", "2h", "--reason", "too many"]);
+    let suspended = &wait_for(dir, "admin", "action", "suspend")[0];
+    assert_eq!((&suspended["scope"], &suspended["name"]), (&"domain".into(), &"there.example".into()));
+    assert!(suspended["until"].is_string(), "{suspended}");
+    queue(&["resume", "--domain", "there.example"]);
+    wait_for(dir, "admin", "action", "resume");
+    queue(&["delete", "--recipient", "slow@there.example"]);
+    wait_for(dir, "admin", "action", "delete");
+    server.stop();
+    let all = lines(dir);
+    assert!(all.is_sorted_by_key(|line| line["lsn"].as_u64()), "{all:#?}");
+    next.stop();
+}
+
+#[test]
+fn what_becomes_too_old_is_told_as_expired() {
+    let here_dir = tempfile::tempdir().unwrap();
+    let dir = here_dir.path();
+    // Nobody listens there.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let schedule = "unreachable_secs = 1\n[relay.schedule.default]\nmax_age_secs = 1\ndelay_notice_secs = 1\n[dns]\n";
+    let server = Server::start(dir, &here(port).replace("[dns]\n", schedule));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
+    let expired = &wait_for(dir, "expired", "recipient", "ann@there.example")[0];
+    assert_eq!((&expired["status"], &expired["attempts"]), (&"5.4.7".into(), &0.into()), "{expired}");
+    server.stop();
+}

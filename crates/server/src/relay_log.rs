@@ -1,0 +1,146 @@
+//! What the logs say of the relay.
+
+use std::sync::Arc;
+
+use posthaste_events::{Admin, AdminTarget, Event, Kind, OfRelay, Recorder, RelayFate};
+use posthaste_relay::queue::{Action, QueueEntry, Scope, Secs};
+use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState};
+use posthaste_spool::{Entry, Lsn};
+
+/// Tells the log and the event log.
+pub(crate) struct RelayLog {
+    pub recorder: Option<Recorder>,
+}
+
+impl Observer for RelayLog {
+    fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry> {
+        attempts.iter().for_each(log);
+        let recorder = self.recorder.as_ref()?;
+        let events: Vec<Event> = attempts.into_iter().map(|attempt| Event::now(event(attempt))).collect();
+        recorder.entries(&events)
+    }
+
+    fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
+        let target =
+            |of: ActedOn| AdminTarget { message: of.key.message, number: of.key.number, recipient: of.recipient };
+        self.recorder.as_ref()?.entry(&Event::now(Kind::Admin(Admin {
+            action: name(action).into(),
+            uid: by.uid,
+            reason: by.reason.as_str().into(),
+            targets: recipients.into_iter().map(target).collect(),
+            ..Admin::default()
+        })))
+    }
+
+    fn wants_acted(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry> {
+        let (action, scope, until) = match entry {
+            QueueEntry::Suspended { scope, until, .. } => ("suspend", scope, *until),
+            QueueEntry::Resumed(scope) => ("resume", scope, Secs::MAX),
+            _ => return None,
+        };
+        let (scope, name) = match scope {
+            Scope::Tenant(name) => ("tenant", name),
+            Scope::Campaign(name) => ("campaign", name),
+            Scope::Domain(name) => ("domain", name),
+            Scope::Site(name) => ("site", name),
+        };
+        self.recorder.as_ref()?.entry(&Event::now(Kind::Admin(Admin {
+            action: action.into(),
+            uid: by.uid,
+            reason: by.reason.as_str().into(),
+            scope: scope.into(),
+            name: name.clone(),
+            until: if until == Secs::MAX { 0 } else { until },
+            targets: Vec::new(),
+        })))
+    }
+
+    fn site(&self, state: &SiteState<'_>) {
+        match state {
+            SiteState::Unreachable { source, site, error, failures: 1, pause_secs } => {
+                tracing::warn!(source, site, error, pause_secs, "mail waits for these hosts; retrying automatically");
+            }
+            SiteState::Unreachable { source, site, error, failures, pause_secs } => {
+                tracing::debug!(source, site, error, failures, pause_secs, "mail waits for these hosts");
+            }
+            SiteState::Reached { source, site } => tracing::info!(source, site, "these hosts answer again"),
+        }
+    }
+
+    fn source(&self, source: &str, error: Option<&str>) {
+        match error {
+            Some(error) => tracing::error!(source, error, "no mail is sent from this source; retrying automatically"),
+            None => tracing::info!(source, "mail is sent from this source again"),
+        }
+    }
+
+    fn unreadable(&self, batch: Lsn, why: &str) {
+        tracing::error!(batch = batch.get(), error = why, "the relay's queue");
+    }
+}
+
+fn log(attempt: &Attempt) {
+    let (batch, number) = (attempt.key.message.get(), attempt.key.number);
+    let (to, host) = (&*attempt.recipient, &*attempt.host);
+    if attempt.result == AttemptResult::Delivered {
+        return tracing::debug!(batch, number, to, host, "delivered to another host");
+    }
+    let reply = attempt.reply.to_string();
+    match attempt.result {
+        AttemptResult::Delivered => {}
+        AttemptResult::Deferred { .. } => {
+            tracing::info!(batch, number, to, host, reply, "not delivered yet; retrying automatically");
+        }
+        AttemptResult::Unknown { .. } => {
+            tracing::warn!(batch, number, to, host, reply, "the other host may have it: it will be sent again");
+        }
+        AttemptResult::Failed => tracing::info!(batch, number, to, host, reply, "refused for good: given up"),
+        AttemptResult::Expired => tracing::info!(batch, number, to, host, reply, "too old: given up"),
+        AttemptResult::Suppressed => tracing::info!(batch, number, to, "on a suppression list: given up"),
+    }
+}
+
+fn event(attempt: Attempt) -> Kind {
+    let (fate, next) = match attempt.result {
+        AttemptResult::Delivered => (RelayFate::Delivered, 0),
+        AttemptResult::Deferred { next } => (RelayFate::Deferred, next),
+        AttemptResult::Unknown { next } => (RelayFate::Unknown, next),
+        AttemptResult::Failed => (RelayFate::Bounced, 0),
+        AttemptResult::Expired => (RelayFate::Expired, 0),
+        AttemptResult::Suppressed => (RelayFate::Suppressed, 0),
+    };
+    let status = attempt.reply.enhanced().map_or_else(String::new, |code| code.to_string());
+    Kind::Relay(OfRelay {
+        fate,
+        message: attempt.key.message,
+        number: attempt.key.number,
+        attempts: attempt.attempts,
+        age_secs: attempt.at.saturating_sub(attempt.received),
+        next,
+        code: attempt.reply.code(),
+        status: status.into(),
+        reply: attempt.reply.to_string().replace("\r\n", "\n").into(),
+        host: attempt.host,
+        source: attempt.source,
+        class: Arc::from(""),
+        sender: attempt.sender,
+        recipient: attempt.recipient,
+        tenant: attempt.tenant,
+        campaign: attempt.campaign,
+    })
+}
+
+fn name(action: Action) -> &'static str {
+    match action {
+        Action::Hold => "hold",
+        Action::Release => "release",
+        Action::Flush => "flush",
+        Action::Requeue => "requeue",
+        Action::Delete => "delete",
+        Action::Bounce(_) => "bounce",
+    }
+}
