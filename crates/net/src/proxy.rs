@@ -67,6 +67,20 @@ impl ProxyHeader {
     }
 }
 
+impl ProxyHeader {
+    /// A header of version 2 for a connection from `source` to `destination`; `None` if they are of different families.
+    pub fn encode(source: SocketAddr, destination: SocketAddr) -> Option<Vec<u8>> {
+        let (family, addresses) = match (source.ip(), destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => (0x11, [source.octets(), destination.octets()].concat()),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => (0x21, [source.octets(), destination.octets()].concat()),
+            _ => return None,
+        };
+        let ports = [source.port().to_be_bytes(), destination.port().to_be_bytes()].concat();
+        let length = (addresses.len() + ports.len()) as u16;
+        Some([SIGNATURE, &[0x21, family], &length.to_be_bytes(), &addresses, &ports].concat())
+    }
+}
+
 /// Whether `bytes` begin with `expected` as far as they go.
 fn begins(bytes: &[u8], expected: &[u8]) -> bool {
     let both = bytes.len().min(expected.len());
@@ -203,6 +217,23 @@ mod tests {
     }
 
     const V4_BINARY: &[u8] = &[192, 0, 2, 7, 198, 51, 100, 1, 0xdc, 0x04, 0, 25];
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_read(source: SocketAddr, destination: SocketAddr) {
+            match ProxyHeader::encode(source, destination) {
+                None => prop_assert_ne!(source.is_ipv4(), destination.is_ipv4()),
+                Some(bytes) => {
+                    let header = ProxyHeader::parse(&bytes).unwrap().unwrap();
+                    prop_assert_eq!(header.bytes, bytes.len());
+                    let (from, to) = header.addresses.unwrap();
+                    // Flow labels and scopes of IPv6 have no place in it.
+                    let plain = |address: SocketAddr| (address.ip(), address.port());
+                    prop_assert_eq!((plain(from), plain(to)), (plain(source), plain(destination)));
+                }
+            }
+        }
+    }
 
     #[test]
     fn lines() {

@@ -40,14 +40,23 @@ pub enum TlsError {
 /// # Errors
 /// When the file of authorities cannot be read, or holds none.
 pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
+    client_config_as(trust, None)
+}
+
+/// [`client_config`] with a certificate for servers that ask for one: PEM files of its chain, leaf first, and of its key.
+///
+/// # Errors
+/// When a file cannot be read, or the two do not fit each other.
+pub fn client_config_as(trust: &TlsTrust, own: Option<(&Path, &Path)>) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-    Ok(Arc::new(match trust {
-        TlsTrust::Authorities(path) => builder.with_root_certificates(authorities(path)?).with_no_client_auth(),
-        TlsTrust::Anything => {
-            let verifier = Arc::new(Anything(provider));
-            builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
-        }
+    let builder = match trust {
+        TlsTrust::Authorities(path) => builder.with_root_certificates(authorities(path)?),
+        TlsTrust::Anything => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anything(provider))),
+    };
+    Ok(Arc::new(match own {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => builder.with_client_auth_cert(certificates(chain)?, private_key(key)?)?,
     }))
 }
 
@@ -57,13 +66,20 @@ pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
 /// # Errors
 /// When a file cannot be read, or the two do not fit each other.
 pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    server_config_from(certificates(chain)?, private_key(key)?)
+}
+
+fn certificates(chain: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates = CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let certificates = certificates.map_err(|error| failed(chain, error.to_string()))?;
-    if certificates.is_empty() {
-        return Err(failed(chain, "no certificate in it".into()));
+    match certificates.is_empty() {
+        true => Err(failed(chain, "no certificate in it".into())),
+        false => Ok(certificates),
     }
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
-    server_config_from(certificates, key)
+}
+
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(file).map_err(|error| failed(file, error.to_string()))
 }
 
 /// [`server_config`] from what has been read already.

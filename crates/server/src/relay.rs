@@ -66,9 +66,17 @@ impl Service for RelayService {
         OnFailure::GoOn("mail for other hosts waits in the spool")
     }
 
-    /// What waits is tried again at once.
-    fn reload(&mut self, _: &Config, _: &Arc<Directory>) {
-        self.relay.iter().for_each(Relay::retry_all);
+    /// Routes, TLS policies, sources and pools are those of the new configuration, and what waits is tried again at once.
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
+        let Some(relay) = &self.relay else { return };
+        match config.relay.routing() {
+            Ok(routing) => relay.set_routing(&routing),
+            Err(error) => {
+                let error = error.to_string();
+                tracing::error!(error, "routes, TLS policies, sources and pools stay as they were");
+            }
+        }
+        relay.retry_all();
     }
 
     /// Transactions under way are finished, none begins.
@@ -128,6 +136,7 @@ fn open(
         recipients_max: section.recipients_per_message,
         timeouts: Timeouts::default(),
         tls: section.tls.then(opportunistic_tls).transpose().map_err(|error| ServeError::Dns(error.to_string()))?,
+        eight_bit: section.eight_bit.into(),
         memory_bytes: usize::try_from(section.memory_bytes).unwrap_or(usize::MAX),
         site_pause_secs: u32::try_from(section.unreachable_secs).unwrap_or(u32::MAX),
         returned_bytes_max: section.returned_bytes,

@@ -10,7 +10,7 @@ pub(crate) fn merged(running: &Config, new: Config) -> (Config, Vec<String>) {
         ("group", running.group != new.group),
         ("storage", running.storage != new.storage),
         ("transport", running.transport != new.transport),
-        ("relay", running.relay != new.relay),
+        ("relay", running.relay.reloaded(&new.relay) != new.relay),
         ("dns", running.dns != new.dns),
         ("search", running.search != new.search),
         ("events", running.events != new.events),
@@ -28,7 +28,7 @@ pub(crate) fn merged(running: &Config, new: Config) -> (Config, Vec<String>) {
         group: running.group.clone(),
         storage: running.storage.clone(),
         transport: running.transport.clone(),
-        relay: running.relay.clone(),
+        relay: running.relay.reloaded(&new.relay),
         dns: running.dns.clone(),
         search: running.search.clone(),
         events: running.events.clone(),
@@ -75,6 +75,17 @@ mod tests {
 
     fn config(text: &str) -> Config {
         Config::parse(std::path::Path::new("test.toml"), text).unwrap()
+    }
+
+    #[test]
+    fn routes_and_sources_of_the_relay_are_applied_and_its_sizes_are_not() {
+        let running = config("[relay]\nport = 2525\n[[relay.route]]\nhost = \"a.example\"\n");
+        let new =
+            config("[relay]\nport = 2526\n[[relay.source]]\nname = \"s\"\n[[relay.tls_policy]]\npolicy = \"off\"\n");
+        let (merged, restart) = merged(&running, new.clone());
+        assert_eq!((restart, merged.relay.port), (vec!["relay".to_owned()], 2525));
+        assert!(merged.relay.route.is_empty() && merged.relay.source == new.relay.source);
+        assert_eq!(merged.relay.tls_policy, new.relay.tls_policy);
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod script;
 
 use bytes::{Buf, BytesMut};
 use posthaste_smtp::client::{ClientError, Config, EightBit, Event, Machine, Stage, Transfer};
-use posthaste_smtp::{BodyType, MailFrom, Notify, Reply, Ret};
+use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Notify, RcptTo, Reply, Ret};
 use script::{Script, fates, mail, rcpt, whole};
 
 const ENVELOPE: &str = "MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\nDATA\r\n";
@@ -202,6 +202,23 @@ fn limits_that_were_offered_are_kept() {
     let outcome = script.sent("250 kept\r\n");
     assert_eq!(fates(&outcome), [(250, Stage::Verdict), (250, Stage::Verdict), (452, Stage::TooMany)]);
     assert!(!script.machine.may_send() && script.machine.messages_left() == 0);
+}
+
+#[test]
+fn no_more_domains_at_once_than_were_offered() {
+    for (most, sent) in [(1, vec!["b@d", "e@D"]), (2, vec!["b@d", "c@x", "e@D"]), (0, vec!["b@d", "e@D"])] {
+        let extensions = format!("LIMITS RCPTDOMAINMAX={most}");
+        let mut script = Script::open(Transfer::Data, &["PIPELINING", &extensions]);
+        let to = ["b@d", "c@x", "e@D", "f@y"];
+        let rcpt = |to: &&str| RcptTo::new(ForwardPath::parse(&format!("<{to}>")).unwrap());
+        script.machine.send(mail("a"), to.iter().map(rcpt).collect(), whole("x\r\n"));
+        let said: String = sent.iter().map(|to| format!("RCPT TO:<{to}>\r\n")).collect();
+        script.said(&format!("MAIL FROM:<a@d>\r\n{said}DATA\r\n"));
+        let replies = "250 ok\r\n".repeat(1 + sent.len()) + "354 go\r\n";
+        script.server(&replies, "x\r\n.\r\n");
+        let expected = to.map(|to| if sent.contains(&to) { (250, Stage::Verdict) } else { (452, Stage::TooMany) });
+        assert_eq!(fates(&script.sent("250 kept\r\n")), expected);
+    }
 }
 
 #[test]

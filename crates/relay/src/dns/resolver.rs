@@ -78,12 +78,24 @@ impl Resolver {
     /// # Errors
     /// [`DnsError::NotADomain`], or [`DnsError::Loop`] if it is one of our own names.
     pub fn fixed(&self, host: &str) -> Result<Arc<Destination>, DnsError> {
-        let until = self.until(self.settings.ttl_max_secs);
-        match Target::read(host) {
+        self.fixed_in_order(&[host.to_owned()])
+    }
+
+    /// [`fixed`](Self::fixed) of several hosts: the first is tried first. Our own names, and what is behind them, are left out.
+    ///
+    /// # Errors
+    /// As of `fixed`, for any of them.
+    pub fn fixed_in_order(&self, hosts: &[String]) -> Result<Arc<Destination>, DnsError> {
+        let name = |host: &String| match Target::read(host) {
             None => Err(DnsError::NotADomain(host.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect())),
-            Some(Target::Literal(address)) => self.itself(&names::literal_text(address), until).map(Arc::new),
-            Some(Target::Domain(host)) => self.itself(&host, until).map(Arc::new),
-        }
+            Some(Target::Literal(address)) => Ok(names::literal_text(address)),
+            Some(Target::Domain(host)) => Ok(host),
+        };
+        let names: Vec<String> = hosts.iter().map(name).collect::<Result<_, _>>()?;
+        let domain = names.first().cloned().unwrap_or_default();
+        let host = |(preference, name): (u16, String)| Host { preference, name: name.into() };
+        let hosts = (0..).zip(names).map(host).collect();
+        self.destination_of(&domain, hosts, true, self.until(self.settings.ttl_max_secs)).map(Arc::new)
     }
 
     /// The addresses of `host`, one of a [`Destination`]. Of A and AAAA, which are asked for at once, the strategy decides which are used.

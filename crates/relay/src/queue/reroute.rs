@@ -24,6 +24,15 @@ impl Queue {
         }
     }
 
+    /// Queues with a route that is too old are routed anew if anything is due, even if nothing is taken from their ready queues.
+    pub fn reroute_old(&mut self) {
+        for id in self.destinations.ids() {
+            if self.destinations.at(id.place).route_until <= self.now {
+                self.list_unrouted(id.place);
+            }
+        }
+    }
+
     fn reroute(&mut self, id: QueueId) {
         self.destinations.at_mut(id.place).route_until = 0;
         self.list_unrouted(id.place);

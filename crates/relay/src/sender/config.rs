@@ -1,14 +1,16 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use posthaste_smtp::client::EightBit;
 use posthaste_spool::Entry;
 
 use super::observer::Observer;
+use super::route::{Manner, RouteTls};
 use super::routing::Routing;
 use crate::dns::Resolver;
 use crate::dsn::{Wording, Written};
 use crate::queue::Schedules;
-use crate::session::Timeouts;
+use crate::session::{Timeouts, TlsPolicy};
 
 /// How the relay sends.
 #[derive(Clone)]
@@ -35,6 +37,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// STARTTLS is used where it is offered; nothing is verified (RFC 7435). `None`: never.
     pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// Messages with BODY=8BITMIME for hosts that do not offer it.
+    pub eight_bit: EightBit,
     /// Bytes of bodies and envelopes that are kept in memory for their first attempt. What is above is read from the spool.
     pub memory_bytes: usize,
     /// Seconds until a site is tried again none of whose hosts has answered, at first: doubled with each failure, up to half an hour.
@@ -47,6 +51,15 @@ pub struct Config {
     pub notifier: Arc<dyn Notifier>,
     /// Who is told of each attempt.
     pub observer: Option<Arc<dyn Observer>>,
+}
+
+impl Config {
+    /// How mail hosts are spoken to that no rule is for.
+    pub(super) fn manner(&self) -> Manner {
+        let (policy, is_implicit) = (TlsPolicy::Opportunistic, false);
+        let tls = self.tls.clone().map(|config| RouteTls { policy, is_implicit, config, name: None });
+        Manner::of_hosts(self.port, tls)
+    }
 }
 
 impl std::fmt::Debug for Config {

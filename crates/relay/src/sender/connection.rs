@@ -9,7 +9,6 @@ use posthaste_smtp::Reply;
 use tokio::time::Instant;
 
 use super::observer::SiteState;
-use super::route::Route;
 use super::shared::Shared;
 use super::site::Site;
 use super::traffic::Mail;
@@ -58,7 +57,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
                         error = format!("{} ({address}): the source has no address of this family", host.name);
                         continue;
                     };
-                    let endpoint = Endpoint::Tcp((address, site.port).into());
+                    let endpoint = Endpoint::Tcp((address, site.manner.port).into());
                     match open(&shared, &site, &host, &endpoint, local).await {
                         Ok(session) => {
                             counted.reached();
@@ -89,9 +88,13 @@ impl Counted {
     fn unreachable(&self, error: &str) {
         let (pause_secs, failures) = {
             let mut state = self.site.state();
+            if state.is_retired {
+                return;
+            }
             (state.unreachable(error, self.shared.config.site_pause_secs, Instant::now()), state.failures)
         };
         let (source, site) = (self.site.source.name(), &self.site.name);
+        self.shared.fall_back(site);
         self.shared.observe_site(&SiteState::Unreachable { source, site, error, failures, pause_secs });
     }
 }
@@ -109,29 +112,28 @@ async fn open(
     settings.source = local;
     settings.messages_max = config.session_messages_max;
     settings.timeouts = config.timeouts.clone();
-    let (policy, is_implicit, tls) = match site.route.as_deref() {
-        None => (TlsPolicy::Opportunistic, false, config.tls.as_ref()),
-        Some(Route { tls: Some(tls), .. }) => (tls.policy, tls.is_implicit, Some(&tls.config)),
-        Some(Route { tls: None, .. }) => (TlsPolicy::Opportunistic, false, None),
-    };
+    settings.proxy = site.source.settings.proxy.clone();
+    settings.eight_bit = config.eight_bit;
+    let manner = &site.manner;
+    let policy = manner.tls.as_ref().map_or(TlsPolicy::Opportunistic, |tls| tls.policy);
     let is_given_up = policy == TlsPolicy::Opportunistic && shared.is_tls_broken(&host.name);
-    if let Some(tls) = tls.filter(|_| !is_given_up) {
-        let name = host.name.trim_matches(['[', ']']).trim_start_matches("IPv6:");
+    if let Some(tls) = manner.tls.as_ref().filter(|_| !is_given_up) {
+        let name = tls.name.as_deref().unwrap_or(&host.name);
+        let name = name.trim_matches(['[', ']']).trim_start_matches("IPv6:");
+        let (is_implicit, config) = (tls.is_implicit, tls.config.clone());
         match rustls::pki_types::ServerName::try_from(name.to_owned()) {
-            Ok(name) => settings.tls = Some(Tls { policy, is_implicit, config: tls.clone(), name }),
+            Ok(name) => settings.tls = Some(Tls { policy, is_implicit, config, name }),
             Err(_) if policy == TlsPolicy::Opportunistic => {}
             Err(_) => return Err(OpenError::NoStartTls),
         }
     }
-    if let Some(route) = &site.route {
-        settings.protocol = route.protocol;
-        let needs = match (&route.tls, policy) {
-            (None, _) => Channel::Clear,
-            (Some(_), TlsPolicy::Verified) => Channel::Verified,
-            (Some(_), _) => Channel::Encrypted,
-        };
-        settings.auth = route.auth.clone().map(|credentials| Auth { credentials, needs });
-    }
+    settings.protocol = manner.protocol;
+    let needs = match (&manner.tls, policy) {
+        (None, _) => Channel::Clear,
+        (Some(_), TlsPolicy::Verified) => Channel::Verified,
+        (Some(_), _) => Channel::Encrypted,
+    };
+    settings.auth = manner.auth.clone().map(|credentials| Auth { credentials, needs });
     match Session::open(endpoint, &settings).await {
         Err(error) if error.may_retry_in_clear() => {
             shared.tls_is_broken(&host.name);
@@ -143,8 +145,7 @@ async fn open(
 }
 
 async fn serve(shared: &Arc<Shared>, site: &Arc<Site>, host: &Host, prefer: Prefer, mut session: Session) -> Served {
-    let has_dsn = session.extensions().dsn;
-    let mut mail = Mail::new(shared.clone(), site.clone(), host.name.clone(), prefer, has_dsn);
+    let mut mail = Mail::new(shared.clone(), site.clone(), host.name.clone(), prefer, session.extensions());
     match session.run(&mut mail).await {
         End::Lost(loss) if !mail.has_progress() && mail.has_taken() => Served::Useless(loss.to_string()),
         End::Lost(_) => Served::Done,

@@ -6,15 +6,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::connection::reply_for;
 use super::observer::AttemptResult;
-use super::route::Route;
-use super::routing::{Member, Routes, Routing};
+use super::router;
 use super::shared::Shared;
 use super::site::Site;
-use super::source::Egress;
-use crate::dns::{Destination, DnsError};
-use crate::queue::{Notice, Outcome, QueueId, Secs, Source, Status, What};
+use crate::queue::{Notice, Outcome, Secs, Status, What};
 use posthaste_smtp::Reply;
 
 /// Until the relay ends.
@@ -61,15 +57,14 @@ impl Shared {
             });
         }
         self.recorder.retry(now);
-        if now.is_multiple_of(SOURCE_SECS) {
-            self.resume_sources();
-        }
+        self.look_at_sources(now);
         for notice in notices {
             self.settle_notice(notice);
         }
         let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
         sites.iter().for_each(|site| self.serve(site));
         self.thin_out(&sites);
+        self.forget_unreachable(&sites);
         if sites.len() > SITES_KEPT {
             self.sites.lock().expect("the sites").retain(|_, site| {
                 let state = site.state();
@@ -123,7 +118,7 @@ impl Shared {
             self.wake.notify_one();
         }
         for id in unrouted {
-            self.runtime.spawn(route(self.clone(), id));
+            self.runtime.spawn(router::route(self.clone(), id));
         }
         for (id, key) in woken {
             let site = self.sites.lock().expect("the sites").get(&key).cloned();
@@ -131,86 +126,6 @@ impl Shared {
             site.state().ready = id;
             self.serve(&site);
         }
-    }
-
-    /// The sites of a destination, one for each source, with its hosts as they are now.
-    fn route_to(
-        self: &Arc<Self>,
-        id: QueueId,
-        destination: &Arc<Destination>,
-        route: Option<&Arc<Route>>,
-        members: &[Member],
-    ) {
-        let port = route.map_or(self.config.port, |route| route.port);
-        let name: Arc<str> = Arc::from(site_name(destination, port, route));
-        let until = destination.valid_until.saturating_duration_since(Instant::now()).as_secs();
-        let now = self.time.now();
-        let until = now.saturating_add(Secs::try_from(until).unwrap_or(Secs::MAX).clamp(1, ROUTE_SECS_MAX));
-        let source = |(egress, weight): &Member| Source { name: egress.name().clone(), weight: *weight };
-        let sources: Vec<Source> = members.iter().map(source).collect();
-        let routed: Vec<Arc<Site>> = {
-            let mut sites = self.sites.lock().expect("the sites");
-            let ready = self.queue().route(id, &name, &sources, until);
-            let site = |(ready, (egress, _)): (_, &Member)| {
-                let new = || {
-                    let (egress, name, route) = (egress.clone(), name.clone(), route.cloned());
-                    Arc::new(Site::new(egress, name, port, route, destination.clone(), ready))
-                };
-                let site = sites.entry((egress.name().clone(), name.clone())).or_insert_with(new);
-                if !site.is_as(egress, route) {
-                    let old = std::mem::replace(site, new());
-                    self.retire(&old);
-                }
-                let mut state = site.state();
-                (state.destination, state.ready) = (destination.clone(), ready);
-                site.clone()
-            };
-            ready.into_iter().zip(members).map(site).collect()
-        };
-        routed.iter().for_each(|site| self.serve(site));
-    }
-
-    /// Ends the connections of a site behind their transactions.
-    fn retire(&self, site: &Site) {
-        let mut state = site.state();
-        state.is_retired = true;
-        state.wake_idle();
-        if state.failures > 0 {
-            self.unreachable.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    pub fn set_routing(&self, routing: &Routing) {
-        self.set_routes(|before| Routes::new(routing, Some(before)));
-        self.reroute_all();
-    }
-
-    /// The address of a source cannot be used: its mail goes to the other sources of its pool, or waits.
-    pub fn suspend_source(&self, source: &Egress, error: &std::io::Error) {
-        if source.suspend(error) {
-            self.observe_source(source.name(), Some(&error.to_string()));
-            self.reroute_all();
-        }
-    }
-
-    fn resume_sources(&self) {
-        let routes = self.routes();
-        let resumed: Vec<_> = routes.sources.iter().filter(|egress| egress.try_resume()).collect();
-        resumed.iter().for_each(|egress| self.observe_source(egress.name(), None));
-        if !resumed.is_empty() {
-            self.reroute_all();
-        }
-    }
-
-    fn observe_source(&self, source: &str, error: Option<&str>) {
-        if let Some(observer) = &self.config.observer {
-            observer.source(source, error);
-        }
-    }
-
-    fn reroute_all(&self) {
-        self.queue().reroute_all();
-        self.wake.notify_one();
     }
 
     /// What was put off is tried now.
@@ -234,52 +149,8 @@ impl Shared {
     }
 }
 
-/// Finds the site of a queue. If there is none, what waits has had its attempt.
-async fn route(shared: Arc<Shared>, id: QueueId) {
-    let Some((name, _)) = shared.queue().queue(id) else { return };
-    let (config, routes) = (&shared.config, shared.routes());
-    let fixed = routes.routes.iter().find(|route| route.fits(&name.domain));
-    let found = match fixed {
-        Some(route) if !route.use_mx => config.resolver.fixed(&route.host),
-        Some(route) => config.resolver.destination(&route.host).await,
-        None => config.resolver.destination(&name.domain).await,
-    };
-    match found {
-        Ok(destination) => shared.route_to(id, &destination, fixed, &routes.members(&name)),
-        Err(error) => end_all(&shared, id, &error).await,
-    }
-}
-
-async fn end_all(shared: &Arc<Shared>, id: QueueId, error: &DnsError) {
-    loop {
-        for _ in 0..ENDED_AT_ONCE {
-            let taken = shared.queue().take(id, shared.config.recipients_max);
-            let Some(transaction) = taken else { return };
-            let reply = reply_for(error);
-            debug_assert!(reply.code() >= 400);
-            shared.end_without_host(&transaction, error);
-        }
-        tokio::task::yield_now().await;
-    }
-}
-
-fn site_name(destination: &Destination, port: u16, route: Option<&Arc<Route>>) -> String {
-    let hosts: Vec<String> =
-        destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name)).collect();
-    let mut name = hosts.join(", ");
-    if port != 25 {
-        name += &format!(" :{port}");
-    }
-    name + &route.map_or_else(String::new, |route| route.manner())
-}
-
-/// How often the addresses of suspended sources are tried.
-const SOURCE_SECS: Secs = 5;
 /// What was settled meanwhile need not be replayed, and its bodies go, after so long.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
 const ROUTES_AT_ONCE: usize = 1000;
-const ENDED_AT_ONCE: usize = 100;
 /// Sites without mail stay known up to this number.
 const SITES_KEPT: usize = 10_000;
-/// A route is looked up again after a day at the latest.
-const ROUTE_SECS_MAX: Secs = 86_400;

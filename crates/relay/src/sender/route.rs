@@ -5,6 +5,7 @@ use std::sync::Arc;
 use posthaste_smtp::Protocol;
 use posthaste_smtp::sasl::Credentials;
 
+use crate::queue::QueueName;
 use crate::session::TlsPolicy;
 
 /// A fixed next hop.
@@ -12,18 +13,33 @@ use crate::session::TlsPolicy;
 pub struct Route {
     /// For mail to this domain, or with a dot in front to the domains below it; empty for all.
     pub domain: String,
-    /// A host, an address literal, or a domain with MX records if `use_mx`.
-    pub host: String,
-    /// Its port.
+    /// For mail of these tenants; none: of all.
+    pub tenants: Vec<String>,
+    /// Hosts or address literals, the first tried first; or a domain with MX records if `use_mx`.
+    pub hosts: Vec<String>,
+    /// Their port.
     pub port: u16,
-    /// Whether MX records of `host` are looked up.
+    /// Whether MX records of the first of `hosts` are looked up.
     pub use_mx: bool,
+    /// Only while no host can be reached that the mail would go to otherwise.
+    pub is_fallback: bool,
     /// SMTP or LMTP.
     pub protocol: Protocol,
     /// `None`: in the clear.
     pub tls: Option<RouteTls>,
     /// With whose password. Sent over a connection as `tls` demands it; in the clear only if `tls` is `None`.
     pub auth: Option<Credentials>,
+    /// The pool that it is used from; `None`: that of the tenant.
+    pub pool: Option<String>,
+}
+
+/// How the hosts of some domains are spoken to that are not behind a [`Route`].
+#[derive(Debug, Clone)]
+pub struct TlsRule {
+    /// As of [`Route::domain`].
+    pub domain: String,
+    /// `None`: in the clear.
+    pub tls: Option<RouteTls>,
 }
 
 /// How connections to a next hop are encrypted.
@@ -35,6 +51,74 @@ pub struct RouteTls {
     pub is_implicit: bool,
     /// What is trusted: must fit the policy, as of [`Tls::config`](crate::session::Tls::config).
     pub config: Arc<rustls::ClientConfig>,
+    /// The name that the certificate has to have; `None`: that of the host.
+    pub name: Option<String>,
+}
+
+impl RouteTls {
+    fn is_as(&self, other: &Self) -> bool {
+        self.policy == other.policy
+            && self.is_implicit == other.is_implicit
+            && Arc::ptr_eq(&self.config, &other.config)
+            && self.name == other.name
+    }
+}
+
+/// How the hosts of a site are spoken to. Sites of the same hosts and another manner are other sites: they share no connection.
+#[derive(Debug)]
+pub(super) struct Manner {
+    pub port: u16,
+    pub protocol: Protocol,
+    pub tls: Option<RouteTls>,
+    pub auth: Option<Credentials>,
+    /// What it adds to the name of a site; no two manners in force have the same.
+    pub text: String,
+}
+
+impl Manner {
+    pub fn is_as(&self, other: &Self) -> bool {
+        let is_tls = match (&self.tls, &other.tls) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.is_as(other),
+            _ => false,
+        };
+        is_tls && (self.port, self.protocol, &self.auth) == (other.port, other.protocol, &other.auth)
+    }
+
+    /// Of hosts that are found by MX records.
+    pub fn of_hosts(port: u16, tls: Option<RouteTls>) -> Self {
+        Manner { port, protocol: Protocol::Smtp, tls, auth: None, text: port_text(port) }
+    }
+
+    /// Of hosts in a domain that a rule is for.
+    pub fn of_rule(port: u16, rule: &TlsRule) -> Self {
+        let text = port_text(port) + &encryption(rule.tls.as_ref());
+        Manner { text, ..Manner::of_hosts(port, rule.tls.clone()) }
+    }
+
+    pub fn of_route(route: &Route) -> Self {
+        Manner {
+            port: route.port,
+            protocol: route.protocol,
+            tls: route.tls.clone(),
+            auth: route.auth.clone(),
+            text: port_text(route.port) + &route.manner(),
+        }
+    }
+}
+
+fn port_text(port: u16) -> String {
+    if port == 25 { String::new() } else { format!(" :{port}") }
+}
+
+fn encryption(tls: Option<&RouteTls>) -> String {
+    let Some(tls) = tls else { return " in the clear".to_owned() };
+    let text = match tls.policy {
+        TlsPolicy::Opportunistic => "",
+        TlsPolicy::Required => " encrypted",
+        TlsPolicy::Verified => " verified",
+    };
+    tls.name.as_ref().map_or_else(|| text.to_owned(), |name| format!("{text} as {name}"))
 }
 
 impl Route {
@@ -42,20 +126,21 @@ impl Route {
     pub fn new(host: &str, port: u16) -> Self {
         Route {
             domain: String::new(),
-            host: host.to_owned(),
+            tenants: Vec::new(),
+            hosts: vec![host.to_owned()],
             port,
             use_mx: false,
+            is_fallback: false,
             protocol: Protocol::Smtp,
             tls: None,
             auth: None,
+            pool: None,
         }
     }
 
-    pub(super) fn fits(&self, domain: &str) -> bool {
-        match self.domain.strip_prefix('.') {
-            Some(above) => domain.strip_suffix(above).is_some_and(|rest| rest.ends_with('.')),
-            None => self.domain.is_empty() || self.domain == domain,
-        }
+    pub(super) fn fits(&self, name: &QueueName) -> bool {
+        let is_tenant = self.tenants.is_empty() || self.tenants.iter().any(|tenant| **tenant == *name.tenant);
+        is_tenant && is_domain(&self.domain, &name.domain)
     }
 
     /// What keeps its connections apart from those of others to the same hosts, for people; begins with a blank.
@@ -64,16 +149,19 @@ impl Route {
         if self.protocol == Protocol::Lmtp {
             manner += " lmtp";
         }
-        manner += match &self.tls {
-            None => " in the clear",
-            Some(RouteTls { policy: TlsPolicy::Opportunistic, .. }) => "",
-            Some(RouteTls { policy: TlsPolicy::Required, .. }) => " encrypted",
-            Some(RouteTls { policy: TlsPolicy::Verified, .. }) => " verified",
-        };
+        manner += &encryption(self.tls.as_ref());
         if let Some(auth) = &self.auth {
             manner += &format!(" as {}", auth.user);
         }
         manner
+    }
+}
+
+/// Whether a pattern is for a domain: the same, or with a dot in front one above it; empty for all.
+pub(super) fn is_domain(pattern: &str, domain: &str) -> bool {
+    match pattern.strip_prefix('.') {
+        Some(above) => domain.strip_suffix(above).is_some_and(|rest| rest.ends_with('.')),
+        None => pattern.is_empty() || pattern == domain,
     }
 }
 
@@ -83,8 +171,15 @@ mod tests {
 
     #[test]
     fn a_route_fits_its_domain_or_those_below() {
-        let fits = |route: &str, domain| Route { domain: route.into(), ..Route::new("", 25) }.fits(domain);
+        let name = |tenant: &str, domain: &str| QueueName {
+            tenant: tenant.into(),
+            campaign: "".into(),
+            domain: domain.into(),
+        };
+        let fits = |route: &str, domain| Route { domain: route.into(), ..Route::new("", 25) }.fits(&name("t", domain));
         assert!(fits("", "a.example") && fits("a.example", "a.example") && fits(".example", "a.example"));
         assert!(!fits("a.example", "b.a.example") && !fits(".example", "example") && !fits(".ample", "ex.example"));
+        let of_tenant = Route { tenants: vec!["t".into()], ..Route::new("", 25) };
+        assert!(of_tenant.fits(&name("t", "a.example")) && !of_tenant.fits(&name("", "a.example")));
     }
 }

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use super::route::Route;
+use super::route::{Manner, Route, TlsRule, is_domain};
 use super::source::{Egress, Pool, Source};
 use crate::queue::QueueName;
 
-/// Routes, sources and pools.
+/// Routes, rules for TLS, sources and pools.
 #[derive(Debug, Clone, Default)]
 pub struct Routing {
     /// Where some or all mail goes instead of to its mail hosts; the first that fits.
     pub routes: Vec<Arc<Route>>,
+    /// How mail hosts are spoken to; the first that fits. If none does, as [`Config::tls`](super::Config::tls) says.
+    pub tls: Vec<TlsRule>,
     /// Where mail leaves from. None: from an address that the system chooses.
     pub sources: Vec<Source>,
     /// Which sources are used for what; the first that fits. If none does, the system chooses.
@@ -20,18 +22,55 @@ pub struct Routing {
 /// Routing in force.
 #[derive(Debug)]
 pub(super) struct Routes {
-    pub routes: Vec<Arc<Route>>,
+    routes: Vec<NextHop>,
+    rules: Vec<(String, Arc<Manner>)>,
+    /// Of hosts that no rule is for.
+    manner: Arc<Manner>,
     pools: Vec<(Pool, Vec<Member>)>,
     pub sources: Vec<Arc<Egress>>,
     default: Vec<Member>,
 }
 
+/// A route with its manner.
+pub(super) type NextHop = (Arc<Route>, Arc<Manner>);
+
 /// A source of a pool, with its weight.
 pub(super) type Member = (Arc<Egress>, u32);
 
+/// Manners, each once.
+struct Manners<'a> {
+    before: Vec<&'a Arc<Manner>>,
+    made: Vec<Arc<Manner>>,
+}
+
+impl Manners<'_> {
+    /// The same as an equal one, else with a text of its own.
+    fn take(&mut self, mut manner: Manner) -> Arc<Manner> {
+        if let Some(made) = self.made.iter().find(|made| made.is_as(&manner)) {
+            return made.clone();
+        }
+        let same = self.before.iter().find(|before| before.is_as(&manner));
+        let made = match same {
+            Some(same) if !self.has(&same.text) => (*same).clone(),
+            _ => {
+                let text = manner.text.clone();
+                let texts = std::iter::once(text.clone()).chain((2..).map(|number| format!("{text} ({number})")));
+                manner.text = texts.into_iter().find(|text| !self.has(text)).unwrap_or(text);
+                Arc::new(manner)
+            }
+        };
+        self.made.push(made.clone());
+        made
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.made.iter().any(|made| made.text == text)
+    }
+}
+
 impl Routes {
-    /// Sources that stay as they are keep their state.
-    pub fn new(routing: &Routing, before: Option<&Routes>) -> Self {
+    /// `hosts` is how mail hosts are spoken to that no rule is for. Sources and manners that stay as they are stay the same.
+    pub fn new(hosts: Manner, routing: &Routing, before: Option<&Routes>) -> Self {
         let known = |source: &Source| {
             let is_it = |egress: &&Arc<Egress>| egress.settings == *source;
             let kept = before.and_then(|before| before.sources.iter().find(is_it)).cloned();
@@ -46,15 +85,55 @@ impl Routes {
         let pools = routing.pools.iter().map(members).collect();
         let default = before
             .map_or_else(|| vec![(Arc::new(Egress::new(Source::new(DEFAULT))), 1)], |before| before.default.clone());
-        Routes { routes: routing.routes.clone(), pools, sources, default }
+        let mut manners = Manners { before: before.map_or_else(Vec::new, Routes::manners), made: Vec::new() };
+        let port = hosts.port;
+        let manner = manners.take(hosts);
+        let rule = |rule: &TlsRule| (rule.domain.clone(), manners.take(Manner::of_rule(port, rule)));
+        let rules = routing.tls.iter().map(rule).collect();
+        let route = |route: &Arc<Route>| (route.clone(), manners.take(Manner::of_route(route)));
+        let routes = routing.routes.iter().map(route).collect();
+        Routes { routes, rules, manner, pools, sources, default }
     }
 
-    /// The sources for mail of a queue: without those that are suspended, unless all are.
-    pub fn members(&self, name: &QueueName) -> Vec<Member> {
-        let fits = |pool: &Pool| pool.tenants.is_empty() || pool.tenants.iter().any(|tenant| **tenant == *name.tenant);
+    fn manners(&self) -> Vec<&Arc<Manner>> {
+        let rules = self.rules.iter().map(|(_, manner)| manner);
+        std::iter::once(&self.manner).chain(rules).chain(self.routes.iter().map(|(_, manner)| manner)).collect()
+    }
+
+    /// Whether a source is in force.
+    pub fn has(&self, source: &Arc<Egress>) -> bool {
+        let default = self.default.iter().map(|(egress, _)| egress);
+        self.sources.iter().chain(default).any(|egress| Arc::ptr_eq(egress, source))
+    }
+
+    /// The route of a queue; `None`: to the mail hosts of its domain.
+    pub fn route(&self, name: &QueueName) -> Option<&NextHop> {
+        self.routes.iter().find(|(route, _)| !route.is_fallback && route.fits(name))
+    }
+
+    /// Where mail of a queue goes while it cannot go where it should.
+    pub fn fallback(&self, name: &QueueName) -> Option<&NextHop> {
+        self.routes.iter().find(|(route, _)| route.is_fallback && route.fits(name))
+    }
+
+    pub fn has_fallback(&self) -> bool {
+        self.routes.iter().any(|(route, _)| route.is_fallback)
+    }
+
+    /// How the mail hosts of a domain are spoken to.
+    pub fn manner(&self, domain: &str) -> &Arc<Manner> {
+        self.rules.iter().find(|(pattern, _)| is_domain(pattern, domain)).map_or(&self.manner, |(_, manner)| manner)
+    }
+
+    /// The sources for mail of a queue, from the pool of its route or of its tenant: without those that are not usable, unless none is.
+    pub fn members(&self, name: &QueueName, pool: Option<&str>) -> Vec<Member> {
+        let fits = |of: &Pool| match pool {
+            Some(name) => of.name == name,
+            None => of.tenants.is_empty() || of.tenants.iter().any(|tenant| **tenant == *name.tenant),
+        };
         let members = self.pools.iter().find(|(pool, members)| fits(pool) && !members.is_empty());
         let members = members.map_or(&self.default, |(_, members)| members);
-        let usable: Vec<Member> = members.iter().filter(|(egress, _)| !egress.is_suspended()).cloned().collect();
+        let usable: Vec<Member> = members.iter().filter(|(egress, _)| egress.is_usable()).cloned().collect();
         if usable.is_empty() { members.clone() } else { usable }
     }
 }
@@ -76,34 +155,63 @@ mod tests {
         Routing { sources, pools: pools.iter().map(pool).collect(), ..Routing::default() }
     }
 
+    fn new(routing: &Routing, before: Option<&Routes>) -> Routes {
+        Routes::new(Manner::of_hosts(25, None), routing, before)
+    }
+
     fn suspend(egress: &Arc<Egress>) {
         egress.suspend(&std::io::Error::other("its address is gone"));
     }
 
     fn names(routes: &Routes, tenant: &str) -> Vec<String> {
         let name = QueueName { tenant: tenant.into(), campaign: "".into(), domain: "x.example".into() };
-        routes.members(&name).iter().map(|(egress, _)| egress.name().to_string()).collect()
+        routes.members(&name, None).iter().map(|(egress, _)| egress.name().to_string()).collect()
     }
 
     #[test]
     fn the_first_pool_of_a_tenant_counts_and_suspended_sources_are_left_out() {
-        let routes = Routes::new(&routing(&[("one", &["t", "u"], &["a", "b"]), ("rest", &[], &["c"])]), None);
+        let routes = new(&routing(&[("one", &["t", "u"], &["a", "b"]), ("rest", &[], &["c"])]), None);
         assert_eq!((names(&routes, "t"), names(&routes, "")), (vec!["a".into(), "b".into()], vec!["c".into()]));
         routes.sources.iter().take(1).for_each(suspend);
         assert_eq!(names(&routes, "u"), ["b"]);
         routes.sources.iter().for_each(suspend);
         assert_eq!(names(&routes, "u"), ["a", "b"], "all wait");
-        let routes = Routes::new(&routing(&[("one", &["t"], &["a"])]), None);
+        let routes = new(&routing(&[("one", &["t"], &["a"])]), None);
         assert_eq!(names(&routes, "u"), [DEFAULT]);
     }
 
     #[test]
     fn sources_that_stay_keep_their_state() {
-        let before = Routes::new(&routing(&[("all", &[], &["a", "b"])]), None);
+        let before = new(&routing(&[("all", &[], &["a", "b"])]), None);
         before.sources.iter().for_each(suspend);
         let mut changed = routing(&[("all", &[], &["a", "b"])]);
         changed.sources[1].ehlo = Some("b.example".to_owned());
-        let after = Routes::new(&changed, Some(&before));
+        let after = new(&changed, Some(&before));
         assert_eq!([0, 1].map(|at| after.sources[at].is_suspended()), [true, false]);
+    }
+
+    #[test]
+    fn equal_manners_are_one_and_others_have_a_text_of_their_own() {
+        let route = |domain: &str, password: &str| {
+            let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", password));
+            Arc::new(Route { domain: domain.into(), auth, ..Route::new("hub.example", 587) })
+        };
+        let routing = Routing {
+            routes: vec![route("a.example", "1"), route("b.example", "2"), route("c.example", "1")],
+            tls: vec![TlsRule { domain: "d.example".into(), tls: None }],
+            ..Routing::default()
+        };
+        let routes = new(&routing, None);
+        let manners = |routes: &Routes| routes.manners().into_iter().cloned().collect::<Vec<_>>();
+        let texts: Vec<String> = manners(&routes).iter().map(|manner| manner.text.clone()).collect();
+        // The default is the first; the rule says the same as it, so it is the same.
+        let ann = " :587 in the clear as ann";
+        assert_eq!(texts, ["", "", ann, &format!("{ann} (2)"), ann]);
+        let again = manners(&new(&routing, Some(&routes)));
+        assert!(again.iter().zip(manners(&routes)).all(|(one, other)| Arc::ptr_eq(one, &other)));
+        let changed = Routing { routes: vec![route("a.example", "3"), route("b.example", "2")], ..routing };
+        let changed = manners(&new(&changed, Some(&routes)));
+        assert!(!Arc::ptr_eq(&changed[2], &again[2]));
+        assert_ne!(changed[2].text, changed[3].text);
     }
 }

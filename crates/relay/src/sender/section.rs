@@ -2,21 +2,19 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fs, io};
 
 use posthaste_net::section::Networks;
-use posthaste_net::tls::{TlsError, TlsTrust, client_config};
-use posthaste_smtp::Protocol;
-use posthaste_smtp::sasl::Credentials;
+use posthaste_smtp::client::EightBit;
 use posthaste_units::check_bounds;
 use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::{Route, RouteTls, Routing};
+use super::route_section::{RouteSection, TlsConfigs, smtp_port};
+use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
+use super::{Route, RouteError, Routing};
 use crate::queue::Schedules;
 use crate::secrets::{SecretFileError, Secrets};
-use crate::session::TlsPolicy;
 
 /// Mail to other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +30,8 @@ pub struct Section {
     pub port: u16,
     /// Whether connections are encrypted where the other host offers it (RFC 7435).
     pub tls: bool,
+    /// What becomes of mail with octets above 127 for hosts that do not offer 8BITMIME.
+    pub eight_bit: EightBitMail,
     /// Connections at a time.
     #[serde(deserialize_with = "values::count")]
     pub connections: usize,
@@ -61,6 +61,15 @@ pub struct Section {
     /// Where mail goes instead of to the mail hosts of its domain; the first that fits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub route: Vec<RouteSection>,
+    /// How mail hosts are spoken to; the first that fits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tls_policy: Vec<TlsSection>,
+    /// Where mail leaves from.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub source: Vec<SourceSection>,
+    /// Which sources are used for what; the first that fits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pool: Vec<PoolSection>,
 }
 
 /// The Sender Rewriting Scheme.
@@ -83,132 +92,6 @@ impl SrsSection {
     }
 }
 
-/// A fixed next hop.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouteSection {
-    /// For mail to this domain, or with a dot in front to the domains below it. Not set: for all.
-    #[serde(default)]
-    pub domain: String,
-    /// A host name, or an address literal such as `[192.0.2.7]`.
-    pub host: String,
-    /// Its port.
-    #[serde(default = "smtp_port")]
-    pub port: u16,
-    /// Whether the mail hosts of `host` are looked up.
-    #[serde(default)]
-    pub mx: bool,
-    /// Whether LMTP is spoken instead of SMTP.
-    #[serde(default)]
-    pub lmtp: bool,
-    /// How connections are encrypted. Not set: `verified` with a password, else as `tls` of the section says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tls: Option<RouteEncryption>,
-    /// Whether they are from the first octet on, without STARTTLS. Not set: on port 465.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub implicit_tls: Option<bool>,
-    /// Certificates of the authorities that are trusted, in a PEM file: for `verified`.
-    #[serde(default = "system_authorities")]
-    pub ca_file: PathBuf,
-    /// The name for AUTH. Not set: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub username: Option<String>,
-    /// A file with the password in its first line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password_file: Option<PathBuf>,
-}
-
-/// How connections to a fixed next hop are encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RouteEncryption {
-    /// Never.
-    Off,
-    /// Where the other host offers it.
-    Opportunistic,
-    /// Always; its certificate is not verified.
-    Required,
-    /// Always, and its certificate is trusted and has its name.
-    Verified,
-}
-
-/// Why a route cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum RouteError {
-    /// The password cannot be read.
-    #[error("the password in {}: {error}", file.display())]
-    Password {
-        /// Where it should be.
-        file: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
-    /// There are no authorities to trust.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-}
-
-impl RouteSection {
-    fn encryption(&self, is_opportunistic: bool) -> RouteEncryption {
-        self.tls.unwrap_or(match (&self.username, is_opportunistic) {
-            (Some(_), _) => RouteEncryption::Verified,
-            (None, true) => RouteEncryption::Opportunistic,
-            (None, false) => RouteEncryption::Off,
-        })
-    }
-
-    fn mistake(&self) -> Option<(&'static str, &'static str)> {
-        let is_implicit = self.implicit_tls == Some(true);
-        match self.tls {
-            _ if self.host.is_empty() => Some(("host", "a route needs a host")),
-            _ if self.port == 0 => Some(("port", "a port is 1 to 65535")),
-            _ if self.username.is_some() != self.password_file.is_some() => {
-                Some(("username", "`username` and `password_file` belong together"))
-            }
-            Some(RouteEncryption::Opportunistic) if self.username.is_some() => {
-                Some(("tls", "a password needs `required` or `verified`; `off` sends it in the clear"))
-            }
-            Some(RouteEncryption::Off) if is_implicit => Some(("implicit_tls", "not with `tls` as `off`")),
-            _ => None,
-        }
-    }
-
-    fn read(&self, is_opportunistic: bool) -> Result<Route, RouteError> {
-        let is_implicit = self.implicit_tls.unwrap_or(self.port == 465);
-        let anything = || client_config(&TlsTrust::Anything);
-        let encrypted = match self.encryption(is_opportunistic) {
-            RouteEncryption::Off => None,
-            RouteEncryption::Opportunistic => Some((TlsPolicy::Opportunistic, anything()?)),
-            RouteEncryption::Required => Some((TlsPolicy::Required, anything()?)),
-            RouteEncryption::Verified => {
-                Some((TlsPolicy::Verified, client_config(&TlsTrust::Authorities(self.ca_file.clone()))?))
-            }
-        };
-        let password = |file: &PathBuf| {
-            let text = fs::read_to_string(file).map_err(|error| RouteError::Password { file: file.clone(), error })?;
-            Ok::<_, RouteError>(text.lines().next().unwrap_or_default().to_owned())
-        };
-        let password = self.password_file.as_ref().map(password).transpose()?;
-        Ok(Route {
-            domain: self.domain.to_lowercase(),
-            host: self.host.clone(),
-            port: self.port,
-            use_mx: self.mx,
-            protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
-            tls: encrypted.map(|(policy, config)| RouteTls { policy, is_implicit, config }),
-            auth: self.username.clone().zip(password).map(|(user, password)| Credentials::new(user, password)),
-        })
-    }
-}
-
-fn system_authorities() -> PathBuf {
-    "/etc/ssl/certs/ca-certificates.crt".into()
-}
-
-fn smtp_port() -> u16 {
-    25
-}
-
 impl Table for Section {
     const NAME: &str = "relay";
 }
@@ -221,6 +104,7 @@ impl Default for Section {
             domains: Vec::new(),
             port: smtp_port(),
             tls: true,
+            eight_bit: EightBitMail::default(),
             connections: 1000,
             connections_per_site: 20,
             messages_per_connection: 1000,
@@ -231,6 +115,9 @@ impl Default for Section {
             schedule: Schedules::default(),
             srs: None,
             route: Vec::new(),
+            tls_policy: Vec::new(),
+            source: Vec::new(),
+            pool: Vec::new(),
         }
     }
 }
@@ -239,6 +126,17 @@ impl Section {
     /// Whether clients' mail is taken for other hosts.
     pub fn is_used(&self) -> bool {
         !self.networks.0.is_empty() || !self.domains.is_empty()
+    }
+
+    /// What is in force once a running server has read `new`: its routes, TLS policies, sources and pools; all else as it is.
+    pub fn reloaded(&self, new: &Self) -> Self {
+        Self {
+            route: new.route.clone(),
+            tls_policy: new.tls_policy.clone(),
+            source: new.source.clone(),
+            pool: new.pool.clone(),
+            ..self.clone()
+        }
     }
 
     /// Finds what cannot be meant.
@@ -263,12 +161,7 @@ impl Section {
         for rule in &self.schedule.rules {
             rule.schedule.check("relay.schedule.rules")?;
         }
-        for (index, route) in self.route.iter().enumerate() {
-            if let Some((key, mistake)) = route.mistake() {
-                let at = vec![Self::NAME.into(), "route".into(), index.into(), key.into()];
-                return Err(Problem::new(at, mistake));
-            }
-        }
+        self.check_routing()?;
         if let Some(srs) = self.srs.as_ref().filter(|srs| !posthaste_smtp::address::is_domain(&srs.domain)) {
             let at = vec![Self::NAME.into(), "srs".into(), "domain".into()];
             return Err(Problem::new(at, format!("`{}` is not a domain", srs.domain)));
@@ -283,21 +176,75 @@ impl Section {
         Ok(())
     }
 
-    /// Routes, sources and pools, as the relay takes them. Reads files of passwords and authorities.
+    fn check_routing(&self) -> Result<(), Problem> {
+        let at = |table: &str, index: usize, key: &str| vec![Self::NAME.into(), table.into(), index.into(), key.into()];
+        for (index, route) in self.route.iter().enumerate() {
+            if let Some((key, mistake)) = route.mistake() {
+                return Err(Problem::new(at("route", index, key), mistake));
+            }
+            let pool = route.pool.as_ref().filter(|name| self.pool.iter().all(|pool| pool.name != **name));
+            if let Some(name) = pool {
+                return Err(Problem::new(at("route", index, "pool"), format!("there is no pool `{name}`")));
+            }
+        }
+        let sources = self.source.iter().map(|source| source.mistake(&self.source));
+        let pools = self.pool.iter().map(|pool| pool.mistake(&self.pool, &self.source));
+        let policies = self.tls_policy.iter().map(TlsSection::mistake);
+        let named = |table| move |(index, mistake): (usize, Option<Mistake>)| Some((table, index, mistake?));
+        let sources = sources.enumerate().filter_map(named("source"));
+        let pools = pools.enumerate().filter_map(named("pool"));
+        let policies = policies.enumerate().filter_map(named("tls_policy"));
+        match sources.chain(pools).chain(policies).next() {
+            Some((table, index, (key, mistake))) => Err(Problem::new(at(table, index, key), mistake)),
+            None => Ok(()),
+        }
+    }
+
+    /// Routes, rules for TLS, sources and pools, as the relay takes them. Reads files of passwords and certificates.
     ///
     /// # Errors
     /// See [`RouteError`].
     pub fn routing(&self) -> Result<Routing, RouteError> {
-        Ok(Routing { routes: self.routes()?, ..Routing::default() })
+        let mut configs = TlsConfigs::default();
+        Ok(Routing {
+            routes: self.routes(&mut configs)?,
+            tls: self.tls_policy.iter().map(|rule| rule.read(&mut configs)).collect::<Result<_, _>>()?,
+            sources: self.source.iter().map(SourceSection::read).collect::<Result<_, _>>()?,
+            pools: self.pool.iter().map(PoolSection::read).collect(),
+        })
     }
 
-    fn routes(&self) -> Result<Vec<Arc<Route>>, RouteError> {
-        self.route.iter().map(|route| route.read(self.tls).map(Arc::new)).collect()
+    fn routes(&self, configs: &mut TlsConfigs) -> Result<Vec<Arc<Route>>, RouteError> {
+        self.route.iter().map(|route| route.read(self.tls, configs).map(Arc::new)).collect()
+    }
+}
+
+/// What becomes of mail with octets above 127 for hosts that do not offer 8BITMIME.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EightBitMail {
+    /// It is sent as it is.
+    #[default]
+    Send,
+    /// It is given up.
+    Refuse,
+}
+
+impl From<EightBitMail> for EightBit {
+    fn from(of_section: EightBitMail) -> Self {
+        match of_section {
+            EightBitMail::Send => Self::Send,
+            EightBitMail::Refuse => Self::Refuse,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use posthaste_smtp::sasl::Credentials;
+
     use super::*;
 
     #[test]
@@ -306,7 +253,7 @@ mod tests {
                     [[route]]\ndomain = 'X.example'\nhost = 'hub.example'\nport = 587\n[[route]]\nhost = '[192.0.2.7]'\n";
         let section: Section = toml::from_str(text).unwrap();
         assert!(section.is_used() && section.check().is_ok());
-        let routes = section.routes().unwrap();
+        let routes = section.routing().unwrap().routes;
         assert_eq!((&*routes[0].domain, routes[0].port, routes[1].port), ("x.example", 587, 25));
         assert_eq!(toml::from_str::<Section>(&toml::to_string(&section).unwrap()).unwrap(), section);
         assert!(!Section::default().is_used() && Section::default().check().is_ok());
@@ -323,7 +270,7 @@ mod tests {
             );
             let section: Section = toml::from_str(&text).unwrap();
             section.check().unwrap();
-            section.routes()
+            section.routing().map(|routing| routing.routes)
         };
         assert!(matches!(written("tls = 'required'"), Err(RouteError::Password { .. })));
         fs::write(&file, "pass word\n").unwrap();

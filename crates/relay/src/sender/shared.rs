@@ -72,7 +72,7 @@ pub(super) struct Parts {
 impl Shared {
     pub fn new(parts: Parts) -> Self {
         let Parts { spool, stream, config, queue, time, runtime, seed } = parts;
-        let routes = Mutex::new(Arc::new(Routes::new(&config.routing, None)));
+        let routes = Mutex::new(Arc::new(Routes::new(config.manner(), &config.routing, None)));
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             replies: Replies::default(),
@@ -185,7 +185,7 @@ impl Shared {
         }
         let wanted = {
             let mut state = site.state();
-            if state.is_retired || site.source.is_suspended() || !self.queue().has_waiting(state.ready) {
+            if state.is_retired || !site.source.is_usable() || !self.queue().has_waiting(state.ready) {
                 return;
             }
             let most = match self.connections() < self.config.connections_max {
@@ -241,6 +241,11 @@ impl Shared {
             outcomes.into_iter().filter_map(|(key, outcome)| queue.finish(key, outcome)).collect()
         };
         self.record(changes);
+    }
+
+    /// Puts a transaction back of which nothing was said to anybody.
+    pub fn untried(self: &Arc<Self>, transaction: &Transaction) {
+        self.finish(keys_of(transaction).map(|key| (key, Outcome::Untried)).collect());
     }
 
     pub fn record(self: &Arc<Self>, changes: Vec<Change>) {

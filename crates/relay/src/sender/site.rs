@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste_spool::Lsn;
 use tokio::time::Instant;
 
-use super::route::Route;
+use super::route::Manner;
 use super::source::Egress;
 use crate::dns::Destination;
 use crate::queue::{Prefer, ReadyId};
@@ -16,11 +16,9 @@ use crate::queue::{Prefer, ReadyId};
 /// A set of mail hosts, by preference, and their port, as one source sees it.
 pub(super) struct Site {
     pub source: Arc<Egress>,
-    /// `10 mx1.example.org, 20 mx2.example.org`, with `:port` behind if it is not 25, and what is special to a route.
+    /// `10 mx1.example.org, 20 mx2.example.org`, and what is special to its [manner](Manner::text).
     pub name: Arc<str>,
-    pub port: u16,
-    /// The fixed next hop that it belongs to.
-    pub route: Option<Arc<Route>>,
+    pub manner: Arc<Manner>,
     state: Mutex<State>,
 }
 
@@ -68,8 +66,7 @@ impl Site {
     pub fn new(
         source: Arc<Egress>,
         name: Arc<str>,
-        port: u16,
-        route: Option<Arc<Route>>,
+        manner: Arc<Manner>,
         destination: Arc<Destination>,
         ready: ReadyId,
     ) -> Self {
@@ -88,14 +85,7 @@ impl Site {
             lost: HashMap::new(),
             is_retired: false,
         };
-        Site { source, name, port, route, state: Mutex::new(state) }
-    }
-
-    /// Whether it is of this source and this route, rather than of earlier ones with their names.
-    pub fn is_as(&self, source: &Arc<Egress>, route: Option<&Arc<Route>>) -> bool {
-        let manner = |route: &Arc<Route>| (route.port, route.manner(), route.auth.clone());
-        let is_route = self.route.as_ref().map(manner) == route.map(manner);
-        is_route && Arc::ptr_eq(&self.source, source)
+        Site { source, name, manner, state: Mutex::new(state) }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -142,7 +132,18 @@ impl State {
     }
 
     pub fn is_paused(&self, now: Instant) -> bool {
-        self.paused_until.is_some_and(|until| until > now)
+        self.pause(now).is_some()
+    }
+
+    /// When its pause ends, while none of its hosts can be used.
+    pub fn pause(&self, now: Instant) -> Option<Instant> {
+        self.paused_until.filter(|until| *until > now)
+    }
+
+    /// Whether it could not be reached, long ago, and nobody has tried since.
+    pub fn is_forgotten(&self, now: Instant) -> bool {
+        let is_long_ago = |until: Instant| now.saturating_duration_since(until) > FORGOTTEN;
+        self.failures > 0 && self.connections == 0 && self.paused_until.is_some_and(is_long_ago)
     }
 
     /// Why nothing is sent, while none of its hosts can be used.
@@ -197,4 +198,6 @@ impl State {
 
 /// The longest pause of a site that does not answer.
 const PAUSE_SECS_MAX: u32 = 1800;
+/// How long it is remembered that a site could not be reached.
+const FORGOTTEN: Duration = Duration::from_secs(3600);
 const LOST_MAX: usize = 10_000;

@@ -2,25 +2,38 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::warm_up::{WarmUp, Warming};
+use crate::queue::Secs;
+use crate::session::Proxy;
 
 /// A place that mail leaves from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// Its name, for pools and logs.
     pub name: Arc<str>,
-    /// The address that IPv4 connections are made from.
+    /// The address that IPv4 connections are made from, here or at the proxy.
     pub ipv4: Option<Ipv4Addr>,
     /// The address that IPv6 connections are made from. With neither the system chooses; with one of them the source has that family alone.
     pub ipv6: Option<Ipv6Addr>,
     /// Its name in EHLO; `None`: the host name.
     pub ehlo: Option<String>,
+    /// Who makes its connections; `None`: we do.
+    pub proxy: Option<Proxy>,
+    /// How much it sends on its first days; `None`: no limit.
+    pub warm_up: Option<WarmUp>,
 }
 
 impl Source {
     /// A source whose addresses the system chooses.
     pub fn new(name: &str) -> Self {
-        Source { name: name.into(), ipv4: None, ipv6: None, ehlo: None }
+        Source { name: name.into(), ipv4: None, ipv6: None, ehlo: None, proxy: None, warm_up: None }
     }
 }
 
@@ -39,13 +52,17 @@ pub struct Pool {
 #[derive(Debug)]
 pub(super) struct Egress {
     pub settings: Source,
-    /// Why it is suspended.
+    /// Nothing is sent from it now.
+    is_unusable: AtomicBool,
+    /// Why, if it is suspended.
     trouble: Mutex<Option<String>>,
+    warming: Option<Warming>,
 }
 
 impl Egress {
     pub fn new(settings: Source) -> Self {
-        Egress { settings, trouble: Mutex::new(None) }
+        let warming = settings.warm_up.clone().map(Warming::new);
+        Egress { settings, is_unusable: AtomicBool::new(false), trouble: Mutex::new(None), warming }
     }
 
     pub fn name(&self) -> &Arc<str> {
@@ -62,35 +79,75 @@ impl Egress {
         own.map(Some)
     }
 
-    /// Its address cannot be used. Whether this is news.
+    /// Whether mail may be sent from it now.
+    pub fn is_usable(&self) -> bool {
+        !self.is_unusable.load(Ordering::Relaxed)
+    }
+
+    /// Counts a message. `false`: it must not be sent now, nor others until [`look`](Self::look) says so.
+    pub fn take(&self, now: Secs) -> bool {
+        let Some(warming) = &self.warming else { return true };
+        let is_taken = warming.take(now);
+        if !is_taken {
+            self.is_unusable.store(true, Ordering::Relaxed);
+        }
+        is_taken
+    }
+
+    /// Its address or its proxy cannot be used. Whether this is news.
     pub fn suspend(&self, error: &io::Error) -> bool {
-        self.trouble.lock().expect("a source").replace(error.to_string()).is_none()
+        let mut trouble = self.trouble.lock().expect("a source");
+        self.is_unusable.store(true, Ordering::Relaxed);
+        trouble.replace(error.to_string()).is_none()
     }
 
     /// Why nothing is sent from it.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().expect("a source").clone()
+        if self.is_usable() {
+            return None;
+        }
+        let trouble = self.trouble.lock().expect("a source").clone();
+        Some(trouble.unwrap_or_else(|| "as much is sent as its warm-up allows".to_owned()))
     }
 
     pub fn is_suspended(&self) -> bool {
         self.trouble.lock().expect("a source").is_some()
     }
 
-    /// Ends the suspension if its addresses can be bound again. Whether it has ended now.
-    pub fn try_resume(&self) -> bool {
-        let mut trouble = self.trouble.lock().expect("a source");
-        if trouble.is_none() {
+    /// Looks at a source that is not suspended. Whether it can be used again now.
+    pub fn look(&self, now: Secs) -> bool {
+        if self.is_usable() || self.warming.as_ref().is_some_and(|warming| !warming.is_worth_it(now)) {
             return false;
         }
-        let Source { ipv4, ipv6, .. } = self.settings;
-        let own = ipv4.map(IpAddr::from).into_iter().chain(ipv6.map(IpAddr::from));
-        let mut bound = own.map(|address| TcpListener::bind(SocketAddr::new(address, 0)));
-        if bound.all(|bound| bound.is_ok()) {
-            *trouble = None;
+        let trouble = self.trouble.lock().expect("a source");
+        if trouble.is_none() {
+            self.is_unusable.store(false, Ordering::Relaxed);
         }
         trouble.is_none()
     }
+
+    /// Ends the suspension if its addresses, or its proxy, can be used again. Whether it has ended now.
+    pub async fn try_resume(&self) -> bool {
+        if !self.is_suspended() || self.check().await.is_err() {
+            return false;
+        }
+        let mut trouble = self.trouble.lock().expect("a source");
+        self.is_unusable.store(false, Ordering::Relaxed);
+        trouble.take().is_some()
+    }
+
+    async fn check(&self) -> io::Result<()> {
+        let Source { ipv4, ipv6, proxy, .. } = &self.settings;
+        if let Some(proxy) = proxy {
+            return timeout(PROXY_PATIENCE, TcpStream::connect(proxy.server())).await?.map(drop);
+        }
+        let mut own = ipv4.map(IpAddr::from).into_iter().chain(ipv6.map(IpAddr::from));
+        own.try_for_each(|address| TcpListener::bind(SocketAddr::new(address, 0)).map(drop))
+    }
 }
+
+/// How long a proxy may take to accept a connection.
+const PROXY_PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -113,18 +170,29 @@ mod tests {
         assert_eq!(local(None, Some("2001:db8::1")), [None, Some(Some("2001:db8::1".parse().unwrap()))]);
     }
 
-    #[test]
-    fn a_suspended_source_comes_back_once_its_address_can_be_bound() {
+    #[tokio::test]
+    async fn a_suspended_source_comes_back_once_its_address_can_be_bound() {
         let at = |address: &str| Egress::new(Source { ipv4: Some(address.parse().unwrap()), ..Source::new("a") });
         // Of the documentation (RFC 5737): no machine has it.
         let (here, not_here) = (at("127.0.0.9"), at("192.0.2.1"));
         for egress in [&here, &not_here] {
-            assert!(!egress.try_resume() && !egress.is_suspended(), "it was not suspended");
+            assert!(!egress.try_resume().await && egress.is_usable() && !egress.is_suspended(), "it was not suspended");
             assert!(egress.suspend(&io::ErrorKind::AddrNotAvailable.into()));
             assert!(!egress.suspend(&io::ErrorKind::AddrNotAvailable.into()), "no news");
-            assert!(egress.is_suspended() && egress.trouble().is_some());
+            assert!(egress.is_suspended() && !egress.is_usable() && egress.trouble().is_some());
+            assert!(!egress.look(0), "not by itself");
         }
-        assert!(here.try_resume() && !here.is_suspended());
-        assert!(!not_here.try_resume() && not_here.is_suspended());
+        assert!(here.try_resume().await && !here.is_suspended() && here.is_usable());
+        assert!(!not_here.try_resume().await && not_here.is_suspended());
+    }
+
+    #[test]
+    fn a_source_that_warms_up_rests_when_it_has_sent_enough() {
+        let warm_up = WarmUp { since: 0, per_day: vec![86_400] };
+        let egress = Egress::new(Source { warm_up: Some(warm_up), ..Source::new("a") });
+        assert!(egress.is_usable() && !egress.take(100) && !egress.is_usable());
+        assert_eq!(egress.trouble().as_deref(), Some("as much is sent as its warm-up allows"));
+        assert!(!egress.look(101) && egress.look(102) && egress.is_usable() && egress.take(102) && egress.take(102));
+        assert!(!egress.take(102) && !egress.is_suspended());
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use posthaste_smtp::client::Extensions;
 use posthaste_smtp::command::Notify;
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, RcptTo, Reply, Ret, ReversePath};
 use tokio::task::JoinHandle;
@@ -24,6 +25,9 @@ pub(super) struct Mail {
     prefer: Prefer,
     /// The host says of success itself.
     has_dsn: bool,
+    /// What it takes in one transaction, by LIMITS (RFC 9422).
+    recipients_max: usize,
+    across_domains: bool,
     loading: Option<(UnderWay, JoinHandle<Result<Loaded, LoadError>>)>,
     has_taken: bool,
     has_progress: bool,
@@ -58,9 +62,21 @@ pub(super) fn keys_of(transaction: &Transaction) -> impl Iterator<Item = Key> + 
 }
 
 impl Mail {
-    pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, prefer: Prefer, has_dsn: bool) -> Self {
-        let (loading, has_taken, has_progress) = (None, false, false);
-        Mail { shared, site, host, prefer, has_dsn, loading, has_taken, has_progress, begun: Instant::now() }
+    pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, prefer: Prefer, offered: &Extensions) -> Self {
+        let most = offered.recipients_max.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+        Mail {
+            shared,
+            site,
+            host,
+            prefer,
+            has_dsn: offered.dsn,
+            recipients_max: most.max(1),
+            across_domains: offered.recipient_domains_max.is_none(),
+            loading: None,
+            has_taken: false,
+            has_progress: false,
+            begun: Instant::now(),
+        }
     }
 
     /// Whether a message was given to the session.
@@ -82,11 +98,16 @@ impl Mail {
         let now = Instant::now();
         let used = now.duration_since(self.begun);
         let mut state = self.site.state();
-        if state.is_retired || state.is_paused(now) || self.has_taken && self.shared.crowd.takes(false, used) {
+        if state.is_retired
+            || !self.site.source.is_usable()
+            || state.is_paused(now)
+            || self.has_taken && self.shared.crowd.takes(false, used)
+        {
             return Poll::Ready(None);
         }
         let recipients_max = state.recipients_max.unwrap_or(config.recipients_max).min(config.recipients_max);
-        let take = Take { prefer: self.prefer, recipients_max, across_domains: true };
+        let recipients_max = recipients_max.min(self.recipients_max);
+        let take = Take { prefer: self.prefer, recipients_max, across_domains: self.across_domains };
         let (transaction, has_more) = {
             let mut queue = self.shared.queue();
             (queue.next(state.ready, take), queue.has_waiting(state.ready))
@@ -98,6 +119,12 @@ impl Mail {
             state.wait(cx.waker());
             return Poll::Pending;
         };
+        if !self.site.source.take(self.shared.time.now()) {
+            drop(state);
+            self.shared.untried(&transaction);
+            self.shared.reroute_all();
+            return Poll::Ready(None);
+        }
         if has_more && let Wanted::Connect(prefer) = state.grow(config.site_connections_max) {
             drop(state);
             self.shared.connect(&self.site, prefer);

@@ -51,8 +51,8 @@ impl Loss {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The source address cannot be used on this machine, or not for this endpoint: every host would fail from it.
-    #[error("cannot connect from the source address: {0}")]
+    /// The source address cannot be used on this machine, or not for this endpoint, or its proxy cannot: every host would fail from it.
+    #[error("cannot connect from the source: {0}")]
     Source(io::Error),
     /// Not connected, lost or refused.
     #[error(transparent)]

@@ -37,6 +37,7 @@ mod error;
 mod fate;
 mod link;
 mod open;
+mod proxy;
 mod settings;
 
 use std::collections::VecDeque;
@@ -52,6 +53,7 @@ use tokio::time::timeout;
 
 pub use error::{Loss, OpenError};
 pub use fate::{Fate, Scope};
+pub use proxy::Proxy;
 pub use settings::{Auth, Channel, Endpoint, Settings, Timeouts, Tls, TlsPolicy};
 
 use link::Link;

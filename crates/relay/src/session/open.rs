@@ -14,6 +14,10 @@ use super::link::Link;
 use super::{Auth, Channel, Endpoint, Loss, OpenError, Settings, Tls, TlsPolicy};
 
 pub(super) async fn connect(endpoint: &Endpoint, settings: &Settings) -> Result<Stream, OpenError> {
+    if let (Endpoint::Tcp(address), Some(proxy)) = (endpoint, &settings.proxy) {
+        let stream = proxy.connect(*address, settings.source, settings.timeouts.connect).await?;
+        return Ok(Stream::Tcp(stream));
+    }
     let connecting = async {
         match endpoint {
             Endpoint::Tcp(address) => connect_tcp(*address, settings.source).await.map(Stream::Tcp),

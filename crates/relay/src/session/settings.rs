@@ -11,6 +11,8 @@ use posthaste_smtp::sasl::Credentials;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+use super::Proxy;
+
 /// One address of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Endpoint {
@@ -27,6 +29,8 @@ pub struct Settings {
     pub ehlo_name: String,
     /// The address to connect from; `None` leaves it to the system.
     pub source: Option<IpAddr>,
+    /// Who makes TCP connections for us, from `source` if it can be told. `None`: we do.
+    pub proxy: Option<Proxy>,
     /// SMTP or LMTP.
     pub protocol: Protocol,
     /// How bodies are sent.
@@ -49,6 +53,7 @@ impl Settings {
         Self {
             ehlo_name: ehlo_name.into(),
             source: None,
+            proxy: None,
             protocol: Protocol::Smtp,
             transfer: Transfer::Data,
             eight_bit: EightBit::Send,

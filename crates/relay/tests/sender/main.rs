@@ -2,6 +2,9 @@
 
 mod changes;
 mod crowded;
+mod fallback;
+mod policies;
+mod proxies;
 mod sink;
 mod sources;
 
@@ -125,6 +128,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         recipients_max: 100,
         timeouts: Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() },
         tls: None,
+        eight_bit: Default::default(),
         memory_bytes: 1 << 20,
         site_pause_secs: 1,
         returned_bytes_max: 100_000,
@@ -424,7 +428,12 @@ fn routes_to_one_host_keep_their_passwords_and_protocols_apart() {
 fn a_host_that_cannot_be_trusted_gets_neither_mail_nor_password() {
     let sink = Sink::start();
     let rig = rig_with(zone(), 1, |config| {
-        let tls = RouteTls { policy: TlsPolicy::Required, is_implicit: false, config: opportunistic_tls().unwrap() };
+        let tls = RouteTls {
+            policy: TlsPolicy::Required,
+            is_implicit: false,
+            config: opportunistic_tls().unwrap(),
+            name: None,
+        };
         let auth = Some(Credentials::new("ann", "secret"));
         config.routing.routes = vec![Route { tls: Some(tls), auth, ..Route::new("[127.0.0.1]", sink.port()) }.into()];
     });

@@ -42,6 +42,8 @@ struct Seen {
 #[derive(Clone)]
 pub struct Sink {
     address: SocketAddr,
+    /// What it says to EHLO, with its name in front.
+    hello: Arc<str>,
     seen: Arc<(Mutex<Seen>, Condvar)>,
 }
 
@@ -51,10 +53,21 @@ impl Sink {
         Sink::at("127.0.0.1:0".parse().unwrap())
     }
 
+    /// With other extensions than usual.
+    pub fn offering(extensions: &[&str]) -> Sink {
+        Sink::with("127.0.0.1:0".parse().unwrap(), extensions)
+    }
+
     /// At another address of loopback, so that several hosts have one port.
     pub fn at(address: SocketAddr) -> Sink {
+        Sink::with(address, &["PIPELINING", "AUTH PLAIN", "8BITMIME"])
+    }
+
+    fn with(address: SocketAddr, extensions: &[&str]) -> Sink {
         let listener = TcpListener::bind(address).unwrap();
-        let sink = Sink { address: listener.local_addr().unwrap(), seen: Arc::default() };
+        let lines: String = extensions.iter().map(|line| format!("250-{line}\r\n")).collect();
+        let hello = format!("250-sink\r\n{lines}250 HELP\r\n").into();
+        let sink = Sink { address: listener.local_addr().unwrap(), hello, seen: Arc::default() };
         let serving = sink.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -151,7 +164,7 @@ impl Sink {
                 "EHLO" | "LHLO" => {
                     is_lmtp = word == "LHLO";
                     hello = line[4..].trim().to_owned();
-                    stream.write_all(b"250-sink\r\n250-PIPELINING\r\n250-AUTH PLAIN\r\n250 8BITMIME\r\n")?;
+                    stream.write_all(self.hello.as_bytes())?;
                 }
                 "AUTH" => {
                     let response = line.trim_end().rsplit(' ').next().unwrap_or("");

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use posthaste_relay::sender::{Config, Pool, Routing, Source};
+use posthaste_relay::sender::{Config, Pool, Routing, Source, WarmUp};
 
 use super::sink::Sink;
 use super::{rig_with, schedules, wait, zone};
@@ -145,4 +145,66 @@ fn a_change_of_the_routes_reaches_open_connections() {
         wait("a login", || other.logins() == before + 1);
     }
     rig.wait_empty();
+}
+
+#[test]
+fn what_a_warm_up_does_not_allow_goes_to_the_others_of_the_pool() {
+    let sink = Sink::start();
+    // Two each second, and nothing at first.
+    let warm_up = Some(WarmUp { since: 0, per_day: vec![172_800; 100_000] });
+    let new = Source { warm_up, ..source("new", 14) };
+    let pools = vec![pool(&[], &[("new", 1_000), ("one", 1)])];
+    let routing = Routing { sources: vec![new.clone(), source("one", 11)], pools, ..Routing::default() };
+    let rig = rig_with(zone(), sink.port(), |config| config.routing = routing);
+    let begun = std::time::Instant::now();
+    for _ in 0..50 {
+        rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    }
+    let from_new = |sink: &Sink| sink.taken().iter().filter(|taken| taken.hello == "new.example").count() as u64;
+    sink.wait_taken(50);
+    // Nearly all are meant for it; a second may have begun before.
+    assert!(from_new(&sink) <= 2 * (begun.elapsed().as_secs() + 2), "{} from it", from_new(&sink));
+    rig.wait_empty();
+    // Later it takes its part again.
+    wait("its turn", || {
+        rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+        from_new(&sink) >= 2
+    });
+    assert!(from_new(&sink) <= 2 * (begun.elapsed().as_secs() + 2), "{} from it", from_new(&sink));
+    rig.wait_empty();
+    // Without another, mail waits for it, and the queue says why.
+    let pools = vec![pool(&[], &[("new", 1)])];
+    rig.relay.set_routing(&Routing { sources: vec![new], pools, ..Routing::default() });
+    for _ in 0..6 {
+        rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    }
+    let is_told = || {
+        let mut is_told = false;
+        rig.relay.waiting(&Default::default(), &mut |waiting| {
+            is_told |= waiting.why.is_some_and(|why| why.contains("warm-up"));
+            true
+        });
+        is_told
+    };
+    wait("it is told", is_told);
+    rig.wait_empty();
+    assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
+}
+
+#[test]
+fn mail_with_eight_bits_is_sent_as_it_is_or_given_up_as_it_is_set() {
+    use posthaste_smtp::client::EightBit;
+    for (eight_bit, is_sent) in [(EightBit::Send, true), (EightBit::Refuse, false)] {
+        let sink = Sink::offering(&["PIPELINING"]);
+        let of_sender = Sink::at((Ipv4Addr::new(127, 0, 0, 2), sink.port()).into());
+        let zone = zone().mx("here.example", 1, "mx.here.example").a("mx.here.example", Ipv4Addr::new(127, 0, 0, 2));
+        let rig = rig_with(zone, sink.port(), |config| config.eight_bit = eight_bit);
+        let message = super::Outgoing { is_8bit: true, ..super::outgoing("ann@here.example", &["bob@a.example"], 0) };
+        rig.append(message, "Subject: x\r\n\r\n\u{e9}\r\n");
+        let taken = if is_sent { &sink } else { &of_sender }.wait_taken(1).remove(0);
+        match is_sent {
+            true => assert_eq!(taken.body, "Subject: x\r\n\r\n\u{e9}\r\n".as_bytes()),
+            false => assert!(String::from_utf8_lossy(&taken.body).contains("5.6.3")),
+        }
+    }
 }

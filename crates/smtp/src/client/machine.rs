@@ -145,7 +145,8 @@ impl Machine {
     ///
     /// Parameters that the server did not offer are left out. SMTPUTF8 is said where an address needs it. Refused here, with [`Stage::Local`](super::Stage::Local):
     /// who cannot be reached without SMTPUTF8 where it was not offered, 550 5.6.7; a message larger than the SIZE offered, 552 5.3.4; and what
-    /// [`Config::eight_bit`] says. Recipients above RCPTMAX of LIMITS (RFC 9422 section 4.2) are [`Stage::TooMany`](super::Stage::TooMany).
+    /// [`Config::eight_bit`] says. Recipients above RCPTMAX and in domains above RCPTDOMAINMAX of LIMITS
+    /// (RFC 9422 sections 4.2 and 4.3) are [`Stage::TooMany`](super::Stage::TooMany).
     ///
     /// # Panics
     /// Without recipients, or against [`Machine::may_send`].

@@ -117,6 +117,8 @@ pub struct Extensions {
     pub auth: Vec<String>,
     /// RCPTMAX of LIMITS (RFC 9422).
     pub recipients_max: Option<u64>,
+    /// RCPTDOMAINMAX of LIMITS (RFC 9422).
+    pub recipient_domains_max: Option<u64>,
     /// MAILMAX of LIMITS (RFC 9422).
     pub messages_max: Option<u64>,
 }
@@ -144,6 +146,7 @@ impl Extensions {
                     for word in words {
                         match word.split_once('=') {
                             Some(("RCPTMAX", value)) => extensions.recipients_max = value.parse().ok(),
+                            Some(("RCPTDOMAINMAX", value)) => extensions.recipient_domains_max = value.parse().ok(),
                             Some(("MAILMAX", value)) => extensions.messages_max = value.parse().ok(),
                             _ => {}
                         }

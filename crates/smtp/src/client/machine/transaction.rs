@@ -1,6 +1,6 @@
 //! One message of a client session: its commands as far ahead as may be, its replies, its outcome.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -314,11 +314,30 @@ impl Transaction {
             let reply = Reply::new(554, "5.6.3", "Server does not offer 8BITMIME, which is needed here");
             self.decide_rest(&reply, Stage::Local, false);
         }
-        if let Some(most) = extensions.recipients_max {
-            let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
-            for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.is_none()).skip(most) {
-                let reply = Reply::new(452, "4.5.3", "Server takes no more recipients at once");
-                *outcome = Some(RecipientOutcome { reply, stage: Stage::TooMany, lost: false });
+        let at_least_one =
+            |most: Option<u64>| most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX).max(1));
+        let most = at_least_one(extensions.recipients_max);
+        if most < self.recipients.len() {
+            let open = self.outcomes.iter_mut().filter(|outcome| outcome.is_none());
+            open.skip(most).for_each(|outcome| *outcome = Some(too_many()));
+        }
+        let most = at_least_one(extensions.recipient_domains_max);
+        if most < self.recipients.len() {
+            self.settle_domains(most);
+        }
+    }
+
+    /// Puts off recipients in more domains than the server takes at once.
+    fn settle_domains(&mut self, most: usize) {
+        let mut domains = HashSet::new();
+        for (recipient, outcome) in self.recipients.iter().zip(&mut self.outcomes) {
+            let domain = recipient.forward_path.address().map(|address| address.domain().to_string().to_lowercase());
+            if outcome.is_some() || domains.contains(&domain) {
+                continue;
+            }
+            match domains.len() < most {
+                true => drop(domains.insert(domain)),
+                false => *outcome = Some(too_many()),
             }
         }
     }
@@ -340,6 +359,12 @@ impl Transaction {
             }
         }
     }
+}
+
+/// The limits of LIMITS are the server's word that more would be refused.
+fn too_many() -> RecipientOutcome {
+    let reply = Reply::new(452, "4.5.3", "Server takes no more recipients at once");
+    RecipientOutcome { reply, stage: Stage::TooMany, lost: false }
 }
 
 fn stage(expected: Expect) -> Stage {

@@ -1,0 +1,229 @@
+//! From a queue to its sites: which hosts, how they are spoken to, and from which sources.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::time::Instant;
+
+use super::route::{Manner, Route};
+use super::routing::{Member, NextHop, Routes, Routing};
+use super::shared::Shared;
+use super::site::Site;
+use super::source::Egress;
+use crate::dns::{Destination, DnsError};
+use crate::queue::{QueueId, QueueName, Secs, Source};
+
+/// Finds the sites of a queue. If there are none, what waits has had its attempt.
+pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
+    loop {
+        let Some((name, _)) = shared.queue().queue(id) else { return };
+        let routes = shared.routes();
+        let plan = match Plan::new(&shared, &routes, &name, routes.route(&name)).await {
+            Ok(plan) => match (routes.fallback(&name), shared.pause_of(&plan)) {
+                (Some(fallback), Some(until)) => {
+                    let instead = Plan::new(&shared, &routes, &name, Some(fallback)).await;
+                    instead.map_or(plan, |instead| Plan { until, ..instead })
+                }
+                _ => plan,
+            },
+            Err(error) => match routes.fallback(&name).filter(|_| !error.is_final()) {
+                Some(fallback) => match Plan::new(&shared, &routes, &name, Some(fallback)).await {
+                    Ok(plan) => Plan { until: Instant::now(), ..plan },
+                    Err(_) => return end_all(&shared, id, &error).await,
+                },
+                None => return end_all(&shared, id, &error).await,
+            },
+        };
+        if shared.route_to(id, &routes, &plan) {
+            return;
+        }
+    }
+}
+
+/// Where a queue goes.
+struct Plan {
+    destination: Arc<Destination>,
+    manner: Arc<Manner>,
+    members: Vec<Member>,
+    /// The name of the site.
+    name: Arc<str>,
+    until: Instant,
+}
+
+impl Plan {
+    async fn new(shared: &Shared, routes: &Routes, name: &QueueName, hop: Option<&NextHop>) -> Result<Self, DnsError> {
+        let resolver = &shared.config.resolver;
+        let (destination, manner) = match hop {
+            Some((route, manner)) => (hosts_of(shared, route).await?, manner),
+            None => (resolver.destination(&name.domain).await?, routes.manner(&name.domain)),
+        };
+        let members = routes.members(name, hop.and_then(|(route, _)| route.pool.as_deref()));
+        let hosts = destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name));
+        let name = hosts.collect::<Vec<_>>().join(", ") + &manner.text;
+        let until = destination.valid_until;
+        Ok(Plan { destination, manner: manner.clone(), members, name: name.into(), until })
+    }
+}
+
+async fn hosts_of(shared: &Shared, route: &Route) -> Result<Arc<Destination>, DnsError> {
+    let resolver = &shared.config.resolver;
+    match route.hosts.first() {
+        Some(domain) if route.use_mx => resolver.destination(domain).await,
+        _ => resolver.fixed_in_order(&route.hosts),
+    }
+}
+
+async fn end_all(shared: &Arc<Shared>, id: QueueId, error: &DnsError) {
+    loop {
+        for _ in 0..ENDED_AT_ONCE {
+            let taken = shared.queue().take(id, shared.config.recipients_max);
+            let Some(transaction) = taken else { return };
+            shared.end_without_host(&transaction, error);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Shared {
+    /// Until when a site pauses for one of its sources.
+    fn pause_of(&self, plan: &Plan) -> Option<Instant> {
+        let now = Instant::now();
+        let sites = self.sites.lock().expect("the sites");
+        let of = |(egress, _): &Member| sites.get(&(egress.name().clone(), plan.name.clone())).cloned();
+        plan.members.iter().filter_map(of).filter_map(|site| site.state().pause(now)).max()
+    }
+
+    /// The sites of a plan, one for each source, with their hosts as they are now. `false`: the routes have changed meanwhile.
+    fn route_to(self: &Arc<Self>, id: QueueId, routes: &Arc<Routes>, plan: &Plan) -> bool {
+        let until = plan.until.saturating_duration_since(Instant::now()).as_secs();
+        let now = self.time.now();
+        let until = now.saturating_add(Secs::try_from(until).unwrap_or(Secs::MAX).clamp(1, ROUTE_SECS_MAX));
+        let source = |(egress, weight): &Member| Source { name: egress.name().clone(), weight: *weight };
+        let sources: Vec<Source> = plan.members.iter().map(source).collect();
+        let routed: Vec<Arc<Site>> = {
+            let mut sites = self.sites.lock().expect("the sites");
+            if !Arc::ptr_eq(routes, &self.routes()) {
+                return false;
+            }
+            let ready = self.queue().route(id, &plan.name, &sources, until);
+            let site = |(ready, (egress, _)): (_, &Member)| {
+                let new = || {
+                    let (egress, name, manner) = (egress.clone(), plan.name.clone(), plan.manner.clone());
+                    Arc::new(Site::new(egress, name, manner, plan.destination.clone(), ready))
+                };
+                let site = sites.entry((egress.name().clone(), plan.name.clone())).or_insert_with(new);
+                if !(Arc::ptr_eq(&site.source, egress) && Arc::ptr_eq(&site.manner, &plan.manner)) {
+                    let old = std::mem::replace(site, new());
+                    self.retire(&old);
+                }
+                let mut state = site.state();
+                (state.destination, state.ready) = (plan.destination.clone(), ready);
+                site.clone()
+            };
+            ready.into_iter().zip(&plan.members).map(site).collect()
+        };
+        routed.iter().for_each(|site| self.serve(site));
+        true
+    }
+
+    /// Ends the connections of a site behind their transactions.
+    fn retire(&self, site: &Site) {
+        let mut state = site.state();
+        state.is_retired = true;
+        state.wake_idle();
+        if std::mem::take(&mut state.failures) > 0 {
+            self.unreachable.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sites that could not be reached, and that no mail has gone to for long, are not counted as such.
+    pub fn forget_unreachable(&self, sites: &[Arc<Site>]) {
+        let now = Instant::now();
+        for site in sites {
+            let is_gone = {
+                let state = site.state();
+                state.is_forgotten(now) && self.queue().ready(state.ready).is_none()
+            };
+            if is_gone {
+                self.retire(site);
+                let mut sites = self.sites.lock().expect("the sites");
+                let key = (site.source.name().clone(), site.name.clone());
+                if sites.get(&key).is_some_and(|other| Arc::ptr_eq(other, site)) {
+                    sites.remove(&key);
+                }
+            }
+        }
+    }
+
+    pub fn set_routing(&self, routing: &Routing) {
+        {
+            // So that nothing is routed by the old ones behind this.
+            let sites = self.sites.lock().expect("the sites");
+            self.set_routes(|before| Routes::new(self.config.manner(), routing, Some(before)));
+            self.queue().reroute_all();
+            let routes = self.routes();
+            // Nothing leads to these any more.
+            sites.values().filter(|site| !routes.has(&site.source)).for_each(|site| self.retire(site));
+        }
+        self.wake.notify_one();
+    }
+
+    /// The address or the proxy of a source cannot be used: its mail goes to the other sources of its pool, or waits.
+    pub fn suspend_source(&self, source: &Egress, error: &std::io::Error) {
+        if source.suspend(error) {
+            self.observe_source(source.name(), Some(&error.to_string()));
+            self.reroute_all();
+        }
+    }
+
+    /// Looks which sources can be used again. To be called each second.
+    pub fn look_at_sources(self: &Arc<Self>, now: Secs) {
+        let routes = self.routes();
+        // Each of them is looked at.
+        if routes.sources.iter().filter(|egress| egress.look(now)).count() > 0 {
+            self.reroute_all();
+        }
+        if !now.is_multiple_of(LOOK_SECS) {
+            return;
+        }
+        if routes.has_fallback() {
+            self.queue().reroute_old();
+            self.wake.notify_one();
+        }
+        for egress in routes.sources.iter().filter(|egress| egress.is_suspended()) {
+            let (shared, egress) = (self.clone(), egress.clone());
+            self.runtime.spawn(async move {
+                if egress.try_resume().await {
+                    shared.observe_source(egress.name(), None);
+                    shared.reroute_all();
+                }
+            });
+        }
+    }
+
+    fn observe_source(&self, source: &str, error: Option<&str>) {
+        if let Some(observer) = &self.config.observer {
+            observer.source(source, error);
+        }
+    }
+
+    /// Mail goes to other sources of its pools now.
+    pub fn reroute_all(&self) {
+        self.queue().reroute_all();
+        self.wake.notify_one();
+    }
+
+    /// No host of a site can be reached: its mail goes elsewhere if it may.
+    pub fn fall_back(&self, site: &str) {
+        if self.routes().has_fallback() {
+            self.queue().reroute_site(site);
+            self.wake.notify_one();
+        }
+    }
+}
+
+const ENDED_AT_ONCE: usize = 100;
+/// A route is looked up again after a day at the latest.
+const ROUTE_SECS_MAX: Secs = 86_400;
+/// How often suspended sources are tried.
+const LOOK_SECS: Secs = 5;

@@ -1,0 +1,86 @@
+//! Where mail goes while it cannot go where it should, and routes with several hosts.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use posthaste_dns::Zone;
+use posthaste_relay::sender::{Route, Routing};
+
+use super::sink::Sink;
+use super::{LOOPBACK, rig_with, schedules, wait};
+
+/// Nobody is at this address.
+const DEAD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
+
+fn fallback(sink: &Sink) -> Arc<Route> {
+    Route { is_fallback: true, ..Route::new("[127.0.0.1]", sink.port()) }.into()
+}
+
+#[test]
+fn mail_falls_back_while_no_host_answers_and_returns() {
+    let other = Sink::start();
+    let zone = Zone::default().mx("a.example", 1, "mx.a.example").a("mx.a.example", Ipv4Addr::new(127, 0, 0, 78));
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.78:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let rig = rig_with(zone, port, |config| {
+        config.schedules = schedules(3600, 86_400);
+        config.site_pause_secs = 2;
+        config.routing = Routing { routes: vec![fallback(&other)], ..Routing::default() };
+    });
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    other.wait_taken(1);
+    rig.wait_empty();
+    assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
+    // The pause is over sooner or later; then mail goes to its own host again.
+    let sink = Sink::at((Ipv4Addr::new(127, 0, 0, 78), port).into());
+    let number = std::cell::Cell::new(0);
+    wait("its own host gets some", || {
+        number.set(number.get() + 1);
+        rig.send("ann@here.example", &["bob@a.example"], "y\r\n");
+        !sink.taken().is_empty()
+    });
+    rig.wait_empty();
+    assert_eq!(sink.taken().len() + other.taken().len(), number.get() + 1, "each once");
+}
+
+#[test]
+fn a_domain_that_does_not_exist_does_not_fall_back_and_one_without_an_answer_does() {
+    let other = Sink::start();
+    let zone =
+        Zone::default().mx("here.example", 1, "mx.here.example").a("mx.here.example", LOOPBACK).fails("lost.example");
+    let rig = rig_with(zone, other.port(), |config| {
+        config.routing = Routing { routes: vec![fallback(&other)], ..Routing::default() };
+    });
+    rig.send("ann@here.example", &["bob@gone.example"], "x\r\n");
+    let taken = other.wait_taken(1);
+    assert!(taken[0].sender.is_empty(), "the notification: {taken:?}");
+    rig.send("ann@here.example", &["bob@lost.example"], "x\r\n");
+    let taken = other.wait_taken(2);
+    assert_eq!(taken[1].recipients, ["bob@lost.example"]);
+}
+
+#[test]
+fn hosts_of_a_route_are_tried_in_their_order_and_routes_may_be_of_a_tenant() {
+    let (first, second, of_tenant) = (Sink::at((Ipv4Addr::new(127, 0, 0, 21), 0).into()), Sink::start(), Sink::start());
+    let zone = Zone::default()
+        .a("dead.example", DEAD)
+        .a("one.example", Ipv4Addr::new(127, 0, 0, 21))
+        .a("two.example", LOOPBACK);
+    let rig = rig_with(zone, 1, |config| {
+        let hosts = ["dead.example", "one.example", "two.example"].map(str::to_owned).into();
+        let all = Route { hosts, ..Route::new("", first.port()) };
+        let tenants = vec!["t".to_owned()];
+        let of_tenant = Route { tenants, ..Route::new("[127.0.0.1]", of_tenant.port()) };
+        config.routing.routes = vec![of_tenant.into(), all.into()];
+    });
+    for _ in 0..10 {
+        rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    }
+    rig.send_for("t", "ann@here.example", &["eve@a.example"]);
+    assert_eq!(of_tenant.wait_taken(1)[0].recipients, ["eve@a.example"]);
+    first.wait_taken(10);
+    rig.wait_empty();
+    assert_eq!((of_tenant.taken().len(), second.taken().len()), (1, 0));
+}

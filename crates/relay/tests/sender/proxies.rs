@@ -1,0 +1,152 @@
+//! Sources behind proxies, with tiny proxies.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use posthaste_net::ProxyHeader;
+use posthaste_relay::sender::{Pool, Routing, Source};
+use posthaste_relay::session::Proxy;
+use posthaste_smtp::sasl::Credentials;
+
+use super::sink::Sink;
+use super::{rig_with, schedules, wait, zone};
+
+/// What a proxy does with a connection: it reads what is said to it, and says where to go.
+type Greet = fn(&mut TcpStream, &Asked) -> io::Result<Option<SocketAddr>>;
+
+/// Destinations that were asked for, with the source or the name that came along.
+type Asked = Mutex<Vec<(SocketAddr, String)>>;
+
+/// Ends with the process.
+fn proxy(greet: Greet) -> (SocketAddr, Arc<Asked>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, asked) = (listener.local_addr().unwrap(), Arc::new(Asked::default()));
+    let of_thread = asked.clone();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let asked = of_thread.clone();
+            thread::spawn(move || -> io::Result<()> {
+                let Some(to) = greet(&mut stream, &asked)? else { return Ok(()) };
+                let mut other = TcpStream::connect(to)?;
+                let (mut back, mut forth) = (other.try_clone()?, stream.try_clone()?);
+                thread::spawn(move || {
+                    let _ = io::copy(&mut back, &mut forth);
+                    let _ = forth.shutdown(Shutdown::Both);
+                });
+                let _ = io::copy(&mut stream, &mut other);
+                other.shutdown(Shutdown::Both)
+            });
+        }
+    });
+    (address, asked)
+}
+
+fn read<const N: usize>(stream: &mut TcpStream) -> io::Result<[u8; N]> {
+    let mut octets = [0; N];
+    stream.read_exact(&mut octets)?;
+    Ok(octets)
+}
+
+fn text(stream: &mut TcpStream) -> io::Result<String> {
+    let [len] = read(stream)?;
+    let mut octets = vec![0; len.into()];
+    stream.read_exact(&mut octets)?;
+    Ok(String::from_utf8_lossy(&octets).into_owned())
+}
+
+/// Wants the name `ann` and the password `secret` from those that offer them.
+fn socks5(stream: &mut TcpStream, asked: &Asked) -> io::Result<Option<SocketAddr>> {
+    let [5, 1, method] = read(stream)? else { return Ok(None) };
+    stream.write_all(&[5, method])?;
+    let mut user = String::new();
+    if method == 2 {
+        assert_eq!(read(stream)?, [1]);
+        user = text(stream)?;
+        let is_right = text(stream)? == "secret" && user == "ann";
+        stream.write_all(&[1, u8::from(!is_right)])?;
+        if !is_right {
+            return Ok(None);
+        }
+    }
+    let [5, 1, 0, 1, a, b, c, d, p, q] = read(stream)? else { return Ok(None) };
+    let to = SocketAddr::from(([a, b, c, d], u16::from_be_bytes([p, q])));
+    asked.lock().unwrap().push((to, user));
+    // One of the hosts of the zone has nobody at its port.
+    let is_dead = to.ip() == Ipv4Addr::new(127, 0, 0, 77);
+    // A name as its own address, which only its length tells from the greeting of the host.
+    stream.write_all(&[5, if is_dead { 5 } else { 0 }, 0, 3, 4, b'h', b'o', b's', b't', 0, 0])?;
+    Ok((!is_dead).then_some(to))
+}
+
+fn proxy_protocol(stream: &mut TcpStream, asked: &Asked) -> io::Result<Option<SocketAddr>> {
+    let fixed: [u8; 16] = read(stream)?;
+    let mut rest = vec![0; u16::from_be_bytes([fixed[14], fixed[15]]).into()];
+    stream.read_exact(&mut rest)?;
+    let header = ProxyHeader::parse(&[&fixed[..], &rest].concat()).unwrap().expect("a whole header");
+    let (from, to) = header.addresses.expect("addresses");
+    asked.lock().unwrap().push((to, from.ip().to_string()));
+    Ok(Some(to))
+}
+
+fn through(proxy: Proxy, ipv4: Option<Ipv4Addr>) -> Routing {
+    let source = Source { proxy: Some(proxy), ipv4, ..Source::new("far") };
+    let pools = vec![Pool { name: "p".to_owned(), tenants: Vec::new(), sources: vec![("far".into(), 1)] }];
+    Routing { sources: vec![source], pools, ..Routing::default() }
+}
+
+#[test]
+fn mail_goes_through_a_socks5_proxy_and_its_refusal_is_the_hosts() {
+    let sink = Sink::start();
+    let (server, asked) = proxy(socks5);
+    let zone = zone().mx("a.example", 5, "dead.example").a("dead.example", Ipv4Addr::new(127, 0, 0, 77));
+    let login = Some(Credentials::new("ann", "secret"));
+    let rig = rig_with(zone, sink.port(), |config| config.routing = through(Proxy::Socks5 { server, login }, None));
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    assert_eq!(sink.wait_taken(1)[0].body, b"x\r\n");
+    rig.wait_empty();
+    let asked = asked.lock().unwrap().clone();
+    let at = |octet| SocketAddr::from(([127, 0, 0, octet], sink.port()));
+    assert_eq!(asked, [(at(77), "ann".to_owned()), (at(1), "ann".to_owned())]);
+    assert!(!rig.log().iter().any(|line| line.starts_with("source")), "{:?}", rig.log());
+}
+
+#[test]
+fn a_proxy_that_takes_the_protocols_header_hears_source_and_destination() {
+    let sink = Sink::start();
+    let (server, asked) = proxy(proxy_protocol);
+    let ipv4 = Some(Ipv4Addr::new(192, 0, 2, 55));
+    let rig = rig_with(zone(), sink.port(), |config| config.routing = through(Proxy::Header { server }, ipv4));
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    sink.wait_taken(1);
+    let to: SocketAddr = (IpAddr::from([127, 0, 0, 1]), sink.port()).into();
+    assert_eq!(*asked.lock().unwrap(), [(to, "192.0.2.55".to_owned())]);
+}
+
+#[test]
+fn a_proxy_that_cannot_be_used_suspends_its_source_until_it_can() {
+    let sink = Sink::start();
+    let (server, asked) = proxy(socks5);
+    // Neither a server that nobody is at, nor one that refuses the password, is the fault of the host.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (server, password, word) in [(nobody, "secret", "refused"), (server, "wrong", "password")] {
+        let login = Some(Credentials::new("ann", password));
+        let rig = rig_with(zone(), sink.port(), |config| {
+            config.schedules = schedules(3600, 86_400);
+            config.routing = through(Proxy::Socks5 { server, login }, None);
+        });
+        rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+        let is_told = |line: &String| line.starts_with("source far: ") && line.contains(word);
+        wait("it is suspended", || rig.log().iter().any(is_told));
+        assert_eq!((rig.relay.stats().unreachable, rig.relay.stats().recipients), (0, 1));
+        assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
+        if server == nobody {
+            // It comes up: the suspension ends by itself.
+            let listener = TcpListener::bind(nobody).unwrap();
+            wait("it is usable", || rig.log().iter().any(|line| line == "source far: usable"));
+            drop(listener);
+        }
+    }
+    assert_eq!(*asked.lock().unwrap(), [], "no destination without the password");
+}
