@@ -38,10 +38,12 @@
 #![forbid(unsafe_code)]
 
 mod date;
+mod edit;
 pub mod mime;
 mod scan;
 mod trace;
 
 pub use date::DateTime;
+pub use edit::{Edit, FIELD_BYTES_MAX, HeaderEditor, RawField};
 pub use scan::{HeaderScan, MAX_HOPS, Summary};
 pub use trace::{Received, ReceivedLocally, write_delivered_to, write_return_path};

@@ -2,18 +2,20 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_delivery::DeliveryError;
 use posthaste_delivery::local::{Body as StoredBody, LocalDelivery};
-use posthaste_message::{HeaderScan, Summary};
+use posthaste_message::Summary;
 use posthaste_smtp::driver::Body;
 use posthaste_smtp::{BodyError, Envelope};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::head::{Head, Said};
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
 use crate::settings::MessageLimits;
 use crate::shares::{Share, ShareExceeded};
@@ -21,9 +23,10 @@ use crate::shares::{Share, ShareExceeded};
 /// A whole body, the trace field in front.
 pub(crate) struct Gathered {
     pub body: StoredBody,
-    /// Octets as the client sent them.
+    /// Octets behind the trace field.
     pub bytes: u64,
     pub summary: Summary,
+    pub said: Said,
     /// Covers the body until the store has it in its own books.
     pub room: Reservation,
     /// The same of the spool.
@@ -36,6 +39,8 @@ pub(crate) enum Refusal {
     Body(BodyError),
     /// Too many Received fields.
     Loop { hops: usize },
+    /// A field that should name a tenant or a campaign.
+    NoName { field: Arc<str> },
     /// No room to keep it.
     Delivery(DeliveryError),
     /// The file that it went to could not be written. If that was an error of the disk, the spool accepts nothing more.
@@ -62,7 +67,7 @@ impl From<DeliveryError> for Refusal {
 pub(crate) async fn gather(
     body: &mut Body<'_>,
     envelope: &Envelope,
-    (trace, mut header): (Bytes, HeaderScan),
+    (trace, mut head): (Bytes, Head),
     limits: MessageLimits,
     memory: &MemoryBudget,
     store: &LocalDelivery,
@@ -75,18 +80,18 @@ pub(crate) async fn gather(
         // holds no more than it sent, and what finds no room goes to a file.
         room.shrink(parts.held_bytes());
         if body.readable().await && !memory.try_grow(&mut room, parts.held_bytes() + parts.next_bytes_max()) {
-            return spool(body, envelope, parts, header, (room, share), (limits, memory, store)).await;
+            return spool(body, envelope, parts, head, (room, share), (limits, memory, store)).await;
         }
         let Some(chunk) = body.chunk().await else { break };
         let chunk = chunk.map_err(Refusal::Body)?;
-        header.push(&chunk);
-        parts.push(chunk);
+        parts.push(head.push(chunk));
         if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, parts.held_bytes()) {
-            return spool(body, envelope, parts, header, (room, share), (limits, memory, store)).await;
+            return spool(body, envelope, parts, head, (room, share), (limits, memory, store)).await;
         }
     }
-    let summary = summary_of(header, limits.hops)?;
-    Ok(Gathered { bytes: parts.bytes, body: StoredBody::Memory(parts.finish()), summary, room, share })
+    head.end().into_iter().for_each(|rest| parts.push(rest));
+    let (summary, said) = heard(head, limits.hops)?;
+    Ok(Gathered { bytes: parts.bytes, body: StoredBody::Memory(parts.finish()), summary, said, room, share })
 }
 
 /// Writes what has come so far, and then each piece as it comes.
@@ -94,7 +99,7 @@ async fn spool(
     body: &mut Body<'_>,
     envelope: &Envelope,
     parts: Parts,
-    mut header: HeaderScan,
+    mut head: Head,
     (mut room, mut share): (Reservation, Share),
     (limits, memory, store): (MessageLimits, &MemoryBudget, &LocalDelivery),
 ) -> Result<Gathered, Refusal> {
@@ -132,15 +137,18 @@ async fn spool(
             }
         }
         let Some(chunk) = body.chunk().await else { break };
-        let chunk = chunk.map_err(Refusal::Body)?;
+        let chunk = head.push(chunk.map_err(Refusal::Body)?);
         bytes += chunk.len() as u64;
         share.grow(bytes)?;
-        header.push(&chunk);
         in_time(body, writer.write(&chunk)).await?;
     }
-    let summary = summary_of(header, limits.hops)?;
+    if let Some(rest) = head.end() {
+        bytes += rest.len() as u64;
+        in_time(body, writer.write(&rest)).await?;
+    }
+    let (summary, said) = heard(head, limits.hops)?;
     let large = in_time(body, writer.finish()).await?;
-    Ok(Gathered { body: StoredBody::Large(large), bytes, summary, room, share })
+    Ok(Gathered { body: StoredBody::Large(large), bytes, summary, said, room, share })
 }
 
 /// Whether `work`, which may be dropped, is done at once.
@@ -214,10 +222,14 @@ fn held_bytes(piece: &Bytes) -> usize {
     2 * piece.len()
 }
 
-/// What the header told, unless it tells of a loop.
-fn summary_of(header: HeaderScan, hops_max: usize) -> Result<Summary, Refusal> {
-    let summary = header.finish();
-    if summary.hops >= hops_max { Err(Refusal::Loop { hops: summary.hops }) } else { Ok(summary) }
+/// What the header told, unless it tells of a loop, or its fields have no names.
+fn heard(head: Head, hops_max: usize) -> Result<(Summary, Said), Refusal> {
+    let (summary, said) = head.finish();
+    match said.invalid {
+        _ if summary.hops >= hops_max => Err(Refusal::Loop { hops: summary.hops }),
+        Some(field) => Err(Refusal::NoName { field }),
+        None => Ok((summary, said)),
+    }
 }
 
 /// A client that has sent nothing for so long holds no space of the spool.
@@ -269,9 +281,9 @@ mod tests {
     #[test]
     fn a_message_of_50_hops_is_in_a_loop() {
         let refused = |hops: usize| {
-            let mut header = HeaderScan::default();
-            header.push(&b"Received: x\r\n".repeat(hops));
-            matches!(summary_of(header, 50), Err(Refusal::Loop { .. }))
+            let mut head = Head::new(posthaste_message::HeaderScan::default(), None);
+            head.push(b"Received: x\r\n".repeat(hops).into());
+            matches!(heard(head, 50), Err(Refusal::Loop { .. }))
         };
         assert!(!refused(49));
         assert!(refused(50));

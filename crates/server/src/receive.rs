@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use crate::body::{Gathered, Refusal, STORE_PATIENCE, gather};
 use crate::events;
 use crate::forward::{Back, Forwarding};
+use crate::head::Head;
 use crate::ids::{Ids, unix_micros};
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
@@ -191,9 +192,11 @@ impl Receiver {
         let limits = settings.limits(session);
         let trace = received_field(&settings, session, envelope, &log.id);
         let share = self.0.shares.begin(session.peer.network(), limits.allowance);
-        let header = HeaderScan::watching(&settings.host_name);
-        let gathered = gather(body, envelope, (trace, header), limits, &self.0.memory, &self.0.store, share).await;
-        let Gathered { body: stored, bytes, summary, room, share } = match gathered {
+        let is_trusted = settings.is_trusted(session);
+        let fields = settings.tenants.fields().filter(|_| is_trusted);
+        let head = Head::new(HeaderScan::watching(&settings.host_name), fields.cloned());
+        let gathered = gather(body, envelope, (trace, head), limits, &self.0.memory, &self.0.store, share).await;
+        let Gathered { body: stored, bytes, summary, said, room, share } = match gathered {
             Ok(gathered) => gathered,
             Err(Refusal::Body(error)) => {
                 log.abandoned = is_abandoned(&error);
@@ -203,6 +206,10 @@ impl Receiver {
             Err(Refusal::Loop { hops }) => {
                 log.why = Some(format!("{hops} hops"));
                 return Reply::new(554, "5.4.6", "Too many hops, the message is in a loop").into();
+            }
+            Err(Refusal::NoName { field }) => {
+                log.why = Some(format!("{field} has no name"));
+                return Reply::new(554, "5.6.0", format!("The field {field} needs a name of one word")).into();
             }
             Err(Refusal::Delivery(error)) => return log.refused(&error).into(),
             Err(Refusal::Spool(error)) => return log.unspoolable(&error).into(),
@@ -217,7 +224,11 @@ impl Receiver {
             log.why = Some(format!("forwarded {} times", summary.own_hops));
             return Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop").into();
         }
-        let destinations = self.destinations(&transaction, envelope);
+        let mut destinations = self.destinations(&transaction, envelope);
+        if let Some(remote) = &mut destinations.remote {
+            let sender = &envelope.mail.reverse_path;
+            settings.tenants.label(remote, session, sender, is_trusted, said.labels);
+        }
         (log.mailboxes, log.discarded) = (destinations.len(), transaction.discarded());
         let recorder = self.0.events.as_ref();
         let event = recorder.and_then(|recorder| events::received(recorder, log, session, envelope, &destinations));

@@ -7,6 +7,7 @@ use posthaste_smtp::driver::{ByNetwork, Peer, Session};
 
 use crate::config::{Config, Limits, Listener, Network};
 use crate::shares::Allowance;
+use crate::tenants::Tenants;
 
 /// What a reload replaces while sessions go on.
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub(crate) struct Settings {
     relay_local: bool,
     /// Domains for which everybody's is.
     relay_domains: Vec<String>,
+    pub tenants: Tenants,
     /// For each listener, in their order.
     limits: Vec<ByNetwork<MessageLimits>>,
     /// For what programs on this machine hand over.
@@ -50,18 +52,23 @@ impl Settings {
             relay_networks: ByNetwork::new(false, networks),
             relay_local: config.relay.local_users,
             relay_domains,
+            tenants: Tenants::new(config),
             limits: limits.collect(),
             local,
         }
     }
 
-    /// Whether mail of this session for a domain that is not ours is sent on.
-    pub fn may_relay(&self, session: &Session, domain: &str) -> bool {
-        let is_trusted = match session.peer {
+    /// Whether mail of this session for any domain is sent on.
+    pub fn is_trusted(&self, session: &Session) -> bool {
+        match session.peer {
             Peer::Local { .. } => self.relay_local,
             _ => *self.relay_networks.get(session.peer.ip()),
-        };
-        is_trusted || self.relay_domains.iter().any(|open| open.eq_ignore_ascii_case(domain))
+        }
+    }
+
+    /// Whether mail of this session for a domain that is not ours is sent on.
+    pub fn may_relay(&self, session: &Session, domain: &str) -> bool {
+        self.is_trusted(session) || self.relay_domains.iter().any(|open| open.eq_ignore_ascii_case(domain))
     }
 
     /// Those of the listener that `session` came to, and of its client's network.

@@ -30,6 +30,7 @@ mod sink;
 mod spool;
 mod support;
 mod tagging;
+mod tenants;
 mod terminal;
 mod transports;
 mod undelivered;

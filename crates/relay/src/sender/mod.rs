@@ -30,6 +30,7 @@ mod snapshots;
 mod source;
 mod source_section;
 mod tell;
+mod tenants;
 mod traffic;
 mod warm_up;
 
@@ -52,6 +53,7 @@ pub use routing::Routing;
 pub use section::{EightBitMail, Section, SrsSection};
 pub use source::{Pool, Source};
 pub use source_section::{PoolSection, SourceSection, TlsSection, WarmUpSection};
+pub use tenants::{TenantSection, is_name};
 pub use warm_up::WarmUp;
 
 use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret};

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::route_section::{RouteSection, TlsConfigs, smtp_port};
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
+use super::tenants::{self, TenantSection};
 use super::{Route, RouteError, Routing};
 use crate::queue::Schedules;
 use crate::secrets::{SecretFileError, Secrets};
@@ -26,6 +27,13 @@ pub struct Section {
     pub local_users: bool,
     /// Domains for which mail is taken from everybody and sent on, as a backup or a gateway does.
     pub domains: Vec<String>,
+    /// Those on whose account mail is sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tenant: Vec<TenantSection>,
+    /// The header field in which trusted clients name the tenant; it is removed. Empty: none.
+    pub tenant_header: String,
+    /// The header field in which trusted clients name the campaign; it is removed. Empty: none.
+    pub campaign_header: String,
     /// The port of mail hosts.
     pub port: u16,
     /// Whether connections are encrypted where the other host offers it (RFC 7435).
@@ -102,6 +110,9 @@ impl Default for Section {
             networks: Networks::default(),
             local_users: true,
             domains: Vec::new(),
+            tenant: Vec::new(),
+            tenant_header: String::new(),
+            campaign_header: String::new(),
             port: smtp_port(),
             tls: true,
             eight_bit: EightBitMail::default(),
@@ -128,13 +139,20 @@ impl Section {
         !self.networks.0.is_empty() || !self.domains.is_empty()
     }
 
-    /// What is in force once a running server has read `new`: its routes, TLS policies, sources and pools; all else as it is.
+    /// What is in force once a running server has read `new`: who may use it, whose mail it is, its routes, TLS policies,
+    /// sources and pools; all else as it is.
     pub fn reloaded(&self, new: &Self) -> Self {
         Self {
             route: new.route.clone(),
             tls_policy: new.tls_policy.clone(),
             source: new.source.clone(),
             pool: new.pool.clone(),
+            networks: new.networks.clone(),
+            local_users: new.local_users,
+            domains: new.domains.clone(),
+            tenant: new.tenant.clone(),
+            tenant_header: new.tenant_header.clone(),
+            campaign_header: new.campaign_header.clone(),
             ..self.clone()
         }
     }
@@ -162,6 +180,13 @@ impl Section {
             rule.schedule.check("relay.schedule.rules")?;
         }
         self.check_routing()?;
+        tenants::check(&self.tenant, &[Self::NAME.into(), "tenant".into()])?;
+        tenants::check_header("tenant_header", &self.tenant_header)?;
+        tenants::check_header("campaign_header", &self.campaign_header)?;
+        if !self.tenant_header.is_empty() && self.tenant_header.eq_ignore_ascii_case(&self.campaign_header) {
+            let at = vec![Self::NAME.into(), "campaign_header".into()];
+            return Err(Problem::new(at, "the tenant and the campaign need a field each"));
+        }
         if let Some(srs) = self.srs.as_ref().filter(|srs| !posthaste_smtp::address::is_domain(&srs.domain)) {
             let at = vec![Self::NAME.into(), "srs".into(), "domain".into()];
             return Err(Problem::new(at, format!("`{}` is not a domain", srs.domain)));
@@ -297,6 +322,12 @@ mod tests {
             "[[route]]\nhost = 'a.example'\nusername = 'ann'\npassword_file = 'x'\ntls = 'opportunistic'",
             "[[route]]\nhost = 'a.example'\nimplicit_tls = true\ntls = 'off'",
             "[schedule.default]\nfirst_secs = 0",
+            "[[tenant]]\nname = 'a b'",
+            "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'a'",
+            "[[tenant]]\nname = 'a'\nsender_domains = ['x.example', 'X.example']",
+            "[[tenant]]\nname = 'a'\nsender_domains = ['..x.example']",
+            "tenant_header = 'X:'",
+            "tenant_header = 'X-A'\ncampaign_header = 'x-a'",
         ] {
             assert!(toml::from_str::<Section>(text).unwrap().check().is_err(), "{text}");
         }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::{Ipv6Addr, SocketAddr};
 
 use posthaste_directory::Directory;
+use posthaste_relay::sender::is_name;
 use posthaste_smtp::address::is_domain;
 use posthaste_smtp::driver::IpNet;
 use posthaste_units::words::Problem;
@@ -30,11 +31,13 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     for (index, network) in config.networks.iter().enumerate() {
         let at = || vec!["network".into(), index.into()];
         check_network(network, &mut networks).map_err(|problem| problem.within(at()))?;
+        check_tenant(network.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &network.limits, &network.policy).map_err(|problem| problem.within(at()))?;
     }
     for (index, listener) in config.listeners.iter().enumerate() {
         let at = || vec!["listener".into(), index.into()];
         check_listener(listener, &config.listeners[..index]).map_err(|problem| problem.within(at()))?;
+        check_tenant(listener.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &listener.limits, &listener.policy).map_err(|problem| problem.within(at()))?;
     }
     crate::logging::filter(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
@@ -47,6 +50,11 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
 fn check_overrides(config: &Config, limits: &LimitOverrides, policy: &PolicyOverrides) -> Result<(), Problem> {
     limits.over(&config.limits).check()?;
     policy.over(&config.policy).check()
+}
+
+fn check_tenant(name: Option<&str>) -> Result<(), Problem> {
+    let message = "a name has 1 to 100 visible ASCII characters, no blanks";
+    if name.is_none_or(is_name) { Ok(()) } else { Err(Problem::new(["tenant".into()], message)) }
 }
 
 /// `known` are the networks before this one.

@@ -19,6 +19,9 @@ pub struct Listener {
     pub socket: Socket,
     /// The protocol spoken there.
     pub protocol: Protocol,
+    /// The tenant of mail that comes there for other hosts. Not set: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// In place of `[limits]`; the numbers of connections hold beside those.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
@@ -33,6 +36,9 @@ pub struct Listener {
 pub struct Network {
     /// Which.
     pub cidr: Networks,
+    /// The tenant of their mail for other hosts, in place of the listener's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// In place of those of the listener and of `[limits]`. `connections` is that of each of the networks, in all.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
@@ -51,12 +57,13 @@ impl Table for Network {
 
 impl Keys for Listener {
     fn keys() -> Vec<&'static str> {
-        [Socket::keys(), vec!["protocol", "limits", "policy"]].concat()
+        [Socket::keys(), vec!["protocol", "tenant", "limits", "policy"]].concat()
     }
 
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, table: &mut A) -> Result<bool, A::Error> {
         match key {
             "protocol" => self.protocol = table.next_value()?,
+            "tenant" => self.tenant = Some(table.next_value()?),
             "limits" => self.limits = table.next_value()?,
             "policy" => self.policy = table.next_value()?,
             _ => return self.socket.read(key, table),

@@ -1,0 +1,249 @@
+//! The fields of a header as they come, kept, removed or replaced: in pieces, with a bound for what is held.
+
+/// One field, folded lines included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawField<'a> {
+    /// The octets before the colon, white space behind them left out; all of the line if there is no colon.
+    pub name: &'a [u8],
+    /// All octets, the last line's end included; the first of them if the field is larger than [`FIELD_BYTES_MAX`].
+    pub bytes: &'a [u8],
+    /// Whether these are all.
+    pub is_whole: bool,
+}
+
+impl RawField<'_> {
+    /// Whether this is a field `name`, whatever the case of letters.
+    pub fn is(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name.as_bytes())
+    }
+
+    /// What stands behind the colon; empty without one.
+    pub fn value(&self) -> &[u8] {
+        self.bytes.iter().position(|octet| *octet == b':').map_or(&[], |colon| &self.bytes[colon + 1..])
+    }
+}
+
+/// What becomes of a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edit {
+    /// It stays, octet for octet.
+    Keep,
+    /// It goes.
+    Remove,
+    /// These octets take its place, line end included. A field that is not whole stays.
+    Replace(Vec<u8>),
+}
+
+/// Edits a header however it is cut. What lies behind the header section is not its business.
+///
+/// ```
+/// use posthaste_message::{Edit, HeaderEditor};
+///
+/// let mut editor = HeaderEditor::default();
+/// let mut out = Vec::new();
+/// let taken = editor.push(b"X-Tenant: a\r\n b\r\nTo: c\r\n\r\nbody", &mut out, &mut |field| match field.is("x-tenant") {
+///     true => Edit::Remove,
+///     false => Edit::Keep,
+/// });
+/// assert_eq!((out.as_slice(), taken, editor.is_over()), (&b"To: c\r\n\r\n"[..], 24, true));
+/// ```
+#[derive(Debug, Default)]
+pub struct HeaderEditor {
+    /// Of the field, or of the line that may end the header.
+    held: Vec<u8>,
+    at: At,
+}
+
+/// Where the next octet stands.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// The first of a line.
+    #[default]
+    Start,
+    /// Behind a CR that began the line.
+    StartCr,
+    /// In a line that is held.
+    Held,
+    /// In a line, or behind one, of a field that was too large to be held: it goes, or it stays.
+    Large {
+        is_removed: bool,
+        is_start: bool,
+    },
+    Over,
+}
+
+impl HeaderEditor {
+    /// Whether the header has ended.
+    pub fn is_over(&self) -> bool {
+        self.at == At::Over
+    }
+
+    /// Takes octets; appends what is left of complete fields to `out`. How many octets belonged to the header: fewer than there are only if it is over.
+    pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) -> usize {
+        for (index, &octet) in piece.iter().enumerate() {
+            match (self.at, octet) {
+                (At::Over, _) => return index,
+                // The blank line.
+                (At::Start | At::StartCr, b'\n') => {
+                    let blank = if self.at == At::StartCr { 1 } else { 0 };
+                    let field = self.held.len() - blank;
+                    self.end_field(field, out, edit);
+                    out.append(&mut self.held);
+                    out.push(octet);
+                    self.at = At::Over;
+                    continue;
+                }
+                (At::Start, b'\r') => self.at = At::StartCr,
+                // Goes on with the field (RFC 5322 section 2.2.3).
+                (At::Start, b' ' | b'\t') | (At::StartCr, _) => self.at = At::Held,
+                (At::Start, _) => {
+                    self.end_field(self.held.len(), out, edit);
+                    self.at = At::Held;
+                }
+                (At::Large { is_start: true, .. }, octet) if !matches!(octet, b' ' | b'\t') => {
+                    // A blank line, or another field.
+                    self.at = match octet {
+                        b'\n' => At::Over,
+                        b'\r' => At::StartCr,
+                        _ => At::Held,
+                    };
+                    if self.at == At::Over {
+                        out.push(octet);
+                        continue;
+                    }
+                }
+                (At::Large { is_removed, .. }, octet) => {
+                    self.at = At::Large { is_removed, is_start: octet == b'\n' };
+                    if !is_removed {
+                        out.push(octet);
+                    }
+                    continue;
+                }
+                (At::Held, _) => {}
+            }
+            self.held.push(octet);
+            if octet == b'\n' {
+                self.at = At::Start;
+            }
+            if self.held.len() >= FIELD_BYTES_MAX {
+                self.end_held(octet == b'\n', out, edit);
+            }
+        }
+        piece.len()
+    }
+
+    /// The message has ended: what is held is edited as the last field.
+    pub fn finish(&mut self, out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) {
+        self.end_field(self.held.len(), out, edit);
+        self.at = At::Over;
+    }
+
+    /// The first `len` octets held are a field.
+    fn end_field(&mut self, len: usize, out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) {
+        if len == 0 {
+            return;
+        }
+        let field = field_of(&self.held[..len], true);
+        match edit(&field) {
+            Edit::Keep => out.extend_from_slice(&self.held[..len]),
+            Edit::Remove => {}
+            Edit::Replace(other) => out.extend_from_slice(&other),
+        }
+        self.held.drain(..len);
+    }
+
+    /// No more is held of this field.
+    fn end_held(&mut self, is_start: bool, out: &mut Vec<u8>, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) {
+        let is_removed = edit(&field_of(&self.held, false)) == Edit::Remove;
+        if !is_removed {
+            out.extend_from_slice(&self.held);
+        }
+        self.held.clear();
+        self.at = At::Large { is_removed, is_start };
+    }
+}
+
+fn field_of(bytes: &[u8], is_whole: bool) -> RawField<'_> {
+    let end = bytes.iter().position(|octet| matches!(octet, b':' | b'\n')).unwrap_or(bytes.len());
+    RawField { name: bytes[..end].trim_ascii_end(), bytes, is_whole }
+}
+
+/// A larger field is not held as a whole.
+pub const FIELD_BYTES_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edited(message: &[u8], piece: usize, edit: &mut dyn FnMut(&RawField<'_>) -> Edit) -> Vec<u8> {
+        let (mut editor, mut out) = (HeaderEditor::default(), Vec::new());
+        for part in message.chunks(piece) {
+            let taken = editor.push(part, &mut out, edit);
+            assert!(taken == part.len() || editor.is_over());
+            assert!(editor.held.len() <= FIELD_BYTES_MAX);
+            out.extend_from_slice(&part[taken..]);
+        }
+        editor.finish(&mut out, edit);
+        out
+    }
+
+    fn check(message: &[u8], expected: &[u8]) {
+        for piece in 1..=message.len() {
+            let kept = edited(message, piece, &mut |_| Edit::Keep);
+            assert_eq!(kept, message, "pieces of {piece}");
+            let found = edited(message, piece, &mut |field| match () {
+                () if field.is("X-Tenant") => Edit::Remove,
+                () if field.is("To") => Edit::Replace(b"To: other\r\n".to_vec()),
+                () => Edit::Keep,
+            });
+            let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+            assert_eq!(text(&found), text(expected), "{:?} in pieces of {piece}", text(message));
+        }
+    }
+
+    #[test]
+    fn fields_go_and_change_however_they_are_cut() {
+        check(
+            b"X-Tenant: a\r\nSubject: x\r\n y\r\nx-tenant : b\r\n\tc\r\nTo: d\r\n\r\nX-Tenant: body\r\n",
+            b"Subject: x\r\n y\r\nTo: other\r\n\r\nX-Tenant: body\r\n",
+        );
+        check(b"\r\nX-Tenant: body\r\n", b"\r\nX-Tenant: body\r\n");
+        check(b"\nX-Tenant: body\r\n", b"\nX-Tenant: body\r\n");
+        check(b"a: b\nX-Tenant: c\n\nTo: x\n", b"a: b\n\nTo: x\n");
+        check(b"X-Tenant: cut off", b"");
+        check(b"a: b\r\n\rX-Tenant: no field\r\nTo: c\r\n\r\n", b"a: b\r\n\rX-Tenant: no field\r\nTo: other\r\n\r\n");
+        check(b"no field\r\nX-Tenant\r\nX-Tenants: a\r\n\r\n", b"no field\r\nX-Tenants: a\r\n\r\n");
+        check(b" X-Tenant: a fold of nothing\r\nX-Tenant: a\r\n\r\n", b" X-Tenant: a fold of nothing\r\n\r\n");
+    }
+
+    #[test]
+    fn a_field_that_is_too_large_goes_or_stays_and_is_not_held() {
+        for (name, is_removed) in [("X-Tenant", true), ("Subject", false), ("To", false)] {
+            let large = format!("{name}: {}\r\n more\r\n", "x".repeat(3 * FIELD_BYTES_MAX));
+            for rest in ["\r\nbody", "\nbody", "Date: x\r\n\r\nbody", ""] {
+                for piece in [1, 7, 4096, 1 << 20] {
+                    let message = format!("a: b\r\n{large}{rest}");
+                    let expected = format!("a: b\r\n{}{rest}", if is_removed { "" } else { &large });
+                    let mut parts = 0;
+                    let found = edited(message.as_bytes(), piece, &mut |field| {
+                        parts += usize::from(!field.is_whole);
+                        match field.is("X-Tenant") {
+                            true => Edit::Remove,
+                            false if field.is("To") => Edit::Replace(b"To: other\r\n".to_vec()),
+                            false => Edit::Keep,
+                        }
+                    });
+                    assert!(found == expected.as_bytes(), "{name}, {rest:?}, pieces of {piece}");
+                    assert_eq!(parts, 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_stands_behind_the_first_colon() {
+        let field = field_of(b"X-A : b: c\r\n", true);
+        assert_eq!((field.name, field.value()), (&b"X-A"[..], &b" b: c\r\n"[..]));
+        assert_eq!(field_of(b"no colon\r\n", true).value(), b"");
+    }
+}

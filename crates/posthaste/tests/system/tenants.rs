@@ -1,0 +1,110 @@
+//! Whose mail it is: by header field, sender's domain, network and listener.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{Client, PATIENCE, Server, command};
+
+const CONFIG: &str = r#"
+host_name = "mx.here.example"
+[[listener]]
+address = "127.0.0.1:0"
+tenant = "listener"
+[[listener]]
+address = "[::1]:0"
+tenant = "listener"
+[[network]]
+cidr = "::1"
+tenant = "network"
+[[domain]]
+name = "here.example"
+users = ["eve"]
+[domain.aliases]
+out = ["eve", "ann@there.example"]
+[relay]
+networks = ["127.0.0.1"]
+tenant_header = "X-Tenant"
+campaign_header = "X-Campaign"
+[[relay.tenant]]
+name = "acme"
+sender_domains = ["acme.example"]
+[dns]
+servers = ["127.0.0.1:9"]
+hosts = { "there.example" = ["127.0.0.1"] }
+"#;
+
+/// The tenants and campaigns of what waits, in the order in which it came.
+fn labels(dir: &Path) -> Vec<(String, String)> {
+    let output = command(dir, &["queue", "list", "--json"]).output().unwrap();
+    let lines: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |line: &Value, key| line[key].as_str().unwrap().to_owned();
+    lines.iter().map(|line| (text(line, "tenant"), text(line, "campaign"))).collect()
+}
+
+fn hello(server: &Server, listener: usize) -> Client {
+    let mut client = Client::open(server.addresses[listener]).unwrap();
+    client.reply();
+    client.expect("EHLO client.example.net", 250);
+    client
+}
+
+#[test]
+fn a_tenant_comes_from_the_field_the_sender_the_network_or_the_listener() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let server = Server::start(dir, CONFIG);
+    let mut trusted = hello(&server, 0);
+    let to = &["out@here.example"][..];
+    let labelled =
+        b"X-Tenant: bravo\r\nSubject: a\r\nx-campaign:\r\n spring\r\nX-TENANT: second\r\n\r\nX-Tenant: body\r\n\r\n";
+    trusted.try_message("joe@acme.example", to, labelled).unwrap();
+    trusted.try_message("joe@acme.example", to, b"Subject: b\r\n\r\n\r\n").unwrap();
+    trusted.try_message("joe@other.example", to, b"Subject: c\r\n\r\n\r\n").unwrap();
+    let refused = trusted.try_message("joe@acme.example", to, b"X-Tenant: a b\r\n\r\n\r\n").unwrap();
+    assert_eq!(refused.code, 554, "{refused:?}");
+    let mut other = hello(&server, 1);
+    other.try_message("joe@acme.example", to, labelled).unwrap();
+    let expected = [("bravo", "spring"), ("acme", ""), ("listener", ""), ("network", "")];
+    assert_eq!(labels(dir), expected.map(|(tenant, campaign)| (tenant.to_owned(), campaign.to_owned())));
+    let stored: Vec<String> = server.wait_for_mail("here.example", "eve", 4).iter().map(|mail| mail.text()).collect();
+    let untouched = "X-Tenant: bravo\nSubject: a\nx-campaign:\n spring\nX-TENANT: second\n\nX-Tenant: body\n";
+    let removed = stored.iter().filter(|mail| mail.contains("Subject: a\n\nX-Tenant: body\n")).count();
+    assert_eq!((removed, stored.iter().filter(|mail| mail.contains(untouched)).count()), (1, 1), "{stored:?}");
+    server.stop();
+}
+
+#[test]
+fn local_users_name_a_tenant_and_a_reload_renames_the_field() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let server = Server::start(dir, CONFIG);
+    let send = |field: &str| {
+        let mut program =
+            command(dir, &["sendmail", "-C", "posthaste.toml", "-f", "joe@acme.example", "ann@there.example"]);
+        let mut program = program.stdin(Stdio::piped()).spawn().unwrap();
+        program.stdin.take().unwrap().write_all(format!("{field}: bravo\n\nx\n").as_bytes()).unwrap();
+        assert!(program.wait().unwrap().success());
+    };
+    let wait_for = |count: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        while labels(dir).len() < count {
+            assert!(Instant::now() < deadline, "{count} messages do not wait: {}", server.log_text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        labels(dir)[count - 1].0.clone()
+    };
+    send("X-Tenant");
+    assert_eq!(wait_for(1), "bravo");
+    std::fs::write(dir.join("posthaste.toml"), CONFIG.replace("X-Tenant", "X-Account")).unwrap();
+    server.signal(rustix::process::Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    send("X-Tenant");
+    assert_eq!(wait_for(2), "acme");
+    send("X-Account");
+    assert_eq!(wait_for(3), "bravo");
+    server.stop();
+}

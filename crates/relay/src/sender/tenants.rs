@@ -1,0 +1,56 @@
+//! `[[relay.tenant]]` of the configuration, and what a name of a tenant or a campaign may be.
+
+use posthaste_smtp::address::is_domain;
+use posthaste_units::words::{Key, Problem};
+use serde::{Deserialize, Serialize};
+
+/// One on whose account mail is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantSection {
+    /// Its name.
+    pub name: String,
+    /// Mail of trusted clients is its mail if the sender is in one of these domains; with a dot in front: in a domain below it.
+    #[serde(default)]
+    pub sender_domains: Vec<String>,
+}
+
+/// Whether `text` can be the name of a tenant or a campaign: 1 to 100 visible ASCII characters.
+pub fn is_name(text: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic())
+}
+
+/// Finds what cannot be meant. `at` is where the list stands.
+pub(super) fn check(tenants: &[TenantSection], at: &[Key]) -> Result<(), Problem> {
+    let mut names = std::collections::HashSet::new();
+    let mut domains = std::collections::HashSet::new();
+    for (index, tenant) in tenants.iter().enumerate() {
+        let at = |more: &[Key]| [at, &[index.into()], more].concat();
+        if !is_name(&tenant.name) {
+            return Err(Problem::new(at(&["name".into()]), "a name has 1 to 100 visible ASCII characters, no blanks"));
+        }
+        if !names.insert(&tenant.name) {
+            return Err(Problem::new(at(&["name".into()]), format!("there is a tenant `{}` already", tenant.name)));
+        }
+        for (number, domain) in tenant.sender_domains.iter().enumerate() {
+            let at = || at(&["sender_domains".into(), number.into()]);
+            let name = domain.strip_prefix('.').unwrap_or(domain);
+            if !is_domain(name) || !name.is_ascii() {
+                return Err(Problem::new(at(), "not a domain in letters, digits and hyphens, with dots between"));
+            }
+            if !domains.insert(domain.to_lowercase()) {
+                return Err(Problem::new(at(), format!("`{domain}` is another tenant's, or listed twice")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Finds out whether `text` can be a header field's name (RFC 5322 section 3.6.8).
+pub(super) fn check_header(key: &str, text: &str) -> Result<(), Problem> {
+    let fits = text.len() <= NAME_BYTES_MAX && text.bytes().all(|octet| octet.is_ascii_graphic() && octet != b':');
+    let at = ["relay".into(), key.into()];
+    if fits { Ok(()) } else { Err(Problem::new(at, "the name of a header field, such as \"X-Tenant\"")) }
+}
+
+const NAME_BYTES_MAX: usize = 100;

@@ -1,0 +1,146 @@
+//! The header of a message as it comes: what the log tells of it, and the fields that are taken out or changed before it is stored.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary};
+
+use crate::tenants::{LabelFields, Labels, name_in};
+
+/// Sees all of a message.
+pub(crate) struct Head {
+    scan: HeaderScan,
+    /// Nothing for most messages.
+    edits: Option<Box<Edits>>,
+}
+
+struct Edits {
+    editor: HeaderEditor,
+    rules: Rules,
+}
+
+/// What is done with fields.
+struct Rules {
+    fields: LabelFields,
+    labels: Labels,
+    /// A field that has no name in it.
+    invalid: Option<Arc<str>>,
+}
+
+/// What a header has said.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub labels: Labels,
+    /// A field that has no name in it.
+    pub invalid: Option<Arc<str>>,
+}
+
+impl Head {
+    /// Takes out `fields`, if there are any.
+    pub fn new(scan: HeaderScan, fields: Option<LabelFields>) -> Self {
+        let rules = fields.map(|fields| Rules { fields, labels: Labels::default(), invalid: None });
+        let edits = rules.map(|rules| Box::new(Edits { editor: HeaderEditor::default(), rules }));
+        Self { scan, edits }
+    }
+
+    /// What is to be stored of a piece, and what is still held of those before.
+    pub fn push(&mut self, piece: Bytes) -> Bytes {
+        let piece = match self.edits.as_deref_mut().filter(|edits| !edits.editor.is_over()) {
+            Some(edits) => edits.push(&piece),
+            None => piece,
+        };
+        self.scan.push(&piece);
+        piece
+    }
+
+    /// What is held at the end of the message.
+    pub fn end(&mut self) -> Option<Bytes> {
+        let edits = self.edits.as_deref_mut().filter(|edits| !edits.editor.is_over())?;
+        let mut out = Vec::new();
+        edits.editor.finish(&mut out, &mut |field| edits.rules.edit(field));
+        self.scan.push(&out);
+        (!out.is_empty()).then(|| out.into())
+    }
+
+    /// What was found.
+    pub fn finish(self) -> (Summary, Said) {
+        let said = self.edits.map(|edits| Said { labels: edits.rules.labels, invalid: edits.rules.invalid });
+        (self.scan.finish(), said.unwrap_or_default())
+    }
+}
+
+impl Edits {
+    fn push(&mut self, piece: &Bytes) -> Bytes {
+        let mut out = Vec::with_capacity(piece.len());
+        let taken = self.editor.push(piece, &mut out, &mut |field| self.rules.edit(field));
+        match piece.len() - taken {
+            0 => out.into(),
+            // A large body is not copied.
+            rest if out.is_empty() => piece.slice(piece.len() - rest..),
+            _ => {
+                out.extend_from_slice(&piece[taken..]);
+                out.into()
+            }
+        }
+    }
+}
+
+impl Rules {
+    fn edit(&mut self, field: &RawField<'_>) -> Edit {
+        let is = |name: &Option<Arc<str>>| name.as_ref().is_some_and(|name| field.is(name));
+        let (name, label) = match () {
+            () if is(&self.fields.tenant) => (&self.fields.tenant, &mut self.labels.tenant),
+            () if is(&self.fields.campaign) => (&self.fields.campaign, &mut self.labels.campaign),
+            () => return Edit::Keep,
+        };
+        // The first counts.
+        if label.is_none() {
+            *label = if field.is_whole { name_in(field.value()) } else { None };
+            if label.is_none() {
+                self.invalid = self.invalid.take().or_else(|| name.clone());
+            }
+        }
+        Edit::Remove
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> LabelFields {
+        LabelFields { tenant: Some("X-Tenant".into()), campaign: Some("X-Campaign".into()) }
+    }
+
+    /// What is stored of a message that comes in pieces, and what it has said.
+    fn stored(message: &[u8], piece: usize, fields: Option<LabelFields>) -> (Vec<u8>, Summary, Said) {
+        let (mut head, mut out) = (Head::new(HeaderScan::default(), fields), Vec::new());
+        message.chunks(piece).for_each(|part| out.extend(head.push(Bytes::copy_from_slice(part))));
+        out.extend(head.end().unwrap_or_default());
+        let (summary, said) = head.finish();
+        (out, summary, said)
+    }
+
+    #[test]
+    fn labels_are_read_and_taken_out_however_a_message_is_cut() {
+        let message = b"Received: x\r\nx-tenant: a\r\nMessage-ID: <1@x>\r\nX-Tenant: b\r\nX-Campaign:\r\n c\r\n\r\nX-Tenant: d\r\n";
+        for piece in 1..=message.len() {
+            let (out, summary, said) = stored(message, piece, Some(fields()));
+            assert_eq!(out, b"Received: x\r\nMessage-ID: <1@x>\r\n\r\nX-Tenant: d\r\n", "{piece}");
+            assert_eq!((summary.hops, summary.message_id.as_deref()), (1, Some("<1@x>")));
+            assert_eq!((said.labels.tenant.as_deref(), said.labels.campaign.as_deref()), (Some("a"), Some("c")));
+            assert_eq!(said.invalid, None);
+            assert_eq!(stored(message, piece, None).0, message, "nothing is taken from others");
+        }
+    }
+
+    #[test]
+    fn a_label_that_is_no_name_is_told() {
+        for value in ["", " a b", &" x".repeat(100_000)] {
+            let (out, _, said) = stored(format!("X-Tenant:{value}\r\n\r\n").as_bytes(), 1000, Some(fields()));
+            assert_eq!((out.as_slice(), said.invalid.as_deref()), (&b"\r\n"[..], Some("X-Tenant")));
+        }
+        let (out, _, said) = stored(b"X-Campaign: cut off", 3, Some(fields()));
+        assert_eq!((out.len(), said.invalid.as_deref()), (0, Some("X-Campaign")));
+    }
+}

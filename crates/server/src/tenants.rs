@@ -1,0 +1,142 @@
+//! On whose account mail for other hosts is sent, and which mailing it belongs to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use posthaste_relay::sender::{Outgoing, TenantSection, is_name};
+use posthaste_smtp::ReversePath;
+use posthaste_smtp::driver::{ByNetwork, Peer, Session};
+
+use crate::config::{Config, Network};
+
+/// What the configuration says of tenants.
+#[derive(Debug, Default)]
+pub(crate) struct Tenants {
+    /// Of each listener, in their order.
+    listeners: Vec<ByNetwork<Option<Arc<str>>>>,
+    /// By sender's domain, in lower case; with a dot in front for those below it.
+    senders: HashMap<String, Arc<str>>,
+    fields: LabelFields,
+}
+
+/// The names of the header fields in which trusted clients name a tenant and a campaign.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct LabelFields {
+    pub tenant: Option<Arc<str>>,
+    pub campaign: Option<Arc<str>>,
+}
+
+/// What such fields say of a message.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Labels {
+    pub tenant: Option<Arc<str>>,
+    pub campaign: Option<Arc<str>>,
+}
+
+impl Tenants {
+    pub fn new(config: &Config) -> Self {
+        let name = |tenant: &Option<String>| tenant.as_deref().map(Arc::from);
+        let networks = || config.networks.iter().flat_map(Network::each);
+        let of_listener = |listener: &crate::config::Listener| {
+            let of_networks = networks().filter(|(_, own)| own.tenant.is_some());
+            ByNetwork::new(
+                name(&listener.tenant),
+                of_networks.map(|(network, own)| (network, name(&own.tenant))).collect(),
+            )
+        };
+        let of_tenant = |tenant: &TenantSection| {
+            let name: Arc<str> = tenant.name.as_str().into();
+            let domains = tenant.sender_domains.iter();
+            domains.map(|domain| (domain.to_lowercase(), name.clone())).collect::<Vec<_>>()
+        };
+        let field = |name: &str| (!name.is_empty()).then(|| name.into());
+        Self {
+            listeners: config.listeners.iter().map(of_listener).collect(),
+            senders: config.relay.tenant.iter().flat_map(of_tenant).collect(),
+            fields: LabelFields {
+                tenant: field(&config.relay.tenant_header),
+                campaign: field(&config.relay.campaign_header),
+            },
+        }
+    }
+
+    /// The fields that a trusted client may use; `None` if none is configured.
+    pub fn fields(&self) -> Option<&LabelFields> {
+        Some(&self.fields).filter(|fields| fields.tenant.is_some() || fields.campaign.is_some())
+    }
+
+    /// Labels a message. `labels` are there for trusted clients alone.
+    pub fn label(
+        &self,
+        message: &mut Outgoing,
+        session: &Session,
+        sender: &ReversePath,
+        is_trusted: bool,
+        labels: Labels,
+    ) {
+        let by_sender = || if is_trusted { self.of_sender(sender) } else { None };
+        if let Some(tenant) = labels.tenant.or_else(by_sender).or_else(|| self.of_client(session)) {
+            message.tenant = tenant;
+        }
+        if let Some(campaign) = labels.campaign {
+            message.campaign = campaign;
+        }
+    }
+
+    fn of_client(&self, session: &Session) -> Option<Arc<str>> {
+        match session.peer {
+            Peer::Local { .. } => None,
+            _ => self.listeners.get(session.listener)?.get(session.peer.ip()).clone(),
+        }
+    }
+
+    fn of_sender(&self, sender: &ReversePath) -> Option<Arc<str>> {
+        if self.senders.is_empty() {
+            return None;
+        }
+        let domain = sender.address()?.domain().to_string().to_lowercase();
+        let below = domain.match_indices('.').map(|(dot, _)| &domain[dot..]);
+        std::iter::once(domain.as_str()).chain(below).find_map(|domain| self.senders.get(domain).cloned())
+    }
+}
+
+/// The name in a field's value; `None` if it is none.
+pub(crate) fn name_in(value: &[u8]) -> Option<Arc<str>> {
+    let text = std::str::from_utf8(value.trim_ascii()).ok()?;
+    is_name(text).then(|| text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_nearest_sender_domain_names_the_tenant() {
+        let text = "[[relay.tenant]]\nname = 'a'\nsender_domains = ['A.example', '.b.example']\n\
+                    [[relay.tenant]]\nname = 'c'\nsender_domains = ['.x.b.example', 'y.b.example']\n";
+        let tenants = Tenants::new(&Config::parse(Path::new("test"), text).unwrap());
+        let check = |sender: &str, expected: Option<&str>| {
+            let path = ReversePath::parse(&format!("<{sender}>")).unwrap();
+            assert_eq!(tenants.of_sender(&path).as_deref(), expected, "{sender}");
+        };
+        check("x@a.EXAMPLE", Some("a"));
+        check("x@z.a.example", None);
+        check("x@b.example", None);
+        check("x@z.b.example", Some("a"));
+        check("x@z.z.b.example", Some("a"));
+        check("x@y.b.example", Some("c"));
+        check("x@z.x.b.example", Some("c"));
+        check("x@[192.0.2.1]", None);
+        check("", None);
+    }
+
+    #[test]
+    fn a_name_is_one_word() {
+        assert_eq!(name_in(b" \tacme-1\r\n").as_deref(), Some("acme-1"));
+        for value in [&b""[..], b" \r\n", b"a b", b"a\r\n b", b"\xff", "\u{e9}".as_bytes(), &[b'x'; 101]] {
+            assert_eq!(name_in(value), None, "{value:?}");
+        }
+    }
+}
