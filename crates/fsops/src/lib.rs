@@ -12,6 +12,7 @@
 mod calls;
 #[cfg(feature = "record")]
 mod chooser;
+mod devices;
 #[cfg(feature = "record")]
 mod event;
 #[cfg(feature = "record")]
@@ -34,7 +35,11 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 
 #[cfg(feature = "record")]
-pub use calls::*;
+pub use calls::{
+    declared, declared_space, fchmod, fchown, ftruncate, linkat, mkdir, mkdirat, mounts_below, open, openat, pwritev,
+    rename, renameat, renameat_with, unlink, unlinkat, write, writev,
+};
+pub use devices::{Watch, watch};
 #[cfg(feature = "record")]
 pub use machine::Machine;
 #[cfg(feature = "record")]
@@ -47,11 +52,37 @@ pub use world::Faults;
 
 #[cfg(not(feature = "record"))]
 pub use rustix::fs::{
-    fchmod, fchown, fdatasync, fsync, ftruncate, linkat, mkdir, mkdirat, open, openat, rename, renameat, renameat_with,
-    syncfs, unlink, unlinkat,
+    fchmod, fchown, ftruncate, linkat, mkdir, mkdirat, open, openat, rename, renameat, renameat_with, unlink, unlinkat,
 };
 #[cfg(not(feature = "record"))]
 pub use rustix::io::{pwritev, write, writev};
+
+#[cfg(not(feature = "record"))]
+use rustix::fs as calls;
+
+/// [`rustix::fs::fsync`]. EIO is told to those who [watch](watch()) the device.
+///
+/// # Errors
+/// Those of `fsync`.
+pub fn fsync(fd: impl AsFd) -> rustix::io::Result<()> {
+    devices::told(&fd, "fsync", calls::fsync(&fd))
+}
+
+/// [`rustix::fs::fdatasync`]. EIO is told to those who [watch](watch()) the device.
+///
+/// # Errors
+/// Those of `fdatasync`.
+pub fn fdatasync(fd: impl AsFd) -> rustix::io::Result<()> {
+    devices::told(&fd, "fdatasync", calls::fdatasync(&fd))
+}
+
+/// [`rustix::fs::syncfs`]. EIO is told to those who [watch](watch()) the device.
+///
+/// # Errors
+/// Those of `syncfs`.
+pub fn syncfs(fd: impl AsFd) -> rustix::io::Result<()> {
+    devices::told(&fd, "syncfs", calls::syncfs(&fd))
+}
 
 /// Makes a directory (mode 0700) and those above it that are missing, each durable before what lies in it. One that is there is made durable
 /// too: whoever made it may have been killed before the sync.

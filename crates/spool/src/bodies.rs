@@ -16,7 +16,6 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::codec::Put;
-use crate::device::Device;
 use crate::files;
 use crate::room::{Reserved, Room};
 
@@ -59,21 +58,20 @@ impl BodyError {
 #[derive(Debug)]
 pub(crate) struct Bodies {
     dir: PathBuf,
-    device: Arc<Device>,
     room: Arc<Room>,
 }
 
 impl Bodies {
-    pub fn open(dir: PathBuf, device: Arc<Device>, floor: Space) -> io::Result<Self> {
+    pub fn open(dir: PathBuf, floor: Space) -> io::Result<Self> {
         posthaste_fsops::make_dir(&dir)?;
         let room = Arc::new(Room::new(&dir, floor));
-        Ok(Bodies { dir, device, room })
+        Ok(Bodies { dir, room })
     }
 
     /// For whoever only reads.
     pub fn at(dir: PathBuf) -> Self {
         let room = Arc::new(Room::new(&dir, Space::default()));
-        Bodies { dir, device: Arc::default(), room }
+        Bodies { dir, room }
     }
 
     pub fn room(&self) -> &Room {
@@ -95,10 +93,6 @@ impl Bodies {
                 }
             }
         }
-    }
-
-    pub fn device(&self) -> &Device {
-        &self.device
     }
 
     /// The name of a body file.
@@ -270,9 +264,8 @@ impl Upload {
             self.table.put_u32(self.chunk_crc);
         }
         posthaste_fsops::write_all(&self.writer, &self.table)?;
-        let synced = posthaste_fsops::fsync(&self.writer).map_err(io::Error::from);
-        let synced = synced.and_then(|()| files::sync_dir(&self.file.bodies.dir));
-        self.file.bodies.device.watch("a large body could not be synced", synced)?;
+        posthaste_fsops::fsync(&self.writer)?;
+        files::sync_dir(&self.file.bodies.dir)?;
         let body = BodyFile { upload: self.file.upload, len: self.len, table_crc: crc32c::crc32c(&self.table) };
         Ok(FinishedUpload { body, file: self.file })
     }
@@ -326,7 +319,7 @@ mod tests {
     #[test]
     fn any_range_reads_back_and_any_changed_byte_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default(), Space::default()).unwrap());
+        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Space::default()).unwrap());
         for len in [1, CHUNK as usize - 1, CHUNK as usize, 2 * CHUNK as usize + 77] {
             let bytes = sample(len);
             let body = uploaded(&bodies, &bytes);
@@ -353,7 +346,7 @@ mod tests {
     #[test]
     fn a_body_that_nobody_names_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
-        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Arc::default(), Space::default()).unwrap());
+        let bodies = Arc::new(Bodies::open(dir.path().join("bodies"), Space::default()).unwrap());
         drop(bodies.upload(0).unwrap());
         let mut upload = bodies.upload(0).unwrap();
         upload.write(b"part").unwrap();
@@ -368,13 +361,13 @@ mod tests {
         use posthaste_fsops::{Choice, Cut, Machine};
         let machine = Machine::new().unwrap();
         let dir = dir_of(machine.path());
-        let bodies = Arc::new(Bodies::open(dir, Arc::default(), Space::default()).unwrap());
+        let bodies = Arc::new(Bodies::open(dir, Space::default()).unwrap());
         let body = uploaded(&bodies, &sample(300_000));
         let recording = machine.recording();
         for seed in 0..20 {
             let tree = recording.cut(Cut { position: recording.events.len(), choice: Choice::Seed(seed) });
             let left = Machine::boot(&tree, true, false).unwrap();
-            Bodies::open(dir_of(left.path()), Arc::default(), Space::default()).unwrap().verify(body).unwrap();
+            Bodies::open(dir_of(left.path()), Space::default()).unwrap().verify(body).unwrap();
         }
     }
 
@@ -382,7 +375,7 @@ mod tests {
     fn stalled_uploads_leave_room_for_others_however_much_they_announced() {
         use crate::room::tests::{reserved, room_of};
         let dir = tempfile::tempdir().unwrap();
-        let mut bodies = Bodies::open(dir.path().join("bodies"), Arc::default(), Space::default()).unwrap();
+        let mut bodies = Bodies::open(dir.path().join("bodies"), Space::default()).unwrap();
         bodies.room = room_of(&bodies.dir, 1 << 30, 64 << 20);
         let bodies = Arc::new(bodies);
         let stalled = (0..100).map(|_| {
@@ -402,7 +395,7 @@ mod tests {
     fn uploads_that_would_together_go_below_the_floor_are_refused_and_leave_nothing() {
         use crate::room::tests::{reserved, room_of};
         let dir = tempfile::tempdir().unwrap();
-        let mut bodies = Bodies::open(dir.path().join("bodies"), Arc::default(), Space::default()).unwrap();
+        let mut bodies = Bodies::open(dir.path().join("bodies"), Space::default()).unwrap();
         let (all, floor) = (20 << 20, 4 << 20);
         bodies.room = room_of(&bodies.dir, all, floor);
         let bodies = Arc::new(bodies);

@@ -132,17 +132,13 @@ impl Shared {
             // From here on it may be named by a checkpoint that is on the disk although its writing failed.
             taken.doomed.live.push((*window, generation));
             let written = work.live.write(*window, generation, content);
-            self.watch("a live file could not be written", written)
-                .map_err(CheckpointError::io("cannot write a live file"))?;
+            written.map_err(CheckpointError::io("cannot write a live file"))?;
             is_any_written = true;
         }
         if is_any_written {
-            let synced = self.watch("the directory of live files could not be synced", work.live.sync());
-            synced.map_err(CheckpointError::io("cannot sync the live files"))?;
+            work.live.sync().map_err(CheckpointError::io("cannot sync the live files"))?;
         }
-        let written = work.files.write(&taken.checkpoint);
-        self.watch("the checkpoint could not be written", written)
-            .map_err(CheckpointError::io("cannot write the checkpoint"))?;
+        work.files.write(&taken.checkpoint).map_err(CheckpointError::io("cannot write the checkpoint"))?;
         taken.doomed.live.retain(|(_, other)| *other != generation);
         Ok(())
     }

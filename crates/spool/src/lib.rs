@@ -14,7 +14,6 @@ mod checkpointing;
 mod closed;
 mod codec;
 mod core;
-mod device;
 mod error;
 mod events;
 mod files;

@@ -17,7 +17,6 @@ use crate::bodies::{self, Bodies};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
 use crate::checkpointing::Work;
 use crate::core::{Core, Wanted};
-use crate::device::Device;
 use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
@@ -59,9 +58,8 @@ impl FileSpool {
         let live = LiveFiles::open(dir)?;
         let snapshots = Snapshots::open(dir)?;
         posthaste_fsops::make_dir(&pack::dir_of(dir))?;
-        let device = Arc::new(Device::default());
         let floor = Space { bytes: config.free_bytes_min, inodes: config.free_inodes_min };
-        let bodies = Arc::new(Bodies::open(bodies::dir_of(dir), device.clone(), floor)?);
+        let bodies = Arc::new(Bodies::open(bodies::dir_of(dir), floor)?);
         let mut state = State::of_rows(&checkpoint);
         let lost = read_windows(&live, &mut state, &mut damage)?;
         remove_unnamed(dir, &live, &snapshots, &state)?;
@@ -76,9 +74,10 @@ impl FileSpool {
             posthaste_ring::OpenError::Locked => OpenError::Locked,
             other => OpenError::Ring(other),
         })?;
-        device.set_poison({
+        // What one sync of the device fails for may be what another wrote: it is not believed any more, whoever asked.
+        let watch = posthaste_fsops::watch(&lock, {
             let ring = ring.clone();
-            move |why| ring.poison(why)
+            move |what| ring.poison(format!("the spool's device has failed: {what}"))
         });
         for found in &recovery.damage {
             let told = if found.promised { &mut damage } else { &mut report.cut_off };
@@ -112,6 +111,7 @@ impl FileSpool {
             is_short_of_space: AtomicBool::new(false),
             checkpoints: AtomicU64::new(0),
             checkpoints_failed: AtomicU64::new(0),
+            _watch: watch,
             _lock: lock,
         });
         shared.look_at_space();

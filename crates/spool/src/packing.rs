@@ -144,7 +144,6 @@ impl Shared {
         if outcome.is_err() {
             self.packs.remove(id);
         }
-        let outcome = self.watch("a pack could not be written", outcome);
         if let Err(error) = &outcome {
             self.config.events.tell(Event::PackingFailed { error: error.to_string() });
         }

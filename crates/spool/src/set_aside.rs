@@ -46,7 +46,7 @@ impl Shared {
         let kept = dir.join(format!("{lsn}.body"));
         if kept.exists() {
             // Whoever copied it may have been killed before its name was durable.
-            self.watch("a damaged body could not be set aside", files::sync_dir(&dir))?;
+            files::sync_dir(&dir)?;
             return Ok(SetAside::Kept(kept));
         }
         let again = self.read_again(lsn)?;
@@ -73,7 +73,7 @@ impl Shared {
             named?;
             files::sync_dir(&dir)
         })();
-        self.watch("a damaged body could not be set aside", written)?;
+        written?;
         Ok(SetAside::Kept(kept))
     }
 

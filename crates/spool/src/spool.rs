@@ -50,6 +50,7 @@ pub(crate) struct Shared {
     pub checkpoints: AtomicU64,
     pub checkpoints_failed: AtomicU64,
     // Held for its lock.
+    pub _watch: posthaste_fsops::Watch,
     pub _lock: std::fs::File,
 }
 
@@ -240,8 +241,7 @@ impl Spool for FileSpool {
         name: &SnapshotName,
         content: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
     ) -> std::io::Result<()> {
-        let written = self.shared.snapshots.write(name, content);
-        self.shared.watch("a snapshot could not be written", written)
+        self.shared.snapshots.write(name, content)
     }
 
     fn read_snapshot(&self, name: &SnapshotName) -> std::io::Result<SnapshotReader> {
@@ -306,13 +306,7 @@ impl Shared {
             let state = self.core.state();
             Names { next: state.next_stream, streams: state.names() }
         };
-        let written = self.watch("the names of the streams could not be written", names.write(&self.dir));
-        written.map_err(CheckpointError::io("cannot write the names of the streams"))
-    }
-
-    /// Hands on the outcome of something that writes or syncs; EIO closes the spool to writing.
-    pub fn watch<T>(&self, what: &str, outcome: std::io::Result<T>) -> std::io::Result<T> {
-        self.bodies.device().watch(what, outcome)
+        names.write(&self.dir).map_err(CheckpointError::io("cannot write the names of the streams"))
     }
 
     fn may_append(&self, entries: &[crate::Entry], body: BodyPlace) -> Result<(), AppendError> {

@@ -153,9 +153,9 @@ impl Read for Tail<'_> {
 }
 
 fn sync(file: &File, path: &Path, with_name: bool) -> io::Result<()> {
-    file.sync_all()?;
+    posthaste_fsops::fsync(file)?;
     match path.parent().filter(|_| with_name) {
-        Some(dir) => File::open(dir)?.sync_all(),
+        Some(dir) => Ok(posthaste_fsops::fsync(File::open(dir)?)?),
         None => Ok(()),
     }
 }

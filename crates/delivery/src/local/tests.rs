@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use posthaste_fsops::{Event, Faults, Scope};
 use posthaste_maildir::{Flags, Maildir};
 use posthaste_spool::{Batch, Entry, Lsn, Spool};
 
@@ -192,6 +193,29 @@ fn a_mount_whose_syncs_fail_keeps_its_own_mail_and_no_other() {
     world.doors.open("sync bad");
     world.sync();
     assert_eq!(world.held("bad").1, 0);
+}
+
+/// Mail for `name` whose nth sync from then on fails. Whether that was a sync of the mail's file system, and whether the spool goes on.
+fn with_a_failing_sync(name: &str, nth: u64) -> (bool, bool) {
+    let world = World::new(&["other"]);
+    world.deliver(message(&[name], "acknowledged"));
+    world.until("visible", || world.delivery.stats().delivered == 1);
+    let machine = world.place.machine();
+    let (events, syncs) = (machine.position(), machine.counts().0);
+    machine.set_faults(Faults { fail_syncs: vec![syncs + nth], ..Faults::default() });
+    let _ = world.delivery.sync(PATIENCE);
+    let of_the_mail = |event: &Event| matches!(event, Event::SyncFailed(Scope::FileSystem(_)));
+    let is_of_the_mail = machine.recording().events[events..].iter().any(of_the_mail);
+    machine.set_faults(Faults::default());
+    (is_of_the_mail, world.place.deliver(&world.delivery, message(&["ann"], "next")).is_ok())
+}
+
+#[test]
+fn a_failing_sync_of_mail_on_the_devices_of_the_spool_ends_acknowledgements_and_no_other_does() {
+    let outcomes = |name| (1..=6).map(|nth| with_a_failing_sync(name, nth)).collect::<Vec<_>>();
+    let (same, other) = (outcomes("ann"), outcomes("other/bob"));
+    assert!(same.contains(&(true, false)) && !same.contains(&(true, true)), "{same:?}");
+    assert!(other.contains(&(true, true)) && !other.contains(&(true, false)), "{other:?}");
 }
 
 #[test]

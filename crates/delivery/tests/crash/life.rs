@@ -96,7 +96,8 @@ impl Run {
             return faults;
         }
         let (syncs, changes) = machine.counts();
-        if self.has_failing_sync() {
+        // In one life of three all is well: a spool that closes to writing at the first failure has little in it.
+        if self.has_failing_sync() && random.below(3) > 0 {
             let first = syncs + 1 + random.below(20);
             faults.fail_syncs = (0..1 + random.below(3)).map(|_| first + random.below(8)).collect();
             let mail = std::fs::File::open(machine.path().join("mail").join(name_of(random.below(MAILBOXES))));
