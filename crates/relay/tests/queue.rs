@@ -19,6 +19,7 @@ const SEED: u64 = 11;
 struct Model {
     recipients: BTreeMap<Key, Expected>,
     suspended: BTreeMap<Scope, Secs>,
+    diverted: BTreeMap<Scope, Arc<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +54,8 @@ impl Model {
             QueueEntry::Replies { .. } => {}
             QueueEntry::Suspended { scope, until, .. } => drop(self.suspended.insert(scope.clone(), *until)),
             QueueEntry::Resumed(scope) => drop(self.suspended.remove(scope)),
+            QueueEntry::Diverted { scope, to, .. } => drop(self.diverted.insert(scope.clone(), to.clone())),
+            QueueEntry::NotDiverted(scope) => drop(self.diverted.remove(scope)),
         }
     }
 
@@ -93,6 +96,9 @@ impl Model {
         let first = keys.iter().zip(self.recipients.keys()).find(|(found, expected)| found != expected);
         assert_eq!((first, keys.len()), (None, self.recipients.len()), "seed {seed}");
         assert_eq!(queue.recipients(), keys.len() as u64, "seed {seed}");
+        let diverted: Vec<_> = queue.diversions().map(|found| (found.scope.clone(), found.to.clone())).collect();
+        let expected = self.diverted.iter().rev().map(|(scope, to)| (scope.clone(), to.clone()));
+        assert_eq!(diverted, expected.collect::<Vec<_>>(), "seed {seed}");
         for (key, expected) in &self.recipients {
             let state = queue.show(*key).expect("it is open");
             let (name, _) = queue.queue(state.queue).expect("it has recipients");
@@ -311,9 +317,14 @@ impl World {
             _ => Scope::Domain(format!("domain{}.example", self.random.below(6)).into()),
         };
         let until = self.queue.now() + self.random.below(100_000) as Secs;
-        let entry = match self.random.one_in(2) {
-            true => QueueEntry::Suspended { scope, until, reason: "why".into() },
-            false => QueueEntry::Resumed(scope),
+        let entry = match self.random.below(4) {
+            0 => QueueEntry::Suspended { scope, until, reason: "why".into() },
+            1 => QueueEntry::Resumed(scope),
+            2 => {
+                let to = format!("host{}.example", self.random.below(9)).into();
+                QueueEntry::Diverted { scope, until: Secs::MAX, to, reason: "why".into() }
+            }
+            _ => QueueEntry::NotDiverted(scope),
         };
         self.appending.push_back(entry);
     }

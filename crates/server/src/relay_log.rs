@@ -40,6 +40,8 @@ impl Observer for RelayLog {
         let (action, scope, until) = match entry {
             QueueEntry::Suspended { scope, until, .. } => ("suspend", scope, *until),
             QueueEntry::Resumed(scope) => ("resume", scope, Secs::MAX),
+            QueueEntry::Diverted { scope, until, .. } => ("route", scope, *until),
+            QueueEntry::NotDiverted(scope) => ("unroute", scope, Secs::MAX),
             _ => return None,
         };
         let (scope, name) = match scope {

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::terminal::{print, print_json};
 use change::{act, change};
 use socket::ask;
-use tables::{by_domain, details, list, summary, suspensions};
+use tables::{by_domain, details, diversions, list, summary, suspensions};
 
 pub use mailq::mailq;
 
@@ -77,6 +77,34 @@ pub enum QueueCommand {
     Resume {
         #[command(flatten)]
         scope: ScopeArgs,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Send mail of a domain, tenant or campaign to another host, whatever its routes and MX records
+    Route {
+        #[command(flatten)]
+        scope: ScopeArgs,
+        /// A host or an address in brackets, with a port behind a colon if it is not 25
+        #[arg(long, value_name = "HOST")]
+        to: String,
+        /// For how long, such as 2h; default: until `queue unroute`
+        #[arg(long = "for", value_name = "TIME", value_parser = posthaste_units::duration)]
+        time: Option<Duration>,
+        /// The reason, for the list
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// End what `queue route` has begun
+    Unroute {
+        #[command(flatten)]
+        scope: ScopeArgs,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// List what `queue route` sends elsewhere
+    Routes {
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -210,6 +238,17 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             change(&server, &Request::Suspend { scope: scope.named(), secs, reason }, "suspended")
         }
         QueueCommand::Resume { scope, server } => change(&server, &Request::Resume { scope: scope.named() }, "resumed"),
+        QueueCommand::Route { scope, to, time, reason, server } => {
+            let secs = time.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
+            change(&server, &Request::Divert { scope: scope.named(), to, secs, reason }, "routed")
+        }
+        QueueCommand::Unroute { scope, server } => {
+            change(&server, &Request::Undivert { scope: scope.named() }, "no longer routed")
+        }
+        QueueCommand::Routes { server } => {
+            let lines = ask(&server, &Request::Diversions)?;
+            show(&server, &lines, diversions)
+        }
         QueueCommand::Suspensions { server } => {
             let lines = ask(&server, &Request::Suspensions)?;
             show(&server, &lines, suspensions)

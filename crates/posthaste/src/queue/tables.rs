@@ -92,6 +92,15 @@ pub(super) fn suspensions(lines: &[Value]) -> String {
     columns(["kind", "name", "until", "reason"], rows)
 }
 
+pub(super) fn diversions(lines: &[Value]) -> String {
+    let rows = lines.iter().map(|line| {
+        let until =
+            line["until"].as_i64().map_or("unrouted".to_owned(), |until| DateTime::from_unix(until).to_string());
+        [text(line, "kind"), text(line, "name"), text(line, "to"), until, text(line, "reason")]
+    });
+    columns(["kind", "name", "to", "until", "reason"], rows)
+}
+
 /// A table with a heading; nothing for no rows.
 pub(super) fn columns<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = rows.map(|row| row.map(|text| harmless(&text))).collect();

@@ -145,6 +145,42 @@ fn a_suspended_domain_waits_until_it_is_resumed() {
 }
 
 #[test]
+fn mail_of_a_domain_goes_elsewhere_until_its_route_ends_also_behind_a_kill() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = here.path();
+    let (mut server, _) = waiting(dir);
+    let next = next_hop(there.path(), 0);
+    let to = format!("[127.0.0.1]:{}", next.addresses[0].port());
+    let route = |more: &[&str]| queue(dir, &[&["route", "--domain", "There.example"], more].concat());
+    let (code, text) = route(&["--to", "a b"]);
+    assert!(code == 2 && text.contains("`a b` is no host"), "{text}");
+    let (code, text) = queue(dir, &["route", "--site", "x", "--to", &to]);
+    assert!(code == 2 && text.contains("name a domain"), "{text}");
+    assert_eq!(route(&["--to", &to, "--for", "2h", "--reason", "their disk"]), (0, "routed\n".into()));
+    next.wait_for_mail("there.example", "ann", 2);
+    next.wait_for_mail("there.example", "bob", 1);
+    assert_eq!(recipients(dir, &[]), ["ann@other.example"], "other domains wait as before");
+    server.signal(Signal::KILL);
+    server.wait();
+    let server = Server::start_as_it_is(dir);
+    let (_, text) = queue(dir, &["routes"]);
+    assert!(text.contains("there.example") && text.contains(&to) && text.contains("their disk"), "{text}");
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.try_message("eve@here.example", &["bob@there.example"], b"Subject: d\r\n\r\n\r\n").unwrap();
+    next.wait_for_mail("there.example", "bob", 2);
+    assert_eq!(queue(dir, &["unroute", "--domain", "there.example"]), (0, "no longer routed\n".into()));
+    assert_eq!(queue(dir, &["unroute", "--domain", "there.example"]), (1, "nothing to do\n".into()));
+    client.try_message("eve@here.example", &["bob@there.example"], b"Subject: e\r\n\r\n\r\n").unwrap();
+    server.wait_for_log("0 there.example :");
+    assert_eq!(recipients(dir, &["--domain", "there.example"]), ["bob@there.example"]);
+    assert_eq!(queue(dir, &["delete", "--all"]).0, 0);
+    drop(client);
+    server.stop();
+    next.stop();
+}
+
+#[test]
 fn what_is_no_request_is_answered_and_others_are_served() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();

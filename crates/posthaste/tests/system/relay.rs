@@ -177,6 +177,36 @@ fn forwarded_mail_leaves_from_an_address_that_leads_back() {
 }
 
 #[test]
+fn sources_and_pools_change_with_a_reload() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    let with = |source: &str| {
+        let pool = "[[relay.pool]]\nname = \"all\"\nsources = { out = 1 }\n";
+        config(next.addresses[0].port()) + "[[relay.source]]\nname = \"out\"\n" + source + pool
+    };
+    // Of the documentation (RFC 5737): no machine has it.
+    let server = Server::start(here.path(), &with("ipv4 = \"192.0.2.1\"\n"));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["ann@there.example"], b"Subject: x\r\n\r\n\r\n");
+    let told = server.wait_for_log("no mail is sent from this source");
+    assert!(told.contains("source=\"out\"") || told.contains("source=out"), "{told}");
+    let reload = |source: &str, expected: &str| {
+        std::fs::write(here.path().join("posthaste.toml"), with(source)).unwrap();
+        server.signal(Signal::HUP);
+        server.wait_for_log(expected)
+    };
+    let bad = reload("ipv4 = \"127.0.0.5\"\nproxy = \"http://x\"\n", "configuration not reloaded");
+    assert!(bad.contains("socks5://"), "{bad}");
+    reload("ipv4 = \"127.0.0.5\"\nehlo = \"out.example\"\n", "configuration reloaded");
+    let text = next.wait_for_mail("there.example", "ann", 1)[0].text();
+    assert!(text.contains("from out.example ([127.0.0.5])"), "{text}");
+    drop(client);
+    server.stop();
+    next.stop();
+}
+
+#[test]
 fn a_loop_of_two_forwards_ends() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // Its address is free again once it has stopped.

@@ -4,6 +4,7 @@ use posthaste_spool::Lsn;
 
 use super::Queue;
 use super::destinations::domain_of;
+use super::divert::Diversion;
 use super::entry::{Change, QueueEntry, Queued, Scope, What};
 use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient, TOLD};
 
@@ -22,6 +23,11 @@ impl Queue {
                 self.suspended.insert(scope.clone(), (*until, reason.clone()));
             }
             QueueEntry::Resumed(scope) => self.resume(scope),
+            QueueEntry::Diverted { scope, until, to, reason } => {
+                let (scope, to, reason) = (scope.clone(), to.clone(), reason.clone());
+                self.diverted.insert(Diversion { scope, until: *until, to, reason });
+            }
+            QueueEntry::NotDiverted(scope) => self.diverted.remove(scope),
         }
     }
 

@@ -10,6 +10,8 @@
 //! | 3 *replies* | text of a reply; keys |
 //! | 4 *suspended* | kind of [`Scope`] (u8), name (text), until (u32), reason (text) |
 //! | 5 *resumed* | kind of [`Scope`] (u8), name (text) |
+//! | 6 *diverted* | kind of [`Scope`] (u8, no site), name (text), until (u32), next hop (text), reason (text) |
+//! | 7 *diverted no more* | kind of [`Scope`] (u8), name (text) |
 
 use std::sync::Arc;
 
@@ -57,6 +59,19 @@ pub enum QueueEntry {
     },
     /// A scope is tried again.
     Resumed(Scope),
+    /// What waits of a scope, and what comes, goes to another next hop.
+    Diverted {
+        /// Of what; no site.
+        scope: Scope,
+        /// Until when; [`Secs::MAX`] without an end.
+        until: Secs,
+        /// A host or an address literal, and a port behind a colon if it is not 25.
+        to: Arc<str>,
+        /// Why, for people.
+        reason: Arc<str>,
+    },
+    /// It goes where it would go.
+    NotDiverted(Scope),
 }
 
 /// A message for the queue.
@@ -220,6 +235,8 @@ const CHANGES: u8 = 2;
 const REPLIES: u8 = 3;
 const SUSPENDED: u8 = 4;
 const RESUMED: u8 = 5;
+const DIVERTED: u8 = 6;
+const NOT_DIVERTED: u8 = 7;
 
 const IS_8BIT: u8 = 1;
 const SMTPUTF8: u8 = 2;
@@ -261,6 +278,17 @@ impl QueueEntry {
                 out.push(RESUMED);
                 scope.put(&mut out);
             }
+            Self::Diverted { scope, until, to, reason } => {
+                out.push(DIVERTED);
+                scope.put(&mut out);
+                out.extend_from_slice(&until.to_le_bytes());
+                put_text(&mut out, to);
+                put_text(&mut out, reason);
+            }
+            Self::NotDiverted(scope) => {
+                out.push(NOT_DIVERTED);
+                scope.put(&mut out);
+            }
         }
         out
     }
@@ -297,6 +325,13 @@ impl QueueEntry {
             }
             SUSPENDED => Self::Suspended { scope: Scope::take(&mut rest)?, until: rest.u32()?, reason: rest.text()? },
             RESUMED => Self::Resumed(Scope::take(&mut rest)?),
+            DIVERTED => Self::Diverted {
+                scope: Scope::take(&mut rest)?,
+                until: rest.u32()?,
+                to: rest.text()?,
+                reason: rest.text()?,
+            },
+            NOT_DIVERTED => Self::NotDiverted(Scope::take(&mut rest)?),
             _ => return Err(DecodeError::Unknown("kind")),
         };
         rest.end()?;

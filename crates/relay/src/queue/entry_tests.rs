@@ -52,6 +52,10 @@ fn samples() -> Vec<QueueEntry> {
     let mut all = vec![queued(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
     all.extend(whats.map(changes));
     all.extend(scopes.clone().map(|scope| QueueEntry::Suspended { scope, until: 4, reason: "why".into() }));
+    let (to, reason): (Arc<str>, Arc<str>) = ("[192.0.2.1]:26".into(), "why".into());
+    let diverted = |scope| QueueEntry::Diverted { scope, until: 4, to: to.clone(), reason: reason.clone() };
+    all.extend(scopes.clone().map(diverted));
+    all.extend(scopes.clone().map(QueueEntry::NotDiverted));
     all.extend(scopes.map(QueueEntry::Resumed));
     all
 }
@@ -105,7 +109,7 @@ fn the_bytes_are_those_of_the_table() {
 #[test]
 fn what_a_later_version_writes_is_not_guessed_at() {
     let whole = queued().encode();
-    for (at, value, what) in [(0, 2, "version"), (1, 6, "kind"), (2, 32, "flag"), (2, 12, "RET")] {
+    for (at, value, what) in [(0, 2, "version"), (1, 60, "kind"), (2, 32, "flag"), (2, 12, "RET")] {
         let mut changed = whole.clone();
         changed[at] = value;
         assert_eq!(QueueEntry::decode(&changed), Err(DecodeError::Unknown(what)), "byte {at}");

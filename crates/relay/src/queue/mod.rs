@@ -22,6 +22,7 @@ mod apply;
 mod clock;
 mod codec;
 mod destinations;
+mod divert;
 pub mod entry;
 mod names;
 mod notices;
@@ -42,6 +43,7 @@ pub use admin::{Action, RecipientState, Selection, Waits};
 pub use clock::{Clock, STOPPED_SECS_MAX, Secs};
 pub use codec::DecodeError;
 pub use destinations::{QueueId, QueueName};
+pub use divert::Diversion;
 pub use entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, Ret, Scope, Status, What};
 pub use notices::Notice;
 pub use ready::{Outcome, Prefer, ReadyId, Source, Take, Taken, Transaction};
@@ -49,6 +51,7 @@ pub use schedule::{Rule, Schedule, Schedules};
 pub use snapshot::{RestoreError, Snapshot};
 
 use destinations::Destinations;
+use divert::Diversions;
 use names::Names;
 use ready::Ready;
 use table::{BUSY, DUE, HELD, Id, Table};
@@ -72,6 +75,7 @@ pub struct Queue {
     /// Messages that are given up at a time of their own.
     expires: HashMap<Lsn, Secs>,
     suspended: BTreeMap<Scope, (Secs, Arc<str>)>,
+    diverted: Diversions,
     released: Vec<Lsn>,
     ready: Vec<Ready>,
     ready_free: Vec<u32>,
@@ -107,6 +111,7 @@ impl Queue {
             recorded: 0,
             expires: HashMap::new(),
             suspended: BTreeMap::new(),
+            diverted: Diversions::default(),
             released: Vec::new(),
             ready: Vec::new(),
             ready_free: Vec::new(),
@@ -157,6 +162,7 @@ impl Queue {
             self.enqueue(id, false);
         }
         self.end_suspensions();
+        self.diverted.end(self.now);
         self.sweep(self.now - before);
     }
 

@@ -9,6 +9,7 @@
 //! | 1 *queue* | serial (u32); tenant, campaign, domain (texts). Before the first recipient of it |
 //! | 2 *message* | LSN (u64); received, expires (u32 each, 0: by its schedule); number of recipients (u16); each: number (u16), serial of its queue, next attempt or reason of the hold (u32 each), code, enhanced code (u16 each), attempts, bits (u8 each: 1 open, 2 held, 4 delay told, 8 attempt begun, 64 and 128 crashes). A message of many recipients has several |
 //! | 3 *suspension* | length (u32); entry *suspended* |
+//! | 5 *diversion* | length (u32); entry *diverted* |
 //! | 4 *end* | LSN of the last message that came (u64); time (u32) |
 
 use std::collections::{HashMap, HashSet};
@@ -17,6 +18,7 @@ use std::io::{self, Read};
 use posthaste_spool::Lsn;
 
 use super::codec::{DecodeError, put_text};
+use super::divert::Diversion;
 use super::entry::{Key, QueueEntry, Status};
 use super::table::{BEGUN, BUSY, CRASHES_SHIFT, DUE, HELD, Id, OPEN, Recipient, TOLD};
 use super::{FIRST, Queue, Schedules, Secs};
@@ -54,8 +56,9 @@ const QUEUE: u8 = 1;
 const MESSAGE: u8 = 2;
 const SUSPENSION: u8 = 3;
 const END: u8 = 4;
+const DIVERSION: u8 = 5;
 const BITS: u8 = OPEN | HELD | TOLD | BEGUN | 3 << CRASHES_SHIFT;
-/// Bytes of a suspension at most: a scope and a reason.
+/// Bytes of a suspension or diversion at most: a scope, a next hop and a reason.
 const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
 
 impl Snapshot {
@@ -75,9 +78,10 @@ impl Snapshot {
             Stage::Head => {
                 out.extend(MAGIC);
                 out.extend(self.position.get().to_le_bytes());
-                for entry in queue.suspensions() {
+                let suspensions = queue.suspensions().map(|entry| (SUSPENSION, entry));
+                for (record, entry) in suspensions.chain(queue.diversion_entries().map(|entry| (DIVERSION, entry))) {
                     let entry = entry.encode();
-                    out.push(SUSPENSION);
+                    out.push(record);
                     out.extend((entry.len() as u32).to_le_bytes());
                     out.extend(entry);
                 }
@@ -154,16 +158,19 @@ impl Queue {
                     places.insert(serial, place);
                 }
                 [MESSAGE] => queue.restore_message(&mut from, &places, &mut last)?,
-                [SUSPENSION] => {
+                [record @ (SUSPENSION | DIVERSION)] => {
                     let len = from.u32()?;
                     if len > SUSPENSION_BYTES_MAX {
                         return Err(DecodeError::Bound("bytes of a suspension").into());
                     }
                     let mut entry = vec![0; len as usize];
                     from.0.read_exact(&mut entry)?;
-                    match QueueEntry::decode(&entry)? {
-                        QueueEntry::Suspended { scope, until, reason } => {
+                    match (record, QueueEntry::decode(&entry)?) {
+                        (SUSPENSION, QueueEntry::Suspended { scope, until, reason }) => {
                             drop(queue.suspended.insert(scope, (until, reason)))
+                        }
+                        (DIVERSION, QueueEntry::Diverted { scope, until, to, reason }) => {
+                            queue.diverted.insert(Diversion { scope, until, to, reason })
                         }
                         _ => return Err(DecodeError::Unknown("suspension").into()),
                     }

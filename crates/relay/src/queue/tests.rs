@@ -296,6 +296,34 @@ fn weights_are_exact_and_the_end_of_a_source_moves_its_messages_alone() {
 }
 
 #[test]
+fn the_nearest_diversion_comes_first_and_ends_in_time() {
+    let mut world = World::new();
+    let scopes = [Scope::Tenant("t".into()), Scope::Domain("x.example".into()), Scope::Campaign("c".into())];
+    for (scope, secs) in scopes.iter().zip([300, 100, 200]) {
+        let (scope, until) = (scope.clone(), START + secs);
+        world.log(QueueEntry::Diverted { scope, until, to: format!("h{secs}").into(), reason: "".into() });
+    }
+    assert!(world.queue.take_diversions_changed() && !world.queue.take_diversions_changed());
+    let to = |world: &World| world.queue.diversions().map(|diversion| diversion.to.to_string()).collect::<Vec<_>>();
+    assert_eq!(to(&world), ["h100", "h200", "h300"]);
+    let name =
+        |tenant: &str, domain: &str| QueueName { tenant: tenant.into(), campaign: "".into(), domain: domain.into() };
+    let fits =
+        |name: QueueName| world.queue.diversions().find(|diversion| diversion.is_for(&name)).map(|found| &*found.to);
+    assert_eq!(fits(name("t", "x.example")), Some("h100"));
+    assert_eq!((fits(name("t", "y.example")), fits(name("u", "y.example"))), (Some("h300"), None));
+    world.queue.tick(START + 99);
+    assert!(!world.queue.take_diversions_changed());
+    world.queue.tick(START + 100);
+    assert!(world.queue.take_diversions_changed());
+    assert_eq!(to(&world), ["h200", "h300"]);
+    world.log(QueueEntry::NotDiverted(scopes[2].clone()));
+    world.log(QueueEntry::NotDiverted(scopes[2].clone()));
+    assert!(world.queue.take_diversions_changed());
+    assert_eq!((to(&world), world.restarted().diversions().count()), (vec!["h300".to_owned()], 2));
+}
+
+#[test]
 fn all_routes_can_end_before_their_time() {
     let mut world = World::new();
     let (one, two) = (world.queued("t", &["a@x.example"]), world.queued("t", &["a@y.example"]));
@@ -399,11 +427,15 @@ fn a_damaged_snapshot_is_an_error() {
         world.queued("t", &["a@x.example", "b@y.example"][..1 + at % 2]);
     }
     world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "why".into() });
+    let scope = Scope::Domain("x.example".into());
+    world.log(QueueEntry::Diverted { scope, until: Secs::MAX, to: "a.example".into(), reason: "why".into() });
     let (mut snapshot, mut whole) = (Snapshot::begin(&world.queue), Vec::new());
     while snapshot.write(&world.queue, &mut whole) {}
     let restore = |bytes: &[u8]| Queue::restore(bytes, Schedules::default(), 1);
     assert_eq!(restore(&whole).expect("a snapshot").recipients(), world.queue.recipients());
-    assert_eq!(restore(&whole).expect("a snapshot").suspensions().count(), 1);
+    let restored = restore(&whole).expect("a snapshot");
+    assert_eq!(restored.suspensions().count(), 1);
+    assert!(restored.diversions().eq(world.queue.diversions()) && restored.diversions().count() == 1);
     for len in 0..whole.len() {
         match restore(&whole[..len]) {
             Err(RestoreError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof),

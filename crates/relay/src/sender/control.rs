@@ -9,9 +9,10 @@ use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn};
 use super::Relay;
 use super::messages::Envelope;
 use super::observer::{ActedOn, AttemptResult, By};
+use super::routing::host_and_port;
 use super::shared::Shared;
 use crate::queue::{
-    Action, Change, Key, QueueEntry, QueueId, QueueName, RecipientState, Scope, Secs, Selection, Waits, What,
+    Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Scope, Secs, Selection, Waits, What,
 };
 
 /// Which recipients. An empty one is all.
@@ -55,8 +56,18 @@ pub struct Acted {
 
 /// Why a change is not made, or not wholly.
 #[derive(Debug, thiserror::Error)]
-#[error("the spool does not take it: {0}")]
-pub struct ControlError(String);
+#[non_exhaustive]
+pub enum ControlError {
+    /// The spool does not take it.
+    #[error("the spool does not take it: {0}")]
+    Spool(String),
+    /// Mail cannot go there.
+    #[error("`{0}` is no host, address in brackets, or one of them with a port, such as mx.example.net:2525")]
+    NextHop(String),
+    /// Mail to a site is on its way already.
+    #[error("a set of mail hosts cannot be diverted: name a domain, a campaign or a tenant")]
+    Site,
+}
 
 impl Relay {
     /// Shows the recipients that fit, in the order of their messages, until `show` says no. Blocks: envelopes may be on the disk.
@@ -163,6 +174,40 @@ impl Relay {
         Ok(true)
     }
 
+    /// Has what waits of a scope, and what comes, go to another host for so many seconds, or without an end: `to` is a host or an address literal, with a
+    /// port behind a colon if it is not 25. Its MX records do not count. Blocks until it is durable.
+    ///
+    /// # Errors
+    /// `to` is neither, the scope is a site, or the spool refuses.
+    pub fn divert(&self, scope: Scope, to: &str, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
+        if host_and_port(to).is_none() {
+            return Err(ControlError::NextHop(to.to_owned()));
+        }
+        if let Scope::Site(_) = scope {
+            return Err(ControlError::Site);
+        }
+        let until = secs.map_or(Secs::MAX, |secs| self.0.shared.time.now().saturating_add(secs));
+        let (to, reason) = (to.into(), by.reason.as_str().into());
+        self.0.shared.append_entry(&QueueEntry::Diverted { scope, until, to, reason }, by)
+    }
+
+    /// Has it go where it would go. Whether it was diverted. Blocks until it is durable.
+    ///
+    /// # Errors
+    /// The spool refuses.
+    pub fn end_diversion(&self, scope: Scope, by: &By) -> Result<bool, ControlError> {
+        if !self.diversions().iter().any(|diversion| diversion.scope == scope) {
+            return Ok(false);
+        }
+        self.0.shared.append_entry(&QueueEntry::NotDiverted(scope), by)?;
+        Ok(true)
+    }
+
+    /// What goes to other hosts than it would.
+    pub fn diversions(&self) -> Vec<Diversion> {
+        self.0.shared.queue().diversions().cloned().collect()
+    }
+
     /// The tenant, campaign and domain of a recipient's queue; `None` if it is gone.
     pub fn queue_name(&self, queue: QueueId) -> Option<QueueName> {
         self.0.shared.queue().queue(queue).map(|(name, _)| name)
@@ -236,7 +281,7 @@ impl Shared {
             let _ = tell.send(outcome.map(drop).map_err(|error| error.to_string()));
         };
         self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
-        told.recv().unwrap_or_else(|_| Err("it has ended".to_owned())).map_err(ControlError)
+        told.recv().unwrap_or_else(|_| Err("it has ended".to_owned())).map_err(ControlError::Spool)
     }
 }
 

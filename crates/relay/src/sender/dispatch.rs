@@ -102,9 +102,16 @@ impl Shared {
 
     fn route_and_wake(self: &Arc<Self>) {
         let (mut unrouted, mut woken) = (Vec::new(), Vec::new());
-        {
+        let has_diverted = {
             let mut queue = self.queue();
             queue.tick(self.time.now());
+            queue.take_diversions_changed()
+        };
+        if has_diverted {
+            self.divert();
+        }
+        {
+            let mut queue = self.queue();
             while unrouted.len() < ROUTES_AT_ONCE
                 && let Some(id) = queue.next_unrouted()
             {

@@ -156,10 +156,22 @@ impl Shared {
     }
 
     pub fn set_routing(&self, routing: &Routing) {
+        self.change_routes(Some(routing));
+    }
+
+    /// Where operators have mail go has changed.
+    pub fn divert(&self) {
+        self.change_routes(None);
+    }
+
+    /// `None`: the routing stays.
+    fn change_routes(&self, routing: Option<&Routing>) {
         {
             // So that nothing is routed by the old ones behind this.
             let sites = self.sites.lock().expect("the sites");
-            self.set_routes(|before| Routes::new(self.config.manner(), routing, Some(before)));
+            let diversions = self.queue().diversions().cloned().collect();
+            let manner = self.config.manner();
+            self.set_routes(|before| Routes::new(manner, routing.unwrap_or(&before.routing), diversions, Some(before)));
             self.queue().reroute_all();
             let routes = self.routes();
             // Nothing leads to these any more.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::route::{Manner, Route, TlsRule, is_domain};
 use super::source::{Egress, Pool, Source};
-use crate::queue::QueueName;
+use crate::queue::{Diversion, QueueName};
 
 /// Routes, rules for TLS, sources and pools.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +29,10 @@ pub(super) struct Routes {
     pools: Vec<(Pool, Vec<Member>)>,
     pub sources: Vec<Arc<Egress>>,
     default: Vec<Member>,
+    /// What it was made of.
+    pub routing: Routing,
+    /// Where an operator has mail go, with the time until then.
+    diversions: Vec<(Diversion, NextHop)>,
 }
 
 /// A route with its manner.
@@ -70,7 +74,7 @@ impl Manners<'_> {
 
 impl Routes {
     /// `hosts` is how mail hosts are spoken to that no rule is for. Sources and manners that stay as they are stay the same.
-    pub fn new(hosts: Manner, routing: &Routing, before: Option<&Routes>) -> Self {
+    pub fn new(hosts: Manner, routing: &Routing, diversions: Vec<Diversion>, before: Option<&Routes>) -> Self {
         let known = |source: &Source| {
             let is_it = |egress: &&Arc<Egress>| egress.settings == *source;
             let kept = before.and_then(|before| before.sources.iter().find(is_it)).cloned();
@@ -86,18 +90,27 @@ impl Routes {
         let default = before
             .map_or_else(|| vec![(Arc::new(Egress::new(Source::new(DEFAULT))), 1)], |before| before.default.clone());
         let mut manners = Manners { before: before.map_or_else(Vec::new, Routes::manners), made: Vec::new() };
-        let port = hosts.port;
+        let (port, tls) = (hosts.port, hosts.tls.clone());
         let manner = manners.take(hosts);
         let rule = |rule: &TlsRule| (rule.domain.clone(), manners.take(Manner::of_rule(port, rule)));
         let rules = routing.tls.iter().map(rule).collect();
         let route = |route: &Arc<Route>| (route.clone(), manners.take(Manner::of_route(route)));
         let routes = routing.routes.iter().map(route).collect();
-        Routes { routes, rules, manner, pools, sources, default }
+        let divert = |diversion: Diversion| {
+            let (host, port) = host_and_port(&diversion.to)?;
+            let route = Arc::new(Route { tls: tls.clone(), ..Route::new(host, port) });
+            let manner = manners.take(Manner::of_hosts(port, tls.clone()));
+            Some((diversion, (route, manner)))
+        };
+        let diversions = diversions.into_iter().filter_map(divert).collect();
+        Routes { routes, rules, manner, pools, sources, default, routing: routing.clone(), diversions }
     }
 
     fn manners(&self) -> Vec<&Arc<Manner>> {
         let rules = self.rules.iter().map(|(_, manner)| manner);
-        std::iter::once(&self.manner).chain(rules).chain(self.routes.iter().map(|(_, manner)| manner)).collect()
+        let routes = self.routes.iter().map(|(_, manner)| manner);
+        let diversions = self.diversions.iter().map(|(_, (_, manner))| manner);
+        std::iter::once(&self.manner).chain(rules).chain(routes).chain(diversions).collect()
     }
 
     /// Whether a source is in force.
@@ -108,6 +121,10 @@ impl Routes {
 
     /// The route of a queue; `None`: to the mail hosts of its domain.
     pub fn route(&self, name: &QueueName) -> Option<&NextHop> {
+        let diverted = self.diversions.iter().find(|(diversion, _)| diversion.is_for(name));
+        if let Some((_, hop)) = diverted {
+            return Some(hop);
+        }
         self.routes.iter().find(|(route, _)| !route.is_fallback && route.fits(name))
     }
 
@@ -138,6 +155,17 @@ impl Routes {
     }
 }
 
+/// A host or an address literal, and a port behind a colon if it is not 25; `None` if it is neither.
+pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
+    let behind = text.rfind(']').map_or(0, |end| end + 1);
+    let (host, port) = match text[behind..].find(':') {
+        Some(colon) => (&text[..behind + colon], text[behind + colon + 1..].parse().ok().filter(|port| *port > 0)?),
+        None => (text, 25),
+    };
+    let is_literal = host.starts_with('[') && host.ends_with(']');
+    (is_literal || posthaste_smtp::address::is_domain(host)).then_some((host, port))
+}
+
 /// The source without settings.
 const DEFAULT: &str = "default";
 
@@ -156,7 +184,7 @@ mod tests {
     }
 
     fn new(routing: &Routing, before: Option<&Routes>) -> Routes {
-        Routes::new(Manner::of_hosts(25, None), routing, before)
+        Routes::new(Manner::of_hosts(25, None), routing, Vec::new(), before)
     }
 
     fn suspend(egress: &Arc<Egress>) {
@@ -188,6 +216,25 @@ mod tests {
         changed.sources[1].ehlo = Some("b.example".to_owned());
         let after = new(&changed, Some(&before));
         assert_eq!([0, 1].map(|at| after.sources[at].is_suspended()), [true, false]);
+    }
+
+    #[test]
+    fn next_hops_are_read() {
+        for (text, expected) in [
+            ("a.example", Some(("a.example", 25))),
+            ("a.example:2525", Some(("a.example", 2525))),
+            ("[192.0.2.1]", Some(("[192.0.2.1]", 25))),
+            ("[IPv6:2001:db8::1]:26", Some(("[IPv6:2001:db8::1]", 26))),
+            ("a.example:0", None),
+            ("a.example:65536", None),
+            ("2001:db8::1", None),
+            ("a b", None),
+            ("", None),
+            ("]", None),
+            ("[x]y:1", None),
+        ] {
+            assert_eq!(host_and_port(text), expected, "{text}");
+        }
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(super) struct Parts {
 impl Shared {
     pub fn new(parts: Parts) -> Self {
         let Parts { spool, stream, config, queue, time, runtime, seed } = parts;
-        let routes = Mutex::new(Arc::new(Routes::new(config.manner(), &config.routing, None)));
+        let routes = Mutex::new(Arc::new(Routes::new(config.manner(), &config.routing, Vec::new(), None)));
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             replies: Replies::default(),

@@ -6,6 +6,7 @@
 //! Here are the socket and the dispatch; each group of requests has a file of its own.
 
 mod act;
+mod divert;
 mod list;
 mod suspend;
 mod which;
@@ -72,6 +73,25 @@ pub enum Request {
     },
     /// What is suspended, one on each line.
     Suspensions,
+    /// Has mail go to another next hop.
+    Divert {
+        /// Which; no site.
+        scope: Named,
+        /// Where to: a host or an address in brackets, with a port behind a colon if it is not 25.
+        to: String,
+        /// For how long, in seconds; not set: without an end.
+        secs: Option<Secs>,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+    },
+    /// Has it go where it would go.
+    Undivert {
+        /// Which.
+        scope: Named,
+    },
+    /// What is diverted, one on each line.
+    Diversions,
 }
 
 /// Answers requests.
@@ -178,7 +198,7 @@ async fn serve(stream: UnixStream, receiver: Receiver) -> io::Result<()> {
 fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     let Some(relay) = receiver.relay() else {
         return match request {
-            Request::List { .. } | Request::Suspensions => Ok(json!({ "done": 0 })),
+            Request::List { .. } | Request::Suspensions | Request::Diversions => Ok(json!({ "done": 0 })),
             _ => Err("this server relays no mail".to_owned()),
         };
     };
@@ -188,6 +208,9 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, uid, scope),
         Request::Suspensions => suspend::list(relay, answer),
+        Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
+        Request::Undivert { scope } => divert::end(relay, uid, scope),
+        Request::Diversions => divert::list(relay, answer),
     }
 }
 

@@ -22,7 +22,7 @@ pub enum Named {
 }
 
 impl Named {
-    fn scope(&self) -> Scope {
+    pub(super) fn scope(&self) -> Scope {
         match self {
             Self::Tenant(name) => Scope::Tenant(name.as_str().into()),
             Self::Campaign(name) => Scope::Campaign(name.as_str().into()),
@@ -54,18 +54,22 @@ pub(super) fn list(relay: &Relay, answer: Answer<'_>) -> Outcome {
     Ok(json!({ "done": all.len() }))
 }
 
-fn failed(error: ControlError) -> String {
+pub(super) fn failed(error: ControlError) -> String {
     error.to_string()
 }
 
 fn suspension(entry: &QueueEntry) -> Value {
     let QueueEntry::Suspended { scope, until, reason } = entry else { return Value::Null };
-    let (kind, name) = match scope {
+    let (kind, name) = kind_and_name(scope);
+    let until = Some(*until).filter(|until| *until < Secs::MAX);
+    json!({ "kind": kind, "name": name, "until": until, "reason": &**reason })
+}
+
+pub(super) fn kind_and_name(scope: &Scope) -> (&'static str, &str) {
+    match scope {
         Scope::Tenant(name) => ("tenant", name),
         Scope::Campaign(name) => ("campaign", name),
         Scope::Domain(name) => ("domain", name),
         Scope::Site(name) => ("site", name),
-    };
-    let until = Some(*until).filter(|until| *until < Secs::MAX);
-    json!({ "kind": kind, "name": &**name, "until": until, "reason": &**reason })
+    }
 }
