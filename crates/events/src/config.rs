@@ -14,6 +14,10 @@ pub struct Config {
     pub file_bytes: u64,
     /// Files that are kept; at least 2. The oldest are removed.
     pub files: u64,
+    /// Closed files are compressed by gzip.
+    pub compress: bool,
+    /// Closed files go when their last line is so old; zero: never.
+    pub max_age: Duration,
     /// Batches with events that may wait in the spool while the files cannot be written. Beyond, events are left out.
     pub pending_max: u64,
     /// Bytes of events in memory; beyond, they are read from the spool again.
@@ -33,6 +37,8 @@ impl Config {
             dir: dir.into(),
             file_bytes: 64 << 20,
             files: 16,
+            compress: false,
+            max_age: Duration::ZERO,
             pending_max: 1_000_000,
             queue_bytes_max: 8 << 20,
             sync_interval: Duration::from_secs(5),

@@ -38,8 +38,13 @@ pub fn file_name(number: u64) -> String {
     format!("events-{number:08}.jsonl")
 }
 
+/// Its name once it is closed and compressed.
+pub fn packed_name(number: u64) -> String {
+    file_name(number) + PACKED
+}
+
 fn number_of(name: &str) -> Option<u64> {
-    name.strip_prefix("events-")?.strip_suffix(".jsonl")?.parse().ok()
+    name.strip_prefix("events-")?.trim_end_matches(PACKED).strip_suffix(".jsonl")?.parse().ok()
 }
 
 pub(crate) struct Files {
@@ -137,10 +142,8 @@ impl Files {
 
     fn remove(&self, numbers: &[u64]) -> io::Result<()> {
         for number in numbers {
-            match posthaste_fsops::unlink(self.dir.join(file_name(*number))) {
-                Err(Errno::NOENT) => {}
-                removed => removed?,
-            }
+            unlink_if_there(&self.dir.join(file_name(*number)))?;
+            unlink_if_there(&self.dir.join(packed_name(*number)))?;
             // One by one: a power cut must not leave the older of two.
             sync_dir(&self.dir)?;
         }
@@ -186,25 +189,34 @@ fn has_written(path: &Path, offset: u64, position: Lsn) -> io::Result<bool> {
 }
 
 /// The numbers of the files that are there, in order.
-fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
+pub(crate) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         numbers.extend(entry?.file_name().to_str().and_then(number_of));
     }
     numbers.sort_unstable();
+    numbers.dedup();
     Ok(numbers)
 }
 
 /// Opens a file for reading and writing; makes it if it is not there.
-fn open_file(path: &Path) -> io::Result<File> {
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     Ok(posthaste_fsops::open(path, flags, Mode::RUSR | Mode::WUSR | Mode::RGRP)?.into())
 }
 
-fn sync_dir(dir: &Path) -> io::Result<()> {
+pub(crate) fn unlink_if_there(path: &Path) -> io::Result<()> {
+    match posthaste_fsops::unlink(path) {
+        Err(Errno::NOENT) => Ok(()),
+        removed => Ok(removed?),
+    }
+}
+
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     Ok(posthaste_fsops::fsync(File::open(dir)?)?)
 }
 
+const PACKED: &str = ".gz";
 const BUFFER_BYTES: usize = 1 << 20;
 /// More than a line has at most.
 const TAIL_BYTES: u64 = 1 << 20;

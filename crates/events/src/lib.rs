@@ -18,6 +18,8 @@ mod inbox;
 mod json;
 mod log;
 mod notes;
+mod pack;
+pub mod read;
 mod section;
 mod writer;
 
@@ -26,6 +28,6 @@ pub use event::{
     Admin, AdminTarget, Delivered, Event, Fate, Feedback, Kind, LIST_MAX, LeftOut, OfRelay, OfTransport, Received,
     Refused, RelayFate, Stage, Target, TransportTarget, Waiting,
 };
-pub use files::{Cursor, file_name};
+pub use files::{Cursor, file_name, packed_name};
 pub use log::{EventLog, Recorder, STREAM, give_up};
 pub use section::Section;

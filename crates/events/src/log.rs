@@ -1,7 +1,7 @@
 //! An event log, open: what it is told, and its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use crate::entry;
 use crate::event::Event;
 use crate::inbox::Inbox;
 use crate::notes::{Behind, Notes};
+use crate::pack::Packer;
 use crate::writer::{Figures, Writer};
 
 /// The name of the log's stream.
@@ -26,6 +27,8 @@ pub struct EventLog {
     /// Told, or gone, when each thread has ended.
     noting: Mutex<Option<Receiver<()>>>,
     writing: Mutex<Option<Receiver<()>>>,
+    packing: Mutex<Option<Receiver<()>>>,
+    stop_packing: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for EventLog {
@@ -66,6 +69,8 @@ impl EventLog {
             figures: figures.clone(),
             noting: Mutex::default(),
             writing: Mutex::default(),
+            packing: Mutex::default(),
+            stop_packing: Arc::default(),
         };
         let failed = |thread| {
             let (notes, notice) = (notes.clone(), config.notice.clone());
@@ -74,12 +79,21 @@ impl EventLog {
                 notice(Notice::Panicked { thread });
             }
         };
-        let (notes_failed, log_failed) = (failed(NOTES_THREAD), failed(LOG_THREAD));
+        let (notes_failed, log_failed, pack_failed) = (failed(NOTES_THREAD), failed(LOG_THREAD), failed(PACK_THREAD));
+        let packer = Packer {
+            dir: config.dir.clone(),
+            compress: config.compress,
+            max_age: config.max_age,
+            stop: log.stop_packing.clone(),
+        };
+        let (closed, told) = channel();
+        let packing = spawn(PACK_THREAD, move || packer.run(&told), pack_failed);
+        *log.packing.lock().expect("a thread's end") = Some(packing?);
         let (noted, notes) = (spool.clone(), notes.clone());
         // If the other cannot be started, this one ends with the log.
         let noting = spawn(NOTES_THREAD, move || notes.run(&*noted, stream, &behind), notes_failed);
         *log.noting.lock().expect("a thread's end") = Some(noting?);
-        let writer = Writer { spool, stream, config, inbox, figures };
+        let writer = Writer { spool, stream, config, inbox, figures, closed };
         let writing = spawn(LOG_THREAD, move || writer.run(), log_failed);
         *log.writing.lock().expect("a thread's end") = Some(writing?);
         Ok(log)
@@ -113,7 +127,11 @@ impl EventLog {
         self.recorder.notes.stop();
         let noted = wait(&self.noting);
         self.inbox.stop();
-        noted & wait(&self.writing) && !self.figures.is_failing.load(Ordering::Relaxed)
+        let written = wait(&self.writing);
+        // What it has not compressed is compressed in the next life.
+        self.stop_packing.store(true, Ordering::Relaxed);
+        wait(&self.packing);
+        noted & written && !self.figures.is_failing.load(Ordering::Relaxed)
     }
 }
 
@@ -181,5 +199,6 @@ fn spawn(
 }
 
 const NOTES_THREAD: &str = "event-notes";
+const PACK_THREAD: &str = "event-pack";
 const LOG_THREAD: &str = "event-log";
 const DROP_PATIENCE: Duration = Duration::from_secs(1);

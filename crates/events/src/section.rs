@@ -1,10 +1,11 @@
 //! `[events]` of the configuration.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use posthaste_units::check_bounds;
 use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
+use posthaste_units::{A_YEAR, check_bounds};
 use serde::{Deserialize, Serialize};
 
 use crate::Config;
@@ -23,6 +24,11 @@ pub struct Section {
     /// Files that are kept.
     #[serde(deserialize_with = "values::count")]
     pub files: usize,
+    /// Closed files are compressed by gzip.
+    pub compress: bool,
+    /// Closed files go after so many seconds; 0: never.
+    #[serde(deserialize_with = "values::secs")]
+    pub max_age_secs: u64,
 }
 
 impl Table for Section {
@@ -31,7 +37,7 @@ impl Table for Section {
 
 impl Default for Section {
     fn default() -> Self {
-        Self { enabled: false, dir: PathBuf::new(), file_bytes: 64 << 20, files: 16 }
+        Self { enabled: false, dir: PathBuf::new(), file_bytes: 64 << 20, files: 16, compress: true, max_age_secs: 0 }
     }
 }
 
@@ -47,6 +53,7 @@ impl Section {
                 ("file_bytes", self.file_bytes, 1 << 20, 1 << 40),
                 // The one that is written, and the one before.
                 ("files", self.files as u64, 2, 1_000_000),
+                ("max_age_secs", self.max_age_secs, 0, 100 * A_YEAR),
             ],
         )
     }
@@ -54,6 +61,12 @@ impl Section {
 
 impl From<&Section> for Config {
     fn from(section: &Section) -> Self {
-        Self { file_bytes: section.file_bytes, files: section.files as u64, ..Self::new(&section.dir) }
+        Self {
+            file_bytes: section.file_bytes,
+            files: section.files as u64,
+            compress: section.compress,
+            max_age: Duration::from_secs(section.max_age_secs),
+            ..Self::new(&section.dir)
+        }
     }
 }

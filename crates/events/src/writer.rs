@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,6 +20,8 @@ pub(crate) struct Writer {
     pub config: Config,
     pub inbox: Arc<Inbox>,
     pub figures: Arc<Figures>,
+    /// Told below which number files are closed for good.
+    pub closed: Sender<u64>,
 }
 
 /// What the threads of a log tell each other.
@@ -77,6 +80,11 @@ impl Writer {
         if is_file_new {
             // Durable before there is anything in it: without a cursor its lines would come a second time, in another file.
             self.advance(&mut session)?;
+        }
+        let has_packer = self.config.compress || !self.config.max_age.is_zero();
+        // Files in front of a durable cursor are closed for good.
+        if has_packer && self.spool.checkpoint().is_ok() {
+            let _ = self.closed.send(session.files.cursor().file);
         }
         loop {
             self.catch_up(&mut session)?;
@@ -167,6 +175,7 @@ impl Writer {
             // A file goes only when it is durable that the cursor is behind it. A failure is an event of the spool, and the next new file tries again.
             if self.spool.checkpoint().is_ok() {
                 session.files.keep(self.config.files.max(FILES_MIN))?;
+                let _ = self.closed.send(session.files.cursor().file);
             }
         }
         Ok(())

@@ -50,6 +50,7 @@ mod spool_waiting;
 mod tag;
 mod terminal;
 mod threads;
+mod trace;
 mod view;
 
 use std::ffi::OsString;
@@ -126,6 +127,8 @@ enum Command {
     /// Show and change the queue of mail for other hosts, in a running server
     #[command(subcommand)]
     Queue(queue::QueueCommand),
+    /// Show what happened to a message, from the event log; exit status 1 if nothing fits
+    Trace(trace::Trace),
     /// Inspect, verify, repair or export a spool
     #[command(subcommand)]
     Spool(spool::SpoolCommand),
@@ -282,6 +285,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Complete(args) => complete::run(args)?,
         Command::Sendmail(args) => return Ok(args.run()),
         Command::Queue(command) => return queue::run(command),
+        Command::Trace(args) => return trace::run(args),
         Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),
         Command::Account(account) => return account.run(),

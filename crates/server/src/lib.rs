@@ -44,6 +44,7 @@ mod tidy;
 mod transaction;
 mod transports;
 mod watch;
+mod webhooks;
 
 pub use error::ServeError;
 pub use privileges::PrivilegeError;

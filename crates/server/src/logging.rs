@@ -215,7 +215,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 19] = [
     "control",
     "events",
     "forward",
@@ -227,12 +227,14 @@ const MODULES: [&str; 17] = [
     "ready",
     "receive",
     "relay",
+    "relay_log",
     "repeats",
     "serve",
     "services",
     "tidy",
     "transports",
     "watch",
+    "webhooks",
 ];
 /// Tell of handshakes that fail, and of a panic within a session or beside it.
 const LOGGED_TOO: [&str; 2] = ["posthaste_smtp", "posthaste_net"];

@@ -27,6 +27,7 @@ use crate::settings::Settings;
 use crate::tidy::Tidy;
 use crate::transports::TransportService;
 use crate::watch::Watch;
+use crate::webhooks::Webhooks;
 
 /// How a server has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +160,7 @@ async fn start_services(
     let (delivery, store, replayed, events) = Delivery::start(config, Arc::clone(&repeats)).await?;
     services.add(delivery);
     let recorder = events.as_ref().map(Events::recorder);
+    let has_events = events.is_some();
     if let Some(events) = events {
         // What delivery says until its end is to be written as well.
         services.add_stopping_last(events);
@@ -175,6 +177,9 @@ async fn start_services(
         services.add(Pickup::begin(config, receiver.clone()).await);
     }
     services.add(Control::begin(&config.storage.data, receiver.clone()));
+    if has_events {
+        services.add(Webhooks::begin(config));
+    }
     services.add(Watch::begin(store.clone(), receiver.clone()));
     if let Some(tidy) = Tidy::begin(config.storage.mail.clone()) {
         services.add(tidy);

@@ -32,5 +32,7 @@ mod support;
 mod tagging;
 mod tenants;
 mod terminal;
+mod trace;
 mod transports;
 mod undelivered;
+mod webhooks;

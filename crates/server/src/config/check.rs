@@ -21,6 +21,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.identity().map_err(|(key, message)| Problem::new([key.into()], message))?;
     config.storage.check()?;
     config.events.check()?;
+    super::webhooks::check(&config.webhooks, config.events.enabled)?;
     config.pickup.check()?;
     config.limits.check()?;
     config.policy.check()?;

@@ -12,6 +12,7 @@ mod listeners;
 mod manual_tests;
 mod report;
 mod values;
+mod webhooks;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ pub use report::check;
 pub(crate) use report::{LOW_PORTS, is_low};
 pub use values::SpoolShare;
 use values::Table;
+pub use webhooks::Webhook;
 
 /// The name under which a configuration is looked for in the working directory.
 pub const DEFAULT_FILE: &str = "posthaste.toml";
@@ -93,6 +95,9 @@ pub struct Config {
     /// Clients for which other limits and policies apply.
     #[serde(default, rename = "network", deserialize_with = "values::tables", skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Network>,
+    /// HTTP servers that are told of events.
+    #[serde(default, rename = "webhook", deserialize_with = "values::tables", skip_serializing_if = "Vec::is_empty")]
+    pub webhooks: Vec<Webhook>,
     /// What we receive mail for. None given: any user at `localhost` and at the host name.
     #[serde(default, rename = "domain", deserialize_with = "values::tables")]
     pub domains: Vec<Domain>,
@@ -146,6 +151,7 @@ impl Default for Config {
             log: Log::default(),
             listeners: Vec::new(),
             networks: Vec::new(),
+            webhooks: Vec::new(),
             domains: Vec::new(),
         }
         .completed()

@@ -1,0 +1,133 @@
+//! Closed files become smaller, and old ones go: on a thread of its own, as the writer must not wait for it.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, SystemTime};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::files::{file_name, numbers, open_file, packed_name, sync_dir, unlink_if_there};
+
+pub(crate) struct Packer {
+    pub dir: PathBuf,
+    pub compress: bool,
+    /// Zero: they are kept.
+    pub max_age: Duration,
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Packer {
+    /// Until the writer has ended. `closed` brings the number below which files are closed for good: their lines are in front of a durable cursor.
+    pub fn run(&self, closed: &Receiver<u64>) {
+        let mut before = 0;
+        loop {
+            match closed.recv_timeout(LOOK_INTERVAL) {
+                Ok(number) => before = before.max(number),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            // What fails is tried again at the next look: a disk that fails is the writer's trouble first.
+            let _ = self.look(before);
+        }
+    }
+
+    fn look(&self, before: u64) -> io::Result<()> {
+        for number in numbers(&self.dir)?.into_iter().filter(|number| *number < before) {
+            if self.is_too_old(number)? {
+                unlink_if_there(&self.dir.join(file_name(number)))?;
+                unlink_if_there(&self.dir.join(packed_name(number)))?;
+                // One by one: a power cut must not leave the older of two.
+                sync_dir(&self.dir)?;
+            } else if self.compress {
+                pack(&self.dir, number, &self.stop)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_too_old(&self, number: u64) -> io::Result<bool> {
+        if self.max_age.is_zero() {
+            return Ok(false);
+        }
+        let plain = std::fs::metadata(self.dir.join(file_name(number)));
+        let modified = plain.or_else(|_| std::fs::metadata(self.dir.join(packed_name(number))))?.modified()?;
+        Ok(SystemTime::now().duration_since(modified).is_ok_and(|age| age > self.max_age))
+    }
+}
+
+/// Compresses a file that is closed. After a kill or a power cut the plain file is there, or the compressed one, or both with the same lines.
+pub(crate) fn pack(dir: &Path, number: u64, stop: &AtomicBool) -> io::Result<()> {
+    let (path, partial) = (dir.join(file_name(number)), dir.join(PARTIAL));
+    let mut plain = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    unlink_if_there(&partial)?;
+    let mut packed = GzEncoder::new(open_file(&partial)?, Compression::fast());
+    let mut block = vec![0; BLOCK_BYTES];
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return unlink_if_there(&partial);
+        }
+        match plain.read(&mut block)? {
+            0 => break,
+            read => packed.write_all(&block[..read])?,
+        }
+    }
+    let packed = packed.finish()?;
+    // Its age is that of its lines.
+    packed.set_modified(plain.metadata()?.modified()?)?;
+    posthaste_fsops::fsync(&packed)?;
+    posthaste_fsops::rename(&partial, dir.join(packed_name(number)))?;
+    sync_dir(dir)?;
+    unlink_if_there(&path)?;
+    sync_dir(dir)
+}
+
+/// Not a name of a log's file.
+const PARTIAL: &str = "packing";
+const BLOCK_BYTES: usize = 256 << 10;
+/// How often it is looked whether files have become too old.
+const LOOK_INTERVAL: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn only_closed_files_are_compressed_and_old_ones_go() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 1..=3 {
+            std::fs::write(dir.path().join(file_name(number)), format!("{number}\n").repeat(1000)).unwrap();
+        }
+        let old = SystemTime::now() - Duration::from_secs(7200);
+        File::options().write(true).open(dir.path().join(file_name(1))).unwrap().set_modified(old).unwrap();
+        let packer = Packer {
+            dir: dir.path().to_owned(),
+            compress: true,
+            max_age: Duration::from_secs(3600),
+            stop: Arc::default(),
+        };
+        let (tell, told) = channel();
+        tell.send(3).unwrap();
+        drop(tell);
+        packer.run(&told);
+        let mut names: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, [packed_name(2), file_name(3)]);
+        assert!(std::fs::metadata(dir.path().join(packed_name(2))).unwrap().len() < 200);
+        // Stopped: nothing is left of it.
+        pack(dir.path(), 3, &AtomicBool::new(true)).unwrap();
+        assert!(dir.path().join(file_name(3)).exists() && !dir.path().join(PARTIAL).exists());
+    }
+}

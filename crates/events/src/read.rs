@@ -1,0 +1,234 @@
+//! The files of a log, read line by line in their order: by whoever follows it, and by whoever looks something up.
+//!
+//! A [`Cursor`] counts bytes of lines, so it stays true when its file is compressed.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::files::{Cursor, file_name, numbers, packed_name};
+
+/// What comes next in a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A line.
+    Line,
+    /// Nothing more now.
+    End,
+    /// Files that were not read to their end are gone: from this number on.
+    Gap {
+        /// The first that is gone.
+        from: u64,
+        /// The first that is there.
+        to: u64,
+    },
+}
+
+/// Reads a log from a cursor on. Works beside the server and without it.
+pub struct Reader {
+    dir: PathBuf,
+    cursor: Cursor,
+    open: Option<Open>,
+}
+
+struct Open {
+    lines: BufReader<Box<dyn Read + Send>>,
+    /// There were later files before this one was opened: its end is its end.
+    is_closed: bool,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("dir", &self.dir).field("cursor", &self.cursor).finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// Begins at a place.
+    pub fn new(dir: impl Into<PathBuf>, cursor: Cursor) -> Self {
+        Reader { dir: dir.into(), cursor, open: None }
+    }
+
+    /// Begins with the oldest line.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn oldest(dir: impl Into<PathBuf>) -> io::Result<Self> {
+        let dir = dir.into();
+        let file = numbers(&dir)?.first().copied().unwrap_or(1);
+        Ok(Reader::new(dir, Cursor { file, offset: 0 }))
+    }
+
+    /// Begins with the first file that has lines of this time or later.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn since(dir: impl Into<PathBuf>, time: SystemTime) -> io::Result<Self> {
+        let dir = dir.into();
+        let all = numbers(&dir)?;
+        // A file was changed last by its last line, also once it is compressed.
+        let modified = |number: u64| {
+            let plain = std::fs::metadata(dir.join(file_name(number)));
+            plain.or_else(|_| std::fs::metadata(dir.join(packed_name(number))))?.modified()
+        };
+        let is_late = |number: &&u64| modified(**number).is_ok_and(|modified| modified >= time);
+        let file = all.iter().find(is_late).or(all.last()).copied().unwrap_or(1);
+        Ok(Reader::new(dir, Cursor { file, offset: 0 }))
+    }
+
+    /// Where the next line begins.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Reads the next line, with its line feed, into `line`.
+    ///
+    /// # Errors
+    /// Those of the files; it may be tried again.
+    pub fn next(&mut self, line: &mut Vec<u8>) -> io::Result<Next> {
+        loop {
+            let Some(open) = &mut self.open else {
+                if self.reopen()? {
+                    continue;
+                }
+                let to = self.later()?;
+                let Some(to) = to else { return Ok(Next::End) };
+                let from = std::mem::replace(&mut self.cursor, Cursor { file: to, offset: 0 }).file;
+                return Ok(Next::Gap { from, to });
+            };
+            line.clear();
+            let read = (&mut open.lines).take(LINE_BYTES_MAX).read_until(b'\n', line);
+            let read = read.inspect_err(|_| self.open = None)?;
+            if line.ends_with(b"\n") {
+                self.cursor.offset += read as u64;
+                return Ok(Next::Line);
+            }
+            // What is not a whole line is read again when there is more of it.
+            let is_closed = self.open.take().is_some_and(|open| open.is_closed);
+            if read as u64 == LINE_BYTES_MAX {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line of the event log has no end"));
+            }
+            match is_closed {
+                true => self.cursor = Cursor { file: self.cursor.file + 1, offset: 0 },
+                false if self.later()?.is_some() => {}
+                false => return Ok(Next::End),
+            }
+        }
+    }
+
+    /// The next file that is there behind the cursor's.
+    fn later(&self) -> io::Result<Option<u64>> {
+        Ok(numbers(&self.dir)?.into_iter().find(|number| *number > self.cursor.file))
+    }
+
+    /// Opens the file of the cursor; false if it is not there.
+    fn reopen(&mut self) -> io::Result<bool> {
+        let is_closed = self.later()?.is_some();
+        let Cursor { file, offset } = self.cursor;
+        let found = match open(&self.dir.join(file_name(file)))? {
+            Some(mut plain) => {
+                plain.seek(SeekFrom::Start(offset))?;
+                Some(Box::new(plain) as Box<dyn Read + Send>)
+            }
+            None => match open(&self.dir.join(packed_name(file)))? {
+                Some(packed) => {
+                    let mut lines = MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, packed));
+                    io::copy(&mut (&mut lines).take(offset), &mut io::sink())?;
+                    Some(Box::new(lines) as Box<dyn Read + Send>)
+                }
+                None => None,
+            },
+        };
+        let Some(found) = found else { return Ok(false) };
+        self.open = Some(Open { lines: BufReader::with_capacity(BUFFER_BYTES, found), is_closed });
+        Ok(true)
+    }
+}
+
+/// The end of a log: where lines that come will be.
+///
+/// # Errors
+/// The files cannot be read.
+pub fn end(dir: &Path) -> io::Result<Cursor> {
+    let file = numbers(dir)?.last().copied().unwrap_or(1);
+    let mut reader = Reader::new(dir, Cursor { file, offset: 0 });
+    let mut line = Vec::new();
+    while reader.next(&mut line)? != Next::End {}
+    Ok(reader.cursor())
+}
+
+fn open(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+const BUFFER_BYTES: usize = 64 << 10;
+/// More than a line has.
+const LINE_BYTES_MAX: u64 = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::pack::pack;
+
+    fn read(reader: &mut Reader) -> (Vec<String>, Vec<(u64, u64)>) {
+        let (mut lines, mut gaps, mut line) = (Vec::new(), Vec::new(), Vec::new());
+        loop {
+            match reader.next(&mut line).unwrap() {
+                Next::Line => lines.push(String::from_utf8(line.clone()).unwrap().trim_end().to_owned()),
+                Next::Gap { from, to } => gaps.push((from, to)),
+                Next::End => return (lines, gaps),
+            }
+        }
+    }
+
+    #[test]
+    fn lines_come_in_order_from_plain_and_compressed_files_and_a_cursor_stays_true() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |number| dir.path().join(file_name(number));
+        std::fs::write(path(1), "a\nb\n").unwrap();
+        std::fs::write(path(2), "c\nd\n").unwrap();
+        std::fs::write(path(3), "e\nhal").unwrap();
+        let mut reader = Reader::oldest(dir.path()).unwrap();
+        let mut line = Vec::new();
+        for _ in 0..3 {
+            assert_eq!(reader.next(&mut line).unwrap(), Next::Line);
+        }
+        let behind_c = reader.cursor();
+        assert_eq!(behind_c, Cursor { file: 2, offset: 2 });
+        assert_eq!(read(&mut reader), (vec!["d".into(), "e".into()], vec![]), "half a line is none");
+        std::fs::write(path(3), "e\nhalf\n").unwrap();
+        assert_eq!(read(&mut reader).0, ["half"]);
+        assert_eq!(end(dir.path()).unwrap(), reader.cursor());
+        let stop = AtomicBool::new(false);
+        for number in 1..=2 {
+            pack(dir.path(), number, &stop).unwrap();
+            assert!(!path(number).exists());
+        }
+        assert_eq!(read(&mut Reader::oldest(dir.path()).unwrap()).0, ["a", "b", "c", "d", "e", "half"]);
+        assert_eq!(read(&mut Reader::new(dir.path(), behind_c)).0, ["d", "e", "half"]);
+        std::fs::write(path(4), "f\n").unwrap();
+        assert_eq!(read(&mut reader).0, ["f"], "a new file");
+        for number in 1..=2 {
+            std::fs::remove_file(dir.path().join(packed_name(number))).unwrap();
+        }
+        let (lines, gaps) = read(&mut Reader::new(dir.path(), Cursor { file: 1, offset: 2 }));
+        assert_eq!((lines, gaps), (vec!["e".to_owned(), "half".into(), "f".into()], vec![(1, 3)]));
+    }
+
+    #[test]
+    fn a_damaged_compressed_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(packed_name(1)), "no gzip").unwrap();
+        std::fs::write(dir.path().join(file_name(2)), "a\n").unwrap();
+        let mut reader = Reader::oldest(dir.path()).unwrap();
+        assert!(reader.next(&mut Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,72 @@
+//! `posthaste trace`, with the log of a server that has run.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::relay_events::{THERE, here, wait_for};
+use crate::support::{Server, command};
+
+/// The status, and what is printed.
+fn trace(dir: &Path, args: &[&str]) -> (i32, String) {
+    let output = command(dir, &[&["trace"], args].concat()).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.code().unwrap(), text)
+}
+
+#[test]
+fn the_story_of_a_message_is_told_also_from_compressed_files() {
+    let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = Server::start(there_dir.path(), THERE);
+    let dir = here_dir.path();
+    let server = Server::start(dir, &here(next.addresses[0].port()));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let message = b"Message-ID: <story@here.example>\r\nSubject: a\r\n\r\nx\r\n";
+    let to = ["ann@there.example", "slow@there.example", "eve@here.example"];
+    client.try_message("eve@here.example", &to, message).unwrap();
+    client.try_message("joe@here.example", &["eve@here.example"], b"Subject: other\r\n\r\n\r\n").unwrap();
+    wait_for(dir, "delivered", "recipient", "ann@there.example");
+    wait_for(dir, "deferred", "recipient", "slow@there.example");
+    let running = trace(dir, &["<STORY@here.example>"]).1;
+    assert!(running.contains("  received ") && running.contains("450 4.2.1 Come back"), "{running}");
+    server.stop();
+    next.stop();
+
+    let (code, by_recipient) = trace(dir, &["ann@there.example"]);
+    assert_eq!(code, 0, "{by_recipient}");
+    let kinds: Vec<&str> = by_recipient.lines().skip(1).filter_map(|line| line.split_whitespace().nth(2)).collect();
+    // Its own mailbox lines have no recipient.
+    assert!(kinds.starts_with(&["received"]) && !kinds.contains(&"deferred"), "{by_recipient}");
+    assert!(by_recipient.starts_with("message ") && by_recipient.contains("<story@here.example>"), "{by_recipient}");
+    assert!(by_recipient.contains("delivered   ann@there.example, host there.example, 250 "), "{by_recipient}");
+
+    // As the server does it once the file is closed.
+    let events = dir.join("posthaste-data/events");
+    let file = events.join("events-00000001.jsonl");
+    let text = std::fs::read(&file).unwrap();
+    let mut gzip = Command::new("gzip").arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = gzip.stdin.take().unwrap();
+    let writing = std::thread::spawn(move || input.write_all(&text).unwrap());
+    let packed = gzip.wait_with_output().unwrap().stdout;
+    writing.join().unwrap();
+    std::fs::write(events.join("events-00000001.jsonl.gz"), packed).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(trace(dir, &["ann@there.example"]).1, by_recipient);
+
+    let json: Value = serde_json::from_str(&trace(dir, &["story@here.example", "--json"]).1).unwrap();
+    let kinds: Vec<&str> = json[0]["events"].as_array().unwrap().iter().map(|e| e["event"].as_str().unwrap()).collect();
+    assert_eq!((json.as_array().unwrap().len(), kinds[0]), (1, "received"));
+    assert!(kinds.contains(&"deferred") && kinds.iter().filter(|kind| **kind == "delivered").count() == 2, "{kinds:?}");
+    let number = json[0]["message"].to_string();
+    assert_eq!(trace(dir, &[&number]), trace(dir, &["Story@here.example"]));
+    let (_, by_sender) = trace(dir, &["joe@here.example"]);
+    assert!(by_sender.contains("from <joe@here.example>") && !by_sender.contains("story"), "{by_sender}");
+
+    assert_eq!(trace(dir, &["nobody@there.example"]).0, 1);
+    assert_eq!(trace(dir, &["ann@there.example", "--until", "2h"]).0, 1);
+    assert_eq!(trace(dir, &["ann@there.example", "--since", "2h"]).0, 0);
+    assert_eq!(trace(dir, &["ann@there.example", "--since", "soon"]).0, 2);
+}

@@ -1,0 +1,149 @@
+//! `[[webhook]]`: HTTP servers that are told of events.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use posthaste_units::values::{self, Table};
+use posthaste_units::words::Problem;
+use serde::{Deserialize, Serialize};
+
+/// An HTTP server that is told of events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Webhook {
+    /// The name of its cursor.
+    pub name: String,
+    /// Where events are posted.
+    pub url: String,
+    /// Which; none: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<String>,
+    /// Events in one request at most.
+    #[serde(default = "batch", deserialize_with = "values::count")]
+    pub batch: usize,
+    /// For one request.
+    #[serde(default = "timeout_secs", deserialize_with = "values::secs")]
+    pub timeout_secs: u64,
+    /// The secret that signs requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<PathBuf>,
+    /// Certificates of the authorities that are trusted.
+    #[serde(default = "ca_file")]
+    pub ca_file: PathBuf,
+}
+
+impl Table for Webhook {
+    const NAME: &str = "webhook";
+}
+
+fn batch() -> usize {
+    100
+}
+
+fn timeout_secs() -> u64 {
+    30
+}
+
+fn ca_file() -> PathBuf {
+    "/etc/ssl/certs/ca-certificates.crt".into()
+}
+
+/// Every event that the log can have.
+const EVENTS: [&str; 15] = [
+    "received",
+    "delivered",
+    "deferred",
+    "bounced",
+    "expired",
+    "suppressed",
+    "admin",
+    "feedback",
+    "waiting",
+    "held",
+    "given_up",
+    "refused",
+    "aborted",
+    "left_out",
+    "unreadable",
+];
+
+/// Finds what cannot be meant.
+pub(super) fn check(webhooks: &[Webhook], has_events: bool) -> Result<(), Problem> {
+    let mut names = HashSet::new();
+    for (index, webhook) in webhooks.iter().enumerate() {
+        let problem = |key: &'static str, message: String| {
+            Err(Problem::new(["webhook".into(), index.into(), key.into()], message))
+        };
+        if !has_events {
+            return problem("name", "webhooks need the event log: set `enabled = true` in [events]".to_owned());
+        }
+        let Webhook { name, url, events, batch, timeout_secs, .. } = webhook;
+        let is_name = (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        if !is_name {
+            return problem("name", "a name has 1 to 64 letters, digits and hyphens".to_owned());
+        }
+        if !names.insert(name) {
+            return problem("name", format!("there is a webhook `{name}` already"));
+        }
+        if let Err(why) = check_url(url) {
+            return problem("url", why);
+        }
+        if let Some(unknown) = events.iter().find(|event| !EVENTS.contains(&event.as_str())) {
+            return problem("events", format!("there is no event `{unknown}`, only {}", EVENTS.join(", ")));
+        }
+        if !(1..=10_000).contains(batch) {
+            return problem("batch", "must be between 1 and 10000".to_owned());
+        }
+        if !(1..=600).contains(timeout_secs) {
+            return problem("timeout_secs", "must be between 1 second and 10 minutes".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn check_url(url: &str) -> Result<(), String> {
+    let wrong = || format!("`{url}` is not a URL such as https://hooks.example.org/mail");
+    let parsed: ureq::http::Uri = url.parse().map_err(|_| wrong())?;
+    let is_http = matches!(parsed.scheme_str(), Some("http" | "https"));
+    if is_http && parsed.host().is_some_and(|host| !host.is_empty()) { Ok(()) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_text(text: &str, expected: Option<&str>) {
+        let table: std::collections::HashMap<String, Vec<Webhook>> = toml::from_str(text).unwrap();
+        let found = check(&table["webhook"], true).err().map(|problem| problem.message);
+        match (found, expected) {
+            (None, None) => {}
+            (Some(found), Some(expected)) if found.contains(expected) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_told() {
+        let of = |rest: &str| format!("[[webhook]]\nname = \"a\"\nurl = \"https://h.example/x?y=1\"\n{rest}");
+        check_text(&of("events = [\"bounced\"]\ntimeout_secs = \"1m\""), None);
+        check_text(&of("events = [\"bonced\"]"), Some("no event `bonced`"));
+        check_text(&of("batch = 0"), Some("between 1 and 10000"));
+        check_text(&of("timeout_secs = \"1h\""), Some("10 minutes"));
+        check_text(&of(&of("")), Some("already"));
+        check_text("[[webhook]]\nname = \"../x\"\nurl = \"http://h\"", Some("letters, digits"));
+        for url in ["h.example/x", "ftp://h.example", "http:///x", "", "http://h example/"] {
+            check_text(&format!("[[webhook]]\nname = \"a\"\nurl = \"{url}\""), Some("is not a URL"));
+        }
+        let webhook = Webhook {
+            name: "a".into(),
+            url: "http://h".into(),
+            events: Vec::new(),
+            batch: 1,
+            timeout_secs: 1,
+            secret_file: None,
+            ca_file: ca_file(),
+        };
+        assert!(check(&[webhook], false).unwrap_err().message.contains("need the event log"));
+    }
+}

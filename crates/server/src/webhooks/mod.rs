@@ -1,0 +1,142 @@
+//! HTTP servers that are told of events: each by a thread of its own, from the files of the event log.
+//!
+//! The threads share nothing with the queue of mail: a hook that is down costs a file descriptor.
+
+mod batch;
+mod hook;
+mod place;
+mod post;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use posthaste_directory::Directory;
+use tokio::time::Instant;
+
+use crate::config::{Config, Webhook};
+use crate::services::{Ending, OnFailure, Service, Unfinished};
+use hook::Hook;
+
+/// The webhooks at work.
+pub(crate) struct Webhooks {
+    dir: PathBuf,
+    running: Vec<Running>,
+}
+
+struct Running {
+    webhook: Webhook,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Tells a thread to end, also while it waits.
+#[derive(Default)]
+struct Stop {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    fn set(&self) {
+        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits so long, or until it is set: then it says so.
+    fn wait(&self, time: Duration) -> bool {
+        let guard = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(guard, time, |is_set| !*is_set);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn is_set(&self) -> bool {
+        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Webhooks {
+    /// Starts those of the configuration.
+    pub fn begin(config: &Config) -> Self {
+        let mut webhooks = Self { dir: config.events.dir.clone(), running: Vec::new() };
+        webhooks.change(&config.webhooks);
+        webhooks
+    }
+
+    /// Those that are the same go on; others end when their request has, and new ones begin. A new one of the same name goes on where the old one ends.
+    fn change(&mut self, wanted: &[Webhook]) {
+        let (kept, old): (Vec<_>, Vec<_>) =
+            self.running.drain(..).partition(|running| wanted.contains(&running.webhook));
+        old.iter().for_each(|running| running.stop.set());
+        self.running = kept;
+        let mut old: Vec<Option<Running>> = old.into_iter().map(Some).collect();
+        for webhook in wanted {
+            if self.running.iter().any(|running| running.webhook == *webhook) {
+                continue;
+            }
+            let is_before = |before: &&mut Option<Running>| {
+                before.as_ref().is_some_and(|before| before.webhook.name == webhook.name)
+            };
+            let before = old.iter_mut().find(is_before).and_then(Option::take).and_then(|before| before.thread);
+            self.running.push(start(&self.dir, webhook, before));
+        }
+    }
+}
+
+fn start(dir: &Path, webhook: &Webhook, before: Option<JoinHandle<()>>) -> Running {
+    let stop = Arc::<Stop>::default();
+    let hook = Hook { dir: dir.to_owned(), webhook: webhook.clone(), stop: stop.clone() };
+    let run = move || {
+        if let Some(before) = before {
+            let _ = before.join();
+        }
+        hook.run();
+    };
+    let thread = std::thread::Builder::new().name("webhook".to_owned()).spawn(run);
+    if let Err(error) = &thread {
+        tracing::error!(
+            webhook = webhook.name,
+            error = error.to_string(),
+            "no thread for a webhook; restart the server"
+        );
+    }
+    Running { webhook: webhook.clone(), stop, thread: thread.ok() }
+}
+
+impl Service for Webhooks {
+    fn name(&self) -> &'static str {
+        "webhooks"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("webhooks are told nothing; what is in the event log comes with the next start")
+    }
+
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
+        self.change(&config.webhooks);
+    }
+
+    /// Requests under way are waited for; what they tell is told again if they do not end.
+    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
+        self.running.iter().for_each(|running| running.stop.set());
+        Box::pin(async move {
+            let threads: Vec<_> = self.running.into_iter().filter_map(|running| running.thread).collect();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                if Instant::now() >= deadline {
+                    return Err(Unfinished(
+                        "a webhook does not answer; it is told the same again after the next start",
+                    ));
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn poll_failed(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        // A thread that panics ends its own hook; the next reload does not bring it back, a restart does.
+        Poll::Pending
+    }
+}

@@ -1,0 +1,55 @@
+//! How far a webhook has been told: a small file, replaced as a whole.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use posthaste_events::Cursor;
+use serde::{Deserialize, Serialize};
+
+/// A place in the log, and the number of the last line in front of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Place {
+    /// The number of the file.
+    pub file: u64,
+    /// Bytes of lines in front of it.
+    pub offset: u64,
+    /// The place in the spool of the last line.
+    #[serde(default)]
+    pub lsn: u64,
+    /// Its number among the lines of that place, from 1; 0 if there was none.
+    #[serde(default)]
+    pub index: u64,
+}
+
+impl Place {
+    pub fn cursor(self) -> Cursor {
+        Cursor { file: self.file, offset: self.offset }
+    }
+
+    /// Reads it; `None` if there is none yet.
+    pub fn load(path: &Path) -> io::Result<Option<Self>> {
+        match fs::read(path) {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes it durable.
+    pub fn save(self, path: &Path) -> io::Result<()> {
+        let partial = path.with_extension("partial");
+        let mut file = File::create(&partial)?;
+        serde_json::to_writer(&mut file, &self)?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(&partial, path)?;
+        path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+    }
+}
+
+/// The file of a webhook.
+pub(super) fn path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("webhook-{name}.json"))
+}
