@@ -15,3 +15,4 @@ pub mod secrets;
 pub mod sender;
 pub mod session;
 pub mod srs;
+pub mod suppression;

@@ -1,0 +1,79 @@
+//! An entry in the file. The key is the tenant, a zero octet and the address; addresses of a tenant lie together.
+//!
+//! The value: version (u8: 1), source (u8: 0 operator, 1 bounce, 2 complaint), added and expires (u64 each, little-endian, Unix seconds; expires 0 for never), and
+//! the reason in UTF-8.
+
+use posthaste_smtp::ForwardPath;
+
+use super::{Source, Suppressed};
+
+/// Why something cannot be on a list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntryError {
+    /// It is no address.
+    #[error("`{0}` is not an address")]
+    Address(String),
+    /// It is too long, or has control characters.
+    #[error("`{0}` cannot name a tenant")]
+    Tenant(String),
+}
+
+/// Octets of a tenant's name.
+pub const TENANT_BYTES_MAX: usize = 255;
+/// Octets of a reason; what is behind them is cut.
+pub const REASON_BYTES_MAX: usize = 500;
+const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 18;
+
+/// The form in which addresses are compared: lower case, no final dot.
+pub(super) fn canonical(address: &str) -> String {
+    address.trim().trim_end_matches('.').to_lowercase()
+}
+
+pub(super) fn key(tenant: &str, address: &str) -> String {
+    format!("{tenant}\0{}", canonical(address))
+}
+
+pub(super) fn encode(entry: &Suppressed) -> Result<(String, Vec<u8>), EntryError> {
+    let Suppressed { address, tenant, source, reason, added, expires } = entry;
+    let is_address = ForwardPath::parse(&format!("<{}>", canonical(address))).is_ok_and(|path| path.address().is_some());
+    if !is_address {
+        return Err(EntryError::Address(address.chars().take(100).collect()));
+    }
+    if tenant.len() > TENANT_BYTES_MAX || tenant.contains(char::is_control) {
+        return Err(EntryError::Tenant(tenant.chars().take(100).collect()));
+    }
+    let source = match source {
+        Source::Operator => 0,
+        Source::Bounce => 1,
+        Source::Complaint => 2,
+    };
+    let mut value = vec![VERSION, source];
+    value.extend(added.to_le_bytes());
+    value.extend(expires.unwrap_or(0).to_le_bytes());
+    let reason = reason.replace(char::is_control, " ");
+    value.extend(&reason.as_bytes()[..reason.floor_char_boundary(REASON_BYTES_MAX)]);
+    Ok((key(tenant, address), value))
+}
+
+/// `None`: it is damaged, or of a later version.
+pub(super) fn decode(key: &str, value: &[u8]) -> Option<Suppressed> {
+    let (tenant, address) = key.split_once('\0')?;
+    let (head, reason) = value.split_at_checked(HEAD_BYTES)?;
+    let source = match head[..2] {
+        [VERSION, 0] => Source::Operator,
+        [VERSION, 1] => Source::Bounce,
+        [VERSION, 2] => Source::Complaint,
+        _ => return None,
+    };
+    let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight octets"));
+    Some(Suppressed {
+        address: address.to_owned(),
+        tenant: tenant.to_owned(),
+        source,
+        reason: std::str::from_utf8(reason).ok()?.to_owned(),
+        added: number(2),
+        expires: Some(number(10)).filter(|expires| *expires != 0),
+    })
+}

@@ -1,0 +1,404 @@
+//! The suppression list: addresses to which nothing is sent any more, for each tenant, and why.
+//!
+//! A file with a B-tree: lookups take a few pages whatever the number of addresses, and memory is bounded by a cache. The file exists once something is on
+//! the list; without it nothing is asked and nothing is paid. What commands change is durable when they end; what bounces and complaints
+//! [feed](Suppressions::feed) counts at once and is durable with the next [flush](Suppressions::flush).
+//!
+//! ```
+//! use posthaste_relay::suppression::{Source, Suppressed, Suppressions};
+//!
+//! let dir = tempfile::tempdir().unwrap();
+//! let list = Suppressions::open(&dir.path().join("suppression.redb"), 0).unwrap();
+//! let bob = Suppressed { address: "Bob@Example.ORG".into(), reason: "asked for it".into(), ..Suppressed::default() };
+//! assert_eq!(list.add(&[bob], 0).unwrap(), 1);
+//! let found = list.find("news", "bob@example.org", 0).unwrap().expect("an entry without a tenant is for all");
+//! assert_eq!((found.source, &*found.reason), (Source::Operator, "asked for it"));
+//! ```
+mod codec;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition};
+use serde::{Deserialize, Serialize};
+
+pub use codec::{EntryError, REASON_BYTES_MAX, TENANT_BYTES_MAX};
+
+/// An entry of the list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Suppressed {
+    /// The address. The case of letters does not count.
+    pub address: String,
+    /// Whose mail; empty: everybody's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tenant: String,
+    /// What has put it there.
+    #[serde(default)]
+    pub source: Source,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// When it was added, in Unix seconds.
+    #[serde(default)]
+    pub added: u64,
+    /// When it ends, in Unix seconds; `None`: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<u64>,
+}
+
+/// What has put an address on the list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// Somebody by hand, or an import.
+    #[default]
+    Operator,
+    /// A host that said the address does not exist.
+    Bounce,
+    /// A recipient that complained.
+    Complaint,
+}
+
+/// Which entries are meant. Nothing set: all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Wanted {
+    /// Of this tenant alone; empty: those for everybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// With this address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// From this source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+}
+
+/// Why the list cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SuppressionError {
+    /// The file.
+    #[error("the suppression list {}: {why}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// An entry that cannot be on a list; none was added.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+}
+
+/// The list, open.
+#[derive(Debug)]
+pub struct Suppressions {
+    path: PathBuf,
+    /// Once the file exists.
+    file: OnceLock<Database>,
+    /// Entries, the fed ones included; what has expired counts until it is removed.
+    count: AtomicU64,
+    fed: Mutex<Fed>,
+    /// One writer at a time; when the expired ones were removed last.
+    writing: Mutex<u64>,
+}
+
+/// What was fed and is not in the file yet.
+#[derive(Debug, Default)]
+struct Fed {
+    entries: BTreeMap<String, Vec<u8>>,
+    dropped: u64,
+}
+
+const TABLE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("suppressed");
+/// Pages of the file that are kept in memory.
+const CACHE_BYTES: usize = 8 << 20;
+/// Entries that wait for a flush.
+const FED_MAX: usize = 100_000;
+/// Entries of one page of a listing.
+const PAGE: usize = 1000;
+const DAY_SECS: u64 = 86_400;
+
+impl Suppressions {
+    /// Opens the list, which may not exist yet. `now` in Unix seconds, here and below. Blocks.
+    ///
+    /// # Errors
+    /// [`SuppressionError::File`].
+    pub fn open(path: &Path, now: u64) -> Result<Self, SuppressionError> {
+        let list = Suppressions {
+            path: path.to_owned(),
+            file: OnceLock::new(),
+            count: AtomicU64::new(0),
+            fed: Mutex::default(),
+            writing: Mutex::new(0),
+        };
+        if path.try_exists().map_err(|error| list.failed(error))? {
+            list.file()?;
+            list.write(now, |_| Ok(0))?;
+        }
+        Ok(list)
+    }
+
+    /// Whether nothing is suppressed: then nothing need be asked.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Entries, about: those that have expired count until they are removed, within a day of changes.
+    pub fn len(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The entry of an address for a tenant, or for all. May read from the disk.
+    ///
+    /// # Errors
+    /// [`SuppressionError::File`].
+    pub fn find(&self, tenant: &str, address: &str, now: u64) -> Result<Option<Suppressed>, SuppressionError> {
+        Ok(self.find_each(tenant, [address], now)?.pop().flatten())
+    }
+
+    /// The entries of several addresses, in their order.
+    ///
+    /// # Errors
+    /// [`SuppressionError::File`].
+    pub fn find_each<'a>(
+        &self,
+        tenant: &str,
+        addresses: impl IntoIterator<Item = &'a str>,
+        now: u64,
+    ) -> Result<Vec<Option<Suppressed>>, SuppressionError> {
+        let table = match self.file.get() {
+            Some(file) => Some(self.reading(file)?),
+            None => None,
+        };
+        let one = |address: &str| {
+            let tenants = if tenant.is_empty() { &[""][..] } else { &[tenant, ""] };
+            for tenant in tenants {
+                let key = codec::key(tenant, address);
+                let fed = self.fed().entries.get(&key).cloned();
+                let value = match (fed, &table) {
+                    (Some(fed), _) => Some(fed),
+                    (None, Some(table)) => {
+                        let found = table.get(&*key).map_err(|error| self.failed(error))?;
+                        found.map(|value| value.value().to_vec())
+                    }
+                    (None, None) => None,
+                };
+                let Some(value) = value else { continue };
+                let found = codec::decode(&key, &value).ok_or_else(|| self.failed("an entry is damaged"))?;
+                if found.is_valid(now) {
+                    return Ok(Some(found));
+                }
+            }
+            Ok(None)
+        };
+        addresses.into_iter().map(one).collect()
+    }
+
+    /// Adds entries, in place of those for the same address and tenant. Durable at the end; how many were not there before. Blocks.
+    ///
+    /// # Errors
+    /// See [`SuppressionError`].
+    pub fn add(&self, entries: &[Suppressed], now: u64) -> Result<u64, SuppressionError> {
+        let encoded: Vec<(String, Vec<u8>)> = entries.iter().map(codec::encode).collect::<Result<_, _>>()?;
+        self.flush(now)?;
+        self.write(now, |table| {
+            let mut added = 0;
+            for (key, value) in &encoded {
+                added += u64::from(table.insert(&**key, &**value)?.is_none());
+            }
+            Ok(added)
+        })
+    }
+
+    /// Removes addresses of one tenant; how many there were. Durable at the end. Blocks.
+    ///
+    /// # Errors
+    /// [`SuppressionError::File`].
+    pub fn remove(&self, tenant: &str, addresses: &[String], now: u64) -> Result<u64, SuppressionError> {
+        self.flush(now)?;
+        if self.file.get().is_none() {
+            return Ok(0);
+        }
+        self.write(now, |table| {
+            let mut removed = 0;
+            for address in addresses {
+                removed += u64::from(table.remove(&*codec::key(tenant, address))?.is_some());
+            }
+            Ok(removed)
+        })
+    }
+
+    /// Adds an entry later, with the next [flush](Self::flush), unless one is there that lasts as long. Does not block. Beyond a bound of entries that wait
+    /// it is dropped: the address will bounce again.
+    ///
+    /// # Errors
+    /// [`SuppressionError::Entry`].
+    pub fn feed(&self, entry: &Suppressed) -> Result<(), SuppressionError> {
+        let (key, value) = codec::encode(entry)?;
+        let mut fed = self.fed();
+        if fed.entries.len() >= FED_MAX {
+            fed.dropped += 1;
+            return Ok(());
+        }
+        if fed.entries.insert(key, value).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether something waits for a flush.
+    pub fn is_fed(&self) -> bool {
+        !self.fed().entries.is_empty()
+    }
+
+    /// Makes what was fed durable. How many were dropped since the last time, as too many waited. Blocks.
+    ///
+    /// # Errors
+    /// [`SuppressionError::File`]: what was fed goes on to wait.
+    pub fn flush(&self, now: u64) -> Result<u64, SuppressionError> {
+        let batch = self.fed().entries.clone();
+        if !batch.is_empty() {
+            self.write(now, |table| {
+                for (key, value) in &batch {
+                    let lasts = |value: &[u8]| codec::decode(key, value).map_or(0, |entry| entry.lasts());
+                    let there = table.get(&**key)?.map(|there| lasts(there.value()));
+                    if there.is_none_or(|there| there < lasts(value)) {
+                        table.insert(&**key, &**value)?;
+                    }
+                }
+                Ok(0)
+            })?;
+        }
+        let mut fed = self.fed();
+        fed.entries.retain(|key, value| batch.get(key) != Some(value));
+        self.recount(&fed)?;
+        Ok(std::mem::take(&mut fed.dropped))
+    }
+
+    /// Shows the entries that are wanted, by tenant and address, until `show` says no. What was added meanwhile may be missing. Blocks.
+    ///
+    /// # Errors
+    /// [`SuppressionError::File`].
+    pub fn list(
+        &self,
+        wanted: &Wanted,
+        now: u64,
+        show: &mut dyn FnMut(Suppressed) -> bool,
+    ) -> Result<(), SuppressionError> {
+        self.flush(now)?;
+        let Some(file) = self.file.get() else { return Ok(()) };
+        let mut from = wanted.tenant.as_deref().map_or_else(String::new, |tenant| codec::key(tenant, ""));
+        let address = wanted.address.as_deref().map(codec::canonical);
+        loop {
+            let mut page = Vec::with_capacity(PAGE);
+            // A page is a transaction of its own: a slow reader keeps no old pages alive.
+            let table = self.reading(file)?;
+            let range = table.range::<&str>((Bound::Included(&*from), Bound::Unbounded));
+            for entry in range.map_err(|error| self.failed(error))?.take(PAGE) {
+                let (key, value) = entry.map_err(|error| self.failed(error))?;
+                page.extend(codec::decode(key.value(), value.value()));
+                // Behind this one.
+                from = format!("{}\0", key.value());
+            }
+            drop(table);
+            let is_last = page.len() < PAGE;
+            for entry in page {
+                if wanted.tenant.as_ref().is_some_and(|tenant| *tenant != entry.tenant) {
+                    return Ok(());
+                }
+                let is_wanted = address.as_ref().is_none_or(|address| *address == entry.address)
+                    && wanted.source.is_none_or(|source| source == entry.source)
+                    && entry.is_valid(now);
+                if is_wanted && !show(entry) {
+                    return Ok(());
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    fn fed(&self) -> MutexGuard<'_, Fed> {
+        self.fed.lock().expect("what was fed")
+    }
+
+    fn reading(&self, file: &Database) -> Result<redb::ReadOnlyTable<&'static str, &'static [u8]>, SuppressionError> {
+        let reading = file.begin_read().map_err(|error| self.failed(error))?;
+        reading.open_table(TABLE).map_err(|error| self.failed(error))
+    }
+
+    /// The file, made if it is not there.
+    fn file(&self) -> Result<&Database, SuppressionError> {
+        if let Some(file) = self.file.get() {
+            return Ok(file);
+        }
+        let file = Database::builder().set_cache_size(CACHE_BYTES).create(&self.path);
+        let file = file.map_err(|error| self.failed(error))?;
+        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| self.failed(error))?;
+        // So that there is a table for whoever reads.
+        let writing = file.begin_write().map_err(|error| self.failed(error))?;
+        writing.open_table(TABLE).map_err(|error| self.failed(error))?;
+        writing.commit().map_err(|error| self.failed(error))?;
+        Ok(self.file.get_or_init(|| file))
+    }
+
+    fn write(
+        &self,
+        now: u64,
+        change: impl FnOnce(&mut Table<'_, &'static str, &'static [u8]>) -> Result<u64, redb::StorageError>,
+    ) -> Result<u64, SuppressionError> {
+        let mut purged = self.writing.lock().expect("the writer");
+        let mut writing = self.file()?.begin_write().map_err(|error| self.failed(error))?;
+        // After a crash the file is opened at once, whatever its size.
+        writing.set_quick_repair(true);
+        let changed = {
+            let mut table = writing.open_table(TABLE).map_err(|error| self.failed(error))?;
+            let changed = change(&mut table).map_err(|error| self.failed(error))?;
+            if now >= *purged + DAY_SECS {
+                let is_kept = |key: &str, value: &[u8]| codec::decode(key, value).is_some_and(|one| one.is_valid(now));
+                table.retain(is_kept).map_err(|error| self.failed(error))?;
+                *purged = now;
+            }
+            changed
+        };
+        writing.commit().map_err(|error| self.failed(error))?;
+        self.recount(&self.fed())?;
+        Ok(changed)
+    }
+
+    /// Never less than there are: what is fed meanwhile waits for the lock.
+    fn recount(&self, fed: &Fed) -> Result<(), SuppressionError> {
+        let stored = match self.file.get() {
+            Some(file) => self.reading(file)?.len().map_err(|error| self.failed(error))?,
+            None => 0,
+        };
+        self.count.store(stored + fed.entries.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> SuppressionError {
+        SuppressionError::File { path: self.path.clone(), why: why.to_string() }
+    }
+}
+
+impl Suppressed {
+    fn is_valid(&self, now: u64) -> bool {
+        self.lasts() > now
+    }
+
+    /// Until when.
+    fn lasts(&self) -> u64 {
+        self.expires.unwrap_or(u64::MAX)
+    }
+}
