@@ -47,6 +47,7 @@ mod spool_drop;
 mod spool_export;
 mod spool_give_up;
 mod spool_waiting;
+mod suppression;
 mod tag;
 mod terminal;
 mod threads;
@@ -129,6 +130,9 @@ enum Command {
     Queue(queue::QueueCommand),
     /// Show what happened to a message, from the event log; exit status 1 if nothing fits
     Trace(trace::Trace),
+    /// Show and change the list of addresses to which nothing is sent, in a running server
+    #[command(subcommand)]
+    Suppression(suppression::SuppressionCommand),
     /// Inspect, verify, repair or export a spool
     #[command(subcommand)]
     Spool(spool::SpoolCommand),
@@ -286,6 +290,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Sendmail(args) => return Ok(args.run()),
         Command::Queue(command) => return queue::run(command),
         Command::Trace(args) => return trace::run(args),
+        Command::Suppression(command) => return suppression::run(command),
         Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),
         Command::Account(account) => return account.run(),

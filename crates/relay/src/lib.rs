@@ -8,6 +8,7 @@ pub mod classify;
 pub mod dns;
 pub mod dsn;
 pub mod limit;
+pub mod originals;
 pub mod queue;
 pub mod report;
 pub mod return_path;

@@ -32,6 +32,9 @@ pub enum ServeError {
     /// The resolver of `[dns]`, or TLS, cannot be set up.
     #[error("the relay: {0}")]
     Dns(String),
+    /// What the relay does about bounces.
+    #[error(transparent)]
+    Bounces(#[from] posthaste_relay::sender::BouncesError),
     /// A fixed next hop of the relay cannot be used.
     #[error("relay.route: {0}")]
     Route(#[from] posthaste_relay::sender::RouteError),

@@ -33,6 +33,7 @@ mod relay_log;
 mod reload;
 mod repeats;
 mod replies;
+mod returned;
 mod serve;
 mod server;
 mod services;

@@ -14,6 +14,7 @@ use posthaste_message::{DateTime, HeaderScan, Received, ReceivedLocally};
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath};
+use posthaste_spool::Lsn;
 use posthaste_transport::Transports;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -27,6 +28,7 @@ use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
 use crate::repeats::{About, Kind, LeftOut, Repeats};
 use crate::replies::{reply_to, share_is_full, too_slow};
+use crate::returned::{self, ReturnPath, Returned};
 use crate::settings::Settings;
 use crate::shares::SpoolShares;
 use crate::success::{self, Success};
@@ -233,8 +235,13 @@ impl Receiver {
         let recorder = self.0.events.as_ref();
         let event = recorder.and_then(|recorder| events::received(recorder, log, session, envelope, &destinations));
         if destinations.len() == 0 {
+            if !transaction.returned().is_empty() {
+                // Nobody is left to whom it could go.
+                self.tell_returned(transaction.returned(), returned::read(&stored).as_ref(), Lsn::ZERO);
+            }
             return MessageOutcome::accepted(format!("Accepted as {}", log.id));
         }
+        let report = if transaction.returned().is_empty() { None } else { returned::read(&stored) };
         let successes =
             if envelope.mail.reverse_path == ReversePath::Null { Vec::new() } else { transaction.successes() };
         let header = match &stored {
@@ -248,9 +255,11 @@ impl Receiver {
         let also = event.into_iter().chain(transports.map(entry)).chain(remote.map(queued)).collect();
         let message = Message { targets, body: stored, line_ends: LineEnds::ToLf, also };
         let kept = self.0.store.deliver_unless(message, body.elapsed(self.0.store_patience)).await;
-        drop((room, share, transaction));
+        drop((room, share));
+        let returned = transaction.into_returned();
         match kept {
-            Ok(_) => {
+            Ok(message) => {
+                self.tell_returned(&returned, report.as_ref(), Lsn::new(message.id()));
                 if !successes.is_empty() {
                     self.tell_success(envelope, &successes, &header).await;
                 }
@@ -298,7 +307,7 @@ impl Handler for Receiver {
         envelope: &Envelope,
         rcpt: &RcptTo,
     ) -> Result<(), Reply> {
-        let Err((kind, ours, reply)) = self.take_recipient(session, transaction, rcpt) else { return Ok(()) };
+        let Err((kind, ours, reply)) = self.take_recipient(session, transaction, rcpt, false) else { return Ok(()) };
         if let Some(recorder) = &self.0.events {
             events::command(recorder, session, &envelope.mail.reverse_path, Some(&rcpt.forward_path), &reply);
         }
@@ -388,31 +397,36 @@ impl Receiver {
         transaction.destinations(envelope, &leaves_from, detail)
     }
 
-    /// Otherwise why not, of which mailbox if of one, and what the client is told.
+    /// Otherwise why not, of which mailbox if of one, and what the client is told. `is_open`: it may be at another host, whoever the client is.
     fn take_recipient(
         &self,
         session: &Session,
         to: &mut Transaction,
         rcpt: &RcptTo,
+        is_open: bool,
     ) -> Result<(), (Kind, Option<String>, Reply)> {
-        let too_many = |full| match full {
-            // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
-            Full::Transaction => {
-                (Kind::RefusedRecipient, None, Reply::new(452, "4.5.3", "Too many mailboxes for one message"))
-            }
-            Full::Memory => {
-                let reply = Reply::new(452, "4.3.1", "Too many recipients at a time, try again later");
-                (Kind::NoMemory, Some("limits.memory_bytes".to_owned()), reply)
-            }
-        };
         let back = self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(&rcpt.forward_path));
         let mut turned_back = None;
+        let returned = match self.return_path(&rcpt.forward_path) {
+            ReturnPath::Ordinary => None,
+            ReturnPath::Invalid => {
+                return Err((Kind::RefusedRecipient, None, directory::Refusal::UnknownUser.reply()));
+            }
+            ReturnPath::NotNow => {
+                let reply = Reply::new(451, "4.3.0", "This address cannot be looked up now, try again later");
+                return Err((Kind::RefusedRecipient, None, reply));
+            }
+            ReturnPath::Ours(returned) => Some(returned),
+        };
+        if let Some(returned) = returned {
+            return self.take_returned(session, to, rcpt, returned);
+        }
         match back {
             Back::Ordinary => {}
             Back::Sender(forward_path) => turned_back = Some(RcptTo { forward_path, ..rcpt.clone() }),
             Back::Invalid => return Err((Kind::RefusedRecipient, None, directory::Refusal::UnknownUser.reply())),
         }
-        let is_back = turned_back.is_some();
+        let is_back = is_open || turned_back.is_some();
         let rcpt = turned_back.as_ref().unwrap_or(rcpt);
         let no_room = || {
             let reply = Reply::new(452, "4.3.1", "Too much mail waits for other hosts, try again later");
@@ -452,6 +466,28 @@ impl Receiver {
             return Err(no_room());
         }
         to.add(rcpt, mailboxes, &self.0.memory).map_err(too_many)
+    }
+
+    /// Mail to a return path of ours goes on to the sender behind it; if nobody knows that any more, it is read and goes nowhere.
+    fn take_returned(
+        &self,
+        session: &Session,
+        to: &mut Transaction,
+        rcpt: &RcptTo,
+        returned: Returned,
+    ) -> Result<(), (Kind, Option<String>, Reply)> {
+        let sender = returned.original.as_ref().map(|original| ForwardPath::parse(&format!("<{}>", original.sender)));
+        let taken = match sender {
+            Some(Ok(forward_path)) => self.take_recipient(session, to, &RcptTo { forward_path, ..rcpt.clone() }, true),
+            _ => to.add(rcpt, None, &self.0.memory).map_err(too_many),
+        };
+        // A sender that does not exist any more is no reason to refuse the report.
+        match taken {
+            Err((_, _, reply)) if reply.is_permanent() => to.add(rcpt, None, &self.0.memory).map_err(too_many)?,
+            taken => taken?,
+        }
+        to.note_returned(returned);
+        Ok(())
     }
 
     /// Whether mail for a domain that is not ours is sent on.
@@ -511,6 +547,20 @@ impl Receiver {
         };
         let help = if severity == Severity::Debug { String::new() } else { self.help(kind) };
         line.write(severity, help, session, envelope, outcome, begun);
+    }
+}
+
+/// Why one recipient more is refused.
+fn too_many(full: Full) -> (Kind, Option<String>, Reply) {
+    match full {
+        // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
+        Full::Transaction => {
+            (Kind::RefusedRecipient, None, Reply::new(452, "4.5.3", "Too many mailboxes for one message"))
+        }
+        Full::Memory => {
+            let reply = Reply::new(452, "4.3.1", "Too many recipients at a time, try again later");
+            (Kind::NoMemory, Some("limits.memory_bytes".to_owned()), reply)
+        }
     }
 }
 

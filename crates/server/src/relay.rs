@@ -11,7 +11,7 @@ use posthaste_relay::dsn::{Wording, Written};
 use posthaste_relay::queue::QueuedRecipient;
 use posthaste_relay::queue::entry::notify::NEVER;
 use posthaste_relay::sender::{
-    Config as RelayConfig, Delivering, Notice, Notifier, Outgoing, Relay, STREAM, opportunistic_tls,
+    Bounces, Config as RelayConfig, Delivering, Notice, Notifier, Outgoing, Relay, STREAM, opportunistic_tls,
 };
 use posthaste_relay::session::Timeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
@@ -76,6 +76,11 @@ impl Service for RelayService {
                 tracing::error!(error, "routes, TLS policies, sources and pools stay as they were");
             }
         }
+        let section = &config.relay.bounces;
+        if let Err(error) = relay.bounces().classes.load(section.classes_file.as_deref()) {
+            let error = error.to_string();
+            tracing::error!(error, "the rules for classes of replies stay as they were");
+        }
         relay.retry_all();
     }
 
@@ -106,7 +111,8 @@ fn open(
     let is_waiting = spool.streams().iter().any(|stream| stream.name == STREAM && stream.entries + stream.bodies > 0);
     let section = &config.relay;
     let Some(of_server) = receiver.upgrade() else { return Ok(None) };
-    let has_forwards = of_server.settings().directory.has_remote() || section.srs.is_some();
+    let has_forwards =
+        of_server.settings().directory.has_remote() || section.srs.is_some() || section.return_path.is_some();
     drop(of_server);
     let is_needed = is_waiting || section.is_used() || has_forwards;
     if !is_needed && !section.local_users {
@@ -140,6 +146,7 @@ fn open(
         memory_bytes: usize::try_from(section.memory_bytes).unwrap_or(usize::MAX),
         site_pause_secs: u32::try_from(section.unreachable_secs).unwrap_or(u32::MAX),
         returned_bytes_max: section.returned_bytes,
+        bounces: Bounces::open(&section.bounces, section.return_path.as_ref(), &config.storage.data)?,
         wording: Wording::default(),
         notifier: Arc::new(Senders { receiver }),
         observer: Some(Arc::new(RelayLog { recorder })),

@@ -1,7 +1,5 @@
 //! What the logs say of the relay.
 
-use std::sync::Arc;
-
 use posthaste_events::{Admin, AdminTarget, Event, Kind, OfRelay, Recorder, RelayFate};
 use posthaste_relay::queue::{Action, QueueEntry, Scope, Secs};
 use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState};
@@ -91,18 +89,18 @@ fn log(attempt: &Attempt) {
     if attempt.result == AttemptResult::Delivered {
         return tracing::debug!(batch, number, to, host, "delivered to another host");
     }
-    let reply = attempt.reply.to_string();
+    let (reply, class) = (attempt.reply.to_string(), &*attempt.class);
     match attempt.result {
         AttemptResult::Delivered => {}
         AttemptResult::Deferred { .. } => {
-            tracing::info!(batch, number, to, host, reply, "not delivered yet; retrying automatically");
+            tracing::info!(batch, number, to, host, reply, class, "not delivered yet; retrying automatically");
         }
         AttemptResult::Unknown { .. } => {
-            tracing::warn!(batch, number, to, host, reply, "the other host may have it: it will be sent again");
+            tracing::warn!(batch, number, to, host, reply, class, "the other host may have it: it will be sent again");
         }
-        AttemptResult::Failed => tracing::info!(batch, number, to, host, reply, "refused for good: given up"),
+        AttemptResult::Failed => tracing::info!(batch, number, to, host, reply, class, "refused for good: given up"),
         AttemptResult::Expired => tracing::info!(batch, number, to, host, reply, "too old: given up"),
-        AttemptResult::Suppressed => tracing::info!(batch, number, to, "on a suppression list: given up"),
+        AttemptResult::Suppressed => tracing::info!(batch, number, to, reply, "on a suppression list: given up"),
     }
 }
 
@@ -128,7 +126,7 @@ fn event(attempt: Attempt) -> Kind {
         reply: attempt.reply.to_string().replace("\r\n", "\n").into(),
         host: attempt.host,
         source: attempt.source,
-        class: Arc::from(""),
+        class: attempt.class,
         sender: attempt.sender,
         recipient: attempt.recipient,
         tenant: attempt.tenant,

@@ -14,6 +14,7 @@ use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret, ReversePath};
 use posthaste_transport::Message as Outside;
 
 use crate::memory::{MemoryBudget, Reservation};
+use crate::returned::Returned;
 use crate::success::Success;
 
 /// One transaction so far.
@@ -27,6 +28,8 @@ pub(crate) struct Transaction {
     is_forwarded: bool,
     /// Recipients whose mail is discarded.
     discarded: usize,
+    /// Recipients that are signed return paths.
+    returned: Vec<Returned>,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
     bytes: usize,
     room: Reservation,
@@ -169,6 +172,21 @@ impl Transaction {
             campaign: "".into(),
             recipients,
         })
+    }
+
+    /// A recipient was a signed return path.
+    pub fn note_returned(&mut self, returned: Returned) {
+        self.returned.push(returned);
+    }
+
+    /// Recipients that are signed return paths.
+    pub fn returned(&self) -> &[Returned] {
+        &self.returned
+    }
+
+    /// The same, of what is not needed any more.
+    pub fn into_returned(self) -> Vec<Returned> {
+        self.returned
     }
 
     /// How many recipients get nothing.

@@ -45,6 +45,11 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// The batch of the spool that has it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     /// The names that it has, or will have, in its mailboxes, in the order of the targets.
     pub fn names(&self) -> impl Iterator<Item = MessageId> {
         let host = Host::new(&self.host);

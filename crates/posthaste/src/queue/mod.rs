@@ -17,12 +17,13 @@ use serde_json::Value;
 
 use crate::terminal::{print, print_json};
 use change::{act, change};
-use socket::ask;
+pub use socket::{answer, ask};
 use tables::{by_domain, details, diversions, list, summary, suspensions};
 
 pub use mailq::mailq;
+pub use tables::{columns, number, text};
 
-type AnyError = Box<dyn std::error::Error>;
+pub type AnyError = Box<dyn std::error::Error>;
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
@@ -122,7 +123,7 @@ pub struct ServerArgs {
     config: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 #[derive(Args, Default)]
@@ -256,7 +257,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
     }
 }
 
-fn show(server: &ServerArgs, lines: &[Value], table: impl Fn(&[Value]) -> String) -> Result<ExitCode, AnyError> {
+pub fn show(server: &ServerArgs, lines: &[Value], table: impl Fn(&[Value]) -> String) -> Result<ExitCode, AnyError> {
     match server.json {
         true => print_json(&(Value::from(lines.to_vec()).to_string() + "\n"))?,
         false => print(&table(lines))?,

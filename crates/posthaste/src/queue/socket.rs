@@ -11,13 +11,13 @@ use super::tables::text;
 use super::{AnyError, ServerArgs};
 
 /// Asks a server; the lines of its answer but the last.
-pub(super) fn ask(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyError> {
+pub fn ask(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyError> {
     let mut lines = answer(server, request)?;
     lines.pop();
     Ok(lines)
 }
 
-pub(super) fn answer(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyError> {
+pub fn answer(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyError> {
     answer_of(&Loaded::load(server.config.as_deref())?.config, request)
 }
 

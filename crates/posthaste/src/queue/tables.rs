@@ -43,6 +43,7 @@ pub(super) fn details(lines: &[Value]) -> String {
             ("attempts", number(line, "attempts").to_string()),
             ("status", text(line, "status")),
             ("why", text(line, "why")),
+            ("class", text(line, "class")),
             ("state", state.trim_end().to_owned()),
             ("until", time(line["until"].as_i64())),
         ];
@@ -102,7 +103,7 @@ pub(super) fn diversions(lines: &[Value]) -> String {
 }
 
 /// A table with a heading; nothing for no rows.
-pub(super) fn columns<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+pub fn columns<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = rows.map(|row| row.map(|text| harmless(&text))).collect();
     if rows.is_empty() {
         return "nothing waits\n".to_owned();
@@ -119,10 +120,10 @@ pub(super) fn columns<const N: usize>(heading: [&str; N], rows: impl Iterator<It
     out
 }
 
-pub(super) fn text(line: &Value, key: &str) -> String {
+pub fn text(line: &Value, key: &str) -> String {
     line[key].as_str().unwrap_or_default().to_owned()
 }
 
-pub(super) fn number(line: &Value, key: &str) -> u64 {
+pub fn number(line: &Value, key: &str) -> u64 {
     line[key].as_u64().unwrap_or_default()
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use posthaste_smtp::client::EightBit;
 use posthaste_spool::Entry;
 
+use super::bounces::Bounces;
 use super::observer::Observer;
 use super::route::{Manner, RouteTls};
 use super::routing::Routing;
@@ -45,6 +46,8 @@ pub struct Config {
     pub site_pause_secs: u32,
     /// Bytes of a message that a notification returns at most; of a longer one its header.
     pub returned_bytes_max: u64,
+    /// What is done about bounces.
+    pub bounces: Bounces,
     /// How notifications are worded.
     pub wording: Wording,
     /// Where notifications go.

@@ -42,6 +42,13 @@ enum Served {
 /// Sends what waits for a site.
 pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer, seed: u64) {
     let mut counted = Counted { shared: shared.clone(), site: site.clone(), prefer, is_open: false };
+    if shared.config.bounces.suppressed().is_some() {
+        let (asking, of) = (shared.clone(), site.clone());
+        let has_more = tokio::task::spawn_blocking(move || asking.has_unsuppressed(&of, prefer)).await;
+        if matches!(has_more, Ok(false)) {
+            return;
+        }
+    }
     let mut random = Random::new(seed);
     let destination = site.state().destination.clone();
     let mut attempt = Attempt::new(destination, &mut random);

@@ -43,6 +43,8 @@ pub struct Waiting {
     pub bytes: u64,
     /// What its next hop said last, or why that cannot be reached; `None` if nothing is known, as after a restart.
     pub why: Option<Arc<str>>,
+    /// What that reply means, by the rules for classes.
+    pub class: Option<Arc<str>>,
 }
 
 /// What became of a request.
@@ -85,8 +87,10 @@ impl Relay {
                     sender = envelope.queued.sender.clone();
                     recipient = envelope.recipient(key.number).map_or(recipient, |found| found.address.clone());
                 }
-                let why = shared.trouble(*key).or_else(|| shared.replies.of(*key));
-                if !show(Waiting { state, sender, recipient, bytes: size.1, why }) {
+                let said = shared.replies.of(*key);
+                let class = said.as_ref().map(|said| said.class.clone());
+                let why = shared.trouble(*key).or_else(|| said.map(|said| said.text));
+                if !show(Waiting { state, sender, recipient, bytes: size.1, why, class }) {
                     return false;
                 }
             }

@@ -58,6 +58,10 @@ impl Shared {
         }
         self.recorder.retry(now);
         self.look_at_sources(now);
+        if self.config.bounces.is_fed() {
+            let shared = self.clone();
+            self.runtime.spawn_blocking(move || shared.flush_bounces());
+        }
         for notice in notices {
             self.settle_notice(notice);
         }

@@ -10,6 +10,7 @@
 //!
 //! Nothing of a message leaves before its batch is durable, and a recipient is settled only when the record of that is durable. After a crash in between, the
 //! next hop gets it once more: the only duplicate.
+mod bounces;
 mod config;
 mod connection;
 mod control;
@@ -29,6 +30,7 @@ mod site;
 mod snapshots;
 mod source;
 mod source_section;
+mod suppress;
 mod tell;
 mod tenants;
 mod traffic;
@@ -44,6 +46,7 @@ use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
+pub use bounces::{BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs};
 pub use config::{Config, Delivering, Notice, Notifier};
 pub use control::{Acted, ControlError, Filter, Waiting};
 pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState, Stats};
@@ -207,6 +210,11 @@ impl Relay {
         self.0.shared.set_routing(routing);
     }
 
+    /// What is done about bounces.
+    pub fn bounces(&self) -> &Bounces {
+        &self.0.shared.config.bounces
+    }
+
     /// Counts since opening, and what waits now.
     pub fn stats(&self) -> Stats {
         let shared = &self.0.shared;
@@ -241,6 +249,7 @@ impl Opened {
         shared.begin_end();
         shared.wait_for_connections(deadline);
         shared.recorder.wait_until(deadline);
+        shared.flush_bounces();
         shared.spool.detach(shared.stream);
         if let Err(error) = shared.advance() {
             shared.unreadable(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));

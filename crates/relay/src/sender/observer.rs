@@ -54,6 +54,8 @@ pub struct Attempt {
     pub host: Arc<str>,
     /// The name of the source that it was sent from; empty for none.
     pub source: Arc<str>,
+    /// What the reply means, by the rules for classes; empty if it was delivered, too old or suppressed.
+    pub class: Arc<str>,
     /// The reply, or what we say in its place.
     pub reply: Reply,
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::route_section::{RouteSection, TlsConfigs, smtp_port};
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
 use super::tenants::{self, TenantSection};
-use super::{Route, RouteError, Routing};
+use super::{BounceSection, ReturnPathSection, Route, RouteError, Routing};
 use crate::queue::Schedules;
 use crate::secrets::{SecretFileError, Secrets};
 
@@ -63,6 +63,11 @@ pub struct Section {
     pub returned_bytes: u64,
     /// When recipients are tried again, and when they are given up.
     pub schedule: Schedules,
+    /// What is done about bounces.
+    pub bounces: BounceSection,
+    /// How senders of outgoing mail are signed. Not set: they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub return_path: Option<ReturnPathSection>,
     /// How senders of forwarded mail are rewritten. Not set: they stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub srs: Option<SrsSection>,
@@ -124,6 +129,8 @@ impl Default for Section {
             unreachable_secs: 60,
             returned_bytes: 64 << 10,
             schedule: Schedules::default(),
+            bounces: BounceSection::default(),
+            return_path: None,
             srs: None,
             route: Vec::new(),
             tls_policy: Vec::new(),
@@ -140,7 +147,7 @@ impl Section {
     }
 
     /// What is in force once a running server has read `new`: who may use it, whose mail it is, its routes, TLS policies,
-    /// sources and pools; all else as it is.
+    /// sources, pools and classes of replies; all else as it is.
     pub fn reloaded(&self, new: &Self) -> Self {
         Self {
             route: new.route.clone(),
@@ -153,6 +160,7 @@ impl Section {
             tenant: new.tenant.clone(),
             tenant_header: new.tenant_header.clone(),
             campaign_header: new.campaign_header.clone(),
+            bounces: self.bounces.reloaded(&new.bounces),
             ..self.clone()
         }
     }
@@ -178,6 +186,10 @@ impl Section {
         self.schedule.default.check("relay.schedule.default")?;
         for rule in &self.schedule.rules {
             rule.schedule.check("relay.schedule.rules")?;
+        }
+        self.bounces.check()?;
+        if let Some((key, mistake)) = self.return_path.as_ref().and_then(ReturnPathSection::mistake) {
+            return Err(Problem::new(vec![Self::NAME.into(), "return_path".into(), key.into()], mistake));
         }
         self.check_routing()?;
         tenants::check(&self.tenant, &[Self::NAME.into(), "tenant".into()])?;
@@ -328,6 +340,8 @@ mod tests {
             "[[tenant]]\nname = 'a'\nsender_domains = ['..x.example']",
             "tenant_header = 'X:'",
             "tenant_header = 'X-A'\ncampaign_header = 'x-a'",
+            "[bounces]\nsuppress_secs = '100 years'",
+            "[return_path]\ndomain = 'a b'\nsecret_file = 'x'",
         ] {
             assert!(toml::from_str::<Section>(text).unwrap().check().is_err(), "{text}");
         }

@@ -252,7 +252,7 @@ impl Shared {
         self.record_told(changes.into_iter().map(|change| (change, None)).collect());
     }
 
-    fn record_told(self: &Arc<Self>, changes: Vec<(Change, Option<Attempt>)>) {
+    pub fn record_told(self: &Arc<Self>, changes: Vec<(Change, Option<Attempt>)>) {
         self.recorder.record(changes, self.time.now());
         self.wake.notify_one();
     }
@@ -294,6 +294,10 @@ impl Shared {
                 Fate::NotSent(_) | Fate::TooMany(_) => Outcome::Untried,
             };
             let Some(change) = self.queue().finish(key, outcome) else { continue };
+            if let (Fate::Refused(reply, scope), Some(envelope)) = (&fate, envelope) {
+                let is_alone = transaction.recipients.len() == 1;
+                self.suppress_bounced(envelope, key.number, reply, *scope, is_alone);
+            }
             let tell = match fate {
                 Fate::Refused(..) => Some(Tell::Failed),
                 Fate::Delivered(_) if !has_dsn => Some(Tell::Relayed),
@@ -323,7 +327,7 @@ impl Shared {
     }
 
     /// Counts what became of a recipient, and says what the observer is to be told of it.
-    fn attempted(
+    pub fn attempted(
         &self,
         key: Key,
         envelope: &Envelope,
@@ -332,11 +336,15 @@ impl Shared {
         host: &Arc<str>,
         reply: Reply,
     ) -> Option<Attempt> {
+        let class: Arc<str> = match result {
+            AttemptResult::Delivered | AttemptResult::Expired | AttemptResult::Suppressed => Arc::default(),
+            _ => self.config.bounces.classes.now().classify_reply(&reply).name().into(),
+        };
         let count = match result {
             AttemptResult::Delivered => &self.delivered,
             AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. } => {
                 let said = if host.is_empty() { reply.to_string() } else { format!("{host}: {reply}") };
-                self.replies.keep(key, said);
+                self.replies.keep(key, said, class.clone());
                 &self.deferred
             }
             AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => &self.failed,
@@ -356,6 +364,7 @@ impl Shared {
             result,
             host: host.clone(),
             source: Arc::default(),
+            class,
             reply,
         })
     }

@@ -64,6 +64,8 @@ pub(super) fn keys_of(transaction: &Transaction) -> impl Iterator<Item = Key> + 
 impl Mail {
     pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, prefer: Prefer, offered: &Extensions) -> Self {
         let most = offered.recipients_max.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+        // A signed sender is that of one recipient.
+        let most = if shared.config.bounces.return_path.is_some() { 1 } else { most };
         Mail {
             shared,
             site,
@@ -135,14 +137,25 @@ impl Mail {
 
     fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<Message<UnderWay>> {
         let Loaded { envelope, body } = loaded;
+        if let Err(error) = self.shared.end_suppressed(&mut under_way.transaction, &envelope) {
+            self.unreadable(under_way, &LoadError::Now(error.to_string()));
+            return None;
+        }
+        if under_way.transaction.recipients.is_empty() {
+            under_way.is_ended = true;
+            return None;
+        }
         let of = |taken: &crate::queue::Taken| envelope.recipient(taken.number).and_then(rcpt_to);
         let recipients: Option<Vec<RcptTo>> = under_way.transaction.recipients.iter().map(of).collect();
-        let (Some(mail), Some(recipients)) = (mail_from(&envelope), recipients) else {
+        let (Some(mut mail), Some(recipients)) = (mail_from(&envelope), recipients) else {
             let reply = Reply::new(554, "5.6.0", "the envelope in the spool is no envelope");
             under_way.envelope = Some(envelope);
             self.end(under_way, |_| Fate::Refused(reply.clone(), crate::session::Scope::Message));
             return None;
         };
+        if let Some(signed) = self.shared.signed_sender(&under_way.transaction, &envelope) {
+            mail.reverse_path = signed;
+        }
         self.has_taken = true;
         under_way.envelope = Some(envelope);
         Some(Message { key: under_way, mail, recipients, body })

@@ -37,7 +37,8 @@ pub(super) fn key(tenant: &str, address: &str) -> String {
 
 pub(super) fn encode(entry: &Suppressed) -> Result<(String, Vec<u8>), EntryError> {
     let Suppressed { address, tenant, source, reason, added, expires } = entry;
-    let is_address = ForwardPath::parse(&format!("<{}>", canonical(address))).is_ok_and(|path| path.address().is_some());
+    let is_address =
+        ForwardPath::parse(&format!("<{}>", canonical(address))).is_ok_and(|path| path.address().is_some());
     if !is_address {
         return Err(EntryError::Address(address.chars().take(100).collect()));
     }

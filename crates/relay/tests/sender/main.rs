@@ -1,5 +1,6 @@
 //! The relay with a real spool, a DNS server and mail servers on loopback.
 
+mod bounces;
 mod changes;
 mod crowded;
 mod fallback;
@@ -132,6 +133,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         memory_bytes: 1 << 20,
         site_pause_secs: 1,
         returned_bytes_max: 100_000,
+        bounces: Default::default(),
         wording: Default::default(),
         notifier: back.clone(),
         observer: Some(log.clone()),

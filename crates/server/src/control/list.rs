@@ -52,5 +52,6 @@ fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
         "until": until,
         "held_by": held_by,
         "why": waiting.why.as_deref(),
+        "class": waiting.class.as_deref(),
     })
 }

@@ -8,6 +8,7 @@
 mod act;
 mod divert;
 mod list;
+mod suppression;
 mod suspend;
 mod which;
 
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 pub use act::Doing;
 use posthaste_relay::queue::Secs;
+pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 pub use suspend::Named;
@@ -92,6 +94,25 @@ pub enum Request {
     },
     /// What is diverted, one on each line.
     Diversions,
+    /// Entries of the suppression list, one on each line.
+    Suppressions {
+        /// Which.
+        #[serde(default)]
+        of: Wanted,
+    },
+    /// Adds entries to the suppression list.
+    Suppress {
+        /// Which; without `added` they are added now.
+        entries: Vec<Suppressed>,
+    },
+    /// Removes addresses from the suppression list.
+    Unsuppress {
+        /// Whose; empty: of the entries for everybody.
+        #[serde(default)]
+        tenant: String,
+        /// Which.
+        addresses: Vec<String>,
+    },
 }
 
 /// Answers requests.
@@ -211,6 +232,9 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, uid, scope),
         Request::Diversions => divert::list(relay, answer),
+        Request::Suppressions { of } => suppression::list(relay, of, answer),
+        Request::Suppress { entries } => suppression::add(relay, uid, entries),
+        Request::Unsuppress { tenant, addresses } => suppression::remove(relay, uid, tenant, addresses),
     }
 }
 

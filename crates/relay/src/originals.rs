@@ -1,0 +1,219 @@
+//! What was sent under signed return paths: the sender and recipient behind each, for as long as reports may come back.
+//!
+//! The queue forgets a recipient when the next hop has it; a report comes later. So this is a file of its own, with a B-tree by message and recipient. What was sent
+//! is [fed](Originals::feed) and comes into the file with the next [flush](Originals::flush): after a crash in between, a report about it is known by its numbers alone.
+//!
+//! The key is the LSN (u64) and the number of the recipient (u16), big-endian. The value: version (u8: 1), minutes since 1970 (u32, little-endian), and three
+//! texts with a zero octet between: tenant, sender, recipient.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use redb::{Database, ReadableDatabase, TableDefinition};
+
+use crate::queue::Key;
+use crate::return_path::AGE_DAYS;
+
+/// What was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Original {
+    /// On whose account; empty for none.
+    pub tenant: String,
+    /// Whose it is.
+    pub sender: String,
+    /// To whom it went.
+    pub recipient: String,
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("what was sent, {}: {why}", path.display())]
+pub struct OriginalsError {
+    path: PathBuf,
+    why: String,
+}
+
+/// The file, open.
+#[derive(Debug)]
+pub struct Originals {
+    path: PathBuf,
+    file: Database,
+    fed: Mutex<BTreeMap<[u8; 10], Vec<u8>>>,
+    /// When the old ones were removed last.
+    writing: Mutex<u64>,
+}
+
+const TABLE: TableDefinition<'_, &[u8; 10], &[u8]> = TableDefinition::new("originals");
+const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 5;
+const CACHE_BYTES: usize = 8 << 20;
+/// What waits for a flush; what is above it is left out.
+const FED_MAX: usize = 100_000;
+const DAY_SECS: u64 = 86_400;
+
+impl Originals {
+    /// Opens the file, or makes it. Blocks.
+    ///
+    /// # Errors
+    /// [`OriginalsError`].
+    pub fn open(path: &Path) -> Result<Self, OriginalsError> {
+        let failed = |why: &dyn std::fmt::Display| OriginalsError { path: path.to_owned(), why: why.to_string() };
+        let file = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|error| failed(&error))?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| failed(&error))?;
+        let writing = file.begin_write().map_err(|error| failed(&error))?;
+        writing.open_table(TABLE).map_err(|error| failed(&error))?;
+        writing.commit().map_err(|error| failed(&error))?;
+        Ok(Originals { path: path.to_owned(), file, fed: Mutex::default(), writing: Mutex::new(0) })
+    }
+
+    /// Notes what is sent. Does not block. `now` in Unix seconds, here and below.
+    pub fn feed(&self, key: Key, original: &Original, now: u64) {
+        let Original { tenant, sender, recipient } = original;
+        let mut value = vec![VERSION];
+        value.extend(u32::try_from(now / 60).unwrap_or(u32::MAX).to_le_bytes());
+        value.extend([tenant.as_bytes(), sender.as_bytes(), recipient.as_bytes()].join(&0));
+        let mut fed = self.fed();
+        if fed.len() < FED_MAX {
+            fed.insert(octets(key), value);
+        }
+    }
+
+    /// Whether something waits for a flush.
+    pub fn is_fed(&self) -> bool {
+        !self.fed().is_empty()
+    }
+
+    /// Makes durable what was fed, and once a day removes what no report can be about any more. Blocks.
+    ///
+    /// # Errors
+    /// [`OriginalsError`]: what was fed goes on to wait.
+    pub fn flush(&self, now: u64) -> Result<(), OriginalsError> {
+        let mut purged = self.writing.lock().expect("the writer");
+        let batch = self.fed().clone();
+        let mut writing = self.file.begin_write().map_err(|error| self.failed(error))?;
+        writing.set_quick_repair(true);
+        {
+            let mut table = writing.open_table(TABLE).map_err(|error| self.failed(error))?;
+            for (key, value) in &batch {
+                table.insert(key, &**value).map_err(|error| self.failed(error))?;
+            }
+            if now >= *purged + DAY_SECS {
+                let oldest = now.saturating_sub((u64::from(AGE_DAYS) + 1) * DAY_SECS) / 60;
+                let is_kept = |_: &[u8; 10], value: &[u8]| minutes(value).is_some_and(|sent| sent >= oldest);
+                table.retain(is_kept).map_err(|error| self.failed(error))?;
+                *purged = now;
+            }
+        }
+        writing.commit().map_err(|error| self.failed(error))?;
+        self.fed().retain(|key, value| batch.get(key) != Some(value));
+        Ok(())
+    }
+
+    /// What was sent to a recipient; `None` if that is not known. May read from the disk.
+    ///
+    /// # Errors
+    /// [`OriginalsError`].
+    pub fn find(&self, key: Key) -> Result<Option<Original>, OriginalsError> {
+        let key = octets(key);
+        if let Some(value) = self.fed().get(&key) {
+            return Ok(decode(value));
+        }
+        let reading = self.file.begin_read().map_err(|error| self.failed(error))?;
+        let table = reading.open_table(TABLE).map_err(|error| self.failed(error))?;
+        let found = table.get(&key).map_err(|error| self.failed(error))?;
+        Ok(found.and_then(|value| decode(value.value())))
+    }
+
+    fn fed(&self) -> MutexGuard<'_, BTreeMap<[u8; 10], Vec<u8>>> {
+        self.fed.lock().expect("what was fed")
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> OriginalsError {
+        OriginalsError { path: self.path.clone(), why: why.to_string() }
+    }
+}
+
+fn octets(key: Key) -> [u8; 10] {
+    let mut octets = [0; 10];
+    octets[..8].copy_from_slice(&key.message.get().to_be_bytes());
+    octets[8..].copy_from_slice(&key.number.to_be_bytes());
+    octets
+}
+
+fn minutes(value: &[u8]) -> Option<u64> {
+    let minutes = value.get(1..HEAD_BYTES)?;
+    Some(u32::from_le_bytes(minutes.try_into().expect("four octets")).into())
+}
+
+fn decode(value: &[u8]) -> Option<Original> {
+    let (head, texts) = value.split_at_checked(HEAD_BYTES)?;
+    let mut texts = std::str::from_utf8(texts).ok()?.split('\0').map(str::to_owned);
+    let (tenant, sender, recipient) = (texts.next()?, texts.next()?, texts.next()?);
+    (head[0] == VERSION && texts.next().is_none()).then_some(Original { tenant, sender, recipient })
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_spool::Lsn;
+
+    use super::*;
+
+    fn key(message: u64, number: u16) -> Key {
+        Key { message: Lsn::new(message), number }
+    }
+
+    fn original(recipient: &str) -> Original {
+        Original { tenant: String::new(), sender: "ann@a.example".to_owned(), recipient: recipient.to_owned() }
+    }
+
+    #[test]
+    fn what_was_sent_is_found_until_it_is_too_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("originals");
+        let now = 1_793_000_000;
+        {
+            let originals = Originals::open(&path).unwrap();
+            originals.feed(key(7, 1), &original("bob@b.example"), now);
+            assert_eq!(originals.find(key(7, 1)).unwrap(), Some(original("bob@b.example")), "at once");
+            assert_eq!(originals.find(key(7, 2)).unwrap(), None);
+            assert!(originals.is_fed());
+            originals.flush(now).unwrap();
+            assert!(!originals.is_fed());
+            originals.feed(key(8, 1), &original("lost@b.example"), now);
+        }
+        let originals = Originals::open(&path).unwrap();
+        assert_eq!(originals.find(key(7, 1)).unwrap(), Some(original("bob@b.example")));
+        assert_eq!(originals.find(key(8, 1)).unwrap(), None, "it was never flushed");
+        let later = now + (u64::from(AGE_DAYS) + 2) * DAY_SECS;
+        originals.feed(key(9, 1), &original("eve@b.example"), later);
+        originals.flush(later).unwrap();
+        let left = [key(7, 1), key(9, 1)].map(|key| originals.find(key).unwrap().is_some());
+        assert_eq!(left, [false, true]);
+    }
+
+    #[test]
+    fn values_that_are_none_say_nothing() {
+        for value in [
+            &b""[..],
+            b"\x01",
+            b"\x01\0\0\0\0a\0b",
+            b"\x02\0\0\0\0a\0b\0c",
+            b"\x01\0\0\0\0a\0b\0c\0d",
+            b"\x01\0\0\0\0\xff\0b\0c",
+        ] {
+            assert_eq!(decode(value), None, "{value:?}");
+        }
+        assert_eq!(decode(b"\x01\0\0\0\0\0b\0c").unwrap().recipient, "c");
+    }
+
+    #[test]
+    fn a_damaged_file_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("originals");
+        std::fs::write(&path, "no database".repeat(1000)).unwrap();
+        assert!(Originals::open(&path).unwrap_err().to_string().contains("originals"));
+    }
+}

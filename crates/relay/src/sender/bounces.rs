@@ -1,0 +1,347 @@
+//! What is done about bounces: their classes, the suppression list, signed return paths.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use posthaste_message::DateTime;
+use posthaste_units::values;
+use posthaste_units::words::Problem;
+use posthaste_units::{A_YEAR, check_bounds};
+use serde::{Deserialize, Serialize};
+
+use crate::classify::{Classifier, RulesError};
+use crate::originals::{Original, Originals, OriginalsError};
+use crate::queue::Key;
+use crate::return_path::{Bounced, PrefixError, ReturnPaths, VerifyError};
+use crate::secrets::{SecretFileError, Secrets};
+use crate::suppression::{Source, Suppressed, SuppressionError, Suppressions};
+
+/// `[relay.bounces]` of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BounceSection {
+    /// A file of rules for classes of replies, in front of those that are built in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes_file: Option<PathBuf>,
+    /// Whether addresses that other hosts refuse as bad come on the suppression list.
+    pub suppress_bounces: bool,
+    /// Whether recipients that complain do.
+    pub suppress_complaints: bool,
+    /// How long they stay on it; 0 for ever.
+    #[serde(deserialize_with = "values::secs")]
+    pub suppress_secs: u64,
+}
+
+impl Default for BounceSection {
+    fn default() -> Self {
+        Self { classes_file: None, suppress_bounces: false, suppress_complaints: false, suppress_secs: 180 * 86_400 }
+    }
+}
+
+impl BounceSection {
+    /// With the file of another that a running server takes.
+    pub(super) fn reloaded(&self, new: &Self) -> Self {
+        Self { classes_file: new.classes_file.clone(), ..self.clone() }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        check_bounds("relay.bounces", &[("suppress_secs", self.suppress_secs, 0, 10 * A_YEAR)])
+    }
+}
+
+/// `[relay.return_path]` of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReturnPathSection {
+    /// The domain of the signed senders. Its mail has to come here.
+    pub domain: String,
+    /// A file with secrets, one on each line. The first signs, all are valid.
+    pub secret_file: PathBuf,
+    /// What stands before the signature.
+    #[serde(default = "bounce")]
+    pub prefix: String,
+}
+
+fn bounce() -> String {
+    "bounce".to_owned()
+}
+
+impl ReturnPathSection {
+    pub(super) fn mistake(&self) -> Option<(&'static str, String)> {
+        let nobody = Secrets::new(["only the prefix is checked"]).expect("it is long enough");
+        if !posthaste_smtp::address::is_domain(&self.domain) {
+            return Some(("domain", format!("`{}` is not a domain", self.domain)));
+        }
+        ReturnPaths::new(&nobody, &self.prefix).err().map(|error| ("prefix", error.to_string()))
+    }
+}
+
+/// Why the relay cannot do about bounces what the configuration says.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BouncesError {
+    /// The rules cannot be read.
+    #[error("relay.bounces.classes_file: {}: {error}", file.display())]
+    Classes {
+        /// Which.
+        file: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The rules are wrong.
+    #[error("relay.bounces.classes_file: {}: {error}", file.display())]
+    Rules {
+        /// Which.
+        file: PathBuf,
+        /// What is wrong.
+        error: RulesError,
+    },
+    /// The suppression list.
+    #[error(transparent)]
+    Suppression(#[from] SuppressionError),
+    /// What was sent under signed return paths.
+    #[error(transparent)]
+    Originals(#[from] OriginalsError),
+    /// The secrets of return paths.
+    #[error("relay.return_path: {0}")]
+    Secret(#[from] SecretFileError),
+    /// What stands before signatures.
+    #[error("relay.return_path: {0}")]
+    Prefix(#[from] PrefixError),
+}
+
+/// Rules that are replaced while they are in use.
+#[derive(Debug, Default)]
+pub struct Classes(RwLock<Arc<Classifier>>);
+
+impl Classes {
+    /// Those in force.
+    pub fn now(&self) -> Arc<Classifier> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads a file of rules, or takes those that are built in.
+    ///
+    /// # Errors
+    /// [`BouncesError::Classes`] and [`BouncesError::Rules`]: the rules before stay in force.
+    pub fn load(&self, file: Option<&Path>) -> Result<(), BouncesError> {
+        let text = match file {
+            None => String::new(),
+            Some(path) => read(path).map_err(|error| BouncesError::Classes { file: path.to_owned(), error })?,
+        };
+        let classifier = Classifier::new(&text)
+            .map_err(|error| BouncesError::Rules { file: file.unwrap_or(Path::new("")).to_owned(), error })?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(classifier);
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let bytes = fs::metadata(path)?.len();
+    if bytes > RULES_BYTES_MAX {
+        return Err(io::Error::other("it is too large"));
+    }
+    fs::read_to_string(path)
+}
+
+/// The suppression list in the data directory.
+const SUPPRESSIONS: &str = "suppression.redb";
+/// What was sent under signed return paths, there.
+const ORIGINALS: &str = "return-paths.redb";
+const RULES_BYTES_MAX: u64 = 4 << 20;
+
+/// Signs the senders of outgoing mail.
+#[derive(Debug, Clone)]
+pub struct SignedPaths {
+    paths: ReturnPaths,
+    domain: String,
+    originals: Arc<Originals>,
+}
+
+impl SignedPaths {
+    /// Reads the secrets; what is sent is kept in the file `originals`.
+    ///
+    /// # Errors
+    /// [`BouncesError::Secret`], [`BouncesError::Prefix`] and [`BouncesError::Originals`].
+    pub fn open(section: &ReturnPathSection, originals: &Path) -> Result<Self, BouncesError> {
+        let secrets = Secrets::read(&section.secret_file)?;
+        let paths = ReturnPaths::new(&secrets, &section.prefix)?;
+        Ok(SignedPaths { paths, domain: section.domain.clone(), originals: Arc::new(Originals::open(originals)?) })
+    }
+
+    /// The sender for a recipient, whose report is known again by it.
+    pub fn sign(&self, key: Key, original: &Original) -> String {
+        self.originals.feed(key, original, wall_secs());
+        format!("{}@{}", self.paths.sign(key, wall_time()), self.domain)
+    }
+
+    /// What was sent to a recipient; `None` if that is not known. May read from the disk.
+    ///
+    /// # Errors
+    /// [`OriginalsError`].
+    pub fn original(&self, key: Key) -> Result<Option<Original>, OriginalsError> {
+        self.originals.find(key)
+    }
+
+    /// Whether something waits to be made durable.
+    pub(super) fn is_fed(&self) -> bool {
+        self.originals.is_fed()
+    }
+
+    /// Makes durable what was sent. Blocks.
+    ///
+    /// # Errors
+    /// [`OriginalsError`].
+    pub(super) fn flush(&self) -> Result<(), OriginalsError> {
+        self.originals.flush(wall_secs())
+    }
+
+    /// What a recipient of incoming mail is.
+    ///
+    /// # Errors
+    /// See [`VerifyError`].
+    pub fn verify(&self, local_part: &str, domain: &str) -> Result<Bounced, VerifyError> {
+        if !domain.eq_ignore_ascii_case(&self.domain) {
+            return Err(VerifyError::NotOurs);
+        }
+        self.paths.verify(local_part, wall_time())
+    }
+}
+
+/// What is done about bounces.
+#[derive(Debug, Clone, Default)]
+pub struct Bounces {
+    /// Rules for classes.
+    pub classes: Arc<Classes>,
+    /// The suppression list, if there is one.
+    pub suppressions: Option<Arc<Suppressions>>,
+    /// Whether bad addresses come on it.
+    pub suppress_bounces: bool,
+    /// Whether complaints do.
+    pub suppress_complaints: bool,
+    /// How long they stay; `None`: for ever.
+    pub suppressed_for: Option<Duration>,
+    /// Senders are replaced by signed ones.
+    pub return_path: Option<SignedPaths>,
+}
+
+impl Bounces {
+    /// Reads the files that the configuration names, and its own in the directory `data`. Blocks.
+    ///
+    /// # Errors
+    /// See [`BouncesError`].
+    pub fn open(
+        section: &BounceSection,
+        return_path: Option<&ReturnPathSection>,
+        data: &Path,
+    ) -> Result<Self, BouncesError> {
+        let classes = Classes::default();
+        classes.load(section.classes_file.as_deref())?;
+        Ok(Bounces {
+            classes: Arc::new(classes),
+            suppressions: Some(Arc::new(Suppressions::open(&data.join(SUPPRESSIONS), wall_secs())?)),
+            suppress_bounces: section.suppress_bounces,
+            suppress_complaints: section.suppress_complaints,
+            suppressed_for: (section.suppress_secs > 0).then(|| Duration::from_secs(section.suppress_secs)),
+            return_path: return_path.map(|section| SignedPaths::open(section, &data.join(ORIGINALS))).transpose()?,
+        })
+    }
+
+    /// Whether something waits to be made durable.
+    pub(super) fn is_fed(&self) -> bool {
+        self.suppressions.as_ref().is_some_and(|list| list.is_fed())
+            || self.return_path.as_ref().is_some_and(SignedPaths::is_fed)
+    }
+
+    /// The list, if anything is on it.
+    pub(super) fn suppressed(&self) -> Option<&Suppressions> {
+        self.suppressions.as_deref().filter(|list| !list.is_empty())
+    }
+
+    /// Puts an address on the list, if the configuration says so of this source.
+    pub fn suppress(&self, source: Source, tenant: &str, address: &str, reason: String) {
+        let is_wanted = match source {
+            Source::Bounce => self.suppress_bounces,
+            Source::Complaint => self.suppress_complaints,
+            Source::Operator => true,
+        };
+        let Some(list) = self.suppressions.as_ref().filter(|_| is_wanted) else { return };
+        let added = wall_secs();
+        let expires = self.suppressed_for.map(|time| added.saturating_add(time.as_secs()));
+        let (address, tenant) = (address.to_owned(), tenant.to_owned());
+        // What is no address was never sent to.
+        let _ = list.feed(&Suppressed { address, tenant, source, reason, added, expires });
+    }
+}
+
+/// Unix seconds of the wall clock.
+pub fn wall_secs() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn wall_time() -> DateTime {
+    DateTime::from_unix(wall_secs().cast_signed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_spool::Lsn;
+
+    #[test]
+    fn rules_are_replaced_and_wrong_ones_change_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("classes.toml");
+        let class = |classes: &Classes| classes.now().classify("550 gone fishing").name().to_owned();
+        let classes = Classes::default();
+        assert_eq!(class(&classes), "other");
+        fs::write(&file, "[[class]]\nname = \"angler\"\npatterns = [\"fishing\"]\n").unwrap();
+        classes.load(Some(&file)).unwrap();
+        assert_eq!(class(&classes), "angler");
+        fs::write(&file, "[[class]]\nname = \"angler\"\npatterns = [\"(\"]\n").unwrap();
+        assert!(matches!(classes.load(Some(&file)), Err(BouncesError::Rules { .. })));
+        fs::remove_file(&file).unwrap();
+        let error = classes.load(Some(&file)).unwrap_err().to_string();
+        assert!(error.starts_with("relay.bounces.classes_file: ") && error.contains("classes.toml"), "{error}");
+        assert_eq!(class(&classes), "angler");
+        classes.load(None).unwrap();
+        assert_eq!(class(&classes), "other");
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_suppressed() {
+        let dir = tempfile::tempdir().unwrap();
+        let section = BounceSection { suppress_complaints: true, ..BounceSection::default() };
+        let bounces = Bounces::open(&section, None, dir.path()).unwrap();
+        bounces.suppress(Source::Bounce, "", "bob@a.example", "no such user".to_owned());
+        assert!(bounces.suppressed().is_none());
+        bounces.suppress(Source::Complaint, "news", "bob@a.example", "abuse".to_owned());
+        let found = bounces.suppressed().unwrap().find("news", "bob@a.example", wall_secs()).unwrap().unwrap();
+        assert_eq!(found.expires, Some(found.added + 180 * 86_400));
+    }
+
+    #[test]
+    fn signed_senders_are_known_again_in_their_domain_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret_file = dir.path().join("secret");
+        fs::write(&secret_file, "a secret for tests\n").unwrap();
+        let section = ReturnPathSection { domain: "b.example".into(), secret_file, prefix: bounce() };
+        assert!(section.mistake().is_none());
+        let signed = SignedPaths::open(&section, &dir.path().join("originals")).unwrap();
+        let text = |text: &str| text.to_owned();
+        let original = Original { tenant: text(""), sender: text("ann@b.example"), recipient: text("bob@c.example") };
+        let key = Key { message: Lsn::new(4711), number: 3 };
+        let sender = signed.sign(key, &original);
+        assert_eq!(signed.original(key).unwrap(), Some(original));
+        let (local_part, domain) = sender.split_once('@').unwrap();
+        assert_eq!(signed.verify(local_part, &domain.to_uppercase()).unwrap().key, key);
+        assert_eq!(signed.verify(local_part, "c.example").unwrap_err(), VerifyError::NotOurs);
+        for (domain, prefix) in [("no domain", "bounce"), ("b.example", "a+b"), ("b.example", "")] {
+            let section = ReturnPathSection { domain: domain.into(), prefix: prefix.into(), ..section.clone() };
+            assert!(section.mistake().is_some(), "{section:?}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What goes out: nothing to addresses on the suppression list, which is asked before each attempt and before a connection is made; and senders that are signed.
+
+use std::sync::Arc;
+
+use posthaste_smtp::{Reply, ReversePath};
+
+use super::bounces::wall_secs;
+use super::messages::Envelope;
+use super::observer::AttemptResult;
+use super::shared::Shared;
+use super::site::Site;
+use super::traffic::keys_of;
+use crate::classify::line_of;
+use crate::originals::Original;
+use crate::queue::{Outcome, Prefer, Take, Taken, Transaction};
+use crate::return_path::VerifyError;
+use crate::session::Scope;
+use crate::suppression::{Source, Suppressed, SuppressionError};
+
+impl Shared {
+    /// Ends the recipients of a transaction that are on the list; the others are left in it. Without a list this costs nothing; with one it may read from the disk.
+    ///
+    /// # Errors
+    /// The list cannot be read: then nobody knows who is on it.
+    pub fn end_suppressed(
+        self: &Arc<Self>,
+        transaction: &mut Transaction,
+        envelope: &Envelope,
+    ) -> Result<(), SuppressionError> {
+        let Some(list) = self.config.bounces.suppressed() else { return Ok(()) };
+        let address = |taken: &Taken| envelope.recipient(taken.number).map_or("", |recipient| &*recipient.address);
+        let addresses = transaction.recipients.iter().map(address);
+        let found = list.find_each(&envelope.queued.tenant, addresses, wall_secs())?;
+        if found.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let (mut left, mut changes) = (Vec::with_capacity(transaction.recipients.len()), Vec::new());
+        for ((key, taken), entry) in keys_of(transaction).zip(&transaction.recipients).zip(found) {
+            let Some(entry) = entry else {
+                left.push(*taken);
+                continue;
+            };
+            let Some(change) = self.queue().finish(key, Outcome::Suppressed) else { continue };
+            let (result, reply, host) = (AttemptResult::Suppressed, reply_for(&entry), Arc::from(""));
+            changes.push((change, self.attempted(key, envelope, taken.attempts, result, &host, reply)));
+        }
+        self.record_told(changes);
+        transaction.recipients = left;
+        Ok(())
+    }
+
+    /// Ends what waits for a site and is on the list, until something else comes. Whether that did. Blocks.
+    pub fn has_unsuppressed(self: &Arc<Self>, site: &Site, prefer: Prefer) -> bool {
+        while self.config.bounces.suppressed().is_some() && !self.is_ending() {
+            let ready = site.state().ready;
+            let take = Take { prefer, recipients_max: self.config.recipients_max, across_domains: true };
+            let next = self.queue().next(ready, take);
+            let Some(mut transaction) = next else { return false };
+            let is_asked = match self.messages.envelope(transaction.message) {
+                Ok(envelope) => self.end_suppressed(&mut transaction, &envelope).is_ok(),
+                Err(_) => false,
+            };
+            if !is_asked || !transaction.recipients.is_empty() {
+                // In front again. Whatever is wrong is found when it is sent.
+                let keys: Vec<_> = keys_of(&transaction).map(|key| (key, Outcome::Untried)).collect();
+                self.finish(keys);
+                return true;
+            }
+        }
+        true
+    }
+
+    /// A host has refused a recipient for good: its address comes on the list if that is wanted, and if the reply speaks of the address for sure.
+    pub fn suppress_bounced(&self, envelope: &Envelope, number: u16, reply: &Reply, scope: Scope, is_alone: bool) {
+        let bounces = &self.config.bounces;
+        let is_of_recipient = scope == Scope::Recipient || scope == Scope::Accepted && is_alone;
+        if !bounces.suppress_bounces || !is_of_recipient {
+            return;
+        }
+        let classes = bounces.classes.now();
+        let class = classes.classify_reply(reply);
+        if let Some(recipient) = envelope.recipient(number).filter(|_| class.is_address_bad()) {
+            let reason = format!("{}: {}", class.name(), line_of(reply));
+            bounces.suppress(Source::Bounce, &envelope.queued.tenant, &recipient.address, reason);
+        }
+    }
+
+    /// The signed sender of a transaction, which has one recipient then; `None` if its sender stays.
+    pub fn signed_sender(&self, transaction: &Transaction, envelope: &Envelope) -> Option<ReversePath> {
+        let signed = self.config.bounces.return_path.as_ref()?;
+        let (key, queued) = (keys_of(transaction).next()?, &envelope.queued);
+        // One that is signed already leads back by itself; a chain of them would have no bound.
+        let is_signed =
+            |(local_part, domain): (&str, &str)| signed.verify(local_part, domain) != Err(VerifyError::NotOurs);
+        if queued.sender.is_empty() || queued.sender.rsplit_once('@').is_some_and(is_signed) {
+            return None;
+        }
+        let original = Original {
+            tenant: queued.tenant.to_string(),
+            sender: queued.sender.to_string(),
+            recipient: envelope.recipient(key.number)?.address.to_string(),
+        };
+        ReversePath::parse(&format!("<{}>", signed.sign(key, &original))).ok()
+    }
+
+    /// Makes durable what was fed to the list, and what was sent under signed senders. Blocks.
+    pub fn flush_bounces(&self) {
+        let published = self.spool.stats().published;
+        if let Some(signed) = self.config.bounces.return_path.as_ref().filter(|signed| signed.is_fed())
+            && let Err(error) = signed.flush()
+        {
+            self.unreadable(published, &error.to_string());
+        }
+        let Some(list) = self.config.bounces.suppressions.as_ref().filter(|list| list.is_fed()) else { return };
+        match list.flush(wall_secs()) {
+            Ok(0) => {}
+            Ok(dropped) => {
+                self.unreadable(published, &format!("{dropped} addresses were too many to suppress at once"))
+            }
+            Err(error) => self.unreadable(published, &error.to_string()),
+        }
+    }
+}
+
+/// What stands in the log; no client is told.
+fn reply_for(entry: &Suppressed) -> Reply {
+    let source = match entry.source {
+        Source::Operator => "operator",
+        Source::Bounce => "bounce",
+        Source::Complaint => "complaint",
+    };
+    let reason: String = entry.reason.chars().filter(|c| matches!(c, ' '..='~')).take(200).collect();
+    Reply::new(550, "5.7.1", format!("on the suppression list ({source}) {reason}").trim_end().to_owned())
+}

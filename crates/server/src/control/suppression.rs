@@ -1,0 +1,46 @@
+//! The suppression list.
+
+use posthaste_relay::sender::{Relay, wall_secs};
+use posthaste_relay::suppression::{Suppressed, SuppressionError, Suppressions, Wanted};
+use serde_json::json;
+
+use super::{Answer, Outcome};
+
+/// The entries that are wanted, one on each line.
+pub(super) fn list(relay: &Relay, wanted: &Wanted, answer: Answer<'_>) -> Outcome {
+    let mut count = 0;
+    let shown = list_of(relay)?.list(wanted, wall_secs(), &mut |entry| {
+        count += 1;
+        serde_json::to_value(entry).is_ok_and(answer)
+    });
+    shown.map_err(failed)?;
+    Ok(json!({ "done": count }))
+}
+
+/// Adds entries; those without a time are added now.
+pub(super) fn add(relay: &Relay, uid: u32, entries: &[Suppressed]) -> Outcome {
+    let now = wall_secs();
+    let added = |entry: &Suppressed| if entry.added == 0 { now } else { entry.added };
+    let entries: Vec<Suppressed> =
+        entries.iter().map(|entry| Suppressed { added: added(entry), ..entry.clone() }).collect();
+    let new = list_of(relay)?.add(&entries, now).map_err(failed)?;
+    let (count, first) = (entries.len(), entries.first().map_or("", |entry| &*entry.address));
+    tracing::info!(uid, entries = count, new, first, "the operator has added to the suppression list");
+    Ok(json!({ "done": count, "new": new }))
+}
+
+/// Removes addresses of a tenant, or those for everybody.
+pub(super) fn remove(relay: &Relay, uid: u32, tenant: &str, addresses: &[String]) -> Outcome {
+    let removed = list_of(relay)?.remove(tenant, addresses, wall_secs()).map_err(failed)?;
+    let first = addresses.first().map_or("", String::as_str);
+    tracing::info!(uid, tenant, removed, first, "the operator has removed from the suppression list");
+    Ok(json!({ "done": removed }))
+}
+
+fn list_of(relay: &Relay) -> Result<&Suppressions, String> {
+    relay.bounces().suppressions.as_deref().ok_or_else(|| "this server has no suppression list".to_owned())
+}
+
+fn failed(error: SuppressionError) -> String {
+    error.to_string()
+}

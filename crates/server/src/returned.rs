@@ -1,0 +1,202 @@
+//! Mail that comes to a signed return path: whose message it is about, what it reports, and to whom it goes on.
+
+use std::sync::Arc;
+
+use posthaste_delivery::local::Body;
+use posthaste_events::{Event, Feedback, Kind};
+use posthaste_relay::originals::Original;
+use posthaste_relay::queue::Key;
+use posthaste_relay::report::{Action, RecipientReport, Report};
+use posthaste_relay::return_path::VerifyError;
+use posthaste_relay::suppression::Source;
+use posthaste_smtp::ForwardPath;
+use posthaste_spool::Lsn;
+
+use crate::receive::Receiver;
+
+/// A recipient that is a return path of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Returned {
+    /// What was sent.
+    pub key: Key,
+    /// Whose it was; `None` if nobody knows any more.
+    pub original: Option<Original>,
+}
+
+/// What a recipient is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ReturnPath {
+    /// Nothing special.
+    Ordinary,
+    /// Altered, or too old.
+    Invalid,
+    /// One that we have signed.
+    Ours(Returned),
+    /// One that we have signed; what was sent under it cannot be looked up now.
+    NotNow,
+}
+
+/// What a report says of the recipient that its return path names.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    kind: String,
+    reporter: String,
+    status: String,
+    text: String,
+    message_id: String,
+    /// The line for a class, if the recipient was refused for good.
+    refused: Option<String>,
+    is_complaint: bool,
+}
+
+impl Receiver {
+    /// What a recipient is. May read from the disk.
+    pub fn return_path(&self, path: &ForwardPath) -> ReturnPath {
+        let signed = self.relay().and_then(|relay| relay.bounces().return_path.as_ref());
+        let (Some(signed), Some(address)) = (signed, path.address()) else { return ReturnPath::Ordinary };
+        match signed.verify(address.local_part(), &address.domain().to_string()) {
+            Ok(bounced) => match signed.original(bounced.key) {
+                Ok(original) => ReturnPath::Ours(Returned { key: bounced.key, original }),
+                Err(error) => {
+                    tracing::error!(error = %error, "mail to a signed return path is refused for now");
+                    ReturnPath::NotNow
+                }
+            },
+            Err(VerifyError::NotOurs) => ReturnPath::Ordinary,
+            Err(_) => ReturnPath::Invalid,
+        }
+    }
+
+    /// Logs what came to signed return paths, in the message `report`, and suppresses addresses if the configuration says so.
+    pub fn tell_returned(&self, returned: &[Returned], read: Option<&Report>, report: Lsn) {
+        let Some(relay) = self.relay() else { return };
+        for Returned { key, original } in returned {
+            let recipient = original.as_ref().map_or("", |original| &original.recipient);
+            let said = said(read, recipient);
+            let (batch, number) = (key.message.get(), key.number);
+            let (kind, status, text) = (&*said.kind, &*said.status, &*said.text);
+            tracing::info!(batch, number, to = recipient, kind, status, text, "mail about what was sent has come");
+            let bounces = relay.bounces();
+            if let Some(original) = original {
+                let classes = bounces.classes.now();
+                let class = said.refused.as_deref().map(|line| (classes.classify(line), line));
+                if let Some((class, line)) = class.filter(|(class, _)| class.is_address_bad()) {
+                    let reason = format!("{}: {line}", class.name());
+                    bounces.suppress(Source::Bounce, &original.tenant, &original.recipient, reason);
+                }
+                if said.is_complaint {
+                    bounces.suppress(Source::Complaint, &original.tenant, &original.recipient, said.kind.clone());
+                }
+            }
+            let Some(recorder) = self.events() else { continue };
+            let text_of = |text: Option<&String>| Arc::from(text.map_or("", String::as_str));
+            recorder.note(&Event::now(Kind::Feedback(Feedback {
+                kind: said.kind.into(),
+                report,
+                message: key.message,
+                number: key.number,
+                reporter: said.reporter.into(),
+                sender: text_of(original.as_ref().map(|original| &original.sender)),
+                recipient: text_of(original.as_ref().map(|original| &original.recipient)),
+                message_id: said.message_id.into(),
+                status: said.status.into(),
+                text: said.text.into(),
+                tenant: text_of(original.as_ref().map(|original| &original.tenant)),
+                campaign: Arc::default(),
+            })));
+        }
+    }
+}
+
+/// What a message reports. One that is too large for memory is not read.
+pub(crate) fn read(body: &Body) -> Option<Report> {
+    match body {
+        Body::Memory(pieces) => Report::read(&pieces.concat()),
+        _ => None,
+    }
+}
+
+/// What is said of a recipient: by its address, or by the only one of the report.
+fn said(report: Option<&Report>, recipient: &str) -> Said {
+    match report {
+        None => Said { kind: "other".to_owned(), ..Said::default() },
+        Some(Report::Feedback(report)) => Said {
+            kind: report.feedback_type.clone(),
+            reporter: report.reported_domain.clone().unwrap_or_default(),
+            message_id: report.message_id.clone().unwrap_or_default(),
+            is_complaint: report.is_complaint(),
+            ..Said::default()
+        },
+        Some(Report::Delivery(report)) => {
+            let is_it = |of: &&RecipientReport| {
+                let original = of.original.as_deref().unwrap_or_default();
+                [&*of.recipient, original].iter().any(|address| address.eq_ignore_ascii_case(recipient))
+            };
+            // Behind a forward it has another address.
+            let of = report.recipients.iter().find(is_it).or(report.recipients.first());
+            let Some(of) = of else { return Said::default() };
+            let kind = match of.action {
+                Action::Failed => "failed",
+                Action::Delayed => "delayed",
+                Action::Delivered => "delivered",
+                Action::Relayed => "relayed",
+                Action::Expanded => "expanded",
+                _ => "other",
+            };
+            let status =
+                of.status.map_or_else(String::new, |(class, subject, detail)| format!("{class}.{subject}.{detail}"));
+            let line = of.line();
+            let is_final = of.action == Action::Failed && line.starts_with('5');
+            Said {
+                kind: kind.to_owned(),
+                reporter: report.reporting_mta.clone().unwrap_or_default(),
+                status,
+                text: of.diagnostic.clone().unwrap_or_default(),
+                message_id: report.message_id.clone().unwrap_or_default(),
+                refused: is_final.then_some(line),
+                is_complaint: false,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(fields: &str) -> Option<Report> {
+        let text = format!(
+            "Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n\
+             --b\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.there.example\r\n\r\n{fields}\r\n--b--\r\n"
+        );
+        read(&Body::Memory(vec![text.into()]))
+    }
+
+    #[test]
+    fn the_recipient_that_was_sent_to_is_looked_for() {
+        let report = delivery(
+            "Final-Recipient: rfc822; other@there.example\r\nAction: delayed\r\nStatus: 4.2.2\r\n\r\n\
+             Final-Recipient: rfc822; new@far.example\r\nOriginal-Recipient: rfc822; Bob@There.example\r\nAction: failed\r\nStatus: 5.1.1\r\n",
+        );
+        let found = said(report.as_ref(), "bob@there.example");
+        assert_eq!((&*found.kind, &*found.status, &*found.reporter), ("failed", "5.1.1", "mx.there.example"));
+        assert!(found.refused.unwrap().starts_with("550 5.1.1"));
+        let found = said(report.as_ref(), "gone@there.example");
+        assert_eq!((&*found.kind, found.refused), ("delayed", None), "the first stands for what is not named");
+    }
+
+    #[test]
+    fn only_a_final_refusal_can_suppress() {
+        for (action, status, is_final) in [
+            ("failed", "5.1.1", true),
+            ("failed", "4.4.7", false),
+            ("delayed", "5.1.1", false),
+            ("delivered", "2.0.0", false),
+        ] {
+            let report =
+                delivery(&format!("Final-Recipient: rfc822; a@b.example\r\nAction: {action}\r\nStatus: {status}\r\n"));
+            assert_eq!(said(report.as_ref(), "a@b.example").refused.is_some(), is_final, "{action} {status}");
+        }
+        assert_eq!(said(None, "a@b.example"), Said { kind: "other".into(), ..Said::default() });
+    }
+}
