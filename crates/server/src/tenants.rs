@@ -14,7 +14,7 @@ use crate::config::{Config, Network};
 pub(crate) struct Tenants {
     /// Of each listener, in their order.
     listeners: Vec<ByNetwork<Option<Arc<str>>>>,
-    /// By sender's domain, in lower case; with a dot in front for those below it.
+    /// By sender's address or domain, in lower case; with a dot in front for the domains below it.
     senders: HashMap<String, Arc<str>>,
     fields: LabelFields,
 }
@@ -46,7 +46,7 @@ impl Tenants {
         };
         let of_tenant = |tenant: &TenantSection| {
             let name: Arc<str> = tenant.name.as_str().into();
-            let domains = tenant.sender_domains.iter();
+            let domains = tenant.sender_domains.iter().chain(&tenant.senders);
             domains.map(|domain| (domain.to_lowercase(), name.clone())).collect::<Vec<_>>()
         };
         let field = |name: &str| (!name.is_empty()).then(|| name.into());
@@ -94,7 +94,11 @@ impl Tenants {
         if self.senders.is_empty() {
             return None;
         }
-        let domain = sender.address()?.domain().to_string().to_lowercase();
+        let address = sender.address()?;
+        if let Some(tenant) = self.senders.get(&address.to_string().to_lowercase()) {
+            return Some(tenant.clone());
+        }
+        let domain = address.domain().to_string().to_lowercase();
         let below = domain.match_indices('.').map(|(dot, _)| &domain[dot..]);
         std::iter::once(domain.as_str()).chain(below).find_map(|domain| self.senders.get(domain).cloned())
     }
@@ -115,7 +119,8 @@ mod tests {
     #[test]
     fn the_nearest_sender_domain_names_the_tenant() {
         let text = "[[relay.tenant]]\nname = 'a'\nsender_domains = ['A.example', '.b.example']\n\
-                    [[relay.tenant]]\nname = 'c'\nsender_domains = ['.x.b.example', 'y.b.example']\n";
+                    [[relay.tenant]]\nname = 'c'\nsender_domains = ['.x.b.example', 'y.b.example']\n\
+                    [[relay.tenant]]\nname = 'd'\nsenders = ['Ann@a.example', 'ann@else.example']\n";
         let tenants = Tenants::new(&Config::parse(Path::new("test"), text).unwrap());
         let check = |sender: &str, expected: Option<&str>| {
             let path = ReversePath::parse(&format!("<{sender}>")).unwrap();
@@ -129,6 +134,9 @@ mod tests {
         check("x@y.b.example", Some("c"));
         check("x@z.x.b.example", Some("c"));
         check("x@[192.0.2.1]", None);
+        check("aNN@A.example", Some("d"));
+        check("ann@else.example", Some("d"));
+        check("x@else.example", None);
         check("", None);
     }
 

@@ -338,6 +338,8 @@ mod tests {
             "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'a'",
             "[[tenant]]\nname = 'a'\nsender_domains = ['x.example', 'X.example']",
             "[[tenant]]\nname = 'a'\nsender_domains = ['..x.example']",
+            "[[tenant]]\nname = 'a'\nsenders = ['x.example']",
+            "[[tenant]]\nname = 'a'\nsenders = ['a@x.example']\n[[tenant]]\nname = 'b'\nsenders = ['A@x.example']",
             "tenant_header = 'X:'",
             "tenant_header = 'X-A'\ncampaign_header = 'x-a'",
             "[bounces]\nsuppress_secs = '100 years'",

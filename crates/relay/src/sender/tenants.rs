@@ -13,6 +13,9 @@ pub struct TenantSection {
     /// Mail of trusted clients is its mail if the sender is in one of these domains; with a dot in front: in a domain below it.
     #[serde(default)]
     pub sender_domains: Vec<String>,
+    /// The same of these addresses, before any domain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub senders: Vec<String>,
 }
 
 /// Whether `text` can be the name of a tenant or a campaign: 1 to 100 visible ASCII characters.
@@ -40,6 +43,16 @@ pub(super) fn check(tenants: &[TenantSection], at: &[Key]) -> Result<(), Problem
             }
             if !domains.insert(domain.to_lowercase()) {
                 return Err(Problem::new(at(), format!("`{domain}` is another tenant's, or listed twice")));
+            }
+        }
+        for (number, sender) in tenant.senders.iter().enumerate() {
+            let at = || at(&["senders".into(), number.into()]);
+            if posthaste_smtp::Address::parse(sender).is_err() {
+                return Err(Problem::new(at(), "not an address, such as ann@example.org"));
+            }
+            // No domain has an `@`.
+            if !domains.insert(sender.to_lowercase()) {
+                return Err(Problem::new(at(), format!("`{sender}` is another tenant's, or listed twice")));
             }
         }
     }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use posthaste_net::ProxyHeader;
+use posthaste_random::Random;
 use posthaste_relay::sender::{Pool, Routing, Source};
-use posthaste_relay::session::Proxy;
+use posthaste_relay::session::{Endpoint, OpenError, Proxy, Session, Settings};
 use posthaste_smtp::sasl::Credentials;
 
 use super::sink::Sink;
@@ -149,4 +150,37 @@ fn a_proxy_that_cannot_be_used_suspends_its_source_until_it_can() {
         }
     }
     assert_eq!(*asked.lock().unwrap(), [], "no destination without the password");
+}
+
+/// Likely octets of SOCKS5 and others, then the end.
+fn babble(stream: &mut TcpStream, _: &Asked) -> io::Result<Option<SocketAddr>> {
+    let mut random = Random::new(u64::from(stream.peer_addr()?.port()));
+    let right = [5, 0, 5, 0, 0, 1, 127, 0, 0, 1, 0, 25];
+    let octets: Vec<u8> = (0..random.below(40) as usize)
+        .map(|at| match random.one_in(12) {
+            true => random.below(256) as u8,
+            false => right.get(at).copied().unwrap_or(b'2'),
+        })
+        .collect();
+    stream.write_all(&octets)?;
+    // What was sent is not reset with the end.
+    stream.shutdown(Shutdown::Write)?;
+    io::copy(stream, &mut io::sink()).map(|_| None)
+}
+
+#[tokio::test]
+async fn whatever_a_proxy_says_there_is_an_error_and_no_session() {
+    let (server, _) = proxy(babble);
+    let endpoint = Endpoint::Tcp("192.0.2.1:25".parse().unwrap());
+    let (mut of_source, mut of_host) = (0, 0);
+    for number in 0..300 {
+        let login = (number % 4 == 0).then(|| Credentials::new("a".repeat(number), "b"));
+        let settings = Settings { proxy: Some(Proxy::Socks5 { server, login }), ..Settings::new("here.example") };
+        match Session::open(&endpoint, &settings).await {
+            Err(OpenError::Source(_)) => of_source += 1,
+            Err(_) => of_host += 1,
+            Ok(session) => panic!("{session:?}"),
+        }
+    }
+    assert!(of_source > 50 && of_host > 50, "{of_source}, {of_host}");
 }
