@@ -15,5 +15,6 @@ pub mod return_path;
 pub mod secrets;
 pub mod sender;
 pub mod session;
+pub mod shaping;
 pub mod srs;
 pub mod suppression;

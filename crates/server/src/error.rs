@@ -38,6 +38,9 @@ pub enum ServeError {
     /// A fixed next hop of the relay cannot be used.
     #[error("relay.route: {0}")]
     Route(#[from] posthaste_relay::sender::RouteError),
+    /// The limits for destinations cannot be used.
+    #[error("relay.shaping: {0}")]
+    Shaping(#[from] posthaste_relay::shaping::ShapingError),
     /// Senders of forwarded mail cannot be rewritten.
     #[error("relay.srs: {0}")]
     Srs(#[from] posthaste_relay::secrets::SecretFileError),

@@ -66,9 +66,13 @@ impl Service for RelayService {
         OnFailure::GoOn("mail for other hosts waits in the spool")
     }
 
-    /// Routes, TLS policies, sources and pools are those of the new configuration, and what waits is tried again at once.
+    /// Limits, routes, TLS policies, sources and pools are those of the new configuration, and what waits is tried again at once.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
         let Some(relay) = &self.relay else { return };
+        match config.relay.shaping_rules() {
+            Ok(rules) => relay.set_shaping(rules),
+            Err(error) => tracing::error!(error = error.to_string(), "relay.shaping: the old limits stay in force"),
+        }
         match config.relay.routing() {
             Ok(routing) => relay.set_routing(&routing),
             Err(error) => {
@@ -140,6 +144,7 @@ fn open(
         site_connections_max: section.connections_per_site,
         session_messages_max: section.messages_per_connection,
         recipients_max: section.recipients_per_message,
+        shaping: section.shaping_rules()?,
         timeouts: Timeouts::default(),
         tls: section.tls.then(opportunistic_tls).transpose().map_err(|error| ServeError::Dns(error.to_string()))?,
         eight_bit: section.eight_bit.into(),

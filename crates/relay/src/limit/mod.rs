@@ -89,6 +89,22 @@ impl Bucket {
         }
     }
 
+    /// As [`take`](Self::take), but takes nothing: for a caller that takes from several buckets if all of them have enough.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn check(&self, count: u32, now: u64) -> Result<(), Refused> {
+        if count > self.rate.burst() {
+            return Err(Refused::Never);
+        }
+        let (cost, allowed) = (self.rate.cost(count), self.rate.cost(self.rate.burst()));
+        let paid_at = self.paid_at.load(Ordering::Relaxed);
+        match paid_at.max(now).saturating_add(cost) <= now.saturating_add(allowed) {
+            true => Ok(()),
+            false => Err(Refused::Until(paid_at.saturating_add(cost).saturating_sub(allowed))),
+        }
+    }
+
     /// How many tokens are in the bucket.
     pub fn available(&self, now: u64) -> u32 {
         let missing = self.debt(now).div_ceil(self.rate.interval());
@@ -135,7 +151,11 @@ mod tests {
             while times.len() < 500 {
                 now += random.below(rate.interval() * 3 / 2 + 1);
                 let count = 1 + random.below(u64::from(rate.burst())) as u32;
-                match bucket.take(count, now) {
+                let check = bucket.check(count, now);
+                assert_eq!(check, bucket.check(count, now), "seed {seed}: a check takes nothing");
+                let taken = bucket.take(count, now);
+                assert_eq!(check, taken, "seed {seed}");
+                match taken {
                     Ok(()) => times.extend((0..count).map(|_| now)),
                     Err(Refused::Until(until)) => {
                         assert!(until > now, "seed {seed}");

@@ -43,6 +43,16 @@ impl Rate {
         (u64::from(self.seconds) * 1_000_000_000).div_ceil(u64::from(self.count))
     }
 
+    /// How many are allowed in [`seconds`](Self::seconds).
+    pub fn count(self) -> u32 {
+        self.count
+    }
+
+    /// The time that [`count`](Self::count) is for.
+    pub fn seconds(self) -> u32 {
+        self.seconds
+    }
+
     /// How many may be taken at once.
     pub fn burst(self) -> u32 {
         self.burst

@@ -49,6 +49,8 @@ pub(super) struct Lane {
     pub ready: Option<u32>,
     /// Whether it has a turn in the ready queue.
     pub has_turn: [bool; 2],
+    /// Whether that turn waits for a limit.
+    pub is_parked: [bool; 2],
     pub weight: u32,
     /// The number of its source's name.
     pub source: u64,

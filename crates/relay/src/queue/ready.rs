@@ -7,6 +7,7 @@ use posthaste_spool::Lsn;
 
 use super::destinations::{Lane, QueueId};
 use super::entry::{Change, Key, Scope, Status, What};
+use super::gate::{Gate, Parked};
 use super::pick::{number, pick};
 use super::table::{BUSY, DUE, Id};
 use super::{Queue, Secs};
@@ -14,7 +15,7 @@ use super::{Queue, Secs};
 /// A ready queue: a source and a site, for as long as a queue is routed to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadyId {
-    place: u32,
+    pub(super) place: u32,
     serial: u32,
 }
 
@@ -34,6 +35,15 @@ pub enum Prefer {
     First,
     /// Later attempts, and first ones if there are none.
     Later,
+}
+
+impl Prefer {
+    fn kinds(self) -> [usize; 2] {
+        match self {
+            Self::First => [0, 1],
+            Self::Later => [1, 0],
+        }
+    }
 }
 
 /// What a transaction may have.
@@ -93,21 +103,22 @@ pub(super) struct Ready {
     lanes: u32,
     pub source: Arc<str>,
     pub site: Arc<str>,
-    turns: [Turns; 2],
+    pub turns: [Turns; 2],
     is_woken: bool,
 }
 
 /// Queues in the order in which they are served: one of each tenant in turn.
 #[derive(Debug, Default)]
-struct Turns {
-    tenants: VecDeque<u32>,
-    lanes: HashMap<u32, VecDeque<LaneId>>,
+pub(super) struct Turns {
+    pub tenants: VecDeque<u32>,
+    /// Also of tenants that wait for a limit, and so are not in `tenants`.
+    pub lanes: HashMap<u32, VecDeque<LaneId>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct LaneId {
-    queue: QueueId,
-    serial: u32,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LaneId {
+    pub queue: QueueId,
+    pub serial: u32,
 }
 
 impl Turns {
@@ -200,11 +211,11 @@ impl Queue {
         Some((ready.source.clone(), ready.site.clone()))
     }
 
-    fn ready_at(&self, id: ReadyId) -> Option<&Ready> {
+    pub(super) fn ready_at(&self, id: ReadyId) -> Option<&Ready> {
         self.ready.get(id.place as usize).filter(|ready| ready.serial == id.serial && ready.lanes > 0)
     }
 
-    fn ready_id(&self, place: u32) -> ReadyId {
+    pub(super) fn ready_id(&self, place: u32) -> ReadyId {
         ReadyId { place, serial: self.ready[place as usize].serial }
     }
 
@@ -226,16 +237,22 @@ impl Queue {
 
     /// The next transaction of a ready queue, for the next free connection or behind the dot of the one before. `None`: nothing waits.
     pub fn next(&mut self, ready: ReadyId, take: Take) -> Option<Transaction> {
-        let kinds = match take.prefer {
-            Prefer::First => [0, 1],
-            Prefer::Later => [1, 0],
-        };
         self.ready_at(ready)?;
-        kinds.into_iter().find_map(|kind| self.next_of(ready.place, kind, take))
+        take.prefer.kinds().into_iter().find_map(|kind| self.next_of(ready.place, kind, take, None))
     }
 
-    fn next_of(&mut self, ready: u32, kind: usize, take: Take) -> Option<Transaction> {
-        while let Some(lane) = self.ready[ready as usize].turns[kind].pop() {
+    /// As [`next`](Self::next), of what the gate lets through. `None`: nothing waits, or all of it is parked.
+    pub fn next_within(&mut self, ready: ReadyId, take: Take, gate: &mut dyn Gate) -> Option<Transaction> {
+        self.ready_at(ready)?;
+        take.prefer.kinds().into_iter().find_map(|kind| self.next_of(ready.place, kind, take, Some(gate)))
+    }
+
+    fn next_of(&mut self, ready: u32, kind: usize, take: Take, mut gate: Option<&mut dyn Gate>) -> Option<Transaction> {
+        loop {
+            if let Some(gate) = &mut gate {
+                self.park_tenants(ready, kind, &mut **gate);
+            }
+            let lane = self.ready[ready as usize].turns[kind].pop()?;
             let Some(destination) = self.destinations.get(lane.queue) else { continue };
             let Some(at) = destination.lanes.iter().position(|other| other.serial == lane.serial) else { continue };
             let (place, is_old) = (lane.queue.place, destination.route_until <= self.now);
@@ -248,11 +265,19 @@ impl Queue {
                 self.list_unrouted(place);
                 continue;
             }
+            if let Some(gate) = &mut gate {
+                let [tenant, _, domain] = self.destinations.at(place).key.map(|name| self.names.get(name));
+                if !gate.lane(tenant, domain, Parked::lane(lane, kind)) {
+                    let lane = &mut self.destinations.at_mut(place).lanes[at];
+                    (lane.has_turn[kind], lane.is_parked[kind]) = (true, true);
+                    continue;
+                }
+                gate.take();
+            }
             let transaction = self.take_siblings(id, take, Some(ready));
             self.wake(place, at, kind);
             return Some(transaction);
         }
-        None
     }
 
     /// Takes what waits of one message of a queue, whatever its route: to end attempts when there is no site. `None`: nothing waits.
@@ -359,12 +384,20 @@ impl Queue {
         let Some(ready) = ready else { return self.list_unrouted(place) };
         if !std::mem::replace(&mut lane.has_turn[kind], true) {
             let lane = LaneId { queue: id, serial: lane.serial };
-            let queue = &mut self.ready[ready as usize];
-            queue.turns[kind].push(tenant, lane);
-            if !std::mem::replace(&mut queue.is_woken, true) {
-                let id = ReadyId { place: ready, serial: queue.serial };
-                self.woken.push_back(id);
-            }
+            self.give_turn(ready, kind, tenant, lane);
+        }
+    }
+
+    pub(super) fn give_turn(&mut self, ready: u32, kind: usize, tenant: u32, lane: LaneId) {
+        self.ready[ready as usize].turns[kind].push(tenant, lane);
+        self.list_woken(ready);
+    }
+
+    pub(super) fn list_woken(&mut self, ready: u32) {
+        let queue = &mut self.ready[ready as usize];
+        if !std::mem::replace(&mut queue.is_woken, true) {
+            let id = ReadyId { place: ready, serial: queue.serial };
+            self.woken.push_back(id);
         }
     }
 
@@ -396,7 +429,8 @@ impl Queue {
         }
         let lists = [self.table.list(), self.table.list()];
         let source = ready.map_or(0, |place| number(&self.ready[place as usize].source));
-        Lane { serial: self.destinations.next_serial(), lists, ready, has_turn: [false; 2], weight, source }
+        let serial = self.destinations.next_serial();
+        Lane { serial, lists, ready, has_turn: [false; 2], is_parked: [false; 2], weight, source }
     }
 
     pub(super) fn drop_lanes(&mut self, lanes: Vec<Lane>) {

@@ -12,6 +12,7 @@ use crate::dns::Resolver;
 use crate::dsn::{Wording, Written};
 use crate::queue::Schedules;
 use crate::session::{Timeouts, TlsPolicy};
+use crate::shaping::Rules;
 
 /// How the relay sends.
 #[derive(Clone)]
@@ -34,6 +35,8 @@ pub struct Config {
     pub session_messages_max: u64,
     /// Recipients of one transaction.
     pub recipients_max: usize,
+    /// Limits for destinations, tenants and domains; what it does not say is as above.
+    pub shaping: Arc<Rules>,
     /// How long a session waits for what.
     pub timeouts: Timeouts,
     /// STARTTLS is used where it is offered; nothing is verified (RFC 7435). `None`: never.

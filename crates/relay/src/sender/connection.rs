@@ -9,6 +9,7 @@ use posthaste_smtp::Reply;
 use tokio::time::Instant;
 
 use super::observer::SiteState;
+use super::shape::Permit;
 use super::shared::Shared;
 use super::site::Site;
 use super::traffic::Mail;
@@ -21,12 +22,15 @@ struct Counted {
     shared: Arc<Shared>,
     site: Arc<Site>,
     prefer: Prefer,
+    permits: Vec<Permit>,
     is_open: bool,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         self.site.state().ended(self.prefer, self.is_open);
+        // Others that share a limit have waited for longer.
+        self.shared.give_back(&mut self.permits);
         self.shared.connection_ended(&self.site);
     }
 }
@@ -40,8 +44,8 @@ enum Served {
 }
 
 /// Sends what waits for a site.
-pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer, seed: u64) {
-    let mut counted = Counted { shared: shared.clone(), site: site.clone(), prefer, is_open: false };
+pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer, permits: Vec<Permit>, seed: u64) {
+    let mut counted = Counted { shared: shared.clone(), site: site.clone(), prefer, permits, is_open: false };
     if shared.config.bounces.suppressed().is_some() {
         let (asking, of) = (shared.clone(), site.clone());
         let has_more = tokio::task::spawn_blocking(move || asking.has_unsuppressed(&of, prefer)).await;
@@ -53,17 +57,24 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
     let destination = site.state().destination.clone();
     let mut attempt = Attempt::new(destination, &mut random);
     let mut error = String::from("it has no host");
+    let (mut is_first, mut is_full) = (true, false);
     loop {
         match attempt.next(&shared.config.resolver).await {
             Ok(Some((host, addresses))) => {
                 for address in addresses.order(&mut random) {
-                    if shared.is_ending() {
+                    let Some(permit) = shared.address_permit(&site, address) else {
+                        is_full = true;
+                        continue;
+                    };
+                    // The first connection is counted already.
+                    if shared.is_ending() || !std::mem::take(&mut is_first) && !shared.may_connect(&site).await {
                         return;
                     }
                     let Some(local) = site.source.local(address) else {
                         error = format!("{} ({address}): the source has no address of this family", host.name);
                         continue;
                     };
+                    counted.permits.extend(permit);
                     let endpoint = Endpoint::Tcp((address, site.manner.port).into());
                     match open(&shared, &site, &host, &endpoint, local).await {
                         Ok(session) => {
@@ -78,6 +89,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
                     }
                 }
             }
+            Ok(None) if is_full => return,
             Ok(None) => return counted.unreachable(&error),
             Err(DnsError::Unanswered { name, why }) => return counted.unreachable(&format!("DNS: {name}: {why}")),
             Err(failed) => return give_up(&shared, &site, &failed),
@@ -117,7 +129,7 @@ async fn open(
     let config = &shared.config;
     let mut settings = Settings::new(site.source.settings.ehlo.as_ref().unwrap_or(&config.host_name));
     settings.source = local;
-    settings.messages_max = config.session_messages_max;
+    settings.messages_max = site.state().limits.messages_per_connection;
     settings.timeouts = config.timeouts.clone();
     settings.proxy = site.source.settings.proxy.clone();
     settings.eight_bit = config.eight_bit;

@@ -16,6 +16,7 @@ mod connection;
 mod control;
 mod crowd;
 mod dispatch;
+mod explain;
 mod messages;
 mod observer;
 mod record;
@@ -25,6 +26,8 @@ mod route_section;
 mod router;
 mod routing;
 mod section;
+mod shape;
+mod shaping;
 mod shared;
 mod site;
 mod snapshots;
@@ -186,6 +189,7 @@ impl Relay {
         let shared = Arc::new(Shared::new(Parts { spool, stream, config, queue, time, runtime: handle, seed }));
         shared.spool.attach(stream, shown_through, shared.clone())?;
         shared.record(held);
+        runtime.spawn(shaping::run(shared.clone()));
         let dispatcher = Mutex::new(runtime.spawn(dispatch::run(shared.clone())));
         Ok((Relay(Arc::new(Opened { shared, runtime: Mutex::new(Some(runtime)), dispatcher })), report))
     }

@@ -41,12 +41,13 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
 }
 
 /// Where a queue goes.
-struct Plan {
-    destination: Arc<Destination>,
+pub(super) struct Plan {
+    domain: Arc<str>,
+    pub destination: Arc<Destination>,
     manner: Arc<Manner>,
-    members: Vec<Member>,
+    pub members: Vec<Member>,
     /// The name of the site.
-    name: Arc<str>,
+    pub name: Arc<str>,
     until: Instant,
 }
 
@@ -59,9 +60,15 @@ impl Plan {
         };
         let members = routes.members(name, hop.and_then(|(route, _)| route.pool.as_deref()));
         let hosts = destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name));
-        let name = hosts.collect::<Vec<_>>().join(", ") + &manner.text;
-        let until = destination.valid_until;
-        Ok(Plan { destination, manner: manner.clone(), members, name: name.into(), until })
+        let site = hosts.collect::<Vec<_>>().join(", ") + &manner.text;
+        let (domain, until) = (name.domain.clone(), destination.valid_until);
+        Ok(Plan { domain, destination, manner: manner.clone(), members, name: site.into(), until })
+    }
+
+    /// Where mail of a queue would go now, if all is well there.
+    pub async fn usual(shared: &Shared, name: &QueueName) -> Result<Self, DnsError> {
+        let routes = shared.routes();
+        Plan::new(shared, &routes, name, routes.route(name)).await
     }
 }
 
@@ -109,7 +116,8 @@ impl Shared {
             let site = |(ready, (egress, _)): (_, &Member)| {
                 let new = || {
                     let (egress, name, manner) = (egress.clone(), plan.name.clone(), plan.manner.clone());
-                    Arc::new(Site::new(egress, name, manner, plan.destination.clone(), ready))
+                    let unlimited = self.shaper.unlimited(egress.name());
+                    Arc::new(Site::new(egress, name, manner, plan.destination.clone(), ready, unlimited))
                 };
                 let site = sites.entry((egress.name().clone(), plan.name.clone())).or_insert_with(new);
                 if !(Arc::ptr_eq(&site.source, egress) && Arc::ptr_eq(&site.manner, &plan.manner)) {
@@ -118,6 +126,7 @@ impl Shared {
                 }
                 let mut state = site.state();
                 (state.destination, state.ready) = (plan.destination.clone(), ready);
+                self.join(site, &mut state, &plan.domain);
                 site.clone()
             };
             ready.into_iter().zip(&plan.members).map(site).collect()

@@ -16,6 +16,7 @@ use super::tenants::{self, TenantSection};
 use super::{BounceSection, ReturnPathSection, Route, RouteError, Routing};
 use crate::queue::Schedules;
 use crate::secrets::{SecretFileError, Secrets};
+use crate::shaping::{Rules, ShapingError};
 
 /// Mail to other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +69,8 @@ pub struct Section {
     /// How senders of outgoing mail are signed. Not set: they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_path: Option<ReturnPathSection>,
+    /// Files with limits for destinations, tenants and domains; a later one overrides the earlier.
+    pub shaping: Vec<PathBuf>,
     /// How senders of forwarded mail are rewritten. Not set: they stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub srs: Option<SrsSection>,
@@ -131,6 +134,7 @@ impl Default for Section {
             schedule: Schedules::default(),
             bounces: BounceSection::default(),
             return_path: None,
+            shaping: Vec::new(),
             srs: None,
             route: Vec::new(),
             tls_policy: Vec::new(),
@@ -150,6 +154,7 @@ impl Section {
     /// sources, pools and classes of replies; all else as it is.
     pub fn reloaded(&self, new: &Self) -> Self {
         Self {
+            shaping: new.shaping.clone(),
             route: new.route.clone(),
             tls_policy: new.tls_policy.clone(),
             source: new.source.clone(),
@@ -211,6 +216,14 @@ impl Section {
             return Err(Problem::new(at, "not a domain in letters, digits and hyphens, with dots between"));
         }
         Ok(())
+    }
+
+    /// The limits of the files of `shaping`. Reads them.
+    ///
+    /// # Errors
+    /// See [`ShapingError`].
+    pub fn shaping_rules(&self) -> Result<Arc<Rules>, ShapingError> {
+        Rules::read(&self.shaping).map(Arc::new)
     }
 
     fn check_routing(&self) -> Result<(), Problem> {

@@ -21,6 +21,7 @@ use super::observer::{Attempt, AttemptResult, SiteState};
 use super::record::{Recorder, Time};
 use super::replies::Replies;
 use super::routing::Routes;
+use super::shape::{Base, Permit, Shaper};
 use super::site::{Site, SiteKey, Wanted};
 use super::tell::{Tell, Told};
 use super::traffic::{keys_of, status_of};
@@ -36,6 +37,7 @@ pub(super) struct Shared {
     pub replies: Replies,
     pub crowd: Crowd,
     pub recorder: Arc<Recorder>,
+    pub shaper: Shaper,
     pub time: Time,
     pub runtime: Handle,
     pub wake: Notify,
@@ -78,6 +80,7 @@ impl Shared {
             replies: Replies::default(),
             crowd: Crowd::default(),
             recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone())),
+            shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
             spool,
             stream,
             config,
@@ -164,10 +167,10 @@ impl Shared {
     }
 
     /// Starts a connection that its site has counted.
-    pub fn connect(self: &Arc<Self>, site: &Arc<Site>, prefer: crate::queue::Prefer) {
+    pub fn connect(self: &Arc<Self>, site: &Arc<Site>, prefer: crate::queue::Prefer, permits: Vec<Permit>) {
         *self.connections.lock().expect("the connections") += 1;
         let seed = mix(self.seed ^ mix(self.serial.fetch_add(1, Ordering::Relaxed)));
-        self.runtime.spawn(connect(self.clone(), site.clone(), prefer, seed));
+        self.runtime.spawn(connect(self.clone(), site.clone(), prefer, permits, seed));
     }
 
     /// A connection's task has ended; what is left for its site is looked at.
@@ -188,17 +191,20 @@ impl Shared {
             if state.is_retired || !site.source.is_usable() || !self.queue().has_waiting(state.ready) {
                 return;
             }
+            if !state.may_send(site, &self.shaper.alarm) {
+                return;
+            }
             let most = match self.connections() < self.config.connections_max {
-                true => self.config.site_connections_max,
+                true => usize::MAX,
                 false => {
                     self.crowd.wait(site, &mut state);
                     0
                 }
             };
-            state.wanted(most, Instant::now())
+            state.wanted(site, most, &self.shaper.alarm)
         };
-        if let Wanted::Connect(prefer) = wanted {
-            self.connect(site, prefer);
+        if let Wanted::Connect(prefer, permits) = wanted {
+            self.connect(site, prefer, permits);
         }
     }
 

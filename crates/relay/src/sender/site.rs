@@ -9,6 +9,7 @@ use posthaste_spool::Lsn;
 use tokio::time::Instant;
 
 use super::route::Manner;
+use super::shape::{Alarm, Joined, Permit, SiteLimits, Waiter, check, take};
 use super::source::Egress;
 use crate::dns::Destination;
 use crate::queue::{Prefer, ReadyId};
@@ -44,6 +45,11 @@ pub(super) struct State {
     pub recipients_max: Option<usize>,
     /// It waits for a connection in the [crowd](super::crowd).
     pub is_in_crowd: bool,
+    pub limits: Arc<SiteLimits>,
+    pub joined: Joined,
+    /// It is woken when it may send a message, and when it may connect.
+    pub waits_to_send: bool,
+    pub waits_to_connect: bool,
     /// How often a connection was lost while a message was on its way.
     lost: HashMap<Lsn, u32>,
     /// Another has taken its place: it ends behind the transactions under way.
@@ -54,11 +60,11 @@ pub(super) struct State {
 pub(super) type SiteKey = (Arc<str>, Arc<str>);
 
 /// What to do for a site that has something to send.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Wanted {
     /// One more connection, which is counted already.
-    Connect(Prefer),
-    /// Nothing: a connection was woken, all are busy, or the site pauses.
+    Connect(Prefer, Vec<Permit>),
+    /// Nothing: a connection was woken, all are busy, a limit is reached, or the site pauses.
     Nothing,
 }
 
@@ -69,6 +75,7 @@ impl Site {
         manner: Arc<Manner>,
         destination: Arc<Destination>,
         ready: ReadyId,
+        limits: Arc<SiteLimits>,
     ) -> Self {
         let state = State {
             destination,
@@ -82,6 +89,10 @@ impl Site {
             error: String::new(),
             recipients_max: None,
             is_in_crowd: false,
+            limits,
+            joined: Joined::default(),
+            waits_to_send: false,
+            waits_to_connect: false,
             lost: HashMap::new(),
             is_retired: false,
         };
@@ -95,35 +106,79 @@ impl Site {
 
 impl State {
     /// Something waits: wakes an idle connection, or asks for one more.
-    pub fn wanted(&mut self, connections_max: usize, now: Instant) -> Wanted {
-        if self.is_paused(now) {
+    pub fn wanted(&mut self, site: &Arc<Site>, connections_max: usize, alarm: &Alarm) -> Wanted {
+        if self.is_paused(Instant::now()) || !self.may_send(site, alarm) {
             return Wanted::Nothing;
         }
         if let Some(waker) = self.idle.pop() {
             waker.wake();
             return Wanted::Nothing;
         }
-        self.grow(connections_max)
+        self.grow(site, connections_max, alarm)
+    }
+
+    /// Whether the limits of the site let one more message go. If not, it is woken later.
+    pub fn may_send(&mut self, site: &Arc<Site>, alarm: &Alarm) -> bool {
+        if self.limits.messages.is_empty() {
+            return true;
+        }
+        let limits = self.limits.clone();
+        let Err((limit, until)) = check(&limits.messages, alarm.now()) else { return true };
+        if !std::mem::replace(&mut self.waits_to_send, true) {
+            limit.wait(alarm, Waiter::Message(Arc::downgrade(site)), until);
+        }
+        false
+    }
+
+    /// What a connection needs of the limits that the site shares. `None`: one is reached, and it is woken later.
+    fn permits(&mut self, site: &Arc<Site>, alarm: &Alarm) -> Option<Vec<Permit>> {
+        let (limits, now) = (self.limits.clone(), alarm.now());
+        if let Err((limit, until)) = check(&limits.connecting, now) {
+            if !std::mem::replace(&mut self.waits_to_connect, true) {
+                limit.wait(alarm, Waiter::Connection(Arc::downgrade(site)), until);
+            }
+            return None;
+        }
+        match limits.permits() {
+            // If another site was faster meanwhile, this one is looked at again each second.
+            Ok(permits) => take(&limits.connecting, now).then_some(permits),
+            Err(limit) => {
+                limit.wait(site);
+                None
+            }
+        }
     }
 
     /// One more connection if there may be one: only as many at once as there are already, and one probe while nobody knows whether the site answers.
-    pub fn grow(&mut self, connections_max: usize) -> Wanted {
-        let most = if self.failures > 0 { 1 } else { connections_max };
+    pub fn grow(&mut self, site: &Arc<Site>, connections_max: usize, alarm: &Alarm) -> Wanted {
+        let most = if self.failures > 0 { 1 } else { connections_max.min(self.limits.connections) };
         let established = self.connections - self.connecting;
         if self.connections >= most || self.connecting > established {
             return Wanted::Nothing;
         }
+        let permits = match self.limits.shares_connections() {
+            true => match self.permits(site, alarm) {
+                Some(permits) => permits,
+                None => return Wanted::Nothing,
+            },
+            false => Vec::new(),
+        };
         self.connections += 1;
         self.connecting += 1;
         let prefer = if self.first * 2 < self.connections { Prefer::First } else { Prefer::Later };
         self.first += usize::from(prefer == Prefer::First);
-        Wanted::Connect(prefer)
+        Wanted::Connect(prefer, permits)
     }
 
     pub fn wait(&mut self, waker: &Waker) {
         if !self.idle.iter().any(|idle| idle.will_wake(waker)) {
             self.idle.push(waker.clone());
         }
+    }
+
+    /// It has something to do.
+    pub fn not_idle(&mut self, waker: &Waker) {
+        self.idle.retain(|idle| !idle.will_wake(waker));
     }
 
     /// Wakes all that wait for messages.
@@ -149,6 +204,10 @@ impl State {
     /// Why nothing is sent, while none of its hosts can be used.
     pub fn trouble(&self) -> Option<&str> {
         (self.failures > 0).then_some(&*self.error)
+    }
+
+    pub fn paused_until(&self) -> Option<Instant> {
+        self.paused_until
     }
 
     /// The pause ends now.

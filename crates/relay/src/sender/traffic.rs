@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 use super::connection::poll_join;
 use super::messages::{Envelope, LoadError, Loaded};
+use super::shape::MessageGate;
 use super::shared::Shared;
-use super::site::{Site, Wanted};
+use super::site::{Site, State, Wanted};
 use crate::queue::entry::{self, QueuedRecipient, notify};
 use crate::queue::{Key, Outcome, Prefer, Status, Take, Transaction};
 use crate::session::{Fate, Message, Traffic};
@@ -96,7 +97,6 @@ impl Mail {
         if self.shared.is_ending() {
             return Poll::Ready(None);
         }
-        let config = &self.shared.config;
         let now = Instant::now();
         let used = now.duration_since(self.begun);
         let mut state = self.site.state();
@@ -107,15 +107,9 @@ impl Mail {
         {
             return Poll::Ready(None);
         }
-        let recipients_max = state.recipients_max.unwrap_or(config.recipients_max).min(config.recipients_max);
-        let recipients_max = recipients_max.min(self.recipients_max);
-        let take = Take { prefer: self.prefer, recipients_max, across_domains: self.across_domains };
-        let (transaction, has_more) = {
-            let mut queue = self.shared.queue();
-            (queue.next(state.ready, take), queue.has_waiting(state.ready))
-        };
+        let (transaction, has_more) = self.next(&mut state);
         let Some(transaction) = transaction else {
-            if self.shared.crowd.takes(true, used) {
+            if state.limits.is_waited_for() || self.shared.crowd.takes(true, used) {
                 return Poll::Ready(None);
             }
             state.wait(cx.waker());
@@ -127,12 +121,42 @@ impl Mail {
             self.shared.reroute_all();
             return Poll::Ready(None);
         }
-        if has_more && let Wanted::Connect(prefer) = state.grow(config.site_connections_max) {
-            drop(state);
-            self.shared.connect(&self.site, prefer);
+        if has_more {
+            let wanted = match state.limits.messages.is_empty() {
+                true => state.grow(&self.site, usize::MAX, &self.shared.shaper.alarm),
+                // Tokens may have come together while all were idle.
+                false => {
+                    state.not_idle(cx.waker());
+                    state.wanted(&self.site, usize::MAX, &self.shared.shaper.alarm)
+                }
+            };
+            if let Wanted::Connect(prefer, permits) = wanted {
+                drop(state);
+                self.shared.connect(&self.site, prefer, permits);
+            }
         }
         let shared = self.shared.clone();
         Poll::Ready(Some(UnderWay { shared, transaction, envelope: None, is_ended: false }))
+    }
+
+    /// The next transaction that the limits let through, and whether more waits.
+    fn next(&self, state: &mut State) -> (Option<Transaction>, bool) {
+        let shaper = &self.shared.shaper;
+        let most = state.limits.recipients_per_message;
+        let recipients_max = state.recipients_max.unwrap_or(most).min(most).min(self.recipients_max);
+        let limits_lanes = shaper.limits_lanes();
+        let across_domains = self.across_domains && !limits_lanes;
+        let take = Take { prefer: self.prefer, recipients_max, across_domains };
+        let mut queue = self.shared.queue();
+        if !limits_lanes && state.limits.messages.is_empty() {
+            return (queue.next(state.ready, take), queue.has_waiting(state.ready));
+        }
+        // Nobody else takes tokens while the queue is locked.
+        if !queue.has_waiting(state.ready) || !state.may_send(&self.site, &shaper.alarm) {
+            return (None, false);
+        }
+        let transaction = queue.next_within(state.ready, take, &mut MessageGate::new(shaper, &state.limits));
+        (transaction, queue.has_waiting(state.ready))
     }
 
     fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<Message<UnderWay>> {

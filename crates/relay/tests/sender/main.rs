@@ -6,6 +6,7 @@ mod crowded;
 mod fallback;
 mod policies;
 mod proxies;
+mod shaping;
 mod sink;
 mod sources;
 
@@ -127,6 +128,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         site_connections_max: 4,
         session_messages_max: 100,
         recipients_max: 100,
+        shaping: Arc::default(),
         timeouts: Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() },
         tls: None,
         eight_bit: Default::default(),

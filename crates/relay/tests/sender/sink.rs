@@ -28,6 +28,12 @@ struct Seen {
     taken: Vec<Taken>,
     connections: usize,
     quits: usize,
+    open: usize,
+    /// The most connections that were open at a time.
+    open_max: usize,
+    /// When connections came, and when MAIL did.
+    connected: Vec<Instant>,
+    mails: Vec<Instant>,
     logins: usize,
     /// Messages to `slow…` that have come and wait for their reply; whether they get it.
     slow: usize,
@@ -74,6 +80,7 @@ impl Sink {
                 let sink = serving.clone();
                 std::thread::spawn(move || {
                     let _ = sink.serve(stream);
+                    sink.note(|seen| seen.open -= 1);
                 });
             }
         });
@@ -90,6 +97,21 @@ impl Sink {
 
     pub fn connections(&self) -> usize {
         self.seen.0.lock().unwrap().connections
+    }
+
+    /// The most connections that were open at a time.
+    pub fn open_max(&self) -> usize {
+        self.seen.0.lock().unwrap().open_max
+    }
+
+    /// When connections came.
+    pub fn connected(&self) -> Vec<Instant> {
+        self.seen.0.lock().unwrap().connected.clone()
+    }
+
+    /// When MAIL came.
+    pub fn mails(&self) -> Vec<Instant> {
+        self.seen.0.lock().unwrap().mails.clone()
     }
 
     pub fn logins(&self) -> usize {
@@ -147,8 +169,14 @@ impl Sink {
     }
 
     fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
-        self.note(|seen| seen.connections += 1);
         let from = stream.peer_addr()?.ip();
+        self.note(|seen| {
+            seen.connections += 1;
+            seen.open += 1;
+            seen.open_max = seen.open_max.max(seen.open);
+            seen.connected.push(Instant::now());
+        });
+        stream.set_nodelay(true)?;
         let mut input = BufReader::new(stream.try_clone()?);
         stream.write_all(b"220 sink\r\n")?;
         let (mut sender, mut recipients) = (String::new(), Vec::<String>::new());
@@ -174,6 +202,7 @@ impl Sink {
                     stream.write_all(b"235 2.7.0 ok\r\n")?;
                 }
                 "MAIL" => {
+                    self.note(|seen| seen.mails.push(Instant::now()));
                     (sender, recipients) = (path().to_owned(), Vec::new());
                     stream.write_all(b"250 2.1.0 ok\r\n")?;
                 }

@@ -1,0 +1,131 @@
+//! Which limits apply to a destination, and which of them mail waits for now.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Relay;
+use super::router::Plan;
+use super::shape::{OpenLimit, RateLimit, Shaper};
+use super::shared::Shared;
+use super::site::Site;
+use crate::limit::Refused;
+use crate::queue::{QueueEntry, QueueName, Scope, Secs};
+use crate::shaping::explain::{Defaults, Explained, Now};
+
+impl Relay {
+    /// What applies to mail for a domain, in lower case, of a tenant; empty for none. Blocks: the mail hosts are looked up.
+    pub fn explain(&self, domain: &str, tenant: &str) -> Explained {
+        let shared = &self.0.shared;
+        let queue = QueueName { tenant: tenant.into(), campaign: "".into(), domain: domain.into() };
+        let (mut hosts, mut name, mut problem): (Vec<String>, _, _) = (Vec::new(), String::new(), None);
+        let mut sources = Vec::new();
+        match shared.runtime.block_on(Plan::usual(shared, &queue)) {
+            Ok(plan) => {
+                name = plan.name.to_string();
+                hosts.extend(plan.destination.site.hosts().iter().map(|host| host.name.to_string()));
+                sources.extend(plan.members.iter().map(|(egress, _)| egress.name().to_string()));
+            }
+            Err(error) => problem = Some(error.to_string()),
+        }
+        let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+        let config = &shared.config;
+        let defaults = Defaults {
+            connections: config.site_connections_max,
+            messages_per_connection: config.session_messages_max,
+            recipients_per_message: config.recipients_max,
+        };
+        let mut explained = shared.shaper.rules().explain(domain, tenant, &hosts, defaults);
+        (explained.site, explained.problem, explained.sources) = (name, problem, sources);
+        explained.waiting = Some(shared.waiting_for(domain, tenant));
+        explained.now = shared.now(&explained);
+        explained
+    }
+}
+
+impl Shared {
+    /// Recipients of a domain; of all tenants if none is named.
+    fn waiting_for(&self, domain: &str, tenant: &str) -> u64 {
+        let queue = self.queue();
+        let of = queue.queues().into_iter().filter_map(|id| queue.queue(id));
+        let of = of.filter(|(name, _)| &*name.domain == domain && (tenant.is_empty() || &*name.tenant == tenant));
+        of.map(|(_, recipients)| u64::from(recipients)).sum()
+    }
+
+    fn now(&self, explained: &Explained) -> Vec<Now> {
+        let mut all = Vec::new();
+        let time = self.time.now();
+        for entry in self.queue().suspensions() {
+            let QueueEntry::Suspended { scope, until, reason } = entry else { continue };
+            if let Some(what) = applies(&scope, explained) {
+                all.push(Now {
+                    what,
+                    state: if reason.is_empty() { "suspended".to_owned() } else { format!("suspended: {reason}") },
+                    binds: true,
+                    secs: (until < Secs::MAX).then(|| f64::from(until.saturating_sub(time))),
+                });
+            }
+        }
+        let mut names = vec![format!("tenant {}", explained.tenant)];
+        for source in &explained.sources {
+            let key = (source.as_str().into(), explained.site.as_str().into());
+            let site = self.sites.lock().expect("the sites").get(&key).cloned();
+            all.extend(site.iter().flat_map(|site| self.now_of_site(site)));
+            names.push(format!("domain {} from {source}", explained.domain));
+        }
+        let more = self.shaper.known(&names);
+        all.extend(more.iter().map(|limit| rate(limit, &self.shaper, "messages")));
+        let mut seen = std::collections::HashSet::new();
+        all.retain(|now| seen.insert(now.what.clone()));
+        all
+    }
+
+    fn now_of_site(&self, site: &Arc<Site>) -> Vec<Now> {
+        let state = site.state();
+        let mut all = Vec::new();
+        if let (Some(trouble), paused) = (state.trouble(), state.paused_until()) {
+            let secs = paused.map(|until| until.saturating_duration_since(Instant::now().into()).as_secs_f64());
+            all.push(Now { what: "the mail hosts".to_owned(), state: trouble.to_owned(), binds: true, secs });
+        }
+        let limits = state.limits.clone();
+        let (open, has_waiting) = (state.connections, self.queue().has_waiting(state.ready));
+        drop(state);
+        all.push(Now {
+            what: format!("connections of the site from {}", site.source.name()),
+            state: format!("{open} of {} open", limits.connections),
+            binds: open >= limits.connections && has_waiting,
+            secs: None,
+        });
+        all.extend(limits.connecting.iter().map(|limit| rate(limit, &self.shaper, "")));
+        all.extend(limits.open.iter().map(|(limit, most)| open_now(limit, *most)));
+        all.extend(limits.messages.iter().map(|limit| rate(limit, &self.shaper, "messages")));
+        all
+    }
+}
+
+fn rate(limit: &Arc<RateLimit>, shaper: &Shaper, what: &str) -> Now {
+    let now = shaper.alarm.now();
+    let secs = match limit.bucket.check(1, now) {
+        Err(Refused::Until(until)) => Some((until - now) as f64 / 1e9),
+        _ => None,
+    };
+    let what = if what.is_empty() { limit.name.to_string() } else { format!("{what}: {}", limit.name) };
+    let rate = limit.bucket.rate();
+    let state = format!("{} of {} left at {rate}", limit.bucket.available(now), rate.burst());
+    Now { what, state, binds: limit.is_waited_for(), secs }
+}
+
+fn open_now(limit: &Arc<OpenLimit>, most: u32) -> Now {
+    let state = format!("{} of {most} open", limit.count());
+    Now { what: format!("connections: {}", limit.name), state, binds: limit.is_waited_for(), secs: None }
+}
+
+/// What a suspension is of, if it is of this destination.
+fn applies(scope: &Scope, explained: &Explained) -> Option<String> {
+    let (kind, is_it) = match scope {
+        Scope::Tenant(name) => ("tenant", **name == *explained.tenant && !explained.tenant.is_empty()),
+        Scope::Domain(name) => ("domain", **name == *explained.domain),
+        Scope::Site(name) => ("site", **name == *explained.site),
+        Scope::Campaign(_) => return None,
+    };
+    is_it.then(|| format!("the {kind}"))
+}

@@ -1,0 +1,58 @@
+//! What may be sent now.
+
+use std::sync::Arc;
+
+use super::{RateLimit, Shaper, SiteLimits, Together, Waiter, check, take};
+use crate::queue::{Gate, Parked};
+
+/// Counts one message, while the queue is locked: so nobody takes a token between a check and what follows from it.
+pub(in crate::sender) struct MessageGate<'a> {
+    shaper: &'a Shaper,
+    site: &'a SiteLimits,
+    now: u64,
+    tenant: Together,
+    lane: Together,
+}
+
+impl<'a> MessageGate<'a> {
+    pub fn new(shaper: &'a Shaper, site: &'a SiteLimits) -> Self {
+        MessageGate { shaper, site, now: shaper.alarm.now(), tenant: None, lane: None }
+    }
+
+    /// Whether all of them have a token; if not, `parked` waits.
+    fn allows(&self, limits: &Together, parked: Parked) -> bool {
+        let Some(limits) = limits else { return true };
+        match check(limits, self.now) {
+            Ok(()) => true,
+            Err((limit, until)) => {
+                limit.wait(&self.shaper.alarm, Waiter::Parked(parked), until);
+                false
+            }
+        }
+    }
+}
+
+impl Gate for MessageGate<'_> {
+    fn tenant(&mut self, tenant: &Arc<str>, parked: Parked) -> bool {
+        self.tenant = if tenant.is_empty() { None } else { self.shaper.tenant(tenant) };
+        self.allows(&self.tenant, parked)
+    }
+
+    fn lane(&mut self, tenant: &Arc<str>, domain: &Arc<str>, parked: Parked) -> bool {
+        self.lane = self.shaper.lane(&self.site.source, tenant, domain);
+        self.allows(&self.lane, parked)
+    }
+
+    fn take(&mut self) {
+        let (tenant, lane) = (self.tenant.as_deref().unwrap_or_default(), self.lane.as_deref().unwrap_or_default());
+        // A named limit may be in several of them, and counts a message once.
+        let mut all: Vec<Arc<RateLimit>> = Vec::with_capacity(self.site.messages.len() + tenant.len() + lane.len());
+        for limit in self.site.messages.iter().chain(tenant).chain(lane) {
+            if !all.iter().any(|other| Arc::ptr_eq(other, limit)) {
+                all.push(limit.clone());
+            }
+        }
+        let had = take(&all, self.now);
+        debug_assert!(had, "all of them were checked under the same lock");
+    }
+}

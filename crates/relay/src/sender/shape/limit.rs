@@ -1,0 +1,249 @@
+//! Limits that are shared, and who waits for them, in order.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::limit::{Bucket, OpenCount, Opened, Refused};
+use crate::queue::Parked;
+use crate::sender::site::Site;
+
+/// Who is woken when a limit allows more.
+#[derive(Debug)]
+pub(in crate::sender) enum Waiter {
+    /// A site that has something to send.
+    Message(Weak<Site>),
+    /// A site that needs one more connection.
+    Connection(Weak<Site>),
+    /// What the queue has parked.
+    Parked(Parked),
+}
+
+/// A rate, and who waits for it.
+#[derive(Debug)]
+pub(in crate::sender) struct RateLimit {
+    /// What it limits.
+    pub name: Arc<str>,
+    /// Where that is said.
+    pub from: Arc<str>,
+    pub bucket: Bucket,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    waiters: VecDeque<Waiter>,
+    /// The alarm knows of it.
+    is_armed: bool,
+}
+
+impl RateLimit {
+    pub fn new(name: Arc<str>, from: Arc<str>, bucket: Bucket) -> Self {
+        RateLimit { name, from, bucket, waiting: Mutex::default() }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("who waits")
+    }
+
+    /// Has `waiter` woken, in its turn, at `until` at the earliest.
+    pub fn wait(self: &Arc<Self>, alarm: &Alarm, waiter: Waiter, until: u64) {
+        let mut waiting = self.waiting();
+        waiting.waiters.push_back(waiter);
+        if !std::mem::replace(&mut waiting.is_armed, true) {
+            alarm.set(until, self.clone());
+        }
+    }
+
+    /// As many of those that wait as there are tokens. The others stay, and the alarm knows of them.
+    fn due(self: &Arc<Self>, alarm: &Alarm, now: u64) -> Vec<Waiter> {
+        let mut waiting = self.waiting();
+        let count = waiting.waiters.len().min(self.bucket.available(now) as usize);
+        let due = waiting.waiters.drain(..count).collect();
+        waiting.is_armed = !waiting.waiters.is_empty();
+        if waiting.is_armed {
+            // Whoever was woken needs a moment for its token; if it takes none, the next one's turn comes.
+            let next = until(self.bucket.check(1, now)).unwrap_or(now).max(now + SOON);
+            alarm.set(next, self.clone());
+        }
+        due
+    }
+
+    /// All that wait: the limit has changed.
+    pub fn drain(&self) -> Vec<Waiter> {
+        self.waiting().waiters.drain(..).collect()
+    }
+
+    pub fn is_waited_for(&self) -> bool {
+        !self.waiting().waiters.is_empty()
+    }
+}
+
+/// Whether each of some limits has a token; else the one that has none for the longest time, and until when.
+pub(in crate::sender) fn check(limits: &[Arc<RateLimit>], now: u64) -> Result<(), (&Arc<RateLimit>, u64)> {
+    let refused = limits.iter().filter_map(|limit| Some((limit, until(limit.bucket.check(1, now))?)));
+    refused.max_by_key(|(_, until)| *until).map_or(Ok(()), Err)
+}
+
+/// Takes a token of each. Whether all had one; if not, what was taken is lost: less is sent than may be.
+pub(in crate::sender) fn take(limits: &[Arc<RateLimit>], now: u64) -> bool {
+    limits.iter().all(|limit| limit.bucket.take(1, now).is_ok())
+}
+
+fn until(check: Result<(), Refused>) -> Option<u64> {
+    match check {
+        Ok(()) => None,
+        Err(Refused::Until(until)) => Some(until),
+        // A burst is at least 1.
+        Err(Refused::Never) => Some(u64::MAX),
+    }
+}
+
+/// Which limits have tokens again when.
+#[derive(Debug)]
+pub(in crate::sender) struct Alarm {
+    opened: Instant,
+    due: Mutex<BinaryHeap<Reverse<Due>>>,
+    /// The next time is another.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Due {
+    at: u64,
+    limit: Arc<RateLimit>,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+impl Alarm {
+    pub fn new() -> Self {
+        Alarm { opened: Instant::now(), due: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Nanoseconds since the relay was opened: the time of all buckets.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn set(&self, at: u64, limit: Arc<RateLimit>) {
+        let mut due = self.due.lock().expect("the alarm");
+        let is_next = due.peek().is_none_or(|Reverse(next)| at < next.at);
+        due.push(Reverse(Due { at, limit }));
+        drop(due);
+        if is_next {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits for the next time, and returns who is woken then.
+    pub async fn next(&self) -> Vec<Waiter> {
+        loop {
+            let next = self.due.lock().expect("the alarm").peek().map(|Reverse(next)| next.at);
+            let now = self.now();
+            match next {
+                Some(at) if at <= now => return self.take_due(now),
+                Some(at) => {
+                    let pause = Duration::from_nanos(at - now).min(A_WHILE);
+                    let _ = tokio::time::timeout(pause, self.changed.notified()).await;
+                }
+                None => self.changed.notified().await,
+            }
+        }
+    }
+
+    fn take_due(&self, now: u64) -> Vec<Waiter> {
+        let mut limits = Vec::new();
+        {
+            let mut due = self.due.lock().expect("the alarm");
+            while due.peek().is_some_and(|Reverse(next)| next.at <= now) {
+                limits.extend(due.pop().map(|Reverse(due)| due.limit));
+            }
+        }
+        limits.iter().flat_map(|limit| limit.due(self, now)).collect()
+    }
+}
+
+/// Connections at a time that some sites share, and which of them wait.
+#[derive(Debug)]
+pub(in crate::sender) struct OpenLimit {
+    /// What it limits.
+    pub name: Arc<str>,
+    count: Arc<OpenCount>,
+    waiting: Mutex<VecDeque<Weak<Site>>>,
+}
+
+impl OpenLimit {
+    pub fn new(name: Arc<str>) -> Self {
+        OpenLimit { name, count: Arc::default(), waiting: Mutex::default() }
+    }
+
+    pub fn count(&self) -> u32 {
+        self.count.count()
+    }
+
+    /// One more, unless `most` are open.
+    pub fn open(self: &Arc<Self>, most: u32) -> Option<Permit> {
+        self.count.open(most).map(|opened| Permit { opened, limit: self.clone() })
+    }
+
+    /// Has the site woken, in its turn, when one has ended.
+    pub fn wait(&self, site: &Arc<Site>) {
+        let mut waiting = self.waiting.lock().expect("who waits");
+        if !waiting.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(site))) {
+            waiting.push_back(Arc::downgrade(site));
+        }
+    }
+
+    pub fn is_waited_for(&self) -> bool {
+        !self.waiting.lock().expect("who waits").is_empty()
+    }
+
+    fn next(&self) -> Option<Arc<Site>> {
+        let mut waiting = self.waiting.lock().expect("who waits");
+        std::iter::from_fn(|| waiting.pop_front()).find_map(|site| site.upgrade())
+    }
+}
+
+/// One connection of an [`OpenLimit`].
+#[derive(Debug)]
+pub(in crate::sender) struct Permit {
+    opened: Opened,
+    limit: Arc<OpenLimit>,
+}
+
+impl Permit {
+    /// Ends it; the site whose turn it is.
+    pub fn end(self) -> Option<Arc<Site>> {
+        let Permit { opened, limit } = self;
+        drop(opened);
+        limit.next()
+    }
+}
+
+/// Nanoseconds from one look at who waits to the next.
+const SOON: u64 = 1_000_000;
+/// Timers are not set for longer.
+const A_WHILE: Duration = Duration::from_secs(3600);

@@ -1,0 +1,234 @@
+//! The limits in force: those of each site, and those that tenants, domains and several sites share.
+//!
+//! Locked in this order: a site, the queue, this, who waits for a limit, the alarm.
+mod gate;
+mod limit;
+mod site;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::Config;
+use crate::limit::{Bucket, Rate};
+use crate::shaping::{Named, Rules, Said, Sections};
+
+pub(super) use gate::MessageGate;
+pub(super) use limit::{Alarm, OpenLimit, Permit, RateLimit, Waiter, check, take};
+pub(super) use site::{SiteKey, SiteLimits};
+
+/// Finds limits, and keeps those in use.
+#[derive(Debug)]
+pub(super) struct Shaper {
+    pub alarm: Alarm,
+    /// Some tenants or domains have limits of their own.
+    limits_lanes: AtomicBool,
+    base: Base,
+    state: Mutex<State>,
+}
+
+/// What the domains that are routed to a site bring, of the rules of a version.
+#[derive(Debug, Default)]
+pub(super) struct Joined {
+    version: u64,
+    pub sections: Sections,
+}
+
+/// What applies where the rules say nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Base {
+    pub connections: usize,
+    pub messages_per_connection: u64,
+    pub recipients_per_message: usize,
+}
+
+impl Base {
+    pub fn of(config: &Config) -> Self {
+        Base {
+            connections: config.site_connections_max,
+            messages_per_connection: config.session_messages_max,
+            recipients_per_message: config.recipients_max,
+        }
+    }
+}
+
+/// A source, a tenant and a domain.
+type Lane = (Arc<str>, Arc<str>, Arc<str>);
+
+/// Message rates that apply together; `None` for none.
+type Together = Option<Arc<[Arc<RateLimit>]>>;
+
+#[derive(Debug)]
+struct State {
+    rules: Arc<Rules>,
+    /// How often the rules have changed.
+    version: u64,
+    rates: HashMap<Arc<str>, Arc<RateLimit>>,
+    open: HashMap<Arc<str>, Arc<OpenLimit>>,
+    lanes: HashMap<Lane, Together>,
+    tenants: HashMap<Arc<str>, Together>,
+    /// More limits than this: what is not in use goes.
+    tidy_at: usize,
+}
+
+impl Shaper {
+    pub fn new(rules: Arc<Rules>, base: Base) -> Self {
+        let state = State {
+            rules: Arc::default(),
+            version: 0,
+            rates: HashMap::new(),
+            open: HashMap::new(),
+            lanes: HashMap::new(),
+            tenants: HashMap::new(),
+            tidy_at: TIDY_MIN,
+        };
+        let shaper =
+            Shaper { alarm: Alarm::new(), limits_lanes: AtomicBool::new(false), base, state: Mutex::new(state) };
+        shaper.set_rules(rules);
+        shaper
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the limits")
+    }
+
+    pub fn rules(&self) -> Arc<Rules> {
+        self.state().rules.clone()
+    }
+
+    /// Other rules from now on. Sites have to be asked for [again](Self::site), and who is returned has to be woken.
+    pub fn set_rules(&self, rules: Arc<Rules>) -> Vec<Waiter> {
+        let mut state = self.state();
+        let limits_lanes = rules.limits_tenants() || rules.limits_domains();
+        self.limits_lanes.store(limits_lanes, Ordering::Relaxed);
+        state.rules = rules;
+        state.version += 1;
+        state.forget_found();
+        state.rates.values().flat_map(|limit| limit.drain()).collect()
+    }
+
+    /// Whether tenants or domains have limits of their own: then recipients of several domains do not share a transaction.
+    pub fn limits_lanes(&self) -> bool {
+        self.limits_lanes.load(Ordering::Relaxed)
+    }
+
+    /// Without any rules.
+    pub fn unlimited(&self, source: &str) -> Arc<SiteLimits> {
+        Arc::new(SiteLimits::of(self.base, source))
+    }
+
+    /// What applies to a site, now that a domain is routed to it; `None`: as before.
+    pub fn join(&self, key: &SiteKey<'_>, domain: &str, joined: &mut Joined) -> Option<Arc<SiteLimits>> {
+        let mut state = self.state();
+        let brought = state.rules.of_domain(domain);
+        if joined.version == state.version && brought.is_subset(&joined.sections) {
+            return None;
+        }
+        if joined.version != state.version {
+            *joined = Joined { version: state.version, sections: Sections::new() };
+        }
+        joined.sections.extend(brought);
+        Some(Arc::new(SiteLimits::find(key, &joined.sections, self.base, &mut state, self.alarm.now())))
+    }
+
+    /// Those of these limits that are in use.
+    pub fn known(&self, names: &[String]) -> Vec<Arc<RateLimit>> {
+        let state = self.state();
+        names.iter().filter_map(|name| state.rates.get(&**name).cloned()).collect()
+    }
+
+    /// The connections of a source to an address.
+    pub fn address(&self, source: &str, address: IpAddr) -> Arc<OpenLimit> {
+        self.state().open(format!("address {address} from {source}"))
+    }
+
+    /// What limits a tenant's messages.
+    fn tenant(&self, tenant: &Arc<str>) -> Together {
+        let mut state = self.state();
+        if let Some(found) = state.tenants.get(tenant) {
+            return found.clone();
+        }
+        let now = self.alarm.now();
+        let found = state.rules.messages_of(tenant).and_then(|of| {
+            let mut all: Vec<_> = state.rate(format!("tenant {tenant}"), of.message_rate, now).into_iter().collect();
+            all.extend(state.named(&of.limits, now));
+            together(all)
+        });
+        state.tenants.insert(tenant.clone(), found.clone());
+        found
+    }
+
+    /// What limits messages of a tenant from a source to a domain.
+    fn lane(&self, source: &Arc<str>, tenant: &Arc<str>, domain: &Arc<str>) -> Together {
+        let mut state = self.state();
+        let key = (source.clone(), tenant.clone(), domain.clone());
+        if let Some(found) = state.lanes.get(&key) {
+            return found.clone();
+        }
+        let now = self.alarm.now();
+        let of = state.rules.messages_to(domain);
+        let name = format!("domain {domain} from {source}");
+        let mut all: Vec<_> = state.rate(name, of.message_rate, now).into_iter().collect();
+        all.extend(state.named(&of.limits, now));
+        let found = together(all);
+        state.lanes.insert(key, found.clone());
+        found
+    }
+}
+
+impl State {
+    /// What was found is found anew; limits keep what they have counted.
+    fn forget_found(&mut self) {
+        self.lanes.clear();
+        self.tenants.clear();
+    }
+
+    /// The limit of a name. One that is not known counts from the opening on, without a token: as after a restart, no burst is given twice.
+    fn rate(&mut self, name: String, said: Option<Said<Rate>>, now: u64) -> Option<Arc<RateLimit>> {
+        let Said { value, from } = said?;
+        let known = self.rates.get(&*name);
+        if let Some(known) = known.filter(|known| known.bucket.rate() == value && known.from == from) {
+            return Some(known.clone());
+        }
+        let bucket = known.map_or_else(|| Bucket::new(value, 0, 0), |known| known.bucket.with_rate(value, now));
+        let name: Arc<str> = name.into();
+        let limit = Arc::new(RateLimit::new(name.clone(), from, bucket));
+        self.tidy(now);
+        self.rates.insert(name, limit.clone());
+        Some(limit)
+    }
+
+    fn named(&mut self, limits: &[Named], now: u64) -> Vec<Arc<RateLimit>> {
+        let rate = |named: &Named| {
+            let value = named.limit.value.message_rate?;
+            let said = Said { value, from: named.limit.from.clone() };
+            self.rate(format!("limit {}", named.name), Some(said), now)
+        };
+        limits.iter().filter_map(rate).collect()
+    }
+
+    fn open(&mut self, name: String) -> Arc<OpenLimit> {
+        let name: Arc<str> = name.into();
+        self.open.entry(name.clone()).or_insert_with(|| Arc::new(OpenLimit::new(name))).clone()
+    }
+
+    /// Drops what nobody uses and what says nothing: a full bucket is as good as a new one.
+    fn tidy(&mut self, now: u64) {
+        if self.rates.len() + self.open.len() + self.lanes.len() < self.tidy_at {
+            return;
+        }
+        self.forget_found();
+        self.rates
+            .retain(|_, limit| Arc::strong_count(limit) > 1 || limit.bucket.debt(now) > 0 || limit.is_waited_for());
+        self.open.retain(|_, limit| Arc::strong_count(limit) > 1 || limit.count() > 0 || limit.is_waited_for());
+        self.tidy_at = TIDY_MIN.max(2 * (self.rates.len() + self.open.len()));
+    }
+}
+
+fn together(mut limits: Vec<Arc<RateLimit>>) -> Together {
+    limits.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    (!limits.is_empty()).then(|| limits.into())
+}
+
+const TIDY_MIN: usize = 10_000;

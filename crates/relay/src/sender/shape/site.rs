@@ -1,0 +1,102 @@
+//! What applies to one site.
+
+use std::sync::Arc;
+
+use super::{Base, OpenLimit, Permit, RateLimit, State};
+use crate::shaping::{Said, Sections};
+
+/// Which site.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::sender) struct SiteKey<'a> {
+    pub source: &'a str,
+    pub name: &'a str,
+    /// Names of its hosts.
+    pub hosts: &'a [&'a str],
+}
+
+/// The limits of a source and a site.
+#[derive(Debug)]
+pub(in crate::sender) struct SiteLimits {
+    pub source: Arc<str>,
+    pub connections: usize,
+    pub messages_per_connection: u64,
+    pub recipients_per_message: usize,
+    pub connections_per_address: Option<u32>,
+    /// A message takes a token of each.
+    pub messages: Vec<Arc<RateLimit>>,
+    /// A connection takes a token of each.
+    pub connecting: Vec<Arc<RateLimit>>,
+    /// A connection is one of each.
+    pub open: Vec<(Arc<OpenLimit>, u32)>,
+}
+
+impl SiteLimits {
+    /// Without any rules.
+    pub fn of(base: Base, source: &str) -> Self {
+        SiteLimits {
+            source: source.into(),
+            connections: base.connections,
+            messages_per_connection: base.messages_per_connection,
+            recipients_per_message: base.recipients_per_message,
+            connections_per_address: None,
+            messages: Vec::new(),
+            connecting: Vec::new(),
+            open: Vec::new(),
+        }
+    }
+
+    pub(super) fn find(key: &SiteKey<'_>, joined: &Sections, base: Base, state: &mut State, now: u64) -> Self {
+        let mut limits = Self::of(base, key.source);
+        if state.rules.is_empty() {
+            return limits;
+        }
+        let rules = state.rules.clone();
+        let found = rules.of_site(key.hosts, joined);
+        let number = |said: &Option<Said<u32>>| said.as_ref().map(|said| said.value);
+        limits.connections = number(&found.connections).map_or(base.connections, |most| most as usize);
+        limits.messages_per_connection =
+            number(&found.messages_per_connection).map_or(base.messages_per_connection, u64::from);
+        limits.recipients_per_message =
+            number(&found.recipients_per_message).map_or(base.recipients_per_message, |most| most as usize);
+        limits.connections_per_address = number(&found.connections_per_address);
+        let own = format!("site {} from {}", key.name, key.source);
+        limits.messages.extend(state.rate(own.clone(), found.message_rate, now));
+        limits.connecting.extend(state.rate(format!("connections to {own}"), found.connection_rate, now));
+        for Said { value: total, from } in found.totals {
+            let name = format!("provider {} from {}", total.name, key.source);
+            let said = |value| Some(Said { value: value?, from: from.clone() });
+            limits.messages.extend(state.rate(name.clone(), said(total.message_rate), now));
+            limits.connecting.extend(state.rate(format!("connections to {name}"), said(total.connection_rate), now));
+            limits.open.extend(total.connections.map(|most| (state.open(name), most)));
+        }
+        limits.messages.extend(state.named(&found.limits, now));
+        for named in &found.limits {
+            let name = format!("limit {}", named.name);
+            let total = &named.limit.value;
+            let said = total.connection_rate.map(|value| Said { value, from: named.limit.from.clone() });
+            limits.connecting.extend(state.rate(format!("connections of {name}"), said, now));
+            limits.open.extend(total.connections.map(|most| (state.open(name), most)));
+        }
+        limits
+    }
+
+    /// Whether connections are limited with others.
+    pub fn shares_connections(&self) -> bool {
+        !self.connecting.is_empty() || !self.open.is_empty()
+    }
+
+    /// A permit of each limit of connections; else the limit that has none left.
+    pub fn permits(&self) -> Result<Vec<Permit>, &Arc<OpenLimit>> {
+        let permit = |(limit, most): &'_ (Arc<OpenLimit>, u32)| limit.open(*most);
+        let mut permits = Vec::with_capacity(self.open.len());
+        for place in &self.open {
+            permits.push(permit(place).ok_or(&place.0)?);
+        }
+        Ok(permits)
+    }
+
+    /// Whether others wait for the connections of this site.
+    pub fn is_waited_for(&self) -> bool {
+        self.open.iter().any(|(limit, _)| limit.is_waited_for())
+    }
+}

@@ -1,0 +1,138 @@
+//! The sender within its limits: who is woken when, and what changes with the rules.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Relay;
+use super::shape::{Permit, SiteKey, Waiter, check, take};
+use super::shared::Shared;
+use super::site::{Site, State};
+use crate::shaping::Rules;
+
+/// Wakes who waits for a limit, until the relay ends.
+pub(super) async fn run(shared: Arc<Shared>) {
+    while !shared.is_ending() {
+        if let Ok(waiters) = tokio::time::timeout(LOOK, shared.shaper.alarm.next()).await {
+            shared.wake_waiters(waiters);
+        }
+    }
+}
+
+impl Relay {
+    /// Other limits from now on. What is counted goes on.
+    pub fn set_shaping(&self, rules: Arc<Rules>) {
+        self.0.shared.set_shaping(rules);
+    }
+}
+
+impl Shared {
+    fn set_shaping(self: &Arc<Self>, rules: Arc<Rules>) {
+        let waiters = self.shaper.set_rules(rules);
+        self.wake_waiters(waiters);
+        let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
+        let routed: Vec<(Arc<str>, Arc<str>)> = {
+            let queue = self.queue();
+            let routed = |id| Some((queue.site(id)?, queue.queue(id)?.0.domain));
+            queue.queues().into_iter().filter_map(routed).collect()
+        };
+        for site in &sites {
+            let mut state = site.state();
+            (state.waits_to_send, state.waits_to_connect) = (false, false);
+            // Also a site without mail.
+            self.join(site, &mut state, "");
+        }
+        let mut by_name: HashMap<&str, Vec<&Arc<Site>>> = HashMap::new();
+        sites.iter().for_each(|site| by_name.entry(&site.name).or_default().push(site));
+        for (name, domain) in &routed {
+            for site in by_name.get(&**name).into_iter().flatten() {
+                self.join(site, &mut site.state(), domain);
+            }
+        }
+        self.queue().unpark_all();
+        sites.iter().for_each(|site| self.serve(site));
+        self.wake.notify_one();
+    }
+
+    /// A domain is routed to a site: what is said of the domain applies to it.
+    pub fn join(&self, site: &Site, state: &mut State, domain: &str) {
+        let destination = state.destination.clone();
+        let hosts: Vec<&str> = destination.site.hosts().iter().map(|host| &*host.name).collect();
+        let source = state.limits.source.clone();
+        let key = SiteKey { source: &source, name: &site.name, hosts: &hosts };
+        if let Some(limits) = self.shaper.join(&key, domain, &mut state.joined) {
+            state.limits = limits;
+        }
+    }
+
+    fn wake_waiters(self: &Arc<Self>, waiters: Vec<Waiter>) {
+        let mut parked = Vec::new();
+        for waiter in waiters {
+            match waiter {
+                Waiter::Parked(what) => parked.push(what),
+                Waiter::Message(site) => {
+                    if let Some(site) = site.upgrade() {
+                        site.state().waits_to_send = false;
+                        self.serve(&site);
+                    }
+                }
+                Waiter::Connection(site) => {
+                    if let Some(site) = site.upgrade() {
+                        site.state().waits_to_connect = false;
+                        self.serve(&site);
+                    }
+                }
+            }
+        }
+        if !parked.is_empty() {
+            let mut queue = self.queue();
+            parked.into_iter().for_each(|parked| queue.unpark(parked));
+            drop(queue);
+            self.wake.notify_one();
+        }
+    }
+
+    /// A connection has ended: those whose turn it is may open one.
+    pub fn give_back(self: &Arc<Self>, permits: &mut Vec<Permit>) {
+        let next: Vec<Arc<Site>> = permits.drain(..).filter_map(Permit::end).collect();
+        next.iter().for_each(|site| self.serve(site));
+    }
+
+    /// One connection of those to an address, if they are limited. `None`: there are too many; the site is woken when one ends.
+    pub fn address_permit(&self, site: &Arc<Site>, address: IpAddr) -> Option<Option<Permit>> {
+        let limits = site.state().limits.clone();
+        let Some(most) = limits.connections_per_address else { return Some(None) };
+        let limit = self.shaper.address(&limits.source, address);
+        match limit.open(most) {
+            Some(permit) => Some(Some(permit)),
+            None => {
+                limit.wait(site);
+                None
+            }
+        }
+    }
+
+    /// Waits until one more connection may be opened, to another host. `false`: the relay ends.
+    pub async fn may_connect(&self, site: &Site) -> bool {
+        loop {
+            let limits = site.state().limits.clone();
+            let now = self.shaper.alarm.now();
+            if limits.connecting.is_empty() {
+                return true;
+            }
+            let pause = match check(&limits.connecting, now) {
+                Ok(()) if take(&limits.connecting, now) => return true,
+                Ok(()) => continue,
+                Err((_, until)) => Duration::from_nanos(until - now).min(LOOK),
+            };
+            tokio::time::sleep(pause).await;
+            if self.is_ending() {
+                return false;
+            }
+        }
+    }
+}
+
+/// How often it is looked whether the relay ends.
+const LOOK: Duration = Duration::from_millis(250);

@@ -1,0 +1,197 @@
+//! What follows from replies: which rules one matches, and whether it is one too many.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
+
+use super::file::{self, Action, Target};
+use super::{Sections, ShapingError};
+use crate::classify::LINE_BYTES_MAX;
+use crate::limit::Rate;
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// The section that it stands in.
+    pub section: u32,
+    /// The file and the section.
+    pub from: Arc<str>,
+    /// Classes of replies that it is for, beside its patterns.
+    pub classes: Vec<String>,
+    /// So many replies in so many seconds.
+    pub after: (u32, u32),
+    /// What is done.
+    pub action: Action,
+    /// For what.
+    pub target: Target,
+    /// For so long.
+    pub secs: u32,
+    /// To be slow.
+    pub message_rate: Option<Rate>,
+    /// To be slow.
+    pub connections: Option<u32>,
+}
+
+/// All rules.
+#[derive(Debug, Default)]
+pub struct Automation {
+    rules: Vec<Rule>,
+    patterns: RegexSet,
+    /// The rule of each pattern.
+    owners: Vec<u32>,
+}
+
+/// Rules on their way.
+#[derive(Debug, Default)]
+pub(super) struct Builder {
+    rules: Vec<(Rule, Vec<String>)>,
+}
+
+impl Builder {
+    pub fn drop_section(&mut self, section: u32) {
+        self.rules.retain(|(rule, _)| rule.section != section);
+    }
+
+    pub fn add(&mut self, section: u32, said: file::Automation, from: Arc<str>) -> Result<(), ShapingError> {
+        let wrong = |why: String| Err(ShapingError::Meaning { section: format!("{from}: automation"), why });
+        if said.patterns.is_empty() && said.classes.is_empty() {
+            return wrong("it needs `patterns` or `classes`".to_owned());
+        }
+        for pattern in &said.patterns {
+            if let Err(why) = check_pattern(pattern) {
+                let pattern: String = pattern.chars().take(100).collect();
+                return wrong(format!("pattern `{pattern}`: {why}"));
+            }
+        }
+        let secs = match u32::try_from(said.secs) {
+            Ok(secs) if (1..=SECS_MAX).contains(&secs) => secs,
+            _ => return wrong("`for` is 1 second to a year".to_owned()),
+        };
+        let after = match said.after.as_deref().map(str::parse::<Rate>) {
+            None => (1, 1),
+            Some(Ok(rate)) if rate.count() <= COUNT_MAX => (rate.count(), rate.seconds()),
+            Some(Ok(_)) => return wrong(format!("`after` counts {COUNT_MAX} replies at most")),
+            Some(Err(error)) => return wrong(format!("after: {error}")),
+        };
+        let is_slow = said.message_rate.is_some() || said.connections.is_some();
+        match said.action {
+            Action::Slow if !is_slow => return wrong("`slow` needs `message_rate` or `connections`".to_owned()),
+            Action::Slow if said.connections == Some(0) => return wrong("a count is at least 1".to_owned()),
+            Action::Slow if said.connections.is_some() && said.of != Target::Site => {
+                return wrong("`connections` are those of a site".to_owned());
+            }
+            Action::Slow => {}
+            _ if is_slow => return wrong("`message_rate` and `connections` are for `slow`".to_owned()),
+            Action::Bounce if said.of == Target::Site => {
+                return wrong("mail is bounced by `domain` or by `tenant`: set `of`".to_owned());
+            }
+            _ => {}
+        }
+        let rule = Rule {
+            section,
+            from,
+            classes: said.classes,
+            after,
+            action: said.action,
+            target: said.of,
+            secs,
+            message_rate: said.message_rate,
+            connections: said.connections,
+        };
+        self.rules.push((rule, said.patterns));
+        Ok(())
+    }
+
+    pub fn build(self) -> Result<Automation, ShapingError> {
+        let mut all = Automation::default();
+        let mut patterns = Vec::new();
+        for (number, (rule, of_rule)) in self.rules.into_iter().enumerate() {
+            all.owners.extend(of_rule.iter().map(|_| number as u32));
+            patterns.extend(of_rule);
+            all.rules.push(rule);
+        }
+        let built = RegexSetBuilder::new(patterns).case_insensitive(true).size_limit(SET_BYTES_MAX).build();
+        all.patterns = built.map_err(|_| ShapingError::Meaning {
+            section: "automation".to_owned(),
+            why: "the patterns are too many or too large together".to_owned(),
+        })?;
+        Ok(all)
+    }
+}
+
+impl Automation {
+    /// The rules.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The numbers of the rules of these sections that a line `code enhanced text` matches, ascending, each once. `class` finds the line's class, if asked.
+    pub fn matching(&self, line: &str, sections: &Sections, class: impl FnOnce() -> String) -> Vec<u32> {
+        if self.rules.is_empty() {
+            return Vec::new();
+        }
+        let line = &line[..line.floor_char_boundary(LINE_BYTES_MAX)];
+        let mut found: Vec<u32> = self.patterns.matches(line).iter().map(|pattern| self.owners[pattern]).collect();
+        if self.rules.iter().any(|rule| !rule.classes.is_empty()) {
+            let class = class();
+            let is_it = |rule: &Rule| rule.classes.contains(&class);
+            found.extend((0..).zip(&self.rules).filter(|(_, rule)| is_it(rule)).map(|(number, _)| number));
+        }
+        found.retain(|number| sections.contains(&self.rules[*number as usize].section));
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+/// How many replies there were lately, by rule and by what it is done for. In memory only.
+#[derive(Debug, Default)]
+pub struct Counts {
+    seen: HashMap<(u32, Arc<str>), VecDeque<u64>>,
+}
+
+impl Counts {
+    /// Counts a reply at a time in seconds; whether these are enough. Then it counts from the beginning.
+    pub fn is_enough(&mut self, number: u32, rule: &Rule, of: &Arc<str>, now: u64) -> bool {
+        let (count, secs) = rule.after;
+        if count <= 1 {
+            return true;
+        }
+        if self.seen.len() >= COUNTED_MAX {
+            // What is forgotten makes a rule apply later.
+            self.seen.clear();
+        }
+        let times = self.seen.entry((number, of.clone())).or_default();
+        while times.front().is_some_and(|time| time.saturating_add(secs.into()) <= now) {
+            times.pop_front();
+        }
+        times.push_back(now);
+        if times.len() < count as usize {
+            return false;
+        }
+        self.seen.remove(&(number, of.clone()));
+        true
+    }
+}
+
+fn check_pattern(pattern: &str) -> Result<(), String> {
+    if pattern.len() > PATTERN_BYTES_MAX {
+        return Err("it is too long".to_owned());
+    }
+    match RegexBuilder::new(pattern).case_insensitive(true).size_limit(COMPILED_BYTES_MAX).build() {
+        Err(regex::Error::CompiledTooBig(_)) => Err("it is too large, such as by a count like {1000}".to_owned()),
+        Err(error) => Err(error.to_string().lines().last().unwrap_or_default().to_owned()),
+        Ok(regex) if regex.is_match("") => Err("it matches everything".to_owned()),
+        Ok(_) => Ok(()),
+    }
+}
+
+const SECS_MAX: u32 = 366 * 86_400;
+/// Replies that a rule may wait for.
+const COUNT_MAX: u32 = 1000;
+/// Rules and what they are counted for; beyond that all counts begin anew.
+const COUNTED_MAX: usize = 10_000;
+const PATTERN_BYTES_MAX: usize = 1000;
+const COMPILED_BYTES_MAX: usize = 1 << 20;
+const SET_BYTES_MAX: usize = 64 << 20;

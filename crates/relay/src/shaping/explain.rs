@@ -1,0 +1,141 @@
+//! Which rules apply to a destination, in words.
+
+use std::fmt::Display;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Named, OfSite, Rules, Said};
+
+/// What applies to mail for a domain.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explained {
+    /// Of the recipients.
+    pub domain: String,
+    /// Of the messages; empty for none.
+    pub tenant: String,
+    /// Where the mail leaves from.
+    pub sources: Vec<String>,
+    /// The mail hosts by preference; empty if there are none, or nobody knows them.
+    pub site: String,
+    /// Why there are none.
+    pub problem: Option<String>,
+    /// Sections that apply, the most specific last.
+    pub sections: Vec<String>,
+    /// What they say together.
+    pub values: Vec<Value>,
+    /// Recipients that wait; `None` if no server was asked.
+    pub waiting: Option<u64>,
+    /// What limits there are now; empty if no server was asked.
+    pub now: Vec<Now>,
+}
+
+/// A value, and where it is from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    /// The key, as in a section.
+    pub key: String,
+    /// For what: `site`, `provider google`, `limit all`, `domain`, `tenant`.
+    pub of: String,
+    /// The value.
+    pub value: String,
+    /// The file and the section; empty for the configuration.
+    pub from: String,
+}
+
+/// The state of a limit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Now {
+    /// What.
+    pub what: String,
+    /// How it stands.
+    pub state: String,
+    /// Whether mail waits for it now.
+    pub binds: bool,
+    /// Seconds until it lets something through, if that is known.
+    pub secs: Option<f64>,
+}
+
+/// What applies where the rules say nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Defaults {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Messages that one connection carries.
+    pub messages_per_connection: u64,
+    /// Recipients of one transaction.
+    pub recipients_per_message: usize,
+}
+
+impl Rules {
+    /// What applies to mail of a tenant for a domain, whose mail hosts are known.
+    pub fn explain(&self, domain: &str, tenant: &str, hosts: &[&str], defaults: Defaults) -> Explained {
+        let site = self.of_site(hosts, &self.of_domain(domain));
+        let sections = site.sections.iter().map(|section| self.title(*section)).collect();
+        let mut values = Values(Vec::new());
+        values.of_site(&site, defaults);
+        let of_domain = self.messages_to(domain);
+        values.put("message_rate", "domain", of_domain.message_rate.as_ref());
+        values.named(&of_domain.limits, "messages to the domain");
+        if let Some(of) = self.messages_of(tenant) {
+            values.put("message_rate", "tenant", of.message_rate.as_ref());
+            values.named(&of.limits, "messages of the tenant");
+        }
+        let mut values = values.0;
+        values.dedup();
+        Explained { domain: domain.to_owned(), tenant: tenant.to_owned(), sections, values, ..Explained::default() }
+    }
+}
+
+struct Values(Vec<Value>);
+
+impl Values {
+    fn of_site(&mut self, site: &OfSite, defaults: Defaults) {
+        self.put_or("connections", site.connections.as_ref(), defaults.connections);
+        self.put("connection_rate", "site", site.connection_rate.as_ref());
+        self.put("connections_per_address", "site", site.connections_per_address.as_ref());
+        self.put("message_rate", "site", site.message_rate.as_ref());
+        self.put_or("messages_per_connection", site.messages_per_connection.as_ref(), defaults.messages_per_connection);
+        self.put_or("recipients_per_message", site.recipients_per_message.as_ref(), defaults.recipients_per_message);
+        for Said { value: total, from } in &site.totals {
+            let of = format!("provider {}", total.name);
+            let said = |value: Option<String>| Some(Said { value: value?, from: from.clone() });
+            let texts = [
+                ("connections", total.connections.map(|value| value.to_string())),
+                ("connection_rate", total.connection_rate.map(|value| value.to_string())),
+                ("message_rate", total.message_rate.map(|value| value.to_string())),
+            ];
+            texts.into_iter().for_each(|(key, value)| self.put(key, &of, said(value).as_ref()));
+        }
+        self.named(&site.limits, "");
+    }
+
+    fn named(&mut self, limits: &[Named], what: &str) {
+        for Named { name, limit } in limits {
+            let of = if what.is_empty() { format!("limit {name}") } else { format!("limit {name}, for {what}") };
+            let said = |value: Option<String>| Some(Said { value: value?, from: limit.from.clone() });
+            if what.is_empty() {
+                self.put("connections", &of, said(limit.value.connections.map(|most| most.to_string())).as_ref());
+                let rate = limit.value.connection_rate.map(|rate| rate.to_string());
+                self.put("connection_rate", &of, said(rate).as_ref());
+            }
+            let rate = limit.value.message_rate.map(|rate| rate.to_string());
+            self.put("message_rate", &of, said(rate).as_ref());
+        }
+    }
+
+    fn put<T: Display>(&mut self, key: &str, of: &str, said: Option<&Said<T>>) {
+        let Some(said) = said else { return };
+        let (value, from) = (said.value.to_string(), said.from.to_string());
+        self.0.push(Value { key: key.to_owned(), of: of.to_owned(), value, from });
+    }
+
+    fn put_or(&mut self, key: &str, said: Option<&Said<u32>>, default: impl Display) {
+        match said {
+            Some(_) => self.put(key, "site", said),
+            None => {
+                let said = Said { value: default.to_string(), from: "[relay]".into() };
+                self.put(key, "site", Some(&said));
+            }
+        }
+    }
+}

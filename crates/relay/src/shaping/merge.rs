@@ -1,0 +1,184 @@
+//! Files become rules.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::automation::Builder;
+use super::file::{self, File, Total};
+use super::{Kind, Rules, Said, Section, ShapingError, Values};
+
+impl Rules {
+    /// A later file overrides the earlier, key by key; automation is added.
+    pub(super) fn merge(files: Vec<(File, String)>) -> Result<Rules, ShapingError> {
+        let mut rules = Rules::default();
+        let (mut found, mut builder) = (BTreeMap::<(usize, String), u32>::new(), Builder::default());
+        for (file, name) in files {
+            for (limit, total) in file.limit {
+                let from = from(&name, &format!("limit {limit}"));
+                check_total(&total, &from)?;
+                rules.limits.insert(limit, Said { value: total, from });
+            }
+            for (tenant, said) in file.tenant {
+                let from = from(&name, &format!("tenant {tenant}"));
+                let tenant = rules.tenants.entry(tenant).or_default();
+                let rate = said.message_rate.map(|value| Said { value, from: from.clone() });
+                tenant.message_rate.replace_if(rate);
+                tenant.limits.extend(said.limits.into_iter().map(|value| Said { value, from: from.clone() }));
+            }
+            let default =
+                Some((Kind::Default, String::new(), file.default)).filter(|(.., said)| *said != Default::default());
+            let providers = file.provider.into_iter().map(|(name, said)| (Kind::Provider, name, said));
+            let domains = file.domain.into_iter().map(|(name, said)| (Kind::Domain, name.to_lowercase(), said));
+            for (kind, section, said) in default.into_iter().chain(providers).chain(domains) {
+                let number = *found.entry((kind as usize, section.clone())).or_insert_with(|| {
+                    rules.sections.push(Section {
+                        kind,
+                        name: section.clone(),
+                        level: level(kind, &section),
+                        ..Section::default()
+                    });
+                    rules.sections.len() as u32 - 1
+                });
+                let from = from(&name, &rules.sections[number as usize].title());
+                rules.add(number, said, from, &mut builder)?;
+            }
+        }
+        let all: Vec<u32> = found.values().copied().collect();
+        for number in all {
+            let section = &rules.sections[number as usize];
+            if section.kind == Kind::Domain {
+                rules.by_domain.entry(section.name.clone()).or_default().push(number);
+            }
+        }
+        rules.check_names()?;
+        rules.automation = builder.build()?;
+        Ok(rules)
+    }
+
+    fn add(
+        &mut self,
+        number: u32,
+        said: file::Section,
+        from: Arc<str>,
+        builder: &mut Builder,
+    ) -> Result<(), ShapingError> {
+        let section = &mut self.sections[number as usize];
+        let wrong = |why: &str| ShapingError::Meaning { section: from.to_string(), why: why.to_owned() };
+        if said.replace {
+            (section.values, section.total, section.limits) = (Values::default(), Vec::new(), Vec::new());
+            builder.drop_section(number);
+            for patterns in [&mut self.by_domain, &mut self.by_mx] {
+                patterns.values_mut().for_each(|sections| sections.retain(|other| *other != number));
+            }
+        }
+        let of_provider = !said.mx.is_empty() || !said.domains.is_empty() || said.total != Total::default();
+        if of_provider && section.kind != Kind::Provider {
+            return Err(wrong("`mx`, `domains` and `total` are for providers"));
+        }
+        check_total(&said.total, &from)?;
+        let counts =
+            [said.connections, said.connections_per_address, said.messages_per_connection, said.recipients_per_message];
+        if counts.contains(&Some(0)) {
+            return Err(wrong("a count is at least 1; to send nothing, suspend it"));
+        }
+        if section.kind == Kind::Domain && !is_pattern(&section.name) {
+            return Err(wrong("not a domain; to mean all domains below one, put a dot in front"));
+        }
+        let put = |place: &mut Option<Said<u32>>, value: Option<u32>| {
+            place.replace_if(value.map(|value| Said { value, from: from.clone() }));
+        };
+        let values = &mut section.values;
+        put(&mut values.connections, said.connections);
+        put(&mut values.connections_per_address, said.connections_per_address);
+        put(&mut values.messages_per_connection, said.messages_per_connection);
+        put(&mut values.recipients_per_message, said.recipients_per_message);
+        let put = |place: &mut Option<Said<_>>, value: Option<_>| {
+            place.replace_if(value.map(|value| Said { value, from: from.clone() }));
+        };
+        put(&mut values.connection_rate, said.connection_rate);
+        put(&mut values.message_rate, said.message_rate);
+        if said.total != Total::default() {
+            section.total = vec![Said { value: said.total, from: from.clone() }];
+        }
+        section.limits.extend(said.limits.into_iter().map(|value| Said { value, from: from.clone() }));
+        for pattern in said.mx.iter().chain(&said.domains) {
+            if !is_pattern(pattern) {
+                return Err(wrong(&format!(
+                    "`{pattern}` is not a name; to mean all names below one, put a dot in front"
+                )));
+            }
+        }
+        for (patterns, index) in [(said.mx, &mut self.by_mx), (said.domains, &mut self.by_domain)] {
+            for pattern in patterns {
+                let sections = index.entry(pattern.to_lowercase()).or_default();
+                if !sections.contains(&number) {
+                    sections.push(number);
+                }
+            }
+        }
+        said.automation.into_iter().try_for_each(|rule| builder.add(number, rule, from.clone()))
+    }
+
+    /// Limits that are named exist.
+    fn check_names(&self) -> Result<(), ShapingError> {
+        let named = self.sections.iter().flat_map(|section| &section.limits);
+        let named = named.chain(self.tenants.values().flat_map(|tenant| &tenant.limits));
+        for said in named {
+            if !self.limits.contains_key(&said.value) {
+                let why = format!("there is no `[limit.{}]`", said.value);
+                return Err(ShapingError::Meaning { section: said.from.to_string(), why });
+            }
+        }
+        Ok(())
+    }
+}
+
+trait ReplaceIf<T> {
+    fn replace_if(&mut self, value: Option<T>);
+}
+
+impl<T> ReplaceIf<T> for Option<T> {
+    fn replace_if(&mut self, value: Option<T>) {
+        if value.is_some() {
+            *self = value;
+        }
+    }
+}
+
+impl Section {
+    pub(super) fn title(&self) -> String {
+        match self.kind {
+            Kind::Default => "default".to_owned(),
+            Kind::Provider => format!("provider {}", self.name),
+            Kind::Domain => format!("domain {}", self.name),
+        }
+    }
+}
+
+fn level(kind: Kind, name: &str) -> usize {
+    match kind {
+        Kind::Default => 0,
+        Kind::Provider => 1,
+        Kind::Domain if name.starts_with('.') => 1 + name.split('.').count(),
+        Kind::Domain => usize::MAX,
+    }
+}
+
+fn from(file: &str, section: &str) -> Arc<str> {
+    format!("{file}: {section}").into()
+}
+
+fn check_total(total: &Total, from: &Arc<str>) -> Result<(), ShapingError> {
+    if total.connections == Some(0) {
+        let why = "a count is at least 1; to send nothing, suspend it".to_owned();
+        return Err(ShapingError::Meaning { section: from.to_string(), why });
+    }
+    Ok(())
+}
+
+/// A domain, a host or an address literal, or with a dot in front what lies below.
+fn is_pattern(text: &str) -> bool {
+    let name = text.strip_prefix('.').unwrap_or(text);
+    let is_literal = name.len() > 2 && name.starts_with('[') && name.ends_with(']') && name.is_ascii();
+    is_literal || posthaste_smtp::address::is_domain(name)
+}

@@ -1,0 +1,179 @@
+//! Shaping: how fast mail goes to a destination, and what follows from replies. Rules are TOML files, merged in their order.
+//!
+//! A *site* is a set of mail hosts. What applies to it comes from `default`, from the providers whose patterns fit, and from the sections of the domains that are
+//! routed to it. For each key the most specific section that says something decides; of several that are equally specific the lowest value.
+//!
+//! ```
+//! use posthaste_relay::shaping::Rules;
+//!
+//! let rules = Rules::parse(
+//!     "shaping.toml",
+//!     "[default]\nconnections = 10\n[provider.big]\nmx = ['.big.example']\nconnections = 5\ntotal = { connections = 20 }\n",
+//! )?;
+//! let site = rules.of_site(&["mx1.big.example"], &rules.of_domain("a.example"));
+//! assert_eq!(site.connections.unwrap().value, 5);
+//! assert_eq!(site.totals[0].value.connections, Some(20));
+//! # Ok::<(), posthaste_relay::shaping::ShapingError>(())
+//! ```
+pub mod automation;
+pub mod explain;
+pub mod file;
+mod merge;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use automation::Automation;
+use posthaste_units::words::plain;
+
+pub use resolve::{Named, OfDomain, OfSite, OfTenant, TotalOf};
+
+/// The rules of all files. Empty: nothing is limited.
+#[derive(Debug, Default)]
+pub struct Rules {
+    sections: Vec<Section>,
+    /// Sections by the pattern of a domain, and by that of a host.
+    by_domain: HashMap<String, Vec<u32>>,
+    by_mx: HashMap<String, Vec<u32>>,
+    limits: BTreeMap<String, Said<file::Total>>,
+    tenants: BTreeMap<String, Tenant>,
+    automation: Automation,
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    message_rate: Option<Said<crate::limit::Rate>>,
+    limits: Vec<Said<String>>,
+}
+
+/// What a file says, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said<T> {
+    /// What.
+    pub value: T,
+    /// The file and the section.
+    pub from: Arc<str>,
+}
+
+/// Sections that apply to a domain, for [`Rules::of_site`].
+pub type Sections = BTreeSet<u32>;
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShapingError {
+    /// It cannot be read.
+    #[error("{}: {error}", file.display())]
+    Read {
+        /// Which.
+        file: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// It is no TOML, or has keys or values that mean nothing.
+    #[error("{file}:{line}: {why}")]
+    Toml {
+        /// Which.
+        file: String,
+        /// Where.
+        line: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// What it says cannot be meant.
+    #[error("{section}: {why}")]
+    Meaning {
+        /// File and section.
+        section: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// A section, merged from all files.
+#[derive(Debug, Default)]
+struct Section {
+    /// 0 is the least specific.
+    level: usize,
+    name: String,
+    kind: Kind,
+    values: Values,
+    total: Vec<Said<file::Total>>,
+    limits: Vec<Said<String>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Kind {
+    #[default]
+    Default,
+    Provider,
+    Domain,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Values {
+    connections: Option<Said<u32>>,
+    connection_rate: Option<Said<crate::limit::Rate>>,
+    connections_per_address: Option<Said<u32>>,
+    message_rate: Option<Said<crate::limit::Rate>>,
+    messages_per_connection: Option<Said<u32>>,
+    recipients_per_message: Option<Said<u32>>,
+}
+
+impl Rules {
+    /// Reads files; a later one overrides the earlier.
+    ///
+    /// # Errors
+    /// See [`ShapingError`].
+    pub fn read(files: &[PathBuf]) -> Result<Rules, ShapingError> {
+        let mut read = Vec::new();
+        for path in files {
+            let text = read_bounded(path).map_err(|error| ShapingError::Read { file: path.clone(), error })?;
+            let name = path.display().to_string();
+            read.push((parse(&name, &text)?, name));
+        }
+        Rules::merge(read)
+    }
+
+    /// Reads one file, whose name is for errors.
+    ///
+    /// # Errors
+    /// See [`ShapingError`].
+    pub fn parse(name: &str, text: &str) -> Result<Rules, ShapingError> {
+        Rules::merge(vec![(parse(name, text)?, name.to_owned())])
+    }
+
+    /// Whether nothing is said at all.
+    pub fn is_empty(&self) -> bool {
+        self.sections.is_empty() && self.tenants.is_empty()
+    }
+
+    /// What follows from replies.
+    pub fn automation(&self) -> &Automation {
+        &self.automation
+    }
+}
+
+fn parse(name: &str, text: &str) -> Result<file::File, ShapingError> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = text.as_bytes()[..at].iter().filter(|octet| **octet == b'\n').count() + 1;
+        ShapingError::Toml { file: name.to_owned(), line, why: plain(error.message(), |_| None) }
+    })
+}
+
+fn read_bounded(path: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > FILE_BYTES_MAX {
+        true => Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is larger than 16 MiB")),
+        false => Ok(text),
+    }
+}
+
+const FILE_BYTES_MAX: u64 = 16 << 20;

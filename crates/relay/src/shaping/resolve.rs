@@ -1,0 +1,224 @@
+//! Which rules apply, and what they say.
+
+use std::collections::BTreeMap;
+
+use super::file::Total;
+use super::{Kind, Rules, Said, Section, Sections};
+use crate::limit::Rate;
+
+/// What applies to a site. What is `None` is not said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OfSite {
+    /// Connections at a time.
+    pub connections: Option<Said<u32>>,
+    /// How often connections are opened.
+    pub connection_rate: Option<Said<Rate>>,
+    /// Connections at a time to one address.
+    pub connections_per_address: Option<Said<u32>>,
+    /// How many messages are sent.
+    pub message_rate: Option<Said<Rate>>,
+    /// Messages that one connection carries.
+    pub messages_per_connection: Option<Said<u32>>,
+    /// Recipients of one transaction.
+    pub recipients_per_message: Option<Said<u32>>,
+    /// Of providers, for their sites together, by the provider's name.
+    pub totals: Vec<Said<TotalOf>>,
+    /// Limits by name. Those that only a domain's section names have no message rate here.
+    pub limits: Vec<Named>,
+    /// The sections that apply, the most specific last.
+    pub sections: Vec<u32>,
+}
+
+/// A limit for several sites together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TotalOf {
+    /// The provider's name.
+    pub name: String,
+    /// Connections at a time.
+    pub connections: Option<u32>,
+    /// How often connections are opened.
+    pub connection_rate: Option<Rate>,
+    /// How many messages are sent.
+    pub message_rate: Option<Rate>,
+}
+
+/// A limit with a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+    /// What it limits, and where that is said.
+    pub limit: Said<Total>,
+}
+
+/// What applies to a domain by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OfDomain {
+    /// How many messages are sent to it.
+    pub message_rate: Option<Said<Rate>>,
+    /// Limits whose message rates apply.
+    pub limits: Vec<Named>,
+}
+
+/// What applies to a tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OfTenant {
+    /// How many of its messages are sent.
+    pub message_rate: Option<Said<Rate>>,
+    /// Limits whose message rates apply.
+    pub limits: Vec<Named>,
+}
+
+impl Rules {
+    /// The sections that a domain brings to the site that it is routed to. `domain` is in lower case.
+    pub fn of_domain(&self, domain: &str) -> Sections {
+        matching(&self.by_domain, domain).collect()
+    }
+
+    /// What applies to a site of these hosts. `joined`: what the domains that are routed to it bring.
+    pub fn of_site(&self, hosts: &[&str], joined: &Sections) -> OfSite {
+        let mut sections = self.by_hosts(hosts);
+        sections.extend(joined);
+        sections.extend(self.sections.iter().position(|section| section.kind == Kind::Default).map(|at| at as u32));
+        let mut order: Vec<u32> = sections.into_iter().collect();
+        order.sort_by_key(|number| self.at(*number).level);
+        let mut site = OfSite::default();
+        // From the least specific on, so that a later one of a higher level wins, and the lowest of the same.
+        let mut level = [0; 6];
+        for number in &order {
+            let section = self.at(*number);
+            let values = &section.values;
+            pick(&mut site.connections, &values.connections, section, &mut level[0], u32::lt);
+            pick(&mut site.connection_rate, &values.connection_rate, section, &mut level[1], is_slower);
+            let per_address = &values.connections_per_address;
+            pick(&mut site.connections_per_address, per_address, section, &mut level[2], u32::lt);
+            if section.kind != Kind::Domain {
+                pick(&mut site.message_rate, &values.message_rate, section, &mut level[3], is_slower);
+            }
+            let per_connection = &values.messages_per_connection;
+            pick(&mut site.messages_per_connection, per_connection, section, &mut level[4], u32::lt);
+            let per_message = &values.recipients_per_message;
+            pick(&mut site.recipients_per_message, per_message, section, &mut level[5], u32::lt);
+            site.totals.extend(section.total.iter().map(|said| {
+                let Total { connections, connection_rate, message_rate } = said.value.clone();
+                let value = TotalOf { name: section.name.clone(), connections, connection_rate, message_rate };
+                Said { value, from: said.from.clone() }
+            }));
+        }
+        let mut limits = BTreeMap::new();
+        for number in &order {
+            let section = self.at(*number);
+            for mut named in self.named(&section.limits) {
+                if section.kind == Kind::Domain {
+                    named.limit.value.message_rate = None;
+                }
+                let entry = limits.entry(named.name.clone()).or_insert_with(|| named.clone());
+                if named.limit.value.message_rate.is_some() {
+                    *entry = named;
+                }
+            }
+        }
+        (site.limits, site.sections) = (limits.into_values().collect(), order);
+        site
+    }
+
+    /// What limits the messages to a domain. `domain` is in lower case.
+    pub fn messages_to(&self, domain: &str) -> OfDomain {
+        let mut found: Vec<&Section> = self.of_domain(domain).into_iter().map(|number| self.at(number)).collect();
+        found.retain(|section| section.kind == Kind::Domain);
+        found.sort_by_key(|section| section.level);
+        let mut of = OfDomain::default();
+        let mut level = 0;
+        for section in found {
+            pick(&mut of.message_rate, &section.values.message_rate, section, &mut level, is_slower);
+            of.limits.extend(self.named(&section.limits).filter(|named| named.limit.value.message_rate.is_some()));
+        }
+        of.limits.sort_by(|one, other| one.name.cmp(&other.name));
+        of.limits.dedup();
+        of
+    }
+
+    /// What limits a tenant's mail; `None` if nothing does. Mail without a tenant has no such limit.
+    pub fn messages_of(&self, tenant: &str) -> Option<OfTenant> {
+        let said = match tenant {
+            "" => return None,
+            tenant => self.tenants.get(tenant).or_else(|| self.tenants.get("*"))?,
+        };
+        let message_rate = said.message_rate.clone();
+        let limits = self.named(&said.limits).filter(|named| named.limit.value.message_rate.is_some()).collect();
+        Some(OfTenant { message_rate, limits })
+    }
+
+    /// Whether tenants have limits.
+    pub fn limits_tenants(&self) -> bool {
+        !self.tenants.is_empty()
+    }
+
+    /// Whether messages to a domain have limits of their own.
+    pub fn limits_domains(&self) -> bool {
+        let limits = |section: &Section| section.values.message_rate.is_some() || !section.limits.is_empty();
+        self.sections.iter().any(|section| section.kind == Kind::Domain && limits(section))
+    }
+
+    /// A section's name, for people.
+    pub fn title(&self, section: u32) -> String {
+        self.at(section).title()
+    }
+
+    fn at(&self, number: u32) -> &Section {
+        &self.sections[number as usize]
+    }
+
+    /// Providers of which each host matches a pattern.
+    fn by_hosts(&self, hosts: &[&str]) -> Sections {
+        let mut hosts = hosts.iter();
+        let Some(first) = hosts.next() else { return Sections::new() };
+        let mut sections: Sections = matching(&self.by_mx, &first.to_lowercase()).collect();
+        for host in hosts {
+            if sections.is_empty() {
+                break;
+            }
+            let of_host: Sections = matching(&self.by_mx, &host.to_lowercase()).collect();
+            sections.retain(|section| of_host.contains(section));
+        }
+        sections
+    }
+
+    fn named(&self, names: &[Said<String>]) -> impl Iterator<Item = Named> {
+        names.iter().filter_map(|name| {
+            let limit = self.limits.get(&name.value)?.clone();
+            Some(Named { name: name.value.clone(), limit })
+        })
+    }
+}
+
+/// Sections whose pattern is the name, or a part of it from a dot on.
+fn matching<'a>(
+    patterns: &'a std::collections::HashMap<String, Vec<u32>>,
+    name: &'a str,
+) -> impl Iterator<Item = u32> + 'a {
+    let suffixes = name.match_indices('.').filter(|(at, _)| *at > 0).map(|(at, _)| &name[at..]);
+    std::iter::once(name).chain(suffixes).filter_map(|text| patterns.get(text)).flatten().copied()
+}
+
+fn pick<T: Clone>(
+    place: &mut Option<Said<T>>,
+    said: &Option<Said<T>>,
+    section: &Section,
+    level: &mut usize,
+    is_lower: impl Fn(&T, &T) -> bool,
+) {
+    let Some(said) = said else { return };
+    let wins = match place {
+        None => true,
+        Some(_) if section.level > *level => true,
+        Some(before) => is_lower(&said.value, &before.value),
+    };
+    if wins {
+        (*place, *level) = (Some(said.clone()), section.level);
+    }
+}
+
+fn is_slower(one: &Rate, other: &Rate) -> bool {
+    (other.interval(), one.burst()) < (one.interval(), other.burst())
+}

@@ -1,0 +1,158 @@
+use super::*;
+use crate::limit::Rate;
+
+fn rules(text: &str) -> Rules {
+    Rules::parse("a.toml", text).unwrap()
+}
+
+fn rate(text: &str) -> Rate {
+    text.parse().unwrap()
+}
+
+#[test]
+fn the_most_specific_section_decides_key_by_key() {
+    let rules = rules(
+        "[default]\nconnections = 10\nmessage_rate = '100/s'\nmessages_per_connection = 7\n\
+         [provider.big]\nmx = ['.big.example', 'mx.other.example']\nconnections = 5\nmessage_rate = '50/s'\n\
+         [domain.'.net.example']\nconnections = 4\n[domain.'a.net.example']\nconnections = 8\nmessage_rate = '1/s'\n",
+    );
+    let of = |hosts: &[&str], domain: &str| rules.of_site(hosts, &rules.of_domain(domain));
+    let connections = |hosts: &[&str], domain: &str| of(hosts, domain).connections.map(|said| said.value);
+    assert_eq!(connections(&["mx.small.example"], "x.example"), Some(10));
+    assert_eq!(connections(&["MX1.big.example", "mx.other.example"], "x.example"), Some(5));
+    assert_eq!(connections(&["mx1.big.example", "mx.small.example"], "x.example"), Some(10), "each host has to fit");
+    assert_eq!(connections(&["big.example"], "x.example"), Some(10), "a dot is for what lies below");
+    assert_eq!(connections(&["mx1.big.example"], "b.net.example"), Some(4));
+    assert_eq!(connections(&["mx1.big.example"], "a.net.example"), Some(8));
+    let site = of(&["mx1.big.example"], "a.net.example");
+    assert_eq!(site.message_rate.unwrap().value, rate("50/s"), "that of the domain is its own");
+    assert_eq!(
+        site.messages_per_connection.as_ref().map(|said| (said.value, &*said.from)),
+        Some((7, "a.toml: default"))
+    );
+    assert_eq!(rules.messages_to("a.net.example").message_rate.unwrap().value, rate("1/s"));
+    assert_eq!(rules.messages_to("b.net.example"), OfDomain::default());
+    let titles: Vec<_> = site.sections.iter().map(|section| rules.title(*section)).collect();
+    assert_eq!(titles, ["default", "provider big", "domain .net.example", "domain a.net.example"]);
+}
+
+#[test]
+fn of_equally_specific_sections_the_lowest_value_counts() {
+    let rules = rules(
+        "[domain.'a.example']\nconnections = 8\nconnection_rate = '10/s'\n[domain.'b.example']\nconnections = 3\nconnection_rate = '1000/minute'\n",
+    );
+    let mut joined = rules.of_domain("a.example");
+    joined.extend(rules.of_domain("b.example"));
+    let site = rules.of_site(&["mx.example"], &joined);
+    assert_eq!(site.connections.unwrap().value, 3);
+    assert_eq!(site.connection_rate.unwrap().value, rate("10/s"));
+}
+
+#[test]
+fn named_limits_add_up_and_have_to_exist() {
+    let rules = rules(
+        "[default]\nlimits = ['all']\n[domain.'a.example']\nlimits = ['some']\n[tenant.news]\nlimits = ['all']\nmessage_rate = '5/s'\n\
+         [tenant.'*']\nmessage_rate = '1/s'\n[limit.all]\nmessage_rate = '9/s'\n[limit.some]\nmessage_rate = '1/s'\nconnections = 2\n",
+    );
+    let site = rules.of_site(&["mx.example"], &rules.of_domain("a.example"));
+    let found: Vec<_> =
+        site.limits.iter().map(|named| (&*named.name, named.limit.value.message_rate.is_some())).collect();
+    assert_eq!(found, [("all", true), ("some", false)], "what the domain names limits its own messages");
+    assert_eq!(rules.messages_to("a.example").limits[0].name, "some");
+    assert_eq!(rules.messages_of("news").unwrap().limits.len(), 1);
+    assert_eq!(rules.messages_of("other").unwrap().message_rate.unwrap().value, rate("1/s"));
+    assert_eq!(rules.messages_of(""), None);
+    let error = Rules::parse("b.toml", "[default]\nlimits = ['al']\n").unwrap_err();
+    assert_eq!(error.to_string(), "b.toml: default: there is no `[limit.al]`");
+}
+
+#[test]
+fn a_later_file_overrides_key_by_key_or_as_a_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let first = file(
+        "a.toml",
+        "[default]\nconnections = 10\nmessage_rate = '5/s'\n[[default.automation]]\npatterns = ['x']\naction = 'suspend'\nfor = '1h'\n",
+    );
+    let second = file("b.toml", "[default]\nconnections = 20\n");
+    let third = file("c.toml", "[default]\nreplace = true\nmessages_per_connection = 3\n");
+    let both = Rules::read(&[first.clone(), second.clone()]).unwrap();
+    let site = both.of_site(&["mx.example"], &Sections::new());
+    assert_eq!((site.connections.unwrap().value, site.message_rate.unwrap().value), (20, rate("5/s")));
+    assert_eq!(both.automation().rules().len(), 1);
+    let all = Rules::read(&[first, second, third]).unwrap();
+    let site = all.of_site(&["mx.example"], &Sections::new());
+    assert_eq!((site.connections, site.messages_per_connection.unwrap().value), (None, 3));
+    assert_eq!(all.automation().rules().len(), 0);
+    assert!(matches!(Rules::read(&[dir.path().join("none")]), Err(ShapingError::Read { .. })));
+}
+
+#[test]
+fn mistakes_are_refused_with_their_place() {
+    let said = |text: &str| Rules::parse("a.toml", text).unwrap_err().to_string();
+    assert_eq!(
+        said("[default]\nconections = 1\n"),
+        "a.toml:2: there is no key `conections` here; did you mean `connections`?"
+    );
+    assert!(
+        said("[default]\n\nmessage_rate = 'often'\n").starts_with("a.toml:3: `often` is no rate"),
+        "{}",
+        said("[default]\n\nmessage_rate = 'often'\n")
+    );
+    for (text, part) in [
+        ("[default]\nconnections = 0\n", "at least 1"),
+        ("[default]\nmx = ['a.example']\n", "for providers"),
+        ("[domain.'a..b']\nconnections = 1\n", "not a domain"),
+        ("[provider.x]\nmx = ['*.x']\n", "`*.x` is not a name"),
+        ("[limit.x]\nconnections = 0\n", "at least 1"),
+        ("[[default.automation]]\naction = 'suspend'\nfor = 60\n", "`patterns` or `classes`"),
+        ("[[default.automation]]\npatterns = ['(']\naction = 'suspend'\nfor = 60\n", "pattern `(`"),
+        ("[[default.automation]]\npatterns = ['.*']\naction = 'suspend'\nfor = 60\n", "everything"),
+        ("[[default.automation]]\npatterns = ['a']\naction = 'suspend'\nfor = 0\n", "1 second"),
+        ("[[default.automation]]\npatterns = ['a']\naction = 'slow'\nfor = 60\n", "`slow` needs"),
+        ("[[default.automation]]\npatterns = ['a']\naction = 'bounce'\nfor = 60\n", "set `of`"),
+        (
+            "[[default.automation]]\npatterns = ['a']\naction = 'suspend'\nmessage_rate = '1/s'\nfor = 60\n",
+            "are for `slow`",
+        ),
+        ("[[default.automation]]\npatterns = ['a']\naction = 'suspend'\nafter = '5'\nfor = 60\n", "no rate"),
+    ] {
+        assert!(said(text).contains(part), "{text}: {}", said(text));
+    }
+}
+
+#[test]
+fn a_reply_matches_the_rules_of_its_sections() {
+    let rules = rules(
+        "[[default.automation]]\npatterns = ['^421 ', 'too many']\naction = 'suspend'\nfor = '1h'\n\
+         [[domain.'a.example'.automation]]\npatterns = ['TOO fast']\naction = 'slow'\nmessage_rate = '1/s'\nfor = '2h'\n\
+         [[domain.'a.example'.automation]]\nclasses = ['policy']\naction = 'bounce'\nof = 'domain'\nfor = '2h'\n",
+    );
+    let automation = rules.automation();
+    let of = |domain: &str| {
+        let mut sections = rules.of_domain(domain);
+        sections.extend(rules.of_site(&["mx.example"], &Sections::new()).sections);
+        sections
+    };
+    let found = |line: &str, domain: &str, class: &str| automation.matching(line, &of(domain), || class.to_owned());
+    assert_eq!(found("421 too many connections", "b.example", "other"), [0]);
+    assert_eq!(found("451 4.7.1 you are too fast", "a.example", "policy"), [1, 2]);
+    assert_eq!(found("451 4.7.1 you are too fast", "b.example", "policy"), []);
+}
+
+#[test]
+fn a_threshold_is_reached_within_its_time_only() {
+    let rules = rules("[[default.automation]]\npatterns = ['x']\nafter = '3/minute'\naction = 'suspend'\nfor = '1h'\n");
+    let rule = &rules.automation().rules()[0];
+    let (mut counts, one, other) = (automation::Counts::default(), Arc::from("one"), Arc::from("other"));
+    let times =
+        [(0, false), (30, false), (60, false), (61, true), (62, false), (121, false), (122, false), (123, true)];
+    for (time, is_enough) in times {
+        assert_eq!(counts.is_enough(0, rule, &one, time), is_enough, "{time}");
+        assert!(!counts.is_enough(0, rule, &other, time * 60), "{time}");
+    }
+}

@@ -1,0 +1,187 @@
+//! Limits as the next hop sees them.
+
+use posthaste_relay::shaping::Rules;
+
+use super::*;
+
+fn rules(text: &str) -> Arc<Rules> {
+    Arc::new(Rules::parse("shaping.toml", text).unwrap())
+}
+
+/// All domains are at one address, those below `a.example` at the mail host of `a.example`, and so on.
+fn two_sites() -> Zone {
+    let zone = Zone::default().a("mx.a.example", LOOPBACK).a("mx.b.example", LOOPBACK);
+    zone.mx("a.example", 10, "mx.a.example").mx("x.a.example", 10, "mx.a.example").mx("b.example", 10, "mx.b.example")
+}
+
+fn limited(text: &str, sink: &Sink) -> Rig {
+    let rules = rules(text);
+    rig_with(two_sites(), sink.port(), |config| config.shaping = rules)
+}
+
+impl Rig {
+    fn send_of(&self, tenant: &str, to: &str) {
+        let body = Body::Inline(vec![Bytes::from_static(b"Subject: x\r\n\r\nx\r\n")]);
+        let message = Outgoing { tenant: Arc::from(tenant), ..outgoing("ann@here.example", &[to], 0) };
+        let batch = Batch { entries: vec![self.relay.entry(message)], body };
+        let (tell, told) = std::sync::mpsc::channel();
+        self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+        told.recv().unwrap().unwrap();
+    }
+
+    fn send_many(&self, count: usize, to: &str) {
+        (0..count).for_each(|_| self.send_of("", to));
+    }
+}
+
+/// No window has more than `per_sec` for each second and `burst`. The way to the sink may shorten a window by `late`.
+fn assert_within(times: &[Instant], per_sec: f64, burst: usize, late: Duration) {
+    for (from, begin) in times.iter().enumerate() {
+        for (to, end) in times.iter().enumerate().skip(from) {
+            let allowed = (*end - *begin + late).as_secs_f64() * per_sec + burst as f64;
+            assert!((to - from + 1) as f64 <= allowed, "{} in {:?}", to - from + 1, *end - *begin);
+        }
+    }
+}
+
+const LATE: Duration = Duration::from_millis(150);
+
+#[test]
+fn a_site_gets_no_more_messages_than_its_rate_and_reaches_it() {
+    let sink = Sink::start();
+    let rig = limited("[default]\nmessage_rate = '20/s, burst 5'\n", &sink);
+    let begun = Instant::now();
+    rig.send_many(30, "bob@a.example");
+    sink.wait_taken(30);
+    assert!(begun.elapsed() >= Duration::from_millis(1200), "{:?}", begun.elapsed());
+    assert_within(&sink.mails(), 20.0, 5, LATE);
+    rig.wait_empty();
+    assert_eq!(rig.relay.stats().deferred, 0, "a limit counts no attempt");
+}
+
+#[test]
+fn a_thousand_messages_a_second_are_reached() {
+    let sink = Sink::start();
+    let rig = limited("[default]\nmessage_rate = '1/day'\n", &sink);
+    rig.send_many(1000, "bob@a.example");
+    rig.relay.set_shaping(rules("[default]\nmessage_rate = '1000/s, burst 100'\n"));
+    sink.wait_taken(1000);
+    let mails = sink.mails();
+    assert_within(&mails, 1000.0, 100, LATE);
+    let took = mails[999] - mails[0];
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+#[test]
+fn a_domain_that_has_reached_its_rate_is_in_nobodys_way() {
+    let sink = Sink::start();
+    let rig = limited("[domain.'a.example']\nmessage_rate = '1/day'\n", &sink);
+    rig.send_many(5, "bob@a.example");
+    rig.send_many(20, "bob@x.a.example");
+    let taken = sink.wait_taken(20);
+    assert!(taken.iter().all(|taken| taken.recipients == ["bob@x.a.example"]));
+    wait("five are left", || rig.relay.stats().recipients == 5);
+    // Without the limit they go at once.
+    rig.relay.set_shaping(Arc::default());
+    sink.wait_taken(25);
+    rig.wait_empty();
+}
+
+#[test]
+fn a_tenant_that_has_reached_its_rate_is_in_nobodys_way() {
+    let sink = Sink::start();
+    let rig = limited("[tenant.slow]\nmessage_rate = '1/day'\n[tenant.'*']\nmessage_rate = '100/s'\n", &sink);
+    (0..5).for_each(|_| rig.send_of("slow", "calm@a.example"));
+    (0..5).for_each(|_| rig.send_of("slow", "calm@b.example"));
+    for tenant in ["quick", "", "quick"] {
+        (0..5).for_each(|_| rig.send_of(tenant, "bob@a.example"));
+    }
+    assert!(sink.wait_taken(15).iter().all(|taken| taken.recipients == ["bob@a.example"]));
+    rig.relay.set_shaping(rules("[tenant.slow]\nmessage_rate = '1000/s'\n"));
+    sink.wait_taken(25);
+    rig.wait_empty();
+}
+
+#[test]
+fn a_named_limit_is_shared_by_all_that_name_it_and_counts_a_message_once() {
+    let sink = Sink::start();
+    let text = "[default]\nlimits = ['all']\n[domain.'a.example']\nlimits = ['all']\n[limit.all]\nmessage_rate = '20/s, burst 2'\n";
+    let rig = limited(text, &sink);
+    rig.send_many(10, "bob@a.example");
+    rig.send_many(10, "bob@b.example");
+    let begun = Instant::now();
+    sink.wait_taken(20);
+    assert_within(&sink.mails(), 20.0, 2, LATE);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn connections_are_opened_at_their_rate() {
+    let sink = Sink::start();
+    let rig = limited("[default]\nconnection_rate = '4/s, burst 1'\nmessages_per_connection = 1\n", &sink);
+    rig.send_many(6, "bob@a.example");
+    sink.wait_taken(6);
+    assert_eq!(sink.connections(), 6);
+    assert_within(&sink.connected(), 4.0, 1, LATE);
+    rig.wait_empty();
+}
+
+#[test]
+fn sites_of_a_provider_share_its_connections_in_turn() {
+    let sink = Sink::start();
+    let text = "[default]\nmessages_per_connection = 3\n\
+                [provider.all]\nmx = ['.a.example', '.b.example']\ntotal = { connections = 1 }\n";
+    let rig = limited(text, &sink);
+    for _ in 0..12 {
+        rig.send_of("", "bob@a.example");
+        rig.send_of("", "bob@b.example");
+    }
+    let taken = sink.wait_taken(24);
+    assert_eq!(sink.open_max(), 1);
+    // Neither waits until the other has nothing left.
+    let last = |to: &str| taken.iter().rposition(|taken| taken.recipients == [to]).unwrap();
+    assert!(last("bob@a.example").min(last("bob@b.example")) >= 12, "{taken:?}");
+    rig.wait_empty();
+}
+
+#[test]
+fn an_address_has_a_limit_whatever_its_names() {
+    let sink = Sink::start();
+    let rig = limited("[default]\nconnections_per_address = 1\nmessages_per_connection = 5\n", &sink);
+    rig.send_many(20, "bob@a.example");
+    rig.send_many(20, "bob@b.example");
+    sink.wait_taken(40);
+    assert_eq!(sink.open_max(), 1);
+    rig.wait_empty();
+    let unreachable = rig.log().iter().filter(|line| line.starts_with("unreachable")).count();
+    assert_eq!(unreachable, 0, "who has reached a limit is not out of reach");
+}
+
+#[test]
+fn a_site_has_its_own_number_of_connections() {
+    let sink = Sink::start();
+    let rig = limited("[domain.'a.example']\nconnections = 1\n", &sink);
+    rig.send_many(100, "bob@x.a.example");
+    rig.send_of("", "bob@a.example");
+    sink.wait_taken(101);
+    rig.send_many(100, "bob@x.a.example");
+    let before = sink.connections();
+    sink.wait_taken(201);
+    assert!(sink.connections() <= before + 2, "one after the other");
+    rig.wait_empty();
+}
+
+#[test]
+fn there_is_no_burst_again_after_a_restart() {
+    let sink = Sink::start();
+    let text = "[default]\nmessage_rate = '2/s, burst 4'\n";
+    let rig = limited(text, &sink);
+    rig.send_many(12, "bob@a.example");
+    sink.wait_taken(5);
+    let dir = rig.end();
+    let rules = rules(text);
+    let rig = rig_in(dir, two_sites(), sink.port(), |config| config.shaping = rules);
+    sink.wait_taken(12);
+    assert_within(&sink.mails(), 2.0, 4, LATE);
+    rig.wait_empty();
+}
