@@ -215,7 +215,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 19] = [
+const MODULES: [&str; 20] = [
     "control",
     "events",
     "forward",
@@ -229,6 +229,7 @@ const MODULES: [&str; 19] = [
     "relay",
     "relay_log",
     "repeats",
+    "returned",
     "serve",
     "services",
     "tidy",
