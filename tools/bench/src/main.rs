@@ -50,6 +50,9 @@ struct Bench {
     /// The posthaste program to measure; default: the one beside this program
     #[arg(long, value_name = "FILE")]
     server: Option<PathBuf>,
+    /// Add this file to the configuration of our server in suites that relay, for shaping and the like
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Where to create the scratch directory; must be on a real disk
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
@@ -165,6 +168,7 @@ impl Bench {
             rounds: self.rounds.unwrap_or(rounds),
             round_max: self.round_max.unwrap_or(round_max),
             warms_memory: !self.quick,
+            config: self.config.clone(),
             command: std::iter::once("posthaste-bench".to_owned()).chain(std::env::args().skip(1)).collect(),
             only: self.only.clone(),
             sides: self.side.clone(),

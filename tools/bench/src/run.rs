@@ -109,6 +109,7 @@ impl Entrant {
         match running.round(settings) {
             Ok(sample) => {
                 self.row.rounds.push(sample);
+                self.row.timeline = running.timeline();
                 self.row.more_than = running.cut_short().iter().map(|key| (*key).to_owned()).collect();
                 self.is_out = !self.row.more_than.is_empty();
             }

@@ -35,6 +35,15 @@ impl Sink {
         Self::start_with(program, dir, &["--account".as_ref(), account.as_os_str()])
     }
 
+    /// The same, with a file of rules for its replies.
+    ///
+    /// # Errors
+    /// When it does not come to listen.
+    pub fn start_with_rules(program: &Path, dir: &Path, account: &Path, rules: &Path) -> Result<Self, SideError> {
+        let options = ["--account".as_ref(), account.as_os_str(), "--rules".as_ref(), rules.as_os_str()];
+        Self::start_with(program, dir, &options)
+    }
+
     fn start_with(program: &Path, dir: &Path, options: &[&OsStr]) -> Result<Self, SideError> {
         let mut command = Command::new(program);
         command.args(["sink", "127.0.0.1:0"]).args(options);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::published::Published;
+use crate::relay::Timeline;
 
 /// Workloads that belong together.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +61,11 @@ pub trait Running {
     /// that. The side has no further rounds then.
     fn cut_short(&self) -> &[&'static str] {
         &[]
+    }
+
+    /// What went on in the last round, for a picture; taken once.
+    fn timeline(&mut self) -> Option<Timeline> {
+        None
     }
 
     /// Ends it and tells what there is to tell of all its rounds, such as an account of the mail.
@@ -148,6 +154,8 @@ pub struct Settings {
     pub warms_memory: bool,
     /// Our own program, which is started as the server.
     pub program: PathBuf,
+    /// More of the configuration of our server, for suites that relay.
+    pub config: Option<PathBuf>,
     /// The command that asked for all this, for reports.
     pub command: Vec<String>,
     /// Workloads by name, with `*` for any characters; empty for all.
@@ -169,6 +177,7 @@ impl Settings {
             round_max: Duration::from_secs(60),
             warms_memory: true,
             program,
+            config: None,
             command: Vec::new(),
             only: Vec::new(),
             sides: Vec::new(),

@@ -5,31 +5,33 @@
 //! log has it, which is in the batch of the record; Postfix's queue is empty.
 
 mod accounting;
+mod backlog;
+mod deferred;
+mod destinations;
+mod domains;
+mod loaded;
 mod machine;
+mod ours;
 mod outcomes;
+mod silent;
+mod timeline;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use posthaste_dns::{Server as Dns, Zone};
-use posthaste_loadgen::load::{
-    Arrivals, Outcome, Pace, Pipelining, Plan, Pool, Progress, Recipients, Server as Target, fresh_run, run,
-};
-use posthaste_loadgen::report::Cost;
-use posthaste_loadgen::resources::{Sampler, Usage};
 use posthaste_loadgen::server::ScratchServer;
-use posthaste_loadgen::values::{Address, PerConnection, Sizes, TlsStart};
-use posthaste_smtp::Protocol;
+use posthaste_loadgen::values::Sizes;
 
 use crate::peers::{PROCESSES_MAX, Postfix, SmtpSink};
 use crate::published;
-use crate::run::wait_until_idle;
 use crate::sink::Sink;
-use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Start, Suite, Unit, Workload};
-use machine::Machine;
-use outcomes::{Counts, Outcomes};
+use crate::suite::{Better, Figure, Settings, Side, SideError, Start, Suite, Unit, Workload};
+use loaded::Loaded;
+use ours::{Ours, RING_SEGMENT_BYTES};
+use outcomes::Outcomes;
+
+pub use timeline::Timeline;
 
 pub const SUITE: Suite = Suite {
     name: "relay",
@@ -48,6 +50,8 @@ const FIGURES: &[Figure] = &[
     Figure { key: "p50_us", name: "p50 of receiving", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "p99_us", name: "p99 of receiving", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "after_load_us", name: "after the load", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "depth_max", name: "most in the queue", unit: Unit::Count, better: Better::Lower },
+    Figure { key: "ring_turns", name: "turns of the ring", unit: Unit::Times, better: Better::Neither },
     Figure { key: "memory_bytes", name: "server memory, bytes", unit: Unit::Bytes, better: Better::Lower },
     Figure { key: "steal_percent", name: "steal", unit: Unit::Percent, better: Better::Lower },
 ];
@@ -64,6 +68,7 @@ const DELIVERY_MAX: Duration = Duration::from_secs(300);
 const REST_MAX: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
 const DESTINATION: &str = "there.example";
+const SENDER: &str = "bench@here.example";
 
 /// What is sent.
 #[derive(Debug, Clone, Copy)]
@@ -71,24 +76,31 @@ struct Shape {
     name: &'static str,
     size: &'static str,
     connections: u32,
+    /// Log files of our spool: so few that a whole run turns the ring at least three times.
+    ring_segments: u64,
 }
 
 const SHAPES: [Shape; 5] = [
-    Shape { name: "relay-1k", size: "1k", connections: 50 },
-    Shape { name: "relay-10k", size: "10k", connections: 50 },
-    Shape { name: "relay-100k", size: "100k", connections: 50 },
-    Shape { name: "relay-10k-2000", size: "10k", connections: 2000 },
-    Shape { name: "relay-100k-2000", size: "100k", connections: 2000 },
+    Shape { name: "relay-1k", size: "1k", connections: 50, ring_segments: 4 },
+    Shape { name: "relay-10k", size: "10k", connections: 50, ring_segments: 24 },
+    Shape { name: "relay-100k", size: "100k", connections: 50, ring_segments: 48 },
+    Shape { name: "relay-10k-2000", size: "10k", connections: 2000, ring_segments: 24 },
+    Shape { name: "relay-100k-2000", size: "100k", connections: 2000, ring_segments: 48 },
 ];
 
 impl Shape {
     fn sizes(self) -> Sizes {
         self.size.parse().expect("sizes in the table are right")
     }
+
+    fn ring_bytes(self) -> u64 {
+        self.ring_segments * RING_SEGMENT_BYTES
+    }
 }
 
 fn workloads(settings: &Settings) -> Vec<Workload> {
-    SHAPES.map(|shape| workload(shape, settings)).into()
+    let shapes = SHAPES.map(|shape| workload(shape, settings));
+    shapes.into_iter().chain([domains::workload(settings)]).chain(deferred::workloads(settings)).collect()
 }
 
 fn time(settings: &Settings) -> Duration {
@@ -105,24 +117,25 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
     Workload {
         name: shape.name.into(),
         what: format!(
-            "{} s of {} bytes over {} kept connections, one recipient each, to one domain with an MX record",
+            "{} s of {} bytes over {} kept connections, one recipient each, to one domain with an MX record; the ring of our spool has {} MiB",
             time.as_secs_f64(),
             shape.sizes(),
-            shape.connections
+            shape.connections,
+            shape.ring_bytes() >> 20
         ),
         figures: FIGURES,
         published: published::about(shape.name),
         writes_octets: ((time.as_secs_f64() * FAST_RATE) as u64).saturating_mul(largest as u64),
         sides: vec![
-            side("posthaste", true, ScratchServer::DURABILITY, |_, settings, dir| {
+            side("posthaste", true, ScratchServer::DURABILITY, |shape, settings, dir| {
                 let account = dir.join("sink.jsonl");
                 let sink = Sink::start_with_account(&settings.program, dir, &account)?;
-                let opened = ours(settings, dir, sink.address, sink)?;
+                let opened = ours(shape, settings, dir, sink.address, sink)?;
                 Ok(Opened { account: Some(account), ..opened })
             }),
-            side("posthaste to smtp-sink", true, ScratchServer::DURABILITY, |_, settings, dir| {
+            side("posthaste to smtp-sink", true, ScratchServer::DURABILITY, |shape, settings, dir| {
                 let sink = SmtpSink::start(dir, 256)?;
-                ours(settings, dir, sink.address, sink)
+                ours(shape, settings, dir, sink.address, sink)
             }),
             side("Postfix", false, Postfix::DURABILITY, |shape, settings, dir| {
                 let account = dir.join("sink.jsonl");
@@ -135,6 +148,7 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
                     pid: postfix.pid(),
                     end: End::Queue(postfix),
                     account: Some(account),
+                    ring_bytes: None,
                     notes: is_narrow.then(note).into_iter().collect(),
                     _holds: Box::new(sink),
                 })
@@ -145,53 +159,23 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
 
 /// Our server, which sends to `next_hop`; `sink` is what listens there.
 fn ours(
+    shape: Shape,
     settings: &Settings,
     dir: &Path,
     next_hop: SocketAddr,
     sink: impl Sized + 'static,
 ) -> Result<Opened, SideError> {
-    let zone = Zone::default().mx(DESTINATION, 10, "mx.there.example").a("mx.there.example", Ipv4Addr::LOCALHOST);
-    let dns = Dns::start(zone);
-    let (file, events) = (dir.join("posthaste.toml"), dir.join("events"));
-    std::fs::write(&file, config(&events, next_hop, dns.address())).map_err(SideError::failed("configuration"))?;
-    let server = ScratchServer::start(&settings.program, dir, Some(&file));
-    let server = server.map_err(SideError::failed("posthaste serve"))?;
+    let zone = ours::zone(DESTINATION);
+    let ours = Ours::start(settings, dir, zone, next_hop.port(), shape.ring_segments)?;
     Ok(Opened {
-        address: server.address,
-        pid: server.pid(),
-        end: End::Events(Outcomes::new(&events)),
+        address: ours.server.address,
+        pid: ours.server.pid(),
+        end: End::Events(Outcomes::new(&ours.events)),
         account: None,
-        notes: Vec::new(),
-        _holds: Box::new((server, sink, dns)),
+        ring_bytes: Some(shape.ring_bytes()),
+        notes: ours.notes.clone(),
+        _holds: Box::new((ours, sink)),
     })
-}
-
-/// The event log stays in one file, which is read while it grows.
-fn config(events: &Path, next_hop: SocketAddr, dns: SocketAddr) -> String {
-    format!(
-        "host_name = \"relay.example\"
-[[listener]]
-address = \"127.0.0.1:0\"
-[[domain]]
-name = \"here.example\"
-[log]
-level = \"warn\"
-[limits]
-connections = 5000
-connections_per_address = 5000
-[events]
-enabled = true
-dir = {events:?}
-file_bytes = \"64 GiB\"
-[relay]
-networks = [\"127.0.0.1\"]
-port = {}
-tls = false
-[dns]
-servers = [\"{dns}\"]
-",
-        next_hop.port()
-    )
 }
 
 /// Starts a side.
@@ -205,6 +189,8 @@ struct Opened {
     end: End,
     /// The sink's account.
     account: Option<PathBuf>,
+    /// What the log of the spool takes until it is overwritten.
+    ring_bytes: Option<u64>,
     notes: Vec<String>,
     /// Ends them when dropped.
     _holds: Box<dyn std::any::Any>,
@@ -214,168 +200,4 @@ struct Opened {
 enum End {
     Events(Outcomes),
     Queue(Postfix),
-}
-
-/// A server under load.
-struct Loaded {
-    shape: Shape,
-    opened: Opened,
-    pool: Arc<Pool>,
-    before: Counts,
-    acked: u64,
-    rates: Vec<f64>,
-}
-
-const SENDER: &str = "bench@here.example";
-
-impl Loaded {
-    fn start(shape: Shape, open: Open, settings: &Settings, dir: &Path) -> Result<Self, SideError> {
-        let opened = open(shape, settings, dir)?;
-        let pool = Arc::new(Pool::generated(&shape.sizes(), &[], SENDER, 1));
-        Ok(Self { shape, opened, pool, before: Counts::default(), acked: 0, rates: Vec::new() })
-    }
-
-    fn plan(&self, settings: &Settings) -> Plan {
-        let duration = Some(time(settings));
-        Plan {
-            run: fresh_run(),
-            servers: vec![Target {
-                name: "relay".into(),
-                address: Address::Tcp(self.opened.address),
-                protocol: Protocol::Smtp,
-                tls: TlsStart::Never,
-                tls_name: None,
-            }],
-            connections: self.shape.connections as usize,
-            threads: 1,
-            pace: Pace { rate: None, arrivals: Arrivals::Even, count: None, duration, warmup: Duration::ZERO },
-            rounds: 1,
-            per_connection: PerConnection::All,
-            pipelining: Pipelining::On,
-            bdat: false,
-            sender: SENDER.into(),
-            recipients: Recipients::Listed(vec![format!("ann@{DESTINATION}")]),
-            recipients_per_message: 1,
-            helo: "bench.invalid".into(),
-            auth: None,
-            tls: None,
-            pool: Arc::clone(&self.pool),
-            timeout: Duration::from_secs(60),
-            drain: Duration::from_secs(10),
-            give_up: Duration::from_secs(10),
-            outages: None,
-        }
-    }
-
-    /// Waits until the outcomes of `acked` messages more than before the round are recorded.
-    fn wait_for_outcomes(&mut self, acked: u64, sampler: &mut Sampler, settings: &Settings) -> Result<(), SideError> {
-        let begun = Instant::now();
-        loop {
-            let missing = match &mut self.opened.end {
-                End::Events(outcomes) => {
-                    let counts = outcomes.read()?;
-                    if counts.left_out > self.before.left_out {
-                        return Err(SideError::Failed("the event log has left out events".into()));
-                    }
-                    acked.saturating_sub(counts.delivered - self.before.delivered)
-                }
-                End::Queue(postfix) => u64::from(!postfix.queue_is_empty()),
-            };
-            if missing == 0 {
-                return Ok(());
-            }
-            if begun.elapsed() > DELIVERY_MAX || settings.is_stopped() {
-                let seconds = begun.elapsed().as_secs();
-                return Err(SideError::Failed(match self.opened.end {
-                    End::Events(_) => format!("{missing} outcomes are not recorded {seconds} s after the load"),
-                    End::Queue(_) => format!("the queue is not empty {seconds} s after the load"),
-                }));
-            }
-            std::thread::sleep(LOOK);
-            sampler.sample();
-        }
-    }
-}
-
-impl Running for Loaded {
-    fn round(&mut self, settings: &Settings) -> Result<Sample, SideError> {
-        let plan = self.plan(settings);
-        let mut sampler = Sampler::new(&[self.opened.pid], Instant::now());
-        let mut watch = |_: &Progress<'_>| {
-            sampler.sample();
-        };
-        let (begun, machine) = (Instant::now(), Machine::now());
-        let outcome = run(plan, &[], &Arc::clone(&settings.stop).into(), LOOK, &mut watch);
-        let outcome = outcome.map_err(SideError::failed("load"))?;
-        let (loaded, acked) = (Instant::now(), outcome.ledger.acked());
-        self.wait_for_outcomes(acked, &mut sampler, settings)?;
-        let (whole, machine) = (begun.elapsed(), Machine::now().since(machine));
-        let after_load = loaded.elapsed();
-        wait_until_idle(&mut sampler, REST_MAX.min(settings.round_max));
-        if let End::Events(outcomes) = &mut self.opened.end {
-            let now = outcomes.read()?;
-            let delivered = now.delivered - self.before.delivered;
-            if outcome.ledger.iter().all(|(_, expected)| expected.uncertain == 0) && delivered != acked {
-                return Err(SideError::Failed(format!("{acked} acknowledged, {delivered} recorded as delivered")));
-            }
-            self.before = now;
-        }
-        if let Some(file) = &self.opened.account {
-            accounting::check_when_written(&outcome.ledger, file)?;
-        }
-        self.acked += acked;
-        let sample = figures(&outcome, &sampler.finish(), machine, whole, after_load)?;
-        self.rates.extend(sample.get("machine_cpu_us"));
-        Ok(sample)
-    }
-
-    fn finish(self: Box<Self>, _: &Settings) -> Result<Vec<String>, SideError> {
-        let mut notes = self.opened.notes.clone();
-        let how = match self.opened.account {
-            Some(_) => "each found once and unaltered in the sink",
-            None => "each recorded once as delivered; the sink keeps no account",
-        };
-        if self.acked > 0 {
-            notes.push(format!("{} messages acknowledged in all rounds, {how}", self.acked));
-        }
-        if let Some(least) = self.rates.iter().copied().reduce(f64::min) {
-            notes.push(format!(
-                "by extrapolation, not measured: {:.0} a second for each core, generator and sink included",
-                1e6 / least
-            ));
-        }
-        Ok(notes)
-    }
-}
-
-fn figures(
-    outcome: &Outcome,
-    server: &Usage,
-    machine: Machine,
-    whole: Duration,
-    after_load: Duration,
-) -> Result<Sample, SideError> {
-    let messages = outcome.ledger.acked();
-    if messages == 0 {
-        let error = outcome.errors.first().map(|error| format!("{} ({})", error.class, error.example));
-        return Err(SideError::Failed(format!("nothing was acknowledged: {}", error.unwrap_or_default())));
-    }
-    let rate = messages as f64 / whole.as_secs_f64();
-    let cpu_us = |usage: &Usage| Cost::new(usage.clone(), messages).cpu_us_per_message;
-    let machine_us = machine.busy_us / messages as f64;
-    Ok(crate::run::sample([
-        ("rate", rate),
-        ("of_a_billion", rate / BILLION_A_DAY),
-        ("millions_an_hour", rate * 3600.0 / 1e6),
-        ("machine_cpu_us", machine_us),
-        // A microsecond each is a second for a million.
-        ("cpu_s_a_million", machine_us),
-        ("server_cpu_us", cpu_us(server)),
-        ("generator_cpu_us", cpu_us(&outcome.generator)),
-        ("p50_us", outcome.total.latency.p50_us as f64),
-        ("p99_us", outcome.total.latency.p99_us as f64),
-        ("after_load_us", after_load.as_secs_f64() * 1e6),
-        ("memory_bytes", server.memory_octets_max as f64),
-        ("steal_percent", machine.steal_us * 100.0 / machine.all_us.max(1.0)),
-    ]))
 }

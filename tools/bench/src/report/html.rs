@@ -48,6 +48,9 @@ fn card(body: &mut String, suite: &str, workload: &WorkloadReport) {
                 .expect(NO_ERROR);
         }
     }
+    for row in &workload.rows {
+        body.extend(row.timeline.as_ref().map(|timeline| timeline.to_svg(&row.side)));
+    }
     body.push_str("</div>\n");
 }
 

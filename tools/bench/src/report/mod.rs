@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checks::Check;
 use crate::published::{Published, fits};
+use crate::relay::Timeline;
 use crate::suite::{Better, Figure, Sample, Settings, Unit};
 
 /// The schema that is written.
@@ -82,6 +83,9 @@ pub struct Row {
     /// How much better our first side is than this row in the first figure: above 1 is in our favour. At least so much
     /// where `more_than` names that figure.
     pub ours_is: Option<f64>,
+    /// What went on in the last round, where a suite keeps that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
     pub notes: Vec<String>,
 }
 
@@ -123,6 +127,7 @@ impl Row {
             summary: BTreeMap::new(),
             more_than: Vec::new(),
             ours_is: None,
+            timeline: None,
             notes: Vec::new(),
         }
     }

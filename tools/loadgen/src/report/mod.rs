@@ -2,6 +2,7 @@
 
 mod compare;
 mod html;
+mod over_time;
 mod plot;
 mod rig;
 mod table;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use compare::{Comparison, Row};
 pub use html::{footer, page};
+pub use over_time::{Curve, over_time};
 pub use plot::escape;
 pub use rig::{RigKind, RigRun};
 pub use table::Table;

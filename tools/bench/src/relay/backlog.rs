@@ -1,0 +1,143 @@
+//! A spool whose queue has millions of deferred recipients: written as the server would have left it, but without SMTP.
+
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use posthaste_random::Random;
+use posthaste_relay::queue::entry::QueuedRecipient;
+use posthaste_relay::queue::{Change, Key, Queue, QueueEntry, Queued, Schedules, Secs, Snapshot, Status, What};
+use posthaste_relay::sender::STREAM;
+use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool as _};
+
+use crate::suite::SideError;
+
+/// Destinations of what waits.
+pub const DOMAINS: u64 = 100_000;
+/// Batches that wait for their commit at a time.
+const UNDER_WAY: usize = 8192;
+/// Nothing is tried before, so nothing of it during a run.
+const NEXT_SECS_LEAST: Secs = 6 * 3600;
+const NEXT_SECS_SPREAD: u64 = 12 * 3600;
+
+/// Writes `count` messages of one recipient each into the spool in `dir`, refused once each.
+///
+/// # Errors
+/// Those of the spool.
+pub fn write(dir: &Path, count: u64) -> Result<(), SideError> {
+    let (spool, _) = FileSpool::open(dir, Config::default()).map_err(SideError::failed("spool"))?;
+    let stream = spool.stream(STREAM).map_err(SideError::failed("stream of the queue"))?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as Secs);
+    let mut queue = Queue::new(Schedules::default(), 1);
+    let mut random = Random::new(count);
+    let (tell, told) = sync_channel(UNDER_WAY);
+    let mut kept = |number: u64, lsn: Lsn| {
+        queue.apply(lsn, &QueueEntry::Queued(message(number, now)));
+        let next = now + NEXT_SECS_LEAST + random.below(NEXT_SECS_SPREAD) as Secs;
+        let what = What::Deferred { attempts: 1, next, status: Status { code: 450, enhanced: 2001 } };
+        let changes = vec![Change { key: Key { message: lsn, number: 0 }, what }];
+        queue.apply(lsn, &QueueEntry::Changes { at: now, changes });
+    };
+    let (mut sent, mut done) = (0, 0);
+    while done < count {
+        if sent < count && sent - done < UNDER_WAY as u64 {
+            let payload = QueueEntry::Queued(message(sent, now)).encode().into();
+            let entries = vec![Entry { stream, needs_body: true, payload }];
+            let tell = tell.clone();
+            spool.append(
+                Batch { entries, body: Body::Inline(vec![body(sent)]) },
+                Box::new(move |outcome| drop(tell.send(outcome))),
+            );
+            sent += 1;
+            continue;
+        }
+        // They are acknowledged in their order.
+        let lsn = told.recv().expect("one is under way").map_err(SideError::failed("append to the spool"))?;
+        kept(done, lsn);
+        done += 1;
+    }
+    let mut snapshot = Snapshot::begin(&queue);
+    let position = snapshot.position();
+    let name = SnapshotName::new(&format!("queue-{position}")).expect("letters and digits are a name");
+    let written = spool.write_snapshot(&name, &mut |out| {
+        let mut part = Vec::new();
+        while snapshot.write(&queue, &mut part) {
+            out.write_all(&part)?;
+            part.clear();
+        }
+        Ok(())
+    });
+    written.map_err(SideError::failed("snapshot of the queue"))?;
+    let below = queue.first_message().unwrap_or(position);
+    spool.advance(stream, position, Some(name), Released { below, also: Vec::new() });
+    spool.checkpoint().map_err(SideError::failed("checkpoint"))
+}
+
+/// Recipients in the queue of a spool that no server has open.
+///
+/// # Errors
+/// Those of the spool, and of what it has.
+pub fn count(dir: &Path) -> Result<u64, SideError> {
+    let (spool, _) = FileSpool::open(dir, Config::default()).map_err(SideError::failed("spool"))?;
+    let stream = spool.stream(STREAM).map_err(SideError::failed("stream of the queue"))?;
+    let mut queue = match spool.position(stream).1 {
+        Some(name) => {
+            let snapshot = spool.read_snapshot(&name).map_err(SideError::failed("snapshot of the queue"))?;
+            Queue::restore(snapshot, Schedules::default(), 1).map_err(SideError::failed("snapshot of the queue"))?
+        }
+        None => Queue::new(Schedules::default(), 1),
+    };
+    let mut damaged = 0;
+    let shown = spool.replay(stream, &mut |replayed| match replayed {
+        Replayed::Entry { lsn, payload, .. } => match QueueEntry::decode(payload) {
+            Ok(entry) => queue.apply(lsn, &entry),
+            Err(_) => damaged += 1,
+        },
+        Replayed::Damaged { .. } => damaged += 1,
+    });
+    shown.map_err(SideError::failed("replay of the queue"))?;
+    match damaged {
+        0 => Ok(queue.recipients()),
+        damaged => Err(SideError::Failed(format!("{damaged} entries of the queue cannot be read"))),
+    }
+}
+
+fn message(number: u64, now: Secs) -> Queued {
+    let address = format!("user{number}@domain-{}.example", number % DOMAINS).into();
+    Queued {
+        received: now,
+        not_before: 0,
+        expires: 0,
+        sender: "bench@here.example".into(),
+        is_8bit: false,
+        smtputf8: false,
+        require_tls: false,
+        ret: None,
+        envid: "".into(),
+        tenant: "".into(),
+        campaign: "".into(),
+        recipients: vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: 0 }],
+    }
+}
+
+/// Small, as ten million of them lie on the disk.
+fn body(number: u64) -> Bytes {
+    format!(
+        "From: <bench@here.example>\r\nTo: <user{number}@domain-{}.example>\r\nSubject: {number}\r\n\r\nThis waits.\r\n",
+        number % DOMAINS
+    )
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 300).unwrap();
+        assert_eq!(count(dir.path()).unwrap(), 300);
+    }
+}

@@ -1,0 +1,85 @@
+//! Our server on a scratch directory, which relays, and the DNS server that it asks.
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use posthaste_dns::{Server as Dns, Zone};
+use posthaste_loadgen::server::ScratchServer;
+
+use crate::suite::{Settings, SideError};
+
+/// As it is by default; the number of segments decides how long the ring is.
+pub const RING_SEGMENT_BYTES: u64 = 64 << 20;
+
+/// A server that relays; ended when dropped.
+pub struct Ours {
+    pub server: ScratchServer,
+    /// Where its event log lies.
+    pub events: PathBuf,
+    pub config: PathBuf,
+    /// What differs from how the documentation says it is measured.
+    pub notes: Vec<String>,
+    _dns: Dns,
+}
+
+impl Ours {
+    /// Starts it in `dir`. It asks for mail hosts in `zone`, which all listen on `port`.
+    ///
+    /// # Errors
+    /// When it does not come to listen.
+    pub fn start(settings: &Settings, dir: &Path, zone: Zone, port: u16, segments: u64) -> Result<Self, SideError> {
+        let dns = Dns::start(zone);
+        let (config, events) = (dir.join("posthaste.toml"), dir.join("events"));
+        let mut text = configuration(&events, port, segments);
+        writeln!(text, "[dns]\nservers = [\"{}\"]", dns.address()).expect("a String takes everything");
+        let mut notes = Vec::new();
+        if let Some(more) = &settings.config {
+            text += &std::fs::read_to_string(more).map_err(SideError::failed("--config"))?;
+            notes.push(format!("with the configuration in {}", more.display()));
+        }
+        std::fs::write(&config, text).map_err(SideError::failed("configuration"))?;
+        let server = ScratchServer::start(&settings.program, dir, Some(&config));
+        let server = server.map_err(SideError::failed("posthaste serve"))?;
+        Ok(Self { server, events, config, notes, _dns: dns })
+    }
+
+    /// The directory of the spool of a server in `dir`.
+    pub fn spool(dir: &Path) -> PathBuf {
+        dir.join("data/spool")
+    }
+}
+
+/// A domain whose mail host is here.
+pub fn zone(domain: &str) -> Zone {
+    let host = format!("mx.{domain}");
+    Zone::default().mx(domain, 10, &host).a(&host, Ipv4Addr::LOCALHOST)
+}
+
+/// The event log stays in one file, which is read while it grows.
+fn configuration(events: &Path, port: u16, segments: u64) -> String {
+    format!(
+        "host_name = \"relay.example\"
+[[listener]]
+address = \"127.0.0.1:0\"
+[[domain]]
+name = \"here.example\"
+[storage]
+data = \"data\"
+spool_segments = {segments}
+[log]
+level = \"warn\"
+[limits]
+connections = 5000
+connections_per_address = 5000
+[events]
+enabled = true
+dir = {events:?}
+file_bytes = \"64 GiB\"
+[relay]
+networks = [\"127.0.0.1\"]
+port = {port}
+tls = false
+"
+    )
+}
