@@ -1,0 +1,328 @@
+//! The stream of the queue in a spool on a machine whose power goes at any call: after the cut the queue says what its durable entries say, and every message that
+//! is not settled has its body and its addresses.
+//!
+//! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed. `POSTHASTE_CUTS=N` makes more cuts,
+//! `POSTHASTE_SEED` is the first seed.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_fsops::{Choice, Cut, Event, Machine, Recording, Scope, Tree};
+use posthaste_relay::queue::{
+    Action, Change, Key, Outcome, Prefer, Queue, QueueEntry, ReadyId, Schedules, Selection, Snapshot, Source, Status,
+    Take,
+};
+use posthaste_spool::{
+    Batch, Body, Config, Consumer, Entry, FileSpool, Lsn, Published, Released, Replayed, SnapshotName, Spool, StreamId,
+};
+use posthaste_turns::{Random, in_turns};
+
+use crate::model::Model;
+use crate::world::World;
+use crate::{SEED, START};
+
+/// What was handed to the spool, in order, and how much of it was published, with its place. The number of each published one is in the recording.
+#[derive(Default, Clone)]
+struct Log {
+    appended: Vec<Bytes>,
+    published: Vec<Lsn>,
+}
+
+/// A run on record.
+struct Run {
+    seed: u64,
+    log: Log,
+    /// So many were published before the recording.
+    before: usize,
+    recording: Recording,
+}
+
+/// Applies what is durable, as the relay does.
+struct Engine {
+    machine: Arc<Machine>,
+    queue: Mutex<Queue>,
+    log: Mutex<Log>,
+}
+
+impl Consumer for Engine {
+    fn published(&self, published: Published) {
+        {
+            let mut log = self.log.lock().unwrap();
+            assert_eq!(log.appended[log.published.len()], published.payload, "in the order of appending");
+            log.published.push(published.lsn);
+            self.machine.acknowledge(log.published.len() as u64 - 1);
+        }
+        let entry = QueueEntry::decode(&published.payload).expect("an entry");
+        self.queue.lock().unwrap().apply(published.lsn, &entry);
+    }
+
+    fn advance_wanted(&self, _: Lsn) {}
+}
+
+fn config(keeper: bool) -> Config {
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 5, ..Default::default() };
+    let (checkpoint_every, pack_bytes) = (Duration::from_secs(5), 100 << 10);
+    Config { ring, keeper, pack_bytes, checkpoint_every, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() }
+}
+
+fn place(machine: &Machine) -> PathBuf {
+    machine.path().join("spool")
+}
+
+/// The body of the batch that was appended as number `number`.
+fn body(number: usize) -> Bytes {
+    vec![b'a' + (number % 26) as u8; 100 + number * 37 % 9000].into()
+}
+
+/// A spool that is open, and the queue that is in it.
+fn open(machine: &Machine, keeper: bool, replayed: &mut Vec<(Lsn, Bytes)>) -> (FileSpool, StreamId, Queue, Lsn) {
+    let (spool, report) = FileSpool::open(&place(machine), config(keeper)).expect("it opens");
+    assert_eq!(report.damage, []);
+    let stream = spool.stream("queue").expect("a stream");
+    let mut queue = match spool.position(stream).1 {
+        Some(name) => {
+            let snapshot = spool.read_snapshot(&name).expect("a snapshot");
+            Queue::restore(snapshot, Schedules::default(), SEED).expect("a snapshot")
+        }
+        None => Queue::new(Schedules::default(), SEED),
+    };
+    let through = spool.replay(stream, &mut |entry| {
+        let Replayed::Entry { lsn, payload, .. } = entry else { panic!("damaged") };
+        queue.apply(lsn, &QueueEntry::decode(payload).expect("an entry"));
+        replayed.push((lsn, Bytes::copy_from_slice(payload)));
+    });
+    (spool, stream, queue, through.expect("it is read"))
+}
+
+/// One life of a process: messages come in, are tried, settled and held; snapshots, checkpoints and packs are made; it ends in order or not.
+fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> Log {
+    let (spool, stream, mut queue, through) = open(machine, random.one_in(2), &mut Vec::new());
+    let now = queue.recorded().max(START);
+    let held = queue.start(now);
+    let engine = Arc::new(Engine { machine: machine.clone(), queue: Mutex::new(queue), log: Mutex::new(log) });
+    spool.attach(stream, through, engine.clone()).expect("attached");
+    let append = |entry: QueueEntry| {
+        let payload = Bytes::from(entry.encode());
+        let number = {
+            let mut log = engine.log.lock().unwrap();
+            log.appended.push(payload.clone());
+            log.appended.len() - 1
+        };
+        let needs_body = matches!(entry, QueueEntry::Queued(_));
+        let body = if needs_body { Body::Inline(vec![body(number)]) } else { Body::None };
+        let entries = vec![Entry { stream, needs_body, payload }];
+        spool.append(Batch { entries, body }, Box::new(|_| ()));
+    };
+    let record = |changes: Vec<Change>, now| {
+        if !changes.is_empty() {
+            append(QueueEntry::Changes { at: now, changes });
+        }
+    };
+    record(held, now);
+    let mut letters = World::new(random.below(u64::MAX));
+    let mut ready: Vec<ReadyId> = Vec::new();
+    for _ in 0..steps {
+        let now = engine.queue.lock().unwrap().now();
+        match random.below(16) {
+            0..6 => {
+                letters.queue.tick(now);
+                append(QueueEntry::Queued(letters.message()));
+            }
+            6..10 => {
+                let changes = attempt(&mut engine.queue.lock().unwrap(), &mut ready, random);
+                record(changes, now);
+            }
+            10 => {
+                let mut queue = engine.queue.lock().unwrap();
+                let (keys, _) = queue.select(&Selection::default(), None);
+                let action = [Action::Hold, Action::Release, Action::Delete][random.below(3) as usize];
+                let changes: Vec<Change> = keys.into_iter().take(5).filter_map(|key| queue.act(key, action)).collect();
+                drop(queue);
+                record(changes, now);
+            }
+            11 => {
+                let mut queue = engine.queue.lock().unwrap();
+                queue.tick(now + 1 + random.below(9000) as u32);
+                let _ = queue.take_notices();
+            }
+            12..14 => advance(&spool, stream, &engine),
+            14 => spool.checkpoint().expect("nothing fails"),
+            _ if random.one_in(2) => drop(spool.pack_oldest(1 + random.below(2) as usize)),
+            _ => std::thread::sleep(Duration::from_millis(random.below(300))),
+        }
+    }
+    if random.one_in(2) {
+        spool.abandon();
+    } else {
+        spool.detach(stream);
+        drop(spool);
+    }
+    engine.log.lock().unwrap().clone()
+}
+
+/// Takes what is due, and says what became of it.
+fn attempt(queue: &mut Queue, ready: &mut Vec<ReadyId>, random: &mut Random) -> Vec<Change> {
+    while let Some(id) = queue.next_unrouted() {
+        let source = Source { name: "a".into(), weight: 1 };
+        ready.extend(queue.route(id, "mx", &[source], u32::MAX));
+    }
+    ready.sort_unstable();
+    ready.dedup();
+    let take = Take { prefer: Prefer::First, recipients_max: 50, across_domains: true };
+    let Some(one) = ready.iter().find_map(|ready| queue.next(*ready, take)) else { return Vec::new() };
+    let status = Status { code: 450, enhanced: 7 };
+    let mut changes = Vec::new();
+    for taken in one.recipients {
+        let outcome = match random.below(4) {
+            0 | 1 => Outcome::Delivered(status),
+            2 => Outcome::Deferred(status),
+            _ => Outcome::Failed(status),
+        };
+        changes.extend(queue.finish(Key { message: one.message, number: taken.number }, outcome));
+    }
+    changes
+}
+
+/// As the relay advances: a snapshot in parts, with other things in between, and bodies that nobody needs are released.
+fn advance(spool: &FileSpool, stream: StreamId, engine: &Engine) {
+    let (mut snapshot, settled, first) = {
+        let mut queue = engine.queue.lock().unwrap();
+        (Snapshot::begin(&queue), queue.take_released(), queue.first_message())
+    };
+    let position = snapshot.position();
+    if position == spool.position(stream).0 && settled.is_empty() {
+        return;
+    }
+    let name = SnapshotName::new(&format!("queue-{position}")).expect("a name");
+    let written = spool.write_snapshot(&name, &mut |out| {
+        let mut part = Vec::new();
+        while snapshot.write(&engine.queue.lock().unwrap(), &mut part) {
+            out.write_all(&part)?;
+            part.clear();
+            std::thread::yield_now();
+        }
+        Ok(())
+    });
+    written.expect("nothing fails");
+    let behind = Lsn::new(position.get() + 1);
+    let below = first.map_or(behind, |first| first.min(behind));
+    let also = settled.into_iter().filter(|message| *message >= below).collect();
+    spool.advance(stream, position, Some(name), Released { below, also });
+}
+
+fn record(seed: u64) -> Run {
+    let machine = Arc::new(Machine::boot(&Tree::default(), true, seed.is_multiple_of(2)).unwrap());
+    let mut random = Random::new(seed);
+    let log = in_turns(seed, || live(&machine, Log::default(), &mut random, STEPS));
+    Run { seed, log, before: 0, recording: machine.recording() }
+}
+
+impl Run {
+    /// Cuts the power and looks at what comes up; sometimes goes on living, for a run that can be cut in turn.
+    fn examine(&self, cut: Cut) -> Result<Option<Run>, String> {
+        let mut log = self.log.clone();
+        let last = self.recording.acknowledged_before(cut.position).max();
+        let before = last.map_or(0, |last| last as usize + 1).max(self.before);
+        log.published.truncate(before);
+        let machine = Arc::new(Machine::boot(&self.recording.cut(cut), true, self.seed.is_multiple_of(2)).unwrap());
+        let mut random = Random::new(self.seed ^ cut.position as u64);
+        let lives_on = random.one_in(3);
+        let log = in_turns(random.below(u64::MAX), || {
+            let log = recovered(&machine, log)?;
+            Ok(if lives_on { live(&machine, log, &mut random, STEPS / 2) } else { log })
+        });
+        let log = log.map_err(|what: String| format!("seed {}, cut {cut}: {what}", self.seed))?;
+        Ok(lives_on.then(|| Run { seed: self.seed + 1_000_000, log, before, recording: machine.recording() }))
+    }
+}
+
+/// Opens what is there and compares it with what was published. What was durable without that is published now.
+fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
+    let mut replayed = Vec::new();
+    let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| open(machine, false, &mut replayed)));
+    let (spool, stream, mut queue, _) = opened.map_err(|_| "it does not open".to_owned())?;
+    for (lsn, payload) in replayed {
+        match log.published.binary_search(&lsn) {
+            Ok(at) if log.appended[at] != payload => return Err(format!("{lsn} says something else")),
+            Ok(_) => {}
+            Err(at) if at < log.published.len() => return Err(format!("{lsn} was never published")),
+            Err(at) if log.appended.get(at) != Some(&payload) => return Err(format!("{lsn} is not the next")),
+            Err(_) => log.published.push(lsn),
+        }
+    }
+    let mut model = Model::default();
+    for (lsn, payload) in log.published.iter().zip(&log.appended) {
+        model.apply(*lsn, &QueueEntry::decode(payload).expect("an entry"));
+    }
+    queue.start(queue.recorded().max(START));
+    let same = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.assert_same(&queue, 0)));
+    same.map_err(|why| why.downcast_ref::<String>().cloned().unwrap_or_default())?;
+    let mut messages: Vec<Lsn> = model.recipients.keys().map(|key| key.message).collect();
+    messages.dedup();
+    for message in messages {
+        let at = log.published.binary_search(&message).expect("a message was published");
+        let body = body(at);
+        let read = spool.read(message, 0..body.len() as u64).map_err(|error| format!("body of {message}: {error}"))?;
+        let said = spool.entries(stream, message).map_err(|error| format!("addresses of {message}: {error}"))?;
+        if read != body || said != [log.appended[at].clone()] {
+            return Err(format!("{message} has another body, or other addresses"));
+        }
+    }
+    // What was appended behind that is gone for good.
+    log.appended.truncate(log.published.len());
+    (0..log.published.len() as u64).for_each(|number| machine.acknowledge(number));
+    spool.abandon();
+    Ok(log)
+}
+
+/// Cuts at one event in about `step`, and what came of that once more. Says how many cuts that were.
+fn cut_all(run: &Run, step: u64) -> Result<usize, String> {
+    let mut random = Random::new(run.seed);
+    let (mut cuts, mut position) = (0, random.below(step) as usize);
+    while position <= run.recording.events.len() {
+        let mut next = run.examine(Cut { position, choice: Choice::Seed(random.below(1 << 20)) })?;
+        cuts += 1;
+        while let Some(run) = next {
+            let position = random.below(run.recording.events.len() as u64 + 1) as usize;
+            next = run.examine(Cut { position, choice: Choice::Seed(random.below(1 << 20)) })?;
+            cuts += 1;
+        }
+        position += 1 + random.below(2 * step) as usize;
+    }
+    Ok(cuts)
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+#[test]
+fn after_any_cut_the_queue_is_what_was_durable() {
+    let (mut seed, wanted, mut cuts) = (number("POSTHASTE_SEED", 0), number("POSTHASTE_CUTS", 150), 0);
+    while cuts < wanted {
+        cuts += cut_all(&record(seed), STEP).unwrap_or_else(|what| panic!("{what}")) as u64;
+        seed += 1;
+    }
+    println!("{cuts} cuts of {seed} seeds");
+}
+
+/// The examination would see it.
+#[test]
+fn a_sync_that_is_left_out_is_missed() {
+    let missed = (0..10).any(|seed| {
+        let whole = record(seed);
+        let is_sync = |event: &Event| matches!(event, Event::Sync(Scope::Node(_)));
+        let syncs = whole.recording.events.iter().filter(|event| is_sync(event)).count();
+        assert!(syncs > 20, "{syncs} syncs");
+        let recording = whole.recording.without_syncs(|_| true);
+        cut_all(&Run { recording, ..whole }, STEP).is_err()
+    });
+    assert!(missed);
+}
+
+/// Of a life.
+const STEPS: usize = 60;
+/// Of a run one event in about so many is cut at.
+const STEP: u64 = 12;

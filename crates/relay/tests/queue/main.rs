@@ -1,0 +1,157 @@
+//! Laws of the queue over random operations: a crash anywhere and a replay give what a plain model gives, tenants take turns, and the schedule holds for years.
+
+mod crash;
+mod model;
+mod world;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use model::Model;
+use posthaste_random::Random;
+use posthaste_relay::queue::entry::QueuedRecipient;
+use posthaste_relay::queue::{
+    Change, Key, Notice, Outcome, Prefer, QueueEntry, Schedule, Secs, Source, Status, Take, What,
+};
+use posthaste_spool::Lsn;
+use world::World;
+
+const START: Secs = 1_000_000;
+const SEED: u64 = 11;
+
+#[test]
+fn a_replay_after_a_crash_anywhere_gives_what_the_model_gives() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        for _ in 0..8 {
+            for _ in 0..world.random.below(400) {
+                world.step();
+            }
+            world.crash();
+        }
+    }
+}
+
+/// Every body is released once, and none before its recipients are settled.
+#[test]
+fn a_message_is_released_once_all_its_recipients_are_settled() {
+    for seed in 100..120 {
+        let mut world = World::new(seed);
+        let mut released: HashMap<Lsn, usize> = HashMap::new();
+        for _ in 0..1500 {
+            world.step();
+            for message in world.queue.take_released() {
+                *released.entry(message).or_default() += 1;
+            }
+        }
+        let mut model = Model::default();
+        world.log.iter().for_each(|(lsn, entry)| model.apply(*lsn, entry));
+        for (lsn, entry) in &world.log {
+            if matches!(entry, QueueEntry::Queued(_)) {
+                let is_open = model.recipients.keys().any(|key| key.message == *lsn);
+                let times = released.get(lsn).copied().unwrap_or(0);
+                assert_eq!(times, usize::from(!is_open), "seed {seed}: {lsn}");
+            }
+        }
+        assert!(released.len() > 20, "seed {seed}: {}", released.len());
+    }
+}
+
+#[test]
+fn no_tenant_waits_longer_than_its_turn() {
+    for seed in 0..50 {
+        let mut random = Random::new(seed);
+        let mut world = World::new(seed);
+        let tenants = 2 + random.below(6);
+        let mut waiting: HashMap<Arc<str>, u64> = HashMap::new();
+        for lsn in 1..400 {
+            // The first tenant has most of the mail, to many domains.
+            let tenant: Arc<str> =
+                if random.one_in(3) { format!("t{}", random.below(tenants)) } else { "t0".to_owned() }.into();
+            let address = format!("a@d{}.example", random.below(20)).into();
+            let mut queued = world.message();
+            (queued.tenant, queued.not_before) = (tenant.clone(), 0);
+            queued.recipients = vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: 0 }];
+            world.queue.apply(Lsn::new(lsn), &QueueEntry::Queued(queued));
+            *waiting.entry(tenant).or_default() += 1;
+        }
+        let mut ready = None;
+        while let Some(id) = world.queue.next_unrouted() {
+            let source = Source { name: "a".into(), weight: 1 };
+            ready = world.queue.route(id, "mx", &[source], Secs::MAX).first().copied();
+        }
+        let take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: true };
+        let mut since: HashMap<Arc<str>, usize> = HashMap::new();
+        while let Some(one) = world.queue.next(ready.expect("a ready queue"), take) {
+            let tenant = world.queue.queue(one.recipients[0].queue).expect("a queue").0.tenant;
+            let left = waiting.get_mut(&tenant).expect("it has mail");
+            *left -= 1;
+            waiting.retain(|_, left| *left > 0);
+            since.remove(&tenant);
+            for other in waiting.keys().filter(|other| **other != tenant) {
+                let turns = since.entry(other.clone()).or_default();
+                *turns += 1;
+                assert!(*turns < tenants as usize, "seed {seed}: {other} has waited for {turns} turns");
+            }
+        }
+        assert!(waiting.is_empty(), "seed {seed}: {waiting:?}");
+    }
+}
+
+/// Two years: each attempt is at its time, each recipient ends in time.
+#[test]
+fn the_schedule_holds_for_years() {
+    let schedule = Schedule::default();
+    let mut world = World::new(5);
+    let mut random = Random::new(5);
+    let (mut lsn, mut next_at, mut attempts, mut expired) = (0, HashMap::<Key, (Secs, u8)>::new(), 0u64, 0);
+    let end = START + 2 * 365 * 86_400;
+    let mut received = HashMap::new();
+    while world.queue.now() < end || world.queue.recipients() > 0 {
+        let step = 1 + random.below(900) as Secs;
+        world.queue.tick(world.queue.now() + step);
+        let now = world.queue.now();
+        if now < end && random.one_in(400) {
+            lsn += 1;
+            let mut queued = world.message();
+            (queued.not_before, queued.expires) = (0, 0);
+            queued.recipients.truncate(3);
+            let numbers = queued.recipients.iter().map(|recipient| recipient.number);
+            numbers.for_each(|number| {
+                let key = Key { message: Lsn::new(lsn), number };
+                next_at.insert(key, (now, 0));
+                received.insert(key, now);
+            });
+            world.queue.apply(Lsn::new(lsn), &QueueEntry::Queued(queued));
+        }
+        let mut changes = Vec::new();
+        while let Some(id) = world.queue.next_unrouted() {
+            while let Some(one) = world.queue.take(id, 10) {
+                for taken in one.recipients {
+                    let key = Key { message: one.message, number: taken.number };
+                    let (due, before) = next_at[&key];
+                    assert!(now >= due && now - due <= step, "{key:?}: due at {due}, tried at {now}");
+                    let change = world.queue.finish(key, Outcome::Deferred(Status::default())).expect("a change");
+                    let What::Deferred { attempts: number, next, .. } = change.what else { panic!("{change:?}") };
+                    assert_eq!((number, next), (before + 1, now + schedule.pause(number, key, SEED)));
+                    next_at.insert(key, (next, number));
+                    attempts += 1;
+                    changes.push(change);
+                }
+            }
+        }
+        for notice in world.queue.take_notices() {
+            let Notice::Expired(key) = notice else { continue };
+            let age = now - received[&key];
+            assert!((5 * 86_400..=5 * 86_400 + 60 + 2 * 900).contains(&age), "{key:?}: {age}");
+            changes.push(Change { key, what: What::Failed(Status::default()) });
+            expired += 1;
+        }
+        lsn += 1;
+        world.queue.apply(Lsn::new(lsn), &QueueEntry::Changes { at: now, changes });
+    }
+    assert_eq!(expired, received.len());
+    // Seven pauses grow to four hours; then there are about 26 a recipient of 4 to 4.8 hours each.
+    let each = attempts as f64 / expired as f64;
+    assert!(expired > 500 && (30.0..37.0).contains(&each), "{expired} recipients, {each} attempts each");
+}

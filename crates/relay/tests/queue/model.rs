@@ -1,0 +1,123 @@
+//! What entries say, in the plainest way: the queue must say the same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use posthaste_relay::queue::entry::HoldReason;
+use posthaste_relay::queue::{Change, Key, Queue, QueueEntry, Scope, Secs, Selection, Status, Waits, What};
+use posthaste_spool::Lsn;
+
+/// What entries say, in the plainest way.
+#[derive(Debug, Default)]
+pub struct Model {
+    pub recipients: BTreeMap<Key, Expected>,
+    suspended: BTreeMap<Scope, Secs>,
+    diverted: BTreeMap<Scope, Arc<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    received: Secs,
+    domain: String,
+    own_expiry: Secs,
+    attempts: u8,
+    status: Status,
+    due: Secs,
+    held: Option<HoldReason>,
+}
+
+impl Model {
+    pub fn apply(&mut self, lsn: Lsn, entry: &QueueEntry) {
+        match entry {
+            QueueEntry::Queued(queued) => {
+                for recipient in &queued.recipients {
+                    let expected = Expected {
+                        received: queued.received,
+                        domain: recipient.address.split('@').nth(1).unwrap().to_lowercase(),
+                        own_expiry: queued.expires,
+                        attempts: 0,
+                        status: Status::default(),
+                        due: queued.received.max(queued.not_before),
+                        held: None,
+                    };
+                    self.recipients.insert(Key { message: lsn, number: recipient.number }, expected);
+                }
+            }
+            QueueEntry::Changes { changes, .. } => changes.iter().for_each(|change| self.change(change)),
+            QueueEntry::Replies { .. } => {}
+            QueueEntry::Suspended { scope, until, .. } => drop(self.suspended.insert(scope.clone(), *until)),
+            QueueEntry::Resumed(scope) => drop(self.suspended.remove(scope)),
+            QueueEntry::Diverted { scope, to, .. } => drop(self.diverted.insert(scope.clone(), to.clone())),
+            QueueEntry::NotDiverted(scope) => drop(self.diverted.remove(scope)),
+        }
+    }
+
+    pub fn change(&mut self, change: &Change) {
+        let Some(recipient) = self.recipients.get_mut(&change.key) else { return };
+        match change.what {
+            What::Delivered(_) | What::Failed(_) | What::Suppressed | What::Deleted => {
+                self.recipients.remove(&change.key);
+            }
+            What::Deferred { attempts, next, status } => {
+                (recipient.attempts, recipient.due, recipient.status) = (attempts, next, status);
+            }
+            What::Rescheduled { attempts, next } => (recipient.attempts, recipient.due) = (attempts, next),
+            What::Held(reason) => recipient.held = Some(reason),
+            What::Released { next, expires } => {
+                (recipient.held, recipient.due) = (None, next);
+                if expires != 0 {
+                    let message = change.key.message;
+                    let all = self.recipients.iter_mut().filter(|(key, _)| key.message == message);
+                    all.for_each(|(_, recipient)| recipient.own_expiry = expires);
+                }
+            }
+            What::Begun { .. } | What::DelayTold => {}
+        }
+    }
+
+    pub fn assert_same(&self, queue: &Queue, seed: u64) {
+        let mut keys = Vec::new();
+        let mut from = None;
+        loop {
+            let (some, next) = queue.select(&Selection::default(), from);
+            keys.extend(some);
+            from = next;
+            if from.is_none() {
+                break;
+            }
+        }
+        let first = keys.iter().zip(self.recipients.keys()).find(|(found, expected)| found != expected);
+        assert_eq!((first, keys.len()), (None, self.recipients.len()), "seed {seed}");
+        assert_eq!(queue.recipients(), keys.len() as u64, "seed {seed}");
+        let diverted: Vec<_> = queue.diversions().map(|found| (found.scope.clone(), found.to.clone())).collect();
+        let expected = self.diverted.iter().rev().map(|(scope, to)| (scope.clone(), to.clone()));
+        assert_eq!(diverted, expected.collect::<Vec<_>>(), "seed {seed}");
+        for (key, expected) in &self.recipients {
+            let state = queue.show(*key).expect("it is open");
+            let (name, _) = queue.queue(state.queue).expect("it has recipients");
+            let expires = match (expected.held, expected.own_expiry) {
+                (Some(_), _) => None,
+                (None, 0) => Some(expected.received + 5 * 86_400),
+                (None, own) => Some(own),
+            };
+            let suspended = self.suspended.iter().filter(|(scope, until)| {
+                **until > queue.now()
+                    && match scope {
+                        Scope::Tenant(tenant) => *tenant == name.tenant,
+                        Scope::Domain(domain) => *domain == name.domain,
+                        Scope::Campaign(_) | Scope::Site(_) => false,
+                    }
+            });
+            let waits = match (expected.held, suspended.map(|(_, until)| *until).max()) {
+                (Some(reason), _) => Waits::Held(reason),
+                (None, Some(until)) => Waits::Suspended(until),
+                (None, None) if expected.due <= queue.now() => Waits::Due,
+                (None, None) => Waits::Until(expected.due),
+            };
+            let found = (&*name.domain, state.received, expires, state.attempts, state.status, state.waits);
+            let expected = (&*expected.domain, expected.received, expires, expected.attempts, expected.status, waits);
+            assert_eq!(found, expected, "seed {seed}: {key:?}");
+            assert_eq!(state.expires, expires, "seed {seed}: {key:?}");
+        }
+    }
+}

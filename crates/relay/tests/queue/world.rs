@@ -1,0 +1,258 @@
+//! Random operations on a queue whose log is in memory.
+
+use std::collections::VecDeque;
+
+use posthaste_random::Random;
+use posthaste_relay::queue::entry::QueuedRecipient;
+use posthaste_relay::queue::{
+    Action, Change, Key, Notice, Outcome, Prefer, Queue, QueueEntry, Queued, ReadyId, Schedules, Scope, Secs,
+    Selection, Snapshot, Source, Status, Take, Transaction, What,
+};
+use posthaste_spool::Lsn;
+
+use crate::model::Model;
+use crate::{SEED, START};
+
+/// A queue with a log that is written some time after each decision, and cut by crashes.
+pub struct World {
+    pub random: Random,
+    pub seed: u64,
+    pub queue: Queue,
+    /// Decided, not durable.
+    appending: VecDeque<QueueEntry>,
+    pub log: Vec<(Lsn, QueueEntry)>,
+    snapshot: Option<(Snapshot, Vec<u8>)>,
+    restorable: Option<(Lsn, Vec<u8>)>,
+    ready: Vec<ReadyId>,
+    at_work: Vec<Transaction>,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let mut queue = Queue::new(Schedules::default(), SEED);
+        queue.start(START);
+        World {
+            random: Random::new(seed),
+            seed,
+            queue,
+            appending: VecDeque::new(),
+            log: Vec::new(),
+            snapshot: None,
+            restorable: None,
+            ready: Vec::new(),
+            at_work: Vec::new(),
+        }
+    }
+
+    pub fn step(&mut self) {
+        match self.random.below(100) {
+            0..15 => {
+                let queued = self.message();
+                self.appending.push_back(QueueEntry::Queued(queued));
+            }
+            15..45 => self.publish(),
+            45..55 => {
+                let secs = [1, 60, 3600, 86_400][self.random.below(4) as usize];
+                self.queue.tick(self.queue.now() + self.random.below(secs) as Secs);
+                let notices = self.queue.take_notices();
+                self.record(notices.into_iter().map(|notice| match notice {
+                    Notice::Expired(key) => Change { key, what: What::Failed(Status::default()) },
+                    Notice::Delayed(key) => Change { key, what: What::DelayTold },
+                }));
+            }
+            55..65 => self.take(),
+            65..80 => self.finish(),
+            80..88 => self.act(),
+            88..90 => self.suspend(),
+            90..98 => self.write_snapshot(),
+            _ => {
+                let actions = self.queue.take_actions();
+                self.record(actions);
+            }
+        }
+    }
+
+    pub fn message(&mut self) -> Queued {
+        let count = if self.random.one_in(12) { 700 } else { 1 + self.random.below(5) };
+        let mut number = 0;
+        let recipients = (0..count).map(|_| {
+            number += 1 + self.random.below(2) as u16;
+            let address = format!("a@Domain{}.example", self.random.below(6)).into();
+            QueuedRecipient { number, address, orcpt: "".into(), notify: 0 }
+        });
+        let recipients = recipients.collect();
+        let now = self.queue.now();
+        Queued {
+            received: now,
+            not_before: if self.random.one_in(5) { now + self.random.below(90_000) as Secs } else { 0 },
+            expires: if self.random.one_in(5) { now + self.random.below(900_000) as Secs } else { 0 },
+            sender: "".into(),
+            is_8bit: false,
+            smtputf8: false,
+            require_tls: false,
+            ret: None,
+            envid: "".into(),
+            tenant: format!("t{}", self.random.below(3)).into(),
+            campaign: "".into(),
+            recipients,
+        }
+    }
+
+    pub fn record(&mut self, changes: impl IntoIterator<Item = Change>) {
+        let (at, changes) = (self.queue.now(), changes.into_iter().collect::<Vec<_>>());
+        if !changes.is_empty() {
+            self.appending.push_back(QueueEntry::Changes { at, changes });
+        }
+    }
+
+    pub fn next_lsn(&mut self) -> Lsn {
+        let last = self.log.last().map_or(0, |(lsn, _)| lsn.get());
+        Lsn::new(last + 1 + self.random.below(3))
+    }
+
+    pub fn publish(&mut self) {
+        for _ in 0..self.random.below(6) {
+            let Some(entry) = self.appending.pop_front() else { return };
+            let lsn = self.next_lsn();
+            self.queue.apply(lsn, &entry);
+            self.log.push((lsn, entry));
+        }
+    }
+
+    pub fn take(&mut self) {
+        while let Some(id) = self.queue.next_unrouted() {
+            let domain = self.queue.queue(id).expect("it has recipients").0.domain;
+            let site = if domain.contains(['0', '1', '2']) { "low" } else { "high" };
+            let source = |name: &str| Source { name: name.into(), weight: 1 };
+            let until = self.queue.now() + 1 + self.random.below(7200) as Secs;
+            let ready = self.queue.route(id, site, &[source("a"), source("b")], until);
+            self.ready.extend(ready);
+        }
+        self.ready.sort_unstable();
+        self.ready.dedup();
+        for ready in self.ready.clone() {
+            let take = Take {
+                prefer: if self.random.one_in(2) { Prefer::First } else { Prefer::Later },
+                recipients_max: 1 + self.random.below(50) as usize,
+                across_domains: self.random.one_in(2),
+            };
+            let Some(one) = self.queue.next(ready, take) else { continue };
+            assert!((1..=take.recipients_max).contains(&one.recipients.len()), "seed {}", self.seed);
+            let taken = one.recipients.iter();
+            let begun = taken.map(|taken| Change {
+                key: Key { message: one.message, number: taken.number },
+                what: What::Begun { crashes: taken.crashes },
+            });
+            let begun: Vec<Change> = begun.collect();
+            self.record(begun);
+            self.at_work.push(one);
+        }
+    }
+
+    pub fn finish(&mut self) {
+        if self.at_work.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.at_work.len() as u64) as usize;
+        let one = self.at_work.swap_remove(at);
+        let mut changes = Vec::new();
+        for taken in one.recipients {
+            let status = Status { code: 450, enhanced: 7 };
+            let outcome = match self.random.below(10) {
+                0..3 => Outcome::Delivered(status),
+                3 => Outcome::Failed(status),
+                4..8 => Outcome::Deferred(status),
+                8 => Outcome::Suppressed,
+                _ => Outcome::Untried,
+            };
+            changes.extend(self.queue.finish(Key { message: one.message, number: taken.number }, outcome));
+        }
+        self.record(changes);
+    }
+
+    pub fn act(&mut self) {
+        let last = self.log.last().map_or(0, |(lsn, _)| lsn.get());
+        let from = Key { message: Lsn::new(self.random.below(last + 1)), number: 0 };
+        let (keys, _) = self.queue.select(&Selection::default(), Some(from));
+        let count = if self.random.one_in(10) { 500 } else { 5 };
+        let mut changes = Vec::new();
+        for key in keys.into_iter().take(count) {
+            let action = match self.random.below(8) {
+                0 | 1 => Action::Hold,
+                2 | 3 => Action::Release,
+                4 => Action::Flush,
+                5 => Action::Requeue,
+                6 => Action::Delete,
+                _ => Action::Bounce(Status::default()),
+            };
+            let change = self.queue.act(key, action);
+            match change {
+                // The append was refused.
+                Some(change) if self.random.one_in(10) => self.queue.abandon(change.key),
+                _ => changes.extend(change),
+            }
+        }
+        self.record(changes);
+    }
+
+    pub fn suspend(&mut self) {
+        let scope = match self.random.below(2) {
+            0 => Scope::Tenant(format!("t{}", self.random.below(3)).into()),
+            _ => Scope::Domain(format!("domain{}.example", self.random.below(6)).into()),
+        };
+        let until = self.queue.now() + self.random.below(100_000) as Secs;
+        let entry = match self.random.below(4) {
+            0 => QueueEntry::Suspended { scope, until, reason: "why".into() },
+            1 => QueueEntry::Resumed(scope),
+            2 => {
+                let to = format!("host{}.example", self.random.below(9)).into();
+                QueueEntry::Diverted { scope, until: Secs::MAX, to, reason: "why".into() }
+            }
+            _ => QueueEntry::NotDiverted(scope),
+        };
+        self.appending.push_back(entry);
+    }
+
+    /// One more part, with other operations in between.
+    pub fn write_snapshot(&mut self) {
+        let (mut snapshot, mut out) =
+            self.snapshot.take().unwrap_or_else(|| (Snapshot::begin(&self.queue), Vec::new()));
+        match snapshot.write(&self.queue, &mut out) {
+            true => self.snapshot = Some((snapshot, out)),
+            false => self.restorable = Some((snapshot.position(), out)),
+        }
+    }
+
+    /// Everything in memory is lost; of what was being appended a part is durable.
+    pub fn crash(&mut self) {
+        for _ in 0..self.random.below(self.appending.len() as u64 + 1) {
+            let entry = self.appending.pop_front().expect("so many");
+            let lsn = self.next_lsn();
+            self.log.push((lsn, entry));
+        }
+        self.appending.clear();
+        let mut model = Model::default();
+        self.log.iter().for_each(|(lsn, entry)| model.apply(*lsn, entry));
+        let now = self.queue.now() + self.random.below(10_000) as Secs;
+        let (position, mut queue) = match &self.restorable {
+            Some((position, bytes)) => {
+                (*position, Queue::restore(&bytes[..], Schedules::default(), SEED).expect("a snapshot"))
+            }
+            None => (Lsn::ZERO, Queue::new(Schedules::default(), SEED)),
+        };
+        for (lsn, entry) in self.log.iter().filter(|(lsn, _)| *lsn > position) {
+            // The bytes are what is there after a crash.
+            queue.apply(*lsn, &QueueEntry::decode(&entry.encode()).expect("an entry"));
+        }
+        assert!(queue.recorded() <= now, "seed {}", self.seed);
+        let held = queue.start(now);
+        let entry = QueueEntry::Changes { at: now, changes: held };
+        let lsn = self.next_lsn();
+        queue.apply(lsn, &entry);
+        model.apply(lsn, &entry);
+        self.log.push((lsn, entry));
+        model.assert_same(&queue, self.seed);
+        self.queue = queue;
+        (self.snapshot, self.ready, self.at_work) = (None, Vec::new(), Vec::new());
+    }
+}
