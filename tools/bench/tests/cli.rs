@@ -115,6 +115,25 @@ fn mail_is_sent_on_and_accounted_for() {
 }
 
 #[test]
+fn bad_destinations_and_a_queue_that_waits_are_accounted_for_and_pictured() {
+    let dir = disk();
+    let only =
+        ["relay", "--only", "relay-domains,relay-deferred-1m", "--side", "posthaste", "--json", "--report", "out"];
+    let output = bench_within(dir.path(), "2s", &only);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figure = |workload, key: &str| rows(&report, workload)[0]["summary"][key]["median"].as_f64().unwrap();
+    assert!(figure("relay-domains", "good_p99_us") > 0.0 && figure("relay-domains", "bad_rate") > 0.0, "{text}");
+    let is_noted = |workload, said: &str| rows(&report, workload)[0]["notes"].to_string().contains(said);
+    assert!(is_noted("relay-domains", "all in the queue"), "{text}");
+    assert!(is_noted("relay-deferred-1m", "1000 recipients still wait"), "{text}");
+    assert!(figure("relay-deferred-1m", "first_us") >= figure("relay-deferred-1m", "start_us"), "{text}");
+    let page = std::fs::read_to_string(dir.path().join("out/bench.html")).unwrap();
+    assert!(page.contains("posthaste: in the queue"), "no picture");
+}
+
+#[test]
 fn a_peer_alone_is_a_good_run() {
     let dir = disk();
     let options = ["spool", "--only", "callers-1", "--side", "append + fdatasync", "--json"];

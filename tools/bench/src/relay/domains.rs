@@ -98,14 +98,22 @@ impl Domains {
     }
 }
 
+/// A message, which has one recipient.
+struct Message {
+    kind: Kind,
+    /// Microseconds since midnight.
+    received: u64,
+    is_deferred: bool,
+}
+
 /// What the event log has said of the recipients of each kind.
 #[derive(Default)]
 struct Tally {
-    /// Kind of each message, and when it was received.
-    messages: HashMap<u64, (Kind, u64)>,
+    /// By number.
+    messages: HashMap<u64, Message>,
     received: u64,
     delivered: [u64; KINDS.len()],
-    waiting: [u64; KINDS.len()],
+    deferred: [u64; KINDS.len()],
     given_up: [u64; KINDS.len()],
     good: Latencies,
     slow: Latencies,
@@ -116,16 +124,17 @@ impl Tally {
         let (Some(message), Some(at)) = (line.message(), line.time_us()) else { return };
         if line.event() == "received" {
             if let Some(kind) = line.first_recipient().and_then(kind_of) {
-                self.messages.insert(message, (kind, at));
+                self.messages.insert(message, Message { kind, received: at, is_deferred: false });
                 self.received += 1;
             }
             return;
         }
-        let Some((kind, received)) = self.messages.get(&message) else { return };
+        let Some(Message { kind, received, is_deferred }) = self.messages.get_mut(&message) else { return };
         let counts = match line.event() {
             "delivered" => &mut self.delivered,
-            "waiting" => &mut self.waiting,
-            "given_up" => &mut self.given_up,
+            // Once, however many attempts there are.
+            "deferred" if !std::mem::replace(is_deferred, true) => &mut self.deferred,
+            "bounced" | "expired" | "suppressed" => &mut self.given_up,
             _ => return,
         };
         counts[*kind as usize] += 1;
@@ -143,7 +152,7 @@ impl Tally {
         of(Kind::Good, &self.delivered)
             + of(Kind::Slow, &self.delivered)
             + of(Kind::Bounced, &self.given_up)
-            + of(Kind::Deferred, &self.waiting)
+            + of(Kind::Deferred, &self.deferred)
     }
 
     fn settled(&self) -> u64 {

@@ -14,7 +14,7 @@ pub struct Counts {
     pub received: u64,
     /// Recipients whose delivery to another host is recorded.
     pub delivered: u64,
-    /// Refusals for now.
+    /// Attempts that ended with a refusal for now.
     pub waiting: u64,
     /// Recipients that were given up.
     pub failed: u64,
@@ -66,9 +66,9 @@ impl Outcomes {
             match line.event() {
                 "received" => self.counts.received += 1,
                 // Notifications come into mailboxes here.
-                "delivered" if line.is_of_a_transport() => self.counts.delivered += 1,
-                "waiting" => self.counts.waiting += 1,
-                "held" | "given_up" => self.counts.failed += 1,
+                "delivered" if line.is_of_the_relay() => self.counts.delivered += 1,
+                "deferred" => self.counts.waiting += 1,
+                "bounced" | "expired" | "suppressed" => self.counts.failed += 1,
                 "left_out" => self.counts.left_out += 1,
                 _ => {}
             }
@@ -107,8 +107,8 @@ impl<'a> Line<'a> {
         Some(((number(0, 2)? * 60 + number(3, 5)?) * 60 + number(6, 8)?) * 1_000_000 + number(9, 15)?)
     }
 
-    fn is_of_a_transport(self) -> bool {
-        self.0.contains("\"transport_target\":")
+    fn is_of_the_relay(self) -> bool {
+        self.0.contains("\"relay_target\":")
     }
 
     fn behind(self, key: &str) -> Option<&'a str> {
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!((counts.received, counts.delivered, counts.left_out), (1, delivered, left_out), "{text}");
         };
         check("{\"lsn\":1,\"event\":\"received\"}\n{\"lsn\":2,\"event\":\"deliv", 0, 0);
-        check("ered\",\"transport_target\":0}\n{\"lsn\":2,\"event\":\"delivered\",\"transport_target\":1}\n", 2, 0);
+        check("ered\",\"relay_target\":0}\n{\"lsn\":2,\"event\":\"delivered\",\"relay_target\":1}\n", 2, 0);
         check("{\"lsn\":3,\"event\":\"left_out\",\"others\":4}\n{\"event\":\"delivered\",\"target\":0}\n", 2, 1);
     }
 
