@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `posthaste load` and `account` against servers that are not ours: Postfix (SMTP, pipelining, a connection for each
-# message), Dovecot (LMTP over TCP and over a UNIX socket; and behind our own server), aiosmtpd (SMTP with AUTH). Each runs in a scratch directory
+# message; and behind our own relay, and in front of it), Dovecot (LMTP over TCP and over a UNIX socket; and behind our own server), aiosmtpd (SMTP with AUTH). Each runs in a scratch directory
 # on loopback with a configuration made here; everything acknowledged has to be found in its mailboxes, octet for octet.
 # What is not installed, and what needs root without it, is skipped, and said so; with CI_REQUIRE_PEERS=1 that is a failure.
 # POSTHASTE names another binary to test than the debug build.
@@ -33,7 +33,15 @@ load() {
         grep -q "0 lost, 0 duplicated, 0 altered, 0 unexpected" "$dir/load"
 }
 
-start_postfix() { # port
+# As load, to a domain that Postfix has another host deliver.
+relayed_by_postfix() { # port, account of the sink
+    timeout 300 "$POSTHASTE" load "127.0.0.1:$1" -q -m 60 -l 1k-20k -d there.example -u 5 -s 10 --settle 60s --account "$2" |
+        tee "$dir/load" || return 1
+    grep -q "60 messages acknowledged, 60 copies expected, 60 found" "$dir/load" &&
+        grep -q "0 lost, 0 duplicated, 0 altered, 0 unexpected" "$dir/load"
+}
+
+start_postfix() { # port, port of our relay
     local root=$dir/postfix
     mkdir -p "$root"/{etc,queue,data,mail}
     chown postfix "$root/data"
@@ -55,6 +63,7 @@ inet_interfaces = 127.0.0.1
 smtpd_client_connection_rate_limit = 0
 smtpd_client_message_rate_limit = 0
 smtpd_recipient_restrictions = permit_mynetworks, reject
+transport_maps = inline:{ there.example=smtp:[127.0.0.1]:$2 }
 CF
     # The distribution's services, one port of our own, nothing in a chroot.
     sed -E "s/^smtp +inet.*/127.0.0.1:$1 inet n - n - 20 smtpd/; s/^([a-z0-9-]+ +(unix|fifo) +[^ ]+ +[^ ]+ +)y /\1n /" \
@@ -114,6 +123,69 @@ CONF
     listens "$1"
 }
 
+# Our own server between Postfix and others: mail for there.example goes to a sink, all other mail to Postfix.
+start_relay() { # port, port of Postfix, port of the sink
+    mkdir -p "$dir/relay"
+    cat >"$dir/relay/posthaste.toml" <<CONF
+host_name = "relay.example"
+[[listener]]
+address = "127.0.0.1:$1"
+[[domain]]
+name = "here.example"
+[relay]
+networks = ["127.0.0.1"]
+[[relay.route]]
+domain = "there.example"
+host = "[127.0.0.1]"
+port = $3
+tls = "off"
+[[relay.route]]
+host = "[127.0.0.1]"
+port = $2
+tls = "off"
+CONF
+    "$POSTHASTE" sink "127.0.0.1:$3" --account "$dir/relay/sink.jsonl" >/dev/null 2>&1 &
+    (cd "$dir/relay" && exec "$POSTHASTE" serve) &
+    listens "$3" && listens "$1"
+}
+
+# Through us, to each of Postfix's users: 8-bit text, long lines, and an address that needs SMTPUTF8.
+unusual_mail_arrives_unaltered() { # port of our relay
+    PORT=$1 MAIL=$dir/postfix/mail python3 - <<'PY'
+import glob, os, smtplib, time
+
+bodies = {
+    "8bit": "Grüße, żółw\r\n.\r\n..dots\r\n".encode(),
+    "long": b"x" * 990 + b"\r\n" + b"y" * 990 + b"\r\n",
+    "utf8": "from an address that is not ASCII\r\n".encode(),
+}
+users = [f"user{n}@localhost" for n in range(1, 6)]
+with smtplib.SMTP("127.0.0.1", int(os.environ["PORT"]), "client.example") as client:
+    client.ehlo()
+    for kind, body in bodies.items():
+        options = ["BODY=8BITMIME"] + (["SMTPUTF8"] if kind == "utf8" else [])
+        sender = "jürgen@here.example" if kind == "utf8" else "ann@here.example"
+        message = f"Subject: unusual-{kind}\r\n\r\n".encode() + body
+        client.sendmail(sender, users, message, mail_options=options)
+
+expected = {kind: body.replace(b"\r\n", b"\n") for kind, body in bodies.items()}
+for _ in range(600):
+    found = {}
+    for file in glob.glob(os.environ["MAIL"] + "/user*/Maildir/new/*"):
+        head, _, body = open(file, "rb").read().partition(b"\n\n")
+        for kind in expected:
+            if f"Subject: unusual-{kind}".encode() in head:
+                found.setdefault(kind, []).append(body)
+    if all(len(found.get(kind, [])) >= len(users) for kind in expected):
+        break
+    time.sleep(0.1)
+for kind, body in expected.items():
+    copies = found.get(kind, [])
+    assert len(copies) == len(users), f"{kind}: {len(copies)} copies for {len(users)} recipients"
+    assert all(copy == body for copy in copies), f"{kind}: {copies[0]!r}"
+PY
+}
+
 # Keeps each message as it came, and takes mail of those alone who know the password.
 start_aiosmtpd() { # port
     mkdir "$dir/aiosmtpd"
@@ -161,12 +233,20 @@ elif [ "$(id -u)" -ne 0 ]; then
     skip Postfix "has to be started as root"
 else
     port=$(free_port)
-    check "Postfix starts" start_postfix "$port"
+    relay=$(free_port)
+    check "Postfix starts" start_postfix "$port" "$relay"
     check "Postfix takes 100 messages, and all are in its Maildirs" \
         load "127.0.0.1:$port" "$dir/postfix/mail" 100 200 -s 10 -n 2
     check "Postfix takes 20 messages over a connection each, one command at a time" \
         load "127.0.0.1:$port" "$dir/postfix/mail" 20 20 -s 5 --per-connection 1 --pipelining off
     check "Postfix takes 20 messages with BDAT" load "127.0.0.1:$port" "$dir/postfix/mail" 20 20 -s 5 --bdat
+    check "Posthaste starts, between Postfix and others" start_relay "$relay" "$port" "$(free_port)"
+    check "what Posthaste relays to Postfix, 60 messages of 3 recipients, is in its Maildirs" \
+        load "127.0.0.1:$relay" "$dir/postfix/mail" 60 180 -s 10 -n 3
+    check "8-bit mail, long lines and SMTPUTF8 come through Posthaste to Postfix unaltered" \
+        unusual_mail_arrives_unaltered "$relay"
+    check "what Postfix relays through Posthaste, 60 messages, is at the next hop" \
+        relayed_by_postfix "$port" "$dir/relay/sink.jsonl"
 fi
 
 if ! command -v dovecot >/dev/null || [ ! -e /usr/lib/dovecot/lmtp ]; then

@@ -80,7 +80,7 @@ pub fn zone() -> Zone {
     (0..DOMAINS).fold(Zone::default(), |zone, domain| {
         let (name, host) = (name(domain), format!("mx.{}", name(domain)));
         let address = match kind_of(&format!("user@{name}")) {
-            Some(Kind::Dead) if domain / ODD_ONE_IN % 2 == 0 => SILENT,
+            Some(Kind::Dead) if (domain / ODD_ONE_IN).is_multiple_of(2) => SILENT,
             Some(Kind::Dead) => CLOSED,
             _ => Ipv4Addr::LOCALHOST,
         };

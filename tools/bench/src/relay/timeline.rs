@@ -79,10 +79,10 @@ impl Timeline {
 }
 
 fn keep_every_other<T>(values: &mut Vec<T>) {
-    let mut count = 0;
+    let mut count = 0u64;
     values.retain(|_| {
         count += 1;
-        count % 2 == 0
+        count.is_multiple_of(2)
     });
 }
 
