@@ -1,5 +1,6 @@
 //! The relay: opened with the store, who may use it, where notifications go, and what the logs say of it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -30,6 +31,8 @@ use crate::transaction::{Destinations, Transaction};
 /// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
 pub(crate) struct RelayService {
     relay: Option<Relay>,
+    /// There while it runs: found by a start, the last run has crashed.
+    running: PathBuf,
 }
 
 impl RelayService {
@@ -46,6 +49,7 @@ impl RelayService {
         let srs = config.relay.srs.clone();
         let forwarding =
             spawn_blocking(move || Forwarding::open(srs.as_ref())).await.map_err(std::io::Error::from)??;
+        let running = config.storage.data.join(RUNNING);
         let (config, weak) = (config.clone(), receiver.downgrade());
         let opened =
             spawn_blocking(move || open(&config, store, weak, recorder)).await.map_err(std::io::Error::from)?;
@@ -53,7 +57,7 @@ impl RelayService {
         if let Some(relay) = &relay {
             receiver.set_relay(relay.clone(), forwarding);
         }
-        Ok(Self { relay })
+        Ok(Self { relay, running })
     }
 }
 
@@ -93,7 +97,13 @@ impl Service for RelayService {
         Box::pin(async move {
             if let Some(relay) = self.relay {
                 // If the runtime is going down, dropping the last handle does the same.
-                let _ = spawn_blocking(move || relay.end_by(deadline.into_std())).await;
+                let running = self.running;
+                let end = move || {
+                    relay.end_by(deadline.into_std());
+                    // If it stays, the next start is more careful than it need be.
+                    let _ = std::fs::remove_file(running);
+                };
+                let _ = spawn_blocking(end).await;
             }
             Ok(())
         })
@@ -103,6 +113,9 @@ impl Service for RelayService {
         self.relay.as_ref().map_or(Poll::Pending, |relay| relay.poll_failed(cx))
     }
 }
+
+/// A file in the data directory that is there while the relay runs.
+const RUNNING: &str = "relay.running";
 
 /// Opens the relay, if anybody may use it or mail waits. Blocks.
 fn open(
@@ -134,6 +147,12 @@ fn open(
             return Ok(None);
         }
     };
+    let running = config.storage.data.join(RUNNING);
+    let has_crashed = running.exists();
+    if let Err(error) = std::fs::write(&running, "") {
+        let (path, error) = (running.display().to_string(), error.to_string());
+        tracing::warn!(path, error, "if the server crashes, a message that causes this will not be found");
+    }
     let settings = RelayConfig {
         host_name: config.host_name.clone(),
         resolver: Arc::new(resolver.with_own([&config.host_name], own)),
@@ -152,6 +171,7 @@ fn open(
         site_pause_secs: u32::try_from(section.unreachable_secs).unwrap_or(u32::MAX),
         returned_bytes_max: section.returned_bytes,
         bounces: Bounces::open(&section.bounces, section.return_path.as_ref(), &config.storage.data)?,
+        has_crashed,
         wording: Wording::default(),
         notifier: Arc::new(Senders { receiver }),
         observer: Some(Arc::new(RelayLog { recorder })),

@@ -1,11 +1,12 @@
 //! Classes of replies, the suppression list, and reports that come back, with running servers.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Client, Server, command};
+use crate::support::{Client, PATIENCE, Server, command};
 
 /// Relays for 127.0.0.1; `there.example` is at a port of loopback.
 fn config(port: u16, more: &str) -> String {
@@ -222,4 +223,60 @@ fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() 
         (Some("other"), Some("bob@there.example"), eve),
     ];
     assert_eq!(told, expected);
+}
+
+/// A mail host that takes nothing: tells of each MAIL, and never answers it.
+fn silent_host() -> (u16, std::sync::mpsc::Receiver<String>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                stream.write_all(b"220 silent\r\n").unwrap();
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    match line.get(..4) {
+                        Some("EHLO") => stream.write_all(b"250 silent\r\n").unwrap(),
+                        Some("MAIL") => drop(tell.send(line)),
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    (port, told)
+}
+
+#[test]
+fn a_message_at_work_in_three_crashes_is_held() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let (port, told) = silent_host();
+    let mut server = Server::start(dir, &config(port, ""));
+    send(&server, "eve@here.example", &["ann@there.example"]);
+    // The first crash is in a run that notes nothing.
+    for crash in 0..4 {
+        let line = told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("crash {crash}: it is not tried"));
+        assert!(line.contains("eve@here.example"), "{line}");
+        server.signal(Signal::KILL);
+        server.wait();
+        server = Server::start_as_it_is(dir);
+    }
+    server.wait_for_log("held: they were at work when the server crashed");
+    let (_, text) = run(dir, &["queue", "list", "--json"]);
+    let list: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (list.len(), &list[0]["state"], &list[0]["held_by"]),
+        (1, &"held".into(), &"quarantine".into()),
+        "{list:?}"
+    );
+    // Others are sent as before, and an operator has the last word.
+    send(&server, "joe@here.example", &["bob@there.example"]);
+    assert!(told.recv_timeout(PATIENCE).unwrap().contains("joe@here.example"));
+    assert_eq!(run(dir, &["queue", "release", "--recipient", "ann@there.example"]).1, "1 released\n");
+    assert!(told.recv_timeout(PATIENCE).unwrap().contains("eve@here.example"));
+    server.signal(Signal::KILL);
+    server.wait();
 }

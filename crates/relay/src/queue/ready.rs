@@ -9,7 +9,7 @@ use super::destinations::{Lane, QueueId};
 use super::entry::{Change, Key, Scope, Status, What};
 use super::gate::{Gate, Parked};
 use super::pick::{number, pick};
-use super::table::{BUSY, DUE, Id};
+use super::table::{BEGUN, BUSY, DUE, Id};
 use super::{Queue, Secs};
 
 /// A ready queue: a source and a site, for as long as a queue is routed to it.
@@ -344,7 +344,10 @@ impl Queue {
                 return None;
             }
             Outcome::Untried => {
-                self.table.get_mut(id).set(BUSY, false);
+                let recipient = self.table.get_mut(id);
+                recipient.set(BUSY, false);
+                // Not at work any more.
+                recipient.set(BEGUN, false);
                 self.enqueue(id, true);
                 return None;
             }

@@ -51,6 +51,8 @@ pub struct Config {
     pub returned_bytes_max: u64,
     /// What is done about bounces.
     pub bounces: Bounces,
+    /// The last run did not end by [`Relay::end_by`](super::Relay::end_by): what waits is noted before each attempt, and a message at work in three crashes is held.
+    pub has_crashed: bool,
     /// How notifications are worded.
     pub wording: Wording,
     /// Where notifications go.

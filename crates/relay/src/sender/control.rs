@@ -279,7 +279,7 @@ impl Shared {
     }
 
     /// Appends a batch and waits until it is durable.
-    fn append(&self, entries: Vec<Entry>) -> Result<(), ControlError> {
+    pub fn append(&self, entries: Vec<Entry>) -> Result<(), ControlError> {
         let (tell, told) = sync_channel(1);
         let then = move |outcome: Result<Lsn, AppendError>| {
             let _ = tell.send(outcome.map(drop).map_err(|error| error.to_string()));

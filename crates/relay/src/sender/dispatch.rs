@@ -57,6 +57,7 @@ impl Shared {
             });
         }
         self.recorder.retry(now);
+        self.tell_gathered(false);
         self.look_at_sources(now);
         if self.config.bounces.is_fed() {
             let shared = self.clone();

@@ -11,12 +11,14 @@
 //! Nothing of a message leaves before its batch is durable, and a recipient is settled only when the record of that is durable. After a crash in between, the
 //! next hop gets it once more: the only duplicate.
 mod bounces;
+mod careful;
 mod config;
 mod connection;
 mod control;
 mod crowd;
 mod dispatch;
 mod explain;
+mod gather;
 mod messages;
 mod observer;
 mod record;
@@ -252,6 +254,7 @@ impl Opened {
         let shared = &self.shared;
         shared.begin_end();
         shared.wait_for_connections(deadline);
+        shared.tell_gathered(true);
         shared.recorder.wait_until(deadline);
         shared.flush_bounces();
         shared.spool.detach(shared.stream);

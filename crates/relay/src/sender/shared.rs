@@ -16,6 +16,7 @@ use super::Outgoing;
 use super::config::Config;
 use super::connection::{connect, outcome_for, reply_for};
 use super::crowd::Crowd;
+use super::gather::Gathered;
 use super::messages::{Envelope, Messages};
 use super::observer::{Attempt, AttemptResult, SiteState};
 use super::record::{Recorder, Time};
@@ -35,6 +36,7 @@ pub(super) struct Shared {
     pub config: Config,
     pub messages: Messages,
     pub replies: Replies,
+    pub gathered: Gathered,
     pub crowd: Crowd,
     pub recorder: Arc<Recorder>,
     pub shaper: Shaper,
@@ -46,6 +48,8 @@ pub(super) struct Shared {
     /// Changed as a whole.
     routes: Mutex<Arc<Routes>>,
     pub seed: u64,
+    /// Messages up to here are noted before each attempt.
+    pub careful_through: Lsn,
     queue: Mutex<Queue>,
     is_ending: AtomicBool,
     connections: Mutex<usize>,
@@ -75,9 +79,11 @@ impl Shared {
     pub fn new(parts: Parts) -> Self {
         let Parts { spool, stream, config, queue, time, runtime, seed } = parts;
         let routes = Mutex::new(Arc::new(Routes::new(config.manner(), &config.routing, Vec::new(), None)));
+        let careful_through = if config.has_crashed { spool.stats().published } else { Lsn::ZERO };
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             replies: Replies::default(),
+            gathered: Gathered::default(),
             crowd: Crowd::default(),
             recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone())),
             shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
@@ -90,6 +96,7 @@ impl Shared {
             wanted: AtomicU64::new(0),
             sites: Mutex::default(),
             routes,
+            careful_through,
             seed,
             queue: Mutex::new(queue),
             is_ending: AtomicBool::new(false),

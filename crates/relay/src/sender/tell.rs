@@ -41,6 +41,15 @@ impl Told {
     pub fn new(change: Change, tell: Tell, reply: Reply, host: Arc<str>, attempt: Option<Attempt>) -> Self {
         Told { change, tell, reply, host, attempt }
     }
+
+    pub fn is_failure(&self) -> bool {
+        self.tell == Tell::Failed
+    }
+
+    /// The recipient's number.
+    pub fn number(&self) -> u16 {
+        self.change.key.number
+    }
 }
 
 impl Tell {
@@ -60,7 +69,7 @@ impl Tell {
 
 impl Shared {
     /// Records changes of one message with a notification of them, in one batch.
-    pub fn tell(self: &Arc<Self>, message: Lsn, envelope: Arc<Envelope>, told: Vec<Told>) {
+    pub fn tell_now(self: &Arc<Self>, message: Lsn, envelope: Arc<Envelope>, told: Vec<Told>) {
         self.recorder.begin();
         self.runtime.spawn(tell(self.clone(), message, envelope, told));
     }

@@ -242,6 +242,12 @@ impl Traffic for Mail {
             }
             let Some(under_way) = ready!(self.take(cx)) else { return Poll::Ready(None) };
             let lsn = under_way.transaction.message;
+            if lsn <= self.shared.careful_through {
+                let (shared, transaction) = (self.shared.clone(), under_way.transaction.clone());
+                let handle = tokio::task::spawn_blocking(move || shared.begin(&transaction));
+                self.loading = Some((under_way, handle));
+                continue;
+            }
             if let Some(loaded) = self.shared.messages.in_memory(lsn) {
                 if let Some(message) = self.message(under_way, loaded) {
                     return Poll::Ready(Some(message));

@@ -73,3 +73,32 @@ fn another_class_by_the_rules_of_a_file_suppresses_nobody() {
     rig.wait_empty();
     assert!(rig.relay.bounces().suppressions.as_ref().unwrap().is_empty(), "another class, by the operator's rules");
 }
+
+#[test]
+fn failures_of_one_message_at_several_hosts_are_one_notification() {
+    let sink = Sink::start();
+    let zone = zone().mx("b.example", 1, "mx.b.example").a("mx.b.example", LOOPBACK);
+    let zone = zone.mx("c.example", 1, "mx.c.example").a("mx.c.example", LOOPBACK);
+    let rig = rig_with(zone, sink.port(), |_| ());
+    // One is refused for a time first: the others wait for it.
+    rig.send("ann@a.example", &["no1@a.example", "no2@b.example", "later@b.example", "no3@c.example"], "x\r\n");
+    rig.wait_empty();
+    let written = rig.back.written.lock().unwrap().clone();
+    assert_eq!(written.len(), 1, "{written:?}");
+    for address in ["no1@a.example", "no2@b.example", "no3@c.example"] {
+        assert!(written[0].1.contains(&format!("Final-Recipient: rfc822; {address}")), "{written:?}");
+        assert_eq!(sink.rcpts(address), 1);
+    }
+}
+
+#[test]
+fn failures_that_wait_for_others_are_told_at_the_end() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    rig.send("ann@a.example", &["no1@a.example", "never@a.example"], "x\r\n");
+    wait("it is deferred", || rig.log().iter().any(|line| line.starts_with("never@a.example deferred")));
+    let (back, log) = (rig.back.clone(), rig.log.clone());
+    rig.end();
+    assert_eq!(back.written.lock().unwrap().len(), 1);
+    assert!(log.0.lock().unwrap().contains(&"no1@a.example failed 550".to_owned()));
+}

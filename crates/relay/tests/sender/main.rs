@@ -136,6 +136,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         site_pause_secs: 1,
         returned_bytes_max: 100_000,
         bounces: Default::default(),
+        has_crashed: false,
         wording: Default::default(),
         notifier: back.clone(),
         observer: Some(log.clone()),

@@ -1,0 +1,24 @@
+//! After a crash: the messages that waited then are noted before each attempt, so that one that crashes us is found.
+//!
+//! In ordinary running nothing is noted. A message that has come since the start is not either: if we crash again, it has waited.
+
+use std::sync::Arc;
+
+use super::messages::{LoadError, Loaded};
+use super::shared::Shared;
+use crate::queue::{Change, Key, Transaction, What};
+
+impl Shared {
+    /// Makes durable that an attempt begins, and loads its message. Blocks.
+    pub fn begin(self: &Arc<Self>, transaction: &Transaction) -> Result<Loaded, LoadError> {
+        let message = transaction.message;
+        let begun = transaction.recipients.iter().map(|taken| {
+            let key = Key { message, number: taken.number };
+            Change { key, what: What::Begun { crashes: taken.crashes } }
+        });
+        let begun: Vec<Change> = begun.collect();
+        let noted = self.append(vec![self.recorder.entry(self.time.now(), &begun)]);
+        noted.map_err(|error| LoadError::Now(error.to_string()))?;
+        self.messages.load(message)
+    }
+}
