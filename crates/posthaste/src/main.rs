@@ -52,6 +52,7 @@ mod tag;
 mod terminal;
 mod threads;
 mod trace;
+mod trace_live;
 mod view;
 
 use std::ffi::OsString;
@@ -128,7 +129,7 @@ enum Command {
     /// Show and change the queue of mail for other hosts, in a running server
     #[command(subcommand)]
     Queue(queue::QueueCommand),
-    /// Show what happened to a message, from the event log; exit status 1 if nothing fits
+    /// Show what happened to a message, from the event log, or sessions of a running server; exit status 1 if nothing fits
     Trace(trace::Trace),
     /// Show and change the list of addresses to which nothing is sent, in a running server
     #[command(subcommand)]

@@ -10,18 +10,40 @@ use clap::Args;
 use jiff::Timestamp;
 use posthaste_events::read::{Next, Reader};
 use posthaste_server::config::Loaded;
+use posthaste_server::control::Request;
 use regex::bytes::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 
 use crate::terminal::{complain, harmless, print, print_json};
+use crate::trace_live;
 
 type AnyError = Box<dyn std::error::Error>;
 
 #[derive(Args)]
 pub struct Trace {
     /// A message's number, its id in the log, its Message-ID, or the address of a recipient or sender
-    #[arg(value_name = "WHAT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    what: String,
+    #[arg(
+        value_name = "WHAT",
+        required_unless_present = "live",
+        conflicts_with = "live",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
+    what: Option<String>,
+    /// Show commands and replies of sessions that begin from now on, in a running server; without messages and passwords
+    #[arg(long)]
+    live: bool,
+    /// With --live: only sessions of clients
+    #[arg(long = "in", requires = "live")]
+    inbound: bool,
+    /// With --live: only sessions with other hosts
+    #[arg(long = "out", requires = "live", conflicts_with = "inbound")]
+    outbound: bool,
+    /// With --live: only with this address or network, such as 192.0.2.0/24
+    #[arg(long, value_name = "CIDR", requires = "live")]
+    peer: Option<String>,
+    /// With --live: only sessions that name this recipient, from their beginning on
+    #[arg(long, value_name = "ADDRESS", requires = "live")]
+    recipient: Option<String>,
     /// Only what happened since then: a time such as 2026-01-31T12:00:00Z or 2026-01-31, or so long ago, such as 2h
     #[arg(long, value_name = "TIME", value_parser = time)]
     since: Option<Timestamp>,
@@ -50,6 +72,15 @@ fn time(text: &str) -> Result<Timestamp, String> {
 /// Exit status 1: nothing fits.
 pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     let config = Loaded::load(args.config.as_deref())?.config;
+    if args.live {
+        let request = Request::Trace {
+            inbound: !args.outbound,
+            outbound: !args.inbound,
+            peer: args.peer,
+            recipient: args.recipient,
+        };
+        return trace_live::run(&config, &request, args.json);
+    }
     let dir = &config.events.dir;
     let since = args.since.map_or(SystemTime::UNIX_EPOCH, |since| {
         SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_second().try_into().unwrap_or(0))
@@ -91,7 +122,7 @@ struct Story {
 
 impl Search {
     fn new(args: &Trace) -> Result<Self, AnyError> {
-        let what = bare(&args.what).to_lowercase();
+        let what = bare(args.what.as_deref().unwrap_or_default()).to_lowercase();
         let quoted = serde_json::to_string(&what)?;
         let pattern = regex::escape(quoted.trim_matches('"'));
         let bound = |time: Timestamp| format!("{time:.6}");

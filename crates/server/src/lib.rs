@@ -16,6 +16,7 @@ mod head;
 mod ids;
 mod indexing;
 mod listening;
+mod live;
 pub mod logging;
 mod memory;
 mod message_log;

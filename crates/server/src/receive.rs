@@ -13,7 +13,7 @@ use posthaste_events::Recorder;
 use posthaste_message::{DateTime, HeaderScan, Received, ReceivedLocally};
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
-use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath};
+use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath, Witness};
 use posthaste_spool::Lsn;
 use posthaste_transport::Transports;
 use tokio::task::spawn_blocking;
@@ -24,6 +24,7 @@ use crate::events;
 use crate::forward::{Back, Forwarding};
 use crate::head::Head;
 use crate::ids::{Ids, unix_micros};
+use crate::live::Live;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
 use crate::repeats::{About, Kind, LeftOut, Repeats};
@@ -65,6 +66,7 @@ struct Shared {
     spool: String,
     /// The event log, if there is one.
     events: Option<Recorder>,
+    live: Live,
 }
 
 impl Receiver {
@@ -94,6 +96,7 @@ impl Receiver {
             repeats,
             spool,
             events,
+            live: Live::default(),
         }))
     }
 
@@ -113,6 +116,11 @@ impl Receiver {
         let mut shared = Self::new(settings, store, memory, Path::new("spool"), Arc::default()).0;
         Arc::get_mut(&mut shared).expect("nobody else has it").store_patience = patience;
         Self(shared)
+    }
+
+    /// Who looks on.
+    pub fn live(&self) -> &Live {
+        &self.0.live
     }
 
     /// The event log, if there is one.
@@ -273,6 +281,11 @@ impl Receiver {
 impl Handler for Receiver {
     type State = ();
     type Transaction = Transaction;
+
+    fn witness(&self, session: &Session) -> Option<Arc<dyn Witness>> {
+        let peer = Some(session.peer.ip()).flatten();
+        self.live().session(true, peer, || session.peer.to_string())
+    }
 
     /// Too many are counted, and told of now and then; who may not connect is named.
     fn turned_away(&self, _: usize, peer: &Peer, why: &driver::Refusal) {

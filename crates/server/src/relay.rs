@@ -130,6 +130,7 @@ fn open(
     let Some(of_server) = receiver.upgrade() else { return Ok(None) };
     let has_forwards =
         of_server.settings().directory.has_remote() || section.srs.is_some() || section.return_path.is_some();
+    let live = of_server.live().clone();
     drop(of_server);
     let is_needed = is_waiting || section.is_used() || has_forwards;
     if !is_needed && !section.local_users {
@@ -174,6 +175,7 @@ fn open(
         has_crashed,
         wording: Wording::default(),
         notifier: Arc::new(Senders { receiver }),
+        witnesses: Some(Arc::new(live)),
         observer: Some(Arc::new(RelayLog { recorder })),
     };
     let (relay, report) = Relay::open(spool, settings)?;

@@ -29,6 +29,7 @@ mod scan;
 #[cfg_attr(docsrs, doc(cfg(feature = "config")))]
 pub mod section;
 pub mod server;
+mod witness;
 
 pub use address::{Address, Domain, ForwardPath, LocalPart, ReversePath};
 pub use body_error::BodyError;
@@ -39,3 +40,4 @@ pub use limits::{BareNewlines, Limits, LongLines, NulOctets, Timeouts};
 pub use posthaste_net::tls;
 pub use reply::{EnhancedCode, Reply};
 pub use server::{Envelope, MessageOutcome, Protocol};
+pub use witness::{Side, Witness};

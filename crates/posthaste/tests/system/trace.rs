@@ -1,19 +1,117 @@
 //! `posthaste trace`, with the log of a server that has run.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
 use crate::relay_events::{THERE, here, wait_for};
-use crate::support::{Server, command};
+use crate::support::{Client, Server, command};
 
 /// The status, and what is printed.
 fn trace(dir: &Path, args: &[&str]) -> (i32, String) {
     let output = command(dir, &[&["trace"], args].concat()).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     (output.status.code().unwrap(), text)
+}
+
+/// A trace that looks on, killed when dropped.
+struct Watching {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    seen: Vec<Value>,
+}
+
+impl Watching {
+    /// Once the server knows of it: a session of its own is seen.
+    fn start(dir: &Path, server: &Server, args: &[&str]) -> Self {
+        let mut child =
+            command(dir, &[&["trace", "--live", "--json"], args].concat()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut watching = Self { child, lines, seen: Vec::new() };
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stop_knocking, address) = (stop.clone(), server.addresses[0]);
+        let knocking = std::thread::spawn(move || {
+            while !stop_knocking.load(Ordering::Relaxed) {
+                let mut client = Client::open(address).unwrap();
+                client.reply();
+                client.expect("EHLO knock.example.net", 250);
+                client.expect("MAIL FROM:<>", 250);
+                client.command("RCPT TO:<ann@there.example>");
+                client.expect("QUIT", 221);
+            }
+        });
+        watching.until("in", "EHLO knock.example.net");
+        stop.store(true, Ordering::Relaxed);
+        knocking.join().unwrap();
+        watching
+    }
+
+    fn next(&mut self) -> Value {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    /// What is said in a session from its beginning up to a line that has this text.
+    fn until(&mut self, direction: &str, text: &str) -> Vec<Value> {
+        let is_it = |line: &Value| line["direction"] == direction && line["line"].as_str().unwrap().contains(text);
+        while !self.seen.iter().any(is_it) {
+            let line = self.next();
+            self.seen.push(line);
+        }
+        let at = self.seen.iter().position(is_it).unwrap();
+        let session = &self.seen[at]["session"];
+        self.seen[..=at].iter().filter(|line| line["session"] == *session).cloned().collect()
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn dialogue(said: &[Value]) -> Vec<String> {
+    let side = |line: &Value| if line["said_by"] == "client" { "C" } else { "S" };
+    said.iter().map(|line| format!("{}: {}", side(line), line["line"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn dialogues_in_and_out_are_shown_as_they_happen_without_messages() {
+    let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = Server::start(there_dir.path(), THERE);
+    let dir = here_dir.path();
+    let server = Server::start(dir, &here(next.addresses[0].port()));
+    let mut watching = Watching::start(dir, &server, &["--peer", "127.0.0.0/8", "--recipient", "Ann@There.example"]);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.try_message("eve@here.example", &["ann@there.example"], b"Subject: unseen\r\n\r\nunseen\r\n").unwrap();
+    let inbound = watching.until("in", "250 2.0.0");
+    assert_eq!((&inbound[0]["direction"], dialogue(&inbound)[0].starts_with("S: 220 ")), (&"in".into(), true));
+    let said = dialogue(&inbound);
+    let commands: Vec<&str> = said.iter().filter_map(|line| line.strip_prefix("C: ")).collect();
+    assert_eq!(
+        commands,
+        ["EHLO client.example.net", "MAIL FROM:<eve@here.example>", "RCPT TO:<ann@there.example>", "DATA"]
+    );
+    let outbound = watching.until("out", "250 2.0.0");
+    let said = dialogue(&outbound);
+    assert_eq!((&outbound[0]["direction"], &outbound[0]["peer"]), (&"out".into(), &"there.example (127.0.0.1)".into()));
+    assert!(said.contains(&"C: RCPT TO:<ann@there.example>".to_owned()) && said[0].starts_with("S: 220 "), "{said:?}");
+    assert!(!said.iter().any(|line| line.contains("unseen")), "{said:?}");
+    drop(watching);
+    let (code, text) = trace(dir, &["--live", "--peer", "nowhere"]);
+    assert!(code == 2 && text.contains("`nowhere` is no address or network"), "{code} {text}");
+    client.expect("QUIT", 221);
+    server.stop();
+    next.stop();
+    let (code, text) = trace(dir, &["--live"]);
+    assert!(code == 2 && text.contains("no server runs"), "{code} {text}");
 }
 
 #[test]

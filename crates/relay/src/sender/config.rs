@@ -1,6 +1,8 @@
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use posthaste_smtp::Witness;
 use posthaste_smtp::client::EightBit;
 use posthaste_spool::Entry;
 
@@ -57,6 +59,8 @@ pub struct Config {
     pub wording: Wording,
     /// Where notifications go.
     pub notifier: Arc<dyn Notifier>,
+    /// Who hears the dialogues of sessions.
+    pub witnesses: Option<Arc<dyn Witnesses>>,
     /// Who is told of each attempt.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -77,6 +81,12 @@ impl std::fmt::Debug for Config {
             .field("routing", &self.routing)
             .finish_non_exhaustive()
     }
+}
+
+/// Hears dialogues.
+pub trait Witnesses: Send + Sync {
+    /// Who hears a session with an address of a host; asked when it is opened. It must not block.
+    fn session(&self, host: &str, address: IpAddr) -> Option<Arc<dyn Witness>>;
 }
 
 /// Delivers notifications to senders, who may be local or remote.

@@ -133,6 +133,9 @@ async fn open(
     settings.timeouts = config.timeouts.clone();
     settings.proxy = site.source.settings.proxy.clone();
     settings.eight_bit = config.eight_bit;
+    if let (Some(witnesses), Endpoint::Tcp(address)) = (&config.witnesses, endpoint) {
+        settings.witness = witnesses.session(&host.name, address.ip());
+    }
     let manner = &site.manner;
     let policy = manner.tls.as_ref().map_or(TlsPolicy::Opportunistic, |tls| tls.policy);
     let is_given_up = policy == TlsPolicy::Opportunistic && shared.is_tls_broken(&host.name);

@@ -52,7 +52,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 pub use bounces::{BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs};
-pub use config::{Config, Delivering, Notice, Notifier};
+pub use config::{Config, Delivering, Notice, Notifier, Witnesses};
 pub use control::{Acted, ControlError, Filter, Waiting};
 pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState, Stats};
 pub use route::{Route, RouteTls, TlsRule};

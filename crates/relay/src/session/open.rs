@@ -51,7 +51,10 @@ pub(super) async fn establish(stream: Stream, settings: &Settings) -> Result<(Li
         transfer: settings.transfer,
         eight_bit: settings.eight_bit,
     };
-    let machine = Machine::new(config).map_err(Loss::Protocol)?;
+    let mut machine = Machine::new(config).map_err(Loss::Protocol)?;
+    if let Some(witness) = &settings.witness {
+        machine.set_witness(witness.clone());
+    }
     let mut link = Link::new(machine, stream, settings.timeouts.clone());
     let channel = match &settings.tls {
         None => {

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_smtp::Protocol;
 use posthaste_smtp::client::{EightBit, Step, Transfer};
 use posthaste_smtp::sasl::Credentials;
+use posthaste_smtp::{Protocol, Witness};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
@@ -45,6 +45,8 @@ pub struct Settings {
     pub messages_max: u64,
     /// How long to wait for what.
     pub timeouts: Timeouts,
+    /// Who hears the dialogue.
+    pub witness: Option<Arc<dyn Witness>>,
 }
 
 impl Settings {
@@ -61,6 +63,7 @@ impl Settings {
             auth: None,
             messages_max: u64::MAX,
             timeouts: Timeouts::default(),
+            witness: None,
         }
     }
 }

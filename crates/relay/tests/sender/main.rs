@@ -140,6 +140,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         wording: Default::default(),
         notifier: back.clone(),
         observer: Some(log.clone()),
+        witnesses: None,
     }
 }
 

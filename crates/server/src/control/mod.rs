@@ -10,6 +10,7 @@ mod divert;
 mod list;
 mod suppression;
 mod suspend;
+mod trace;
 mod which;
 
 use std::io;
@@ -75,6 +76,19 @@ pub enum Request {
     },
     /// What is suspended, one on each line.
     Suspensions,
+    /// Dialogues of sessions that begin from now on, a line each, until the client goes.
+    Trace {
+        /// Of clients.
+        inbound: bool,
+        /// With other hosts.
+        outbound: bool,
+        /// With this address, or in this network.
+        #[serde(default)]
+        peer: Option<String>,
+        /// That name this recipient.
+        #[serde(default)]
+        recipient: Option<String>,
+    },
     /// Has mail go to another next hop.
     Divert {
         /// Which; no site.
@@ -200,6 +214,17 @@ async fn serve(stream: UnixStream, receiver: Receiver) -> io::Result<()> {
     let mut line = String::new();
     let mut limited = BufReader::new(read.take(REQUEST_BYTES_MAX));
     timeout(PATIENCE, limited.read_line(&mut line)).await??;
+    if let Ok(request) = serde_json::from_str::<Request>(&line)
+        && let Some(shown) = trace::shown(&request)
+    {
+        let live = receiver.live().clone();
+        // It holds nothing up at the server's end.
+        drop(receiver);
+        return match shown {
+            Ok(shown) => trace::follow(write, live, shown).await,
+            Err(error) => write.write_all(format!("{}\n", json!({ "error": error })).as_bytes()).await,
+        };
+    }
     let (answer, mut answered) = mpsc::channel(LINES_MAX);
     let working = spawn_blocking(move || {
         let last = match serde_json::from_str::<Request>(&line) {
@@ -229,6 +254,7 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, uid, scope),
         Request::Suspensions => suspend::list(relay, answer),
+        Request::Trace { .. } => Err("a trace is answered elsewhere".to_owned()),
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, uid, scope),
         Request::Diversions => divert::list(relay, answer),

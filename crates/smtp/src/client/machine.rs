@@ -3,6 +3,7 @@
 mod transaction;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
@@ -13,6 +14,7 @@ use crate::command::{MailFrom, RcptTo};
 use crate::reply::{Reply, ReplyParser};
 use crate::sasl::{self, Credentials};
 use crate::server::Protocol;
+use crate::witness::{self, Witness};
 
 /// One client session. See the [module](super) for how it is driven.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub struct Machine {
     /// A transaction is open at the server that we have given up.
     needs_reset: bool,
     closed: bool,
+    witness: Option<Arc<dyn Witness>>,
     /// For the questions of LOGIN.
     login: Option<Credentials>,
     #[cfg(feature = "scram")]
@@ -91,10 +94,16 @@ impl Machine {
             begun: 0,
             needs_reset: false,
             closed: false,
+            witness: None,
             login: None,
             #[cfg(feature = "scram")]
             scram: None,
         })
+    }
+
+    /// Has somebody hear the dialogue from now on.
+    pub fn set_witness(&mut self, witness: Arc<dyn Witness>) {
+        self.witness = Some(witness);
     }
 
     /// What is to be written. It says what was written, by [`Buf::advance`](bytes::Buf::advance), as `write_buf` of tokio does.
@@ -271,6 +280,11 @@ impl Machine {
             }
             let Some(reply) = self.replies.next(input)? else { return Ok(Event::NeedInput) };
             self.replied += 1;
+            if let Some(witness) = &self.witness {
+                let mut text = Vec::new();
+                reply.write(&mut text);
+                witness::replies(&**witness, &text);
+            }
             if let Some(event) = self.reply(reply, input)? {
                 return Ok(event);
             }
@@ -361,6 +375,18 @@ impl Machine {
     }
 
     fn command(&mut self, line: &[u8], expected: Expect) {
+        if let Some(witness) = &self.witness {
+            let is_auth = match expected {
+                Expect::AuthUser | Expect::AuthPassword | Expect::Auth => true,
+                #[cfg(feature = "scram")]
+                Expect::ScramFirst | Expect::ScramLast => true,
+                _ => false,
+            };
+            match is_auth && !line.starts_with(b"AUTH ") {
+                true => witness::secret(&**witness),
+                false => witness::command(&**witness, line),
+            }
+        }
         self.out.text(line);
         self.expected.push_back(expected);
     }

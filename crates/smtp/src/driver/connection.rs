@@ -17,6 +17,7 @@ use crate::body_error::BodyError;
 use crate::limits::Timeouts;
 use crate::reply::Reply;
 use crate::server::{Config, Event, Machine, Waiting};
+use crate::witness;
 
 /// Why a session cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,6 +187,12 @@ impl Connection {
     pub async fn flush(&mut self) -> Result<(), Stop> {
         if self.machine.output().is_empty() && self.stream.is_flushed() {
             return Ok(());
+        }
+        // What is left of an earlier, dropped flush was heard then.
+        if self.write_deadline.is_none()
+            && let Some(witness) = self.machine.witness()
+        {
+            witness::replies(&**witness, self.machine.output());
         }
         let written = poll_fn(|cx| self.poll_flush(cx)).await;
         self.write_deadline = None;

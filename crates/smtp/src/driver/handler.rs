@@ -2,6 +2,7 @@
 
 use std::future::{Future, ready};
 use std::io;
+use std::sync::Arc;
 
 use posthaste_net::{Peer, Refusal, TlsFacts};
 
@@ -12,6 +13,7 @@ use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;
 use crate::sasl::{Credentials, Identity};
 use crate::server::{Envelope, MessageOutcome, Protocol};
+use crate::witness::Witness;
 
 /// What the program that embeds the server decides. One value serves all sessions at once.
 ///
@@ -68,6 +70,12 @@ pub trait Handler: Send + Sync + 'static {
     /// A client was not let in at a listener, counted from 0 in the order in which they were named. It must not block.
     fn turned_away(&self, listener: usize, peer: &Peer, why: &Refusal) {
         let _ = (listener, peer, why);
+    }
+
+    /// Who hears the dialogue of this session; asked once, when it begins. It must not block.
+    fn witness(&self, session: &Session<Self::State>) -> Option<Arc<dyn Witness>> {
+        let _ = session;
+        None
     }
 
     /// The client has named itself: [`Session::helo`]. A refused one has not said hello, and may try again.

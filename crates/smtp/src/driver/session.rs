@@ -64,6 +64,9 @@ pub(super) async fn serve<H: Handler>(
     }
     let mut life =
         Life { handler, session: Some(session), transaction: None, stage: Stage::Mail, end: SessionEnd::ShutDown };
+    if let Some(witness) = life.session.as_ref().and_then(|session| handler.witness(session)) {
+        connection.machine.set_witness(witness);
+    }
     let over = converse(&mut connection, &mut life, certificate).await;
     let machine = &mut connection.machine;
     life.end = match over {
@@ -80,6 +83,9 @@ pub(super) async fn serve<H: Handler>(
     };
     if matches!(life.end, SessionEnd::Disconnected | SessionEnd::Failed(_)) || connection.stream.is_gone() {
         return;
+    }
+    if let Some(witness) = connection.machine.witness() {
+        crate::witness::replies(&**witness, connection.machine.output());
     }
     // After QUIT too, as more may have come behind it.
     let linger = connection.timeouts().linger;

@@ -15,6 +15,7 @@ use super::{Abort, Config, Envelope, Event, Protocol, Waiting};
 use crate::body_error::BodyError;
 use crate::command::{CommandError, MailFrom, RcptTo};
 use crate::reply::Reply;
+use crate::witness::{self, Witness};
 
 /// One server session. See the [module](super) for how it is driven.
 ///
@@ -37,6 +38,7 @@ pub struct Machine {
     lines: u64,
     bodies: u64,
     said_quit: bool,
+    witness: Option<Arc<dyn Witness>>,
 }
 
 #[derive(Debug)]
@@ -107,7 +109,18 @@ impl Machine {
             lines: 0,
             bodies: 0,
             said_quit: false,
+            witness: None,
         }
+    }
+
+    /// Has somebody hear the commands from now on.
+    pub fn set_witness(&mut self, witness: Arc<dyn Witness>) {
+        self.witness = Some(witness);
+    }
+
+    /// Who hears the commands.
+    pub fn witness(&self) -> Option<&Arc<dyn Witness>> {
+        self.witness.as_ref()
     }
 
     /// The session is encrypted from its first octet on (RFC 8314 section 3.3).
@@ -295,7 +308,14 @@ impl Machine {
                 _ if self.out.len() >= OUTPUT_BYTES_MAX => return Event::Flush,
                 State::Command | State::AuthResponse | State::LongLine { .. } => match self.take_line(input) {
                     None => return Event::NeedInput,
-                    Some(Ok(line)) => self.line(&line, input),
+                    Some(Ok(line)) => {
+                        match &self.witness {
+                            Some(witness) if matches!(self.state, State::AuthResponse) => witness::secret(&**witness),
+                            Some(witness) => witness::command(&**witness, &line),
+                            None => {}
+                        }
+                        self.line(&line, input)
+                    }
                     Some(Err(bad)) => self.misread(&bad),
                 },
                 State::Data | State::Chunk { .. } => {

@@ -1,0 +1,225 @@
+//! Dialogues of sessions, for whoever looks on at the control socket. While nobody does, a session costs a look at a number.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use posthaste_relay::sender::Witnesses;
+use posthaste_smtp::driver::IpNet;
+use posthaste_smtp::{Side, Witness};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// Who looks on. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Live(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    count: AtomicUsize,
+    serial: AtomicU64,
+    onlookers: Mutex<Vec<Onlooker>>,
+}
+
+/// Which dialogues are shown.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shown {
+    pub inbound: bool,
+    pub outbound: bool,
+    pub peer: Option<IpNet>,
+    /// In lower case.
+    pub recipient: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Onlooker {
+    number: u64,
+    shown: Shown,
+    lines: Sender<Value>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// Lines for one onlooker, who goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    live: Live,
+    number: u64,
+    pub lines: Receiver<Value>,
+    /// Lines that there was no room for, since this was asked last.
+    dropped: Arc<AtomicU64>,
+}
+
+impl Live {
+    fn onlookers(&self) -> MutexGuard<'_, Vec<Onlooker>> {
+        self.0.onlookers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows dialogues of sessions that begin from now on.
+    pub fn watch(&self, shown: Shown) -> Watching {
+        let (sender, lines) = channel(LINES_MAX);
+        let (number, dropped) = (self.0.serial.fetch_add(1, Ordering::Relaxed), Arc::<AtomicU64>::default());
+        self.onlookers().push(Onlooker { number, shown, lines: sender, dropped: dropped.clone() });
+        self.0.count.fetch_add(1, Ordering::Relaxed);
+        Watching { live: self.clone(), number, lines, dropped }
+    }
+
+    /// Who hears a session, if anybody looks on.
+    pub fn session(
+        &self,
+        is_inbound: bool,
+        peer: Option<IpAddr>,
+        name: impl Fn() -> String,
+    ) -> Option<Arc<dyn Witness>> {
+        if self.0.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let fits = |onlooker: &&Onlooker| {
+            let Shown { inbound, outbound, peer: of, .. } = &onlooker.shown;
+            (if is_inbound { *inbound } else { *outbound })
+                && of.is_none_or(|of| peer.is_some_and(|peer| of.contains(&peer)))
+        };
+        let onlookers: Vec<(Onlooker, bool)> =
+            self.onlookers().iter().filter(fits).map(|it| (it.clone(), it.shown.recipient.is_none())).collect();
+        if onlookers.is_empty() {
+            return None;
+        }
+        let id = self.0.serial.fetch_add(1, Ordering::Relaxed);
+        let heard = Mutex::new(Heard { onlookers, before: VecDeque::new() });
+        Some(Arc::new(Session { id, is_inbound, name: name(), heard }))
+    }
+}
+
+impl Witnesses for Live {
+    fn session(&self, host: &str, address: IpAddr) -> Option<Arc<dyn Witness>> {
+        self.session(false, Some(address), || format!("{host} ({address})"))
+    }
+}
+
+impl Watching {
+    /// Lines that were left out since this was asked last.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.live.0.count.fetch_sub(1, Ordering::Relaxed);
+        self.live.onlookers().retain(|onlooker| onlooker.number != self.number);
+    }
+}
+
+/// One session that somebody hears.
+#[derive(Debug)]
+struct Session {
+    id: u64,
+    is_inbound: bool,
+    name: String,
+    heard: Mutex<Heard>,
+}
+
+#[derive(Debug)]
+struct Heard {
+    /// Each with whether the session is shown: once it has named the recipient.
+    onlookers: Vec<(Onlooker, bool)>,
+    /// What was said so far, for those who do not know yet whether they want it.
+    before: VecDeque<Value>,
+}
+
+impl Witness for Session {
+    fn line(&self, said_by: Side, line: &str) {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let text: String = line.chars().take(CHARS_MAX).collect();
+        let line = json!({
+            "time_us": u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+            "session": self.id,
+            "direction": if self.is_inbound { "in" } else { "out" },
+            "peer": self.name,
+            "said_by": if said_by == Side::Client { "client" } else { "server" },
+            "line": text,
+        });
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let Heard { onlookers, before } = &mut *heard;
+        let lower = text.to_lowercase();
+        let is_rcpt = said_by == Side::Client && lower.starts_with("rcpt ");
+        for (onlooker, is_shown) in onlookers.iter_mut() {
+            let names = |recipient: &String| is_rcpt && lower.contains(&format!("<{recipient}>"));
+            if !*is_shown && onlooker.shown.recipient.as_ref().is_some_and(names) {
+                *is_shown = true;
+                before.iter().for_each(|line| onlooker.tell(line));
+            }
+            if *is_shown {
+                onlooker.tell(&line);
+            }
+        }
+        if onlookers.iter().any(|(_, is_shown)| !is_shown) {
+            before.push_back(line);
+            if before.len() > BEFORE_MAX {
+                before.pop_front();
+            }
+        } else {
+            before.clear();
+        }
+    }
+}
+
+impl Onlooker {
+    fn tell(&self, line: &Value) {
+        if self.lines.try_send(line.clone()).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Lines that wait for an onlooker; what is beyond is left out.
+const LINES_MAX: usize = 4096;
+/// Lines of a session that are kept until it names a recipient.
+const BEFORE_MAX: usize = 100;
+/// Of one line.
+const CHARS_MAX: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(watching: &mut Watching) -> Vec<String> {
+        std::iter::from_fn(|| watching.lines.try_recv().ok())
+            .map(|line| line["line"].as_str().unwrap().into())
+            .collect()
+    }
+
+    fn peer(last: u8) -> Option<IpAddr> {
+        Some([192, 0, 2, last].into())
+    }
+
+    #[test]
+    fn a_session_is_shown_to_those_who_want_it() {
+        let live = Live::default();
+        let name = || "x".to_owned();
+        assert!(live.session(true, peer(1), name).is_none(), "nobody looks on");
+        let both = Shown { inbound: true, outbound: true, ..Shown::default() };
+        let mut all = live.watch(both.clone());
+        let mut net =
+            live.watch(Shown { outbound: false, peer: Some("192.0.2.1/32".parse().unwrap()), ..both.clone() });
+        let mut ann = live.watch(Shown { recipient: Some("ann@there.example".into()), ..both.clone() });
+        let first = live.session(true, peer(1), name).unwrap();
+        let second = live.session(false, peer(1), name).unwrap();
+        first.line(Side::Client, "EHLO a");
+        first.line(Side::Client, "RCPT TO:<bob@there.example>");
+        second.line(Side::Client, "EHLO b");
+        second.line(Side::Client, "RCPT TO:<Ann@There.example> NOTIFY=NEVER");
+        second.line(Side::Server, "250 ok");
+        assert_eq!(lines(&mut all).len(), 5);
+        assert_eq!(lines(&mut net), ["EHLO a", "RCPT TO:<bob@there.example>"]);
+        assert_eq!(lines(&mut ann), ["EHLO b", "RCPT TO:<Ann@There.example> NOTIFY=NEVER", "250 ok"]);
+        for _ in 0..LINES_MAX + 3 {
+            first.line(Side::Server, "250 ok");
+        }
+        assert_eq!((all.dropped(), all.dropped()), (3, 0), "who is slow misses some, and hears how many");
+        drop((all, net, ann));
+        assert!(live.session(true, peer(1), name).is_none());
+        first.line(Side::Server, "221 to nobody");
+    }
+}
