@@ -5,6 +5,7 @@ use std::io::{self, BufRead};
 
 use posthaste_message::DateTime;
 use posthaste_smtp::address::AddressError;
+use posthaste_smtp::command::Hold;
 use posthaste_smtp::{BodyType, MailFrom, Notify, RcptTo, Ret};
 
 use crate::address::{recipient, sender};
@@ -35,6 +36,10 @@ pub struct Submission {
     pub ret: Option<Ret>,
     /// What a notification calls the message: xtext.
     pub envid: Option<String>,
+    /// It leaves for other hosts at this time at the earliest, in seconds since 1970.
+    pub not_before: Option<i64>,
+    /// It is given up then.
+    pub expires: Option<i64>,
 }
 
 /// What holds for all messages.
@@ -143,6 +148,7 @@ impl Submission {
         header.extend_from_slice(b"\r\n");
         let mut mail = MailFrom::new(reverse_path);
         (mail.smtputf8, mail.ret, mail.envid) = (smtputf8, self.ret, self.envid.clone());
+        (mail.hold, mail.expires) = (self.not_before.map(Hold::Until), self.expires);
         if self.is_8bit {
             mail.body = BodyType::EightBitMime;
         }

@@ -36,6 +36,8 @@ Options of sendmail:
   -N WHEN       When the sender is notified: never, or a list of success, failure, delay
   -R PART       What a notification returns: full or hdrs
   -V ENVID      What a notification calls the message
+  --not-before TIME, --expires TIME
+                When the message may leave at the earliest, and when it is given up: 2h from now, or 2027-01-02T03:04:05Z
   -C FILE       Configuration file; default: $POSTHASTE_CONFIG, ./posthaste.toml, /etc/posthaste/posthaste.toml
   --            What follows are recipients
 

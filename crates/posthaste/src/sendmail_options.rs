@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use posthaste_pickup::Submission;
-use posthaste_smtp::command::encode_xtext;
+use posthaste_smtp::command::{encode_xtext, parse_date_time};
 use posthaste_smtp::{Notify, Ret};
 
 /// What is to be done.
@@ -59,6 +60,20 @@ pub fn parse(words: &[OsString]) -> Result<Options, String> {
         };
         if letters == "-" {
             break;
+        }
+        if let Some(name) = letters.strip_prefix('-') {
+            let (name, value) = name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
+            let time = match name {
+                "not-before" => &mut options.submission.not_before,
+                "expires" => &mut options.submission.expires,
+                _ => return Err(format!("there is no option --{name}")),
+            };
+            let value = match value {
+                Some(value) => value,
+                None => words.next().ok_or_else(|| format!("--{name} needs a value"))??,
+            };
+            *time = Some(time_of(name, value)?);
+            continue;
         }
         let mut rest = letters;
         while let Some(letter) = rest.chars().next() {
@@ -153,6 +168,17 @@ fn notify(value: &str) -> Result<Notify, String> {
     Ok(notify)
 }
 
+/// A date and time, or so long from now on.
+fn time_of(name: &str, value: &str) -> Result<i64, String> {
+    if let Some(time) = parse_date_time(value) {
+        return Ok(time);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let secs = posthaste_units::duration(value).map(|time| time.as_secs());
+    let time = secs.ok().and_then(|secs| i64::try_from(now.saturating_add(secs)).ok());
+    time.ok_or_else(|| format!("--{name} is a time such as 2h or 2027-01-02T03:04:05Z, not `{value}`"))
+}
+
 /// RFC 3461 section 4.4.
 fn envid(value: &str) -> Result<String, String> {
     let fits = (1..=100).contains(&value.len()) && value.bytes().all(|b| matches!(b, b' '..=b'~'));
@@ -221,10 +247,25 @@ mod tests {
     }
 
     #[test]
+    fn times_are_dates_or_counted_from_now() {
+        let submission = |line: &str| read(line).unwrap().submission;
+        let dates = submission("--not-before=2027-01-02T03:04:05Z --expires 2027-01-03T00:00:00+01:00 -t");
+        assert_eq!(
+            (dates.not_before, dates.expires, dates.from_header),
+            (Some(1_798_859_045), Some(1_798_930_800), true)
+        );
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed();
+        let hours = submission("--expires 2h a").expires.unwrap() - now;
+        assert!((7200..7210).contains(&hours), "{hours}");
+    }
+
+    #[test]
     fn mistakes() {
         for (line, expected) in [
             ("-z", "there is no option -z"),
             ("--version", "there is no option --"),
+            ("--expires", "--expires needs a value"),
+            ("--not-before soon a", "--not-before is a time"),
             ("-f", "-f needs a value"),
             ("-bd", "-bd: the server is started by"),
             ("-bv a", "-bv: `posthaste route"),

@@ -12,6 +12,7 @@ pub mod originals;
 pub mod queue;
 pub mod report;
 pub mod return_path;
+pub mod rewrite;
 pub mod secrets;
 pub mod sender;
 pub mod session;

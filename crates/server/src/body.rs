@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn a_message_of_50_hops_is_in_a_loop() {
         let refused = |hops: usize| {
-            let mut head = Head::new(posthaste_message::HeaderScan::default(), None);
+            let mut head = Head::new(posthaste_message::HeaderScan::default(), None, None);
             head.push(b"Received: x\r\n".repeat(hops).into());
             matches!(heard(head, 50), Err(Refusal::Loop { .. }))
         };

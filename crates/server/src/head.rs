@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary};
+use posthaste_relay::rewrite::AddressMap;
 
 use crate::tenants::{LabelFields, Labels, name_in};
 
@@ -22,6 +23,8 @@ struct Edits {
 /// What is done with fields.
 struct Rules {
     fields: LabelFields,
+    /// What becomes of addresses.
+    canonical: Option<Arc<AddressMap>>,
     labels: Labels,
     /// A field that has no name in it.
     invalid: Option<Arc<str>>,
@@ -36,10 +39,14 @@ pub(crate) struct Said {
 }
 
 impl Head {
-    /// Takes out `fields`, if there are any.
-    pub fn new(scan: HeaderScan, fields: Option<LabelFields>) -> Self {
-        let rules = fields.map(|fields| Rules { fields, labels: Labels::default(), invalid: None });
-        let edits = rules.map(|rules| Box::new(Edits { editor: HeaderEditor::default(), rules }));
+    /// Takes out `fields`, and changes addresses by `canonical`, if these are there.
+    pub fn new(scan: HeaderScan, fields: Option<LabelFields>, canonical: Option<Arc<AddressMap>>) -> Self {
+        let is_edited = fields.is_some() || canonical.is_some();
+        let edits = is_edited.then(|| {
+            let fields = fields.unwrap_or_default();
+            let rules = Rules { fields, canonical, labels: Labels::default(), invalid: None };
+            Box::new(Edits { editor: HeaderEditor::default(), rules })
+        });
         Self { scan, edits }
     }
 
@@ -91,7 +98,10 @@ impl Rules {
         let (name, label) = match () {
             () if is(&self.fields.tenant) => (&self.fields.tenant, &mut self.labels.tenant),
             () if is(&self.fields.campaign) => (&self.fields.campaign, &mut self.labels.campaign),
-            () => return Edit::Keep,
+            () => {
+                let other = self.canonical.as_ref().and_then(|map| map.field(field));
+                return other.map_or(Edit::Keep, Edit::Replace);
+            }
         };
         // The first counts.
         if label.is_none() {
@@ -114,7 +124,7 @@ mod tests {
 
     /// What is stored of a message that comes in pieces, and what it has said.
     fn stored(message: &[u8], piece: usize, fields: Option<LabelFields>) -> (Vec<u8>, Summary, Said) {
-        let (mut head, mut out) = (Head::new(HeaderScan::default(), fields), Vec::new());
+        let (mut head, mut out) = (Head::new(HeaderScan::default(), fields, None), Vec::new());
         message.chunks(piece).for_each(|part| out.extend(head.push(Bytes::copy_from_slice(part))));
         out.extend(head.end().unwrap_or_default());
         let (summary, said) = head.finish();

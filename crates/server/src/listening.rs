@@ -162,6 +162,7 @@ pub(crate) fn local_config(config: &Config) -> SmtpConfig {
     let mut local = smtp_config(config, &Listener::default(), None);
     local.limits.recipients = usize::MAX;
     local.dsn = true;
+    local.limits.future_release_secs = posthaste_units::A_YEAR as u32;
     (local.limits.errors, local.limits.deferred_recipients) = (u32::MAX, u32::MAX);
     local
 }

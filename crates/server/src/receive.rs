@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::body::{Gathered, Refusal, STORE_PATIENCE, gather};
 use crate::events;
 use crate::forward::{Back, Forwarding};
+use crate::future;
 use crate::head::Head;
 use crate::ids::{Ids, unix_micros};
 use crate::live::Live;
@@ -193,18 +194,23 @@ impl Receiver {
     async fn receive(
         &self,
         session: &Session,
-        transaction: Transaction,
-        envelope: &Envelope,
+        mut transaction: Transaction,
+        envelope: &mut Envelope,
         body: &mut Body<'_>,
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
+        if let Some(other) = settings.maps.sender(&envelope.mail.reverse_path) {
+            envelope.mail.reverse_path = other;
+        }
+        let envelope = &*envelope;
         let limits = settings.limits(session);
         let trace = received_field(&settings, session, envelope, &log.id);
         let share = self.0.shares.begin(session.peer.network(), limits.allowance);
         let is_trusted = settings.is_trusted(session);
         let fields = settings.tenants.fields().filter(|_| is_trusted);
-        let head = Head::new(HeaderScan::watching(&settings.host_name), fields.cloned());
+        let canonical = settings.maps.canonical().filter(|_| is_trusted);
+        let head = Head::new(HeaderScan::watching(&settings.host_name), fields.cloned(), canonical.cloned());
         let gathered = gather(body, envelope, (trace, head), limits, &self.0.memory, &self.0.store, share).await;
         let Gathered { body: stored, bytes, summary, said, room, share } = match gathered {
             Ok(gathered) => gathered,
@@ -234,10 +240,20 @@ impl Receiver {
             log.why = Some(format!("forwarded {} times", summary.own_hops));
             return Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop").into();
         }
+        for copy in settings.maps.copies(envelope) {
+            if let Err(reply) = self.add_copy(&mut transaction, &copy) {
+                log.why = Some(format!("no copy to {}: {reply}", copy.forward_path));
+                return Reply::new(451, "4.3.5", "Mail cannot be accepted now, try again later").into();
+            }
+        }
         let mut destinations = self.destinations(&transaction, envelope);
         if let Some(remote) = &mut destinations.remote {
             let sender = &envelope.mail.reverse_path;
             settings.tenants.label(remote, session, sender, is_trusted, said.labels);
+            if envelope.mail.hold.is_some() || envelope.mail.expires.is_some() {
+                let (hold_secs, expires_secs) = future::times(&envelope.mail, unix_micros() / 1_000_000);
+                (remote.hold_secs, remote.expires_secs) = (hold_secs, expires_secs);
+            }
         }
         (log.mailboxes, log.discarded) = (destinations.len(), transaction.discarded());
         let recorder = self.0.events.as_ref();
@@ -306,7 +322,12 @@ impl Handler for Receiver {
 
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
     async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
-        let outcome = self.check_size(session, mail).await;
+        let asks_time = mail.hold.is_some() || mail.expires.is_some();
+        let secs_max = || self.settings().limits(session).future_release_secs;
+        let outcome = match asks_time.then(|| future::check(mail, secs_max(), unix_micros() / 1_000_000)) {
+            Some(Err(reply)) => Err(reply),
+            Some(Ok(())) | None => self.check_size(session, mail).await,
+        };
         if let (Some(recorder), Err(reply)) = (&self.0.events, &outcome) {
             events::command(recorder, session, &mail.reverse_path, None, reply);
         }
@@ -320,7 +341,11 @@ impl Handler for Receiver {
         envelope: &Envelope,
         rcpt: &RcptTo,
     ) -> Result<(), Reply> {
-        let Err((kind, ours, reply)) = self.take_recipient(session, transaction, rcpt, false) else { return Ok(()) };
+        let Err((kind, ours, reply)) =
+            self.take_recipient(session, transaction, (rcpt, false), envelope.mail.hold.is_some())
+        else {
+            return Ok(());
+        };
         if let Some(recorder) = &self.0.events {
             events::command(recorder, session, &envelope.mail.reverse_path, Some(&rcpt.forward_path), &reply);
         }
@@ -346,12 +371,12 @@ impl Handler for Receiver {
         &self,
         session: &mut Session,
         transaction: Transaction,
-        envelope: Envelope,
+        mut envelope: Envelope,
         body: &mut Body<'_>,
     ) -> MessageOutcome {
         let begun = Instant::now();
         let mut log = LogLine { id: self.0.ids.next(), ..LogLine::default() };
-        let outcome = self.receive(session, transaction, &envelope, body, &mut log).await;
+        let outcome = self.receive(session, transaction, &mut envelope, body, &mut log).await;
         if let Some(recorder) = self.0.events.as_ref().filter(|_| log.abandoned || !outcome.is_accepted()) {
             events::message(recorder, &log, session, &envelope, &outcome);
         }
@@ -410,13 +435,13 @@ impl Receiver {
         transaction.destinations(envelope, &leaves_from, detail)
     }
 
-    /// Otherwise why not, of which mailbox if of one, and what the client is told. `is_open`: it may be at another host, whoever the client is.
+    /// Otherwise why not, of which mailbox if of one, and what the client is told. `is_open`: it may be at another host, whoever the client is. `is_held`: it is to leave later.
     fn take_recipient(
         &self,
         session: &Session,
         to: &mut Transaction,
-        rcpt: &RcptTo,
-        is_open: bool,
+        (rcpt, is_open): (&RcptTo, bool),
+        is_held: bool,
     ) -> Result<(), (Kind, Option<String>, Reply)> {
         let back = self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(&rcpt.forward_path));
         let mut turned_back = None;
@@ -441,15 +466,22 @@ impl Receiver {
         }
         let is_back = is_open || turned_back.is_some();
         let rcpt = turned_back.as_ref().unwrap_or(rcpt);
+        let settings = self.settings();
+        let maps = &settings.maps;
+        let mapped = maps.recipient(rcpt);
+        let rcpt = mapped.as_ref().unwrap_or(rcpt);
         let no_room = || {
             let reply = Reply::new(452, "4.3.1", "Too much mail waits for other hosts, try again later");
             (Kind::NoMemory, None, reply)
         };
         let has_room = |recipients| self.relay().is_some_and(|relay| relay.has_room(recipients));
-        let mailboxes = match self.settings().directory.recipient(&rcpt.forward_path) {
+        let mailboxes = match settings.directory.recipient(&rcpt.forward_path) {
             Route::Local(mailboxes) => Some(mailboxes),
             Route::Discard => None,
             Route::Refused(directory::Refusal::Relay) if is_back || self.may_relay(session, &rcpt.forward_path) => {
+                if !is_back && !maps.has_recipient(&rcpt.forward_path) {
+                    return Err((Kind::RefusedRecipient, None, directory::Refusal::UnknownUser.reply()));
+                }
                 if !has_room(1) {
                     return Err(no_room());
                 }
@@ -459,6 +491,10 @@ impl Receiver {
             // Nothing else is configured.
             _ => return Err((Kind::RefusedRecipient, None, directory::Refusal::Relay.reply())),
         };
+        if is_held && mailboxes.iter().flat_map(|found| found.iter()).any(|found| found.place != Place::Remote) {
+            let reply = Reply::new(550, "5.5.4", "Mail for this address cannot be held back, it is delivered here");
+            return Err((Kind::RefusedRecipient, None, reply));
+        }
         // Mail that waits for a mailbox that cannot be written is bounded, and the bound is felt here.
         let places = || mailboxes.iter().flat_map(|found| found.iter());
         let maildirs = places().filter_map(|Mailbox { place, .. }| match place {
@@ -491,7 +527,9 @@ impl Receiver {
     ) -> Result<(), (Kind, Option<String>, Reply)> {
         let sender = returned.original.as_ref().map(|original| ForwardPath::parse(&format!("<{}>", original.sender)));
         let taken = match sender {
-            Some(Ok(forward_path)) => self.take_recipient(session, to, &RcptTo { forward_path, ..rcpt.clone() }, true),
+            Some(Ok(forward_path)) => {
+                self.take_recipient(session, to, (&RcptTo { forward_path, ..rcpt.clone() }, true), false)
+            }
             _ => to.add(rcpt, None, &self.0.memory).map_err(too_many),
         };
         // A sender that does not exist any more is no reason to refuse the report.
@@ -501,6 +539,19 @@ impl Receiver {
         }
         to.note_returned(returned);
         Ok(())
+    }
+
+    /// Adds somebody who gets a copy. Who may relay is no question: the configuration says so.
+    fn add_copy(&self, to: &mut Transaction, copy: &RcptTo) -> Result<(), Reply> {
+        let full = |_| Reply::new(452, "4.3.1", "no room for one recipient more");
+        match self.settings().directory.recipient(&copy.forward_path) {
+            Route::Local(mailboxes) => to.add(copy, Some(mailboxes), &self.0.memory).map_err(full),
+            Route::Refused(directory::Refusal::Relay) if self.relay().is_some() => {
+                to.add_remote(copy, &self.0.memory).map_err(full)
+            }
+            Route::Refused(refusal) => Err(refusal.reply()),
+            _ => Ok(()),
+        }
     }
 
     /// Whether mail for a domain that is not ours is sent on.

@@ -89,6 +89,7 @@ impl Service for RelayService {
             let error = error.to_string();
             tracing::error!(error, "the rules for classes of replies stay as they were");
         }
+        relay.set_generic(config.relay.maps.generic.map());
         relay.retry_all();
     }
 
@@ -179,6 +180,7 @@ fn open(
         observer: Some(Arc::new(RelayLog { recorder })),
     };
     let (relay, report) = Relay::open(spool, settings)?;
+    relay.set_generic(config.relay.maps.generic.map());
     for lsn in &report.damaged {
         tracing::error!(batch = lsn.get(), "a batch of the spool cannot be read: what it said to the queue is lost");
     }
@@ -288,5 +290,6 @@ fn notification(to: &ForwardPath, written: &Written) -> Outgoing {
         tenant: "".into(),
         campaign: "".into(),
         recipients: vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: NEVER }],
+        ..Outgoing::default()
     }
 }

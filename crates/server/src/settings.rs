@@ -6,6 +6,7 @@ use posthaste_directory::Directory;
 use posthaste_smtp::driver::{ByNetwork, Peer, Session};
 
 use crate::config::{Config, Limits, Listener, Network};
+use crate::maps::Maps;
 use crate::shares::Allowance;
 use crate::tenants::Tenants;
 
@@ -20,6 +21,7 @@ pub(crate) struct Settings {
     /// Domains for which everybody's is.
     relay_domains: Vec<String>,
     pub tenants: Tenants,
+    pub maps: Maps,
     /// For each listener, in their order.
     limits: Vec<ByNetwork<MessageLimits>>,
     /// For what programs on this machine hand over.
@@ -30,12 +32,18 @@ pub(crate) struct Settings {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessageLimits {
     pub hops: usize,
+    /// How long a message may be held back.
+    pub future_release_secs: u64,
     pub allowance: Allowance,
 }
 
 impl From<Limits> for MessageLimits {
     fn from(limits: Limits) -> Self {
-        Self { hops: limits.receive.hops, allowance: (&limits).into() }
+        Self {
+            hops: limits.receive.hops,
+            future_release_secs: limits.session.future_release_secs,
+            allowance: (&limits).into(),
+        }
     }
 }
 
@@ -43,7 +51,8 @@ impl Settings {
     /// `directory` is that of `config`.
     pub fn new(config: &Config, directory: Arc<Directory>) -> Self {
         let limits = config.listeners.iter().map(|listener| limits(config, listener).map(Into::into));
-        let local = config.limits.clone().into();
+        let mut local: MessageLimits = config.limits.clone().into();
+        local.future_release_secs = posthaste_units::A_YEAR;
         let networks = config.relay.networks.0.iter().map(|network| (*network, true)).collect();
         let relay_domains = config.relay.domains.iter().map(|domain| domain.to_lowercase()).collect();
         Self {
@@ -53,6 +62,7 @@ impl Settings {
             relay_local: config.relay.local_users,
             relay_domains,
             tenants: Tenants::new(config),
+            maps: Maps::new(&config.relay),
             limits: limits.collect(),
             local,
         }

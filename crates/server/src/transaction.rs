@@ -171,6 +171,7 @@ impl Transaction {
             tenant: "".into(),
             campaign: "".into(),
             recipients,
+            ..Outgoing::default()
         })
     }
 

@@ -1,6 +1,7 @@
 //! Commands: one line in, one [`Command`] out (RFC 5321 section 4.1.1 and the extensions this crate speaks).
 
 mod envelope;
+mod hold;
 mod params;
 mod xtext;
 
@@ -8,6 +9,8 @@ use crate::address::{AddressError, Domain, ForwardPath, ReversePath, parse_liter
 use crate::reply::Reply;
 
 pub use envelope::{BodyType, MailFrom, Notify, RcptTo, Ret};
+use hold::parse_secs;
+pub use hold::{Hold, date_time, parse_date_time};
 pub(crate) use params::is_orcpt;
 use params::{Param, Params, parse_body, parse_notify, parse_number, parse_orcpt, parse_ret, parse_size, set};
 use xtext::checked_xtext;
@@ -131,12 +134,14 @@ pub fn line_bytes_max(line: &[u8], base: usize, auth: bool) -> usize {
     const RET: usize = 9; // RFC 3461
     const ENVID: usize = 107; // RFC 3461
     const AUTH: usize = 500; // RFC 4954
+    const HOLD: usize = 51; // RFC 4865
+    const XEXPIRES: usize = 50;
     const NOTIFY: usize = 29; // RFC 3461
     const ORCPT: usize = 507; // RFC 3461
     let mut verb = *line.first_chunk::<4>().unwrap_or(&[0; 4]);
     verb.make_ascii_uppercase();
     match &verb {
-        b"MAIL" => base + SIZE + BODY + SMTPUTF8 + RET + ENVID + AUTH,
+        b"MAIL" => base + SIZE + BODY + SMTPUTF8 + RET + ENVID + AUTH + HOLD + XEXPIRES,
         b"RCPT" => base + SMTPUTF8 + NOTIFY + ORCPT,
         b"AUTH" if auth => base.max(AUTH_LINE_BYTES_MAX),
         _ => base,
@@ -242,6 +247,11 @@ fn parse_mail(rest: &str) -> Result<MailFrom, CommandError> {
                 set(&mut mail.envid, "ENVID", value.filter(|v| v.len() <= 100).and_then(checked_xtext))?
             }
             Param("AUTH", value) => set(&mut mail.auth, "AUTH", value.and_then(checked_xtext))?,
+            Param("HOLDFOR", value) => set(&mut mail.hold, "HOLDFOR", value.and_then(parse_secs).map(Hold::For))?,
+            Param("HOLDUNTIL", value) => {
+                set(&mut mail.hold, "HOLDUNTIL", value.and_then(parse_date_time).map(Hold::Until))?
+            }
+            Param("XEXPIRES", value) => set(&mut mail.expires, "XEXPIRES", value.and_then(parse_date_time))?,
             Param("SMTPUTF8", None) if !mail.smtputf8 => mail.smtputf8 = true,
             Param("SMTPUTF8", _) => return Err(CommandError::Parameter("SMTPUTF8")),
             Param(..) => return Err(CommandError::UnknownParameter),

@@ -21,6 +21,8 @@ keys! {
         recipients: usize = Limits::default().recipients, values::count;
         /// Messages in one session. 0 for no limit.
         messages_per_session: u32 = Limits::default().messages.unwrap_or(0), values::count;
+        /// Seconds that a message may be held back (RFC 4865 FUTURERELEASE). 0: not offered.
+        future_release_secs: u64 = 0, values::secs;
         /// Octets of a command line without extensions, CRLF included.
         command_line_bytes: usize = Limits::default().command_line_bytes, values::bytes;
         /// Octets of a text line, CRLF not included; see `policy.long_lines`.
@@ -80,6 +82,7 @@ impl SessionLimits {
                 ("recipients", self.recipients as u64, 1, ANY),
                 ("command_line_bytes", self.command_line_bytes as u64, 512, ANY),
                 ("text_line_bytes", self.text_line_bytes, 998, ANY),
+                ("future_release_secs", self.future_release_secs, 0, A_YEAR),
                 ("errors", self.errors.into(), 1, ANY),
                 ("deferred_recipients", self.deferred_recipients.into(), 1, ANY),
                 ("idle_commands", self.idle_commands.into(), 5, ANY),
@@ -105,6 +108,7 @@ impl From<&SessionLimits> for Limits {
             errors: limits.errors,
             deferred_recipients: limits.deferred_recipients,
             idle_commands: limits.idle_commands,
+            future_release_secs: u32::try_from(limits.future_release_secs).unwrap_or(u32::MAX),
             messages: Some(limits.messages_per_session).filter(|&messages| messages > 0),
             timeouts: Timeouts {
                 command: Duration::from_secs(limits.command_secs),

@@ -2,6 +2,7 @@
 //!
 //! Here are the commands; each group of them has a file of its own.
 
+mod cat;
 mod change;
 mod mailq;
 mod socket;
@@ -11,14 +12,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
-use posthaste_server::control::{Doing, Named, Request, Which};
+use clap::{Args, Subcommand, ValueEnum};
+use posthaste_server::control::{By, Doing, Named, Request, Which};
 use serde_json::Value;
 
 use crate::terminal::{print, print_json};
+use cat::cat;
 use change::{act, change};
 pub use socket::{answer, ask};
-use tables::{by_domain, details, diversions, list, summary, suspensions};
+use tables::{details, diversions, list, summary, suspensions};
 
 pub use mailq::mailq;
 pub use tables::{columns, number, text};
@@ -31,6 +33,9 @@ pub enum QueueCommand {
     List {
         #[command(flatten)]
         which: WhichArgs,
+        /// At most so many, the oldest messages first
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -42,10 +47,24 @@ pub enum QueueCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Count the recipients that wait, by domain
+    /// Print one message as it goes out
+    Cat {
+        /// The message, such as 4711
+        #[arg(value_name = "ID", value_parser = id)]
+        id: (u64, Option<u16>),
+        /// Print the header only
+        #[arg(long)]
+        header: bool,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Count the recipients that wait
     Summary {
         #[command(flatten)]
         which: WhichArgs,
+        /// What to count by
+        #[arg(long, value_enum, default_value = "domain")]
+        by: ByArg,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -114,6 +133,30 @@ pub enum QueueCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
+}
+
+/// What `queue summary` counts by.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum ByArg {
+    /// Their domain
+    Domain,
+    /// Whose mail it is
+    Tenant,
+    /// The mailing
+    Campaign,
+    /// The set of mail hosts
+    Site,
+}
+
+impl ByArg {
+    fn by(self) -> By {
+        match self {
+            Self::Domain => By::Domain,
+            Self::Tenant => By::Tenant,
+            Self::Campaign => By::Campaign,
+            Self::Site => By::Site,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -215,18 +258,20 @@ impl ScopeArgs {
 /// Exit status 1: nothing fits.
 pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
     match command {
-        QueueCommand::List { which, server } => {
-            let lines = ask(&server, &Request::List { of: which.which() })?;
+        QueueCommand::List { which, limit, server } => {
+            let lines = ask(&server, &Request::List { of: which.which(), limit })?;
             show(&server, &lines, list)
         }
         QueueCommand::Show { id: (message, number), server } => {
             let of = Which { message: Some(message), number, ..Which::default() };
-            let lines = ask(&server, &Request::List { of })?;
+            let lines = ask(&server, &Request::List { of, limit: None })?;
             show(&server, &lines, details)
         }
-        QueueCommand::Summary { which, server } => {
-            let lines = ask(&server, &Request::List { of: which.which() })?;
-            show(&server, &by_domain(&lines), summary)
+        QueueCommand::Cat { id: (message, _), header, server } => cat(&server, message, header),
+        QueueCommand::Summary { which, by, server } => {
+            let by = by.by();
+            let lines = ask(&server, &Request::Summary { of: which.which(), by })?;
+            show(&server, &lines, |lines| summary(lines, by.key()))
         }
         QueueCommand::Hold(args) => act(args, Doing::Hold, "held"),
         QueueCommand::Release(args) => act(args, Doing::Release, "released"),

@@ -1,10 +1,9 @@
 //! Answers of a server as tables.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use posthaste_message::DateTime;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::terminal::harmless;
 
@@ -55,34 +54,13 @@ pub(super) fn details(lines: &[Value]) -> String {
     if lines.is_empty() { "nothing waits\n".to_owned() } else { out }
 }
 
-pub(super) fn by_domain(lines: &[Value]) -> Vec<Value> {
-    let mut domains: BTreeMap<String, [u64; 5]> = BTreeMap::new();
-    for line in lines {
-        let row = domains.entry(text(line, "domain")).or_insert([0, u64::MAX, 0, 0, 0]);
-        row[0] += 1;
-        row[1] = row[1].min(number(line, "received"));
-        row[2] += u64::from(number(line, "attempts") > 0);
-        row[3] += u64::from(text(line, "state") == "held");
-        row[4] += u64::from(text(line, "state") == "suspended");
-    }
-    let mut rows: Vec<_> = domains.into_iter().collect();
-    rows.sort_by_key(|(_, row)| std::cmp::Reverse(row[0]));
-    let row = |(domain, [recipients, oldest, deferred, held, suspended]): (String, [u64; 5])| {
-        json!({
-            "domain": domain, "recipients": recipients, "oldest": oldest, "deferred": deferred, "held": held,
-            "suspended": suspended,
-        })
-    };
-    rows.into_iter().map(row).collect()
-}
-
-pub(super) fn summary(rows: &[Value]) -> String {
+pub(super) fn summary(rows: &[Value], by: &'static str) -> String {
     let rows = rows.iter().map(|row| {
         let oldest = DateTime::from_unix(number(row, "oldest").cast_signed()).to_string();
         let count = |key| number(row, key).to_string();
-        [text(row, "domain"), count("recipients"), count("deferred"), count("held"), count("suspended"), oldest]
+        [text(row, by), count("recipients"), count("deferred"), count("held"), count("suspended"), oldest]
     });
-    columns(["domain", "recipients", "deferred", "held", "suspended", "oldest"], rows)
+    columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows)
 }
 
 pub(super) fn suspensions(lines: &[Value]) -> String {

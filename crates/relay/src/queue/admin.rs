@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use posthaste_spool::Lsn;
+
 use super::entry::{Change, HoldReason, Key, QueueEntry, Scope, Status, What};
 use super::table::{BUSY, DUE, HELD, Id};
 use super::{FIRST, Queue, QueueId, Secs};
@@ -58,7 +60,7 @@ pub struct RecipientState {
     pub key: Key,
     /// Its queue.
     pub queue: QueueId,
-    /// When its message was received.
+    /// When its message was received, or released if it was held back.
     pub received: Secs,
     /// When it is given up; `None` while it is held.
     pub expires: Option<Secs>,
@@ -145,6 +147,11 @@ impl Queue {
                 && selection.is_held.is_none_or(|is_held| is_held == recipient.is(HELD))
         };
         (ids.into_iter().filter(fits).map(|id| self.table.key(id)).collect(), Some(next))
+    }
+
+    /// Whether recipients of a message wait.
+    pub fn has_message(&self, message: Lsn) -> bool {
+        self.table.has(message)
     }
 
     /// Why a recipient waits; `None` if it is settled.

@@ -60,7 +60,8 @@ impl Queue {
             self.released.push(lsn);
         }
         let mut ids = Vec::new();
-        self.table.push(lsn, queued.received, &recipients, |_, id| ids.push(id));
+        // Its age counts from its release on.
+        self.table.push(lsn, due, &recipients, |_, id| ids.push(id));
         ids.into_iter().for_each(|id| self.settle_in(id));
     }
 

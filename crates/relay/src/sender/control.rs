@@ -69,6 +69,12 @@ pub enum ControlError {
     /// Mail to a site is on its way already.
     #[error("a set of mail hosts cannot be diverted: name a domain, a campaign or a tenant")]
     Site,
+    /// It is not in the queue, or not any more.
+    #[error("message {} does not wait", .0.get())]
+    NotWaiting(Lsn),
+    /// It cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
 }
 
 impl Relay {
@@ -78,17 +84,18 @@ impl Relay {
         let mut size = (Lsn::ZERO, 0);
         shared.each(filter, true, &mut |keys| {
             for (key, envelope) in keys {
-                let Some(state) = shared.queue().show(*key) else { continue };
+                let Some(mut state) = shared.queue().show(*key) else { continue };
                 if size.0 != key.message {
                     size = (key.message, shared.messages.body_len(key.message).unwrap_or(0));
                 }
                 let (mut sender, mut recipient) = (Arc::from(""), Arc::from(""));
                 if let Some(envelope) = envelope {
+                    state.received = envelope.queued.received;
                     sender = envelope.queued.sender.clone();
                     recipient = envelope.recipient(key.number).map_or(recipient, |found| found.address.clone());
                 }
                 let said = shared.replies.of(*key);
-                let class = said.as_ref().map(|said| said.class.clone());
+                let class = said.as_ref().map(|said| said.class.clone()).filter(|class| !class.is_empty());
                 let why = shared.trouble(*key).or_else(|| said.map(|said| said.text));
                 if !show(Waiting { state, sender, recipient, bytes: size.1, why, class }) {
                     return false;
@@ -228,7 +235,7 @@ type Found = (Key, Option<Arc<Envelope>>);
 
 impl Shared {
     /// Shows what fits, in parts, to `use_keys` until that says no. Envelopes are there if `with_envelopes`, or if the filter needs them.
-    fn each(&self, filter: &Filter, with_envelopes: bool, use_keys: &mut dyn FnMut(&[Found]) -> bool) {
+    pub(super) fn each(&self, filter: &Filter, with_envelopes: bool, use_keys: &mut dyn FnMut(&[Found]) -> bool) {
         let needs = with_envelopes || filter.sender.is_some() || filter.recipient.is_some();
         let mut from = filter.message.map(|message| Key { message, number: 0 });
         let mut last: Option<(Lsn, Option<Arc<Envelope>>)> = None;

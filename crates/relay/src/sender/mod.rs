@@ -19,6 +19,7 @@ mod crowd;
 mod dispatch;
 mod explain;
 mod gather;
+mod maps;
 mod messages;
 mod observer;
 mod record;
@@ -35,6 +36,7 @@ mod site;
 mod snapshots;
 mod source;
 mod source_section;
+mod summary;
 mod suppress;
 mod tell;
 mod tenants;
@@ -54,6 +56,7 @@ use tokio::task::JoinHandle;
 pub use bounces::{BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs};
 pub use config::{Config, Delivering, Notice, Notifier, Witnesses};
 pub use control::{Acted, ControlError, Filter, Waiting};
+pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
 pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState, Stats};
 pub use route::{Route, RouteTls, TlsRule};
 pub use route_section::{Hosts, RouteEncryption, RouteError, RouteSection};
@@ -61,11 +64,14 @@ pub use routing::Routing;
 pub use section::{EightBitMail, Section, SrsSection};
 pub use source::{Pool, Source};
 pub use source_section::{PoolSection, SourceSection, TlsSection, WarmUpSection};
+pub use summary::{Count, CountBy};
 pub use tenants::{TenantSection, is_name};
 pub use warm_up::WarmUp;
 
-use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret};
+use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Secs};
+use crate::rewrite::AddressMap;
 use record::Time;
+use replies::Replies;
 use shared::{Parts, Shared};
 
 /// TLS for hosts that offer it, whoever they are (RFC 7435): for [`Config::tls`].
@@ -97,7 +103,7 @@ struct Opened {
 }
 
 /// A message for the relay.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outgoing {
     /// The sender's address; empty for none.
     pub sender: Arc<str>,
@@ -113,6 +119,10 @@ pub struct Outgoing {
     pub tenant: Arc<str>,
     /// Which mailing it belongs to; empty for none.
     pub campaign: Arc<str>,
+    /// It is not tried before so many seconds have gone by (RFC 4865 FUTURERELEASE).
+    pub hold_secs: Secs,
+    /// It is given up after so many seconds; 0 for the age that its schedule has, from its release on.
+    pub expires_secs: Secs,
     /// To whom, numbers ascending; 1 to 65,535.
     pub recipients: Vec<QueuedRecipient>,
 }
@@ -162,14 +172,20 @@ impl Relay {
     pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
         let stream = spool.stream(STREAM)?;
         let seed = seed();
-        let mut queue = match spool.position(stream).1 {
-            Some(snapshot) => Queue::restore(spool.read_snapshot(&snapshot)?, config.schedules.clone(), seed)?,
-            None => Queue::new(config.schedules.clone(), seed),
+        let (mut queue, replies) = match spool.position(stream).1 {
+            Some(snapshot) => {
+                let mut from = spool.read_snapshot(&snapshot)?;
+                (Queue::restore(&mut from, config.schedules.clone(), seed)?, Replies::read(from))
+            }
+            None => (Queue::new(config.schedules.clone(), seed), Replies::default()),
         };
         let (mut report, mut failed) = (OpenReport::default(), None);
         let shown_through = spool.replay(stream, &mut |replayed| match replayed {
             Replayed::Entry { lsn, payload, .. } => match QueueEntry::decode(payload) {
-                Ok(entry) => queue.apply(lsn, &entry),
+                Ok(entry) => {
+                    queue.apply(lsn, &entry);
+                    replies.apply(&entry);
+                }
                 Err(error) => drop(failed.get_or_insert(OpenError::Entry { batch: lsn, error })),
             },
             Replayed::Damaged { lsn } => report.damaged.push(lsn),
@@ -177,6 +193,7 @@ impl Relay {
         if let Some(failed) = failed {
             return Err(failed);
         }
+        replies.retain(|key| queue.show(key).is_some());
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let time = Time::start(queue.recorded(), wall);
         let held = queue.start(time.now());
@@ -188,7 +205,8 @@ impl Relay {
             .enable_all()
             .build()?;
         let handle = runtime.handle().clone();
-        let shared = Arc::new(Shared::new(Parts { spool, stream, config, queue, time, runtime: handle, seed }));
+        let shared =
+            Arc::new(Shared::new(Parts { spool, stream, config, queue, replies, time, runtime: handle, seed }));
         shared.spool.attach(stream, shown_through, shared.clone())?;
         shared.record(held);
         runtime.spawn(shaping::run(shared.clone()));
@@ -219,6 +237,11 @@ impl Relay {
     /// What is done about bounces.
     pub fn bounces(&self) -> &Bounces {
         &self.0.shared.config.bounces
+    }
+
+    /// Other addresses for mail that leaves from now on, in envelopes and headers. What senders are told has those that it came with.
+    pub fn set_generic(&self, map: AddressMap) {
+        self.0.shared.set_generic(map);
     }
 
     /// Counts since opening, and what waits now.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use posthaste_spool::{Batch, Body, Entry, Spool, StreamId};
 
 use super::observer::{Attempt, Observer};
-use crate::queue::{Change, Clock, QueueEntry, Secs};
+use super::replies;
+use crate::queue::{Change, Clock, Key, QueueEntry, Secs};
 
 /// Appends for the queue. An append that fails is repeated: outcomes are not forgotten.
 pub(super) struct Recorder {
@@ -21,6 +22,8 @@ pub(super) struct Recorder {
 #[derive(Default)]
 struct State {
     changes: Vec<(Change, Option<Attempt>)>,
+    /// What was said of recipients that are tried again.
+    replies: Vec<(Key, Arc<str>)>,
     /// Batches that are made already, one of them perhaps refused by the spool before: they come first.
     made: VecDeque<Vec<Entry>>,
     joined_under_way: bool,
@@ -43,6 +46,14 @@ impl Recorder {
         self.append_joined(state, now);
     }
 
+    /// Has the next batch of changes say why a recipient is tried again.
+    pub fn reply(&self, key: Key, said: Arc<str>) {
+        let mut state = self.state();
+        if state.replies.len() < REPLIES_MAX {
+            state.replies.push((key, said));
+        }
+    }
+
     /// Records changes whose event is an entry already, in a batch of their own.
     pub fn record_with(self: &Arc<Self>, changes: &[Change], events: Option<Entry>, now: Secs) {
         let mut state = self.state();
@@ -59,8 +70,10 @@ impl Recorder {
         let made = state.made.pop_front();
         let more = if made.is_some() { 0 } else { state.changes.len().min(JOINED_MAX) };
         let joined: Vec<_> = state.changes.drain(..more).collect();
+        let replies = if made.is_some() { 0 } else { state.replies.len().min(REPLIES_JOINED_MAX) };
+        let replies: Vec<_> = state.replies.drain(..replies).collect();
         drop(state);
-        let entries = made.unwrap_or_else(|| self.entries(joined, now));
+        let entries = made.unwrap_or_else(|| self.entries(joined, replies, now));
         let (recorder, again) = (self.clone(), entries.clone());
         let then = move |outcome: Result<_, _>| {
             let mut state = recorder.state();
@@ -76,9 +89,12 @@ impl Recorder {
         self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
     }
 
-    fn entries(&self, joined: Vec<(Change, Option<Attempt>)>, now: Secs) -> Vec<Entry> {
+    fn entries(&self, joined: Vec<(Change, Option<Attempt>)>, replies: Vec<(Key, Arc<str>)>, now: Secs) -> Vec<Entry> {
         let changes: Vec<Change> = joined.iter().map(|(change, _)| *change).collect();
         let mut entries = vec![self.entry(now, &changes)];
+        let of_reply =
+            |entry: QueueEntry| Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
+        entries.extend(replies::entries(replies).into_iter().map(of_reply));
         let attempts = joined.into_iter().filter_map(|(_, attempt)| attempt);
         entries.extend(self.events(attempts.collect()));
         entries
@@ -129,6 +145,10 @@ impl Recorder {
 
 /// Changes in one batch: what is told of them must fit into it too.
 const JOINED_MAX: usize = 1000;
+/// Replies in one batch, of a thousand bytes at most.
+const REPLIES_JOINED_MAX: usize = 500;
+/// Replies that wait for a batch; more are in memory alone.
+const REPLIES_MAX: usize = 10_000;
 
 /// The queue's time, from the monotonic clock.
 #[derive(Debug, Clone, Copy)]

@@ -1,18 +1,28 @@
-//! Why recipients wait: what the next hop said last, for people who ask. In memory alone: after a restart there is the status.
+//! Why recipients wait: what the next hop said last, for people who ask. Kept in memory, and on the disk as entries of the queue's stream ([`QueueEntry::Replies`]),
+//! in the batch of the attempt; the snapshot has them behind the queue:
+//!
+//! | part | fields in order |
+//! | --- | --- |
+//! | first | magic `PHREPLY\1` |
+//! | each | length (u32, little-endian); entry *replies* |
+//!
+//! A snapshot of an earlier version has none. What cannot be read is left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::sync::{Arc, Mutex};
 
 use posthaste_spool::Lsn;
 
-use crate::queue::Key;
+use crate::queue::entry::REPLY_BYTES_MAX;
+use crate::queue::{Key, QueueEntry};
 
 /// What was said of a recipient.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Said {
     /// The host and its reply, or why there was none.
     pub text: Arc<str>,
-    /// What that means, by the rules for classes.
+    /// What that means, by the rules for classes; empty behind a restart.
     pub class: Arc<str>,
 }
 
@@ -22,12 +32,58 @@ pub(super) struct Replies(Mutex<BTreeMap<Key, Said>>);
 
 impl Replies {
     /// What was said of a recipient that is tried again.
-    pub fn keep(&self, key: Key, text: String, class: Arc<str>) {
+    pub fn keep(&self, key: Key, text: Arc<str>, class: Arc<str>) {
         let mut replies = self.0.lock().expect("replies");
-        replies.insert(key, Said { text: text.into(), class });
+        replies.insert(key, Said { text, class });
         if replies.len() > REPLIES_MAX {
             replies.pop_first();
         }
+    }
+
+    /// What an entry of the stream has.
+    pub fn apply(&self, entry: &QueueEntry) {
+        if let QueueEntry::Replies { text, keys } = entry {
+            keys.iter().for_each(|key| self.keep(*key, text.clone(), Arc::default()));
+        }
+    }
+
+    /// Keeps those of recipients that wait.
+    pub fn retain(&self, waits: impl Fn(Key) -> bool) {
+        self.0.lock().expect("replies").retain(|key, _| waits(*key));
+    }
+
+    /// For the end of a snapshot.
+    pub fn write(&self) -> Vec<u8> {
+        let all: Vec<(Key, Arc<str>)> =
+            self.0.lock().expect("replies").iter().map(|(key, said)| (*key, said.text.clone())).collect();
+        let mut out = MAGIC.to_vec();
+        for entry in entries(all) {
+            let entry = entry.encode();
+            out.extend((entry.len() as u32).to_le_bytes());
+            out.extend(entry);
+        }
+        out
+    }
+
+    /// What the end of a snapshot has.
+    pub fn read(mut from: impl Read) -> Self {
+        let replies = Self::default();
+        let mut magic = [0; MAGIC.len()];
+        if from.read_exact(&mut magic).is_err() || magic != MAGIC {
+            return replies;
+        }
+        let mut len = [0; 4];
+        while from.read_exact(&mut len).is_ok() {
+            let len = u32::from_le_bytes(len);
+            let mut entry = Vec::new();
+            let is_whole = len <= ENTRY_BYTES_MAX
+                && (&mut from).take(len.into()).read_to_end(&mut entry).is_ok_and(|read| read == len as usize);
+            match QueueEntry::decode(&entry) {
+                Ok(entry) if is_whole => replies.apply(&entry),
+                _ => break,
+            }
+        }
+        replies
     }
 
     /// What was said last.
@@ -49,6 +105,29 @@ impl Replies {
     }
 }
 
+/// Replies as entries: equal ones have one for many recipients.
+pub(super) fn entries(replies: Vec<(Key, Arc<str>)>) -> Vec<QueueEntry> {
+    let mut by_text: HashMap<Arc<str>, Vec<Key>> = HashMap::new();
+    for (key, said) in replies {
+        by_text.entry(said).or_default().push(key);
+    }
+    let parts = |(text, keys): (Arc<str>, Vec<Key>)| {
+        let parts: Vec<QueueEntry> =
+            keys.chunks(KEYS_MAX).map(|keys| QueueEntry::Replies { text: text.clone(), keys: keys.to_vec() }).collect();
+        parts
+    };
+    by_text.into_iter().flat_map(parts).collect()
+}
+
+/// A reply as it is kept.
+pub(super) fn shortened(said: &str) -> Arc<str> {
+    said[..said.floor_char_boundary(REPLY_BYTES_MAX)].into()
+}
+
+const MAGIC: [u8; 8] = *b"PHREPLY\x01";
+/// Recipients of one entry.
+const KEYS_MAX: usize = 1000;
+const ENTRY_BYTES_MAX: u32 = 64 << 10;
 /// About 20 MB.
 const REPLIES_MAX: usize = 100_000;
 
@@ -61,13 +140,35 @@ mod tests {
         let replies = Replies::default();
         let key = |message: usize, number| Key { message: Lsn::new(message as u64), number };
         for message in 0..REPLIES_MAX + 2 {
-            replies.keep(key(message, 1), format!("{message}"), "other".into());
+            replies.keep(key(message, 1), format!("{message}").into(), "other".into());
         }
         assert!(replies.of(key(1, 1)).is_none());
         assert_eq!(replies.of(key(2, 1)).map(|said| said.text.to_string()).as_deref(), Some("2"));
-        replies.keep(key(2, 7), "seven".to_owned(), "other".into());
+        replies.keep(key(2, 7), "seven".into(), "other".into());
         replies.forget(&[Lsn::new(2), Lsn::new(4)]);
         let left = [key(2, 1), key(2, 7), key(3, 1), key(4, 1)].map(|key| replies.of(key).is_some());
         assert_eq!(left, [false, false, true, false]);
+    }
+
+    #[test]
+    fn a_snapshot_has_them_whole_or_as_far_as_it_goes() {
+        let replies = Replies::default();
+        for message in 1..=3000 {
+            let said = shortened(&if message % 3 == 0 { format!("own {message}") } else { "é".repeat(600) });
+            assert!(said.len() <= REPLY_BYTES_MAX);
+            replies.keep(Key { message: Lsn::new(message), number: 1 }, said, Arc::default());
+        }
+        let written = replies.write();
+        let read = Replies::read(&written[..]);
+        assert_eq!(*read.0.lock().unwrap(), *replies.0.lock().unwrap());
+        assert!(written.len() < 3000 * 40, "equal texts are there once: {}", written.len());
+        for cut in (0..written.len()).step_by(97) {
+            let found = Replies::read(&written[..cut]);
+            let (found, all) = (found.0.lock().unwrap(), replies.0.lock().unwrap());
+            assert!(found.iter().all(|(key, said)| all.get(key) == Some(said)), "cut at {cut}");
+        }
+        read.retain(|key| key.message.get() > 2990);
+        assert_eq!(read.0.lock().unwrap().len(), 10);
+        assert!(Replies::read(&b"another format"[..]).0.lock().unwrap().is_empty());
     }
 }

@@ -10,6 +10,7 @@ use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
+use super::maps::{self, MapsSection, RecipientsSection};
 use super::route_section::{RouteSection, TlsConfigs, smtp_port};
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
 use super::tenants::{self, TenantSection};
@@ -28,6 +29,11 @@ pub struct Section {
     pub local_users: bool,
     /// Domains for which mail is taken from everybody and sent on, as a backup or a gateway does.
     pub domains: Vec<String>,
+    /// The recipients of some of them; others of theirs are refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recipients: Vec<RecipientsSection>,
+    /// What becomes of addresses, and who gets copies.
+    pub maps: MapsSection,
     /// Those on whose account mail is sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenant: Vec<TenantSection>,
@@ -118,6 +124,8 @@ impl Default for Section {
             networks: Networks::default(),
             local_users: true,
             domains: Vec::new(),
+            recipients: Vec::new(),
+            maps: MapsSection::default(),
             tenant: Vec::new(),
             tenant_header: String::new(),
             campaign_header: String::new(),
@@ -162,6 +170,8 @@ impl Section {
             networks: new.networks.clone(),
             local_users: new.local_users,
             domains: new.domains.clone(),
+            recipients: new.recipients.clone(),
+            maps: new.maps.clone(),
             tenant: new.tenant.clone(),
             tenant_header: new.tenant_header.clone(),
             campaign_header: new.campaign_header.clone(),
@@ -197,6 +207,8 @@ impl Section {
             return Err(Problem::new(vec![Self::NAME.into(), "return_path".into(), key.into()], mistake));
         }
         self.check_routing()?;
+        self.maps.check(&[Self::NAME.into(), "maps".into()])?;
+        maps::check_recipients(&self.recipients, &self.domains, &[Self::NAME.into(), "recipients".into()])?;
         tenants::check(&self.tenant, &[Self::NAME.into(), "tenant".into()])?;
         tenants::check_header("tenant_header", &self.tenant_header)?;
         tenants::check_header("campaign_header", &self.campaign_header)?;

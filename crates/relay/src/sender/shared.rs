@@ -20,14 +20,15 @@ use super::gather::Gathered;
 use super::messages::{Envelope, Messages};
 use super::observer::{Attempt, AttemptResult, SiteState};
 use super::record::{Recorder, Time};
-use super::replies::Replies;
+use super::replies::{Replies, shortened};
 use super::routing::Routes;
 use super::shape::{Base, Permit, Shaper};
 use super::site::{Site, SiteKey, Wanted};
 use super::tell::{Tell, Told};
 use super::traffic::{keys_of, status_of};
 use crate::dns::DnsError;
-use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Transaction, What};
+use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction, What};
+use crate::rewrite::AddressMap;
 use crate::session::Fate;
 
 pub(super) struct Shared {
@@ -47,6 +48,8 @@ pub(super) struct Shared {
     pub sites: Mutex<HashMap<SiteKey, Arc<Site>>>,
     /// Changed as a whole.
     routes: Mutex<Arc<Routes>>,
+    /// Addresses of mail that leaves, and whether there are any.
+    generic: (AtomicBool, Mutex<Arc<AddressMap>>),
     pub seed: u64,
     /// Messages up to here are noted before each attempt.
     pub careful_through: Lsn,
@@ -70,6 +73,7 @@ pub(super) struct Parts {
     pub stream: StreamId,
     pub config: Config,
     pub queue: Queue,
+    pub replies: Replies,
     pub time: Time,
     pub runtime: Handle,
     pub seed: u64,
@@ -77,12 +81,12 @@ pub(super) struct Parts {
 
 impl Shared {
     pub fn new(parts: Parts) -> Self {
-        let Parts { spool, stream, config, queue, time, runtime, seed } = parts;
+        let Parts { spool, stream, config, queue, replies, time, runtime, seed } = parts;
         let routes = Mutex::new(Arc::new(Routes::new(config.manner(), &config.routing, Vec::new(), None)));
         let careful_through = if config.has_crashed { spool.stats().published } else { Lsn::ZERO };
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
-            replies: Replies::default(),
+            replies,
             gathered: Gathered::default(),
             crowd: Crowd::default(),
             recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone())),
@@ -99,6 +103,7 @@ impl Shared {
             careful_through,
             seed,
             queue: Mutex::new(queue),
+            generic: Default::default(),
             is_ending: AtomicBool::new(false),
             connections: Mutex::new(0),
             ended: Condvar::new(),
@@ -113,11 +118,14 @@ impl Shared {
 
     /// The entry of a message.
     pub fn entry(&self, message: Outgoing) -> Entry {
-        let Outgoing { sender, is_8bit, smtputf8, ret, envid, tenant, campaign, recipients } = message;
+        let Outgoing { sender, is_8bit, smtputf8, ret, envid, tenant, campaign, hold_secs, expires_secs, recipients } =
+            message;
+        let now = self.time.now();
+        let at = |secs: Secs| if secs == 0 { 0 } else { now.saturating_add(secs) };
         let queued = Queued {
-            received: self.time.now(),
-            not_before: 0,
-            expires: 0,
+            received: now,
+            not_before: at(hold_secs),
+            expires: at(expires_secs),
             sender,
             is_8bit,
             smtputf8,
@@ -144,6 +152,17 @@ impl Shared {
     pub fn set_routes(&self, change: impl FnOnce(&Routes) -> Routes) {
         let mut routes = self.routes.lock().expect("the routes");
         *routes = Arc::new(change(&routes));
+    }
+
+    /// What becomes of addresses of mail that leaves, if anything does. A lock is taken only then.
+    pub fn generic(&self) -> Option<Arc<AddressMap>> {
+        self.generic.0.load(Ordering::Acquire).then(|| self.generic.1.lock().expect("the map").clone())
+    }
+
+    pub fn set_generic(&self, map: AddressMap) {
+        let has_any = !map.is_empty();
+        *self.generic.1.lock().expect("the map") = Arc::new(map);
+        self.generic.0.store(has_any, Ordering::Release);
     }
 
     pub fn is_ending(&self) -> bool {
@@ -357,7 +376,9 @@ impl Shared {
             AttemptResult::Delivered => &self.delivered,
             AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. } => {
                 let said = if host.is_empty() { reply.to_string() } else { format!("{host}: {reply}") };
-                self.replies.keep(key, said, class.clone());
+                let said = shortened(&said);
+                self.replies.keep(key, said.clone(), class.clone());
+                self.recorder.reply(key, said);
                 &self.deferred
             }
             AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => &self.failed,

@@ -31,7 +31,7 @@ impl Shared {
                 part.clear();
                 let has_more = snapshot.write(&self.queue(), &mut part);
                 if !has_more {
-                    return Ok(());
+                    return out.write_all(&self.replies.write());
                 }
                 out.write_all(&part)?;
             }

@@ -141,6 +141,7 @@ impl Shared {
             tenant: envelope.queued.tenant.clone(),
             campaign: "".into(),
             recipients: vec![recipient],
+            ..Outgoing::default()
         });
         Notice { sender, written, change: self.recorder.entry(self.time.now(), changes), events, remote }
     }

@@ -16,6 +16,7 @@ use super::shared::Shared;
 use super::site::{Site, State, Wanted};
 use crate::queue::entry::{self, QueuedRecipient, notify};
 use crate::queue::{Key, Outcome, Prefer, Status, Take, Transaction};
+use crate::rewrite::AddressMap;
 use crate::session::{Fate, Message, Traffic};
 
 /// The messages of one session.
@@ -171,12 +172,17 @@ impl Mail {
         }
         let of = |taken: &crate::queue::Taken| envelope.recipient(taken.number).and_then(rcpt_to);
         let recipients: Option<Vec<RcptTo>> = under_way.transaction.recipients.iter().map(of).collect();
-        let (Some(mut mail), Some(recipients)) = (mail_from(&envelope), recipients) else {
+        let (Some(mut mail), Some(mut recipients)) = (mail_from(&envelope), recipients) else {
             let reply = Reply::new(554, "5.6.0", "the envelope in the spool is no envelope");
             under_way.envelope = Some(envelope);
             self.end(under_way, |_| Fate::Refused(reply.clone(), crate::session::Scope::Message));
             return None;
         };
+        let mut body = body;
+        if let Some(generic) = self.shared.generic() {
+            rewrite(&generic, &mut mail, &mut recipients);
+            body = generic.message(body);
+        }
         if let Some(signed) = self.shared.signed_sender(&under_way.transaction, &envelope) {
             mail.reverse_path = signed;
         }
@@ -265,6 +271,18 @@ impl Traffic for Mail {
         let mut fates = fates.into_iter();
         let missing = || Fate::Unknown(Reply::new(451, "4.5.0", "no outcome"));
         self.end(under_way, |_| fates.next().unwrap_or_else(missing));
+    }
+}
+
+/// Gives the envelope the addresses that it leaves with.
+fn rewrite(generic: &AddressMap, mail: &mut MailFrom, recipients: &mut [RcptTo]) {
+    if let Some(other) = mail.reverse_path.address().and_then(|sender| generic.address(sender)) {
+        mail.reverse_path = other.into();
+    }
+    for rcpt in recipients {
+        if let Some(other) = rcpt.forward_path.address().and_then(|recipient| generic.address(recipient)) {
+            rcpt.forward_path = other.into();
+        }
     }
 }
 

@@ -256,6 +256,10 @@ impl Session {
     }
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is matched where it is returned; a box would be an allocation a message"
+)]
 enum Next<K> {
     Progress,
     Message(Message<K>),

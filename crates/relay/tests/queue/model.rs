@@ -32,7 +32,7 @@ impl Model {
             QueueEntry::Queued(queued) => {
                 for recipient in &queued.recipients {
                     let expected = Expected {
-                        received: queued.received,
+                        received: queued.received.max(queued.not_before),
                         domain: recipient.address.split('@').nth(1).unwrap().to_lowercase(),
                         own_expiry: queued.expires,
                         attempts: 0,

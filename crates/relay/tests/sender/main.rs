@@ -167,16 +167,7 @@ fn outgoing(sender: &str, to: &[&str], notify: u8) -> Outgoing {
         orcpt: Arc::from(""),
         notify,
     };
-    Outgoing {
-        sender: Arc::from(sender),
-        is_8bit: false,
-        smtputf8: false,
-        ret: None,
-        envid: Arc::from(""),
-        tenant: Arc::from(""),
-        campaign: Arc::from(""),
-        recipients: (0..).zip(to).map(recipient).collect(),
-    }
+    Outgoing { sender: Arc::from(sender), recipients: (0..).zip(to).map(recipient).collect(), ..Outgoing::default() }
 }
 
 impl Rig {

@@ -7,12 +7,15 @@ use serde_json::{Value, json};
 use super::{Answer, Outcome, Which};
 
 /// Those that fit, one on each line.
-pub(super) fn list(relay: &Relay, of: &Which, answer: Answer<'_>) -> Outcome {
+pub(super) fn list(relay: &Relay, of: &Which, limit: Option<u64>, answer: Answer<'_>) -> Outcome {
     let mut count = 0;
-    relay.waiting(&of.filter(), &mut |waiting| {
-        count += 1;
-        answer(as_json(&waiting, relay))
-    });
+    let most = limit.unwrap_or(u64::MAX);
+    if most > 0 {
+        relay.waiting(&of.filter(), &mut |waiting| {
+            count += 1;
+            answer(as_json(&waiting, relay)) && count < most
+        });
+    }
     Ok(json!({ "done": count }))
 }
 

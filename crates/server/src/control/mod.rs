@@ -6,8 +6,10 @@
 //! Here are the socket and the dispatch; each group of requests has a file of its own.
 
 mod act;
+mod cat;
 mod divert;
 mod list;
+mod summary;
 mod suppression;
 mod suspend;
 mod trace;
@@ -25,6 +27,7 @@ use posthaste_relay::queue::Secs;
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+pub use summary::By;
 pub use suspend::Named;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -48,6 +51,26 @@ pub enum Request {
         /// Which.
         #[serde(default)]
         of: Which,
+        /// How many at most; not set: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u64>,
+    },
+    /// How many wait, one name on each line.
+    Summary {
+        /// Which.
+        #[serde(default)]
+        of: Which,
+        /// What names.
+        #[serde(default)]
+        by: By,
+    },
+    /// The octets of a message, in pieces.
+    Cat {
+        /// Its number.
+        message: u64,
+        /// Whether only the header is wanted.
+        #[serde(default)]
+        header: bool,
     },
     /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
     Act {
@@ -244,12 +267,16 @@ async fn serve(stream: UnixStream, receiver: Receiver) -> io::Result<()> {
 fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     let Some(relay) = receiver.relay() else {
         return match request {
-            Request::List { .. } | Request::Suspensions | Request::Diversions => Ok(json!({ "done": 0 })),
+            Request::List { .. } | Request::Summary { .. } | Request::Suspensions | Request::Diversions => {
+                Ok(json!({ "done": 0 }))
+            }
             _ => Err("this server relays no mail".to_owned()),
         };
     };
     match request {
-        Request::List { of } => list::list(relay, of, answer),
+        Request::List { of, limit } => list::list(relay, of, *limit, answer),
+        Request::Summary { of, by } => summary::summary(relay, of, *by, answer),
+        Request::Cat { message, header } => cat::cat(relay, *message, *header, answer),
         Request::Act { of, action, reason } => act::act(relay, uid, of, *action, reason),
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, uid, scope),

@@ -111,6 +111,10 @@ pub struct Extensions {
     pub chunking: bool,
     /// DSN (RFC 3461).
     pub dsn: bool,
+    /// FUTURERELEASE (RFC 4865).
+    pub future_release: bool,
+    /// XEXPIRES, of this project.
+    pub expires: bool,
     /// STARTTLS (RFC 3207).
     pub starttls: bool,
     /// AUTH mechanisms (RFC 4954).
@@ -140,6 +144,8 @@ impl Extensions {
                 "SMTPUTF8" => extensions.smtputf8 = true,
                 "CHUNKING" => extensions.chunking = true,
                 "DSN" => extensions.dsn = true,
+                "FUTURERELEASE" => extensions.future_release = true,
+                "XEXPIRES" => extensions.expires = true,
                 "STARTTLS" => extensions.starttls = true,
                 "AUTH" => extensions.auth = words.map(String::from).collect(),
                 "LIMITS" => {

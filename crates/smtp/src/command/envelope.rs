@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::hold::{Hold, date_time};
 use crate::address::{ForwardPath, ReversePath};
 
 /// What BODY= announces.
@@ -40,6 +41,10 @@ pub struct MailFrom {
     pub envid: Option<String>,
     /// AUTH=, validated xtext, still encoded (RFC 4954 section 5).
     pub auth: Option<String>,
+    /// HOLDFOR= or HOLDUNTIL= (RFC 4865).
+    pub hold: Option<Hold>,
+    /// XEXPIRES=, of this project: it is given up then, in seconds since 1970.
+    pub expires: Option<i64>,
 }
 
 impl MailFrom {
@@ -53,6 +58,8 @@ impl MailFrom {
             ret: None,
             envid: None,
             auth: None,
+            hold: None,
+            expires: None,
         }
     }
 
@@ -64,6 +71,8 @@ impl MailFrom {
             || self.ret.is_some()
             || self.envid.is_some()
             || self.auth.is_some()
+            || self.hold.is_some()
+            || self.expires.is_some()
     }
 }
 
@@ -88,7 +97,13 @@ impl fmt::Display for MailFrom {
         if let Some(envid) = &self.envid {
             write!(f, " ENVID={envid}")?;
         }
-        self.auth.as_ref().map_or(Ok(()), |auth| write!(f, " AUTH={auth}"))
+        if let Some(auth) = &self.auth {
+            write!(f, " AUTH={auth}")?;
+        }
+        if let Some(hold) = self.hold {
+            write!(f, " {hold}")?;
+        }
+        self.expires.map_or(Ok(()), |expires| write!(f, " XEXPIRES={}", date_time(expires)))
     }
 }
 

@@ -28,7 +28,8 @@ impl<'a> Params<'a> {
 impl<'a> Iterator for Params<'a> {
     type Item = Param<'a>;
     fn next(&mut self) -> Option<Param<'a>> {
-        const KNOWN: [&str; 8] = ["SIZE", "BODY", "SMTPUTF8", "RET", "ENVID", "AUTH", "NOTIFY", "ORCPT"];
+        const KNOWN: [&str; 11] =
+            ["SIZE", "BODY", "SMTPUTF8", "RET", "ENVID", "AUTH", "NOTIFY", "ORCPT", "HOLDFOR", "HOLDUNTIL", "XEXPIRES"];
         let text = self.0.trim_start_matches([' ', '\t']);
         let end = text.find([' ', '\t']).unwrap_or(text.len());
         let (word, rest) = text.split_at(end);

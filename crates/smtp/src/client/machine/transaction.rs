@@ -314,6 +314,11 @@ impl Transaction {
             let reply = Reply::new(554, "5.6.3", "Server does not offer 8BITMIME, which is needed here");
             self.decide_rest(&reply, Stage::Local, false);
         }
+        if self.mail.hold.is_some() && !extensions.future_release || self.mail.expires.is_some() && !extensions.expires
+        {
+            let reply = Reply::new(550, "5.5.4", "Server does not offer to hold mail back, which is asked for");
+            self.decide_rest(&reply, Stage::Local, false);
+        }
         let at_least_one =
             |most: Option<u64>| most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX).max(1));
         let most = at_least_one(extensions.recipients_max);

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{Machine, State, Transaction};
-use crate::command::{self, Command, CommandError, MailFrom, RcptTo};
+use crate::command::{self, Command, CommandError, Hold, MailFrom, RcptTo, date_time};
 use crate::limits::BareNewlines;
 use crate::reply::Reply;
 use crate::server::{Abort, Envelope, Event, Protocol};
@@ -35,6 +35,8 @@ pub(super) enum Hello {
 /// RFC 5321 section 4.1.1.11: parameters belong to extensions, and those to EHLO.
 const NOT_AFTER_HELO: &str = "Parameters need EHLO";
 const DSN_NOT_OFFERED: &str = "DSN parameters are not offered";
+/// Dates above it are not kept: those of 32 bits.
+const HOLD_UNTIL_MAX: i64 = u32::MAX as i64;
 
 impl Machine {
     /// Takes one line without its line end. `None`: there is no whole line yet.
@@ -200,6 +202,10 @@ impl Machine {
         if config.dsn {
             lines.push("DSN".into());
         }
+        if limits.future_release_secs > 0 {
+            lines.push(format!("FUTURERELEASE {} {}", limits.future_release_secs, date_time(HOLD_UNTIL_MAX)));
+            lines.push("XEXPIRES".into());
+        }
         if config.starttls && !self.tls {
             lines.push("STARTTLS".into());
         }
@@ -234,6 +240,17 @@ impl Machine {
         }
         if !self.config.dsn && (mail.ret.is_some() || mail.envid.is_some()) {
             return self.error(555, "5.5.4", DSN_NOT_OFFERED);
+        }
+        if limits.future_release_secs == 0 && (mail.hold.is_some() || mail.expires.is_some()) {
+            return self.error(555, "5.5.4", "FUTURERELEASE is not offered");
+        }
+        let is_too_late = match mail.hold {
+            Some(Hold::For(secs)) => secs > limits.future_release_secs,
+            Some(Hold::Until(until)) => until > HOLD_UNTIL_MAX,
+            None => false,
+        };
+        if is_too_late || mail.expires.is_some_and(|expires| expires > HOLD_UNTIL_MAX) {
+            return self.error(501, "5.5.4", "That is later than this server keeps mail");
         }
         if !mail.smtputf8 && !mail.reverse_path.is_ascii() {
             return self.error(553, "5.6.7", "Address needs SMTPUTF8");

@@ -1,0 +1,225 @@
+//! What the queue knows of mail besides its recipients: counts, content, why it waits, and when it leaves.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{PATIENCE, Server, command};
+
+const CONFIG: &str = r#"
+host_name = "mx.here.example"
+[[listener]]
+address = "127.0.0.1:0"
+[listener.limits]
+future_release_secs = 86400
+[[domain]]
+name = "here.example"
+users = ["eve"]
+[relay]
+networks = ["127.0.0.1"]
+port = PORT
+unreachable_secs = 1
+tenant_header = "X-Tenant"
+campaign_header = "X-Campaign"
+[relay.schedule.default]
+first_secs = 3600
+[dns]
+servers = ["127.0.0.1:9"]
+hosts = { "there.example" = ["127.0.0.1"], "other.example" = ["127.0.0.1"] }
+"#;
+
+fn queue(dir: &Path, args: &[&str]) -> (i32, String) {
+    let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.code().unwrap(), text)
+}
+
+fn lines(dir: &Path, args: &[&str]) -> Vec<Value> {
+    let (_, text) = queue(dir, &[args, &["--json"]].concat());
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// What a summary says of each name.
+fn counts(dir: &Path, by: &str) -> Vec<(String, u64, u64)> {
+    let number = |line: &Value, key: &str| line[key].as_u64().unwrap();
+    let lines = lines(dir, &["summary", "--by", by]);
+    lines
+        .iter()
+        .map(|line| (line[by].as_str().unwrap().to_owned(), number(line, "recipients"), number(line, "held")))
+        .collect()
+}
+
+fn unused_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn start(dir: &Path, port: u16) -> Server {
+    Server::start(dir, &CONFIG.replace("PORT", &port.to_string()))
+}
+
+#[test]
+fn mail_is_counted_by_name_and_printed_as_it_goes_out() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let server = start(dir, unused_port());
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let text = b"X-Tenant: acme\r\nX-Campaign: spring\r\nSubject: a\r\n\r\n.dots\r\n\xff\xfe\r\n\r\n";
+    client.try_message("eve@here.example", &["ann@there.example", "bob@there.example"], text).unwrap();
+    client
+        .try_message("eve@here.example", &["ann@other.example"], b"X-Tenant: acme\r\nSubject: b\r\n\r\n\r\n")
+        .unwrap();
+    client.try_message("eve@here.example", &["ann@other.example"], b"Subject: c\r\n\r\n\r\n").unwrap();
+    assert_eq!(queue(dir, &["hold", "--tenant", "acme", "--domain", "other.example"]).0, 0);
+    let named = |name: &str, count, held| (name.to_owned(), count, held);
+    assert_eq!(counts(dir, "tenant"), [named("acme", 3, 1), named("", 1, 0)]);
+    assert_eq!(counts(dir, "campaign"), [named("", 2, 1), named("spring", 2, 0)]);
+    assert_eq!(counts(dir, "domain"), [named("other.example", 2, 1), named("there.example", 2, 0)]);
+    let sites = counts(dir, "site");
+    assert_eq!(sites.iter().map(|(_, count, _)| count).sum::<u64>(), 4, "{sites:?}");
+    let (_, table) = queue(dir, &["summary", "--by", "tenant", "--sender", "eve@here.example"]);
+    assert!(table.starts_with("tenant ") && table.contains("\nacme "), "{table}");
+    let first = lines(dir, &["list", "--limit", "1"]);
+    assert_eq!((first.len(), lines(dir, &["list", "--limit", "0"]).len()), (1, 0));
+    let id = first[0]["id"].as_str().unwrap().split('.').next().unwrap().to_owned();
+    let printed = command(dir, &["queue", "cat", &id]).output().unwrap();
+    let shown = printed.stdout.escape_ascii().to_string();
+    assert!(printed.stdout.starts_with(b"Received: from client.example.net"), "{shown}");
+    assert!(printed.stdout.ends_with(b"\r\nSubject: a\r\n\r\n.dots\r\n\xff\xfe\r\n\r\n"), "{shown}");
+    assert!(!shown.contains("X-Tenant"), "{shown}");
+    let (_, header) = queue(dir, &["cat", "--header", &id]);
+    assert!(header.starts_with("Received: ") && header.ends_with("\r\nSubject: a\r\n\r\n"), "{header}");
+    assert_eq!(queue(dir, &["cat", "999999"]).0, 2);
+    server.stop();
+}
+
+/// Answers each recipient with 450 and a text of its own.
+fn deferring(listener: std::net::TcpListener) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut input = std::io::BufReader::new(stream.try_clone().unwrap());
+                let mut out = stream;
+                let _ = out.write_all(b"220 there.example\r\n");
+                let mut line = String::new();
+                while std::io::BufRead::read_line(&mut input, &mut line).is_ok_and(|len| len > 0) {
+                    let reply = match line.get(..4).unwrap_or_default() {
+                        "RCPT" => format!("450 4.2.0 the mailbox of {} is busy\r\n", line[8..].trim()),
+                        "DATA" => "503 no\r\n".to_owned(),
+                        "QUIT" => return,
+                        _ => "250 ok\r\n".to_owned(),
+                    };
+                    let _ = out.write_all(reply.as_bytes());
+                    line.clear();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn why_a_recipient_waits_is_known_behind_a_kill_and_behind_an_orderly_end() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut server = start(dir, listener.local_addr().unwrap().port());
+    deferring(listener);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client
+        .try_message("eve@here.example", &["ann@there.example", "bob@there.example"], b"Subject: a\r\n\r\n\r\n")
+        .unwrap();
+    let whys = || {
+        let lines = lines(dir, &["list"]);
+        lines
+            .iter()
+            .map(|line| (line["attempts"].as_u64(), line["why"].as_str().unwrap_or_default().to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while whys().iter().any(|(attempts, _)| *attempts == Some(0)) {
+        assert!(Instant::now() < deadline, "{}", server.log_text());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let check = |at: &str| {
+        let whys = whys();
+        for (name, (_, why)) in ["ann", "bob"].iter().zip(&whys) {
+            assert!(why.contains(&format!("the mailbox of <{name}@there.example> is busy")), "{at}: {whys:?}");
+        }
+    };
+    check("live");
+    server.signal(Signal::KILL);
+    server.wait();
+    let server = Server::start_as_it_is(dir);
+    check("behind a kill");
+    server.stop();
+    let server = Server::start_as_it_is(dir);
+    check("behind an end, which wrote a snapshot");
+    server.stop();
+}
+
+#[test]
+fn mail_that_is_to_leave_later_waits_and_what_expires_is_told() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let server = start(dir, unused_port());
+    let mut client = server.connect();
+    let hello = client.expect("EHLO client.example.net", 250);
+    assert!(hello.text.lines().any(|line| line == "FUTURERELEASE 86400 2106-02-07T06:28:15Z"), "{hello:?}");
+    for (line, code) in [
+        ("MAIL FROM:<eve@here.example> HOLDFOR=86401", 501),
+        ("MAIL FROM:<eve@here.example> HOLDUNTIL=2100-01-01T00:00:00Z", 501),
+        ("MAIL FROM:<eve@here.example> HOLDFOR=1 HOLDUNTIL=2027-01-01T00:00:00Z", 501),
+        ("MAIL FROM:<eve@here.example> XEXPIRES=2000-01-01T00:00:00Z", 501),
+        ("MAIL FROM:<eve@here.example> HOLDFOR=3600", 250),
+        ("RCPT TO:<eve@here.example>", 550),
+        ("RCPT TO:<ann@there.example>", 250),
+        ("DATA", 354),
+        ("Subject: later\r\n\r\n.", 250),
+    ] {
+        client.expect(line, code);
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs().cast_signed();
+    let waiting = lines(dir, &["list"]);
+    let until = waiting[0]["until"].as_i64().unwrap() - now;
+    assert!(waiting[0]["state"] == "scheduled" && (3500..=3600).contains(&until), "{waiting:?}");
+    let age = waiting[0]["expires"].as_i64().unwrap() - now - until;
+    assert_eq!(age, 5 * 86_400, "its age counts from its release on");
+    let mut sendmail = command(
+        dir,
+        &[
+            "sendmail",
+            "-C",
+            "posthaste.toml",
+            "-f",
+            "eve@here.example",
+            "--not-before",
+            "2h",
+            "--expires",
+            "3h",
+            "bob@other.example",
+        ],
+    )
+    .stdin(Stdio::piped())
+    .spawn()
+    .unwrap();
+    sendmail.stdin.take().unwrap().write_all(b"Subject: later still\n\nx\n").unwrap();
+    assert!(sendmail.wait().unwrap().success());
+    let deadline = Instant::now() + PATIENCE;
+    let found = loop {
+        let found = lines(dir, &["list", "--recipient", "bob@other.example"]);
+        if !found.is_empty() {
+            break found;
+        }
+        assert!(Instant::now() < deadline, "{}", server.log_text());
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let (until, expires) = (found[0]["until"].as_i64().unwrap() - now, found[0]["expires"].as_i64().unwrap() - now);
+    assert!((7100..=7300).contains(&until) && (10_700..=10_900).contains(&expires), "{found:?}");
+    server.stop();
+}

@@ -1,0 +1,224 @@
+//! Maps of addresses: one address for another, or all of a domain, in envelopes and in headers.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use posthaste_message::{Edit, HeaderEditor, RawField};
+use posthaste_smtp::address::{Address, quoted};
+
+/// Which addresses become which. A key is an address, or `@` and a domain for all others of it; so is a value, and `@` with a domain keeps the local part.
+/// The case of letters does not matter. A result is not looked up again.
+///
+/// ```
+/// use posthaste_relay::rewrite::AddressMap;
+///
+/// let pairs = [("ann@a.example", "boss@b.example"), ("@a.example", "@c.example")];
+/// let map = AddressMap::new(pairs.map(|(from, to)| (from.to_owned(), to.to_owned())));
+/// assert_eq!(map.text("Ann@A.example").as_deref(), Some("boss@b.example"));
+/// assert_eq!(map.text("joe@a.example").as_deref(), Some("joe@c.example"));
+/// assert_eq!(map.text("joe@b.example"), None);
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AddressMap(HashMap<String, String>);
+
+impl AddressMap {
+    /// A map of these pairs.
+    pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self(pairs.into_iter().map(|(from, to)| (from.to_lowercase(), to)).collect())
+    }
+
+    /// Whether nothing becomes anything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What an address becomes; `None`: it stays.
+    pub fn address(&self, address: &Address) -> Option<Address> {
+        let text = address.to_string().to_lowercase();
+        let domain = || text.rfind('@').and_then(|at| self.0.get(&text[at..]));
+        let to = self.0.get(&text).or_else(domain)?;
+        match to.strip_prefix('@') {
+            Some(domain) => Address::parse(&format!("{}@{domain}", quoted(address.local_part()))).ok(),
+            None => Address::parse(to).ok(),
+        }
+    }
+
+    /// The same for an address as text.
+    pub fn text(&self, address: &str) -> Option<String> {
+        self.address(&Address::parse(address).ok()?).map(|address| address.to_string())
+    }
+
+    /// A header field with other addresses; `None` if it has none that change, or is no field of addresses.
+    pub fn field(&self, field: &RawField<'_>) -> Option<Vec<u8>> {
+        if self.is_empty() || !field.is_whole || !FIELDS.iter().any(|name| is_or_resent(field, name)) {
+            return None;
+        }
+        let bytes = field.bytes;
+        let (mut out, mut copied) = (Vec::new(), 0);
+        let mut at = bytes.len() - field.value().len();
+        while at < bytes.len() {
+            let end = token(bytes, at);
+            let text = std::str::from_utf8(&bytes[at..end]).ok().filter(|text| text.contains('@'));
+            if let Some(other) = text.and_then(|text| self.text(text)) {
+                out.extend_from_slice(&bytes[copied..at]);
+                out.extend_from_slice(other.as_bytes());
+                copied = end;
+            }
+            at = end;
+        }
+        if copied == 0 {
+            return None;
+        }
+        out.extend_from_slice(&bytes[copied..]);
+        Some(out)
+    }
+
+    /// A message, in pieces, with other addresses in its header. A body is not copied.
+    pub fn message(&self, pieces: Vec<Bytes>) -> Vec<Bytes> {
+        let (mut editor, mut header, mut is_changed) = (HeaderEditor::default(), Vec::new(), false);
+        let mut edit = |field: &RawField<'_>| match self.field(field) {
+            Some(other) => {
+                is_changed = true;
+                Edit::Replace(other)
+            }
+            None => Edit::Keep,
+        };
+        let mut rest = Vec::new();
+        for (index, piece) in pieces.iter().enumerate() {
+            let taken = editor.push(piece, &mut header, &mut edit);
+            if editor.is_over() {
+                rest.push(piece.slice(taken..));
+                rest.extend_from_slice(&pieces[index + 1..]);
+                break;
+            }
+        }
+        if !editor.is_over() {
+            editor.finish(&mut header, &mut edit);
+        }
+        if !is_changed {
+            return pieces;
+        }
+        std::iter::once(header.into()).chain(rest).filter(|piece: &Bytes| !piece.is_empty()).collect()
+    }
+}
+
+fn is_or_resent(field: &RawField<'_>, name: &str) -> bool {
+    let resent =
+        field.name.split_at_checked(RESENT.len()).filter(|(begin, _)| begin.eq_ignore_ascii_case(RESENT.as_bytes()));
+    field.is(name) || resent.is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// The end of what begins at `at`: a comment, an address, a word, or one octet of anything else.
+fn token(bytes: &[u8], at: usize) -> usize {
+    let mut end = at;
+    while let Some(&octet) = bytes.get(end) {
+        match octet {
+            b'(' if end == at => return past(bytes, at, b'(', b')'),
+            b'"' => end = past(bytes, end, b'"', b'"'),
+            b'[' if end > at => end = past(bytes, end, b'[', b']'),
+            b' ' | b'\t' | b'\r' | b'\n' | b'<' | b'>' | b'(' | b')' | b',' | b';' | b':' | b'[' | b']' | b'\\' => {
+                break;
+            }
+            _ => end += 1,
+        }
+    }
+    end.max(at + 1)
+}
+
+/// Behind the octet that closes what is opened at `at`; the end of the field if none does.
+fn past(bytes: &[u8], at: usize, open: u8, close: u8) -> usize {
+    let (mut depth, mut end) = (1_usize, at + 1);
+    while let Some(&octet) = bytes.get(end) {
+        end += 1;
+        match octet {
+            b'\\' => end += 1,
+            _ if octet == close => depth -= 1,
+            _ if octet == open => depth += 1,
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    end.min(bytes.len())
+}
+
+/// Fields with addresses (RFC 5322 sections 3.6.2 and 3.6.3), also behind `Resent-`.
+const FIELDS: [&str; 6] = ["From", "Sender", "Reply-To", "To", "Cc", "Bcc"];
+const RESENT: &str = "Resent-";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn map() -> AddressMap {
+        let pairs =
+            [("ann@a.example", "boss@b.example"), ("@a.example", "@c.example"), ("\"x y\"@d.example", "xy@d.example")];
+        AddressMap::new(pairs.map(|(from, to)| (from.to_owned(), to.to_owned())))
+    }
+
+    fn check(field: &str, expected: Option<&str>) {
+        let message = vec![Bytes::from(format!("{field}\r\n\r\nFrom: ann@a.example\r\n"))];
+        let found = map().message(message.clone()).concat();
+        let expected =
+            expected.map_or_else(|| message.concat(), |field| format!("{field}\r\n\r\nFrom: ann@a.example\r\n").into());
+        assert_eq!(found.escape_ascii().to_string(), expected.escape_ascii().to_string(), "{field}");
+    }
+
+    #[test]
+    fn addresses_change_where_they_stand() {
+        check("From: Ann <ann@a.example>", Some("From: Ann <boss@b.example>"));
+        check(
+            "to:ann@a.example,joe@A.example,\r\n x@x.example",
+            Some("to:boss@b.example,joe@c.example,\r\n x@x.example"),
+        );
+        check(
+            "Resent-CC: list: ann@a.example, <joe@a.example>;",
+            Some("Resent-CC: list: boss@b.example, <joe@c.example>;"),
+        );
+        check("From: \"ann@a.example\" (ann@a.example) <joe@x.example>", None);
+        check("From: (a \\) (b)) ann@a.example (c)", Some("From: (a \\) (b)) boss@b.example (c)"));
+        check("To: \"x y\"@d.example, \"x\\\"@a.example\"", Some("To: xy@d.example, \"x\\\"@a.example\""));
+        check("To: \"j k\"@a.example", Some("To: \"j k\"@c.example"));
+        check("To: joe@[192.0.2.1], <ann@a.example", Some("To: joe@[192.0.2.1], <boss@b.example"));
+        check("Subject: ann@a.example", None);
+        check("From: @a.example, ann@, ann@a.example.", None);
+        check("From: (ann@a.example", None);
+        check("From: \"ann@a.example", None);
+    }
+
+    #[test]
+    fn a_body_is_not_copied_and_a_header_may_come_in_octets() {
+        let message = b"Subject: x\r\nFrom: ann@a.example\r\n\r\nbody".as_slice();
+        let pieces: Vec<Bytes> = message.iter().map(|octet| Bytes::copy_from_slice(&[*octet])).collect();
+        let body = pieces.last().unwrap().as_ptr();
+        let found = map().message(pieces);
+        assert_eq!(found.concat(), b"Subject: x\r\nFrom: boss@b.example\r\n\r\nbody");
+        assert_eq!(found.last().unwrap().as_ptr(), body);
+        assert_eq!(map().message(vec![Bytes::from_static(b"From: ann@a.example")]).concat(), b"From: boss@b.example");
+    }
+
+    proptest! {
+        #[test]
+        fn what_no_map_names_stays_and_nothing_panics(value in "[ a-c@.,;:<>()\"\\\\\\[\\]\r\n\u{e9}]{0,60}") {
+            let field = format!("To: {value}");
+            let message = vec![Bytes::from(field.clone())];
+            prop_assert_eq!(AddressMap::default().message(message.clone()).concat(), field.as_bytes());
+            let other = AddressMap::new([("@nowhere.example".to_owned(), "@x.example".to_owned())]);
+            prop_assert_eq!(other.message(message).concat(), field.as_bytes());
+        }
+
+        #[test]
+        fn each_address_of_a_list_changes_by_itself(names in proptest::collection::vec("[a-z]{1,8}", 1..10), is_named in any::<bool>()) {
+            let list = |domain: &str| {
+                let one = |name: &String| if is_named { format!("\"{name}, x\" <{name}@{domain}>") } else { format!("{name}@{domain}") };
+                format!("Cc: {}\r\n\r\n", names.iter().map(one).collect::<Vec<_>>().join(",\r\n "))
+            };
+            let map = AddressMap::new([("@old.example".to_owned(), "@new.example".to_owned())]);
+            let found = map.message(vec![list("old.example").into()]).concat();
+            prop_assert_eq!(String::from_utf8(found).unwrap(), list("new.example"));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What becomes of addresses of mail that is received, who gets copies of it, and who there is in the domains that are relayed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use posthaste_relay::rewrite::AddressMap;
+use posthaste_relay::sender::{Section, Users};
+use posthaste_smtp::address::Address;
+use posthaste_smtp::{Envelope, ForwardPath, Notify, RcptTo, ReversePath};
+
+/// `[relay.maps]` and `[[relay.recipients]]`.
+#[derive(Debug, Default)]
+pub(crate) struct Maps {
+    canonical: Option<Arc<AddressMap>>,
+    always_bcc: Option<Address>,
+    sender_bcc: AddressMap,
+    recipient_bcc: AddressMap,
+    /// By domain, in lower case.
+    recipients: HashMap<String, Users>,
+}
+
+impl Maps {
+    pub fn new(section: &Section) -> Self {
+        let maps = &section.maps;
+        let lists = section.recipients.iter().map(|list| (list.domain.to_lowercase(), list.users.clone()));
+        Self {
+            canonical: Some(maps.canonical.map()).filter(|map| !map.is_empty()).map(Arc::new),
+            always_bcc: Address::parse(&maps.always_bcc).ok(),
+            sender_bcc: maps.sender_bcc.map(),
+            recipient_bcc: maps.recipient_bcc.map(),
+            recipients: lists.collect(),
+        }
+    }
+
+    /// For the header of mail of trusted clients.
+    pub fn canonical(&self) -> Option<&Arc<AddressMap>> {
+        self.canonical.as_ref()
+    }
+
+    /// What a recipient becomes.
+    pub fn recipient(&self, rcpt: &RcptTo) -> Option<RcptTo> {
+        let other = self.canonical.as_ref()?.address(rcpt.forward_path.address()?)?;
+        Some(RcptTo { forward_path: other.into(), ..rcpt.clone() })
+    }
+
+    /// What a sender becomes.
+    pub fn sender(&self, sender: &ReversePath) -> Option<ReversePath> {
+        Some(self.canonical.as_ref()?.address(sender.address()?)?.into())
+    }
+
+    /// Whether there may be such a recipient in a domain that is relayed.
+    pub fn has_recipient(&self, path: &ForwardPath) -> bool {
+        if self.recipients.is_empty() {
+            return true;
+        }
+        let Some(address) = path.address() else { return true };
+        let list = self.recipients.get(&address.domain().to_string().to_lowercase());
+        list.is_none_or(|users| users.has(address.local_part()))
+    }
+
+    /// Who gets a copy of a message, each once. Nobody is told of what becomes of it.
+    pub fn copies(&self, envelope: &Envelope) -> Vec<RcptTo> {
+        if self.always_bcc.is_none() && self.sender_bcc.is_empty() && self.recipient_bcc.is_empty() {
+            return Vec::new();
+        }
+        let mut found: Vec<Address> = self.always_bcc.iter().cloned().collect();
+        found.extend(envelope.mail.reverse_path.address().and_then(|sender| self.sender_bcc.address(sender)));
+        for rcpt in &envelope.recipients {
+            let mapped = self.recipient(rcpt);
+            let path = mapped.as_ref().map_or(&rcpt.forward_path, |mapped| &mapped.forward_path);
+            found.extend(path.address().and_then(|recipient| self.recipient_bcc.address(recipient)));
+        }
+        let mut copies: Vec<RcptTo> = Vec::new();
+        for address in found {
+            let path = ForwardPath::from(address);
+            if !copies.iter().any(|copy| copy.forward_path == path) {
+                copies.push(RcptTo { notify: Some(Notify::default()), ..RcptTo::new(path) });
+            }
+        }
+        copies
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_smtp::MailFrom;
+
+    use super::*;
+
+    #[test]
+    fn copies_go_to_each_once() {
+        let section: Section = toml::from_str(
+            "[maps]\nalways_bcc = 'all@x.example'\nsender_bcc = { '@a.example' = 'sent@x.example' }\n\
+             recipient_bcc = { 'new@b.example' = 'sent@x.example', '@c.example' = 'c@x.example' }\ncanonical = { 'old@b.example' = 'new@b.example' }\n",
+        )
+        .unwrap();
+        let maps = Maps::new(&section);
+        let check = |from: &str, to: &[&str], expected: &[&str]| {
+            let rcpt = |to: &&str| RcptTo::new(ForwardPath::parse(&format!("<{to}>")).unwrap());
+            let mail = MailFrom::new(ReversePath::parse(&format!("<{from}>")).unwrap());
+            let copies = maps.copies(&Envelope { mail, recipients: to.iter().map(rcpt).collect() });
+            let found: Vec<String> = copies.iter().map(|copy| copy.forward_path.to_string()).collect();
+            assert_eq!(found, expected.iter().map(|to| format!("<{to}>")).collect::<Vec<_>>(), "{from} {to:?}");
+        };
+        check("s@a.example", &["old@b.example"], &["all@x.example", "sent@x.example"]);
+        check("", &["a@c.example", "b@c.example", "postmaster"], &["all@x.example", "c@x.example"]);
+        check("s@b.example", &["old@b.example"], &["all@x.example", "sent@x.example"]);
+    }
+
+    #[test]
+    fn a_list_names_the_recipients_of_its_domain() {
+        let text = "domains = ['b.example', 'c.example']\n[[recipients]]\ndomain = 'B.example'\nusers = ['Ann']\n";
+        let maps = Maps::new(&toml::from_str(text).unwrap());
+        let check = |to: &str| maps.has_recipient(&ForwardPath::parse(&format!("<{to}>")).unwrap());
+        assert!(check("ann@b.EXAMPLE") && check("joe@c.example") && !check("joe@b.example"));
+    }
+}
