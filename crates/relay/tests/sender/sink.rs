@@ -1,5 +1,6 @@
 //! A mail server on loopback whose replies follow from the recipient's name.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -79,8 +80,11 @@ impl Sink {
             for stream in listener.incoming().flatten() {
                 let sink = serving.clone();
                 std::thread::spawn(move || {
-                    let _ = sink.serve(stream);
-                    sink.note(|seen| seen.open -= 1);
+                    let has_quit = Cell::new(false);
+                    let _ = sink.serve(stream, &has_quit);
+                    if !has_quit.get() {
+                        sink.note(|seen| seen.open -= 1);
+                    }
                 });
             }
         });
@@ -168,7 +172,7 @@ impl Sink {
         self.seen.1.notify_all();
     }
 
-    fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
+    fn serve(&self, mut stream: TcpStream, has_quit: &Cell<bool>) -> std::io::Result<()> {
         let from = stream.peer_addr()?.ip();
         self.note(|seen| {
             seen.connections += 1;
@@ -257,7 +261,9 @@ impl Sink {
                     stream.write_all(&b"250 2.0.0 taken\r\n".repeat(replies))?;
                 }
                 "QUIT" => {
-                    self.note(|seen| seen.quits += 1);
+                    // Before the reply: a client may connect again once it has that.
+                    has_quit.set(true);
+                    self.note(|seen| (seen.quits, seen.open) = (seen.quits + 1, seen.open - 1));
                     return stream.write_all(b"221 bye\r\n");
                 }
                 _ => stream.write_all(b"250 ok\r\n")?,
