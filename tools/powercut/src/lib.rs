@@ -22,6 +22,7 @@ pub mod load;
 pub mod log;
 pub mod mount;
 pub mod peers;
+pub mod relay;
 pub mod rig;
 pub mod selftest;
 pub mod server;

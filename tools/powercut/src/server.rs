@@ -30,6 +30,8 @@ pub struct Setup {
     pub limits: String,
     /// Whether mail is indexed as it is delivered.
     pub indexed: bool,
+    /// Where all mail goes instead of into mailboxes, if it does; then the event log is on.
+    pub next_hop: Option<SocketAddr>,
     /// A command in front of the server's that becomes the server: `prlimit` or `env` with their arguments.
     pub through: Vec<String>,
 }
@@ -47,6 +49,7 @@ impl Setup {
             checkpoint_secs: 1,
             limits: String::new(),
             indexed: false,
+            next_hop: None,
             through: Vec::new(),
         }
     }
@@ -83,10 +86,20 @@ impl Setup {
                 text += &format!("{key} = {dir:?}\n");
             }
         }
+        let domain = match self.next_hop {
+            None => format!("[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n"),
+            Some(next_hop) => format!(
+                "[[domain]]\nname = \"here.example\"\n[relay]\nnetworks = [\"127.0.0.1\"]\n[[relay.route]]\nhost = \"[{}]\"\nport = {}\ntls = \"off\"\n\
+                 [events]\nenabled = true\ndir = {:?}\nfile_bytes = \"1 GiB\"\n",
+                next_hop.ip(),
+                next_hop.port(),
+                self.data.join("events")
+            ),
+        };
         text + &format!(
             "spool_segment_bytes = {}\nspool_segments = {}\nfree_bytes_min = \"1MiB\"\ncheckpoint_bytes = {}\ncheckpoint_secs = {}\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\n\
-             [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n\
+             [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"lmtp\"\n{domain}\
              [search]\nindex = {}\n[limits]\n{}[log]\nlevel = \"warn\"\n",
             4 << 20,
             self.spool_segments,

@@ -14,7 +14,7 @@ use posthaste_powercut::log::Recording;
 use posthaste_powercut::mount::FileSystem;
 use posthaste_powercut::peers::{self, Peer};
 use posthaste_powercut::rig::{Environment, Rig, RigError, is_installed};
-use posthaste_powercut::{kill, selftest};
+use posthaste_powercut::{kill, relay, selftest};
 
 use crate::show::Show;
 use crate::{Cuts, Peers};
@@ -144,6 +144,14 @@ impl Rigged {
         self.outweighs(killed.is_clean())
     }
 
+    pub fn kill_relay(&self, times: u64, seed: u64) -> Result<bool, RigError> {
+        let bar = ProgressBar::new(times);
+        let relayed = relay::kill_relay(&self.environment, times, seed, |times| bar.set_position(times))?;
+        bar.finish_and_clear();
+        self.show.relayed(&relayed);
+        self.outweighs(relayed.is_clean())
+    }
+
     pub fn faults(&self, only: &[String]) -> Result<bool, RigError> {
         let known: Vec<&str> = faults::ALL.iter().map(|fault| fault.name).collect();
         check_names("fault", only, &known)?;
@@ -256,10 +264,11 @@ impl Rigged {
         };
         let file_systems = FileSystem::ALL.into_iter().filter(installed);
         let plan = |file_system| Plan { file_system, messages: 240, connections: 6, cuts: 15, seed: 1, sector: 4096 };
-        let steps: [&dyn Fn() -> Result<bool, RigError>; 4] = [
+        let steps: [&dyn Fn() -> Result<bool, RigError>; 5] = [
             &|| self.self_test(1),
             &|| self.cut_all(file_systems.clone().map(plan), Some(keep)),
             &|| self.kill(20, 1),
+            &|| self.kill_relay(8, 1),
             &|| self.faults_where(|_| true, require_all),
         ];
         self.each(steps, |step| step())

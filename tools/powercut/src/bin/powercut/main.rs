@@ -80,6 +80,9 @@ enum Command {
         /// Seed for the mail and the times of the kills
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// The server sends all mail on to a sink that outlives it, instead of into mailboxes
+        #[arg(long)]
+        relay: bool,
     },
     /// Simulate full, failing and hanging disks and vanishing mailboxes under load
     Faults {
@@ -211,7 +214,8 @@ fn run(cli: &Cli) -> Result<bool, RigError> {
             rigged.replay(recording, &at)
         }
         Command::SelfTest { seed } => rigged.self_test(*seed),
-        Command::Kill { times, seed } => rigged.kill(*times, *seed),
+        Command::Kill { times, seed, relay: false } => rigged.kill(*times, *seed),
+        Command::Kill { times, seed, relay: true } => rigged.kill_relay(*times, *seed),
         Command::Hostile { only, crowd, secs } => {
             rigged.hostile(only, Size { crowd: *crowd, stay: Duration::from_secs(*secs) })
         }

@@ -9,6 +9,7 @@ use posthaste_powercut::campaign::Outcome;
 use posthaste_powercut::faults;
 use posthaste_powercut::hostile;
 use posthaste_powercut::kill::Killed;
+use posthaste_powercut::relay::Relayed;
 use posthaste_powercut::rig::RigError;
 use posthaste_powercut::selftest::SelfTest;
 
@@ -121,6 +122,18 @@ impl Show {
         }
         let Killed { times, acknowledged, lost, duplicated, half, findings } = killed;
         println!("killed {times} times: {acknowledged} acknowledged, {lost} lost, {duplicated} twice, {half} half");
+        findings.iter().for_each(|finding| println!("  {finding}"));
+    }
+
+    pub fn relayed(&self, relayed: &Relayed) {
+        if self.as_json("relay", relayed) {
+            return;
+        }
+        let Relayed { times, acknowledged, lost, duplicated, recorded_twice, half, findings } = relayed;
+        println!(
+            "killed {times} times while relaying: {acknowledged} acknowledged, {lost} lost, {recorded_twice} recorded twice, \
+             {half} altered; {duplicated} sent twice, as the kill came between the other host's 250 and the record"
+        );
         findings.iter().for_each(|finding| println!("  {finding}"));
     }
 
