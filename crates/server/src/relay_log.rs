@@ -37,6 +37,7 @@ impl Observer for RelayLog {
     fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry> {
         let (action, scope, until) = match entry {
             QueueEntry::Suspended { scope, until, .. } => ("suspend", scope, *until),
+            QueueEntry::Slowed { scope, until, .. } => ("slow", scope, *until),
             QueueEntry::Resumed(scope) => ("resume", scope, Secs::MAX),
             QueueEntry::Diverted { scope, until, .. } => ("route", scope, *until),
             QueueEntry::NotDiverted(scope) => ("unroute", scope, Secs::MAX),

@@ -4,6 +4,7 @@
 
 mod cat;
 mod change;
+mod explain;
 mod mailq;
 mod socket;
 mod tables;
@@ -19,6 +20,7 @@ use serde_json::Value;
 use crate::terminal::{print, print_json};
 use cat::cat;
 use change::{act, change};
+use explain::ExplainArgs;
 pub use socket::{answer, ask};
 use tables::{details, diversions, list, summary, suspensions};
 
@@ -128,6 +130,8 @@ pub enum QueueCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
+    /// Say which limits apply to a destination, and which of them mail waits for now
+    Explain(ExplainArgs),
     /// List what is suspended
     Suspensions {
         #[command(flatten)]
@@ -295,6 +299,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             let lines = ask(&server, &Request::Diversions)?;
             show(&server, &lines, diversions)
         }
+        QueueCommand::Explain(args) => explain::run(&args),
         QueueCommand::Suspensions { server } => {
             let lines = ask(&server, &Request::Suspensions)?;
             show(&server, &lines, suspensions)

@@ -66,9 +66,14 @@ pub(super) fn summary(rows: &[Value], by: &'static str) -> String {
 pub(super) fn suspensions(lines: &[Value]) -> String {
     let rows = lines.iter().map(|line| {
         let until = line["until"].as_i64().map_or("resumed".to_owned(), |until| DateTime::from_unix(until).to_string());
-        [text(line, "kind"), text(line, "name"), until, text(line, "reason")]
+        let rate = text(line, "message_rate");
+        let connections = number(line, "connections");
+        let connections = if connections > 0 { format!("{connections} connections") } else { String::new() };
+        let limits: Vec<String> = [rate, connections].into_iter().filter(|text| !text.is_empty()).collect();
+        let sent = if limits.is_empty() { "nothing".to_owned() } else { limits.join(", ") };
+        [text(line, "kind"), text(line, "name"), sent, until, text(line, "reason")]
     });
-    columns(["kind", "name", "until", "reason"], rows)
+    columns(["kind", "name", "sent", "until", "reason"], rows)
 }
 
 pub(super) fn diversions(lines: &[Value]) -> String {

@@ -6,6 +6,7 @@ use super::Queue;
 use super::destinations::domain_of;
 use super::divert::Diversion;
 use super::entry::{Change, QueueEntry, Queued, Scope, What};
+use super::slow::Slow;
 use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient, TOLD};
 
 impl Queue {
@@ -22,12 +23,20 @@ impl Queue {
             QueueEntry::Suspended { scope, until, reason } => {
                 self.suspended.insert(scope.clone(), (*until, reason.clone()));
             }
-            QueueEntry::Resumed(scope) => self.resume(scope),
+            QueueEntry::Resumed(scope) => {
+                self.slowed.remove(scope);
+                self.resume(scope);
+            }
             QueueEntry::Diverted { scope, until, to, reason } => {
                 let (scope, to, reason) = (scope.clone(), to.clone(), reason.clone());
                 self.diverted.insert(Diversion { scope, until: *until, to, reason });
             }
             QueueEntry::NotDiverted(scope) => self.diverted.remove(scope),
+            QueueEntry::Slowed { scope, until, message_rate, connections, reason } => {
+                let (message_rate, reason) = (message_rate.clone(), reason.clone());
+                let slow = Slow { until: *until, message_rate, connections: *connections, reason };
+                self.slowed.insert(scope.clone(), slow);
+            }
         }
     }
 

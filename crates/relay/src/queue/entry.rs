@@ -12,6 +12,7 @@
 //! | 5 *resumed* | kind of [`Scope`] (u8), name (text) |
 //! | 6 *diverted* | kind of [`Scope`] (u8, no site), name (text), until (u32), next hop (text), reason (text) |
 //! | 7 *diverted no more* | kind of [`Scope`] (u8), name (text) |
+//! | 8 *slowed* | kind of [`Scope`] (u8), name (text), until (u32), rate of messages (text, empty for none), connections (u32, 0 for no limit), reason (text) |
 
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ pub enum QueueEntry {
         /// Why, for people.
         reason: Arc<str>,
     },
-    /// A scope is tried again.
+    /// A scope is tried again, and as fast as before.
     Resumed(Scope),
     /// What waits of a scope, and what comes, goes to another next hop.
     Diverted {
@@ -72,6 +73,19 @@ pub enum QueueEntry {
     },
     /// It goes where it would go.
     NotDiverted(Scope),
+    /// Less of a scope is sent, until it is resumed.
+    Slowed {
+        /// Of what: a site or a domain.
+        scope: Scope,
+        /// Until when.
+        until: Secs,
+        /// A rate of messages as text; empty for none.
+        message_rate: Arc<str>,
+        /// Connections at a time; 0 for no limit.
+        connections: u32,
+        /// Why, for people.
+        reason: Arc<str>,
+    },
 }
 
 /// A message for the queue.
@@ -237,6 +251,7 @@ const SUSPENDED: u8 = 4;
 const RESUMED: u8 = 5;
 const DIVERTED: u8 = 6;
 const NOT_DIVERTED: u8 = 7;
+const SLOWED: u8 = 8;
 
 const IS_8BIT: u8 = 1;
 const SMTPUTF8: u8 = 2;
@@ -289,6 +304,14 @@ impl QueueEntry {
                 out.push(NOT_DIVERTED);
                 scope.put(&mut out);
             }
+            Self::Slowed { scope, until, message_rate, connections, reason } => {
+                out.push(SLOWED);
+                scope.put(&mut out);
+                out.extend_from_slice(&until.to_le_bytes());
+                put_text(&mut out, message_rate);
+                out.extend_from_slice(&connections.to_le_bytes());
+                put_text(&mut out, reason);
+            }
         }
         out
     }
@@ -332,6 +355,13 @@ impl QueueEntry {
                 reason: rest.text()?,
             },
             NOT_DIVERTED => Self::NotDiverted(Scope::take(&mut rest)?),
+            SLOWED => Self::Slowed {
+                scope: Scope::take(&mut rest)?,
+                until: rest.u32()?,
+                message_rate: rest.text()?,
+                connections: rest.u32()?,
+                reason: rest.text()?,
+            },
             _ => return Err(DecodeError::Unknown("kind")),
         };
         rest.end()?;

@@ -56,6 +56,15 @@ fn samples() -> Vec<QueueEntry> {
     let diverted = |scope| QueueEntry::Diverted { scope, until: 4, to: to.clone(), reason: reason.clone() };
     all.extend(scopes.clone().map(diverted));
     all.extend(scopes.clone().map(QueueEntry::NotDiverted));
+    let (message_rate, connections): (Arc<str>, _) = ("10/minute".into(), 2);
+    let slowed = |scope| QueueEntry::Slowed {
+        scope,
+        until: 4,
+        message_rate: message_rate.clone(),
+        connections,
+        reason: reason.clone(),
+    };
+    all.extend(scopes.clone().map(slowed));
     all.extend(scopes.map(QueueEntry::Resumed));
     all
 }

@@ -31,6 +31,7 @@ mod pick;
 mod ready;
 mod reroute;
 mod schedule;
+mod slow;
 mod snapshot;
 mod table;
 mod wheel;
@@ -43,6 +44,7 @@ use posthaste_spool::Lsn;
 pub use admin::{Action, RecipientState, Selection, Waits};
 pub use clock::{Clock, STOPPED_SECS_MAX, Secs};
 pub use codec::DecodeError;
+pub(crate) use destinations::domain_of;
 pub use destinations::{QueueId, QueueName};
 pub use divert::Diversion;
 pub use entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, Ret, Scope, Status, What};
@@ -50,12 +52,14 @@ pub use gate::{Gate, Parked};
 pub use notices::Notice;
 pub use ready::{Outcome, Prefer, ReadyId, Source, Take, Taken, Transaction};
 pub use schedule::{Rule, Schedule, Schedules};
+pub use slow::Slow;
 pub use snapshot::{RestoreError, Snapshot};
 
 use destinations::Destinations;
 use divert::Diversions;
 use names::Names;
 use ready::Ready;
+use slow::Slowed;
 use table::{BUSY, DUE, HELD, Id, Table};
 use wheel::Wheel;
 
@@ -78,6 +82,7 @@ pub struct Queue {
     expires: HashMap<Lsn, Secs>,
     suspended: BTreeMap<Scope, (Secs, Arc<str>)>,
     diverted: Diversions,
+    slowed: Slowed,
     released: Vec<Lsn>,
     ready: Vec<Ready>,
     ready_free: Vec<u32>,
@@ -114,6 +119,7 @@ impl Queue {
             expires: HashMap::new(),
             suspended: BTreeMap::new(),
             diverted: Diversions::default(),
+            slowed: Slowed::default(),
             released: Vec::new(),
             ready: Vec::new(),
             ready_free: Vec::new(),
@@ -165,6 +171,7 @@ impl Queue {
         }
         self.end_suspensions();
         self.diverted.end(self.now);
+        self.slowed.end(self.now);
         self.sweep(self.now - before);
     }
 

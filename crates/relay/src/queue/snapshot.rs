@@ -10,6 +10,7 @@
 //! | 2 *message* | LSN (u64); received, expires (u32 each, 0: by its schedule); number of recipients (u16); each: number (u16), serial of its queue, next attempt or reason of the hold (u32 each), code, enhanced code (u16 each), attempts, bits (u8 each: 1 open, 2 held, 4 delay told, 8 attempt begun, 64 and 128 crashes). A message of many recipients has several |
 //! | 3 *suspension* | length (u32); entry *suspended* |
 //! | 5 *diversion* | length (u32); entry *diverted* |
+//! | 6 *slow* | length (u32); entry *slowed* |
 //! | 4 *end* | LSN of the last message that came (u64); time (u32) |
 
 use std::collections::{HashMap, HashSet};
@@ -20,6 +21,7 @@ use posthaste_spool::Lsn;
 use super::codec::{DecodeError, put_text};
 use super::divert::Diversion;
 use super::entry::{Key, QueueEntry, Status};
+use super::slow::Slow;
 use super::table::{BEGUN, BUSY, CRASHES_SHIFT, DUE, HELD, Id, OPEN, Recipient, TOLD};
 use super::{FIRST, Queue, Schedules, Secs};
 
@@ -57,6 +59,7 @@ const MESSAGE: u8 = 2;
 const SUSPENSION: u8 = 3;
 const END: u8 = 4;
 const DIVERSION: u8 = 5;
+const SLOW: u8 = 6;
 const BITS: u8 = OPEN | HELD | TOLD | BEGUN | 3 << CRASHES_SHIFT;
 /// Bytes of a suspension or diversion at most: a scope, a next hop and a reason.
 const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
@@ -79,7 +82,10 @@ impl Snapshot {
                 out.extend(MAGIC);
                 out.extend(self.position.get().to_le_bytes());
                 let suspensions = queue.suspensions().map(|entry| (SUSPENSION, entry));
-                for (record, entry) in suspensions.chain(queue.diversion_entries().map(|entry| (DIVERSION, entry))) {
+                for (record, entry) in suspensions
+                    .chain(queue.diversion_entries().map(|entry| (DIVERSION, entry)))
+                    .chain(queue.slowed_entries().map(|entry| (SLOW, entry)))
+                {
                     let entry = entry.encode();
                     out.push(record);
                     out.extend((entry.len() as u32).to_le_bytes());
@@ -158,7 +164,7 @@ impl Queue {
                     places.insert(serial, place);
                 }
                 [MESSAGE] => queue.restore_message(&mut from, &places, &mut last)?,
-                [record @ (SUSPENSION | DIVERSION)] => {
+                [record @ (SUSPENSION | DIVERSION | SLOW)] => {
                     let len = from.u32()?;
                     if len > SUSPENSION_BYTES_MAX {
                         return Err(DecodeError::Bound("bytes of a suspension").into());
@@ -171,6 +177,9 @@ impl Queue {
                         }
                         (DIVERSION, QueueEntry::Diverted { scope, until, to, reason }) => {
                             queue.diverted.insert(Diversion { scope, until, to, reason })
+                        }
+                        (SLOW, QueueEntry::Slowed { scope, until, message_rate, connections, reason }) => {
+                            queue.slowed.insert(scope, Slow { until, message_rate, connections, reason })
                         }
                         _ => return Err(DecodeError::Unknown("suspension").into()),
                     }

@@ -428,7 +428,9 @@ fn a_damaged_snapshot_is_an_error() {
     }
     world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "why".into() });
     let scope = Scope::Domain("x.example".into());
-    world.log(QueueEntry::Diverted { scope, until: Secs::MAX, to: "a.example".into(), reason: "why".into() });
+    world.log(QueueEntry::Diverted { scope: scope.clone(), until: Secs::MAX, to: "a".into(), reason: "why".into() });
+    let (message_rate, reason) = ("1/minute".into(), "why".into());
+    world.log(QueueEntry::Slowed { scope, until: Secs::MAX, message_rate, connections: 2, reason });
     let (mut snapshot, mut whole) = (Snapshot::begin(&world.queue), Vec::new());
     while snapshot.write(&world.queue, &mut whole) {}
     let restore = |bytes: &[u8]| Queue::restore(bytes, Schedules::default(), 1);
@@ -436,6 +438,7 @@ fn a_damaged_snapshot_is_an_error() {
     let restored = restore(&whole).expect("a snapshot");
     assert_eq!(restored.suspensions().count(), 1);
     assert!(restored.diversions().eq(world.queue.diversions()) && restored.diversions().count() == 1);
+    assert!(restored.slowed().eq(world.queue.slowed()) && restored.slowed().count() == 1);
     for len in 0..whole.len() {
         match restore(&whole[..len]) {
             Err(RestoreError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof),

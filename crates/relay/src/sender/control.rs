@@ -172,12 +172,17 @@ impl Relay {
         self.0.shared.append_entry(&QueueEntry::Suspended { scope, until, reason: by.reason.as_str().into() }, by)
     }
 
-    /// Ends a suspension. Whether there was one. Blocks until it is durable.
+    /// Ends a suspension, or what was slowed down. Whether there was one. Blocks until it is durable.
     ///
     /// # Errors
     /// The spool refuses.
     pub fn resume(&self, scope: Scope, by: &By) -> Result<bool, ControlError> {
-        let is_it = |entry: &QueueEntry| matches!(entry, QueueEntry::Suspended { scope: other, .. } if *other == scope);
+        let is_it = |entry: &QueueEntry| {
+            let (QueueEntry::Suspended { scope: other, .. } | QueueEntry::Slowed { scope: other, .. }) = entry else {
+                return false;
+            };
+            *other == scope
+        };
         if !self.suspensions().iter().any(is_it) {
             return Ok(false);
         }
@@ -224,9 +229,10 @@ impl Relay {
         self.0.shared.queue().queue(queue).map(|(name, _)| name)
     }
 
-    /// What is suspended, as [`QueueEntry::Suspended`].
+    /// What is suspended, as [`QueueEntry::Suspended`], and what is slowed down, as [`QueueEntry::Slowed`].
     pub fn suspensions(&self) -> Vec<QueueEntry> {
-        self.0.shared.queue().suspensions().collect()
+        let queue = self.0.shared.queue();
+        queue.suspensions().chain(queue.slowed_entries()).collect()
     }
 }
 

@@ -107,11 +107,14 @@ impl Shared {
 
     fn route_and_wake(self: &Arc<Self>) {
         let (mut unrouted, mut woken) = (Vec::new(), Vec::new());
-        let has_diverted = {
+        let (has_diverted, has_slowed) = {
             let mut queue = self.queue();
             queue.tick(self.time.now());
-            queue.take_diversions_changed()
+            (queue.take_diversions_changed(), queue.take_slowed_changed())
         };
+        if has_slowed {
+            self.set_slowed();
+        }
         if has_diverted {
             self.divert();
         }

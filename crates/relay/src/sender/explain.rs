@@ -54,13 +54,24 @@ impl Shared {
     fn now(&self, explained: &Explained) -> Vec<Now> {
         let mut all = Vec::new();
         let time = self.time.now();
-        for entry in self.queue().suspensions() {
-            let QueueEntry::Suspended { scope, until, reason } = entry else { continue };
+        let suspensions: Vec<_> = {
+            let queue = self.queue();
+            queue.suspensions().chain(queue.slowed_entries()).collect()
+        };
+        for entry in suspensions {
+            let (scope, until, state, binds) = match entry {
+                QueueEntry::Suspended { scope, until, reason } if reason.is_empty() => {
+                    (scope, until, "suspended".to_owned(), true)
+                }
+                QueueEntry::Suspended { scope, until, reason } => (scope, until, format!("suspended: {reason}"), true),
+                QueueEntry::Slowed { scope, until, reason, .. } => (scope, until, format!("slowed: {reason}"), false),
+                _ => continue,
+            };
             if let Some(what) = applies(&scope, explained) {
                 all.push(Now {
                     what,
-                    state: if reason.is_empty() { "suspended".to_owned() } else { format!("suspended: {reason}") },
-                    binds: true,
+                    state,
+                    binds,
                     secs: (until < Secs::MAX).then(|| f64::from(until.saturating_sub(time))),
                 });
             }

@@ -10,6 +10,7 @@
 //!
 //! Nothing of a message leaves before its batch is durable, and a recipient is settled only when the record of that is durable. After a crash in between, the
 //! next hop gets it once more: the only duplicate.
+mod automation;
 mod bounces;
 mod careful;
 mod config;

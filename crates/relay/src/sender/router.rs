@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use posthaste_smtp::Reply;
 use tokio::time::Instant;
 
 use super::route::{Manner, Route};
@@ -11,13 +12,18 @@ use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
 use crate::dns::{Destination, DnsError};
-use crate::queue::{QueueId, QueueName, Secs, Source};
+use crate::queue::{Outcome, QueueId, QueueName, Secs, Source, Transaction};
 
 /// Finds the sites of a queue. If there are none, what waits has had its attempt.
 pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
     loop {
         let Some((name, _)) = shared.queue().queue(id) else { return };
         let routes = shared.routes();
+        if let Some(bounced) = routes.bounced(&name) {
+            let reply = Reply::new(550, "5.7.0", format!("given up: {}", bounced.reason));
+            let outcome = Outcome::Failed(super::traffic::status_of(&reply));
+            return end_all(&shared, id, |transaction| shared.end_unsent(transaction, outcome, reply.clone())).await;
+        }
         let plan = match Plan::new(&shared, &routes, &name, routes.route(&name)).await {
             Ok(plan) => match (routes.fallback(&name), shared.pause_of(&plan)) {
                 (Some(fallback), Some(until)) => {
@@ -29,9 +35,9 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
             Err(error) => match routes.fallback(&name).filter(|_| !error.is_final()) {
                 Some(fallback) => match Plan::new(&shared, &routes, &name, Some(fallback)).await {
                     Ok(plan) => Plan { until: Instant::now(), ..plan },
-                    Err(_) => return end_all(&shared, id, &error).await,
+                    Err(_) => return end_without_host(&shared, id, &error).await,
                 },
-                None => return end_all(&shared, id, &error).await,
+                None => return end_without_host(&shared, id, &error).await,
             },
         };
         if shared.route_to(id, &routes, &plan) {
@@ -80,12 +86,16 @@ async fn hosts_of(shared: &Shared, route: &Route) -> Result<Arc<Destination>, Dn
     }
 }
 
-async fn end_all(shared: &Arc<Shared>, id: QueueId, error: &DnsError) {
+async fn end_without_host(shared: &Arc<Shared>, id: QueueId, error: &DnsError) {
+    end_all(shared, id, |transaction| shared.end_without_host(transaction, error)).await;
+}
+
+async fn end_all(shared: &Arc<Shared>, id: QueueId, end: impl Fn(&Transaction)) {
     loop {
         for _ in 0..ENDED_AT_ONCE {
             let taken = shared.queue().take(id, shared.config.recipients_max);
             let Some(transaction) = taken else { return };
-            shared.end_without_host(&transaction, error);
+            end(&transaction);
         }
         tokio::task::yield_now().await;
     }

@@ -33,6 +33,8 @@ pub(super) struct Routes {
     pub routing: Routing,
     /// Where an operator has mail go, with the time until then.
     diversions: Vec<(Diversion, NextHop)>,
+    /// What is given up for a time.
+    bounced: Vec<Diversion>,
 }
 
 /// A route with its manner.
@@ -102,8 +104,10 @@ impl Routes {
             let manner = manners.take(Manner::of_hosts(port, tls.clone()));
             Some((diversion, (route, manner)))
         };
+        let (bounced, diversions): (Vec<_>, Vec<_>) =
+            diversions.into_iter().partition(|diversion| &*diversion.to == BOUNCE);
         let diversions = diversions.into_iter().filter_map(divert).collect();
-        Routes { routes, rules, manner, pools, sources, default, routing: routing.clone(), diversions }
+        Routes { routes, rules, manner, pools, sources, default, routing: routing.clone(), diversions, bounced }
     }
 
     fn manners(&self) -> Vec<&Arc<Manner>> {
@@ -117,6 +121,11 @@ impl Routes {
     pub fn has(&self, source: &Arc<Egress>) -> bool {
         let default = self.default.iter().map(|(egress, _)| egress);
         self.sources.iter().chain(default).any(|egress| Arc::ptr_eq(egress, source))
+    }
+
+    /// Why mail of a queue is given up, if it is.
+    pub fn bounced(&self, name: &QueueName) -> Option<&Diversion> {
+        self.bounced.iter().find(|diversion| diversion.is_for(name))
     }
 
     /// The route of a queue; `None`: to the mail hosts of its domain.
@@ -166,6 +175,8 @@ pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     (is_literal || posthaste_smtp::address::is_domain(host)).then_some((host, port))
 }
 
+/// The next hop of what is given up: no host has such a name.
+pub(super) const BOUNCE: &str = "(bounce)";
 /// The source without settings.
 const DEFAULT: &str = "default";
 

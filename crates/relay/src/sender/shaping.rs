@@ -30,6 +30,17 @@ impl Relay {
 impl Shared {
     fn set_shaping(self: &Arc<Self>, rules: Arc<Rules>) {
         let waiters = self.shaper.set_rules(rules);
+        self.limits_changed(waiters);
+    }
+
+    /// What replies have slowed down has changed.
+    pub fn set_slowed(self: &Arc<Self>) {
+        let slowed = self.queue().slowed().map(|(scope, slow)| (scope.clone(), slow.clone())).collect();
+        let waiters = self.shaper.set_slowed(slowed);
+        self.limits_changed(waiters);
+    }
+
+    fn limits_changed(self: &Arc<Self>, waiters: Vec<Waiter>) {
         self.wake_waiters(waiters);
         let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
         let routed: Vec<(Arc<str>, Arc<str>)> = {

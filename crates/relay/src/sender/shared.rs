@@ -326,6 +326,11 @@ impl Shared {
                 Fate::NotSent(_) | Fate::TooMany(_) => Outcome::Untried,
             };
             let Some(change) = self.queue().finish(key, outcome) else { continue };
+            if let (Fate::Refused(reply, _) | Fate::Deferred(reply, _), Some(envelope)) = (&fate, envelope)
+                && let Some(recipient) = envelope.recipient(key.number)
+            {
+                self.automate(site, &recipient.address, reply);
+            }
             if let (Fate::Refused(reply, scope), Some(envelope)) = (&fate, envelope) {
                 let is_alone = transaction.recipients.len() == 1;
                 self.suppress_bounced(envelope, key.number, reply, *scope, is_alone);
@@ -405,7 +410,11 @@ impl Shared {
 
     /// Ends attempts for which there is no host.
     pub fn end_without_host(self: &Arc<Self>, transaction: &Transaction, error: &DnsError) {
-        let (outcome, reply) = (outcome_for(error), reply_for(error));
+        self.end_unsent(transaction, outcome_for(error), reply_for(error));
+    }
+
+    /// Ends attempts that were none, with a reply of our own.
+    pub fn end_unsent(self: &Arc<Self>, transaction: &Transaction, outcome: Outcome, reply: posthaste_smtp::Reply) {
         let changes: Vec<Change> = {
             let mut queue = self.queue();
             keys_of(transaction).filter_map(|key| queue.finish(key, outcome)).collect()

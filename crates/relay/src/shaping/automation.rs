@@ -84,7 +84,7 @@ impl Builder {
             Action::Slow => {}
             _ if is_slow => return wrong("`message_rate` and `connections` are for `slow`".to_owned()),
             Action::Bounce if said.of == Target::Site => {
-                return wrong("mail is bounced by `domain` or by `tenant`: set `of`".to_owned());
+                return wrong("mail is bounced by domain: set `of` to `domain`".to_owned());
             }
             _ => {}
         }

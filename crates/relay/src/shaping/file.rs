@@ -147,8 +147,6 @@ pub enum Target {
     Site,
     /// The domain of the recipient.
     Domain,
-    /// The mail of the tenant to that domain.
-    Tenant,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -49,6 +49,7 @@ impl Model {
             QueueEntry::Resumed(scope) => drop(self.suspended.remove(scope)),
             QueueEntry::Diverted { scope, to, .. } => drop(self.diverted.insert(scope.clone(), to.clone())),
             QueueEntry::NotDiverted(scope) => drop(self.diverted.remove(scope)),
+            QueueEntry::Slowed { .. } => {}
         }
     }
 

@@ -8,6 +8,7 @@
 mod act;
 mod cat;
 mod divert;
+mod explain;
 mod list;
 mod summary;
 mod suppression;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 pub use act::Doing;
 use posthaste_relay::queue::Secs;
+pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -131,6 +133,14 @@ pub enum Request {
     },
     /// What is diverted, one on each line.
     Diversions,
+    /// Which limits apply to a destination, and which of them mail waits for; one line.
+    Explain {
+        /// The domain.
+        domain: String,
+        /// Of this tenant's mail; empty for none.
+        #[serde(default)]
+        tenant: String,
+    },
     /// Entries of the suppression list, one on each line.
     Suppressions {
         /// Which.
@@ -285,6 +295,7 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, uid, scope),
         Request::Diversions => divert::list(relay, answer),
+        Request::Explain { domain, tenant } => explain::explain(relay, domain, tenant, answer),
         Request::Suppressions { of } => suppression::list(relay, of, answer),
         Request::Suppress { entries } => suppression::add(relay, uid, entries),
         Request::Unsuppress { tenant, addresses } => suppression::remove(relay, uid, tenant, addresses),

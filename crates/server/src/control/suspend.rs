@@ -59,10 +59,21 @@ pub(super) fn failed(error: ControlError) -> String {
 }
 
 fn suspension(entry: &QueueEntry) -> Value {
-    let QueueEntry::Suspended { scope, until, reason } = entry else { return Value::Null };
+    let (scope, until, reason, slow) = match entry {
+        QueueEntry::Suspended { scope, until, reason } => (scope, until, reason, None),
+        QueueEntry::Slowed { scope, until, message_rate, connections, reason } => {
+            (scope, until, reason, Some((message_rate, *connections)))
+        }
+        _ => return Value::Null,
+    };
     let (kind, name) = kind_and_name(scope);
     let until = Some(*until).filter(|until| *until < Secs::MAX);
-    json!({ "kind": kind, "name": name, "until": until, "reason": &**reason })
+    let mut line = json!({ "kind": kind, "name": name, "until": until, "reason": &**reason });
+    if let Some((rate, connections)) = slow {
+        line["message_rate"] = Some(&**rate).filter(|rate| !rate.is_empty()).into();
+        line["connections"] = Some(connections).filter(|most| *most > 0).into();
+    }
+    line
 }
 
 pub(super) fn kind_and_name(scope: &Scope) -> (&'static str, &str) {

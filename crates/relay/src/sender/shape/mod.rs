@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Config;
 use crate::limit::{Bucket, Rate};
+use crate::queue::{Scope, Slow};
+use crate::shaping::automation::Counts;
 use crate::shaping::{Named, Rules, Said, Sections};
 
 pub(super) use gate::MessageGate;
@@ -26,6 +28,7 @@ pub(super) struct Shaper {
     limits_lanes: AtomicBool,
     base: Base,
     state: Mutex<State>,
+    counts: Mutex<Counts>,
 }
 
 /// What the domains that are routed to a site bring, of the rules of a version.
@@ -68,6 +71,8 @@ struct State {
     open: HashMap<Arc<str>, Arc<OpenLimit>>,
     lanes: HashMap<Lane, Together>,
     tenants: HashMap<Arc<str>, Together>,
+    /// What is sent more slowly for a time.
+    slowed: HashMap<Scope, Slow>,
     /// More limits than this: what is not in use goes.
     tidy_at: usize,
 }
@@ -81,10 +86,16 @@ impl Shaper {
             open: HashMap::new(),
             lanes: HashMap::new(),
             tenants: HashMap::new(),
+            slowed: HashMap::new(),
             tidy_at: TIDY_MIN,
         };
-        let shaper =
-            Shaper { alarm: Alarm::new(), limits_lanes: AtomicBool::new(false), base, state: Mutex::new(state) };
+        let shaper = Shaper {
+            alarm: Alarm::new(),
+            limits_lanes: AtomicBool::new(false),
+            base,
+            state: Mutex::new(state),
+            counts: Mutex::default(),
+        };
         shaper.set_rules(rules);
         shaper
     }
@@ -99,13 +110,28 @@ impl Shaper {
 
     /// Other rules from now on. Sites have to be asked for [again](Self::site), and who is returned has to be woken.
     pub fn set_rules(&self, rules: Arc<Rules>) -> Vec<Waiter> {
+        self.change(|state| state.rules = rules)
+    }
+
+    /// Other sites and domains are slowed down from now on; as with [`set_rules`](Self::set_rules).
+    pub fn set_slowed(&self, slowed: HashMap<Scope, Slow>) -> Vec<Waiter> {
+        self.change(|state| state.slowed = slowed)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) -> Vec<Waiter> {
         let mut state = self.state();
-        let limits_lanes = rules.limits_tenants() || rules.limits_domains();
+        change(&mut state);
+        let has_slow_domain = state.slowed.keys().any(|scope| matches!(scope, Scope::Domain(_)));
+        let limits_lanes = state.rules.limits_tenants() || state.rules.limits_domains() || has_slow_domain;
         self.limits_lanes.store(limits_lanes, Ordering::Relaxed);
-        state.rules = rules;
         state.version += 1;
         state.forget_found();
         state.rates.values().flat_map(|limit| limit.drain()).collect()
+    }
+
+    /// How often rules have been counted.
+    pub fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().expect("counts of replies")
     }
 
     /// Whether tenants or domains have limits of their own: then recipients of several domains do not share a transaction.
@@ -171,6 +197,8 @@ impl Shaper {
         let name = format!("domain {domain} from {source}");
         let mut all: Vec<_> = state.rate(name, of.message_rate, now).into_iter().collect();
         all.extend(state.named(&of.limits, now));
+        let slow = state.slow(&Scope::Domain(domain.clone()), &format!("domain {domain} from {source}"), now);
+        all.extend(slow.and_then(|(rate, _)| rate));
         let found = together(all);
         state.lanes.insert(key, found.clone());
         found
@@ -197,6 +225,13 @@ impl State {
         self.tidy(now);
         self.rates.insert(name, limit.clone());
         Some(limit)
+    }
+
+    /// The rate of messages and the connections of what is slowed down.
+    fn slow(&mut self, scope: &Scope, name: &str, now: u64) -> Option<(Option<Arc<RateLimit>>, u32)> {
+        let slow = self.slowed.get(scope)?.clone();
+        let said = slow.message_rate.parse().ok().map(|value| Said { value, from: slow.reason.clone() });
+        Some((self.rate(format!("slow {name}"), said, now), slow.connections))
     }
 
     fn named(&mut self, limits: &[Named], now: u64) -> Vec<Arc<RateLimit>> {

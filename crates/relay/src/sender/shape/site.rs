@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Base, OpenLimit, Permit, RateLimit, State};
+use crate::queue::Scope;
 use crate::shaping::{Said, Sections};
 
 /// Which site.
@@ -47,9 +48,21 @@ impl SiteLimits {
 
     pub(super) fn find(key: &SiteKey<'_>, joined: &Sections, base: Base, state: &mut State, now: u64) -> Self {
         let mut limits = Self::of(base, key.source);
-        if state.rules.is_empty() {
-            return limits;
+        if !state.rules.is_empty() {
+            limits.find_rules(key, joined, base, state, now);
         }
+        let own = format!("site {} from {}", key.name, key.source);
+        if let Some((rate, connections)) = state.slow(&Scope::Site(key.name.into()), &own, now) {
+            limits.messages.extend(rate);
+            if connections > 0 {
+                limits.connections = limits.connections.min(connections as usize);
+            }
+        }
+        limits
+    }
+
+    fn find_rules(&mut self, key: &SiteKey<'_>, joined: &Sections, base: Base, state: &mut State, now: u64) {
+        let limits = self;
         let rules = state.rules.clone();
         let found = rules.of_site(key.hosts, joined);
         let number = |said: &Option<Said<u32>>| said.as_ref().map(|said| said.value);
@@ -77,7 +90,6 @@ impl SiteLimits {
             limits.connecting.extend(state.rate(format!("connections of {name}"), said, now));
             limits.open.extend(total.connections.map(|most| (state.open(name), most)));
         }
-        limits
     }
 
     /// Whether connections are limited with others.

@@ -1,0 +1,79 @@
+//! `posthaste queue explain`: which limits apply to a destination.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use posthaste_server::config::Loaded;
+use posthaste_server::control::{Defaults, Explained, Request, SOCKET};
+
+use super::socket::answer_of;
+use super::tables::columns;
+use super::{AnyError, ServerArgs};
+use crate::terminal::{print, print_json};
+
+#[derive(Args)]
+pub struct ExplainArgs {
+    /// A domain, or an address in it
+    #[arg(value_name = "DESTINATION")]
+    destination: String,
+    /// For mail of this tenant
+    #[arg(long, value_name = "NAME", default_value = "")]
+    tenant: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Asks the running server; without one, what the files say of the domain.
+pub fn run(args: &ExplainArgs) -> Result<ExitCode, AnyError> {
+    let domain = args.destination.rsplit_once('@').map_or(&*args.destination, |(_, domain)| domain).to_lowercase();
+    let config = Loaded::load(args.server.config.as_deref())?.config;
+    let explained = if config.storage.data.join(SOCKET).exists() {
+        let lines = answer_of(&config, &Request::Explain { domain, tenant: args.tenant.clone() })?;
+        serde_json::from_value(lines.into_iter().next().ok_or("no answer")?)?
+    } else {
+        let defaults = Defaults {
+            connections: config.relay.connections_per_site,
+            messages_per_connection: config.relay.messages_per_connection,
+            recipients_per_message: config.relay.recipients_per_message,
+        };
+        config.relay.shaping_rules()?.explain(&domain, &args.tenant, &[], defaults)
+    };
+    match args.server.json {
+        true => print_json(&(serde_json::to_string(&explained)? + "\n"))?,
+        false => print(&text(&explained))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(explained: &Explained) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            out += &format!("{name:<9} {value}\n");
+        }
+    };
+    line("domain", &explained.domain);
+    line("tenant", &explained.tenant);
+    line("hosts", &explained.site);
+    line("problem", explained.problem.as_deref().unwrap_or_default());
+    line("sources", &explained.sources.join(", "));
+    line("sections", &explained.sections.join(", "));
+    match explained.waiting {
+        Some(waiting) => line("waiting", &format!("{waiting} recipients")),
+        None => line("waiting", "no server runs: its mail hosts were not looked up"),
+    }
+    out.push('\n');
+    let rows = explained.values.iter();
+    let rows = rows.map(|value| [value.key.clone(), value.value.clone(), value.of.clone(), value.from.clone()]);
+    out += &columns(["limit", "value", "of", "from"], rows);
+    if !explained.now.is_empty() {
+        let rows = explained.now.iter().map(|now| {
+            let secs = now.secs.map_or(String::new(), |secs| format!("{secs:.1} s"));
+            let binds = if now.binds { "mail waits" } else { "" };
+            [now.what.clone(), now.state.clone(), secs, binds.to_owned()]
+        });
+        out.push('\n');
+        out += &columns(["now", "state", "until", ""], rows);
+    }
+    out
+}

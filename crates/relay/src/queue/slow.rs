@@ -1,0 +1,76 @@
+//! What is sent more slowly for a time, since a host's replies asked for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::entry::{QueueEntry, Scope};
+use super::{Queue, Secs};
+
+/// Limits for a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slow {
+    /// Until when.
+    pub until: Secs,
+    /// A [`Rate`](crate::limit::Rate) of messages as text; empty for none.
+    pub message_rate: Arc<str>,
+    /// Connections of a site at a time; 0 for no limit.
+    pub connections: u32,
+    /// Why.
+    pub reason: Arc<str>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Slowed {
+    by_scope: BTreeMap<Scope, Slow>,
+    has_changed: bool,
+}
+
+impl Slowed {
+    pub fn insert(&mut self, scope: Scope, slow: Slow) {
+        self.by_scope.insert(scope, slow);
+        self.has_changed = true;
+    }
+
+    pub fn remove(&mut self, scope: &Scope) {
+        self.has_changed |= self.by_scope.remove(scope).is_some();
+    }
+
+    pub fn end(&mut self, now: Secs) {
+        if self.by_scope.is_empty() {
+            return;
+        }
+        let before = self.by_scope.len();
+        self.by_scope.retain(|_, slow| slow.until > now);
+        self.has_changed |= self.by_scope.len() < before;
+    }
+}
+
+impl Queue {
+    /// What is slowed down. To change it, record and apply [`QueueEntry::Slowed`] or [`QueueEntry::Resumed`].
+    pub fn slowed(&self) -> impl Iterator<Item = (&Scope, &Slow)> {
+        self.slowed.by_scope.iter()
+    }
+
+    /// Whether that has changed since the last call.
+    pub fn take_slowed_changed(&mut self) -> bool {
+        std::mem::take(&mut self.slowed.has_changed)
+    }
+
+    /// As [`QueueEntry::Slowed`].
+    pub fn slowed_entries(&self) -> impl Iterator<Item = QueueEntry> {
+        self.slowed().map(|(scope, slow)| {
+            let Slow { until, message_rate, connections, reason } = slow.clone();
+            QueueEntry::Slowed { scope: scope.clone(), until, message_rate, connections, reason }
+        })
+    }
+
+    /// Whether what an entry would bring about is so already.
+    pub fn is_in_force(&self, entry: &QueueEntry) -> bool {
+        match entry {
+            QueueEntry::Suspended { scope, .. } => self.suspended.contains_key(scope),
+            QueueEntry::Diverted { scope, .. } => self.diversions().any(|diversion| diversion.scope == *scope),
+            QueueEntry::Slowed { scope, .. } => self.slowed.by_scope.contains_key(scope),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What replies of other hosts bring about: a site or a domain is suspended, slowed down or given up for a time. It is recorded like an operator's commands.
+
+use std::sync::Arc;
+
+use posthaste_smtp::Reply;
+use posthaste_spool::{Batch, Body, Entry};
+
+use super::observer::By;
+use super::routing::BOUNCE;
+use super::shared::Shared;
+use super::site::Site;
+use crate::queue::{QueueEntry, Scope, domain_of};
+use crate::shaping::automation::Rule;
+use crate::shaping::file::{Action, Target};
+
+impl Shared {
+    /// A host has refused a recipient, for now or for good: does what rules say about that.
+    pub fn automate(self: &Arc<Self>, site: &Site, recipient: &str, reply: &Reply) {
+        let rules = self.shaper.rules();
+        let automation = rules.automation();
+        if automation.rules().is_empty() {
+            return;
+        }
+        let domain = domain_of(recipient);
+        let destination = site.state().destination.clone();
+        let hosts: Vec<&str> = destination.site.hosts().iter().map(|host| &*host.name).collect();
+        let sections = rules.of_site(&hosts, &rules.of_domain(&domain)).sections.into_iter().collect();
+        let class = || self.config.bounces.classes.now().classify_reply(reply).name().to_owned();
+        for number in automation.matching(&reply.to_string(), &sections, class) {
+            let rule = &automation.rules()[number as usize];
+            let of: Arc<str> = match rule.target {
+                Target::Site => site.name.clone(),
+                Target::Domain => domain.as_str().into(),
+            };
+            let now = self.time.now();
+            if self.shaper.counts().is_enough(number, rule, &of, now.into()) {
+                self.apply_rule(rule, of, reply);
+            }
+        }
+    }
+
+    fn apply_rule(self: &Arc<Self>, rule: &Rule, of: Arc<str>, reply: &Reply) {
+        let reason = format!("{}: {reply}", rule.from);
+        let until = self.time.now().saturating_add(rule.secs);
+        let scope = match rule.target {
+            Target::Site => Scope::Site(of),
+            Target::Domain => Scope::Domain(of),
+        };
+        let text: Arc<str> = reason.as_str().into();
+        let entry = match rule.action {
+            Action::Suspend => QueueEntry::Suspended { scope, until, reason: text },
+            Action::Bounce => QueueEntry::Diverted { scope, until, to: BOUNCE.into(), reason: text },
+            Action::Slow => QueueEntry::Slowed {
+                scope,
+                until,
+                message_rate: rule.message_rate.map_or_else(String::new, |rate| rate.to_string()).into(),
+                connections: rule.connections.unwrap_or(0),
+                reason: text,
+            },
+        };
+        if self.queue().is_in_force(&entry) {
+            return;
+        }
+        // Nobody waits for it: what is lost with a crash follows from the next such reply.
+        let by = By { uid: rustix::process::geteuid().as_raw(), reason };
+        let event = self.config.observer.as_ref().and_then(|observer| observer.suspended(&by, &entry));
+        let of_queue = Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
+        let entries = std::iter::once(of_queue).chain(event).collect();
+        let shared = self.clone();
+        self.spool.append(Batch { entries, body: Body::None }, Box::new(move |_| shared.wake.notify_one()));
+    }
+}
