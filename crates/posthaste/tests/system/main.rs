@@ -10,6 +10,7 @@ mod corpus;
 mod crash;
 mod documents;
 mod events;
+mod explain;
 mod forms;
 mod indexing;
 mod keywords;

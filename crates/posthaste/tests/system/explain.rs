@@ -1,0 +1,55 @@
+//! `posthaste queue explain`, with and without a server, and the files of docs/shaping.md.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{Server, command};
+
+/// The TOML of the page, but for the first block, which is of `posthaste.toml`.
+fn files_of_the_page() -> Vec<&'static str> {
+    let page = include_str!("../../../../docs/shaping.md");
+    page.split("```toml\n").skip(2).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+fn explain(dir: &Path, args: &[&str]) -> Value {
+    let output = command(dir, &[&["queue", "explain", "--json"], args].concat()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn value<'a>(explained: &'a Value, key: &str, of: &str) -> &'a str {
+    let values = explained["values"].as_array().unwrap();
+    let found = values.iter().find(|value| value["key"] == key && value["of"] == of);
+    found.unwrap_or_else(|| panic!("{key} of {of}: {explained:#}"))["value"].as_str().unwrap()
+}
+
+#[test]
+fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path();
+    let files = files_of_the_page();
+    assert_eq!(files.len(), 2);
+    for (number, text) in files.iter().enumerate() {
+        fs::write(dir.join(format!("{number}.toml")), text).unwrap();
+    }
+    let config = "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[relay]\nnetworks = [\"127.0.0.1\"]\nshaping = [\"0.toml\", \"1.toml\"]\n\
+                  [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = { \"example.net\" = [\"127.0.0.1\"], \"there.example\" = [\"127.0.0.1\"] }\n";
+    fs::write(dir.join("posthaste.toml"), config).unwrap();
+    let alone = explain(dir, &["ann@Example.net"]);
+    assert_eq!((value(&alone, "connections", "site"), &alone["waiting"]), ("3", &Value::Null));
+    let server = Server::start(dir, config);
+    let asked = explain(dir, &["example.net", "--tenant", "news"]);
+    assert_eq!((value(&asked, "connections", "site"), value(&asked, "message_rate", "tenant")), ("3", "1000/minute"));
+    assert_eq!((&asked["site"], asked["waiting"].as_u64()), (&"0 example.net".into(), Some(0)));
+    assert_eq!(value(&explain(dir, &["there.example"]), "connections", "site"), "10");
+    let text = command(dir, &["queue", "explain", "example.net"]).output().unwrap();
+    assert!(String::from_utf8(text.stdout).unwrap().contains("1/second"));
+    // Another file is in force without a restart.
+    fs::write(dir.join("0.toml"), "[default]\nconnections = 7\n").unwrap();
+    server.signal(rustix::process::Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    assert_eq!(value(&explain(dir, &["example.net"]), "connections", "site"), "7");
+    server.stop();
+}
