@@ -41,7 +41,10 @@ fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
     assert_eq!((value(&alone, "connections", "site"), &alone["waiting"]), ("3", &Value::Null));
     let server = Server::start(dir, config);
     let asked = explain(dir, &["example.net", "--tenant", "news"]);
-    assert_eq!((value(&asked, "connections", "site"), value(&asked, "message_rate", "tenant")), ("3", "1000/minute"));
+    assert_eq!(
+        (value(&asked, "connections", "site"), value(&asked, "message_rate", "tenant")),
+        ("3", "1000/minute, burst 17")
+    );
     assert_eq!((&asked["site"], asked["waiting"].as_u64()), (&"0 example.net".into(), Some(0)));
     assert_eq!(value(&explain(dir, &["there.example"]), "connections", "site"), "10");
     let text = command(dir, &["queue", "explain", "example.net"]).output().unwrap();
