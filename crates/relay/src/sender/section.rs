@@ -367,7 +367,7 @@ mod tests {
             "[[tenant]]\nname = 'a'\nsenders = ['a@x.example']\n[[tenant]]\nname = 'b'\nsenders = ['A@x.example']",
             "tenant_header = 'X:'",
             "tenant_header = 'X-A'\ncampaign_header = 'x-a'",
-            "[bounces]\nsuppress_secs = '99999 days'",
+            "[bounces]\nsuppress_secs = 99999999999",
             "[return_path]\ndomain = 'a b'\nsecret_file = 'x'",
         ] {
             assert!(toml::from_str::<Section>(text).unwrap().check().is_err(), "{text}");
