@@ -27,12 +27,7 @@ thread_local! {
 
 fuzz_target!(|data: &[u8]| WORLD.with(|world| {
     let address = world.server.local_addr().expect("bound");
-    let settings = Settings {
-        servers: vec![address],
-        timeout_secs: 1,
-        mx_hosts_max: HOSTS_MAX,
-        ..Settings::default()
-    };
+    let settings = Settings { servers: vec![address], timeout_secs: 1, mx_hosts_max: HOSTS_MAX, ..Settings::default() };
     world.runtime.block_on(async {
         let resolver = Resolver::new(&settings).expect("good settings");
         let asked = async {
@@ -45,7 +40,8 @@ fuzz_target!(|data: &[u8]| WORLD.with(|world| {
             let _ = resolver.addresses("mx.example.org").await;
         };
         let answers = async {
-            let server = tokio::net::UdpSocket::from_std(world.server.try_clone().expect("a socket")).expect("a socket");
+            let server =
+                tokio::net::UdpSocket::from_std(world.server.try_clone().expect("a socket")).expect("a socket");
             let mut question = [0; 1024];
             while let Ok((len, client)) = server.recv_from(&mut question).await {
                 let _ = server.send_to(&answer(&question[..len], data), client).await;

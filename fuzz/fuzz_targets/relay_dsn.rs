@@ -11,7 +11,8 @@ fuzz_target!(|data: &[u8]| {
     let Some((how, rest)) = data.split_first() else { return };
     let fields: Vec<&[u8]> = rest.splitn(8, |octet| *octet == 0xff).collect();
     let text = |at: usize| fields.get(at).map_or_else(Default::default, |field| String::from_utf8_lossy(field));
-    let texts: Vec<_> = (0..7).map(text).collect();
+    // A recipient has an address: a group without one says nothing of anybody.
+    let texts: Vec<_> = (0..7).map(|at| format!("{}{}", if at < 2 { "a" } else { "" }, text(at))).collect();
     let (time, until) = (DateTime::from_unix(1_793_000_000), DateTime::from_unix(1_793_400_000));
     let actions = [Action::Failed, Action::Delayed { until }, Action::Relayed, Action::Delivered];
     let recipient = |at: usize| Recipient {
