@@ -62,22 +62,23 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
         match attempt.next(&shared.config.resolver).await {
             Ok(Some((host, addresses))) => {
                 for address in addresses.order(&mut random) {
-                    let Some(permit) = shared.address_permit(&site, address) else {
-                        is_full = true;
-                        continue;
-                    };
-                    // The first connection is counted already.
-                    if shared.is_ending() || !std::mem::take(&mut is_first) && !shared.may_connect(&site).await {
-                        return;
-                    }
                     let Some(local) = site.source.local(address) else {
                         error = format!("{} ({address}): the source has no address of this family", host.name);
                         continue;
                     };
-                    counted.permits.extend(permit);
+                    let Some(permit) = shared.address_permit(&site, address) else {
+                        is_full = true;
+                        continue;
+                    };
+                    let mut permits: Vec<Permit> = permit.into_iter().collect();
+                    // The first connection is counted already.
+                    if shared.is_ending() || !std::mem::take(&mut is_first) && !shared.may_connect(&site).await {
+                        return;
+                    }
                     let endpoint = Endpoint::Tcp((address, site.manner.port).into());
                     match open(&shared, &site, &host, &endpoint, local).await {
                         Ok(session) => {
+                            counted.permits.append(&mut permits);
                             counted.reached();
                             match serve(&shared, &site, &host, prefer, session).await {
                                 Served::Done => return,
@@ -85,7 +86,10 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
                             }
                         }
                         Err(OpenError::Source(failed)) => return shared.suspend_source(&site.source, &failed),
-                        Err(failed) => error = format!("{} ({address}): {failed}", host.name),
+                        Err(failed) => {
+                            shared.give_back(&mut permits);
+                            error = format!("{} ({address}): {failed}", host.name);
+                        }
                     }
                 }
             }
@@ -159,6 +163,10 @@ async fn open(
     match Session::open(endpoint, &settings).await {
         Err(error) if error.may_retry_in_clear() => {
             shared.tls_is_broken(&host.name);
+            // It is one more connection.
+            if !shared.may_connect(site).await {
+                return Err(error);
+            }
             settings.tls = None;
             Session::open(endpoint, &settings).await
         }

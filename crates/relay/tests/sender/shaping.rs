@@ -185,3 +185,14 @@ fn there_is_no_burst_again_after_a_restart() {
     assert_within(&sink.mails(), 2.0, 4, LATE);
     rig.wait_empty();
 }
+
+#[test]
+fn a_dead_address_of_two_hosts_makes_the_site_pause_whatever_its_limit() {
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let zone = Zone::default().mx("a.example", 10, "mx1.a.example").mx("a.example", 20, "mx2.a.example");
+    let zone = zone.a("mx1.a.example", LOOPBACK).a("mx2.a.example", LOOPBACK);
+    let rules = rules("[default]\nconnections_per_address = 1\n");
+    let rig = rig_with(zone, dead, |config| config.shaping = rules);
+    rig.send_of("", "bob@a.example");
+    wait("it pauses", || rig.log().iter().any(|line| line.starts_with("unreachable")));
+}
