@@ -5,6 +5,7 @@
 mod cat;
 mod change;
 mod explain;
+mod import;
 mod mailq;
 mod socket;
 mod tables;
@@ -132,6 +133,15 @@ pub enum QueueCommand {
     },
     /// Say which limits apply to a destination, and which of them mail waits for now
     Explain(ExplainArgs),
+    /// Convert a shaping file of KumoMTA; what has no equivalent is listed on standard error, with exit status 1
+    ImportShaping {
+        /// KumoMTA's file, in TOML
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Print JSON: `shaping` and `ignored`
+        #[arg(long)]
+        json: bool,
+    },
     /// List what is suspended
     Suspensions {
         #[command(flatten)]
@@ -300,6 +310,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             show(&server, &lines, diversions)
         }
         QueueCommand::Explain(args) => explain::run(&args),
+        QueueCommand::ImportShaping { file, json } => import::shaping(&file, json),
         QueueCommand::Suspensions { server } => {
             let lines = ask(&server, &Request::Suspensions)?;
             show(&server, &lines, suspensions)

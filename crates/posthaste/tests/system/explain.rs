@@ -56,3 +56,19 @@ fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
     assert_eq!(value(&explain(dir, &["example.net"]), "connections", "site"), "7");
     server.stop();
 }
+
+#[test]
+fn a_file_of_kumomta_is_converted_and_what_is_left_out_is_listed() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path();
+    fs::write(dir.join("kumo.toml"), "['a.example']\nconnection_limit = 3\nenable_tls = 'Required'\n").unwrap();
+    let output = command(dir, &["queue", "import-shaping", "kumo.toml"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let (made, left_out) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(made.contains("connections = 3") && left_out.contains("[a.example] enable_tls"), "{made}{left_out}");
+    fs::write(dir.join("0.toml"), made).unwrap();
+    fs::write(dir.join("posthaste.toml"), "[relay]\nshaping = [\"0.toml\"]\n").unwrap();
+    assert_eq!(value(&explain(dir, &["a.example"]), "connections", "site"), "3");
+    let missing = command(dir, &["queue", "import-shaping", "none.toml"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+}

@@ -18,6 +18,7 @@
 pub mod automation;
 pub mod explain;
 pub mod file;
+pub mod kumo;
 mod merge;
 mod resolve;
 #[cfg(test)]

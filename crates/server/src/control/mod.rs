@@ -26,6 +26,7 @@ use std::time::Duration;
 pub use act::Doing;
 use posthaste_relay::queue::Secs;
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
+pub use posthaste_relay::shaping::kumo::convert as convert_kumo;
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

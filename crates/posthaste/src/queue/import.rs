@@ -1,0 +1,28 @@
+//! `posthaste queue import-shaping`: limits of another relay.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use posthaste_server::control::convert_kumo;
+use serde_json::json;
+
+use super::AnyError;
+use crate::terminal::{print, print_json};
+
+/// Exit status 1: something has no equivalent.
+pub fn shaping(file: &Path, is_json: bool) -> Result<ExitCode, AnyError> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
+    let converted = convert_kumo(&text).map_err(|error| failed(&error))?;
+    match is_json {
+        true => {
+            let all = json!({ "shaping": converted.shaping, "ignored": converted.ignored });
+            print_json(&format!("{all}\n"))?;
+        }
+        false => {
+            print(&converted.shaping)?;
+            converted.ignored.iter().for_each(|line| eprintln!("posthaste: left out: {line}"));
+        }
+    }
+    Ok(ExitCode::from(u8::from(!converted.ignored.is_empty())))
+}

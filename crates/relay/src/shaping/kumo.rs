@@ -1,0 +1,350 @@
+//! Shaping files of KumoMTA, converted to ours as far as their terms have an equivalent.
+
+use toml::{Table, Value};
+
+use super::{Rules, ShapingError};
+use crate::limit::Rate;
+
+/// What has become of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Converted {
+    /// A file of ours, which [`Rules::parse`] reads.
+    pub shaping: String,
+    /// What has no equivalent: `section: key: why`.
+    pub ignored: Vec<String>,
+}
+
+/// Why a file cannot be converted.
+#[derive(Debug, thiserror::Error)]
+pub enum KumoError {
+    /// It is no TOML.
+    #[error("it is no TOML: {0}")]
+    Toml(String),
+    /// It is larger than 16 MiB.
+    #[error("it is larger than 16 MiB")]
+    Size,
+    /// What was made of it is no file of ours.
+    #[error("it cannot be converted: {0}")]
+    Shaping(#[from] ShapingError),
+}
+
+/// Converts a file.
+///
+/// # Errors
+/// See [`KumoError`].
+pub fn convert(text: &str) -> Result<Converted, KumoError> {
+    if text.len() as u64 > super::FILE_BYTES_MAX {
+        return Err(KumoError::Size);
+    }
+    let file: Table = text.parse().map_err(|error: toml::de::Error| KumoError::Toml(error.message().to_owned()))?;
+    let (mut made, mut ignored) = (Table::new(), Ignored(Vec::new()));
+    for (name, value) in file {
+        match (name.as_str(), value) {
+            ("provider", Value::Table(providers)) => {
+                for (name, value) in providers {
+                    let section = section(&format!("provider.{name}"), value, true, &mut ignored);
+                    put(&mut made, &["provider", &name], section, &mut ignored);
+                }
+            }
+            ("default", value) => {
+                let section = section("default", value, false, &mut ignored);
+                put(&mut made, &["default"], section, &mut ignored);
+            }
+            (domain, value) => {
+                let section = section(domain, value, false, &mut ignored);
+                put(&mut made, &["domain", &domain.to_lowercase()], section, &mut ignored);
+            }
+        }
+    }
+    let shaping = made.to_string();
+    Rules::parse("shaping.toml", &shaping)?;
+    Ok(Converted { shaping, ignored: ignored.0 })
+}
+
+struct Ignored(Vec<String>);
+
+impl Ignored {
+    fn push(&mut self, section: &str, key: &str, why: &str) {
+        self.0.push(format!("[{section}] {key}: {why}"));
+    }
+}
+
+/// Puts a section where it belongs, unless it is none of ours by itself.
+fn put(made: &mut Table, path: &[&str], section: Table, ignored: &mut Ignored) {
+    if section.is_empty() {
+        return;
+    }
+    if let Err(error) = check(path, &section) {
+        return ignored.push(&path.join("."), "the section", &error.to_string());
+    }
+    let mut table = made;
+    for name in &path[..path.len() - 1] {
+        let inner = table.entry((*name).to_owned()).or_insert_with(|| Value::Table(Table::new()));
+        let Value::Table(inner) = inner else { return };
+        table = inner;
+    }
+    table.insert(path[path.len() - 1].to_owned(), Value::Table(section));
+}
+
+fn check(path: &[&str], section: &Table) -> Result<(), ShapingError> {
+    let nested = |inner, name: &&str| Value::Table(Table::from_iter([((*name).to_owned(), inner)]));
+    let file = path.iter().rev().fold(Value::Table(section.clone()), nested);
+    Rules::parse("shaping.toml", &toml::to_string(&file).unwrap_or_default()).map(drop)
+}
+
+fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) -> Table {
+    let (mut out, mut total) = (Table::new(), Table::new());
+    let Value::Table(keys) = value else {
+        ignored.push(title, "", "it is no section");
+        return out;
+    };
+    for (key, value) in keys {
+        let mut number = |to: &mut Table, name: &str| match value.as_integer().filter(|n| (1..1 << 31).contains(n)) {
+            Some(count) => drop(to.insert(name.to_owned(), Value::Integer(count))),
+            // With a scope in front, such as "local:32".
+            None => match value.as_str().and_then(|text| unscoped(text).replace([',', '_'], "").parse::<u32>().ok()) {
+                Some(count) if count > 0 => drop(to.insert(name.to_owned(), Value::Integer(count.into()))),
+                _ => ignored.push(title, &key, "no number that can be had"),
+            },
+        };
+        match key.as_str() {
+            "connection_limit" => number(&mut out, "connections"),
+            "max_deliveries_per_connection" => number(&mut out, "messages_per_connection"),
+            "max_recipients_per_batch" => number(&mut out, "recipients_per_message"),
+            "provider_connection_limit" if is_provider => number(&mut total, "connections"),
+            "max_connection_rate" | "max_message_rate" | "provider_max_message_rate" => match rate(&value) {
+                Some(rate) if key == "provider_max_message_rate" => {
+                    total.insert("message_rate".to_owned(), Value::String(rate.to_string()));
+                }
+                Some(rate) => {
+                    out.insert(key.trim_start_matches("max_").to_owned(), Value::String(rate.to_string()));
+                }
+                None => ignored.push(title, &key, "no rate that can be had"),
+            },
+            "replace_base" => drop(out.insert("replace".to_owned(), Value::Boolean(value.as_bool().unwrap_or(false)))),
+            "mx_rollup" if value.as_bool() == Some(true) => {}
+            "match" if is_provider => matches(title, &value, &mut out, ignored),
+            "automation" => automations(title, value, &mut out, ignored),
+            "sources" => ignored.push(title, &key, "limits are the same for each source"),
+            _ => ignored.push(title, &key, "there is nothing like it"),
+        }
+    }
+    if !total.is_empty() {
+        out.insert("total".to_owned(), Value::Table(total));
+    }
+    out
+}
+
+/// Without the scope that a limit of theirs may have.
+fn unscoped(text: &str) -> &str {
+    text.trim().strip_prefix("local:").unwrap_or(text).trim()
+}
+
+/// `100/min`, `1,000/hour`, `local:5/s`, and with `,max_burst=20` behind it.
+fn rate(value: &Value) -> Option<Rate> {
+    let text = unscoped(value.as_str()?);
+    let (text, burst) = match text.split_once(",max_burst=") {
+        Some((text, burst)) => (text, Some(burst.trim().parse::<u32>().ok()?)),
+        None => (text, None),
+    };
+    let (count, time) = text.split_once('/')?;
+    let count: u32 = count.trim().replace([',', '_'], "").parse().ok()?;
+    let time = match time.trim() {
+        "hr" | "hrs" => "hour",
+        other => other,
+    };
+    let rate: Rate = format!("{count}/{time}").parse().ok()?;
+    match burst {
+        Some(burst) => Rate::new(rate.count(), rate.seconds(), burst).ok(),
+        None => Some(rate),
+    }
+}
+
+fn matches(title: &str, value: &Value, out: &mut Table, ignored: &mut Ignored) {
+    let (mut mx, mut domains) = (Vec::new(), Vec::new());
+    for one in value.as_array().into_iter().flatten() {
+        for (kind, name) in one.as_table().into_iter().flatten() {
+            let Some(name) = name.as_str().map(str::to_lowercase) else { continue };
+            match kind.as_str() {
+                "MXSuffix" => mx.push(Value::String(suffix(&name))),
+                "HostName" => mx.push(Value::String(name)),
+                "DomainSuffix" => domains.push(Value::String(suffix(&name))),
+                _ => ignored.push(title, &format!("match {kind}"), "there is nothing like it"),
+            }
+        }
+    }
+    for (key, list) in [("mx", mx), ("domains", domains)] {
+        if !list.is_empty() {
+            out.insert(key.to_owned(), Value::Array(list));
+        }
+    }
+}
+
+/// Theirs is the end of a text, ours begins at a dot.
+fn suffix(name: &str) -> String {
+    format!(".{}", name.trim_start_matches('.'))
+}
+
+fn automations(title: &str, value: Value, out: &mut Table, ignored: &mut Ignored) {
+    let mut made = Vec::new();
+    for rule in value.as_array().into_iter().flatten().filter_map(Value::as_table) {
+        match automation(rule) {
+            Ok(rules) => {
+                for ours in rules {
+                    let alone = Table::from_iter([("automation".to_owned(), vec![ours.clone()].into())]);
+                    match check(&["default"], &alone) {
+                        Ok(()) => made.push(Value::Table(ours)),
+                        Err(error) => ignored.push(title, &named(rule), &error.to_string()),
+                    }
+                }
+            }
+            Err(why) => ignored.push(title, &named(rule), why),
+        }
+    }
+    if !made.is_empty() {
+        out.insert("automation".to_owned(), Value::Array(made));
+    }
+}
+
+/// An automation, for people.
+fn named(rule: &Table) -> String {
+    let regex = rule.get("regex").map(Value::to_string).unwrap_or_default();
+    format!("automation {}", regex.chars().take(100).collect::<String>())
+}
+
+/// A rule of ours for each action.
+fn automation(rule: &Table) -> Result<Vec<Table>, &'static str> {
+    let patterns = match rule.get("regex") {
+        Some(Value::String(regex)) => vec![regex.clone()],
+        Some(Value::Array(all)) => all.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect(),
+        _ => return Err("it has no regex"),
+    };
+    if rule.get("match_internal").and_then(Value::as_bool) == Some(true) {
+        return Err("replies of our own are not looked at");
+    }
+    let time = rule.get("duration").and_then(Value::as_str).ok_or("it has no duration")?;
+    let secs = posthaste_units::duration(time).map_err(|_| "a duration that cannot be read")?.as_secs().max(1);
+    let mut all = Vec::new();
+    let actions = match rule.get("action") {
+        Some(Value::Array(actions)) => actions.clone(),
+        Some(action) => vec![action.clone()],
+        None => return Err("it has no action"),
+    };
+    for action in actions {
+        let mut made = Table::new();
+        made.insert("patterns".to_owned(), patterns.clone().into());
+        if let Some(Value::Table(trigger)) = rule.get("trigger") {
+            let threshold = trigger.get("Threshold").and_then(rate).ok_or("a trigger that there is not")?;
+            made.insert("after".to_owned(), format!("{}/{}s", threshold.count(), threshold.seconds()).into());
+        }
+        made.insert("for".to_owned(), Value::Integer(secs as i64));
+        match &action {
+            Value::String(name) if name == "Suspend" => drop(made.insert("action".to_owned(), "suspend".into())),
+            Value::String(name) if name == "Bounce" => {
+                made.insert("action".to_owned(), "bounce".into());
+                made.insert("of".to_owned(), "domain".into());
+            }
+            Value::Table(set) => {
+                let set = set.get("SetConfig").and_then(Value::as_table).ok_or("an action that there is not")?;
+                let value = set.get("value").ok_or("SetConfig without a value")?;
+                made.insert("action".to_owned(), "slow".into());
+                match set.get("name").and_then(Value::as_str) {
+                    Some("max_message_rate") => {
+                        let rate = rate(value).ok_or("SetConfig with no rate that can be had")?;
+                        made.insert("message_rate".to_owned(), rate.to_string().into());
+                    }
+                    Some("connection_limit") => {
+                        let most = value.as_integer().filter(|most| (1..1 << 31).contains(most));
+                        made.insert("connections".to_owned(), most.ok_or("SetConfig with no number")?.into());
+                    }
+                    _ => return Err("SetConfig of a key that cannot be slowed down"),
+                }
+            }
+            _ => return Err("an action that there is not"),
+        }
+        all.push(made);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SAMPLE: &str = r#"
+        ["default"]
+        connection_limit = 10
+        max_connection_rate = "100/min"
+        max_deliveries_per_connection = 100
+        max_message_rate = "100/s,max_burst=200"
+        enable_tls = "OpportunisticInsecure"
+        [provider."big"]
+        match = [{MXSuffix=".Big.example"}, {DomainSuffix="big.example"}, {Else="x"}]
+        provider_connection_limit = "local:5"
+        provider_max_message_rate = "1,000/hr"
+        [[provider."big".automation]]
+        regex = "\\[TS04\\]"
+        action = "Suspend"
+        trigger = {Threshold="10/hr"}
+        duration = "2 hours"
+        [["Closed.example".automation]]
+        regex = ["RL0000", "closed"]
+        action = [{SetConfig={name="max_message_rate", value="1/min"}}, "Bounce"]
+        duration = "90 minutes"
+        [["Closed.example".automation]]
+        regex = "no auth"
+        action = "SuspendTenant"
+        duration = "1 hour"
+        ["Closed.example".sources."ip-1"]
+        connection_limit = 2
+    "#;
+
+    #[test]
+    fn what_has_an_equivalent_is_converted_and_the_rest_is_named() {
+        let converted = convert(SAMPLE).unwrap();
+        let rules = Rules::parse("shaping.toml", &converted.shaping).unwrap();
+        let big = rules.of_site(&["mx1.big.example"], &rules.of_domain("other.example"));
+        assert_eq!(big.connections.unwrap().value, 10);
+        assert_eq!(big.totals[0].value.connections, Some(5));
+        assert_eq!(big.totals[0].value.message_rate.unwrap(), "1000/hour".parse().unwrap());
+        assert_eq!(big.message_rate.unwrap().value, "100/s, burst 200".parse().unwrap());
+        let automation: Vec<_> =
+            rules.automation().rules().iter().map(|rule| (rule.action, rule.after, rule.secs)).collect();
+        use super::super::file::Action;
+        let expected =
+            [(Action::Suspend, (10, 3600), 7200), (Action::Slow, (1, 1), 5400), (Action::Bounce, (1, 1), 5400)];
+        assert!(expected.iter().all(|rule| automation.contains(rule)) && automation.len() == 3, "{automation:?}");
+        for what in ["enable_tls", "match Else", "sources", "no auth"] {
+            assert!(converted.ignored.iter().any(|line| line.contains(what)), "{what}: {:?}", converted.ignored);
+        }
+        assert_eq!(converted.ignored.len(), 4, "{:?}", converted.ignored);
+    }
+
+    #[test]
+    fn what_is_no_file_of_theirs_is_an_error() {
+        assert!(matches!(convert("[a"), Err(KumoError::Toml(_))));
+        assert!(matches!(convert(&" ".repeat(17 << 20)), Err(KumoError::Size)));
+        assert_eq!(convert("").unwrap(), Converted { shaping: String::new(), ignored: Vec::new() });
+        assert_eq!(convert("x = 1").unwrap().ignored.len(), 1);
+    }
+
+    proptest! {
+        /// Whatever a value is, the result is a file of ours or an error.
+        #[test]
+        fn any_value_is_converted_or_named(
+            key in prop::sample::select(vec![
+                "connection_limit", "max_message_rate", "match", "automation", "provider_connection_limit", "replace_base", "x",
+            ]),
+            value in prop_oneof![
+                any::<i64>().prop_map(|number| number.to_string()),
+                "[a-z0-9/,:._ ]{0,20}".prop_map(|text| format!("\"{text}\"")),
+                Just("[{}]".to_owned()),
+                "[a-z]{1,8}".prop_map(|text| format!("[{{regex = \"{text}\", action = \"Suspend\", duration = \"{text}\"}}]")),
+            ],
+        ) {
+            let _ = convert(&format!("[default]\n{key} = {value}\n[provider.a]\n{key} = {value}\n['b.example']\n{key} = {value}\n"));
+        }
+    }
+}
