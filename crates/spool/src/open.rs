@@ -111,6 +111,7 @@ impl FileSpool {
             is_short_of_space: AtomicBool::new(false),
             checkpoints: AtomicU64::new(0),
             checkpoints_failed: AtomicU64::new(0),
+            checkpoint_since: Mutex::default(),
             _watch: watch,
             _lock: lock,
         });

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use bytes::Bytes;
 use posthaste_ring::{Lsn, Ring};
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub is_short_of_space: AtomicBool,
     pub checkpoints: AtomicU64,
     pub checkpoints_failed: AtomicU64,
+    pub checkpoint_since: Mutex<Option<Instant>>,
     // Held for its lock.
     pub _watch: posthaste_fsops::Watch,
     pub _lock: std::fs::File,
@@ -288,6 +290,7 @@ impl Spool for FileSpool {
             large_bytes: state.large.values().map(|body| body.len).sum(),
             checkpoints: self.shared.checkpoints.load(Ordering::Relaxed),
             checkpoints_failed: self.shared.checkpoints_failed.load(Ordering::Relaxed),
+            checkpoint_running: self.shared.checkpoint_since.lock().expect("a time").map(|since| since.elapsed()),
         }
     }
 }

@@ -159,3 +159,22 @@ fn each_change_finds_the_disk_full() {
         assert!(nth > 2, "{name} has changes");
     }
 }
+
+#[test]
+fn a_checkpoint_that_hangs_is_seen_while_it_does() {
+    let machine = Machine::new().unwrap();
+    let (spool, _) = FileSpool::open(&machine.path().join("spool"), config()).unwrap();
+    let stream = spool.stream("a").unwrap();
+    append(&spool, stream, Body::None).unwrap();
+    assert_eq!(spool.stats().checkpoint_running, None);
+    machine.set_faults(Faults { hang_syncs: Some(Vec::new()), ..Faults::default() });
+    std::thread::scope(|scope| {
+        let checkpoint = scope.spawn(|| spool.checkpoint());
+        while spool.stats().checkpoint_running.is_none_or(|running| running.is_zero()) {
+            std::thread::yield_now();
+        }
+        machine.set_faults(Faults::default());
+        checkpoint.join().unwrap().unwrap();
+    });
+    assert_eq!(spool.stats().checkpoint_running, None);
+}

@@ -259,3 +259,35 @@ fn flags_are_set_and_messages_moved_only_where_asked() {
     place.says(1, &["find", "--flag", "+S", "wheat"]);
     assert!(place.says(0, &["info", "--folders"]).contains("folder    /.Sent\n"));
 }
+
+#[test]
+fn verify_names_a_damaged_file_and_exits_with_1() {
+    let place = Place::new();
+    place.says(0, &["index", "--quiet", "mail"]);
+    place.says(0, &["tag", "+a", "--", "rye"]);
+    place.says(0, &["index", "verify"]);
+    let index = place.path().join("data/posthaste/search");
+    let mut files = Vec::new();
+    let mut dirs = vec![index.clone()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() { dirs.push(entry) } else { files.push(entry) }
+        }
+    }
+    let with = |ending: &str| files.iter().find(|file| file.to_str().unwrap().ends_with(ending)).cloned();
+    for file in [with(".store"), with("tags.redb")].map(|file| file.unwrap_or_else(|| panic!("{files:?}"))) {
+        let whole = fs::read(&file).unwrap();
+        let mut damaged = whole.clone();
+        // The names of tags, and stored fields, lie somewhere in the file: all of it but the first page is altered.
+        let from = if file.ends_with("tags.redb") { 4096 } else { 0 };
+        damaged[from..].iter_mut().for_each(|octet| *octet ^= 0x40);
+        fs::write(&file, &damaged).unwrap();
+        let said = place.run(&["index", "verify"]);
+        let text = String::from_utf8([said.stdout, said.stderr].concat()).unwrap();
+        let name = file.file_name().unwrap().to_str().unwrap();
+        assert_eq!(said.status.code(), Some(1), "{name}: {text}");
+        assert!(text.contains(name), "{name}: {text}");
+        fs::write(&file, &whole).unwrap();
+        place.says(0, &["index", "verify"]);
+    }
+}
