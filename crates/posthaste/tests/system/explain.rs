@@ -49,6 +49,13 @@ fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
     assert_eq!(value(&explain(dir, &["there.example"]), "connections", "site"), "10");
     let text = command(dir, &["queue", "explain", "example.net"]).output().unwrap();
     assert!(String::from_utf8(text.stdout).unwrap().contains("1/second"));
+    // A mistake is found before the server reads it, and leaves the limits as they are.
+    fs::write(dir.join("0.toml"), "[default]\nconections = 7\n").unwrap();
+    let checked = command(dir, &["config", "check"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("relay.shaping: 0.toml:2:"), "{checked:?}");
+    server.signal(rustix::process::Signal::HUP);
+    server.wait_for_log("the old limits stay in force");
+    assert_eq!(value(&explain(dir, &["there.example"]), "connections", "site"), "10");
     // Another file is in force without a restart.
     fs::write(dir.join("0.toml"), "[default]\nconnections = 7\n").unwrap();
     server.signal(rustix::process::Signal::HUP);
