@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use posthaste_fsops::{Event, Faults, Scope};
+use posthaste_fsops::Faults;
 use posthaste_maildir::{Flags, Maildir};
 use posthaste_spool::{Batch, Entry, Lsn, Spool};
 
@@ -195,27 +195,43 @@ fn a_mount_whose_syncs_fail_keeps_its_own_mail_and_no_other() {
     assert_eq!(world.held("bad").1, 0);
 }
 
-/// Mail for `name` whose nth sync from then on fails. Whether that was a sync of the mail's file system, and whether the spool goes on.
-fn with_a_failing_sync(name: &str, nth: u64) -> (bool, bool) {
+/// Syncs of the file system that the mail at `point` lies on fail from its own sync on. Why the spool takes no more, if so.
+fn with_a_failing_sync(point: &str, name: &str) -> Option<Arc<str>> {
     let world = World::new(&["other"]);
     world.deliver(message(&[name], "acknowledged"));
     world.until("visible", || world.delivery.stats().delivered == 1);
-    let machine = world.place.machine();
-    let (events, syncs) = (machine.position(), machine.counts().0);
-    machine.set_faults(Faults { fail_syncs: vec![syncs + nth], ..Faults::default() });
-    let _ = world.delivery.sync(PATIENCE);
-    let of_the_mail = |event: &Event| matches!(event, Event::SyncFailed(Scope::FileSystem(_)));
-    let is_of_the_mail = machine.recording().events[events..].iter().any(of_the_mail);
-    machine.set_faults(Faults::default());
-    (is_of_the_mail, world.place.deliver(&world.delivery, message(&["ann"], "next")).is_ok())
+    let mailbox = std::fs::File::open(world.place.mail().join(name)).expect("a mailbox");
+    let device = posthaste_fsops::declared(&mailbox).map(|declared| declared.device);
+    let door = format!("sync {point}");
+    world.doors.shut(&door, Door::Hangs);
+    std::thread::scope(|scope| {
+        let syncing = scope.spawn(|| world.delivery.sync(PATIENCE));
+        // What comes before it in the spool is durable; the next sync is the mail's.
+        world.doors.wait_until_held(&door);
+        world.place.machine().set_faults(Faults { fail_syncs_on: device, ..Faults::default() });
+        world.doors.open(&door);
+        assert!(syncing.join().expect("no panic").is_err());
+    });
+    world.place.machine().set_faults(Faults::default());
+    let batch = |stream| Batch {
+        entries: vec![Entry { stream, needs_body: false, payload: Bytes::from_static(b"x") }],
+        body: posthaste_spool::Body::None,
+    };
+    let stream = world.spool.stream(&stream_of(point)).expect("a stream");
+    let (tell, told) = std::sync::mpsc::channel();
+    world.spool.append(batch(stream), Box::new(move |outcome| drop(tell.send(outcome))));
+    match told.recv().expect("an answer") {
+        Err(posthaste_spool::AppendError::Poisoned(why)) => Some(why),
+        Err(error) => panic!("{error}"),
+        Ok(_) => None,
+    }
 }
 
 #[test]
 fn a_failing_sync_of_mail_on_the_devices_of_the_spool_ends_acknowledgements_and_no_other_does() {
-    let outcomes = |name| (1..=6).map(|nth| with_a_failing_sync(name, nth)).collect::<Vec<_>>();
-    let (same, other) = (outcomes("ann"), outcomes("other/bob"));
-    assert!(same.contains(&(true, false)) && !same.contains(&(true, true)), "{same:?}");
-    assert!(other.contains(&(true, true)) && !other.contains(&(true, false)), "{other:?}");
+    let why = with_a_failing_sync("", "ann").expect("poisoned");
+    assert!(why.contains("the spool's device has failed: syncfs of"), "{why}");
+    assert_eq!(with_a_failing_sync("other", "other/bob"), None);
 }
 
 #[test]
