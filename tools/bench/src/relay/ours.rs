@@ -31,8 +31,11 @@ impl Ours {
     pub fn start(settings: &Settings, dir: &Path, zone: Zone, port: u16, segments: u64) -> Result<Self, SideError> {
         let dns = Dns::start(zone);
         let (config, events) = (dir.join("posthaste.toml"), dir.join("events"));
-        let mut text = configuration(&events, port, segments);
+        let mut text = configuration(&events, segments);
         writeln!(text, "[dns]\nservers = [\"{}\"]", dns.address()).expect("a String takes everything");
+        // The last table: what is added begins with more of its keys.
+        let relay = format!("[relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\ntls = false\n");
+        text += &relay;
         let mut notes = Vec::new();
         if let Some(more) = &settings.config {
             text += &std::fs::read_to_string(more).map_err(SideError::failed("--config"))?;
@@ -57,7 +60,7 @@ pub fn zone(domain: &str) -> Zone {
 }
 
 /// The event log stays in one file, which is read while it grows.
-fn configuration(events: &Path, port: u16, segments: u64) -> String {
+fn configuration(events: &Path, segments: u64) -> String {
     format!(
         "host_name = \"relay.example\"
 [[listener]]
@@ -76,10 +79,6 @@ connections_per_address = 5000
 enabled = true
 dir = {events:?}
 file_bytes = \"64 GiB\"
-[relay]
-networks = [\"127.0.0.1\"]
-port = {port}
-tls = false
 "
     )
 }
