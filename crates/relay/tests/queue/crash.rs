@@ -15,7 +15,8 @@ use posthaste_relay::queue::{
     Take,
 };
 use posthaste_spool::{
-    Batch, Body, Config, Consumer, Entry, FileSpool, Lsn, Published, Released, Replayed, SnapshotName, Spool, StreamId,
+    AppendError, Batch, Body, Config, Consumer, Entry, FileSpool, Lsn, Published, Released, Replayed, SnapshotName,
+    Spool, StreamId,
 };
 use posthaste_turns::{Random, in_turns};
 
@@ -62,7 +63,8 @@ impl Consumer for Engine {
 }
 
 fn config(keeper: bool) -> Config {
-    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 5, ..Default::default() };
+    // Long enough that nothing is refused: the log has what was appended in its order.
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 16, ..Default::default() };
     let (checkpoint_every, pack_bytes) = (Duration::from_secs(5), 100 << 10);
     Config { ring, keeper, pack_bytes, checkpoint_every, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() }
 }
@@ -113,7 +115,13 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
         let needs_body = matches!(entry, QueueEntry::Queued(_));
         let body = if needs_body { Body::Inline(vec![body(number)]) } else { Body::None };
         let entries = vec![Entry { stream, needs_body, payload }];
-        spool.append(Batch { entries, body }, Box::new(|_| ()));
+        spool.append(
+            Batch { entries, body },
+            Box::new(|outcome| {
+                let is_taken = matches!(outcome, Ok(_) | Err(AppendError::Closed));
+                assert!(is_taken, "{outcome:?}");
+            }),
+        );
     };
     let record = |changes: Vec<Change>, now| {
         if !changes.is_empty() {
