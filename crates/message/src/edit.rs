@@ -45,7 +45,7 @@ pub enum Edit {
 ///     true => Edit::Remove,
 ///     false => Edit::Keep,
 /// });
-/// assert_eq!((out.as_slice(), taken, editor.is_over()), (&b"To: c\r\n\r\n"[..], 24, true));
+/// assert_eq!((out.as_slice(), taken, editor.is_over()), (&b"To: c\r\n\r\n"[..], 26, true));
 /// ```
 #[derive(Debug, Default)]
 pub struct HeaderEditor {
