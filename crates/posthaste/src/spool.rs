@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
+use posthaste_delivery::local::remove_mailbox;
+use posthaste_server::control::{Request, SOCKET};
 use posthaste_spool::{ClosedSpool, Config, Damage, FileSpool, Inspection, OpenError, PlaceReport, StreamStats};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 
 use crate::index::progress_bar;
+use crate::queue::answer_in;
 use crate::spool_drop::Doomed;
 use crate::spool_export::{Exported, Exporter};
 use crate::spool_give_up::{self, GivenUp};
@@ -81,6 +84,16 @@ pub enum SpoolCommand {
         #[arg(long)]
         discard: bool,
     },
+    /// Drop the mail accepted for a removed mailbox, and those below it, so that a new one of the same name does not get it; works while the server runs
+    ForgetMailbox {
+        #[command(flatten)]
+        spool: Spool,
+        /// Its path below the mail directory, such as example.org/ann
+        mailbox: String,
+        /// Drop the mail that waits for it, without a copy
+        #[arg(long, required = true)]
+        discard: bool,
+    },
     /// Delete a stream, such as that of a removed mount, and the data that only it needs
     ForgetStream {
         #[command(flatten)]
@@ -118,6 +131,7 @@ impl SpoolCommand {
             SpoolCommand::Drop { spool, id, recipient, export, .. } => {
                 drop_message(&spool, id, recipient.as_deref(), export.as_deref())
             }
+            SpoolCommand::ForgetMailbox { spool, mailbox, .. } => forget_mailbox(&spool, &mailbox),
             SpoolCommand::ForgetStream { spool, name, export, .. } => forget_stream(&spool, &name, export.as_deref()),
         }
     }
@@ -420,6 +434,24 @@ fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCod
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn forget_mailbox(spool: &Spool, mailbox: &str) -> Result<ExitCode, AnyError> {
+    if ClosedSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))? {
+        let data = spool.dir.parent().filter(|data| data.join(SOCKET).exists()).ok_or_else(|| {
+            format!("{}: a server has it whose data directory is another; stop it first", spool.dir.display())
+        })?;
+        answer_in(data, &Request::ForgetMailbox { mailbox: mailbox.to_owned() })?;
+    } else {
+        become_owner(&spool.dir)?;
+        let (open, _) = FileSpool::open(&spool.dir, config_for(&spool.dir)?).map_err(|error| spool.named(error))?;
+        remove_mailbox(&open, mailbox)?;
+    }
+    spool.print(
+        &json!({"forgotten": mailbox}),
+        &format!("forgotten: mail accepted for {mailbox} until now is not delivered any more\n"),
+    )?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn drop_message(spool: &Spool, id: u64, recipient: Option<&str>, to: Option<&Path>) -> Result<ExitCode, AnyError> {

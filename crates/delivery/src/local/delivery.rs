@@ -351,6 +351,10 @@ impl LocalDelivery {
         let _ = tokio::task::spawn_blocking(move || handle.end(deadline)).await;
     }
 
+    pub(super) fn mounts(&self) -> &[Arc<MailMount>] {
+        &self.handle.core.mounts
+    }
+
     #[cfg(test)]
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.handle.core

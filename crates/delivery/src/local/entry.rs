@@ -29,6 +29,8 @@ pub enum LocalEntry {
     },
     /// A mailbox was tried in vain, for whoever looks at the spool from outside. A later one for the same mailbox takes its place.
     Trouble(Trouble),
+    /// A mailbox was removed: mail accepted for it before is not delivered any more.
+    Removal(Removal),
 }
 
 /// A message for the mailboxes of one mount.
@@ -94,6 +96,16 @@ pub struct Trouble {
     pub error: Arc<str>,
 }
 
+/// The removal of a mailbox, and of all mailboxes below it. Its path and the batch of its last removal together are an identity that no later mailbox has:
+/// batches are numbered once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removal {
+    /// Mail whose body is in an earlier batch than this is not delivered. `None`: than the batch of this entry.
+    pub before: Option<Lsn>,
+    /// Path of the Maildir below the mail root.
+    pub mailbox: Arc<str>,
+}
+
 const VERSION: u8 = 1;
 
 const DELIVER: u8 = 1;
@@ -101,6 +113,7 @@ const VISIBLE: u8 = 2;
 const SYNC_BEGUN: u8 = 3;
 const SYNCED: u8 = 4;
 const TROUBLE: u8 = 5;
+const REMOVAL: u8 = 6;
 
 const TO_LF: u8 = 1;
 const HAS_NAME_ID: u8 = 2;
@@ -143,6 +156,11 @@ impl LocalEntry {
                 put_text(&mut out, mailbox);
                 put_text(&mut out, error);
             }
+            LocalEntry::Removal(Removal { before, mailbox }) => {
+                out.put_u8(REMOVAL);
+                out.put_u64_le(before.map_or(0, Lsn::get));
+                put_text(&mut out, mailbox);
+            }
         }
         out.freeze()
     }
@@ -171,6 +189,10 @@ impl LocalEntry {
                 next_try_secs: rest.u64()?,
                 mailbox: rest.text()?,
                 error: rest.text()?,
+            }),
+            REMOVAL => LocalEntry::Removal(Removal {
+                before: Some(rest.lsn()?).filter(|before| *before != Lsn::ZERO),
+                mailbox: rest.text()?,
             }),
             _ => return None,
         };
@@ -320,6 +342,8 @@ mod tests {
                 next_try_secs: 1 << 40,
                 error: "no space".into(),
             }),
+            LocalEntry::Removal(Removal { before: None, mailbox: "a".into() }),
+            LocalEntry::Removal(Removal { before: Some(Lsn::new(1 << 40)), mailbox: "a/Maildir".into() }),
         ];
         for name_id in [None, Some(5)] {
             for body in [None, Some(OlderBody { lsn: Lsn::new(6), len: 9 })] {
@@ -356,7 +380,7 @@ mod tests {
     fn what_a_later_version_writes_is_not_guessed_at() {
         let whole = deliver(None, None, None).encode();
         // Version, kind and flags.
-        for (at, value) in [(0, VERSION + 1), (1, TROUBLE + 1), (2, FLAGS + 1)] {
+        for (at, value) in [(0, VERSION + 1), (1, REMOVAL + 1), (2, FLAGS + 1)] {
             let mut changed = whole.to_vec();
             changed[at] = value;
             assert_eq!(LocalEntry::decode(changed.into()), None, "byte {at}");
@@ -391,5 +415,7 @@ mod tests {
             &[8, 0, 1, 0, b'a', 1, 0, 0, 0, b'P'],
         ];
         assert_eq!(deliver.encode()[..], expected.concat());
+        let removal = LocalEntry::Removal(Removal { before: Some(Lsn::new(4)), mailbox: "a".into() });
+        assert_eq!(removal.encode()[..], [1, 6, 4, 0, 0, 0, 0, 0, 0, 0, 1, 0, b'a']);
     }
 }

@@ -37,6 +37,8 @@ pub(crate) enum Done {
     Found,
     /// It will never have one.
     GivenUp(Lost),
+    /// It is to have none: its mailbox was removed.
+    Removed,
 }
 
 /// What is known of a mount once it has answered.
@@ -135,6 +137,10 @@ impl Files {
     pub fn work_off(&self, mailbox: &str, jobs: &[Job], step: &dyn Fn()) -> Vec<io::Result<Done>> {
         let all_fail = |error: io::Error| jobs.iter().map(|_| Err(copy(&error))).collect();
         step();
+        // A group is of one kind.
+        if jobs.iter().all(|job| job.is_removed) {
+            return jobs.iter().map(|_| Ok(Done::Removed)).collect();
+        }
         // Before so much as a directory is made.
         let least = jobs.iter().map(|job| job.body_len).min().unwrap_or_default();
         if let Err(refused) = self.room.check(need_of(least), self.common.seams.now(), || self.space()) {

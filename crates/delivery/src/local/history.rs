@@ -7,6 +7,7 @@ use bytes::Bytes;
 use posthaste_spool::Lsn;
 
 use super::entry::{Deliver, LocalEntry, Visible};
+use super::removals::Removals;
 use super::table::{Key, State, Table, Task, memory_of};
 use crate::session::SessionTag;
 
@@ -19,6 +20,7 @@ pub(crate) struct History {
     /// Syncs by the entry with which each began, and whether it is known to have succeeded.
     syncs: BTreeMap<Lsn, (SessionTag, bool)>,
     unknown: Vec<Lsn>,
+    removals: Removals,
     seen: Lsn,
     bytes: u64,
 }
@@ -54,6 +56,7 @@ impl History {
                     *succeeded = true;
                 }
             }
+            Some(LocalEntry::Removal(removal)) => self.removals.show(lsn, removal),
             Some(LocalEntry::Trouble(_)) => {}
             None => self.unknown.push(lsn),
         }
@@ -75,10 +78,11 @@ impl History {
     }
 
     /// Where each message stands in the present life of the page cache, and which are to be written.
-    pub fn end<B: Clone>(self, session: SessionTag) -> (Table<B>, Vec<Key>) {
+    pub fn end<B: Clone>(mut self, session: SessionTag) -> (Table<B>, Vec<Key>) {
         let mut table = Table::default();
         let mut queued = Vec::new();
         table.saw(self.seen);
+        table.set_removals(std::mem::take(&mut self.removals));
         self.unknown.iter().for_each(|entry| table.keep_entry(*entry));
         let doubt = self.first_doubt(session);
         if let Some(begun) = doubt {

@@ -10,6 +10,7 @@ use posthaste_spool::{ClosedSpool, ExportedBody, Lsn, OpenError};
 
 use super::entry::{LocalEntry, Trouble};
 use super::mounts::is_of_mount;
+use super::removals::Removals;
 
 /// A message that has not reached all of its mailboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +46,7 @@ pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
     let mut of_mounts: BTreeMap<(Lsn, String), Targets> = BTreeMap::new();
     let mut visible: HashSet<(Lsn, u16)> = HashSet::new();
     let mut troubles: HashMap<Arc<str>, Trouble> = HashMap::new();
+    let mut removals: HashMap<String, Removals> = HashMap::new();
     spool.entries(&mut |stream, lsn, payload, body_len| {
         if !is_of_mount(stream) {
             return;
@@ -59,12 +61,18 @@ pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
             }
             Some(LocalEntry::Visible(seen)) => visible.extend(seen.targets),
             Some(LocalEntry::Trouble(trouble)) => drop(troubles.insert(trouble.mailbox.clone(), trouble)),
+            Some(LocalEntry::Removal(removal)) => {
+                removals.entry(stream.to_owned()).or_default().show(lsn, removal);
+            }
             Some(LocalEntry::SyncBegun { .. } | LocalEntry::Synced { .. }) | None => {}
         }
     })?;
     let mut mailboxes: BTreeMap<Lsn, BTreeMap<u16, Unreached>> = BTreeMap::new();
-    for ((body, _), targets) in of_mounts {
-        let missing = targets.into_iter().filter(|(number, _)| !visible.contains(&(body, *number)));
+    for ((body, stream), targets) in of_mounts {
+        let removals = removals.get(&stream);
+        let is_removed = |mailbox: &str| removals.is_some_and(|removals| removals.cover(mailbox, body));
+        let missing =
+            targets.into_iter().filter(|(number, mailbox)| !visible.contains(&(body, *number)) && !is_removed(mailbox));
         let unreached =
             missing.map(|(number, mailbox)| (number, Unreached { trouble: troubles.get(&mailbox).cloned(), mailbox }));
         mailboxes.entry(body).or_default().extend(unreached);

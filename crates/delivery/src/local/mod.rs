@@ -26,6 +26,10 @@ mod old_record;
 mod owners_tests;
 mod pending;
 mod queues;
+mod removals;
+mod remove;
+#[cfg(test)]
+mod remove_tests;
 mod report;
 mod room;
 #[cfg(test)]
@@ -50,12 +54,13 @@ mod under_way_tests;
 
 pub use config::{LocalConfig, OpenError};
 pub use delivery::{LocalDelivery, OpenedSpool};
-pub use entry::{Deliver, LargeBody, LocalEntry, OlderBody, Trouble, Visible};
+pub use entry::{Deliver, LargeBody, LocalEntry, OlderBody, Removal, Trouble, Visible};
 pub use losses::{Losses, LostMail};
 pub use message::{Body, BodyWriter, FinishedBody, LineEnds, Message, Target};
 pub use observer::{Observer, TargetId};
 #[doc(hidden)]
 pub use old_record::old_message_bytes;
+pub use remove::{RemoveError, remove_mailbox};
 pub use report::{
     Kept, LocalStats, MailboxFull, MountStats, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
     WaitingMailbox,

@@ -185,6 +185,20 @@ impl MailMount {
         }
     }
 
+    /// Waits until no thread is at a mailbox, or at one below it, or `deadline` has come (real time). False: one is.
+    pub fn wait_until_left(&self, mailbox: &str, deadline: Instant) -> bool {
+        let mut state = self.state();
+        while state.is_at(mailbox) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            // Nobody tells of each mailbox.
+            state = self.idle.wait_timeout(state, left.min(LEFT_PAUSE)).expect("a mount's state").0;
+        }
+        true
+    }
+
     /// The state of the mount has changed in a way that `wait_until_idle` may be waiting for.
     pub(super) fn tell_idle(&self) {
         self.idle.notify_all();
@@ -250,8 +264,9 @@ impl MailMount {
         let state = &mut *guard;
         for (job, outcome) in jobs.iter().zip(outcomes) {
             match outcome {
-                Ok(Done::GivenUp(_)) => {
-                    self.counters.given_up.fetch_add(1, Ordering::Relaxed);
+                Ok(done @ (Done::GivenUp(_) | Done::Removed)) => {
+                    let is_lost = matches!(done, Done::GivenUp(_));
+                    self.counters.given_up.fetch_add(u64::from(is_lost), Ordering::Relaxed);
                     state.troubles.gave_up(mailbox, job.key, now);
                     let entry = state.table.gave_up(job.key);
                     // The position passes it soon: after a kill it would be given up, and told, once more.
@@ -294,17 +309,23 @@ impl MailMount {
     /// Before anything is let go: what is given up is never given up silently.
     fn tell_losses(&self, mailbox: &Arc<str>, jobs: &[Job], outcomes: &[io::Result<Done>]) {
         for (job, outcome) in jobs.iter().zip(outcomes) {
-            let Ok(Done::GivenUp(Lost { error, kept, is_there })) = outcome else { continue };
+            let error = match outcome {
+                Ok(Done::GivenUp(lost)) => lost.error.clone(),
+                Ok(Done::Removed) => "its mailbox was removed".into(),
+                _ => continue,
+            };
             if let Some(observer) = &self.files.common().observer {
                 let (message, number) = job.key;
                 observer.given_up(TargetId { message, number, mailbox: mailbox.clone() }, error.clone());
             }
+            // Of a removal its owner knows.
+            let Ok(Done::GivenUp(Lost { kept, is_there, .. })) = outcome else { continue };
             self.limits.losses.tell(&LostMail {
                 id: job.key.0.get(),
                 received_secs: job.deliver.secs,
                 bytes: job.body_len,
                 mailbox: mailbox.clone(),
-                error: error.clone(),
+                error,
                 kept: kept.clone(),
                 is_there: *is_there,
             });
@@ -401,6 +422,7 @@ impl Consumer for MailMount {
                 drop(state);
                 (0..wanted).for_each(|_| self.work.notify_one());
             }
+            Some(LocalEntry::Removal(removal)) => state.removed(entry.lsn, removal, now),
             Some(_) => {}
             None => state.table.keep_entry(entry.lsn),
         }
@@ -427,6 +449,8 @@ const THREADS_MAX: usize = 64;
 const STUCK: Duration = Duration::from_millis(100);
 /// Waiting messages that are queued in one tick at most.
 const TRIES_AT_ONCE: usize = 1024;
+/// How often is looked whether a mailbox that is being removed has been left.
+const LEFT_PAUSE: Duration = Duration::from_millis(20);
 /// Visible targets that are noted at once rather than with the next look at the mount.
 const NOTED_AT_ONCE: usize = 256;
 /// What a visible message counts for the next sync beside its body.

@@ -55,12 +55,14 @@ impl MountPoints {
 
     /// The place in [`iter`](Self::iter) of the mount that a mailbox lies on.
     pub fn of(&self, mailbox: &str) -> usize {
-        let is_at_or_below = |point: &Arc<str>| {
-            let rest = mailbox.strip_prefix(&**point);
-            point.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        self.0.iter().position(is_at_or_below).expect("everything lies below the root")
+        let is_above = |point: &Arc<str>| is_at_or_below(mailbox, point);
+        self.0.iter().position(is_above).expect("everything lies below the root")
     }
+}
+
+/// Whether a path below the mail root is another one, or lies below it; all paths lie below the empty one.
+pub(crate) fn is_at_or_below(path: &str, other: &str) -> bool {
+    other.is_empty() || path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The name of a mount's stream.

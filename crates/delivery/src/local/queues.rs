@@ -4,9 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::entry::{LocalEntry, Trouble, Visible};
+use posthaste_spool::Lsn;
+
+use super::entry::{LocalEntry, Removal, Trouble, Visible};
 use super::files::{Held, Job};
 use super::history::History;
+use super::mounts::is_at_or_below;
 use super::observer::TargetId;
 use super::syncer::Syncing;
 use super::table::{Key, Table};
@@ -160,7 +163,11 @@ impl State {
             bytes += job.bytes;
             before < GROUP_BYTES_MAX
         };
-        let count = queue.jobs.iter().take(GROUP_MAX).take_while(fits).count();
+        // Mail for the mailbox that was removed is not put off by what the new one has to say.
+        let is_removed = |job: &Queued| self.table.is_removed(job.key);
+        let first = queue.jobs.front().is_some_and(is_removed);
+        let is_like_first = |job: &&Queued| is_removed(job) == first;
+        let count = queue.jobs.iter().take(GROUP_MAX).take_while(is_like_first).take_while(fits).count();
         let keys: Vec<Key> = queue.jobs.drain(..count).map(|job| job.key).collect();
         let step = Arc::new(Mutex::new(now));
         let jobs = keys.iter().map(|key| self.table.take(*key)).collect();
@@ -213,6 +220,17 @@ impl State {
             let bytes = self.table.get(key.0).expect("what is queued is known").body_len;
             self.put_off(&mailbox, key, bytes, &why, now);
         }
+    }
+
+    /// A mailbox was removed: what waits for it, and for those below it, is taken up soon, to be given up.
+    pub fn removed(&mut self, entry: Lsn, removal: Removal, now: Instant) {
+        self.troubles.release(&removal.mailbox, now);
+        self.table.removed(entry, removal);
+    }
+
+    /// Whether a thread is at a mailbox, or at one below it.
+    pub fn is_at(&self, mailbox: &str) -> bool {
+        self.queues.iter().any(|(at, queue)| queue.running.is_some() && is_at_or_below(at, mailbox))
     }
 
     /// The targets that [`take_visible`](Self::take_visible) would speak of.

@@ -238,6 +238,7 @@ impl MailMount {
         };
         let carried = self.carry(through);
         let mut state = self.state();
+        state.table.all_is_carried();
         let position = state.table.position();
         if position >= state.syncing.seen {
             (state.syncing.entries, state.syncing.lagging_bytes) = (0, 0);
@@ -331,7 +332,10 @@ impl MailMount {
             .map(|begun| begun.recv().unwrap_or(Err(AppendError::Closed)))
             .transpose()
             .map_err(Unfinished::Entry)?;
-        self.carry_laggards(doubt.unwrap_or(through)).map_err(Unfinished::Entry)?;
+        let through = doubt.unwrap_or(through);
+        let removals = self.state().table.old_removals(through);
+        self.append_each(removals.into_iter().map(LocalEntry::Removal)).map_err(Unfinished::Entry)?;
+        self.carry_laggards(through).map_err(Unfinished::Entry)?;
         let mut state = self.state();
         if let Some(begun) = doubt {
             state.table.doubt_carried(begun);
@@ -357,11 +361,14 @@ impl MailMount {
             };
             let Some(last) = laggards.last().and_then(|deliver| deliver.body) else { return Ok(()) };
             after = last.lsn;
-            let told: Vec<_> = laggards.into_iter().map(|deliver| self.append(&LocalEntry::Deliver(deliver))).collect();
-            for outcome in told {
-                outcome.recv().unwrap_or(Err(AppendError::Closed))?;
-            }
+            self.append_each(laggards.into_iter().map(LocalEntry::Deliver))?;
         }
+    }
+
+    /// Appends entries and waits until all are durable, and shown.
+    fn append_each(&self, entries: impl Iterator<Item = LocalEntry>) -> Result<(), AppendError> {
+        let told: Vec<_> = entries.map(|entry| self.append(&entry)).collect();
+        told.into_iter().try_for_each(|outcome| outcome.recv().unwrap_or(Err(AppendError::Closed)).map(drop))
     }
 
     /// Appends an entry and says what becomes of it.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use posthaste_spool::Lsn;
 
-use super::entry::{Deliver, OlderBody};
+use super::entry::{Deliver, OlderBody, Removal};
+use super::removals::Removals;
 
 /// A target: the batch that has its body, and its number among the message's targets.
 pub(crate) type Key = (Lsn, u16);
@@ -24,7 +25,7 @@ pub(crate) type Key = (Lsn, u16);
 ///   └──────────────────────────────────┴────────────────────┘
 /// ```
 ///
-/// A target of which the body is lost goes from `Writing`: it is given up.
+/// A target of which the body is lost, or the mailbox was removed, goes from `Writing`: it is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// To be written as soon as a thread is free.
@@ -89,8 +90,9 @@ pub(crate) struct Table<B> {
     in_doubt: usize,
     /// Messages that are gone, since somebody asked.
     released: Vec<Lsn>,
-    /// Messages that were given up for their last mailbox: as many as were damaged.
+    /// Messages that were given up for their last mailbox since the last round of the syncing thread.
     given_up: BTreeSet<Lsn>,
+    removals: Removals,
 }
 
 /// What a message counts where memory and disk are bounded: its body, and what is known of each target.
@@ -111,6 +113,8 @@ pub(crate) struct Taken<B> {
     pub body_len: u64,
     pub body: Held<B>,
     pub task: Task,
+    /// Its mailbox was removed since it was accepted.
+    pub is_removed: bool,
 }
 
 impl<B> Default for Table<B> {
@@ -125,6 +129,7 @@ impl<B> Default for Table<B> {
             in_doubt: 0,
             released: Vec::new(),
             given_up: BTreeSet::new(),
+            removals: Removals::default(),
         }
     }
 }
@@ -143,6 +148,32 @@ impl<B: Clone> Table<B> {
     /// An entry that nobody may pass: what it says is not known.
     pub fn keep_entry(&mut self, entry: Lsn) {
         *self.entries.entry(entry).or_default() += 1;
+    }
+
+    /// As found at an opening.
+    pub fn set_removals(&mut self, removals: Removals) {
+        self.removals = removals;
+    }
+
+    /// A mailbox was removed.
+    pub fn removed(&mut self, entry: Lsn, removal: Removal) {
+        self.removals.show(entry, removal);
+    }
+
+    /// Whether a target's mailbox was removed since it was accepted.
+    pub fn is_removed(&self, key: Key) -> bool {
+        self.messages.get(&key.0).is_some_and(|message| self.removals.cover(message.mailbox(key.1), key.0))
+    }
+
+    /// Removals that hold the position at or below an entry, as they are to be written down anew.
+    pub fn old_removals(&self, through: Lsn) -> Vec<Removal> {
+        self.removals.through(through).collect()
+    }
+
+    /// Nothing is being written down anew: no entry comes that names a target which is gone, so what was remembered against that is forgotten.
+    pub fn all_is_carried(&mut self) {
+        self.given_up.clear();
+        self.removals.let_go(self.messages.keys().next().copied());
     }
 
     /// As found at an opening: a sync that began with this entry may have failed.
@@ -211,11 +242,13 @@ impl<B: Clone> Table<B> {
 
     /// A thread takes a target.
     pub fn take(&mut self, key: Key) -> Taken<B> {
+        let is_removed = self.is_removed(key);
         let message = self.messages.get_mut(&key.0).expect("what is queued is known");
         let target = message.target_mut(key.1, State::Queued);
         (target.state, target.spoiled) = (State::Writing, false);
         let task = target.task;
-        Taken { key, deliver: message.deliver.clone(), body_len: message.body_len, body: message.held.clone(), task }
+        let (deliver, body_len, body) = (message.deliver.clone(), message.body_len, message.held.clone());
+        Taken { key, deliver, body_len, body, task, is_removed }
     }
 
     /// It is in its mailbox. False: a sync has failed since it was begun, so that it has to be written again; it is queued.
@@ -281,7 +314,7 @@ impl<B: Clone> Table<B> {
         }
     }
 
-    /// A thread has found that it can never be delivered. Returns the entry that stands for its message.
+    /// A thread has found that it is never to be delivered. Returns the entry that stands for its message.
     pub fn gave_up(&mut self, key: Key) -> Lsn {
         let message = self.messages.get_mut(&key.0).expect("what is written is known");
         let entry = message.entry;
@@ -335,7 +368,7 @@ impl<B: Clone> Table<B> {
     /// Up to where nothing is needed any more.
     pub fn position(&self) -> Lsn {
         let first = self.entries.keys().next().copied();
-        let needed = first.into_iter().chain(self.failed_sync).min();
+        let needed = first.into_iter().chain(self.failed_sync).chain(self.removals.first_entry()).min();
         needed.map_or(self.seen, |needed| Lsn::new(needed.get().saturating_sub(1)).min(self.seen))
     }
 

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use posthaste_spool::Lsn;
 use posthaste_turns::Random;
 
-use super::entry::{Deliver, LocalEntry, Visible};
+use super::entry::{Deliver, LocalEntry, Removal, Visible};
 use super::history::History;
 use super::message::{LineEnds, Target};
-use super::table::{Key, State, Table, Task, memory_of};
+use super::table::{Key, State, Table, Taken, Task, memory_of};
 use crate::session::{SessionTag, TAG_BYTES};
 
 /// What is true of a target's file, whatever anybody knows of it.
@@ -26,6 +26,8 @@ enum File {
     Torn,
     /// Its owner has taken it away.
     Taken,
+    /// Its mailbox was removed: it must not be written any more.
+    Removed,
 }
 
 struct World {
@@ -113,7 +115,12 @@ impl World {
     fn take(&mut self) {
         let Some(key) = self.pick(self.queued.clone()) else { return };
         self.queued.remove(&key);
-        let task = self.table.take(key).task;
+        let Taken { task, is_removed, .. } = self.table.take(key);
+        assert_eq!(is_removed, self.files[&key] == File::Removed, "{key:?}");
+        if is_removed {
+            self.table.gave_up(key);
+            return;
+        }
         self.writing.insert(key, (task, false));
     }
 
@@ -222,12 +229,20 @@ impl World {
             through = self.append(LocalEntry::SyncBegun { session: self.tag() });
         }
         let (mut after, step) = (Lsn::ZERO, self.random.below(2000));
+        for removal in self.table.old_removals(through) {
+            let entry = self.append(LocalEntry::Removal(removal.clone()));
+            self.table.removed(entry, removal);
+        }
         loop {
             let laggards = self.table.laggards(through, after, step);
             let Some(last) = laggards.last() else { break };
             after = last.body.expect("it is an older one").lsn;
             for deliver in laggards {
                 let body = deliver.body.expect("it is an older one").lsn;
+                // A thread comes between.
+                if self.chance(4) {
+                    self.take();
+                }
                 let entry = self.append(LocalEntry::Deliver(deliver));
                 assert!(self.table.carried(body, entry));
             }
@@ -239,10 +254,14 @@ impl World {
     }
 
     fn advance(&mut self) {
+        self.table.all_is_carried();
         let (below, also) = self.table.take_released();
         let released = |key: &Key| key.0 < below || also.contains(&key.0);
         for (key, file) in self.files.iter().filter(|(key, _)| released(key)) {
-            assert!(matches!(file, File::Durable | File::Taken), "the body of {key:?} is let go: {file:?}");
+            assert!(
+                matches!(file, File::Durable | File::Taken | File::Removed),
+                "the body of {key:?} is let go: {file:?}"
+            );
         }
         self.positions.push(self.table.position());
     }
@@ -292,8 +311,8 @@ impl World {
         (self.queued, self.waiting) = (queued.into_iter().collect(), BTreeSet::new());
         for (key, file) in &self.files {
             match (self.table.state(*key), file) {
-                (None, File::Durable | File::Taken) | (Some(State::Queued), _) => {}
-                (Some(State::Visible), File::Cached | File::Durable | File::Taken) => {}
+                (None, File::Durable | File::Taken | File::Removed) | (Some(State::Queued), _) => {}
+                (Some(State::Visible), File::Cached | File::Durable | File::Taken | File::Removed) => {}
                 (state, file) => panic!("{key:?} is {file:?} and stands as {state:?}"),
             }
         }
@@ -303,13 +322,26 @@ impl World {
     fn owner_takes(&mut self) {
         let is_visible = |(key, _): &(&Key, &File)| self.table.state(**key).is_none_or(|state| state == State::Visible);
         let visible: Vec<Key> = self.files.iter().filter(is_visible).map(|(key, _)| *key).collect();
-        if let Some(key) = self.pick(visible) {
+        if let Some(key) = self.pick(visible).filter(|key| self.files[key] != File::Removed) {
             self.files.insert(key, File::Taken);
         }
     }
 
+    /// A mailbox is removed, once no thread is at it.
+    fn remove(&mut self) {
+        let number = self.random.below(2) as u16;
+        if self.writing.keys().any(|key| key.1 == number) {
+            return;
+        }
+        let removal = Removal { before: None, mailbox: format!("m{number}").into() };
+        let entry = self.append(LocalEntry::Removal(removal.clone()));
+        self.durable = self.log.len();
+        self.table.removed(entry, removal);
+        self.files.iter_mut().filter(|(key, _)| key.1 == number).for_each(|(_, file)| *file = File::Removed);
+    }
+
     fn step(&mut self) {
-        match self.random.below(45) {
+        match self.random.below(46) {
             0..8 => self.receive(),
             8..18 => self.take(),
             18..28 => self.finish(),
@@ -332,6 +364,7 @@ impl World {
             37 => self.owner_takes(),
             38 => self.kill(false),
             39..44 => self.note(),
+            44 => self.remove(),
             _ => {
                 let power_goes = self.chance(2);
                 self.kill(power_goes);
@@ -360,7 +393,7 @@ impl World {
         self.advance();
         assert_eq!((self.table.len(), self.table.position()), (0, Lsn::new(self.log.len() as u64)));
         for (key, file) in &self.files {
-            assert!(matches!(file, File::Durable | File::Taken), "{key:?} is {file:?} in the end");
+            assert!(matches!(file, File::Durable | File::Taken | File::Removed), "{key:?} is {file:?} in the end");
         }
     }
 }

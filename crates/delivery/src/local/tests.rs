@@ -30,7 +30,7 @@ fn inode(path: &std::path::Path) -> u64 {
 }
 
 /// A spool as a kill leaves it: messages durable, and what was noted of them.
-fn killed_with(
+pub(super) fn killed_with(
     place: &Place,
     point: &str,
     bodies: &[(&str, &str)],
@@ -73,7 +73,7 @@ fn killed_with(
     lsns
 }
 
-fn session(place: &Place) -> SessionTag {
+pub(super) fn session(place: &Place) -> SessionTag {
     std::fs::create_dir_all(place.mail()).expect("a mail root");
     SessionTag::of(&place.mail()).expect("a tag")
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::mounts::is_at_or_below;
 use super::table::Key;
 
 /// A mailbox that messages wait for.
@@ -141,6 +142,13 @@ impl Troubles {
         }
         if broken.messages.is_empty() {
             self.mailboxes.remove(mailbox);
+        }
+    }
+
+    /// Each message for a mailbox, and for those below it, is tried once, now.
+    pub fn release(&mut self, path: &str, now: Instant) {
+        for (_, broken) in self.mailboxes.iter_mut().filter(|(mailbox, _)| is_at_or_below(mailbox, path)) {
+            (broken.due, broken.release_before) = (now, Some(self.tries));
         }
     }
 

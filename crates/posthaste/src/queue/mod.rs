@@ -22,7 +22,7 @@ use crate::terminal::{print, print_json};
 use cat::cat;
 use change::{act, change};
 use explain::ExplainArgs;
-pub use socket::{answer, ask};
+pub use socket::{answer, answer_in, ask};
 use tables::{details, diversions, list, summary, suspensions};
 
 pub use mailq::mailq;

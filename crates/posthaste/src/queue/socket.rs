@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use posthaste_server::config::{Config, Loaded};
 use posthaste_server::control::{Request, SOCKET};
@@ -22,10 +23,15 @@ pub fn answer(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyE
 }
 
 pub(super) fn answer_of(config: &Config, request: &Request) -> Result<Vec<Value>, AnyError> {
-    let path = config.storage.data.join(SOCKET);
+    answer_in(&config.storage.data, request)
+}
+
+/// Asks the server with this data directory.
+pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError> {
+    let path = data.join(SOCKET);
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("no server runs with its data in {}", config.storage.data.display())
+            format!("no server runs with its data in {}", data.display())
         }
         _ => format!("{}: {error}", path.display()),
     };

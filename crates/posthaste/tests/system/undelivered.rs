@@ -326,3 +326,36 @@ fn mail_that_waits_in_the_journal_of_an_earlier_version_is_delivered_by_the_firs
     assert!(files(&mail) == expected, "once");
     server.stop();
 }
+
+#[test]
+fn mail_for_a_removed_mailbox_does_not_reach_a_later_one_of_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let forget = |mailbox: &str| {
+        let output =
+            command(path, &["spool", "forget-mailbox", "posthaste-data", mailbox, "--discard"]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.starts_with("forgotten: "), "{text} {:?}", output.stderr);
+    };
+    ["ann", "bob", "carol"].iter().for_each(|user| obstruct(path, user));
+    let config = format!("{ANYBODY}\n[storage]\nspool_segment_bytes = 4194304\n");
+    let server = Server::start(path, &config);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let all = ["ann@example.org", "bob@example.org", "carol@example.org"];
+    client.deliver(&all, b"Subject: for the old ones\r\n\r\nold\r\n");
+    forget("example.org/ann");
+    server.wait_for_log("mail accepted for a removed mailbox until now is not delivered any more");
+    clear(path, "ann");
+    client.deliver(&["ann@example.org"], b"Subject: for the new one\r\n\r\nnew\r\n");
+    server.wait_for_mail("example.org", "ann", 1);
+    server.stop();
+    forget("example.org/bob");
+    ["bob", "carol"].iter().for_each(|user| clear(path, user));
+    let server = Server::start_as_it_is(path);
+    server.wait_for_mail("example.org", "carol", 1);
+    until("nothing waits", || undelivered(path).is_empty());
+    let mail = |user: &str| server.mailbox("example.org", user);
+    assert_eq!((mail("ann").len(), mail("bob").len()), (1, 0));
+    assert!(mail("ann")[0].text().contains("for the new one"), "{}", mail("ann")[0].text());
+}

@@ -148,6 +148,12 @@ pub enum Request {
         #[serde(default)]
         of: Wanted,
     },
+    /// Mail accepted for a mailbox until now, and for those below it, is not delivered any more. Answered also where nothing is relayed.
+    #[serde(rename = "forget-mailbox")]
+    ForgetMailbox {
+        /// Path of the Maildir, or of a directory above it, below the mail directory.
+        mailbox: String,
+    },
     /// Adds entries to the suppression list.
     Suppress {
         /// Which; without `added` they are added now.
@@ -276,6 +282,9 @@ async fn serve(stream: UnixStream, receiver: Receiver) -> io::Result<()> {
 
 /// The last line of the answer.
 fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+    if let Request::ForgetMailbox { mailbox } = request {
+        return forget_mailbox(receiver, mailbox);
+    }
     let Some(relay) = receiver.relay() else {
         return match request {
             Request::List { .. } | Request::Summary { .. } | Request::Suspensions | Request::Diversions => {
@@ -292,7 +301,7 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, uid, scope),
         Request::Suspensions => suspend::list(relay, answer),
-        Request::Trace { .. } => Err("a trace is answered elsewhere".to_owned()),
+        Request::Trace { .. } | Request::ForgetMailbox { .. } => Err("answered elsewhere".to_owned()),
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, uid, scope),
         Request::Diversions => divert::list(relay, answer),
@@ -301,6 +310,13 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         Request::Suppress { entries } => suppression::add(relay, uid, entries),
         Request::Unsuppress { tenant, addresses } => suppression::remove(relay, uid, tenant, addresses),
     }
+}
+
+fn forget_mailbox(receiver: &Receiver, mailbox: &str) -> Outcome {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    receiver.store().remove_mailbox(mailbox, deadline).map_err(|error| error.to_string())?;
+    tracing::info!(mailbox, "mail accepted for a removed mailbox until now is not delivered any more");
+    Ok(json!({ "done": 1 }))
 }
 
 /// Takes a line of an answer; whether the client still listens.

@@ -1,0 +1,107 @@
+//! Which mailboxes were removed, and up to which batch mail for them is not delivered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use posthaste_spool::Lsn;
+
+use super::entry::Removal;
+
+/// Removed mailboxes, by their paths.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Removals(BTreeMap<Arc<str>, Removed>);
+
+#[derive(Debug, Clone, Copy)]
+struct Removed {
+    /// Mail in earlier batches is not delivered.
+    before: Lsn,
+    /// The entry that says so now.
+    entry: Lsn,
+}
+
+impl Removals {
+    /// An entry is shown. Of several removals of one mailbox the last counts; an entry that repeats it takes its place.
+    pub fn show(&mut self, entry: Lsn, removal: Removal) {
+        let removed = Removed { before: removal.before.unwrap_or(entry), entry };
+        let known = self.0.entry(removal.mailbox).or_insert(removed);
+        if removed.before >= known.before {
+            *known = removed;
+        }
+    }
+
+    /// Whether mail in the batch `body` for a mailbox is not to be delivered, because the mailbox, or one above it, was removed since.
+    pub fn cover(&self, mailbox: &str, body: Lsn) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let above = mailbox.match_indices('/').map(|(end, _)| &mailbox[..end]);
+        above.chain([mailbox]).any(|path| self.0.get(path).is_some_and(|removed| body < removed.before))
+    }
+
+    /// The first entry that is needed.
+    pub fn first_entry(&self) -> Option<Lsn> {
+        self.0.values().map(|removed| removed.entry).min()
+    }
+
+    /// Those with entries at or below `through`, as they are to be written down anew.
+    pub fn through(&self, through: Lsn) -> impl Iterator<Item = Removal> {
+        let old = self.0.iter().filter(move |(_, removed)| removed.entry <= through);
+        old.map(|(mailbox, removed)| Removal { before: Some(removed.before), mailbox: mailbox.clone() })
+    }
+
+    /// Forgets those that concern no message, of which `first` is the earliest that there is.
+    pub fn let_go(&mut self, first: Option<Lsn>) {
+        self.0.retain(|_, removed| first.is_some_and(|first| first < removed.before));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(all: &[(u64, Option<u64>, &str)]) -> Removals {
+        let mut removals = Removals::default();
+        for (entry, before, mailbox) in all {
+            removals.show(Lsn::new(*entry), Removal { before: before.map(Lsn::new), mailbox: (*mailbox).into() });
+        }
+        removals
+    }
+
+    #[test]
+    fn a_removal_is_of_the_mailbox_and_of_those_below_it_and_of_earlier_mail() {
+        let removals = shown(&[(10, None, "org/a")]);
+        for (mailbox, body, is_removed) in [
+            ("org/a", 9, true),
+            ("org/a/Maildir", 9, true),
+            ("org/a/b/c", 1, true),
+            ("org/ab", 9, false),
+            ("org", 9, false),
+            ("a", 9, false),
+            ("org/a", 10, false),
+            ("org/a/Maildir", 11, false),
+        ] {
+            assert_eq!(removals.cover(mailbox, Lsn::new(body)), is_removed, "{mailbox} {body}");
+        }
+    }
+
+    #[test]
+    fn of_two_removals_the_later_one_counts_in_whatever_order_they_are_repeated() {
+        // The first one was being repeated while the second came.
+        let removals = shown(&[(10, None, "a"), (20, None, "a"), (21, Some(10), "a")]);
+        assert!(removals.cover("a", Lsn::new(15)));
+        assert_eq!(removals.first_entry(), Some(Lsn::new(20)));
+        let repeated = shown(&[(10, None, "a"), (30, Some(10), "a")]);
+        assert!(!repeated.cover("a", Lsn::new(15)), "mail that came after it is not touched by repeating it");
+        assert_eq!(repeated.first_entry(), Some(Lsn::new(30)));
+    }
+
+    #[test]
+    fn a_removal_is_forgotten_with_the_last_earlier_message() {
+        let mut removals = shown(&[(10, None, "a"), (20, None, "b")]);
+        assert_eq!(removals.through(Lsn::new(15)).count(), 1);
+        removals.let_go(Some(Lsn::new(15)));
+        assert_eq!(removals.first_entry(), Some(Lsn::new(20)));
+        removals.let_go(None);
+        assert_eq!(removals.first_entry(), None);
+    }
+}

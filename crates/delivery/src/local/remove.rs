@@ -1,0 +1,66 @@
+//! The removal of a mailbox: mail that was accepted for it is not delivered to a later one of the same name.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+use posthaste_maildir::MailboxPath;
+use posthaste_spool::{AppendError, Batch, Body, Entry, Spool, StreamError};
+
+use super::delivery::LocalDelivery;
+use super::entry::{LocalEntry, Removal};
+use super::mounts::is_of_mount;
+
+/// Why a mailbox was not removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// The path names no mailbox that could be.
+    #[error("not a mailbox: {0}")]
+    BadMailbox(Arc<str>),
+    /// The spool does not take it: nothing has changed.
+    #[error("the spool does not take it: {0}")]
+    Spool(#[from] AppendError),
+    /// One of the spool's streams cannot be used.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// It was removed, but mail that was being written to it has not been yet, because its file system does not answer.
+    #[error("mail is still being written to {0}: its file system does not answer")]
+    Held(Arc<str>),
+}
+
+/// Notes in a spool that a mailbox and those below it were removed: mail that was accepted for them so far is not delivered any more. Durable when it returns.
+/// The Maildir is not touched.
+///
+/// # Errors
+/// All of [`RemoveError`] but `Held`.
+pub fn remove_mailbox(spool: &dyn Spool, mailbox: &str) -> Result<(), RemoveError> {
+    MailboxPath::parse(mailbox).map_err(|error| RemoveError::BadMailbox(format!("{mailbox}: {error}").into()))?;
+    let payload = LocalEntry::Removal(Removal { before: None, mailbox: mailbox.into() }).encode();
+    let streams = spool.streams().into_iter().filter(|stream| is_of_mount(&stream.name));
+    // Of all mounts: mail for it may wait at a place at which it lay before, or at which nothing is mounted now.
+    let entry = |name: String| Ok(Entry { stream: spool.stream(&name)?, needs_body: false, payload: payload.clone() });
+    let entries = streams.map(|stream| entry(stream.name)).collect::<Result<Vec<_>, StreamError>>()?;
+    if entries.is_empty() {
+        return Ok(());
+    }
+    let (tell, told) = channel();
+    spool.append(Batch { entries, body: Body::None }, Box::new(move |outcome| drop(tell.send(outcome))));
+    told.recv().unwrap_or(Err(AppendError::Closed))?;
+    Ok(())
+}
+
+impl LocalDelivery {
+    /// As [`remove_mailbox`], while mail is delivered. When it returns, no thread writes earlier mail to the mailbox any more, so its Maildir can be removed and
+    /// a new one made. Blocks, until `deadline` at most.
+    ///
+    /// # Errors
+    /// See [`RemoveError`].
+    pub fn remove_mailbox(&self, mailbox: &str, deadline: Instant) -> Result<(), RemoveError> {
+        remove_mailbox(&*self.spool(), mailbox)?;
+        match self.mounts().iter().all(|mount| mount.wait_until_left(mailbox, deadline)) {
+            true => Ok(()),
+            false => Err(RemoveError::Held(mailbox.into())),
+        }
+    }
+}
