@@ -54,7 +54,7 @@ impl Ownership {
     }
 
     /// Makes the directory `name` in `dir`; nothing if it is there. It has its owner and mode from the moment that it has its name.
-    pub(crate) fn make_dir(&self, dir: impl AsFd, name: &str) -> io::Result<()> {
+    fn make_owned_dir(&self, dir: impl AsFd, name: &str) -> io::Result<()> {
         if *self == (Self { file_mode: self.file_mode, ..Self::default() }) {
             return match posthaste_fsops::mkdirat(&dir, name, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -94,7 +94,7 @@ impl Ownership {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             found => return Ok((found?, false)),
         }
-        self.make_dir(&dir, name)?;
+        self.make_owned_dir(&dir, name)?;
         Ok((open_beneath(&dir, name)?, true))
     }
 

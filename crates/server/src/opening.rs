@@ -8,7 +8,7 @@ use posthaste_delivery::Owners;
 use posthaste_delivery::local::{
     LocalConfig, LocalDelivery, Losses, LostMail, OpenError, OpenedSpool, ReplayReport, TakenOver,
 };
-use posthaste_spool::Event;
+use posthaste_spool::{Event, Lsn};
 
 use crate::config::Config;
 use crate::error::ServeError;
@@ -85,7 +85,7 @@ fn tell(report: &ReplayReport, journal: &Path) {
         }
     }
     for damage in report.spool.iter().flat_map(|spool| &spool.cut_off) {
-        let (batch, what) = (damage.lsn.map(posthaste_spool::Lsn::get), &damage.what);
+        let (batch, what) = (damage.lsn.map(Lsn::get), &damage.what);
         tracing::info!(
             batch,
             place = damage.place,
@@ -97,14 +97,17 @@ fn tell(report: &ReplayReport, journal: &Path) {
         let (batches, first) = (report.unknown.len(), first.get());
         tracing::error!(batches, first, "entries that a later version wrote stay in the spool");
     }
-    for lsn in &report.damaged {
-        tracing::error!(
-            batch = lsn.get(),
-            "a batch of the spool cannot be read: what it said to local delivery is lost"
-        );
-    }
+    log_damaged(&report.damaged, "local delivery");
     let ReplayReport { messages, restored, given_up, deferred, .. } = report;
     tracing::info!(messages, restored, given_up, deferred, "spool replayed");
+}
+
+/// `consumer`: whose entries were in the batches.
+pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
+    for batch in batches {
+        let batch = batch.get();
+        tracing::error!(batch, "a batch of the spool cannot be read: what it said to {consumer} is lost");
+    }
 }
 
 fn log_lost(lost: &LostMail) {
@@ -156,7 +159,7 @@ fn write(event: Event) {
             tracing::error!(why, "stable storage failed: no mail is accepted until a restart, once its cause is gone");
         }
         Event::Damage(damage) => {
-            let batch = damage.lsn.map(posthaste_spool::Lsn::get);
+            let batch = damage.lsn.map(Lsn::get);
             tracing::error!(batch, place = damage.place, what = damage.what, "the spool is damaged");
         }
         Event::ShortOfSpace { is_short: true, free_bytes, free_inodes } => {

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::error::ServeError;
 use crate::forward::{Back, Forwarding};
+use crate::opening::log_damaged;
 use crate::receive::{Receiver, WeakReceiver};
 use crate::relay_log::RelayLog;
 use crate::services::{Ending, OnFailure, Service};
@@ -181,9 +182,7 @@ fn open(
     };
     let (relay, report) = Relay::open(spool, settings)?;
     relay.set_generic(config.relay.maps.generic.map());
-    for lsn in &report.damaged {
-        tracing::error!(batch = lsn.get(), "a batch of the spool cannot be read: what it said to the queue is lost");
-    }
+    log_damaged(&report.damaged, "the queue");
     if report.quarantined > 0 {
         let recipients = report.quarantined;
         tracing::error!(recipients, "held: they were at work when the server crashed, three times");

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::error::ServeError;
 use crate::events::Outcomes;
+use crate::opening::log_damaged;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service};
 
@@ -89,9 +90,7 @@ fn open(config: &Config, store: &LocalDelivery, recorder: Option<Recorder>) -> R
         return Ok(None);
     }
     let (transports, report) = Transports::open(spool, settings(config, recorder), Events::new(log))?;
-    for lsn in &report.damaged {
-        tracing::error!(batch = lsn.get(), "a batch of the spool cannot be read: what it said to transports is lost");
-    }
+    log_damaged(&report.damaged, "transports");
     if let Some(first) = report.unknown.first() {
         let (batches, first) = (report.unknown.len(), first.get());
         tracing::error!(batches, first, "entries for transports that a later version wrote stay in the spool");

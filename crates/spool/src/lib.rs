@@ -27,6 +27,8 @@ mod pack;
 mod packing;
 mod replay;
 mod room;
+#[cfg(feature = "tokio")]
+pub mod runtime;
 mod scrub;
 mod set_aside;
 mod snapshots;

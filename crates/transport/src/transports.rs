@@ -1,19 +1,17 @@
 //! The transports as a whole: the consumer of their stream, the workers, and the end.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_directory::Transport;
+use posthaste_spool::runtime::{ConsumerRuntime, NewRuntime};
 use posthaste_spool::{
     AppendError, Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, ReplayError, Replayed, Spool,
     StreamError, StreamId,
 };
-use tokio::runtime::Runtime;
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::JoinHandle;
 
 use crate::body::Source;
 use crate::config::Config;
@@ -40,8 +38,8 @@ impl std::fmt::Debug for Transports {
 /// The last handle ends it.
 struct Handle {
     shared: Arc<Shared>,
-    runtime: Mutex<Option<Runtime>>,
-    scheduler: Mutex<JoinHandle<()>>,
+    /// Its main task is the scheduler.
+    runtime: ConsumerRuntime,
 }
 
 pub(crate) struct Shared {
@@ -146,12 +144,7 @@ impl Transports {
         queues.replayed();
         report.messages = queues.messages();
         report.unknown.extend_from_slice(queues.unknown());
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(RUNTIME_THREADS)
-            .max_blocking_threads(BLOCKING_THREADS_MAX)
-            .thread_name("transport")
-            .enable_all()
-            .build()?;
+        let runtime = NewRuntime::new("transport", BLOCKING_THREADS_MAX)?;
         let lmtp_memory_kib =
             u32::try_from(config.lmtp_bytes_max / 1024).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);
         let shared = Arc::new(Shared {
@@ -170,8 +163,8 @@ impl Transports {
             failed_attempts: AtomicU64::new(0),
         });
         shared.spool.attach(stream, shown_through, shared.clone())?;
-        let scheduler = Mutex::new(runtime.spawn(schedule(shared.clone())));
-        Ok((Transports(Arc::new(Handle { shared, runtime: Mutex::new(Some(runtime)), scheduler })), report))
+        let runtime = runtime.run(schedule(shared.clone()));
+        Ok((Transports(Arc::new(Handle { shared, runtime })), report))
     }
 
     /// The entry of a message for the batch that keeps it.
@@ -217,8 +210,7 @@ impl Transports {
 
     /// Ready once nothing is delivered any more although nobody has [ended](Self::end_by) it, which is a bug: what waits is in the spool. Not to be called after that.
     pub fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut scheduler = self.0.scheduler.lock().unwrap_or_else(PoisonError::into_inner);
-        Pin::new(&mut *scheduler).poll(cx).map(drop)
+        self.0.runtime.poll_ended(cx)
     }
 
     /// Begins nothing more, waits until `deadline` (real time) for what is under way, and ends. A program that still runs then is killed. Blocks.
@@ -229,18 +221,15 @@ impl Transports {
 
 impl Handle {
     fn end_by(&self, deadline: Instant) {
-        let Some(runtime) = self.runtime.lock().expect("the runtime").take() else { return };
+        let Some(ending) = self.runtime.begin_end() else { return };
         let shared = &self.shared;
         shared.is_ending.store(true, Ordering::Release);
         shared.wake.notify_one();
         shared.wait_until(deadline, |queues| queues.workers() == 0);
         shared.spool.detach(shared.stream);
         shared.advance();
-        // What still hangs is dropped, and with it its program. On a thread of its own, as this may be called by a task.
-        let shutdown = move || runtime.shutdown_timeout(RUNTIME_PATIENCE);
-        if let Ok(thread) = std::thread::Builder::new().name("transport-end".to_owned()).spawn(shutdown) {
-            let _ = thread.join();
-        }
+        // What still hangs is dropped, and with it its program.
+        ending.shut_down();
     }
 }
 
@@ -403,9 +392,6 @@ impl Shared {
     }
 }
 
-/// How long a thread is waited for that a disk may hold.
-const RUNTIME_PATIENCE: Duration = Duration::from_secs(1);
-const RUNTIME_THREADS: usize = 2;
 /// For files and for reading bodies: as many as there may be workers.
 const BLOCKING_THREADS_MAX: usize = 256;
 /// Failures noted once more with messages that are written down anew.

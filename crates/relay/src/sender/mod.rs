@@ -44,15 +44,13 @@ mod tenants;
 mod traffic;
 mod warm_up;
 
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
+use posthaste_spool::runtime::{ConsumerRuntime, NewRuntime};
 use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
-use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
 
 pub use bounces::{BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs};
 pub use config::{Config, Delivering, Notice, Notifier, Witnesses};
@@ -99,8 +97,8 @@ impl std::fmt::Debug for Relay {
 /// The last handle ends it.
 struct Opened {
     shared: Arc<Shared>,
-    runtime: Mutex<Option<Runtime>>,
-    dispatcher: Mutex<JoinHandle<()>>,
+    /// Its main task is the dispatcher.
+    runtime: ConsumerRuntime,
 }
 
 /// A message for the relay.
@@ -199,20 +197,15 @@ impl Relay {
         let time = Time::start(queue.recorded(), wall);
         let held = queue.start(time.now());
         (report.recipients, report.quarantined) = (queue.recipients(), held.len());
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(RUNTIME_THREADS)
-            .max_blocking_threads(BLOCKING_THREADS_MAX)
-            .thread_name("relay")
-            .enable_all()
-            .build()?;
+        let runtime = NewRuntime::new("relay", BLOCKING_THREADS_MAX)?;
         let handle = runtime.handle().clone();
         let shared =
             Arc::new(Shared::new(Parts { spool, stream, config, queue, replies, time, runtime: handle, seed }));
         shared.spool.attach(stream, shown_through, shared.clone())?;
         shared.record(held);
-        runtime.spawn(shaping::run(shared.clone()));
-        let dispatcher = Mutex::new(runtime.spawn(dispatch::run(shared.clone())));
-        Ok((Relay(Arc::new(Opened { shared, runtime: Mutex::new(Some(runtime)), dispatcher })), report))
+        runtime.handle().spawn(shaping::run(shared.clone()));
+        let runtime = runtime.run(dispatch::run(shared.clone()));
+        Ok((Relay(Arc::new(Opened { shared, runtime })), report))
     }
 
     /// The entry of a message for the batch that keeps it.
@@ -262,8 +255,7 @@ impl Relay {
 
     /// Ready once nothing is sent any more although nobody has [ended](Self::end_by) it, which is a bug: what waits is in the spool. Not to be called after that.
     pub fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut dispatcher = self.0.dispatcher.lock().unwrap_or_else(PoisonError::into_inner);
-        Pin::new(&mut *dispatcher).poll(cx).map(drop)
+        self.0.runtime.poll_ended(cx)
     }
 
     /// Begins no transaction any more, waits until `deadline` for those under way and for their records, and ends. Blocks.
@@ -274,7 +266,7 @@ impl Relay {
 
 impl Opened {
     fn end_by(&self, deadline: Instant) {
-        let Some(runtime) = self.runtime.lock().expect("the runtime").take() else { return };
+        let Some(ending) = self.runtime.begin_end() else { return };
         let shared = &self.shared;
         shared.begin_end();
         shared.wait_for_connections(deadline);
@@ -285,11 +277,7 @@ impl Opened {
         if let Err(error) = shared.advance() {
             shared.unreadable(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
         }
-        // On a thread of its own, as this may be called by a task.
-        let shutdown = move || runtime.shutdown_timeout(RUNTIME_PATIENCE);
-        if let Ok(thread) = std::thread::Builder::new().name("relay-end".to_owned()).spawn(shutdown) {
-            let _ = thread.join();
-        }
+        ending.shut_down();
     }
 }
 
@@ -305,8 +293,5 @@ fn seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-const RUNTIME_THREADS: usize = 2;
 /// For reading bodies and writing notifications.
 const BLOCKING_THREADS_MAX: usize = 16;
-/// How long a thread is waited for that a disk may hold.
-const RUNTIME_PATIENCE: Duration = Duration::from_secs(1);
