@@ -239,32 +239,27 @@ pub(crate) fn command(
 
 /// A file in the pickup directory that cannot be read, and the user that has put it there.
 pub(crate) fn pickup(recorder: &Recorder, file: &str, uid: Option<u32>, why: &str) {
-    recorder.note(&Event::now(Kind::Refused(Refused {
-        stage: Stage::Message,
-        id: file.into(),
-        peer: uid.map_or(String::new(), |uid| Peer::Local { uid }.to_string()).into(),
-        helo: "".into(),
-        sender: "".into(),
-        recipients: Vec::new(),
-        recipient_count: 0,
-        reply: "".into(),
-        why: why.into(),
-    })));
+    let peer = uid.map_or(String::new(), |uid| Peer::Local { uid }.to_string());
+    recorder.note(&without_session(Stage::Message, file, peer, why));
 }
 
 /// A client that may not connect.
 pub(crate) fn connection(recorder: &Recorder, peer: &Peer, why: &str) {
-    recorder.note(&Event::now(Kind::Refused(Refused {
-        stage: Stage::Connection,
-        id: "".into(),
-        peer: peer.to_string().into(),
+    recorder.note(&without_session(Stage::Connection, "", peer.to_string(), why));
+}
+
+fn without_session(stage: Stage, id: &str, peer: String, why: &str) -> Event {
+    Event::now(Kind::Refused(Refused {
+        stage,
+        id: id.into(),
+        peer: peer.into(),
         helo: "".into(),
         sender: "".into(),
         recipients: Vec::new(),
         recipient_count: 0,
         reply: "".into(),
         why: why.into(),
-    })));
+    }))
 }
 
 fn helo(session: &Session) -> Arc<str> {

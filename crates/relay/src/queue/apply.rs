@@ -29,7 +29,7 @@ impl Queue {
             }
             QueueEntry::Diverted { scope, until, to, reason } => {
                 let (scope, to, reason) = (scope.clone(), to.clone(), reason.clone());
-                self.diverted.insert(Diversion { scope, until: *until, to, reason });
+                self.diverted.insert(scope.clone(), Diversion { scope, until: *until, to, reason });
             }
             QueueEntry::NotDiverted(scope) => self.diverted.remove(scope),
             QueueEntry::Slowed { scope, until, message_rate, connections, reason } => {

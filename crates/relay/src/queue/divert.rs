@@ -1,9 +1,9 @@
 //! Next hops that an operator has chosen instead of those of the configuration.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::entry::{QueueEntry, Scope};
+use super::temporary::Until;
 use super::{Queue, QueueName, Secs};
 
 /// Where an operator has mail go.
@@ -31,29 +31,9 @@ impl Diversion {
     }
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Diversions {
-    by_scope: BTreeMap<Scope, Diversion>,
-    has_changed: bool,
-}
-
-impl Diversions {
-    pub fn insert(&mut self, diversion: Diversion) {
-        self.by_scope.insert(diversion.scope.clone(), diversion);
-        self.has_changed = true;
-    }
-
-    pub fn remove(&mut self, scope: &Scope) {
-        self.has_changed |= self.by_scope.remove(scope).is_some();
-    }
-
-    pub fn end(&mut self, now: Secs) {
-        if self.by_scope.is_empty() {
-            return;
-        }
-        let before = self.by_scope.len();
-        self.by_scope.retain(|_, diversion| diversion.until > now);
-        self.has_changed |= self.by_scope.len() < before;
+impl Until for Diversion {
+    fn until(&self) -> Secs {
+        self.until
     }
 }
 
@@ -66,7 +46,7 @@ impl Queue {
 
     /// Whether that has changed since the last call: all is to be [routed](Self::route) anew.
     pub fn take_diversions_changed(&mut self) -> bool {
-        std::mem::take(&mut self.diverted.has_changed)
+        self.diverted.take_changed()
     }
 
     pub(super) fn diversion_entries(&self) -> impl Iterator<Item = QueueEntry> {

@@ -34,6 +34,7 @@ mod schedule;
 mod slow;
 mod snapshot;
 mod table;
+mod temporary;
 mod wheel;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -56,11 +57,10 @@ pub use slow::Slow;
 pub use snapshot::{RestoreError, Snapshot};
 
 use destinations::Destinations;
-use divert::Diversions;
 use names::Names;
 use ready::Ready;
-use slow::Slowed;
 use table::{BUSY, DUE, HELD, Id, Table};
+use temporary::Temporary;
 use wheel::Wheel;
 
 /// What is to be sent. See the [module](self).
@@ -81,8 +81,8 @@ pub struct Queue {
     /// Messages that are given up at a time of their own.
     expires: HashMap<Lsn, Secs>,
     suspended: BTreeMap<Scope, (Secs, Arc<str>)>,
-    diverted: Diversions,
-    slowed: Slowed,
+    diverted: Temporary<Diversion>,
+    slowed: Temporary<Slow>,
     released: Vec<Lsn>,
     ready: Vec<Ready>,
     ready_free: Vec<u32>,
@@ -118,8 +118,8 @@ impl Queue {
             recorded: 0,
             expires: HashMap::new(),
             suspended: BTreeMap::new(),
-            diverted: Diversions::default(),
-            slowed: Slowed::default(),
+            diverted: Temporary::default(),
+            slowed: Temporary::default(),
             released: Vec::new(),
             ready: Vec::new(),
             ready_free: Vec::new(),

@@ -1,9 +1,9 @@
 //! What is sent more slowly for a time, since a host's replies asked for it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::entry::{QueueEntry, Scope};
+use super::temporary::Until;
 use super::{Queue, Secs};
 
 /// Limits for a time.
@@ -19,29 +19,9 @@ pub struct Slow {
     pub reason: Arc<str>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Slowed {
-    by_scope: BTreeMap<Scope, Slow>,
-    has_changed: bool,
-}
-
-impl Slowed {
-    pub fn insert(&mut self, scope: Scope, slow: Slow) {
-        self.by_scope.insert(scope, slow);
-        self.has_changed = true;
-    }
-
-    pub fn remove(&mut self, scope: &Scope) {
-        self.has_changed |= self.by_scope.remove(scope).is_some();
-    }
-
-    pub fn end(&mut self, now: Secs) {
-        if self.by_scope.is_empty() {
-            return;
-        }
-        let before = self.by_scope.len();
-        self.by_scope.retain(|_, slow| slow.until > now);
-        self.has_changed |= self.by_scope.len() < before;
+impl Until for Slow {
+    fn until(&self) -> Secs {
+        self.until
     }
 }
 
@@ -53,7 +33,7 @@ impl Queue {
 
     /// Whether that has changed since the last call.
     pub fn take_slowed_changed(&mut self) -> bool {
-        std::mem::take(&mut self.slowed.has_changed)
+        self.slowed.take_changed()
     }
 
     /// As [`QueueEntry::Slowed`].

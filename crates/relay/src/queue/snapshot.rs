@@ -176,7 +176,7 @@ impl Queue {
                             drop(queue.suspended.insert(scope, (until, reason)))
                         }
                         (DIVERSION, QueueEntry::Diverted { scope, until, to, reason }) => {
-                            queue.diverted.insert(Diversion { scope, until, to, reason })
+                            queue.diverted.insert(scope.clone(), Diversion { scope, until, to, reason })
                         }
                         (SLOW, QueueEntry::Slowed { scope, until, message_rate, connections, reason }) => {
                             queue.slowed.insert(scope, Slow { until, message_rate, connections, reason })
