@@ -1,5 +1,5 @@
 //! Measures what packing costs those who append: 64 appends of 10 KiB under way for some seconds, with and without half of the ring being copied into packs meanwhile, in turns.
-//! Shown: appends/s, the time of one (p50, p99, longest), and MB/s that were packed. Leaves out consumers.
+//! Shown: appends/s, the time of one (p50, p99, longest), and MB/s that were packed; then packing with nobody appending, with the CPU of a body that is copied. Leaves out consumers.
 //!
 //! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-spool --bench packing` runs it whole. Options behind `--`: `--seconds N` for each turn (default 4),
 //! `--rounds N` (default 3), `--dir DIR` on a real disk (default: where this program lies).
@@ -28,6 +28,9 @@ fn main() {
             let config = Config { ring, keeper: false, pack_bytes: 4 * segment_bytes, ..Config::default() };
             let (spool, _) = FileSpool::open(dir.path(), config).expect("it opens");
             turn(&spool, segment_bytes, time, packs);
+            if packs {
+                pack_alone(&spool);
+            }
         }
     }
 }
@@ -65,6 +68,25 @@ fn turn(spool: &FileSpool, segment_bytes: u64, time: Duration, packs: bool) {
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_micros();
     let packed = packed.map_or_else(|| "no packing".to_owned(), |rate| format!("{rate:.0} MB/s packed"));
     println!("{rate:>9.0}/s  p50 {:>6} p99 {:>7} longest {:>7} us  {packed}", at(0.5), at(0.99), at(1.0));
+}
+
+/// Packs what the appends have left, of which every second body is let go.
+fn pack_alone(spool: &FileSpool) {
+    let stream = spool.stream("queue").expect("a stream");
+    let last = spool.stats().published;
+    let also = (0..last.get() - LSN_GAP).step_by(2).map(|n| Lsn::new(last.get() - n)).collect();
+    spool.advance(stream, last, None, Released { below: Lsn::ZERO, also });
+    let (before, begun, cpu) = (spool.stats().pack_bytes, Instant::now(), cpu_time());
+    while spool.pack_oldest(1).expect("a pack") > 0 {}
+    let (took, cpu) = (begun.elapsed(), cpu_time() - cpu);
+    let bytes = (spool.stats().pack_bytes - before) as f64;
+    let each = cpu.as_secs_f64() * 1e6 / (bytes / BODY as f64);
+    println!("packing alone: {:.0} MB/s, {each:.1} us of CPU a body of 10 KiB", bytes / 1e6 / took.as_secs_f64());
+}
+
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Appends, so many at a time, until `goes_on` says no to the last one that is durable and how many were; says how long each took.
